@@ -1,0 +1,8 @@
+//! heft: a job broker for heavy payloads.
+//!
+//! The rooms of this crate depend on each other in one direction only; `docs/architecture.md` has the picture.
+
+#![forbid(unsafe_code)]
+
+pub mod core;
+pub mod model;
