@@ -1,0 +1,55 @@
+//! Every limit of the wire format, in one place and with its reason.
+//!
+//! Limits that an operator may change are defaults here and travel in [`Welcome`](crate::message::Welcome); the others
+//! are part of the protocol.
+
+/// The largest frame body we ever send: a stock reader drops the connection above it (W05).
+pub const FRAME_BODY_BYTES_MAX: u32 = 4 * 1024 * 1024;
+
+/// Default for what a peer that announced nothing may send in one SubmitJob, AckJob or CachePut (W06, C01). It is
+/// the whole range of the stock writer's Int32; such frames are streamed and never gathered.
+pub const CLASSIC_INBOUND_BODY_BYTES_MAX: u32 = i32::MAX.unsigned_abs();
+
+/// The largest first frame of a connection. A Hello is a subject and a little JSON; a stranger gets no more room.
+pub const FIRST_FRAME_BODY_BYTES_MAX: u32 = 128 * 1024;
+
+/// The largest subject: its length field has 16 bits (W10).
+pub const SUBJECT_BYTES_MAX: usize = u16::MAX as usize;
+
+/// The largest chunk, and the one we use. 1 MiB beat smaller sizes in every runtime that was measured, and pool
+/// buffers have this size.
+pub const CHUNK_BYTES_MAX: u32 = 1024 * 1024;
+
+/// The smallest chunk a peer may choose: one page, the unit in which stored chunks are padded.
+pub const CHUNK_BYTES_MIN: u32 = 4 * 1024;
+
+/// The most chunks a blob may have: 4 TiB in chunks of 1 MiB. It bounds the bitmap to 512 KiB.
+pub const BLOB_CHUNKS_MAX: u32 = 1 << 22;
+
+/// The most ranges one message may list. A sender with more fragments lists the first ones: naming less than is held
+/// costs a resend, naming less than is missing costs another round, neither costs data.
+pub const RANGES_MAX: usize = 1024;
+
+/// The longest name (of a file, a hop, a software) in a message.
+pub const NAME_BYTES_MAX: usize = 4096;
+
+/// The longest text for people in a message. Longer ones are cut, they carry no data.
+pub const TEXT_BYTES_MAX: usize = 2048;
+
+/// The most limits a Welcome may list.
+pub const LIMITS_LISTED_MAX: usize = 256;
+
+/// The most running jobs a heartbeat may list.
+pub const HEARTBEAT_JOBS_MAX: usize = 16 * 1024;
+
+/// The fewest chunks a window grants to a transfer that is not waiting.
+pub const WINDOW_CHUNKS_MIN: u32 = 2;
+
+/// The most chunks one transfer may have under way.
+pub const WINDOW_CHUNKS_MAX: u32 = 8;
+
+// A chunk, with its head and the longest frame head, must fit the frame that carries it, and so must the longest lists.
+const _: () = assert!(CHUNK_BYTES_MAX + 4096 < FRAME_BODY_BYTES_MAX);
+const _: () = assert!(HEARTBEAT_JOBS_MAX * 24 + 4096 < FRAME_BODY_BYTES_MAX as usize);
+const _: () = assert!(RANGES_MAX * 8 + TEXT_BYTES_MAX + 4096 < FRAME_BODY_BYTES_MAX as usize);
+const _: () = assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_MAX && CHUNK_BYTES_MAX.is_multiple_of(CHUNK_BYTES_MIN));

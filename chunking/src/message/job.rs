@@ -1,0 +1,184 @@
+//! Job control between peers that announced themselves. The frame's MsgId is the job's id, but for Heartbeat.
+
+use super::layout::{byte_enum, message, put_count};
+use super::{Field, MessageError, Name, Reader, Reason, Text};
+use crate::kind::Kind;
+use crate::limits::HEARTBEAT_JOBS_MAX;
+use serde::Serialize;
+use uuid::Uuid;
+
+byte_enum! {
+    /// Where a job stood when its submission was answered.
+    Standing, "standings are 0 queued, 1 assigned, 2 running, 3 finished", {
+        /// It waits for a worker.
+        Queued = 0,
+        /// A worker has it and receives its inputs.
+        Assigned = 1,
+        /// A worker runs it: the submission was a repeated one.
+        Running = 2,
+        /// It has ended, and the stored result follows: the submission was a repeated one.
+        Finished = 3,
+    }
+}
+
+message! {
+    /// The job is taken, and safe as far as the leader's durability goes.
+    Submitted {
+        /// Where it stands.
+        standing: Standing,
+        /// Which run of the job this is: 1, and one more for each requeue from the dead-letter queue.
+        run: u32,
+        /// Jobs before it in its queue.
+        ahead: u32,
+    }
+}
+
+message! {
+    /// What was sent is not taken. MsgId is the job's or transfer's id where there is one, CorrId the refused frame's.
+    Refused {
+        /// Why.
+        reason: Reason,
+        /// The value that was too much, 0 if none.
+        value: u64,
+        /// What would have been taken, 0 if that is not the point.
+        limit: u64,
+        /// The hop whose limit it is.
+        hop: Name,
+        /// All of it as a sentence, with the next step.
+        text: Text,
+    }
+}
+
+message! {
+    /// The worker has all it needs and may run the job.
+    Start {
+        /// Run of the job.
+        run: u32,
+        /// Attempt of the run. Everything the worker says about the job carries it back.
+        attempt: u32,
+        /// The lease: without a heartbeat for so long the job goes elsewhere.
+        lease_ms: u32,
+    }
+}
+
+/// A job that a worker holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct HeldJob {
+    /// The job.
+    pub job: Uuid,
+    /// Run of the job.
+    pub run: u32,
+    /// Attempt of the run.
+    pub attempt: u32,
+}
+
+/// The jobs a worker holds, at most [`HEARTBEAT_JOBS_MAX`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HeldJobs(Vec<HeldJob>);
+
+impl HeldJobs {
+    const ENTRY_BYTES: usize = 24;
+
+    /// The first [`HEARTBEAT_JOBS_MAX`] of `jobs`; a worker's parallel limit keeps it below that.
+    pub fn new(mut jobs: Vec<HeldJob>) -> Self {
+        jobs.truncate(HEARTBEAT_JOBS_MAX);
+        HeldJobs(jobs)
+    }
+
+    /// The jobs.
+    pub fn as_slice(&self) -> &[HeldJob] {
+        &self.0
+    }
+}
+
+impl Field for HeldJobs {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_count(self.0.len(), out);
+        for held in &self.0 {
+            held.job.put(out);
+            held.run.put(out);
+            held.attempt.put(out);
+        }
+    }
+    fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
+        reader
+            .list(field, HEARTBEAT_JOBS_MAX, Self::ENTRY_BYTES, |reader| {
+                Ok(HeldJob {
+                    job: reader.field(field)?,
+                    run: reader.field(field)?,
+                    attempt: reader.field(field)?,
+                })
+            })
+            .map(HeldJobs)
+    }
+}
+
+message! {
+    /// The worker lives, and renews the leases of the jobs it lists. MsgId is nil.
+    Heartbeat {
+        /// Use of the machine's processors in thousandths.
+        cpu_permille: u16,
+        /// Jobs it may still be given, as it counts its credit.
+        credit: u32,
+        /// Jobs it holds.
+        jobs: HeldJobs,
+    }
+}
+
+byte_enum! {
+    /// What is being done to a job.
+    Stage, "stages are 1 waiting, 2 receiving, 3 running, 4 packing, 5 returning", {
+        /// Nothing yet; the text says what it waits for.
+        Waiting = 1,
+        /// Its inputs are on their way.
+        Receiving = 2,
+        /// It runs.
+        Running = 3,
+        /// What it made is being packed.
+        Packing = 4,
+        /// Its result is on its way back.
+        Returning = 5,
+    }
+}
+
+message! {
+    /// How far a job is. From a worker it renews the lease (C05).
+    Progress {
+        /// Run of the job.
+        run: u32,
+        /// Attempt of the run; 0 while it has none.
+        attempt: u32,
+        /// What is being done.
+        stage: Stage,
+        /// Bytes done of that.
+        done: u64,
+        /// Bytes in all; 0 if that is not known.
+        total: u64,
+        /// For people.
+        text: Text,
+    }
+}
+
+message! {
+    /// The job is not wanted any more.
+    Cancel {
+        /// The attempt to end; 0 for whichever is under way.
+        attempt: u32,
+        /// Who asked, and why.
+        text: Text,
+    }
+}
+
+/// Reads a Credit payload (CR03): an Int32, or nothing, which means one. Bounds are the broker's business (CR04).
+pub fn parse_credit(payload: &[u8]) -> Result<i32, MessageError> {
+    match <[u8; 4]>::try_from(payload) {
+        Ok(delta) => Ok(i32::from_le_bytes(delta)),
+        Err(_) if payload.is_empty() => Ok(1),
+        Err(_) => Err(MessageError::Value {
+            message: Kind::Credit,
+            field: "payload length",
+            value: payload.len() as u64,
+            expected: "a credit has 4 bytes, or none for a credit of one",
+        }),
+    }
+}

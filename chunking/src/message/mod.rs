@@ -1,0 +1,58 @@
+//! heft's own messages, codes 30 to 61: what stands in the payload of the frames that only announced peers get.
+//!
+//! Each is a struct whose field list is its layout, read and written by [`Body`]. Nothing here keeps state or knows what
+//! may follow what; connections do.
+
+mod ask;
+mod job;
+mod layout;
+mod reason;
+mod transfer;
+mod welcome;
+
+pub use ask::{Answer, AnswerStatus, Ask};
+pub use job::{
+    Cancel, Heartbeat, HeldJob, HeldJobs, Progress, Refused, Stage, Standing, Start, Submitted, parse_credit,
+};
+pub use layout::{Body, Field, MessageError, Name, NameOver, Reader, Text, VERSION};
+pub use reason::Reason;
+pub use transfer::{Abort, Done, Grant, Open, OpenFlags, Purpose, Verdict, Void};
+pub use welcome::{Features, LimitId, LimitList, Welcome};
+
+use crate::kind::Kind;
+use serde::Serialize;
+
+macro_rules! messages {
+    ($($name:ident),*; $($borrowed:ident),*) => {
+        /// Any message with a layout of ours, for tools and tests that meet all of them.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+        pub enum Message<'a> {
+            $(#[doc = concat!("[`", stringify!($name), "`](struct@", stringify!($name), ")")] $name($name),)*
+            $(#[doc = concat!("[`", stringify!($borrowed), "`]")] $borrowed($borrowed<'a>),)*
+        }
+
+        impl<'a> Message<'a> {
+            /// Reads the payload of a frame of `kind`.
+            pub fn decode(kind: Kind, payload: &'a [u8]) -> Result<Self, MessageError> {
+                match kind {
+                    $(Kind::$name => $name::decode(payload).map(Message::$name),)*
+                    $(Kind::$borrowed => $borrowed::decode(payload).map(Message::$borrowed),)*
+                    other => Err(MessageError::NotOurs { message: other }),
+                }
+            }
+
+            /// Appends the payload.
+            pub fn encode(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Message::$name(message) => message.encode(out),)*
+                    $(Message::$borrowed(message) => message.encode(out),)*
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    Welcome, Open, Grant, Done, Verdict, Abort, Void, Submitted, Refused, Start, Heartbeat, Progress, Cancel;
+    Ask, Answer
+}
