@@ -1,0 +1,476 @@
+#!/usr/bin/env python3
+"""Writes tests/vectors/frames.json: heft's frames and messages as bytes, with their meaning.
+
+It builds every vector from the layouts of docs/protocol.md with nothing but Python's standard library, so it is a
+second implementation of the encoder; the tests hold the Rust one against it. Run it after a change of the protocol;
+`--check` says whether the file is what this script would write.
+"""
+
+import gzip
+import hashlib
+import json
+import struct
+import sys
+import uuid
+import zlib
+from pathlib import Path
+
+TARGET = Path(__file__).with_name("frames.json")
+MIB = 1 << 20
+BODY_MAX = 4 * MIB
+FIRST_BODY_MAX = 128 * 1024
+
+JOB = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
+OTHER_JOB = uuid.UUID("7d444840-9dc0-11d1-b245-5ffdce74fad2")
+WORKER = uuid.UUID("f81d4fae-7dec-11d0-a765-00a0c91e6bf6")
+TRANSFER = uuid.UUID("c0ffee00-0001-0002-0003-000000000004")
+LEADER = uuid.UUID("1ead0000-1111-2222-3333-444444444444")
+NIL = uuid.UUID(int=0)
+
+CODES = {
+    "SubmitJob": 1, "AssignJob": 2, "AckJob": 3, "Credit": 4, "Result": 5, "CachePut": 6, "CacheAck": 7,
+    "HelloClient": 9, "HelloWorker": 10, "NotLeader": 20, "LeaderHello": 21, "AppendEntries": 22, "AppendResp": 23,
+    "RequestVote": 24, "VoteResp": 25, "InstallSnapshot": 26, "InstallSnapResp": 27, "Welcome": 30, "Open": 31,
+    "Grant": 32, "Chunk": 33, "Done": 34, "Verdict": 35, "Abort": 36, "Void": 37, "Submitted": 40, "Refused": 41,
+    "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Ask": 60, "Answer": 61,
+}
+CODECS = {"None": 0, "Gzip": 1, "Brotli": 2, "Zstd": 3}
+
+# --- the frame layouts ------------------------------------------------------------------------------------------
+
+
+def frame(generation, code, msg=NIL, corr=NIL, subject=b"", payload=b"", trailing=b"", payload_len=None,
+          subject_len=None, length=None):
+    """One frame. The keyword lengths replace the true ones, to make hostile frames."""
+    if isinstance(subject, str):
+        subject = subject.encode()
+    body = struct.pack("<B", code)
+    if generation != "F0":
+        body += msg.bytes_le + corr.bytes_le
+    if generation == "F2":
+        body += struct.pack("<H", len(subject) if subject_len is None else subject_len) + subject
+    body += struct.pack("<I", len(payload) if payload_len is None else payload_len) + payload + trailing
+    return struct.pack("<i", len(body) if length is None else length) + body
+
+
+# --- the fields of messages -------------------------------------------------------------------------------------
+
+
+def u8(value): return struct.pack("<B", value)
+def u16(value): return struct.pack("<H", value)
+def u32(value): return struct.pack("<I", value)
+def u64(value): return struct.pack("<Q", value)
+def text(value): return u16(len(value.encode())) + value.encode()
+def ranges(*runs): return u16(len(runs)) + b"".join(u32(first) + u32(count) for first, count in runs)
+
+
+def chunk_head(offset, raw_len, crc_sent, crc_raw, codec):
+    return u64(offset) + u32(raw_len) + u32(crc_sent) + u32(crc_raw) + u8(codec)
+
+
+def chunk_payload(offset, raw, codec="None", sent=None, **changes):
+    sent = raw if sent is None else sent
+    fields = {"offset": offset, "raw_len": len(raw), "crc_sent": zlib.crc32(sent), "crc_raw": zlib.crc32(raw),
+              "codec": CODECS[codec]}
+    fields.update(changes)
+    return chunk_head(**fields) + sent
+
+
+# --- collecting vectors -----------------------------------------------------------------------------------------
+
+VECTORS = []
+
+
+def add(name, rows, meaning, data, *, speaks, expect, limits="classic", zeros=0, plan=None):
+    """`speaks`: a generation, or "first" for a connection's first frame. `zeros`: that many zero bytes follow."""
+    vector = {"name": name, "rows": rows.split(), "meaning": meaning, "speaks": speaks, "limits": limits,
+              "hex": data.hex(), "expect": expect}
+    if zeros:
+        vector["then_zeros"] = zeros
+    if plan:
+        vector["plan"] = plan
+    VECTORS.append(vector)
+
+
+def good(name, rows, meaning, generation, kind, *, msg=NIL, corr=NIL, subject="", payload=b"", trailing=b"",
+         first=False, message=None, chunk=None, zeros=0, plan=None, limits="classic", pad=0):
+    """A frame that is read back as what it was written from."""
+    data = frame(generation, CODES[kind], msg, corr, subject, payload, trailing,
+                 payload_len=len(payload) + pad if pad else None,
+                 length=None if not pad else len(frame(generation, CODES[kind], msg, corr, subject, payload)) - 4 + pad)
+    has_ids, has_subject = generation != "F0", generation == "F2"
+    read = {"generation": generation, "code": CODES[kind], "kind": kind,
+            "msg_id": str(msg if has_ids else NIL), "corr_id": str(corr if has_ids else NIL),
+            "subject": subject if has_subject else "", "payload_len": len(payload) + pad,
+            "payload_hex": payload.hex(), "trailing": len(trailing)}
+    expect = {"frame": read}
+    if message is not None:
+        expect["message"] = {kind: message}
+    if chunk is not None:
+        expect["chunk"] = chunk
+    add(name, rows, meaning, data, speaks="first" if first else generation, expect=expect, zeros=pad, plan=plan,
+        limits=limits)
+
+
+def hostile(name, rows, meaning, data, error, *says, speaks="F2", limits="classic", layer="frame", zeros=0, plan=None):
+    """Bytes that give an error: `layer` says which reader finds it, `says` what the error's text must name."""
+    add(name, rows, meaning, data, speaks=speaks, limits=limits, zeros=zeros, plan=plan,
+        expect={f"{layer}_error": error, "says": [str(value) for value in says]})
+
+
+def bad_message(name, rows, meaning, kind, payload, error, *says):
+    hostile(name, rows, meaning, frame("F2", CODES[kind], TRANSFER, payload=payload), error, *says, layer="message")
+
+
+def bad_chunk(name, rows, meaning, payload, error, *says, plan):
+    data = frame("F2", CODES["Chunk"], TRANSFER, payload=payload)
+    hostile(name, rows, meaning, data, error, *says, layer="chunk", plan=plan)
+
+
+# --- F0 and F1 --------------------------------------------------------------------------------------------------
+
+good("F0 hello of a client", "W01 W18 T09", "The first frame of a minimal client: five bytes of body.", "F0",
+     "HelloClient", first=True)
+good("F0 hello of a worker", "W01 W18 T10", "The first frame of a minimal worker.", "F0", "HelloWorker", first=True)
+good("F0 credit of one", "W01 T04 CR01", "A minimal worker has room for one job.", "F0", "Credit", payload=u32(1))
+good("F0 submit of a raw job", "W01 T01 M19", "Opaque bytes; the leader makes the id.", "F0", "SubmitJob",
+     payload=b"job-0")
+good("F0 assign of a raw job", "W01 T02 M19", "The same bytes, unchanged.", "F0", "AssignJob", payload=b"job-0")
+good("F0 empty ack", "W01 T03 C03", "From a minimal worker an empty ack means OK.", "F0", "AckJob")
+good("F1 hello of a worker", "W02 W18 T10", "MsgId is the worker's id.", "F1", "HelloWorker", msg=WORKER, first=True)
+good("F1 hello of a client", "W02 W18 T09", "Ids may be nil.", "F1", "HelloClient", first=True)
+good("F1 submit", "W02 T01", "MsgId is the job's id.", "F1", "SubmitJob", msg=JOB, payload=b"\x00\x01\xfe\xff")
+good("F1 assign", "W02 T02", "MsgId is the job's id.", "F1", "AssignJob", msg=JOB, payload=b"\x00\x01\xfe\xff")
+good("F1 ack", "W02 T03", "CorrId is the job's id.", "F1", "AckJob", corr=JOB)
+good("F1 credit", "W02 T04", "Credit of four.", "F1", "Credit", msg=OTHER_JOB, payload=u32(4))
+good("F1 result", "W02 T05", "MsgId and CorrId are the job's id.", "F1", "Result", msg=JOB, corr=JOB, payload=b"done")
+
+# --- F2: the founding messages ----------------------------------------------------------------------------------
+
+REQUEST = ('{"JobId":"%s","ClientId":"clientA","ExecName":"calcA","Args":["--mode=fast","--seed=1"],'
+           '"Files":[{"Name":"input.txt","CacheId":null,"Content":"aGVsbG8tMQ=="}]}' % JOB).encode()
+RESULT = ('{"JobId":"%s","ClientId":"clientA","ExecName":"calcA","Status":"OK","Stdout":"42\\n","Stderr":"",'
+          '"OutputArchive":null}' % JOB).encode()
+CACHE_PUT = (b'{"CacheId":"dataset-20251019-v1","Entries":[{"Name":"data/a.bin","Content":"AAEC"}],'
+             b'"TargetPattern":"job.assign.*"}')
+CACHE_ACK = b'{"CacheId":"dataset-20251019-v1","Status":"OK","Message":"added=1"}'
+CONFIG = b'{"ClientId":"clientA","DesiredParallelism":8}'
+ANNOUNCED_CONFIG = (b'{"ClientId":"clientA","DesiredParallelism":8,"Heft":{"Version":1,'
+                    b'"Features":["transfers","zstd","submit-answers"]}}')
+ANNOUNCED_WORKER = b'{"Heft":{"Version":1,"Features":["transfers","leases"]},"Patterns":["job.assign.>"]}'
+ASSIGN_SUBJECT = f"job.assign.calcA.{WORKER}"
+RESULT_SUBJECT = f"job.result.clientA.{JOB.hex}"
+
+good("hello of a client", "W03 W18 T09", "ClientId is the subject; no payload.", "F2", "HelloClient",
+     subject="clientA", first=True)
+good("hello of a client with a cap", "T09 CP01 M04", "ClientConfig as .NET writes it.", "F2", "HelloClient",
+     subject="clientA", payload=CONFIG, first=True)
+good("hello of a client that announces itself", "T09 M14", "More members, which a stock leader ignores.", "F2",
+     "HelloClient", subject="clientA", payload=ANNOUNCED_CONFIG, first=True)
+good("hello of a nameless client", "T09", "An empty ClientId: the leader makes one.", "F2", "HelloClient", first=True)
+good("hello of a worker", "T10 S04", "MsgId is the worker's id, the subject its pattern.", "F2", "HelloWorker",
+     msg=WORKER, subject="job.assign.*", first=True)
+good("hello of a worker with a group", "T10 S02 C13", "A bare group name in place of a pattern.", "F2", "HelloWorker",
+     msg=WORKER, subject="groupA", first=True)
+good("hello of a worker that announces itself", "T10 S21", "A payload, which a stock leader ignores.", "F2",
+     "HelloWorker", msg=WORKER, subject="job.assign.>", payload=ANNOUNCED_WORKER, first=True)
+good("submit", "T01 M02 S03", "A JobRequest as .NET writes it; MsgId is its JobId.", "F2", "SubmitJob", msg=JOB,
+     subject="job.submit.calcA", payload=REQUEST)
+good("submit to a group", "T01 S02", "A group for a subject, raw bytes for a payload.", "F2", "SubmitJob", msg=JOB,
+     subject="groupA", payload=b"process this")
+good("submit to a direct subject", "T01 S07", "A full assign subject.", "F2", "SubmitJob", msg=JOB,
+     subject="job.assign.A.1", payload=b"process this")
+good("submit of nothing", "T01 M19", "An empty payload is a job too.", "F2", "SubmitJob", msg=JOB,
+     subject="job.submit.calcA")
+good("assign", "T02 W09", "The client's bytes unchanged; ids in .NET order.", "F2", "AssignJob", msg=JOB,
+     subject=ASSIGN_SUBJECT, payload=REQUEST)
+good("ack with a result", "T03 M03", "CorrId is the job's id, MsgId nil.", "F2", "AckJob", corr=JOB, payload=RESULT)
+good("empty ack", "T03 C17", "From an F2 worker it never becomes a result.", "F2", "AckJob", corr=JOB)
+good("credit of four", "T04 CR02", "An Int32, little-endian.", "F2", "Credit", msg=OTHER_JOB, payload=u32(4))
+good("credit without a payload", "T04 CR03", "Means one.", "F2", "Credit", msg=OTHER_JOB)
+good("credit below zero", "T04 CR04", "A sound frame; the broker ignores it.", "F2", "Credit", msg=OTHER_JOB,
+     payload=struct.pack("<i", -5))
+good("result", "T05", "The worker's bytes unchanged; both ids are the job's.", "F2", "Result", msg=JOB, corr=JOB,
+     subject=RESULT_SUBJECT, payload=RESULT)
+good("cache put from a client", "T06 S08 M06", "The target pattern stands in the subject.", "F2", "CachePut",
+     msg=OTHER_JOB, subject="cache.put.job.assign.*", payload=CACHE_PUT)
+good("cache put to a worker", "T06 S08", "CorrId is the client's request.", "F2", "CachePut", corr=OTHER_JOB,
+     subject="cache.put", payload=CACHE_PUT)
+good("cache ack", "T07 S08 M07 M12", "CorrId is the client's request.", "F2", "CacheAck", corr=OTHER_JOB,
+     subject="cache.ack.dataset-20251019-v1", payload=CACHE_ACK)
+good("not leader", "T20 RD01", "Go there.", "F2", "NotLeader", payload=b'{"leader":"10.0.0.2:5000"}')
+good("not leader, and none known", "T20", "The value may be null.", "F2", "NotLeader", payload=b'{"leader":null}')
+good("leader hello", "T21 S09", "Node to node.", "F2", "LeaderHello", subject="cluster.g1.hello", payload=b"{}")
+good("append entries without entries", "T22 CU04", "A heartbeat.", "F2", "AppendEntries", subject="cluster.g1.append",
+     payload=b'{"term":3,"leaderId":"n1","prevLogIndex":7,"prevLogTerm":3,"entries":[],"leaderCommit":7}')
+good("append response", "T23", "", "F2", "AppendResp", payload=b'{"term":3,"success":true,"matchIndex":7}')
+good("request vote", "T24", "", "F2", "RequestVote",
+     payload=b'{"group":"g1","term":4,"candidate":"n2","lastLogIndex":7,"lastLogTerm":3}')
+good("vote response", "T25", "", "F2", "VoteResp", payload=b'{"term":4,"granted":true}')
+good("install snapshot", "T26", "", "F2", "InstallSnapshot", subject="cluster.g1.snapshot", payload=b"\x01\x02\x03")
+good("install snapshot response", "T27", "", "F2", "InstallSnapResp", payload=b'{"term":4}')
+good("a subject in another script", "W03", "Subjects are UTF-8; lengths count bytes.", "F2", "SubmitJob", msg=JOB,
+     subject="job.submit.計算", payload=b"x")
+good("the longest subject", "W10", "65,535 bytes.", "F2", "SubmitJob", msg=JOB, subject="s" * 65535, payload=b"x")
+good("trailing bytes", "C04 W11", "Three bytes behind the payload: skipped and counted.", "F2", "AckJob", corr=JOB,
+     payload=RESULT, trailing=b"\x00\x01\x02")
+good("a body of exactly 4 MiB", "W05", "4,194,304 bytes are taken; the rest of the payload is zeros.", "F2",
+     "AssignJob", msg=JOB, subject=ASSIGN_SUBJECT, pad=BODY_MAX - 39 - len(ASSIGN_SUBJECT))
+good("a submit of 50 MB from a peer that announced nothing", "W06 W07 C01", "Streamed, never gathered. Only its head "
+     "is checked here; zeros follow.", "F2", "SubmitJob", msg=JOB, subject="job.submit.calcA", pad=50_000_000)
+
+# --- ours: welcome and transfers --------------------------------------------------------------------------------
+
+FEATURES = 0b1_0111_1001
+good("welcome", "W23", "Features: transfers, zstd, submit answers, leases, progress, ask. Three limits.", "F2",
+     "Welcome", corr=WORKER,
+     payload=u8(1) + LEADER.bytes_le + text("heft 0.1.0") + u64(FEATURES) + u16(3)
+     + u16(1) + u64(BODY_MAX) + u16(2) + u64(MIB) + u16(3) + u64(8),
+     message={"leader": str(LEADER), "software": "heft 0.1.0", "features": FEATURES,
+              "limits": [[1, BODY_MAX], [2, MIB], [3, 8]]})
+
+
+def open_payload(purpose=1, codec=3, digest=0, flags=1, chunk_bytes=MIB, size=67_108_864, owner=JOB, attempt=1,
+                 name=text("data/input.bin"), version=1):
+    return (u8(version) + u8(purpose) + u8(codec) + u8(digest) + u16(flags) + u32(chunk_bytes) + u64(size)
+            + owner.bytes_le + u32(attempt) + name)
+
+
+def open_message(**changes):
+    fields = {"purpose": "Input", "codec": "Zstd", "digest": "ChunkList", "flags": 1, "chunk_bytes": MIB,
+              "size": 67_108_864, "owner": str(JOB), "attempt": 1, "name": "data/input.bin"}
+    return fields | changes
+
+
+good("open of a job's input", "CH01 W13", "64 MiB in chunks of 1 MiB, some of them in zstd; the source is kept.", "F2",
+     "Open", msg=TRANSFER, payload=open_payload(), message=open_message())
+good("open of an empty blob", "C19", "No bytes, no chunks: Done follows the Grant.", "F2", "Open", msg=TRANSFER,
+     payload=open_payload(codec=0, flags=0, size=0, name=text("empty")),
+     message=open_message(codec="None", flags=0, size=0, name="empty"))
+good("open of a result archive", "WX04", "Nothing promised about the source; SHA-256 asked for.", "F2", "Open",
+     msg=TRANSFER, payload=open_payload(purpose=2, codec=0, digest=1, flags=0, size=20 << 30, attempt=2, name=text("")),
+     message=open_message(purpose="Archive", codec="None", digest="Sha256", flags=0, size=20 << 30, attempt=2,
+                          name=""))
+good("open from a newer peer", "", "Version 2 has appended two fields: skipped.", "F2", "Open", msg=TRANSFER,
+     payload=open_payload(version=2) + u64(7) + text("news"), message=open_message())
+good("first grant of a resumed transfer", "CH01", "Eight chunks may come; 0-11 and 14 are here already.", "F2", "Grant",
+     msg=TRANSFER, payload=u8(1) + u32(8) + u16(0) + text("") + ranges((0, 12), (14, 1)),
+     message={"window": 8, "reason": 0, "text": "",
+              "held": [{"first": 0, "count": 12}, {"first": 14, "count": 1}]})
+good("later grant", "", "Two more.", "F2", "Grant", msg=TRANSFER,
+     payload=u8(1) + u32(2) + u16(0) + text("") + ranges(), message={"window": 2, "reason": 0, "text": "", "held": []})
+good("grant that makes wait", "", "Window 0, with the reason in a number and in words.", "F2", "Grant", msg=TRANSFER,
+     payload=u8(1) + u32(0) + u16(4) + text("no worker for calcA is connected") + ranges(),
+     message={"window": 0, "reason": 4, "text": "no worker for calcA is connected", "held": []})
+
+RAW = b"heft moves heavy payloads. " * 40
+PLAN = {"size": 3 * 4096 + len(RAW), "chunk_bytes": 4096}
+LAST = 3 * 4096
+GZIPPED = gzip.compress(RAW, 6, mtime=0)
+# Made once with the zstd and brotli reference libraries, which Python's standard library lacks.
+ZSTD = bytes.fromhex("28b52ffd6038031d0100d868656674206d6f766573206865617679207061796c6f6164732e2001006be0ff1c03")
+BROTLI = bytes.fromhex("17370400446f78bd3b2ee7bf420e45919290a8d260065556982fee06e63aefd1fc2cea0832")
+FULL = bytes(index % 251 for index in range(4096))
+
+good("a full chunk", "CH01", "The second chunk of 4 KiB, as it is: both checksums are equal.", "F2", "Chunk",
+     msg=TRANSFER, payload=chunk_payload(4096, FULL), plan=PLAN,
+     chunk={"index": 1, "codec": "None", "raw_hex": FULL.hex()})
+for codec, sent in (("None", RAW), ("Gzip", GZIPPED), ("Brotli", BROTLI), ("Zstd", ZSTD)):
+    good(f"the last chunk, codec {codec.lower()}", "CO01 CO02", f"{len(RAW)} raw bytes in {len(sent)}.", "F2", "Chunk",
+         msg=TRANSFER, payload=chunk_payload(LAST, RAW, codec, sent), plan=PLAN,
+         chunk={"index": 3, "codec": codec, "raw_hex": RAW.hex()})
+
+LISTED = b"".join(u64(index * 4096) + u32(len(raw)) + u32(zlib.crc32(raw)) for index, raw in enumerate([FULL, RAW]))
+for code, kind, digest in ((0, "chunk-list", hashlib.sha256(LISTED)), (1, "sha256", hashlib.sha256(FULL + RAW)),
+                           (2, "blake3", None)):
+    value = digest.digest() if digest else bytes(range(32))
+    good(f"done with a {kind} digest", "", "Over the two chunks above." if digest else "Any 32 bytes.", "F2", "Done",
+         msg=TRANSFER, payload=u8(1) + u8(code) + value, message={"digest": f"{kind}:{value.hex()}"})
+good("verdict: whole", "", "The sender may forget the source.", "F2", "Verdict", msg=TRANSFER, payload=u8(1) + u8(0),
+     message="Ok")
+good("verdict: send again", "", "Chunk 7, and 40 to 63.", "F2", "Verdict", msg=TRANSFER,
+     payload=u8(1) + u8(1) + ranges((7, 1), (40, 24)),
+     message={"Resend": [{"first": 7, "count": 1}, {"first": 40, "count": 24}]})
+good("verdict: failed", "", "A digest that was wrong twice.", "F2", "Verdict", msg=TRANSFER,
+     payload=u8(1) + u8(2) + u16(10) + text("digest differs after a second try"),
+     message={"Failed": {"reason": 10, "text": "digest differs after a second try"}})
+good("abort", "", "The file shrank while it was read.", "F2", "Abort", msg=TRANSFER,
+     payload=u8(1) + u16(12) + text("input.bin is 10 bytes now, 20 were announced"),
+     message={"reason": 12, "text": "input.bin is 10 bytes now, 20 were announced"})
+good("void", "", "The chunk at 5 MiB was filled with zeros after its source broke.", "F2", "Void", msg=TRANSFER,
+     payload=u8(1) + u64(5 * MIB) + u16(12), message={"offset": 5 * MIB, "reason": 12})
+
+# --- ours: job control, ask and answer --------------------------------------------------------------------------
+
+good("submitted", "W23", "Queued, first run, three jobs ahead.", "F2", "Submitted", msg=JOB, corr=JOB,
+     payload=u8(1) + u8(0) + u32(1) + u32(3), message={"standing": "Queued", "run": 1, "ahead": 3})
+good("submitted again", "DD04 C17", "The job has ended; its stored result follows.", "F2", "Submitted", msg=JOB,
+     corr=JOB, payload=u8(1) + u8(3) + u32(1) + u32(0), message={"standing": "Finished", "run": 1, "ahead": 0})
+REFUSAL = 'job input is 5,242,880 bytes; stock worker w-3 takes at most 3,145,521: start a heft worker for "calcA"'
+good("refused", "C01", "Value, limit, hop, and all of it as a sentence.", "F2", "Refused", msg=JOB, corr=JOB,
+     payload=u8(1) + u16(2) + u64(5_242_880) + u64(3_145_521) + text("stock worker w-3") + text(REFUSAL),
+     message={"reason": 2, "value": 5_242_880, "limit": 3_145_521, "hop": "stock worker w-3", "text": REFUSAL})
+good("start", "C06", "Attempt 2 of run 1, under a lease of 30 s.", "F2", "Start", msg=JOB,
+     payload=u8(1) + u32(1) + u32(2) + u32(30_000), message={"run": 1, "attempt": 2, "lease_ms": 30_000})
+good("heartbeat of a busy worker", "C06 SC06", "Two jobs, 45.0 % CPU, room for two more.", "F2", "Heartbeat",
+     payload=u8(1) + u16(450) + u32(2) + u16(2) + JOB.bytes_le + u32(1) + u32(2) + OTHER_JOB.bytes_le + u32(1) + u32(1),
+     message={"cpu_permille": 450, "credit": 2, "jobs": [{"job": str(JOB), "run": 1, "attempt": 2},
+                                                         {"job": str(OTHER_JOB), "run": 1, "attempt": 1}]})
+good("heartbeat of an idle worker", "C06", "No jobs.", "F2", "Heartbeat", payload=u8(1) + u16(0) + u32(4) + u16(0),
+     message={"cpu_permille": 0, "credit": 4, "jobs": []})
+good("progress", "C05", "40 of 64 MiB received.", "F2", "Progress", msg=JOB,
+     payload=u8(1) + u32(1) + u32(1) + u8(2) + u64(40 * MIB) + u64(64 * MIB) + text("data/input.bin"),
+     message={"run": 1, "attempt": 1, "stage": "Receiving", "done": 40 * MIB, "total": 64 * MIB,
+              "text": "data/input.bin"})
+good("cancel", "", "Whichever attempt is under way.", "F2", "Cancel", msg=JOB,
+     payload=u8(1) + u32(0) + text("heft cancel by clientA"), message={"attempt": 0, "text": "heft cancel by clientA"})
+good("ask", "", "The verb is the subject, the arguments are JSON.", "F2", "Ask", msg=OTHER_JOB, subject="dlq.ls",
+     payload=u8(1) + b'{"limit":100}', message={"json": '{"limit":100}'})
+good("answer", "", "The last part.", "F2", "Answer", corr=OTHER_JOB, subject="dlq.ls",
+     payload=u8(1) + u8(0) + b'{"jobs":[]}', message={"status": "Whole", "json": '{"jobs":[]}'})
+good("answer in parts", "", "Another Answer to the same Ask follows.", "F2", "Answer", corr=OTHER_JOB, subject="dlq.ls",
+     payload=u8(1) + u8(1) + b'{"jobs":[]}', message={"status": "MoreFollows", "json": '{"jobs":[]}'})
+good("answer that is an error", "", "", "F2", "Answer", corr=OTHER_JOB, subject="dlq.show",
+     payload=u8(1) + u8(2) + b'{"error":"no such job"}', message={"status": "Error", "json": '{"error":"no such job"}'})
+
+# --- hostile frames ---------------------------------------------------------------------------------------------
+
+SUBMIT, CREDIT = CODES["SubmitJob"], CODES["Credit"]
+hostile("length zero", "W05", "", struct.pack("<i", 0), "LengthZero", 0)
+hostile("length zero on a first frame", "W05 W18", "", struct.pack("<i", 0), "LengthZero", 0, speaks="first")
+hostile("length below zero", "W05", "", struct.pack("<i", -1), "LengthNegative", -1)
+hostile("the smallest Int32", "W05", "", struct.pack("<i", -2**31), "LengthNegative", -2**31, speaks="first")
+hostile("one byte over 4 MiB from an announced peer", "W05", "Refused on four bytes.", struct.pack("<i", BODY_MAX + 1),
+        "LengthOver", BODY_MAX + 1, BODY_MAX, limits="announced")
+hostile("one byte over 4 MiB in a frame that is no bulk frame", "W05 W06", "The type decides.",
+        struct.pack("<i", BODY_MAX + 1) + u8(CREDIT), "LengthOver", BODY_MAX + 1, BODY_MAX, "Credit")
+hostile("a first frame over its limit", "W05", "A stranger gets little room.", struct.pack("<i", FIRST_BODY_MAX + 1),
+        "LengthOver", FIRST_BODY_MAX + 1, FIRST_BODY_MAX, speaks="first")
+hostile("a body too short for F0", "W01", "", struct.pack("<i", 4) + bytes(4), "LengthUnder", 4, 5, "F0", speaks="F0")
+hostile("a body too short for F1", "W02", "", struct.pack("<i", 36) + bytes(36), "LengthUnder", 36, 37, speaks="F1")
+hostile("a body too short for F2", "W03", "", struct.pack("<i", 38) + bytes(38), "LengthUnder", 38, 39)
+hostile("a first frame of four bytes", "W18", "No generation is so short.", struct.pack("<i", 4) + bytes(4),
+        "NoGeneration", 4, speaks="first")
+hostile("a first frame that fits no generation", "W18", "An HTTP request: its length field is 0x20544547.",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "LengthOver", 0x20544547, FIRST_BODY_MAX, speaks="first")
+hostile("a first frame whose lengths do not add up", "W18", "40 bytes, all of them 0xFF.",
+        struct.pack("<i", 40) + b"\xff" * 40, "NoGeneration", 40, 255, speaks="first")
+hostile("a first frame between F1 and F2", "W18", "38 bytes of body that are no F1.", struct.pack("<i", 38) + bytes(38),
+        "NoGeneration", 38, speaks="first")
+hostile("a first frame with trailing bytes", "W18 C04", "Detection wants an exact fit.",
+        frame("F2", 9, subject="clientA", trailing=b"\x01"), "NoGeneration", 47, speaks="first")
+hostile("a subject longer than the body", "W11", "", frame("F2", CREDIT, subject="abc", subject_len=8),
+        "SubjectOverrun", 8, 3)
+hostile("a payload longer than the body", "W11", "", frame("F2", CREDIT, payload=b"1234", payload_len=5),
+        "PayloadOverrun", 5, 4)
+hostile("a payload length below zero", "W11", "-1 as the Int32 it is to a stock peer.",
+        frame("F2", CREDIT, payload=b"1234", payload_len=0xFFFFFFFF), "PayloadOverrun", 4294967295, 4)
+hostile("a payload longer than the body, F0", "W11", "", frame("F0", CREDIT, payload=b"1234", payload_len=5),
+        "PayloadOverrun", 5, 4, speaks="F0")
+hostile("a payload longer than the body, F1", "W11", "", frame("F1", CREDIT, payload=b"1234", payload_len=5),
+        "PayloadOverrun", 5, 4, speaks="F1")
+hostile("a subject that is no UTF-8", "W03", "", frame("F2", SUBMIT, subject=b"job.\xff\xfe"), "SubjectNotUtf8", 4, 6)
+hostile("a subject cut inside a character", "W03", "", frame("F2", SUBMIT, subject="job.計".encode()[:-1]),
+        "SubjectNotUtf8", 4, 6)
+hostile("the connection ends in the length", "W08", "", b"\x2b\x00", "Truncated", 2, 4)
+hostile("the connection ends in the head", "W08", "", frame("F2", CREDIT, payload=u32(1))[:30], "Truncated", 30, 39)
+hostile("the connection ends in the payload", "W08", "", frame("F2", CREDIT, payload=u32(1))[:-1], "Truncated", 46, 47)
+hostile("the connection ends in a first frame", "W08 W18", "", frame("F2", 9, subject="clientA")[:12], "Truncated",
+        12, 41, speaks="first")
+hostile("type 8", "T08", "Unassigned: a sound frame that means nothing.", frame("F2", 8, payload=b"?"), "UnknownKind", 8,
+        layer="kind")
+hostile("a dataset message of a newer peer", "", "50-59 are reserved.", frame("F2", 55), "UnknownKind", 55, "datasets",
+        layer="kind")
+hostile("type 255", "T11", "", frame("F2", 255), "UnknownKind", 255, layer="kind")
+hostile("type 0 from F0", "", "", frame("F0", 0), "UnknownKind", 0, speaks="F0", layer="kind")
+
+# --- hostile messages -------------------------------------------------------------------------------------------
+
+bad_message("an empty open", "", "Not even a version.", "Open", b"", "Short", "version")
+bad_message("open of version 0", "", "", "Open", open_payload(version=0), "Version", 0)
+bad_message("open cut in its owner", "", "", "Open", open_payload()[:30], "Short", "owner", 16, 12)
+bad_message("open with an unknown purpose", "", "", "Open", open_payload(purpose=9), "Value", "purpose", 9)
+bad_message("open with an unknown codec", "", "", "Open", open_payload(codec=4), "Value", "codec", 4)
+bad_message("open with an unknown digest", "", "", "Open", open_payload(digest=3), "Value", "digest", 3)
+bad_message("open with a name over the limit", "", "", "Open", open_payload(name=text("n" * 4097)), "Over", "name",
+            4097, 4096)
+bad_message("open with a name longer than the payload", "", "", "Open", open_payload(name=u16(4096) + b"short"),
+            "Short", "name", 4096, 5)
+bad_message("open with a name that is no UTF-8", "", "", "Open", open_payload(name=u16(2) + b"\xc3\x28"), "NotUtf8",
+            "name")
+bad_message("grant with more ranges than are there", "", "A hostile count costs nothing.", "Grant",
+            u8(1) + u32(1) + u16(0) + text("") + u16(1024), "Short", "held", 8192, 0)
+bad_message("grant with more ranges than a message may list", "", "", "Grant",
+            u8(1) + u32(1) + u16(0) + text("") + u16(1025) + bytes(1025 * 8), "Over", "held", 1025, 1024)
+bad_message("grant with ranges that overlap", "", "", "Grant",
+            u8(1) + u32(1) + u16(0) + text("") + ranges((0, 5), (4, 2)), "Value", "held", 4)
+bad_message("grant with an empty range", "", "", "Grant", u8(1) + u32(1) + u16(0) + text("") + ranges((3, 0)), "Value",
+            "held", 3)
+bad_message("verdict with a range that overflows", "", "", "Verdict", u8(1) + u8(1) + ranges((0xFFFFFFFF, 2)), "Value",
+            "ranges", 0xFFFFFFFF)
+bad_message("verdict with an unknown outcome", "", "", "Verdict", u8(1) + u8(9), "Value", "outcome", 9)
+bad_message("done with a short digest", "", "", "Done", u8(1) + u8(1) + bytes(31), "Short", "digest", 32, 31)
+bad_message("welcome with too many limits", "", "", "Welcome",
+            u8(1) + LEADER.bytes_le + text("x") + u64(0) + u16(257) + bytes(2570), "Over", "limits", 257, 256)
+bad_message("heartbeat with more jobs than are there", "", "A hostile count costs nothing.", "Heartbeat",
+            u8(1) + u16(0) + u32(0) + u16(16_384) + bytes(24), "Short", "jobs", 16_384 * 24, 24)
+bad_message("submitted with an unknown standing", "", "", "Submitted", u8(1) + u8(4) + u32(1) + u32(0), "Value",
+            "standing", 4)
+bad_message("progress with an unknown stage", "", "", "Progress", u8(1) + u32(1) + u32(1) + u8(0) + u64(0) + u64(0),
+            "Value", "stage", 0)
+bad_message("refused with a text over the limit", "", "", "Refused",
+            u8(1) + u16(1) + u64(0) + u64(0) + text("") + text("t" * 2049), "Over", "text", 2049, 2048)
+bad_message("an empty ask", "", "", "Ask", b"", "Short", "version")
+bad_message("answer with an unknown status", "", "", "Answer", u8(1) + u8(3) + b"{}", "Value", "status", 3)
+bad_message("credit of three bytes", "T04 CR03", "", "Credit", b"\x01\x00\x00", "Value", 3, "4 bytes")
+
+# --- hostile chunks ---------------------------------------------------------------------------------------------
+
+flipped = bytearray(RAW)
+flipped[-1] ^= 1
+bomb = gzip.compress(bytes(4096 * 64), 9, mtime=0)
+bad_chunk("a chunk without room for its head", "", "", bytes(20), "Short", 20, 21, plan=PLAN)
+bad_chunk("a chunk in an unknown codec", "", "", chunk_payload(0, FULL, codec="None")[:20] + u8(9) + FULL, "Codec", 9,
+          plan=PLAN)
+bad_chunk("a chunk between two places", "", "", chunk_payload(100, FULL), "OffsetBetween", 100, 4096, plan=PLAN)
+bad_chunk("a chunk past the end", "", "", chunk_payload(4 * 4096, FULL), "OffsetPastEnd", 16384, PLAN["size"],
+          plan=PLAN)
+bad_chunk("a chunk far past the end", "", "2^63.", chunk_payload(1 << 63, FULL), "OffsetPastEnd", 1 << 63, plan=PLAN)
+bad_chunk("a chunk with the wrong raw length", "", "", chunk_payload(0, RAW), "RawLen", len(RAW), 4096, plan=PLAN)
+bad_chunk("a plain chunk with fewer bytes than it says", "", "", chunk_payload(0, FULL[:-1], raw_len=4096), "SentLen",
+          4095, 4096, plan=PLAN)
+bad_chunk("a compressed chunk larger than its raw bytes", "CO01", "",
+          chunk_payload(LAST, RAW, "Zstd", RAW + b"more"), "SentLen", len(RAW) + 4, len(RAW), plan=PLAN)
+bad_chunk("a flipped bit in the last byte", "", "", chunk_payload(LAST, RAW)[:21] + bytes(flipped), "CrcSent",
+          f"{zlib.crc32(RAW):08x}", f"{zlib.crc32(bytes(flipped)):08x}", plan=PLAN)
+bad_chunk("a wrong checksum of the raw bytes", "", "", chunk_payload(LAST, RAW, "Zstd", ZSTD, crc_raw=7), "CrcRaw",
+          "00000007", plan=PLAN)
+bad_chunk("a plain chunk with two checksums", "", "", chunk_payload(LAST, RAW, crc_raw=7), "CrcRaw", "00000007",
+          plan=PLAN)
+bad_chunk("a decompression bomb", "", f"{len(bomb)} bytes that inflate to 256 KiB, for a place of 4 KiB.",
+          chunk_payload(0, FULL, "Gzip", bomb), "Inflate", "more than the 4096", plan=PLAN)
+bad_chunk("a chunk that inflates to less", "", "", chunk_payload(0, FULL, "Zstd", ZSTD), "Inflate", 1080, 4096,
+          plan=PLAN)
+bad_chunk("a chunk in another codec than it says", "", "", chunk_payload(LAST, RAW, "Gzip", ZSTD), "Inflate", "gzip",
+          plan=PLAN)
+
+
+def main():
+    document = {
+        "about": "Frames as bytes. Written by generate.py; docs/protocol.md explains the members.",
+        "vectors": VECTORS,
+    }
+    names = [vector["name"] for vector in VECTORS]
+    assert len(names) == len(set(names)), "two vectors have the same name"
+    written = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    if "--check" in sys.argv[1:]:
+        if not TARGET.exists() or TARGET.read_text(encoding="utf-8") != written:
+            sys.exit(f"{TARGET.name} is not what generate.py writes: run tests/vectors/generate.py and look at the diff")
+        print(f"{TARGET.name}: {len(names)} vectors, as generated")
+    else:
+        TARGET.write_text(written, encoding="utf-8")
+        print(f"{TARGET.name}: {len(names)} vectors written")
+
+
+if __name__ == "__main__":
+    main()
