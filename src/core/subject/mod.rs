@@ -10,6 +10,8 @@
 
 mod matcher;
 mod overlap;
+mod routing;
+mod subscription;
 
 use std::borrow::Cow;
 use std::mem;
@@ -18,6 +20,8 @@ use uuid::fmt::Hyphenated;
 
 pub use matcher::matches;
 pub use overlap::overlaps;
+pub use routing::{KeySource, RoutingError, RoutingKey, routing_key};
+pub use subscription::{PatternError, subscriptions, targets, worker_patterns};
 
 /// The most bytes a subject may have: its length travels as 16 bits (W10).
 pub const SUBJECT_BYTES_MAX: usize = 65_535;
@@ -26,12 +30,25 @@ pub const SUBJECT_BYTES_MAX: usize = 65_535;
 /// (T02), and that subject has to fit a frame as well.
 pub const ROUTING_KEY_BYTES_MAX: usize = SUBJECT_BYTES_MAX - 1 - Hyphenated::LENGTH;
 
+/// The most segments a worker's pattern may have. Each one can cost the tree a node of some hundred bytes, so
+/// without this limit one hello of 64 KiB would take megabytes of the leader.
+pub const PATTERN_SEGMENTS_MAX: usize = 256;
+
+/// What our own workers subscribe to unless told otherwise (C09). What a peer sends is honoured as sent.
+pub const WORKER_PATTERN_DEFAULT: &str = "job.assign.>";
+
+/// The group of peers and jobs that name none (S02).
+pub const GROUP_DEFAULT: &str = "default";
+
 /// In a pattern, as a whole segment: exactly one segment, whatever it is (S15).
 const WILDCARD_ONE: &str = "*";
 
 /// In a pattern, as a whole segment: the rest of the subject, also an empty rest (S13). What follows it is
 /// ignored (S14).
 const WILDCARD_TAIL: &str = ">";
+
+/// The first two segments of every routing key.
+const ASSIGN: [&str; 2] = ["job", "assign"];
 
 /// The segments of a subject or pattern, in order, without the empty ones (S16).
 #[derive(Debug, Clone)]
@@ -71,4 +88,24 @@ pub fn fold(text: &str) -> Cow<'_, str> {
 
 fn is_folded(text: &str) -> bool {
     !text.bytes().any(|byte| byte.is_ascii_uppercase())
+}
+
+/// Wildcards count only as whole segments: `a>` is a literal (S19).
+fn is_wildcard(segment: &str) -> bool {
+    segment == WILDCARD_ONE || segment == WILDCARD_TAIL
+}
+
+/// The first control character of a text and the byte at which it stands.
+fn control_character(text: &str) -> Option<(usize, char)> {
+    text.char_indices().find(|(_, character)| character.is_control())
+}
+
+/// The text as an error shows it: escaped, and cut where a reader has seen enough to know it again.
+fn excerpt(text: &str) -> String {
+    const CHARS_MAX: usize = 80;
+    let mut shown: String = text.chars().take(CHARS_MAX).flat_map(char::escape_debug).collect();
+    if text.chars().nth(CHARS_MAX).is_some() {
+        shown.push('…');
+    }
+    shown
 }
