@@ -12,6 +12,7 @@ mod matcher;
 mod overlap;
 mod routing;
 mod subscription;
+mod tree;
 
 use std::borrow::Cow;
 use std::mem;
@@ -22,6 +23,7 @@ pub use matcher::matches;
 pub use overlap::overlaps;
 pub use routing::{KeySource, RoutingError, RoutingKey, routing_key};
 pub use subscription::{PatternError, subscriptions, targets, worker_patterns};
+pub use tree::SubjectTree;
 
 /// The most bytes a subject may have: its length travels as 16 bits (W10).
 pub const SUBJECT_BYTES_MAX: usize = 65_535;
