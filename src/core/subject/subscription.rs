@@ -1,0 +1,119 @@
+//! What a worker is subscribed to: the reading of its hello (C13) and the patterns the leader keeps for it
+//! (C10).
+//!
+//! The rules that the founding documents leave to each lookup are settled here once, when the worker joins,
+//! so that one lookup of a routing key finds every eligible worker. Nothing here holds workers; the leader
+//! calls it on hello and keeps the answer in its `SubjectTree`.
+
+use uuid::Uuid;
+use uuid::fmt::Hyphenated;
+
+use super::{
+    ASSIGN, GROUP_DEFAULT, PATTERN_SEGMENTS_MAX, SUBJECT_BYTES_MAX, WILDCARD_ONE, WILDCARD_TAIL,
+    control_character, excerpt, is_wildcard, overlaps, same_segment, segments,
+};
+
+/// Why the subject of a hello makes no pattern. Sending the same again does not help.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// More bytes than a subject can have.
+    #[error("worker pattern is {bytes} bytes; the limit is {limit}: shorten it")]
+    TooLong {
+        /// The bytes it has.
+        bytes: usize,
+        /// The most it may have.
+        limit: usize,
+    },
+    /// More segments than the leader keeps for one pattern.
+    #[error(
+        "worker pattern \"{excerpt}\" has {segments} segments; the limit is {limit}: shorten it, or end it \
+         with '>'"
+    )]
+    TooManySegments {
+        /// The pattern, escaped and cut.
+        excerpt: String,
+        /// The segments it has.
+        segments: usize,
+        /// The most it may have.
+        limit: usize,
+    },
+    /// A control character, which logs and terminals would not show as sent and no routing key holds.
+    #[error(
+        "worker pattern \"{excerpt}\" holds the control character U+{:04X} at byte {at}; none are \
+         allowed: remove it",
+        u32::from(*character)
+    )]
+    ControlCharacter {
+        /// The pattern, escaped and cut.
+        excerpt: String,
+        /// The character.
+        character: char,
+        /// The byte of the pattern at which it stands.
+        at: usize,
+    },
+}
+
+/// The patterns a worker asks for with the subject of its hello (C13).
+///
+/// A text without wildcard and without the prefix `job.` is a group `G`, which means `job.assign.G` and all
+/// below it; an empty one is the group [`GROUP_DEFAULT`] (S02). Any other is the pattern itself, as sent
+/// (C09).
+pub fn worker_patterns(hello_subject: &str) -> Result<Vec<String>, PatternError> {
+    check(hello_subject)?;
+    let group: Vec<&str> = segments(hello_subject).collect();
+    Ok(match group.as_slice() {
+        [] => group_patterns(GROUP_DEFAULT),
+        [job, _, ..] if same_segment(job, ASSIGN[0]) => vec![hello_subject.to_owned()],
+        _ if group.iter().any(|segment| is_wildcard(segment)) => vec![hello_subject.to_owned()],
+        _ => group_patterns(&group.join(".")),
+    })
+}
+
+fn check(pattern: &str) -> Result<(), PatternError> {
+    if pattern.len() > SUBJECT_BYTES_MAX {
+        return Err(PatternError::TooLong { bytes: pattern.len(), limit: SUBJECT_BYTES_MAX });
+    }
+    let count = segments(pattern).count();
+    if count > PATTERN_SEGMENTS_MAX {
+        let excerpt = excerpt(pattern);
+        return Err(PatternError::TooManySegments { excerpt, segments: count, limit: PATTERN_SEGMENTS_MAX });
+    }
+    match control_character(pattern) {
+        Some((at, character)) => {
+            Err(PatternError::ControlCharacter { excerpt: excerpt(pattern), character, at })
+        }
+        None => Ok(()),
+    }
+}
+
+fn group_patterns(group: &str) -> Vec<String> {
+    let [job, assign] = ASSIGN;
+    vec![format!("{job}.{assign}.{group}"), format!("{job}.{assign}.{group}.{WILDCARD_TAIL}")]
+}
+
+/// The patterns under which a worker is kept, such that one of them matches a routing key exactly if one of
+/// `patterns` matches the key or `key.<workerId>` (C10).
+///
+/// Only the end of a pattern can match the appended id. So a pattern that ends with `*` or with this worker's
+/// own id is kept a second time without that last segment. A `>` behind it goes too: if the last segment
+/// before the `>` takes the id, then nothing of the key is left for the `>`. The answer may name a pattern
+/// twice; to the tree that is one subscription.
+pub fn subscriptions(patterns: &[String], worker_id: Uuid) -> Vec<String> {
+    let mut id_bytes = [0; Hyphenated::LENGTH];
+    let id: &str = worker_id.hyphenated().encode_lower(&mut id_bytes);
+    let shortened = patterns.iter().filter_map(|pattern| {
+        let fixed: Vec<&str> = segments(pattern).take_while(|segment| *segment != WILDCARD_TAIL).collect();
+        let (last, before) = fixed.split_last()?;
+        (*last == WILDCARD_ONE || same_segment(last, id)).then(|| before.join("."))
+    });
+    patterns.iter().cloned().chain(shortened).collect()
+}
+
+/// Whether a dataset pushed to the pattern `target` is for the worker with these [`subscriptions`] (C12).
+///
+/// The worker's subscriptions, not its patterns as sent: a worker of `job.assign.calcA.*` is given the jobs
+/// of `job.assign.calcA` (C10), so a push to `job.assign.*` must reach it, although those two patterns share
+/// no subject.
+pub fn targets(target: &str, subscriptions: &[String]) -> bool {
+    subscriptions.iter().any(|subscription| overlaps(target, subscription))
+}
