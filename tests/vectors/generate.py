@@ -372,11 +372,11 @@ hostile("a payload longer than the body, F1", "W11", "", frame("F1", CREDIT, pay
 hostile("a subject that is no UTF-8", "W03", "", frame("F2", SUBMIT, subject=b"job.\xff\xfe"), "SubjectNotUtf8", 4, 6)
 hostile("a subject cut inside a character", "W03", "", frame("F2", SUBMIT, subject="job.計".encode()[:-1]),
         "SubjectNotUtf8", 4, 6)
-hostile("the connection ends in the length", "W08", "", b"\x2b\x00", "Truncated", 2, 4)
-hostile("the connection ends in the head", "W08", "", frame("F2", CREDIT, payload=u32(1))[:30], "Truncated", 30, 39)
-hostile("the connection ends in the payload", "W08", "", frame("F2", CREDIT, payload=u32(1))[:-1], "Truncated", 46, 47)
-hostile("the connection ends in a first frame", "W08 W18", "", frame("F2", 9, subject="clientA")[:12], "Truncated",
-        12, 41, speaks="first")
+hostile("the connection ends in the length", "W08", "", b"\x2b\x00", "Truncated", 2)
+hostile("the connection ends in the head", "W08", "", frame("F2", CREDIT, payload=u32(1))[:30], "Truncated", 9)
+hostile("the connection ends in the payload", "W08", "", frame("F2", CREDIT, payload=u32(1))[:-1], "Truncated", 1)
+hostile("the connection ends in a first frame", "W08 W18", "", frame("F2", 9, subject="clientA")[:12], "Truncated", 29,
+        speaks="first")
 hostile("type 8", "T08", "Unassigned: a sound frame that means nothing.", frame("F2", 8, payload=b"?"), "UnknownKind", 8,
         layer="kind")
 hostile("a dataset message of a newer peer", "", "50-59 are reserved.", frame("F2", 55), "UnknownKind", 55, "datasets",

@@ -48,9 +48,9 @@ impl InboundLimits {
 /// What the decoder found at the front of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// Not yet. Nothing was consumed; the input must grow to at least `bytes` from where it starts now.
+    /// Not yet. Of a head nothing was consumed, of bytes to skip all that there were.
     NeedMore {
-        /// Bytes that the next call must be able to see.
+        /// Bytes that the next call must be able to see, from where the input starts now.
         bytes: usize,
     },
     /// A frame begins. Its payload, if any, follows in [`Step::Payload`] pieces, then comes [`Step::End`].
@@ -190,22 +190,19 @@ impl Decoder {
 
     /// Says whether the connection may end here, with `input` left over.
     pub fn finish(&self, input: &[u8]) -> Result<(), FrameError> {
-        let have = input.len();
-        match self.body {
-            Some(body) => {
-                let need = in_memory(body.payload_left).saturating_add(in_memory(body.trailing_left));
-                if need == 0 { Ok(()) } else { Err(FrameError::Truncated { have, need }) }
-            }
-            None if have == 0 => Ok(()),
-            None => match self.parse_head(input)? {
-                Parsed::NeedMore(need) => Err(FrameError::Truncated { have, need }),
+        let need = match (self.body, input) {
+            (Some(body), _) => in_memory(body.payload_left).saturating_add(in_memory(body.trailing_left)),
+            (None, []) => 0,
+            (None, _) => match self.parse_head(input)? {
+                Parsed::NeedMore(need) => need,
                 Parsed::Head { head, head_bytes, trailing, .. } => {
-                    let need = head_bytes
-                        .saturating_add(in_memory(head.payload_len))
-                        .saturating_add(in_memory(trailing));
-                    if have >= need { Ok(()) } else { Err(FrameError::Truncated { have, need }) }
+                    head_bytes.saturating_add(in_memory(head.payload_len)).saturating_add(in_memory(trailing))
                 }
             },
+        };
+        match need.saturating_sub(input.len()) {
+            0 => Ok(()),
+            missing => Err(FrameError::Truncated { missing }),
         }
     }
 

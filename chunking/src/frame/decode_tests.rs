@@ -156,12 +156,12 @@ fn w08_a_connection_may_end_between_frames_only() {
     let bytes = frame(Generation::F2, Kind::Credit, "", &[1, 0, 0, 0]);
     let decoder = Decoder::speaking(Generation::F2, InboundLimits::CLASSIC);
     assert_eq!(decoder.finish(&[]), Ok(()));
-    assert_eq!(decoder.finish(&bytes[..3]), Err(FrameError::Truncated { have: 3, need: 4 }));
-    assert_eq!(decoder.finish(&bytes[..46]), Err(FrameError::Truncated { have: 46, need: 47 }));
+    assert_eq!(decoder.finish(&bytes[..3]), Err(FrameError::Truncated { missing: 1 }));
+    assert_eq!(decoder.finish(&bytes[..46]), Err(FrameError::Truncated { missing: 1 }));
     let mut inside = decoder.clone();
     let mut rest = &bytes[..45];
     while !matches!(inside.poll(&mut rest), Ok(Step::NeedMore { .. })) {}
-    assert_eq!(inside.finish(&[]), Err(FrameError::Truncated { have: 0, need: 2 }));
+    assert_eq!(inside.finish(&[]), Err(FrameError::Truncated { missing: 2 }));
 }
 
 #[test]

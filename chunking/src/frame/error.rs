@@ -80,12 +80,10 @@ pub enum FrameError {
     },
 
     /// The connection ended inside a frame (W08).
-    #[error("the connection ended inside a frame: {have} bytes came, at least {need} belong to it")]
+    #[error("the connection ended inside a frame, with at least {missing} bytes of it still to come")]
     Truncated {
-        /// Bytes of the frame (or of the rest of its body) that came.
-        have: usize,
-        /// Bytes that would have been needed to go on.
-        need: usize,
+        /// Bytes that are known to be missing.
+        missing: usize,
     },
 }
 

@@ -17,6 +17,7 @@ mod tree;
 use std::borrow::Cow;
 use std::mem;
 
+pub use chunking::limits::SUBJECT_BYTES_MAX;
 use uuid::fmt::Hyphenated;
 
 pub use matcher::matches;
@@ -24,9 +25,6 @@ pub use overlap::overlaps;
 pub use routing::{KeySource, RoutingError, RoutingKey, routing_key};
 pub use subscription::{PatternError, subscriptions, targets, worker_patterns};
 pub use tree::SubjectTree;
-
-/// The most bytes a subject may have: its length travels as 16 bits (W10).
-pub const SUBJECT_BYTES_MAX: usize = 65_535;
 
 /// The most bytes a routing key may have. The leader appends `.<workerId>` to make the subject of AssignJob
 /// (T02), and that subject has to fit a frame as well.
