@@ -1,0 +1,304 @@
+//! What holds for all frames, messages and bitmaps, whatever they contain and however the bytes are cut.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod support;
+
+use chunking::message::{
+    Abort, Answer, AnswerStatus, Ask, Cancel, Done, Features, Grant, Heartbeat, HeldJob, HeldJobs, LimitId,
+    LimitList, Name, Open, OpenFlags, Progress, Purpose, Reason, Refused, Stage, Standing, Start, Submitted,
+    Text, Verdict, Void, Welcome,
+};
+use chunking::{
+    Bitmap, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head, InboundLimits, Kind, Message,
+    Ranges, Step,
+};
+use proptest::collection::{btree_set, vec};
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use std::collections::BTreeSet;
+use support::property_config;
+use uuid::Uuid;
+
+#[derive(Clone, Debug, PartialEq)]
+struct OwnedFrame {
+    code: u8,
+    msg_id: Uuid,
+    corr_id: Uuid,
+    subject: String,
+    payload: Vec<u8>,
+}
+
+fn uuid() -> impl Strategy<Value = Uuid> {
+    any::<u128>().prop_map(Uuid::from_u128)
+}
+
+fn owned_frame() -> impl Strategy<Value = OwnedFrame> {
+    let subject = prop_oneof![Just(String::new()), "[a-zé計.*>]{0,40}"];
+    (any::<u8>(), uuid(), uuid(), subject, vec(any::<u8>(), 0..300)).prop_map(
+        |(code, msg_id, corr_id, subject, payload)| OwnedFrame { code, msg_id, corr_id, subject, payload },
+    )
+}
+
+/// A connection's bytes: a Hello, so that detection has its usual first frame, then anything.
+fn written(generation: Generation, frames: &[OwnedFrame]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for frame in frames {
+        let head = Head {
+            code: frame.code,
+            msg_id: frame.msg_id,
+            corr_id: frame.corr_id,
+            subject: &frame.subject,
+            payload_len: u32::try_from(frame.payload.len()).unwrap(),
+        };
+        head.append(generation, &mut bytes).unwrap();
+        bytes.extend_from_slice(&frame.payload);
+    }
+    bytes
+}
+
+/// What a generation keeps of a frame.
+fn kept(generation: Generation, frame: &OwnedFrame) -> OwnedFrame {
+    let has_ids = generation != Generation::F0;
+    OwnedFrame {
+        msg_id: if has_ids { frame.msg_id } else { Uuid::nil() },
+        corr_id: if has_ids { frame.corr_id } else { Uuid::nil() },
+        subject: if generation == Generation::F2 { frame.subject.clone() } else { String::new() },
+        ..frame.clone()
+    }
+}
+
+/// Reads frames from bytes that arrive in the given pieces, keeping only what the decoder left.
+fn read(decoder: &mut Decoder, pieces: &[&[u8]]) -> Vec<OwnedFrame> {
+    let (mut frames, mut current, mut buffer) = (Vec::new(), None::<OwnedFrame>, Vec::new());
+    for piece in pieces {
+        buffer.extend_from_slice(piece);
+        loop {
+            let mut input = buffer.as_slice();
+            let waits = match decoder.poll(&mut input).unwrap() {
+                Step::NeedMore { .. } => true,
+                Step::Head(head) => {
+                    current = Some(OwnedFrame {
+                        code: head.code,
+                        msg_id: head.msg_id,
+                        corr_id: head.corr_id,
+                        subject: head.subject.to_owned(),
+                        payload: Vec::new(),
+                    });
+                    false
+                }
+                Step::Payload(bytes) => {
+                    current.as_mut().unwrap().payload.extend_from_slice(bytes);
+                    false
+                }
+                Step::End { .. } => {
+                    frames.extend(current.take());
+                    false
+                }
+            };
+            let consumed = buffer.len() - input.len();
+            buffer.drain(..consumed);
+            if waits {
+                break;
+            }
+        }
+    }
+    assert!(decoder.finish(&buffer).is_ok() && current.is_none());
+    frames
+}
+
+fn cut<'a>(bytes: &'a [u8], cuts: &[Index]) -> Vec<&'a [u8]> {
+    let places: BTreeSet<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+    let mut rest = bytes;
+    let mut pieces = Vec::new();
+    for place in places {
+        let (piece, behind) = rest.split_at(place - (bytes.len() - rest.len()));
+        pieces.push(piece);
+        rest = behind;
+    }
+    pieces.push(rest);
+    pieces
+}
+
+fn ranges() -> impl Strategy<Value = Ranges> {
+    btree_set(0u32..5000, 0..40).prop_map(|chunks| {
+        let mut listed: Vec<ChunkRange> = Vec::new();
+        for chunk in chunks {
+            match listed.last_mut() {
+                Some(last) if last.first + last.count == chunk => last.count += 1,
+                _ => listed.push(ChunkRange { first: chunk, count: 1 }),
+            }
+        }
+        Ranges::try_from(listed).unwrap()
+    })
+}
+
+fn name() -> impl Strategy<Value = Name> {
+    ".{0,60}".prop_map(|name| Name::try_from(name).unwrap())
+}
+
+fn text() -> impl Strategy<Value = Text> {
+    ".{0,60}".prop_map(Text::from)
+}
+
+fn digest() -> impl Strategy<Value = Digest> {
+    let kind = select(vec![DigestKind::ChunkList, DigestKind::Sha256, DigestKind::Blake3]);
+    (kind, any::<[u8; 32]>()).prop_map(|(kind, bytes)| Digest { kind, bytes })
+}
+
+fn open() -> impl Strategy<Value = Message<'static>> {
+    let purpose =
+        select(vec![Purpose::Input, Purpose::Archive, Purpose::Stdout, Purpose::Dataset, Purpose::Payload]);
+    let front = (purpose, select(Codec::ALL.to_vec()), digest(), any::<u16>(), any::<u32>());
+    (front, any::<u64>(), uuid(), any::<u32>(), name()).prop_map(
+        |((purpose, codec, digest, flags, chunk_bytes), size, owner, attempt, name)| {
+            let (digest, flags) = (digest.kind, OpenFlags(flags));
+            Message::Open(Open { purpose, codec, digest, flags, chunk_bytes, size, owner, attempt, name })
+        },
+    )
+}
+
+fn message() -> impl Strategy<Value = Message<'static>> {
+    let reason = || any::<u16>().prop_map(Reason);
+    let held_job = (uuid(), any::<u32>(), any::<u32>());
+    let standing = select(vec![Standing::Queued, Standing::Assigned, Standing::Running, Standing::Finished]);
+    let stage =
+        select(vec![Stage::Waiting, Stage::Receiving, Stage::Running, Stage::Packing, Stage::Returning]);
+    let limits = vec((any::<u16>().prop_map(LimitId), any::<u64>()), 0..20);
+    let json = || vec(any::<u8>(), 0..50).prop_map(|json| -> &'static [u8] { json.leak() });
+    let status = select(vec![AnswerStatus::Whole, AnswerStatus::MoreFollows, AnswerStatus::Error]);
+    prop_oneof![
+        open(),
+        (uuid(), name(), any::<u64>(), limits).prop_map(|(leader, software, features, limits)| {
+            let limits: LimitList = limits.into_iter().collect();
+            Message::Welcome(Welcome { leader, software, features: Features(features), limits })
+        }),
+        (any::<u32>(), reason(), text(), ranges())
+            .prop_map(|(window, reason, text, held)| Message::Grant(Grant { window, reason, text, held })),
+        digest().prop_map(|digest| Message::Done(Done { digest })),
+        Just(Message::Verdict(Verdict::Ok)),
+        ranges().prop_map(|ranges| Message::Verdict(Verdict::Resend(ranges))),
+        (reason(), text()).prop_map(|(reason, text)| Message::Verdict(Verdict::Failed { reason, text })),
+        (reason(), text()).prop_map(|(reason, text)| Message::Abort(Abort { reason, text })),
+        (any::<u64>(), reason()).prop_map(|(offset, reason)| Message::Void(Void { offset, reason })),
+        (standing, any::<u32>(), any::<u32>())
+            .prop_map(|(standing, run, ahead)| Message::Submitted(Submitted { standing, run, ahead })),
+        (reason(), any::<u64>(), any::<u64>(), name(), text()).prop_map(
+            |(reason, value, limit, hop, text)| {
+                Message::Refused(Refused { reason, value, limit, hop, text })
+            }
+        ),
+        any::<[u32; 3]>().prop_map(|[run, attempt, lease_ms]| Message::Start(Start {
+            run,
+            attempt,
+            lease_ms
+        })),
+        (any::<u16>(), any::<u32>(), vec(held_job, 0..30)).prop_map(|(cpu_permille, credit, jobs)| {
+            let jobs = jobs.into_iter().map(|(job, run, attempt)| HeldJob { job, run, attempt });
+            Message::Heartbeat(Heartbeat { cpu_permille, credit, jobs: HeldJobs::new(jobs.collect()) })
+        }),
+        (any::<[u32; 2]>(), stage, any::<[u64; 2]>(), text()).prop_map(
+            |([run, attempt], stage, [done, total], text)| {
+                Message::Progress(Progress { run, attempt, stage, done, total, text })
+            }
+        ),
+        (any::<u32>(), text()).prop_map(|(attempt, text)| Message::Cancel(Cancel { attempt, text })),
+        json().prop_map(|json| Message::Ask(Ask { json })),
+        (status, json()).prop_map(|(status, json)| Message::Answer(Answer { status, json })),
+    ]
+}
+
+fn kind_of(message: &Message<'_>) -> Kind {
+    // The variant's name is the kind's: what the vectors and the viewer rely on too.
+    let shown = format!("{message:?}");
+    let name = shown.split('(').next().unwrap();
+    *Kind::ALL.iter().find(|kind| kind.name() == name).unwrap()
+}
+
+proptest! {
+    #![proptest_config(property_config(400, 20_000))]
+
+    #[test]
+    fn frames_survive_any_cut_of_the_stream(
+        generation in select(vec![Generation::F0, Generation::F1, Generation::F2]),
+        frames in vec(owned_frame(), 1..6),
+        cuts in vec(any::<Index>(), 0..12),
+        detects in any::<bool>(),
+    ) {
+        let bytes = written(generation, &frames);
+        let mut decoder = match detects {
+            true => Decoder::detecting(InboundLimits::CLASSIC),
+            false => Decoder::speaking(generation, InboundLimits::CLASSIC),
+        };
+        let expected: Vec<OwnedFrame> = frames.iter().map(|frame| kept(generation, frame)).collect();
+        prop_assert_eq!(read(&mut decoder, &cut(&bytes, &cuts)), expected);
+        prop_assert_eq!(decoder.generation(), Some(generation));
+    }
+
+    #[test]
+    fn whole_frames_and_steps_agree(frames in vec(owned_frame(), 1..6)) {
+        let bytes = written(Generation::F2, &frames);
+        let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::CLASSIC);
+        let (mut rest, mut found) = (bytes.as_slice(), Vec::new());
+        while let Some(frame) = decoder.poll_frame(&mut rest).unwrap() {
+            found.push(OwnedFrame {
+                code: frame.head.code,
+                msg_id: frame.head.msg_id,
+                corr_id: frame.head.corr_id,
+                subject: frame.head.subject.to_owned(),
+                payload: frame.payload.to_vec(),
+            });
+        }
+        prop_assert!(rest.is_empty());
+        prop_assert_eq!(found, frames);
+    }
+
+    #[test]
+    fn messages_survive_the_wire_and_what_a_newer_peer_appends(message in message(), appended in vec(any::<u8>(), 0..9)) {
+        let mut payload = Vec::new();
+        message.encode(&mut payload);
+        let kind = kind_of(&message);
+        prop_assert_eq!(Message::decode(kind, &payload), Ok(message.clone()));
+        // JSON goes to the end of the payload, so nothing can stand behind it.
+        if !matches!(kind, Kind::Ask | Kind::Answer) {
+            payload.extend_from_slice(&appended);
+            payload[0] = payload[0].max(1);
+            prop_assert_eq!(Message::decode(kind, &payload), Ok(message));
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_cut_short_is_an_error_and_nothing_else(message in message(), at in any::<Index>()) {
+        let mut payload = Vec::new();
+        message.encode(&mut payload);
+        let kind = kind_of(&message);
+        prop_assume!(!matches!(kind, Kind::Ask | Kind::Answer));
+        payload.truncate(at.index(payload.len()));
+        prop_assert!(Message::decode(kind, &payload).is_err());
+    }
+
+    #[test]
+    fn a_bitmap_is_a_set_of_chunks(
+        count in 0u32..700,
+        changes in vec((any::<Index>(), any::<bool>()), 0..400),
+    ) {
+        let mut map = Bitmap::new(count);
+        let mut set = BTreeSet::new();
+        for (at, insert) in changes {
+            let index = u32::try_from(at.index(800)).unwrap();
+            if insert {
+                prop_assert_eq!(map.insert(index), index < count && set.insert(index));
+            } else {
+                prop_assert_eq!(map.remove(index), set.remove(&index));
+            }
+        }
+        prop_assert_eq!(map.held().indices().collect::<BTreeSet<_>>(), set.clone());
+        let missing: BTreeSet<u32> = (0..count).filter(|index| !set.contains(index)).collect();
+        prop_assert_eq!(map.missing().indices().collect::<BTreeSet<_>>(), missing.clone());
+        prop_assert_eq!(map.is_complete(), missing.is_empty());
+        prop_assert_eq!(map.held_count() as usize, set.len());
+        map.insert_all(&map.missing());
+        prop_assert!(map.is_complete());
+        prop_assert!(Ranges::try_from(map.held().as_slice().to_vec()).is_ok());
+    }
+}
