@@ -6,3 +6,4 @@
 
 pub mod core;
 pub mod model;
+pub mod units;

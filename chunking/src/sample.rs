@@ -77,6 +77,7 @@ fn pieces(raw: &[u8]) -> impl Iterator<Item = &[u8]> {
 #[derive(Debug)]
 pub struct Sampler {
     rates: Rates,
+    sample: Option<Sample>,
     pays: bool,
     chunks_left: u32,
     scratch: Vec<u8>,
@@ -85,7 +86,7 @@ pub struct Sampler {
 impl Sampler {
     /// For a blob over a wire of these rates.
     pub const fn new(rates: Rates) -> Self {
-        Sampler { rates, pays: false, chunks_left: 0, scratch: Vec::new() }
+        Sampler { rates, sample: None, pays: false, chunks_left: 0, scratch: Vec::new() }
     }
 
     /// Takes note of rates that were measured meanwhile; the next sample is judged by them.
@@ -93,10 +94,17 @@ impl Sampler {
         self.rates = rates;
     }
 
+    /// The sample that chunks go by now.
+    pub const fn sample(&self) -> Option<Sample> {
+        self.sample
+    }
+
     /// Whether to compress this chunk.
     pub fn wants(&mut self, compressor: &mut Compressor, raw: &[u8]) -> bool {
         if self.chunks_left == 0 {
-            self.pays = Sample::take(compressor, raw, &mut self.scratch).pays(self.rates);
+            let sample = Sample::take(compressor, raw, &mut self.scratch);
+            self.pays = sample.pays(self.rates);
+            self.sample = Some(sample);
             self.chunks_left = CHUNKS_PER_SAMPLE;
         }
         self.chunks_left -= 1;

@@ -1,0 +1,145 @@
+//! Sizes as people write them, such as `64MiB`, for flags and messages. Everything that takes or shows a size calls it.
+
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+const UNITS: [(&str, u64); 10] = [
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("kB", 1_000),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+];
+
+/// A number of bytes. Reads `1048576`, `64MiB`, `1.5 GiB` and `5MB`; shows itself with a binary unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteSize(pub u64);
+
+/// A text that is no size.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SizeError {
+    /// It does not start with a number.
+    #[error("\"{text}\" is not a size: write a number and a unit, such as 64MiB or 1048576")]
+    Number {
+        /// The text.
+        text: String,
+    },
+    /// The unit is not known.
+    #[error(
+        "\"{unit}\" is not a unit of size: use B, KiB, MiB, GiB, TiB, or kB, MB, GB, TB for powers of ten"
+    )]
+    Unit {
+        /// The unit.
+        unit: String,
+    },
+    /// It does not fit 64 bits.
+    #[error("\"{text}\" is more than {} bytes, the largest size there is", u64::MAX)]
+    Over {
+        /// The text.
+        text: String,
+    },
+}
+
+impl FromStr for ByteSize {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let trimmed = text.trim();
+        let number_end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at_checked(number_end).unwrap_or((trimmed, ""));
+        let not_a_number = || SizeError::Number { text: text.to_owned() };
+        let unit = unit.trim_start();
+        let factor = match unit {
+            "" => 1,
+            _ => UNITS
+                .iter()
+                .find(|(name, _)| name.eq_ignore_ascii_case(unit))
+                .map(|(_, factor)| *factor)
+                .ok_or_else(|| match number {
+                    "" => not_a_number(),
+                    _ => SizeError::Unit { unit: unit.to_owned() },
+                })?,
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        // Nine digits behind the point are a thousandth of a KiB; more are cut off.
+        let fraction: String = fraction.chars().chain("000000000".chars()).take(9).collect();
+        let whole: u128 = whole.parse().map_err(|_| not_a_number())?;
+        let fraction: u128 = fraction.parse().map_err(|_| not_a_number())?;
+        let bytes = whole
+            .checked_mul(u128::from(factor))
+            .map(|bytes| bytes + fraction * u128::from(factor) / 1_000_000_000)
+            .and_then(|bytes| u64::try_from(bytes).ok())
+            .ok_or_else(|| SizeError::Over { text: text.to_owned() })?;
+        Ok(ByteSize(bytes))
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let binary = UNITS.iter().take(5).rev();
+        let (unit, factor) = binary.copied().find(|(_, factor)| self.0 >= *factor).unwrap_or(("B", 1));
+        let shown = if self.0.is_multiple_of(factor) {
+            format!("{} {unit}", self.0 / factor)
+        } else {
+            let tenths = u128::from(self.0) * 10 / u128::from(factor);
+            format!("{}.{} {unit}", tenths / 10, tenths % 10)
+        };
+        f.pad(&shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("1048576", 1 << 20),
+            ("64MiB", 64 << 20),
+            ("64 mib", 64 << 20),
+            ("1.5GiB", 3 << 29),
+            ("5MB", 5_000_000),
+            ("0.5kB", 500),
+            ("20GiB", 20 << 30),
+            (" 7 B ", 7),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_said_with_the_next_step() {
+        for (text, part) in [
+            ("", "such as 64MiB"),
+            ("MiB", "such as 64MiB"),
+            ("-5", "such as 64MiB"),
+            ("1.2.3", "such as 64MiB"),
+            (".", "such as 64MiB"),
+            ("5 apples", "\"apples\" is not a unit"),
+            ("17000000TiB", "18446744073709551615"),
+            ("99999999999999999999999999999999999999999", "such as 64MiB"),
+        ] {
+            let error = text.parse::<ByteSize>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_with_a_binary_unit() {
+        for (bytes, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1 << 20, "1 MiB"), (1_600_000, "1.5 MiB"), (3 << 29, "1.5 GiB")]
+        {
+            assert_eq!(ByteSize(bytes).to_string(), text);
+        }
+        assert_eq!(format!("{:>8}|{:<8}|", ByteSize(1), ByteSize(1)), "     1 B|1 B     |");
+    }
+}
