@@ -2,6 +2,7 @@
 
 use super::{Field, MessageError, Reader};
 use serde::Serialize;
+use std::fmt;
 
 /// A reason's number. New numbers may come with any version, so an unknown one is kept and never an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
@@ -12,10 +13,8 @@ macro_rules! reasons {
         impl Reason {
             $($(#[$doc])* pub const $name: Reason = Reason($code);)*
 
-            /// A word for logs and tools.
-            pub const fn name(self) -> &'static str {
-                match self.0 { $($code => $text,)* _ => "other" }
-            }
+            /// Every reason this build knows, with its name.
+            pub const KNOWN: &'static [(Reason, &'static str)] = &[$((Reason::$name, $text),)*];
         }
     };
 }
@@ -59,6 +58,15 @@ reasons! {
     BUSY = 17, "busy";
     /// An input or output error at the receiver.
     IO = 18, "io";
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Self::KNOWN.iter().find(|(known, _)| known == self) {
+            Some((_, name)) => f.write_str(name),
+            None => write!(f, "reason {}", self.0),
+        }
+    }
 }
 
 impl Field for Reason {

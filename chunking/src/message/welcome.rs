@@ -89,31 +89,42 @@ impl Field for Features {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct LimitId(pub u16);
 
-impl LimitId {
+macro_rules! limit_ids {
+    ($($(#[$doc:meta])* $name:ident = $id:literal, $word:literal;)*) => {
+        impl LimitId {
+            $($(#[$doc])* pub const $name: LimitId = LimitId($id);)*
+
+            /// Every limit this build knows, with its name.
+            pub const KNOWN: &'static [(LimitId, &'static str)] = &[$((LimitId::$name, $word),)*];
+        }
+    };
+}
+
+limit_ids! {
     /// Frame body the leader takes from this peer.
-    pub const FRAME_BODY_BYTES: LimitId = LimitId(1);
+    FRAME_BODY_BYTES = 1, "frame-body-bytes";
     /// Raw bytes of a chunk.
-    pub const CHUNK_BYTES: LimitId = LimitId(2);
+    CHUNK_BYTES = 2, "chunk-bytes";
     /// Chunks of one transfer under way.
-    pub const WINDOW_CHUNKS: LimitId = LimitId(3);
+    WINDOW_CHUNKS = 3, "window-chunks";
     /// Raw bytes of one blob.
-    pub const BLOB_BYTES: LimitId = LimitId(4);
+    BLOB_BYTES = 4, "blob-bytes";
     /// Content that may stand inside a JobRequest or JobResult; more goes as a transfer.
-    pub const INLINE_BYTES: LimitId = LimitId(5);
+    INLINE_BYTES = 5, "inline-bytes";
     /// Body of a frame to or from a stock peer.
-    pub const CLASSIC_BODY_BYTES: LimitId = LimitId(6);
+    CLASSIC_BODY_BYTES = 6, "classic-body-bytes";
     /// Bytes of all blobs the leader's spool holds.
-    pub const SPOOL_BYTES: LimitId = LimitId(7);
+    SPOOL_BYTES = 7, "spool-bytes";
     /// Transfers of one connection at a time.
-    pub const TRANSFERS: LimitId = LimitId(8);
+    TRANSFERS = 8, "transfers";
     /// Milliseconds between heartbeats.
-    pub const HEARTBEAT_MS: LimitId = LimitId(9);
+    HEARTBEAT_MS = 9, "heartbeat-ms";
     /// Milliseconds of a lease.
-    pub const LEASE_MS: LimitId = LimitId(10);
+    LEASE_MS = 10, "lease-ms";
     /// Milliseconds a lost worker's leases are kept.
-    pub const WORKER_GRACE_MS: LimitId = LimitId(11);
+    WORKER_GRACE_MS = 11, "worker-grace-ms";
     /// Attempts before a job goes to the dead-letter queue.
-    pub const ATTEMPTS: LimitId = LimitId(12);
+    ATTEMPTS = 12, "attempts";
 }
 
 /// Limits by id, at most [`LIMITS_LISTED_MAX`]. Ids that are not known are kept and mean nothing.
