@@ -2,8 +2,9 @@
 """Writes tests/vectors/frames.json: heft's frames and messages as bytes, with their meaning.
 
 It builds every vector from the layouts of docs/protocol.md with nothing but Python's standard library, so it is a
-second implementation of the encoder; the tests hold the Rust one against it. Run it after a change of the protocol;
-`--check` says whether the file is what this script would write.
+second implementation of the encoder; the tests hold the Rust one against it. Run it after a change of the protocol.
+`--check` says whether the file is what this script would write; `--corpus DIR` writes each vector to a file of its own,
+for a fuzzer to start from.
 """
 
 import gzip
@@ -463,10 +464,18 @@ def main():
     names = [vector["name"] for vector in VECTORS]
     assert len(names) == len(set(names)), "two vectors have the same name"
     written = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    if "--check" in sys.argv[1:]:
+    if sys.argv[1:2] == ["--corpus"] and len(sys.argv) == 3:
+        directory = Path(sys.argv[2])
+        directory.mkdir(parents=True, exist_ok=True)
+        for number, vector in enumerate(VECTORS):
+            (directory / f"vector-{number:03}").write_bytes(bytes.fromhex(vector["hex"]))
+        print(f"{directory}: {len(names)} files written")
+    elif sys.argv[1:] == ["--check"]:
         if not TARGET.exists() or TARGET.read_text(encoding="utf-8") != written:
             sys.exit(f"{TARGET.name} is not what generate.py writes: run tests/vectors/generate.py and look at the diff")
         print(f"{TARGET.name}: {len(names)} vectors, as generated")
+    elif sys.argv[1:]:
+        sys.exit("usage: generate.py [--check | --corpus DIR]")
     else:
         TARGET.write_text(written, encoding="utf-8")
         print(f"{TARGET.name}: {len(names)} vectors written")

@@ -1,0 +1,100 @@
+//! The fuzz targets: plain functions over bytes that must return whatever they are given.
+//!
+//! `tests/fuzz.rs` drives them on stable with mutated vectors; the crate in `fuzz/` hands the same functions to
+//! libFuzzer. They assert what holds for any input; a panic of theirs is a finding.
+#![allow(unreachable_pub)]
+
+use chunking::{
+    ChunkHead, ChunkPlan, Codec, Decoder, Generation, InboundLimits, Inflater, Kind, Message, Step,
+};
+
+/// A target and its name.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const ALL: &[Target] =
+    &[("decoder", decoder), ("messages", messages), ("chunks", chunks), ("inflate", inflate)];
+
+/// A connection's bytes, in one piece and in two, for every way a decoder can start.
+pub fn decoder(bytes: &[u8]) {
+    let cut = bytes.first().map_or(0, |first| usize::from(*first) % (bytes.len() + 1));
+    let starts = [
+        Decoder::detecting(InboundLimits::CLASSIC),
+        Decoder::detecting(InboundLimits::ANNOUNCED),
+        Decoder::speaking(Generation::F0, InboundLimits::CLASSIC),
+        Decoder::speaking(Generation::F1, InboundLimits::ANNOUNCED),
+        Decoder::speaking(Generation::F2, InboundLimits::CLASSIC),
+    ];
+    for start in starts {
+        let whole = drain(&mut start.clone(), bytes).map(|(frames, _)| frames);
+        // Cut anywhere, the same frames come out: the second call sees what the first left.
+        let mut decoder = start.clone();
+        let in_two = drain(&mut decoder, &bytes[..cut]).and_then(|(before, left)| {
+            let (after, _) = drain(&mut decoder, &bytes[cut - left..])?;
+            Ok(before + after)
+        });
+        match (whole, in_two) {
+            (Ok(whole), Ok(in_two)) => assert_eq!(whole, in_two),
+            (Err(_), Err(_)) => {}
+            (whole, in_two) => panic!("in one piece {whole:?}, in two {in_two:?}"),
+        }
+    }
+}
+
+/// Reads until the decoder waits or fails; gives the frames that ended and the bytes that were left.
+fn drain(decoder: &mut Decoder, bytes: &[u8]) -> Result<(usize, usize), chunking::FrameError> {
+    let (mut rest, mut frames) = (bytes, 0);
+    loop {
+        match decoder.poll(&mut rest)? {
+            Step::NeedMore { bytes } => {
+                assert!(bytes > rest.len(), "asks for what it has");
+                return Ok((frames, rest.len()));
+            }
+            Step::Head(head) => assert!(head.subject.len() <= bytes.len()),
+            Step::Payload(piece) => assert!(!piece.is_empty() && piece.len() <= bytes.len()),
+            Step::End { .. } => frames += 1,
+        }
+    }
+}
+
+/// The bytes as the payload of every kind of message; what decodes must survive the way back.
+pub fn messages(bytes: &[u8]) {
+    for kind in Kind::ALL {
+        if let Ok(message) = Message::decode(*kind, bytes) {
+            let mut again = Vec::new();
+            message.encode(&mut again);
+            assert_eq!(Message::decode(*kind, &again).as_ref(), Ok(&message));
+        }
+    }
+    chunking::message::parse_credit(bytes).ok();
+}
+
+/// The bytes as the payload of a chunk, for plans that might take it.
+pub fn chunks(bytes: &[u8]) {
+    let Ok((head, sent)) = ChunkHead::decode(bytes) else { return };
+    assert_eq!(head.encode(), bytes[..21]);
+    let sent_len = u32::try_from(sent.len()).unwrap_or(u32::MAX);
+    let sizes = [0, head.offset.saturating_add(u64::from(head.raw_len)), u64::MAX];
+    for (size, chunk_bytes) in
+        sizes.into_iter().flat_map(|size| [(size, 4096), (size, 1 << 20), (size, head.raw_len)])
+    {
+        let Ok(plan) = ChunkPlan::new(size, chunk_bytes) else { continue };
+        if let Ok(index) = plan.check(&head, sent_len) {
+            assert!(index < plan.count() && plan.len_of(index) == head.raw_len);
+            let mut scratch = Vec::new();
+            if let Ok(raw) = head.raw(sent, &mut Inflater::new(), &mut scratch) {
+                assert_eq!(raw.len(), head.raw_len as usize);
+            }
+        }
+    }
+}
+
+/// The bytes as a compressed chunk. The first byte picks the codec and the room.
+pub fn inflate(bytes: &[u8]) {
+    let Some((first, sent)) = bytes.split_first() else { return };
+    let codec = Codec::ALL[usize::from(*first) % 4];
+    let mut raw = vec![0; 1 << (usize::from(*first >> 2) % 16)];
+    let mut inflater = Inflater::new();
+    let once = inflater.inflate(codec, sent, &mut raw);
+    assert_eq!(inflater.inflate(codec, sent, &mut raw), once, "the same bytes, the same answer");
+}
