@@ -1,1 +1,13 @@
-//! Models.
+//! The JSON that peers put into frames (SPEC 1C): typed models, the one reader and the one writer they share,
+//! and the machine that takes a payload apart while it is still arriving. Nothing here does I/O, keeps a
+//! clock or decides what a job may do. Connections, the three roles and the command line call it.
+//!
+//! Members that are ours (`Blob`, `Priority`, `Heft`, ...) are left out when they have nothing to say, so a
+//! stock peer sees byte for byte what .NET would have written.
+
+pub mod error;
+pub mod json;
+pub mod limits;
+
+pub use error::{ModelError, Place};
+pub use json::JsonModel;
