@@ -5,9 +5,19 @@
 //! Members that are ours (`Blob`, `Priority`, `Heft`, ...) are left out when they have nothing to say, so a
 //! stock peer sees byte for byte what .NET would have written.
 
+pub mod blob;
+pub mod cache;
 pub mod error;
+pub mod hello;
+pub mod job;
 pub mod json;
 pub mod limits;
+pub mod result;
 
+pub use blob::{BlobRef, Digest};
+pub use cache::{CacheEntry, CachePutRequest, CachePutResult, CacheStatus};
 pub use error::{ModelError, Place};
+pub use hello::{Announcement, ClientConfig, WorkerHello};
+pub use job::{Deliver, InputFile, JobRequest, Source};
 pub use json::JsonModel;
+pub use result::{JobResult, JobStatus};
