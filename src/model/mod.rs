@@ -13,6 +13,7 @@ pub mod job;
 pub mod json;
 pub mod limits;
 pub mod result;
+pub mod stream;
 
 pub use blob::{BlobRef, Digest};
 pub use cache::{CacheEntry, CachePutRequest, CachePutResult, CacheStatus};
@@ -21,3 +22,4 @@ pub use hello::{Announcement, ClientConfig, WorkerHello};
 pub use job::{Deliver, InputFile, JobRequest, Source};
 pub use json::JsonModel;
 pub use result::{JobResult, JobStatus};
+pub use stream::{ContentEvent, ContentStream, Residue, Shape};

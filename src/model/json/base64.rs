@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use base64::engine::general_purpose::{GeneralPurposeConfig, PAD};
-use base64::{DecodeError, Engine};
+use base64::{DecodeError, DecodeSliceError, Engine};
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 type Fastest = base64::engine::Simd;
@@ -37,6 +37,17 @@ pub(crate) fn encode(bytes: &[u8], out: &mut String) {
 /// Decodes a whole text.
 pub(crate) fn decode(text: &[u8]) -> Result<Vec<u8>, Fault> {
     ENGINE.decode(text).map_err(|error| fault(&error, text.len()))
+}
+
+/// Decodes whole quads into `out`, which must have room for three bytes a quad, and says how many bytes came
+/// out.
+pub(crate) fn decode_into(quads: &[u8], out: &mut [u8]) -> Result<usize, Fault> {
+    ENGINE.decode_slice(quads, out).map_err(|error| match error {
+        DecodeSliceError::DecodeError(error) => fault(&error, quads.len()),
+        DecodeSliceError::OutputSliceTooSmall => {
+            Fault { offset: 0, reason: format!("no room to decode {} characters", quads.len()) }
+        }
+    })
 }
 
 fn fault(error: &DecodeError, len: usize) -> Fault {
