@@ -1,0 +1,38 @@
+//! The limits of the models, each with a name. They are checked here and in the reader, never silently
+//! applied: what is over one is refused with the value and the limit. The reader, the models and the content
+//! stream use them.
+
+/// The most that may remain of a streamed payload once its contents are taken out. It is a whole classic
+/// frame, so everything a stock peer can send without content fits.
+pub const RESIDUE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// The largest run of decoded content given out at once.
+pub const CONTENT_PIECE_BYTES_MAX: usize = 48 * 1024;
+
+/// How deep objects and lists may nest. System.Text.Json stops at 64 too, so a deeper text could not be read
+/// by a stock worker anyway.
+pub const NEST_DEPTH_MAX: u32 = 64;
+
+/// The longest file name, cache id, program name, feature or announced name: all of them end up in paths or
+/// log lines, and Linux takes no longer path.
+pub const NAME_BYTES_MAX: usize = 4_096;
+
+/// The longest client id, subject pattern or URL: the subject field of a frame has a 16-bit length (W10).
+pub const SUBJECT_BYTES_MAX: usize = 65_535;
+
+/// The most arguments, files or cache entries in one message.
+pub const LIST_ITEMS_MAX: usize = 65_536;
+
+/// The most subject patterns one worker may subscribe to in its hello (S21).
+pub const PATTERNS_MAX: usize = 1_024;
+
+/// The most features one peer may announce.
+pub const FEATURES_MAX: usize = 256;
+
+/// The most characters of a peer's value that an error quotes: errors end up in logs and in results.
+pub const QUOTE_CHARS_MAX: usize = 64;
+
+// The nesting stack is one bit a level in a u64, and pieces are whole base64 quads.
+const _: () = assert!(NEST_DEPTH_MAX <= u64::BITS);
+const _: () = assert!(CONTENT_PIECE_BYTES_MAX.is_multiple_of(3) && CONTENT_PIECE_BYTES_MAX > 0);
+const _: () = assert!(NAME_BYTES_MAX <= SUBJECT_BYTES_MAX);

@@ -1,0 +1,163 @@
+//! What became of a job: the result a worker acknowledges with and a client receives (M03, M11). It holds
+//! what the JSON says; which of several results counts is the broker's business. Workers write it, leaders
+//! read it and add to it, clients read it.
+
+use uuid::Uuid;
+
+use super::blob::BlobRef;
+use super::error::ModelError;
+use super::job::base64_bytes;
+use super::json::{JsonModel, Object, ObjectWriter, Schema};
+use super::limits::{NAME_BYTES_MAX, SUBJECT_BYTES_MAX};
+
+/// How a job ended (M11).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobStatus {
+    /// `OK`.
+    Ok,
+    /// `FAILED`.
+    Failed,
+    /// `DUPLICATE`: the worker has run this job before and keeps no result of it (C17).
+    Duplicate,
+    /// A word we do not know, kept as it came. Made by `from`, which never puts one of the words above in
+    /// here.
+    Other(String),
+}
+
+impl JobStatus {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Ok => "OK",
+            Self::Failed => "FAILED",
+            Self::Duplicate => "DUPLICATE",
+            Self::Other(word) => word,
+        }
+    }
+}
+
+impl From<String> for JobStatus {
+    fn from(word: String) -> Self {
+        match word.as_str() {
+            "OK" => Self::Ok,
+            "FAILED" => Self::Failed,
+            "DUPLICATE" => Self::Duplicate,
+            _ => Self::Other(word),
+        }
+    }
+}
+
+/// The result of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobResult {
+    /// The job.
+    pub job_id: Uuid,
+    /// The client that asked.
+    pub client_id: String,
+    /// The program that ran.
+    pub exec_name: String,
+    /// How it ended.
+    pub status: JobStatus,
+    /// What the program wrote to its standard output.
+    pub stdout: String,
+    /// What it wrote to its standard error, or why it did not run.
+    pub stderr: String,
+    /// The files it left behind, as a ZIP archive.
+    pub output_archive: Option<Vec<u8>>,
+    /// Ours: the job went to the dead-letter queue.
+    pub dead: bool,
+    /// Ours: how many attempts were made.
+    pub attempts: Option<u32>,
+    /// Ours: which run of the job this is the result of.
+    pub run: Option<u32>,
+    /// Ours: what the program returned.
+    pub exit_code: Option<i32>,
+    /// Ours: the transfer that brings the archive.
+    pub archive: Option<BlobRef>,
+}
+
+impl JobResult {
+    /// A result without output.
+    #[must_use]
+    pub fn new(
+        job_id: Uuid,
+        client_id: impl Into<String>,
+        exec_name: impl Into<String>,
+        status: JobStatus,
+    ) -> Self {
+        Self {
+            job_id,
+            client_id: client_id.into(),
+            exec_name: exec_name.into(),
+            status,
+            stdout: String::new(),
+            stderr: String::new(),
+            output_archive: None,
+            dead: false,
+            attempts: None,
+            run: None,
+            exit_code: None,
+            archive: None,
+        }
+    }
+}
+
+impl JsonModel for JobResult {
+    const SCHEMA: Schema = Schema {
+        name: "JobResult",
+        members: &[
+            "JobId",
+            "ClientId",
+            "ExecName",
+            "Status",
+            "Stdout",
+            "Stderr",
+            "OutputArchive",
+            "Dead",
+            "Attempts",
+            "Run",
+            "ExitCode",
+            "Archive",
+        ],
+    };
+
+    fn read(object: &Object<'_>) -> Result<Self, ModelError> {
+        object.refuse_null("JobId", "a Guid string")?;
+        let archive = object.object("Archive", BlobRef::SCHEMA)?;
+        Ok(Self {
+            job_id: object.guid("JobId")?.unwrap_or_default(),
+            client_id: object.name("ClientId", SUBJECT_BYTES_MAX)?.unwrap_or_default(),
+            exec_name: object.name("ExecName", NAME_BYTES_MAX)?.unwrap_or_default(),
+            status: JobStatus::from(object.name("Status", NAME_BYTES_MAX)?.unwrap_or_default()),
+            stdout: object.text("Stdout")?.unwrap_or_default(),
+            stderr: object.text("Stderr")?.unwrap_or_default(),
+            output_archive: object.bytes("OutputArchive")?,
+            dead: object.flag("Dead")?.unwrap_or_default(),
+            attempts: object.whole("Attempts", 0, u32::MAX.into())?,
+            run: object.whole("Run", 0, u32::MAX.into())?,
+            exit_code: object.int32("ExitCode")?,
+            archive: archive.map(|blob| BlobRef::read(&blob)).transpose()?,
+        })
+    }
+
+    fn write(&self, object: &mut ObjectWriter<'_>) {
+        object.guid("JobId", self.job_id);
+        object.text("ClientId", &self.client_id);
+        object.text("ExecName", &self.exec_name);
+        object.text("Status", self.status.as_str());
+        object.text("Stdout", &self.stdout);
+        object.text("Stderr", &self.stderr);
+        object.bytes_or_null("OutputArchive", self.output_archive.as_deref());
+        object.flag_if_set("Dead", self.dead);
+        object.whole_if_some("Attempts", self.attempts);
+        object.whole_if_some("Run", self.run);
+        object.whole_if_some("ExitCode", self.exit_code);
+        object.model_if_some("Archive", self.archive.as_ref());
+    }
+
+    fn json_bytes(&self) -> usize {
+        let texts = self.stdout.len().saturating_add(self.stderr.len());
+        base64_bytes(self.output_archive.as_deref()).saturating_add(texts).saturating_add(512)
+    }
+}
