@@ -12,6 +12,7 @@ mod support;
 mod targets;
 
 use counting::{Counting, peak_of};
+use serde_json::Value;
 use support::{scaled, unhex, vectors};
 
 #[global_allocator]
@@ -44,6 +45,10 @@ fn corpus() -> Vec<Vec<u8>> {
             corpus.extend(bytes.get(43 + 20..).map(<[u8]>::to_vec));
             corpus.push(bytes);
         }
+    }
+    let models = vectors("models.json");
+    for vector in models.as_object().unwrap().values().filter_map(Value::as_array).flatten() {
+        corpus.extend(vector["json"].as_str().map(|json| json.as_bytes().to_vec()));
     }
     corpus
 }
@@ -96,6 +101,8 @@ fn allowance(target: &str, input: usize) -> usize {
         "decoder" => 0,
         "messages" => 64 * 1024 + 12 * input,
         "chunks" | "inflate" => (1 << 20) + (18 << 20),
+        // A member costs a borrowed name and value, an item of a list a string: some tens of bytes for each byte pair.
+        "json" => 256 * 1024 + 40 * input,
         other => panic!("no allowance for {other}"),
     }
 }

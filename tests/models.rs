@@ -5,17 +5,16 @@
 // clippy.toml excuses test functions; their helpers stand outside of them.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
+mod support;
+
 use std::collections::BTreeSet;
 
 use heft::model::{
     Announcement, BlobRef, CacheEntry, CachePutRequest, CachePutResult, CacheStatus, ClientConfig, Deliver,
-    Digest, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source, WorkerHello,
+    InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source, WorkerHello,
 };
 use serde_json::Value;
-
-fn vectors() -> Value {
-    serde_json::from_str(include_str!("vectors/models.json")).expect("the vectors are JSON")
-}
+use support::unhex;
 
 fn cases<'v>(vectors: &'v Value, kind: &str) -> &'v [Value] {
     vectors[kind].as_array().expect(kind)
@@ -42,14 +41,6 @@ fn models<M>(fields: &Value, member: &str, model: fn(&Value) -> M) -> Vec<M> {
     fields[member].as_array().expect(member).iter().map(model).collect()
 }
 
-fn unhex(hex: &str) -> Vec<u8> {
-    assert!(hex.len().is_multiple_of(2), "{hex}");
-    (0..hex.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(hex.get(at..at + 2).unwrap(), 16).unwrap())
-        .collect()
-}
-
 fn opt_bytes(fields: &Value, member: &str) -> Option<Vec<u8>> {
     opt_text(fields, member).map(|hex| unhex(&hex))
 }
@@ -68,7 +59,7 @@ fn blob(fields: &Value) -> BlobRef {
     BlobRef {
         id: guid(fields, "Id"),
         size: number(fields, "Size").expect("Size"),
-        digest: opt_text(fields, "Digest").map(|digest| Digest::from_text(&digest).expect("Digest")),
+        digest: opt_text(fields, "Digest").map(|digest| digest.parse().expect("Digest")),
     }
 }
 
@@ -217,7 +208,7 @@ fn variant(error: &ModelError) -> String {
 
 #[test]
 fn every_model_is_written_as_dotnet_writes_it_and_read_back_the_same() {
-    let vectors = vectors();
+    let vectors = support::vectors("models.json");
     for case in cases(&vectors, "write") {
         with_model!(case, check_write);
     }
@@ -225,7 +216,7 @@ fn every_model_is_written_as_dotnet_writes_it_and_read_back_the_same() {
 
 #[test]
 fn other_spellings_of_the_same_model_are_read_as_dotnet_reads_them() {
-    let vectors = vectors();
+    let vectors = support::vectors("models.json");
     for case in cases(&vectors, "read") {
         with_model!(case, check_read);
     }
@@ -233,7 +224,7 @@ fn other_spellings_of_the_same_model_are_read_as_dotnet_reads_them() {
 
 #[test]
 fn what_cannot_be_read_is_refused_with_its_variant_and_place() {
-    let vectors = vectors();
+    let vectors = support::vectors("models.json");
     for case in cases(&vectors, "refuse") {
         with_model!(case, check_refuse);
     }
@@ -241,7 +232,7 @@ fn what_cannot_be_read_is_refused_with_its_variant_and_place() {
 
 #[test]
 fn a_cap_counts_only_for_the_client_that_the_subject_names() {
-    let vectors = vectors();
+    let vectors = support::vectors("models.json");
     for case in cases(&vectors, "cap") {
         let cap = ClientConfig::cap_of_hello(text(case, "json").as_bytes(), &text(case, "subject"));
         assert_eq!(Some(cap), number(case, "cap"), "{case}");
@@ -250,7 +241,7 @@ fn a_cap_counts_only_for_the_client_that_the_subject_names() {
 
 #[test]
 fn a_file_comes_from_its_content_then_dataset_then_blob_then_url() {
-    let vectors = vectors();
+    let vectors = support::vectors("models.json");
     for case in cases(&vectors, "source") {
         let file = InputFile::parse(text(case, "json").as_bytes()).unwrap();
         let source = match file.source() {
@@ -277,7 +268,7 @@ fn a_streamed_content_wins_like_an_inline_one() {
 
 #[test]
 fn a_put_is_acknowledged_in_the_founding_documents_words() {
-    let vectors = vectors();
+    let vectors = support::vectors("models.json");
     for case in cases(&vectors, "stored") {
         let (added, skipped) = (number(case, "added").unwrap(), number(case, "skipped").unwrap());
         let json = CachePutResult::stored("d", added, skipped).to_json();
@@ -319,7 +310,7 @@ fn a_list_over_its_limit_is_refused_with_the_count() {
 
 #[test]
 fn the_vectors_name_every_row_they_are_there_for() {
-    let vectors = vectors();
+    let vectors = support::vectors("models.json");
     let mut named = BTreeSet::new();
     let mut cases = 0;
     for case in vectors.as_object().unwrap().values().flat_map(|kind| kind.as_array().unwrap()) {

@@ -5,28 +5,22 @@
 // clippy.toml excuses test functions; their helpers stand outside of them.
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod support;
+
+use chunking::{Digest, DigestKind};
 use heft::model::limits::{CONTENT_PIECE_BYTES_MAX, RESIDUE_BYTES_MAX};
 use heft::model::{
     Announcement, BlobRef, CacheEntry, CachePutRequest, CachePutResult, CacheStatus, ClientConfig,
-    ContentEvent, ContentStream, Deliver, Digest, InputFile, JobRequest, JobResult, JobStatus, JsonModel,
-    ModelError, Shape, WorkerHello,
+    ContentEvent, ContentStream, Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError,
+    Shape, WorkerHello,
 };
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
+use support::property_config;
 use uuid::Uuid;
-
-/// A failure prints the smallest case found; it then becomes a vector or a test of its own and is not kept
-/// here.
-fn config() -> ProptestConfig {
-    let cases = match std::env::var("HEFT_TEST_SCALE").as_deref() {
-        Ok("long") => 10_000,
-        _ => 300,
-    };
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
-}
 
 fn letter() -> impl Strategy<Value = char> {
     prop_oneof![
@@ -54,8 +48,8 @@ fn guid() -> impl Strategy<Value = Uuid> {
 }
 
 fn blob() -> impl Strategy<Value = BlobRef> {
-    let digest = (select(vec!["sha256", "blake3", "crc-list"]), vec(any::<u8>(), 1..=64))
-        .prop_map(|(kind, bytes)| Digest::new(kind, &bytes).expect("a digest"));
+    let kind = select(vec![DigestKind::ChunkList, DigestKind::Sha256, DigestKind::Blake3]);
+    let digest = (kind, any::<[u8; 32]>()).prop_map(|(kind, bytes)| Digest { kind, bytes });
     (guid(), any::<u64>(), option::of(digest)).prop_map(|(id, size, digest)| BlobRef { id, size, digest })
 }
 
@@ -321,7 +315,7 @@ fn message() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(property_config(300, 10_000))]
 
     #[test]
     fn a_job_request_is_read_back_as_written(model in job_request()) {

@@ -5,6 +5,8 @@
 // clippy.toml excuses test functions; their helpers stand outside of them.
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod support;
+
 use std::collections::BTreeSet;
 
 use heft::core::subject::{
@@ -21,13 +23,9 @@ const ROWS: [&str; 16] = [
     "C13",
 ];
 
-fn vectors() -> Value {
-    serde_json::from_str(include_str!("vectors/subjects.json")).expect("the vectors are JSON")
-}
-
 /// Calls `check` with each vector of a section and with the text that names the vector in a failure.
 fn each(section: &str, check: impl Fn(&Value, &str)) {
-    let vectors = vectors();
+    let vectors = support::vectors("subjects.json");
     let vectors = vectors[section].as_array().expect("a section is a list");
     assert!(!vectors.is_empty(), "section {section} is empty");
     for vector in vectors {
@@ -54,7 +52,7 @@ fn worker_id(vector: &Value) -> Uuid {
 
 #[test]
 fn every_row_is_named_by_a_vector() {
-    let vectors = vectors();
+    let vectors = support::vectors("subjects.json");
     let sections = vectors.as_object().expect("sections");
     let named: BTreeSet<String> = sections
         .values()

@@ -1,25 +1,18 @@
 //! What holds for all subjects and patterns, on alphabets small enough that they often meet (SPEC 1D, C10,
 //! C12). `HEFT_TEST_SCALE=long` runs many more cases.
 
+mod support;
+
 use std::collections::BTreeSet;
 
 use heft::core::subject::{SubjectTree, matches, overlaps, subscriptions};
 use proptest::prelude::*;
 use proptest::sample::select;
+use support::property_config;
 use uuid::Uuid;
 
 const WORKER: Uuid = Uuid::from_u128(0x6f1c_8a52_0d3e_4b7a_9c15_2e84_d07b_3f61);
 const WORKER_TEXT: &str = "6f1c8a52-0d3e-4b7a-9c15-2e84d07b3f61";
-
-/// A failure prints the smallest case found; it then becomes a vector in `vectors/subjects.json` and is not
-/// kept here.
-fn config() -> ProptestConfig {
-    let cases = match std::env::var("HEFT_TEST_SCALE").as_deref() {
-        Ok("long") => 20_000,
-        _ => 500,
-    };
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
-}
 
 /// Segments joined by one dot, sometimes by two, sometimes with a dot before.
 fn dotted(alphabet: &'static [&'static str], length_max: usize) -> impl Strategy<Value = String> {
@@ -96,7 +89,7 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(property_config(500, 20_000))]
 
     #[test]
     fn the_tree_finds_what_the_plain_matcher_finds(

@@ -63,8 +63,7 @@ pub struct Digest {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.kind)?;
-        self.bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{}:{}", self.kind, to_hex(&self.bytes))
     }
 }
 
@@ -95,27 +94,25 @@ impl FromStr for Digest {
         let (kind, hex) = text.split_once(':').ok_or(DigestTextError::Kind)?;
         let known = DigestKind::ALL.into_iter().find(|known| known.name() == kind);
         let kind = known.ok_or(DigestTextError::Kind)?;
-        let bad = DigestTextError::Hex { have: hex.len() };
-        let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
-        let mut bytes = [0; 32];
-        if pairs.len() != bytes.len() || !rest.is_empty() {
-            return Err(bad);
-        }
-        for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-            let (Some(high), Some(low)) = (nibble(*high), nibble(*low)) else { return Err(bad) };
-            *byte = high << 4 | low;
-        }
+        let bytes = from_hex(hex).ok_or(DigestTextError::Hex { have: hex.len() })?;
         Ok(Digest { kind, bytes })
     }
 }
 
-fn nibble(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
+/// The bytes in lower-case hexadecimal digits.
+pub fn to_hex(bytes: &[u8]) -> String {
+    let nibbles = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xF]);
+    nibbles.filter_map(|nibble| char::from_digit(nibble.into(), 16)).collect()
+}
+
+/// Exactly `N` bytes from hexadecimal digits of either case.
+pub fn from_hex<const N: usize>(hex: &str) -> Option<[u8; N]> {
+    let mut digits = hex.chars().map(|digit| digit.to_digit(16));
+    let mut bytes = [0; N];
+    for byte in &mut bytes {
+        *byte = u8::try_from(digits.next()?? << 4 | digits.next()??).ok()?;
     }
+    digits.next().is_none().then_some(bytes)
 }
 
 /// Makes a digest of chunks that are fed in offset order.

@@ -2,7 +2,9 @@
 //! M18, CA05). It holds what the JSON says; where a file may be stored is the worker's business. Clients
 //! write puts and read acknowledgements, workers the other way round, leaders read both.
 
-use super::blob::{bad_digest, from_hex, to_hex};
+use chunking::digest::{from_hex, to_hex};
+
+use super::blob::bad_digest;
 use super::error::ModelError;
 use super::job::base64_bytes;
 use super::json::{JsonModel, Object, ObjectWriter, Schema};

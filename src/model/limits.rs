@@ -4,7 +4,7 @@
 
 /// The most that may remain of a streamed payload once its contents are taken out. It is a whole classic
 /// frame, so everything a stock peer can send without content fits.
-pub const RESIDUE_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub const RESIDUE_BYTES_MAX: usize = chunking::limits::FRAME_BODY_BYTES_MAX as usize;
 
 /// The largest run of decoded content given out at once.
 pub const CONTENT_PIECE_BYTES_MAX: usize = 48 * 1024;
@@ -17,8 +17,8 @@ pub const NEST_DEPTH_MAX: u32 = 64;
 /// log lines, and Linux takes no longer path.
 pub const NAME_BYTES_MAX: usize = 4_096;
 
-/// The longest client id, subject pattern or URL: the subject field of a frame has a 16-bit length (W10).
-pub const SUBJECT_BYTES_MAX: usize = 65_535;
+// The longest client id, subject pattern or URL is the longest subject of a frame (W10).
+pub use chunking::limits::SUBJECT_BYTES_MAX;
 
 /// The most arguments, files or cache entries in one message.
 pub const LIST_ITEMS_MAX: usize = 65_536;

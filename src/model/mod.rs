@@ -15,7 +15,7 @@ pub mod limits;
 pub mod result;
 pub mod stream;
 
-pub use blob::{BlobRef, Digest};
+pub use blob::BlobRef;
 pub use cache::{CacheEntry, CachePutRequest, CachePutResult, CacheStatus};
 pub use error::{ModelError, Place};
 pub use hello::{Announcement, ClientConfig, WorkerHello};

@@ -1,5 +1,5 @@
 //! What integration tests share. Each test binary uses a part of it.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 use proptest::test_runner::Config;
 use serde_json::Value;

@@ -8,12 +8,17 @@ use chunking::{
     ChunkHead, ChunkPlan, Codec, Decoder, Generation, InboundLimits, Inflater, Kind, Message, Step,
 };
 
+use heft::model::{
+    CachePutRequest, CachePutResult, ClientConfig, ContentEvent, ContentStream, JobRequest, JobResult,
+    JsonModel, ModelError, Shape, WorkerHello,
+};
+
 /// A target and its name.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
 pub const ALL: &[Target] =
-    &[("decoder", decoder), ("messages", messages), ("chunks", chunks), ("inflate", inflate)];
+    &[("decoder", decoder), ("messages", messages), ("chunks", chunks), ("inflate", inflate), ("json", json)];
 
 /// A connection's bytes, in one piece and in two, for every way a decoder can start.
 pub fn decoder(bytes: &[u8]) {
@@ -97,4 +102,45 @@ pub fn inflate(bytes: &[u8]) {
     let mut inflater = Inflater::new();
     let once = inflater.inflate(codec, sent, &mut raw);
     assert_eq!(inflater.inflate(codec, sent, &mut raw), once, "the same bytes, the same answer");
+}
+
+/// The bytes as each of the models, whole and as a stream.
+pub fn json(bytes: &[u8]) {
+    let job_request = survives::<JobRequest>(bytes);
+    let job_result = survives::<JobResult>(bytes);
+    let cache_put = survives::<CachePutRequest>(bytes);
+    survives::<CachePutResult>(bytes);
+    survives::<ClientConfig>(bytes);
+    survives::<WorkerHello>(bytes);
+    agrees::<JobRequest>(bytes, Shape::JobRequest, job_request);
+    agrees::<JobResult>(bytes, Shape::JobResult, job_result);
+    agrees::<CachePutRequest>(bytes, Shape::CachePutRequest, cache_put);
+}
+
+/// What parses survives the way back. Says whether it parsed.
+fn survives<M: JsonModel + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
+    let Ok(model) = M::parse(bytes) else { return false };
+    assert_eq!(M::parse(&model.to_json()).as_ref(), Ok(&model));
+    true
+}
+
+/// The stream takes what the plain reader takes, but for bad base64 in a member that a later one replaces: it has decoded
+/// that before it can know.
+fn agrees<M: JsonModel>(bytes: &[u8], shape: Shape, parsed: bool) {
+    let mut stream = ContentStream::new(shape);
+    let mut given = 0;
+    let mut sink = |event: ContentEvent<'_>| {
+        if let ContentEvent::Bytes { bytes, .. } = event {
+            given += bytes.len();
+        }
+    };
+    let (front, back) = bytes.split_at(bytes.len() / 2);
+    let streamed = stream.push(front, &mut sink).and_then(|()| stream.push(back, &mut sink));
+    let streamed = streamed.and_then(|()| stream.finish()).and_then(|residue| M::parse(&residue.json));
+    assert!(given <= bytes.len(), "more content than there were bytes");
+    match streamed {
+        Ok(_) => assert!(parsed, "only the stream takes it"),
+        Err(ModelError::BadBase64 { .. }) => {}
+        Err(error) => assert!(!parsed, "only the stream refuses it: {error}"),
+    }
 }
