@@ -6,4 +6,5 @@
 
 pub mod core;
 pub mod model;
+pub mod peer;
 pub mod units;

@@ -6,8 +6,8 @@ mod support;
 
 use chunking::message::{
     Abort, Answer, AnswerStatus, Ask, Cancel, Done, Features, Grant, Heartbeat, HeldJob, HeldJobs, LimitId,
-    LimitList, Name, Open, OpenFlags, Progress, Purpose, Reason, Refused, Stage, Standing, Start, Submitted,
-    Text, Verdict, Void, Welcome,
+    LimitList, Name, Open, OpenFlags, Progress, Purpose, Reason, Refused, Settled, Stage, Standing, Start,
+    Submitted, Text, Verdict, Void, Welcome,
 };
 use chunking::{
     Bitmap, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head, InboundLimits, Kind, Message,
@@ -203,6 +203,7 @@ fn message() -> impl Strategy<Value = Message<'static>> {
             }
         ),
         (any::<u32>(), text()).prop_map(|(attempt, text)| Message::Cancel(Cancel { attempt, text })),
+        any::<u32>().prop_map(|run| Message::Settled(Settled { run })),
         json().prop_map(|json| Message::Ask(Ask { json })),
         (status, json()).prop_map(|(status, json)| Message::Answer(Answer { status, json })),
     ]

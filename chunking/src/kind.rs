@@ -97,6 +97,8 @@ kinds! {
     Progress = 44,
     /// The job is not wanted any more.
     Cancel = 45,
+    /// The job's result is safe with the leader; the worker may forget it.
+    Settled = 46,
     /// A question to the leader, in JSON.
     Ask = 60,
     /// The leader's answer, in JSON.

@@ -33,7 +33,7 @@ CODES = {
     "HelloClient": 9, "HelloWorker": 10, "NotLeader": 20, "LeaderHello": 21, "AppendEntries": 22, "AppendResp": 23,
     "RequestVote": 24, "VoteResp": 25, "InstallSnapshot": 26, "InstallSnapResp": 27, "Welcome": 30, "Open": 31,
     "Grant": 32, "Chunk": 33, "Done": 34, "Verdict": 35, "Abort": 36, "Void": 37, "Submitted": 40, "Refused": 41,
-    "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Ask": 60, "Answer": 61,
+    "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Settled": 46, "Ask": 60, "Answer": 61,
 }
 CODECS = {"None": 0, "Gzip": 1, "Brotli": 2, "Zstd": 3}
 
@@ -325,6 +325,8 @@ good("progress", "C05", "40 of 64 MiB received.", "F2", "Progress", msg=JOB,
               "text": "data/input.bin"})
 good("cancel", "", "Whichever attempt is under way.", "F2", "Cancel", msg=JOB,
      payload=u8(1) + u32(0) + text("heft cancel by clientA"), message={"attempt": 0, "text": "heft cancel by clientA"})
+good("settled", "WX11", "The worker may drop what it kept of the job.", "F2", "Settled", msg=JOB, payload=u8(1) + u32(1),
+     message={"run": 1})
 good("ask", "", "The verb is the subject, the arguments are JSON.", "F2", "Ask", msg=OTHER_JOB, subject="dlq.ls",
      payload=u8(1) + b'{"limit":100}', message={"json": '{"limit":100}'})
 good("answer", "", "The last part.", "F2", "Answer", corr=OTHER_JOB, subject="dlq.ls",

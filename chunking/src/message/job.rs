@@ -169,6 +169,15 @@ message! {
     }
 }
 
+message! {
+    /// The result is safe as far as the leader's durability goes: the worker may drop the job's directory and its copy
+    /// of the result. Until then it sends the result again after each reconnect.
+    Settled {
+        /// Run of the job.
+        run: u32,
+    }
+}
+
 /// Reads a Credit payload (CR03): an Int32, or nothing, which means one. Bounds are the broker's business (CR04).
 pub fn parse_credit(payload: &[u8]) -> Result<i32, MessageError> {
     match <[u8; 4]>::try_from(payload) {

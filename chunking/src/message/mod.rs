@@ -12,7 +12,8 @@ mod welcome;
 
 pub use ask::{Answer, AnswerStatus, Ask};
 pub use job::{
-    Cancel, Heartbeat, HeldJob, HeldJobs, Progress, Refused, Stage, Standing, Start, Submitted, parse_credit,
+    Cancel, Heartbeat, HeldJob, HeldJobs, Progress, Refused, Settled, Stage, Standing, Start, Submitted,
+    parse_credit,
 };
 pub use layout::{Body, Field, MessageError, Name, NameOver, Reader, Text, VERSION};
 pub use reason::Reason;
@@ -53,6 +54,6 @@ macro_rules! messages {
 }
 
 messages! {
-    Welcome, Open, Grant, Done, Verdict, Abort, Void, Submitted, Refused, Start, Heartbeat, Progress, Cancel;
+    Welcome, Open, Grant, Done, Verdict, Abort, Void, Submitted, Refused, Start, Heartbeat, Progress, Cancel, Settled;
     Ask, Answer
 }
