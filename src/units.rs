@@ -73,7 +73,7 @@ impl FromStr for ByteSize {
         let fraction: u128 = fraction.parse().map_err(|_| not_a_number())?;
         let bytes = whole
             .checked_mul(u128::from(factor))
-            .map(|bytes| bytes + fraction * u128::from(factor) / 1_000_000_000)
+            .and_then(|bytes| bytes.checked_add(fraction * u128::from(factor) / 1_000_000_000))
             .and_then(|bytes| u64::try_from(bytes).ok())
             .ok_or_else(|| SizeError::Over { text: text.to_owned() })?;
         Ok(ByteSize(bytes))
@@ -126,6 +126,7 @@ mod tests {
             (".", "such as 64MiB"),
             ("5 apples", "\"apples\" is not a unit"),
             ("17000000TiB", "18446744073709551615"),
+            ("340282366920938463463374607431768211.999kB", "18446744073709551615"),
             ("99999999999999999999999999999999999999999", "such as 64MiB"),
         ] {
             let error = text.parse::<ByteSize>().unwrap_err().to_string();
