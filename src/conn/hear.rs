@@ -10,7 +10,7 @@ use super::{FEATURES, MakeId, Role, Session, SessionError};
 use crate::core::Event;
 use crate::core::event::WorkerClass;
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
-use crate::core::subject::worker_patterns;
+use crate::core::subject::hello_patterns;
 use crate::model::{
     Announcement, ClientConfig, ContentStream, JobResult, JobStatus, JsonModel, Shape, WorkerHello,
 };
@@ -157,12 +157,8 @@ impl Session {
             Some(_) | None => WorkerClass::Classic,
         };
         let more = hello.as_ref().map(|hello| hello.patterns.as_slice()).unwrap_or_default();
-        let mut patterns = Vec::new();
-        for subject in [head.subject].into_iter().chain(more.iter().map(String::as_str)) {
-            let read = worker_patterns(subject).map_err(|error| SessionError::BadHello(error.to_string()))?;
-            patterns
-                .extend(read.into_iter().filter(|pattern| !patterns.contains(pattern)).collect::<Vec<_>>());
-        }
+        let subjects = [head.subject].into_iter().chain(more.iter().map(String::as_str));
+        let patterns = hello_patterns(subjects).map_err(|error| SessionError::BadHello(error.to_string()))?;
         let name: Arc<str> =
             hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
         self.role = Role::Worker { id, class, last_job: None };
