@@ -107,6 +107,11 @@ impl FromStr for Digest {
     }
 }
 
+/// BLAKE3 of bytes that lie in one piece.
+pub fn blake3(bytes: &[u8]) -> [u8; 32] {
+    blake3::hash(bytes).into()
+}
+
 /// The bytes in lower-case hexadecimal digits.
 pub fn to_hex(bytes: &[u8]) -> String {
     let nibbles = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xF]);

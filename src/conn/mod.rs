@@ -72,6 +72,11 @@ impl Session {
         self.features.is_some_and(|announced| announced.has(features))
     }
 
+    /// Whether it has said who it is.
+    pub fn said_hello(&self) -> bool {
+        self.role != Role::Stranger
+    }
+
     /// What is accepted from it from now on.
     pub fn inbound_limits(&self) -> InboundLimits {
         // Classic frames beyond a frame's limit are streamed once there is a store to stream them to.
