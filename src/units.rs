@@ -1,7 +1,10 @@
-//! Sizes as people write them, such as `64MiB`, for flags and messages. Everything that takes or shows a size calls it.
+//! Sizes and times as people write them, such as `64MiB` and `500ms`, for flags and messages. Everything that takes or
+//! shows one calls it.
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
+
 use thiserror::Error;
 
 const UNITS: [(&str, u64); 10] = [
@@ -94,6 +97,76 @@ impl fmt::Display for ByteSize {
     }
 }
 
+const TIMES: [(&str, u64); 6] = [
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
+
+/// A length of time. Reads `500ms`, `30s`, `1.5s`, `10m` and `2h`; a number alone is refused, since nobody knows its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span(pub Duration);
+
+/// A text that is no length of time.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SpanError {
+    /// It is no number with a unit.
+    #[error("\"{text}\" is not a time: write a number and a unit (us, ms, s, m, h), such as 500ms or 30s")]
+    Form {
+        /// The text.
+        text: String,
+    },
+    /// It is longer than what fits.
+    #[error("\"{text}\" is more than {} hours, the longest time there is", u64::MAX / 3_600_000_000_000)]
+    Over {
+        /// The text.
+        text: String,
+    },
+}
+
+impl FromStr for Span {
+    type Err = SpanError;
+
+    fn from_str(text: &str) -> Result<Self, SpanError> {
+        let trimmed = text.trim();
+        let form = || SpanError::Form { text: text.to_owned() };
+        let number_end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(form)?;
+        let (number, unit) = trimmed.split_at_checked(number_end).ok_or_else(form)?;
+        let unit = unit.trim_start();
+        let (_, factor) = TIMES.iter().find(|(name, _)| *name == unit).ok_or_else(form)?;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        let fraction: String = fraction.chars().chain("000000000".chars()).take(9).collect();
+        let whole: u128 = whole.parse().map_err(|_| form())?;
+        let fraction: u128 = fraction.parse().map_err(|_| form())?;
+        let nanos = whole
+            .checked_mul(u128::from(*factor))
+            .map(|nanos| nanos + fraction * u128::from(*factor) / 1_000_000_000)
+            .and_then(|nanos| u64::try_from(nanos).ok())
+            .ok_or_else(|| SpanError::Over { text: text.to_owned() })?;
+        Ok(Span(Duration::from_nanos(nanos)))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&show_duration(self.0))
+    }
+}
+
+/// A length of time for people, in the largest unit that holds it without a fraction, down to microseconds.
+pub fn show_duration(duration: Duration) -> String {
+    let micros = duration.as_micros();
+    let units = [("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000)];
+    match units.iter().find(|(_, unit)| micros > 0 && micros.is_multiple_of(*unit)) {
+        Some((name, unit)) => format!("{}{name}", micros / unit),
+        None if micros == 0 => "0s".to_owned(),
+        None => format!("{micros}us"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,5 +214,31 @@ mod tests {
             assert_eq!(ByteSize(bytes).to_string(), text);
         }
         assert_eq!(format!("{:>8}|{:<8}|", ByteSize(1), ByteSize(1)), "     1 B|1 B     |");
+    }
+    #[test]
+    fn times_are_read_and_shown_as_people_write_them() {
+        for (text, millis, shown) in [
+            ("500ms", 500, "500ms"),
+            ("30s", 30_000, "30s"),
+            ("1.5 s", 1500, "1500ms"),
+            ("10m", 600_000, "10m"),
+            ("90min", 5_400_000, "90m"),
+            (" 2h ", 7_200_000, "2h"),
+            ("0s", 0, "0s"),
+        ] {
+            let span: Span = text.parse().unwrap();
+            assert_eq!(span, Span(Duration::from_millis(millis)), "{text}");
+            assert_eq!(span.to_string(), shown);
+        }
+        assert_eq!("7us".parse::<Span>().unwrap().to_string(), "7us");
+    }
+
+    #[test]
+    fn what_is_no_time_is_said_with_the_next_step() {
+        for text in ["", "30", "s", "soon", "-1s", "1.2.3s", "5 S", "3 days"] {
+            let error = text.parse::<Span>().unwrap_err().to_string();
+            assert!(error.contains("such as 500ms or 30s"), "{text}: {error}");
+        }
+        assert!("99999999999h".parse::<Span>().unwrap_err().to_string().contains("hours"));
     }
 }
