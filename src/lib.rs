@@ -8,3 +8,4 @@ pub mod core;
 pub mod model;
 pub mod peer;
 pub mod units;
+pub mod worker;
