@@ -1,0 +1,25 @@
+//! The commands: what a person types becomes a configuration, what a role says becomes lines and exit codes. Only
+//! `main.rs` calls it.
+
+pub mod worker;
+
+use std::io::IsTerminal;
+
+use tracing::level_filters::LevelFilter;
+
+/// Sends log lines to standard error; `HEFT_LOG` is `error`, `warn`, `info` (the default), `debug` or `trace`.
+pub fn log_to_stderr() {
+    let asked = std::env::var("HEFT_LOG").ok();
+    let level = asked.as_deref().and_then(|word| word.parse::<LevelFilter>().ok());
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level.unwrap_or(LevelFilter::INFO))
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .finish();
+    // A second subscriber would be refused; the first then stays, which is as good.
+    tracing::subscriber::set_global_default(subscriber).ok();
+    if let (Some(word), None) = (asked, level) {
+        tracing::warn!("HEFT_LOG is {word:?}: use error, warn, info, debug or trace; taking info");
+    }
+}
