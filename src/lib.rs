@@ -12,3 +12,4 @@ pub mod leader;
 pub mod model;
 pub mod peer;
 pub mod units;
+pub mod worker;

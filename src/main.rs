@@ -18,6 +18,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Leader(cli::leader::LeaderArgs),
+    Worker(cli::worker::WorkerArgs),
 }
 
 fn main() -> ExitCode {
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     cli::log_to_stderr();
     let ended = match &command {
         Command::Leader(args) => cli::leader::run(args),
+        Command::Worker(args) => cli::worker::run(args),
     };
     ended.unwrap_or_else(|error| {
         eprintln!("heft: {error:#}");

@@ -1,16 +1,29 @@
-//! The commands of `heft`: arguments, help, and what is shown to people. What they do is in the rooms below.
+//! The commands of `heft`: what a person types becomes a configuration, what a role says becomes lines and exit codes.
+//! Only `main.rs` calls it.
 
 pub mod leader;
+pub mod worker;
 
-use std::io;
+use std::io::IsTerminal;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
 
-/// Logs to standard error: what `HEFT_LOG` says, else `info` and above.
+/// Sends log lines to standard error; `HEFT_LOG` is `error`, `warn`, `info` (the default), `debug` or `trace`.
 pub fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("HEFT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false).init();
+    let asked = std::env::var("HEFT_LOG").ok();
+    let level = asked.as_deref().and_then(|word| word.parse::<LevelFilter>().ok());
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level.unwrap_or(LevelFilter::INFO))
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .finish();
+    // A second subscriber would be refused; the first then stays, which is as good.
+    tracing::subscriber::set_global_default(subscriber).ok();
+    if let (Some(word), None) = (asked, level) {
+        tracing::warn!("HEFT_LOG is {word:?}: use error, warn, info, debug or trace; taking info");
+    }
 }
 
 /// Waits until someone wants the process to stop: Ctrl-C, or SIGTERM.
