@@ -49,6 +49,8 @@ struct Ended {
     job: Uuid,
     payload: Bytes,
     failed: bool,
+    /// It was told to stop: what it answers is no result.
+    given_up: bool,
     directory: Option<JobDirectory>,
 }
 
@@ -320,7 +322,7 @@ impl<H: Handler> Session<H> {
                 if let Some(directory) = ended.directory {
                     self.directories.insert(ended.job, (directory, ended.failed));
                 }
-                self.desk.on_ended(ended.job, ended.payload);
+                self.desk.on_ended(ended.job, ended.payload, ended.given_up);
             }
             // An attempt catches what its handler does; it ends otherwise only when the worker leaves.
             Err(error) => warn!("an attempt ended without a result: {error}"),
@@ -376,11 +378,12 @@ impl<H: Handler> Session<H> {
             result.run = numbers.run;
             result.attempts = numbers.run.map(|_| numbers.attempt);
             let failed = result.status != JobStatus::Ok;
+            let given_up = result.status == JobStatus::Cancelled;
             match failed {
                 true => info!(job = %id, exec = %result.exec_name, "failed: {}", first_line(&result.stderr)),
                 false => debug!(job = %id, exec = %result.exec_name, "done"),
             }
-            Ended { job: id, payload: fit::encode(result).into(), failed, directory }
+            Ended { job: id, payload: fit::encode(result).into(), failed, given_up, directory }
         });
     }
 
