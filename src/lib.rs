@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod core;
 pub mod model;
 pub mod peer;

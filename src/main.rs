@@ -1,0 +1,2 @@
+//! heft.
+fn main() {}
