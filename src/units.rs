@@ -1,7 +1,9 @@
-//! Sizes as people write them, such as `64MiB`, for flags and messages. Everything that takes or shows a size calls it.
+//! Sizes and times as people write them, such as `64MiB` and `500ms`, for flags and messages. Everything that takes or shows
+//! one calls it.
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 use thiserror::Error;
 
 const UNITS: [(&str, u64); 10] = [
@@ -94,6 +96,99 @@ impl fmt::Display for ByteSize {
     }
 }
 
+const TIMES: [(&str, u64); 6] = [
+    ("us", 1),
+    ("ms", 1_000),
+    ("s", 1_000_000),
+    ("m", 60_000_000),
+    ("h", 3_600_000_000),
+    ("d", 86_400_000_000),
+];
+
+/// A length of time. Reads `500ms`, `30s`, `1.5m`, `1h30m` and `0`; shows itself with the largest units, two at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span(pub Duration);
+
+/// A text that is no length of time.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SpanError {
+    /// It is not made of numbers and units.
+    #[error("\"{text}\" is not a length of time: write a number and a unit, such as 500ms, 30s or 1h30m")]
+    Form {
+        /// The text.
+        text: String,
+    },
+    /// The unit is not known, or is missing.
+    #[error("\"{unit}\" is not a unit of time: use us, ms, s, m, h or d, as in 500ms or 30s")]
+    Unit {
+        /// The unit.
+        unit: String,
+    },
+    /// It does not fit.
+    #[error("\"{text}\" is over 584,000 years, the longest time there is")]
+    Over {
+        /// The text.
+        text: String,
+    },
+}
+
+impl FromStr for Span {
+    type Err = SpanError;
+
+    fn from_str(text: &str) -> Result<Self, SpanError> {
+        let form = || SpanError::Form { text: text.to_owned() };
+        let over = || SpanError::Over { text: text.to_owned() };
+        let mut rest = text.trim();
+        if rest == "0" {
+            return Ok(Span(Duration::ZERO));
+        }
+        let mut total_us: u64 = 0;
+        loop {
+            let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+            let (number, behind) = rest.split_at_checked(number_end).ok_or_else(form)?;
+            let behind = behind.trim_start();
+            let unit_end = behind.find(|c: char| !c.is_alphabetic()).unwrap_or(behind.len());
+            let (unit, behind) = behind.split_at_checked(unit_end).ok_or_else(form)?;
+            let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+            let fraction: String = fraction.chars().chain("000000".chars()).take(6).collect();
+            let whole: u64 = whole.parse().map_err(|_| form())?;
+            let fraction: u64 = fraction.parse().map_err(|_| form())?;
+            let known = TIMES.iter().find(|(name, _)| *name == unit || (*name == "us" && unit == "µs"));
+            let (_, factor) = known.ok_or_else(|| SpanError::Unit { unit: unit.to_owned() })?;
+            let part_us = u128::from(whole) * u128::from(*factor)
+                + u128::from(fraction) * u128::from(*factor) / 1_000_000;
+            let part_us = u64::try_from(part_us).map_err(|_| over())?;
+            total_us = total_us.checked_add(part_us).ok_or_else(over)?;
+            rest = behind.trim_start();
+            if rest.is_empty() {
+                return Ok(Span(Duration::from_micros(total_us)));
+            }
+        }
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
+        let shown = match TIMES.iter().enumerate().rev().find(|(_, (_, factor))| micros >= *factor) {
+            None => "0s".to_owned(),
+            // Below a minute one unit with a digit behind the point says enough.
+            Some((place, (unit, factor))) if place < 3 => match micros % factor * 10 / factor {
+                0 => format!("{}{unit}", micros / factor),
+                tenths => format!("{}.{tenths}{unit}", micros / factor),
+            },
+            Some((place, (unit, factor))) => {
+                let (smaller, part) = TIMES.get(place - 1).copied().unwrap_or(("s", 1_000_000));
+                match micros % factor / part {
+                    0 => format!("{}{unit}", micros / factor),
+                    rest => format!("{}{unit}{rest}{smaller}", micros / factor),
+                }
+            }
+        };
+        f.pad(&shown)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,5 +236,55 @@ mod tests {
             assert_eq!(ByteSize(bytes).to_string(), text);
         }
         assert_eq!(format!("{:>8}|{:<8}|", ByteSize(1), ByteSize(1)), "     1 B|1 B     |");
+    }
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        for (text, micros) in [
+            ("0", 0),
+            ("0s", 0),
+            ("250us", 250),
+            ("500ms", 500_000),
+            (" 30 s ", 30_000_000),
+            ("1.5m", 90_000_000),
+            ("1h30m", 5_400_000_000),
+            ("1d 1us", 86_400_000_001),
+        ] {
+            assert_eq!(text.parse(), Ok(Span(Duration::from_micros(micros))), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_time_is_said_with_the_next_step() {
+        for (text, part) in [
+            ("", "such as 500ms"),
+            ("soon", "such as 500ms"),
+            ("-5s", "such as 500ms"),
+            ("1.2.3s", "such as 500ms"),
+            ("5", "\"\" is not a unit"),
+            ("5 years", "\"years\" is not a unit"),
+            ("5S", "\"S\" is not a unit"),
+            ("999999999999999d", "584,000 years"),
+        ] {
+            let error = text.parse::<Span>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn times_are_shown_with_the_largest_units() {
+        for (micros, text) in [
+            (0, "0s"),
+            (7, "7us"),
+            (500_000, "500ms"),
+            (1_500_000, "1.5s"),
+            (59_990_000, "59.9s"),
+            (60_000_000, "1m"),
+            (5_400_000_000, "1h30m"),
+            (90_061_000_000, "1d1h"),
+        ] {
+            assert_eq!(Span(Duration::from_micros(micros)).to_string(), text);
+        }
+        assert_eq!(format!("{:>6}|", Span(Duration::from_secs(1))), "    1s|");
     }
 }

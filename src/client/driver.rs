@@ -142,6 +142,7 @@ pub(super) fn start(
         conns: leaders.iter().map(|leader| Connection { address: leader.clone(), up: None }).collect(),
         jobs: HashMap::new(),
         questions: Questions::default(),
+        arrived: None,
         ended,
         states,
     };
@@ -244,6 +245,8 @@ struct Driver {
     conns: Vec<Connection>,
     jobs: HashMap<Uuid, Job>,
     questions: Questions,
+    /// The end that is being handled; `Deliver` takes it.
+    arrived: Option<Ending>,
     ended: mpsc::Sender<Ended>,
     states: watch::Sender<Vec<LinkState>>,
 }
@@ -319,11 +322,10 @@ impl Driver {
                 Action::Send { conn, job, again } => self.send(conn, job, again),
                 Action::Moved { from, job } => {
                     let from = self.address(from);
-                    tracing::warn!(%job, leader = %from, "the leader stays away: the job goes to another");
+                    tracing::info!(%job, leader = %from, "the leader stays away: the job goes to another");
                     self.tell(job, JobEvent::Moved { from });
                 }
-                // Ends are handed out where they arrive, by `end`.
-                Action::Deliver(_) => {}
+                Action::Deliver(job) => self.deliver(job),
             }
         }
     }
@@ -345,7 +347,7 @@ impl Driver {
         let classic = up.is_some_and(|(mode, _)| *mode == Mode::Classic);
         self.tell(id, JobEvent::Sent { leader: leader.clone(), again });
         if again && classic {
-            tracing::warn!(job = %id, %leader, "submitted again to a stock leader, which loses results of clients that are away");
+            tracing::info!(job = %id, %leader, "submitted again to a stock leader, which loses results of clients that are away");
             self.tell(id, JobEvent::ResultMayBeLost { leader });
         }
         self.send_cancel(conn, id);
@@ -472,11 +474,15 @@ impl Driver {
 
     /// The first end of a job is given out, later ones are counted (C07).
     fn end(&mut self, id: Uuid, ending: Ending) {
+        self.arrived = Some(ending);
         self.handle(Event::Ended(id));
-        let Some(job) = self.jobs.remove(&id) else {
-            tracing::debug!(job = %id, "dropped a result that came late or is not ours");
-            return;
-        };
+        if self.arrived.take().is_some() {
+            tracing::debug!(job = %id, late = self.dispatch.late(), "dropped a result that came late or is not ours");
+        }
+    }
+
+    fn deliver(&mut self, id: Uuid) {
+        let (Some(job), Some(ending)) = (self.jobs.remove(&id), self.arrived.take()) else { return };
         match job.sink {
             // Nobody waits any more: that is the caller's choice.
             Sink::Handle { ending: sink, .. } => sink.send(ending).unwrap_or_else(drop),
