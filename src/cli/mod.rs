@@ -75,11 +75,11 @@ impl std::error::Error for TimedOut {}
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Reach {
     /// How long to try to reach the leader before giving up.
-    #[arg(long, value_name = "TIME", default_value = "10s")]
+    #[arg(long, value_name = "TIME", default_value = "10s", global = true)]
     connect_wait: Span,
 
     /// TCP congestion control by name, such as cubic; without it, connections on this machine take cubic or reno.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", global = true)]
     tcp_congestion: Option<String>,
 }
 

@@ -14,6 +14,7 @@ use heft::client::{Client, JobError, JobHandle};
 use heft::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel};
 use heft::units::{ByteSize, Span};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 use super::progress::Line;
 use super::unpack::unpack;
@@ -97,6 +98,8 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         None => format!("submit-{}", uuid::Uuid::new_v4().simple()),
     };
     let client = Client::connect(&args.leader, &args.reach.options(&client_id)).await?;
+    // From here on Ctrl-C is for the job: it must not end the command between sending the job and waiting for it.
+    let interrupts = interrupts().await;
     let default_subject = format!("job.submit.{}", args.exec);
     let subject = args.subject.as_deref().unwrap_or(&default_subject);
     let mut job = if args.raw {
@@ -104,7 +107,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     } else {
         client.submit_to(subject, request(args, files)).await?
     };
-    let ending = follow(args, &mut job).await;
+    let ending = follow(args, &mut job, interrupts).await;
     client.close().await;
     let payload = match ending? {
         Some(payload) => payload,
@@ -179,18 +182,19 @@ fn input_file(text: &str) -> anyhow::Result<InputFile> {
 }
 
 /// Waits for the job's end. `None` if the person at the terminal left before it.
-async fn follow(args: &SubmitArgs, job: &mut JobHandle) -> anyhow::Result<Option<bytes::Bytes>> {
+async fn follow(
+    args: &SubmitArgs,
+    job: &mut JobHandle,
+    mut interrupts: mpsc::Receiver<()>,
+) -> anyhow::Result<Option<bytes::Bytes>> {
     let mut line = Line::new(job.id(), args.output == Output::Json);
     let deadline = args.timeout.map(|timeout| tokio::time::Instant::now() + timeout.0);
     let mut refresh = tokio::time::interval(Duration::from_millis(500));
     let mut cancelled = false;
-    // One that is kept, so that no Ctrl-C falls between two of them.
-    let mut interrupt = Box::pin(tokio::signal::ctrl_c());
     loop {
         let event = tokio::select! {
             event = job.event() => event,
-            _ = &mut interrupt => {
-                interrupt.set(tokio::signal::ctrl_c());
+            Some(()) = interrupts.recv() => {
                 if cancelled {
                     line.clear();
                     return Ok(None);
@@ -223,6 +227,19 @@ async fn follow(args: &SubmitArgs, job: &mut JobHandle) -> anyhow::Result<Option
             }
         }
     }
+}
+
+/// Every Ctrl-C from now on; a third one that nobody has taken is dropped.
+async fn interrupts() -> mpsc::Receiver<()> {
+    let (pressed, queue) = mpsc::channel(2);
+    tokio::spawn(async move {
+        while tokio::signal::ctrl_c().await.is_ok() {
+            pressed.try_send(()).ok();
+        }
+    });
+    // Listening begins when the task has run.
+    tokio::task::yield_now().await;
+    queue
 }
 
 async fn sleep_until(deadline: Option<tokio::time::Instant>) {

@@ -2,33 +2,24 @@
 //! task owns all state of a client; callers reach it by commands and never wait for a connection inside it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use chunking::Kind;
 use chunking::message::{Body as _, Cancel, Features, Progress, Reason, Refused, Submitted};
-use chunking::{Kind, limits};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use uuid::Uuid;
 
-use super::ask::{Question, Questions};
+use super::ask::Questions;
 use super::connection::{self, Mode, News, Outgoing, Reporter};
 use super::dispatch::{Action, Conn, Dispatch, Event, Micros, split_cap};
 use super::error::{ClientError, JobError, Refusal};
 use super::job::{Ending, JobEvent};
+use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, NewJob, Permit, Remote, Sink};
 use super::{LinkState, Options, QUESTIONS_MAX};
 use crate::peer::{InFrame, OutFrame};
-
-/// Jobs of one client without a result that was taken; `submit` waits beyond that.
-pub const JOBS_UNFINISHED_MAX: usize = 65_536;
-
-/// Bytes of those jobs, as they are kept to be sent again; `submit` waits beyond that.
-pub const JOB_BYTES_UNFINISHED_MAX: usize = 256 * 1024 * 1024;
-
-/// The longest client id: it stands in the hello twice, once escaped, and a first frame has little room.
-pub(super) const CLIENT_ID_BYTES_MAX: usize = 4_096;
 
 /// Commands and news that wait for the driver.
 const COMMANDS_MAX: usize = 256;
@@ -38,54 +29,6 @@ const OUTBOX_MAX: usize = 2 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX;
 
 /// How long connections get to send what is left when the client closes.
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
-
-/// Bytes are counted in pieces of this size: a semaphore has 32 bits on some systems.
-const PERMIT_BYTES: usize = 1024;
-
-const _: () = assert!(JOB_BYTES_UNFINISHED_MAX / PERMIT_BYTES <= Semaphore::MAX_PERMITS);
-const _: () = assert!(limits::FRAME_BODY_BYTES_MAX as usize <= JOB_BYTES_UNFINISHED_MAX);
-
-/// A job's place in the limits, given back when its end is taken.
-#[derive(Debug)]
-pub(super) struct Permit {
-    _job: OwnedSemaphorePermit,
-    _bytes: OwnedSemaphorePermit,
-}
-
-/// Where a job's end goes.
-#[derive(Debug)]
-pub(super) enum Sink {
-    /// To its handle.
-    Handle { events: mpsc::Sender<JobEvent>, ending: oneshot::Sender<Ending> },
-    /// To the stream of all results (CL10).
-    Stream,
-}
-
-/// An end on its way through the stream of all results.
-#[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) job: Uuid,
-    pub(super) ending: Ending,
-    _permit: Permit,
-}
-
-#[derive(Debug)]
-pub(super) struct NewJob {
-    pub(super) id: Uuid,
-    pub(super) subject: String,
-    pub(super) payload: Bytes,
-    pub(super) sink: Sink,
-    pub(super) permit: Permit,
-}
-
-/// What callers ask of the driver.
-#[derive(Debug)]
-pub(super) enum Command {
-    Submit { job: NewJob, reply: oneshot::Sender<Result<(), ClientError>> },
-    Cancel { job: Uuid, why: String, reply: Option<oneshot::Sender<bool>> },
-    Ask(Question),
-    Close { done: oneshot::Sender<()> },
-}
 
 struct Job {
     subject: String,
@@ -100,27 +43,12 @@ struct Connection {
     up: Option<(Mode, mpsc::Sender<Outgoing>)>,
 }
 
-/// The caller's end.
-#[derive(Clone, Debug)]
-pub(super) struct Remote {
-    pub(super) commands: mpsc::Sender<Command>,
-    pub(super) states: watch::Receiver<Vec<LinkState>>,
-    jobs: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
-}
-
 /// Starts a client over these leaders.
 pub(super) fn start(
     leaders: &[String],
     options: &Options,
 ) -> Result<(Remote, mpsc::Receiver<Ended>), ClientError> {
-    let id_bytes = options.client_id.len();
-    if id_bytes > CLIENT_ID_BYTES_MAX {
-        return Err(ClientError::ClientIdTooLong { bytes: id_bytes, limit: CLIENT_ID_BYTES_MAX });
-    }
-    if let Some(odd) = leaders.iter().find(|leader| !connection::is_address(leader)) {
-        return Err(ClientError::BadAddress(odd.clone()));
-    }
+    remote::check(leaders, options)?;
     let (commands, command_queue) = mpsc::channel(COMMANDS_MAX);
     let (news_sender, news) = mpsc::channel(COMMANDS_MAX);
     let (ended, ended_queue) = mpsc::channel(JOBS_UNFINISHED_MAX);
@@ -147,58 +75,7 @@ pub(super) fn start(
         states,
     };
     tokio::spawn(run(driver, command_queue, news, stop, tasks));
-    let jobs = Arc::new(Semaphore::new(JOBS_UNFINISHED_MAX));
-    let bytes = Arc::new(Semaphore::new(JOB_BYTES_UNFINISHED_MAX / PERMIT_BYTES));
-    Ok((Remote { commands, states: states_seen, jobs, bytes }, ended_queue))
-}
-
-impl Remote {
-    /// Checks a job, waits until there is room for it, and hands it to the driver.
-    pub(super) async fn submit(
-        &self,
-        id: Uuid,
-        subject: String,
-        payload: Bytes,
-        sink: Sink,
-    ) -> Result<(), ClientError> {
-        if subject.len() > limits::SUBJECT_BYTES_MAX {
-            let (bytes, limit) = (subject.len(), limits::SUBJECT_BYTES_MAX);
-            return Err(ClientError::SubjectTooLong { bytes, limit });
-        }
-        let head =
-            chunking::frame::head_len(chunking::Generation::F2, &subject) - chunking::frame::LENGTH_BYTES;
-        let (bytes, limit) = ((head + payload.len()) as u64, u64::from(limits::FRAME_BODY_BYTES_MAX));
-        if bytes > limit {
-            return Err(ClientError::TooLarge { bytes, limit });
-        }
-        let permit = self.room(payload.len()).await?;
-        let (reply, answer) = oneshot::channel();
-        let job = NewJob { id, subject, payload, sink, permit };
-        let submit = Command::Submit { job, reply };
-        self.commands.send(submit).await.map_err(|_| ClientError::Closed)?;
-        answer.await.unwrap_or(Err(ClientError::Closed))
-    }
-
-    async fn room(&self, payload_bytes: usize) -> Result<Permit, ClientError> {
-        let pieces = u32::try_from(payload_bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
-        let job = self.jobs.clone().acquire_owned().await.map_err(|_| ClientError::Closed)?;
-        let bytes = self.bytes.clone().acquire_many_owned(pieces).await.map_err(|_| ClientError::Closed)?;
-        Ok(Permit { _job: job, _bytes: bytes })
-    }
-
-    /// Cancels a job of this client; whether it is one of its unfinished ones.
-    pub(super) async fn cancel(&self, job: Uuid, why: String) -> bool {
-        let (reply, answer) = oneshot::channel();
-        let sent = self.commands.send(Command::Cancel { job, why, reply: Some(reply) }).await;
-        sent.is_ok() && answer.await.unwrap_or(false)
-    }
-
-    pub(super) async fn close(&self) {
-        let (done, closed) = oneshot::channel();
-        if self.commands.send(Command::Close { done }).await.is_ok() {
-            closed.await.ok();
-        }
-    }
+    Ok((Remote::new(commands, states_seen), ended_queue))
 }
 
 async fn run(
@@ -487,7 +364,7 @@ impl Driver {
             // Nobody waits any more: that is the caller's choice.
             Sink::Handle { ending: sink, .. } => sink.send(ending).unwrap_or_else(drop),
             Sink::Stream => {
-                let ended = Ended { job: id, ending, _permit: job.permit };
+                let ended = Ended::new(id, ending, job.permit);
                 // It has a place for every job there can be.
                 self.ended.try_send(ended).ok();
             }

@@ -7,8 +7,8 @@ use chunking::message::{Stage, Standing};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use super::driver::Command;
 use super::error::JobError;
+use super::remote::Command;
 use crate::model::{JobResult, JsonModel};
 
 /// News of one job that wait to be read. When nobody reads them, further ones are dropped: they are news, and the end

@@ -22,15 +22,16 @@ mod driver;
 mod error;
 mod job;
 mod multi;
+mod remote;
 mod single;
 
 pub use ask::{DeadJob, DeadPage, QUESTION_ANSWER_BYTES_MAX, QUESTIONS_MAX};
 pub use connection::{Mode, REDIRECTS_MAX};
 pub use dispatch::Policy;
-pub use driver::{JOB_BYTES_UNFINISHED_MAX, JOBS_UNFINISHED_MAX};
 pub use error::{ClientError, JobError, Refusal};
 pub use job::{EVENTS_KEPT_MAX, JobEvent, JobHandle};
 pub use multi::MultiClient;
+pub use remote::{JOB_BYTES_UNFINISHED_MAX, JOBS_UNFINISHED_MAX};
 pub use single::{Client, LinkState};
 
 use std::time::Duration;

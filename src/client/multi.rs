@@ -7,9 +7,10 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::Options;
-use super::driver::{self, Ended, Remote, Sink};
+use super::driver;
 use super::error::{ClientError, JobError};
 use super::job::JobHandle;
+use super::remote::{Ended, Remote, Sink};
 use super::single::{LinkState, ask, handle, prepared, reached};
 use crate::model::{JobRequest, JobResult, JsonModel};
 

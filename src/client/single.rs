@@ -13,9 +13,10 @@ use super::Options;
 use super::ask::{DeadPage, Question};
 use super::connection::Mode;
 use super::dispatch::Conn;
-use super::driver::{self, Command, Remote, Sink};
+use super::driver;
 use super::error::ClientError;
 use super::job::{EVENTS_KEPT_MAX, JobHandle};
+use super::remote::{Command, Remote, Sink};
 use crate::model::{JobRequest, JsonModel};
 
 /// How a connection stands.
