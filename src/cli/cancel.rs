@@ -13,9 +13,10 @@ const EXAMPLES: &str = "Examples:
 
 The job's client gets a result that says so. To end a job of `heft submit`, press Ctrl-C there.";
 
+/// End a job, wherever it stands
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct CancelArgs {
+pub struct CancelArgs {
     /// The leader.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
@@ -29,7 +30,12 @@ pub(crate) struct CancelArgs {
     reach: Reach,
 }
 
-pub(crate) async fn run(args: CancelArgs) -> anyhow::Result<ExitCode> {
+/// Runs the command.
+pub fn run(args: &CancelArgs) -> anyhow::Result<ExitCode> {
+    super::block_on(ask(args))
+}
+
+async fn ask(args: &CancelArgs) -> anyhow::Result<ExitCode> {
     let client = args.reach.asking(&args.leader).await?;
     let was = client.cancel_any(args.job).await?;
     client.close().await;

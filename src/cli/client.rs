@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
+use crate::client::{Client, JobError};
+use crate::model::hello::CLIENT_CAP_DEFAULT;
+use crate::model::{InputFile, JobRequest, JobResult, JobStatus};
 use clap::Args;
-use heft::client::{Client, JobError};
-use heft::model::hello::CLIENT_CAP_DEFAULT;
-use heft::model::{InputFile, JobRequest, JobResult, JobStatus};
 use uuid::Uuid;
 
 use super::{FAILED, Reach, Usage, print, printable, say};
@@ -18,9 +18,10 @@ const EXAMPLES: &str = "Examples:
   heft client 127.0.0.1 5000 clientA 8
   CLIENT_DESIRED_PAR=8 heft client 127.0.0.1 5000 clientA";
 
+/// Send three sample jobs to `calcA` and print their results
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct ClientArgs {
+pub struct ClientArgs {
     /// The leader's host.
     host: String,
     /// The leader's port.
@@ -33,11 +34,16 @@ pub(crate) struct ClientArgs {
     reach: Reach,
 }
 
-pub(crate) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
+/// Runs the command.
+pub fn run(args: &ClientArgs) -> anyhow::Result<ExitCode> {
+    super::block_on(samples(args))
+}
+
+async fn samples(args: &ClientArgs) -> anyhow::Result<ExitCode> {
     let environment = std::env::var("CLIENT_DESIRED_PAR").ok();
     let mut options = args.reach.options(&args.client_id);
     options.desired = desired(args.desired, environment.as_deref())?;
-    let host = if args.host.contains(':') { format!("[{}]", args.host) } else { args.host };
+    let host = if args.host.contains(':') { format!("[{}]", args.host) } else { args.host.clone() };
     let client = Client::connect(&format!("{host}:{}", args.port), &options).await?;
     let mut jobs = Vec::new();
     for number in 1..=SAMPLES {

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use crate::client::{MultiClient, Options, Policy};
+use crate::model::hello::CLIENT_CAP_DEFAULT;
 use clap::Args;
-use heft::client::{MultiClient, Options, Policy};
-use heft::model::hello::CLIENT_CAP_DEFAULT;
 
 use super::client::{SAMPLES, sample, show};
 use super::{FAILED, Usage};
@@ -16,9 +16,10 @@ const EXAMPLES: &str = "Examples:
 Leaders that are away are tried again after 0.5 s, doubling to 30 s. A job whose leader stays away for 10 s goes to
 another under the same id.";
 
+/// Send the sample jobs over several leaders at a time
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, override_usage = "heft clientx [OPTIONS] <CLIENT_ID> <HOST:PORT>... [DESIRED_TOTAL]")]
-pub(crate) struct ClientxArgs {
+pub struct ClientxArgs {
     /// Who the client is.
     client_id: String,
     /// The leaders; a number behind them is how many jobs may run at a time over all of them (default 4).
@@ -32,10 +33,15 @@ pub(crate) struct ClientxArgs {
     tcp_congestion: Option<String>,
 }
 
-pub(crate) async fn run(args: ClientxArgs) -> anyhow::Result<ExitCode> {
-    let (leaders, desired) = leaders_and_total(args.leaders)?;
-    let mut options = Options { desired, policy: args.policy, ..Options::new(args.client_id) };
-    options.tuning.congestion = args.tcp_congestion;
+/// Runs the command.
+pub fn run(args: &ClientxArgs) -> anyhow::Result<ExitCode> {
+    super::block_on(samples(args))
+}
+
+async fn samples(args: &ClientxArgs) -> anyhow::Result<ExitCode> {
+    let (leaders, desired) = leaders_and_total(args.leaders.clone())?;
+    let mut options = Options { desired, policy: args.policy, ..Options::new(args.client_id.as_str()) };
+    options.tuning.congestion.clone_from(&args.tcp_congestion);
     let mut client = MultiClient::connect(&leaders, &options).await?;
     for number in 1..=SAMPLES {
         client.send(sample(number)).await?;

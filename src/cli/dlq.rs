@@ -3,14 +3,13 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::client::{Client, DeadJob};
 use clap::{Args, Subcommand};
-use heft::client::{Client, DeadJob};
-use heft::units::Span;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::table::{Side, Table};
-use super::{Output, Reach, Usage, print, print_json, printable};
+use super::{Output, Reach, Usage, about, print, print_json, printable};
 
 const EXAMPLES: &str = "Examples:
   heft dlq 127.0.0.1:5000 ls
@@ -23,9 +22,10 @@ A requeued job starts a new run under its own id; its result replaces the one th
 /// Jobs asked for at a time.
 const PAGE_JOBS: u64 = 1_000;
 
+/// Look after jobs that used up their attempts
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct DlqArgs {
+pub struct DlqArgs {
     /// The leader.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
@@ -80,7 +80,12 @@ impl Which {
     }
 }
 
-pub(crate) async fn run(args: DlqArgs) -> anyhow::Result<ExitCode> {
+/// Runs the command.
+pub fn run(args: &DlqArgs) -> anyhow::Result<ExitCode> {
+    super::block_on(ask(args))
+}
+
+async fn ask(args: &DlqArgs) -> anyhow::Result<ExitCode> {
     let client = args.reach.asking(&args.leader).await?;
     match &args.what {
         What::Ls { limit } => list(&client, *limit, args.output).await?,
@@ -203,5 +208,5 @@ pub(super) fn cell(value: &Value, member: &str) -> String {
 fn age(dead_ms: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let age = now.saturating_sub(Duration::from_millis(dead_ms));
-    Span(Duration::from_secs(age.as_secs())).to_string()
+    about(Duration::from_secs(age.as_secs()))
 }

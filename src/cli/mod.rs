@@ -1,33 +1,64 @@
-//! The commands of `heft`, one file each, and what they share: exit codes, output forms, connecting. They hold no logic of
-//! jobs: the library's roles do the work, and only `main` calls them.
+//! The commands of `heft`: arguments, help, and what is shown to people. What they do is in the rooms below.
 
-pub(crate) mod cancel;
-pub(crate) mod client;
-pub(crate) mod clientx;
-pub(crate) mod dlq;
-pub(crate) mod progress;
-pub(crate) mod status;
-pub(crate) mod submit;
-pub(crate) mod table;
-pub(crate) mod unpack;
+pub mod cancel;
+pub mod client;
+pub mod clientx;
+pub mod dlq;
+pub mod leader;
+mod progress;
+pub mod status;
+pub mod submit;
+mod table;
+mod unpack;
 
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::ValueEnum;
-use heft::client::{Client, ClientError, JobError, Options};
-use heft::units::Span;
 use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
 
-/// Exit codes, the same in all commands.
+use crate::client::{Client, ClientError, JobError, Options};
+use crate::units::Span;
+
+/// Logs to standard error: what `HEFT_LOG` says, else `level` and above.
+pub fn log_to_stderr(level: &str) {
+    let filter = EnvFilter::try_from_env("HEFT_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false).init();
+}
+
+/// Runs a command to its end on this thread.
+fn block_on<F: Future<Output = anyhow::Result<ExitCode>>>(command: F) -> anyhow::Result<ExitCode> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+}
+
+/// Waits until someone wants the process to stop: Ctrl-C, or SIGTERM.
+pub async fn stop_signal() {
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminated) => {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminated.recv() => {}
+            }
+        }
+        Err(_) => {
+            tokio::signal::ctrl_c().await.ok();
+        }
+    }
+}
+
+/// Exit codes, the same in all commands that talk to a leader.
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 pub(crate) const UNAVAILABLE: u8 = 3;
 pub(crate) const TIMED_OUT: u8 = 4;
 pub(crate) const INTERRUPTED: u8 = 130;
 
-pub(crate) const AFTER_HELP: &str = "Exit codes:
+/// What stands below the help of `heft` itself.
+pub const AFTER_HELP: &str = "Exit codes:
   0    done; for a job: it ended OK
   1    the job FAILED, or the leader answered with an error
   2    the command line or a file named on it is not right
@@ -39,7 +70,7 @@ HEFT_LOG=info (or debug) shows what happens underneath.";
 
 /// In which form a command prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
+pub enum Output {
     /// For people.
     #[default]
     Table,
@@ -94,13 +125,13 @@ impl Reach {
     /// A client that only asks. It needs a heft leader, so it is more patient than one that could do without.
     pub(crate) async fn asking(&self, leader: &str) -> Result<Client, ClientError> {
         let mut options = self.options("");
-        options.welcome_wait = std::time::Duration::from_secs(2);
+        options.welcome_wait = Duration::from_secs(2);
         Client::connect(leader, &options).await
     }
 }
 
 /// Says what went wrong, and gives the exit code for it.
-pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+pub fn report(error: &anyhow::Error) -> ExitCode {
     say(&format!("{error:#}"));
     ExitCode::from(code_of(error))
 }
@@ -159,4 +190,52 @@ pub(crate) fn print_json(value: &Value) -> io::Result<()> {
 /// A peer's text without what could move a terminal's cursor.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+}
+
+/// About how long, for people: `7us`, `480ms`, `1.5s`, `1h30m`.
+pub(crate) fn about(time: Duration) -> String {
+    const UNITS: [(&str, u64); 6] = [
+        ("us", 1),
+        ("ms", 1_000),
+        ("s", 1_000_000),
+        ("m", 60_000_000),
+        ("h", 3_600_000_000),
+        ("d", 86_400_000_000),
+    ];
+    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let mut units = UNITS.iter().rev();
+    let Some((unit, factor)) = units.find(|(_, factor)| micros >= *factor) else { return "0s".to_owned() };
+    let (whole, rest) = (micros / factor, micros % factor);
+    match units.next() {
+        // Days with hours, hours with minutes, minutes with seconds; below that one digit behind the point.
+        Some((smaller, part)) if *factor >= 60_000_000 => match rest / part {
+            0 => format!("{whole}{unit}"),
+            parts => format!("{whole}{unit}{parts}{smaller}"),
+        },
+        Some(_) | None => match rest * 10 / factor {
+            0 => format!("{whole}{unit}"),
+            tenths => format!("{whole}.{tenths}{unit}"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_with_the_largest_units() {
+        for (micros, text) in [
+            (0, "0s"),
+            (7, "7us"),
+            (480_000, "480ms"),
+            (1_500_000, "1.5s"),
+            (59_990_000, "59.9s"),
+            (61_000_000, "1m1s"),
+            (5_400_000_000, "1h30m"),
+            (86_400_000_000, "1d"),
+        ] {
+            assert_eq!(about(Duration::from_micros(micros)), text);
+        }
+    }
 }

@@ -2,14 +2,14 @@
 //! the leader went away.
 
 use std::io::{self, IsTerminal, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crate::client::JobEvent;
+use crate::units::ByteSize;
 use chunking::message::{Stage, Standing};
-use heft::client::JobEvent;
-use heft::units::{ByteSize, Span};
 use uuid::Uuid;
 
-use super::{printable, say};
+use super::{about, printable, say};
 
 /// What fits most terminals without breaking the line.
 const LINE_CHARS_MAX: usize = 100;
@@ -65,7 +65,7 @@ impl Line {
         if !self.terminal {
             return;
         }
-        let elapsed = Span(std::time::Duration::from_secs(self.started.elapsed().as_secs()));
+        let elapsed = about(Duration::from_secs(self.started.elapsed().as_secs()));
         let line = printable(&format!("job {}  {elapsed}  {}", self.job, self.text)).replace('\n', " ");
         let line: String = line.chars().take(LINE_CHARS_MAX).collect();
         let mut out = io::stderr().lock();
@@ -113,7 +113,7 @@ fn describe(event: &JobEvent) -> String {
             format!("{stage}{attempt}{bytes}{text}")
         }
         JobEvent::Reconnecting { leader, why, retry_in } => {
-            format!("{leader} is away ({why}); trying again in {}", Span(*retry_in))
+            format!("{leader} is away ({why}); trying again in {}", about(*retry_in))
         }
         JobEvent::Moved { from } => format!("{from} stays away; waiting for another leader"),
         JobEvent::ResultMayBeLost { leader } => format!(

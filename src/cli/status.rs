@@ -4,22 +4,23 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::units::Span;
 use clap::Args;
-use heft::units::Span;
 use serde_json::Value;
 
 use super::dlq::cell;
 use super::table::{Side, Table};
-use super::{INTERRUPTED, Output, Reach, print, print_json, say};
+use super::{INTERRUPTED, Output, Reach, about, print, print_json, say};
 
 const EXAMPLES: &str = "Examples:
   heft status 127.0.0.1:5000
   heft status 127.0.0.1:5000 --watch
   heft status 127.0.0.1:5000 --output json | jq .jobs";
 
+/// Show what a leader does: jobs, workers, clients, queues
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct StatusArgs {
+pub struct StatusArgs {
     /// The leader.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
@@ -36,12 +37,17 @@ pub(crate) struct StatusArgs {
     reach: Reach,
 }
 
-pub(crate) async fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
+/// Runs the command.
+pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    super::block_on(ask(args))
+}
+
+async fn ask(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let client = args.reach.asking(&args.leader).await?;
     let watch = async {
         loop {
             match client.status().await {
-                Ok(status) => show(&status, &args)?,
+                Ok(status) => show(&status, args)?,
                 // The leader may come back, and whoever watches wants to see it.
                 Err(error) if args.watch && error.is_retryable() => say(&error.to_string()),
                 Err(error) => return Err(error.into()),
@@ -82,8 +88,7 @@ fn render(status: &Value) -> String {
     let leader = status.get("leader").unwrap_or(&nothing);
     let jobs = status.get("jobs").unwrap_or(&nothing);
     let uptime = leader.get("uptime_ms").and_then(Value::as_u64).map(Duration::from_millis);
-    let uptime =
-        uptime.map_or_else(|| "-".to_owned(), |up| Span(Duration::from_secs(up.as_secs())).to_string());
+    let uptime = uptime.map_or_else(|| "-".to_owned(), |up| about(Duration::from_secs(up.as_secs())));
     let draining = leader.get("draining").and_then(Value::as_bool) == Some(true);
     let mut text = format!(
         "leader  {}, up {uptime}, driver {}, durability {}{}\n",

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::client::{Client, JobError, JobHandle};
+use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel};
+use crate::units::{ByteSize, Span};
 use anyhow::Context;
 use base64::Engine;
 use clap::Args;
-use heft::client::{Client, JobError, JobHandle};
-use heft::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel};
-use heft::units::{ByteSize, Span};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -34,9 +34,10 @@ The job's standard output and error are printed as they are. Ctrl-C cancels the 
 Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown), 2 the command line or a file is not right,
 3 the leader refused it or cannot be reached, 4 --timeout ran out (the job goes on), 130 interrupted.";
 
+/// Hand in one job, wait for it, and print what it printed
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct SubmitArgs {
+pub struct SubmitArgs {
     /// The leader.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
@@ -79,8 +80,13 @@ pub(crate) struct SubmitArgs {
     args: Vec<String>,
 }
 
-pub(crate) async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
-    match submit(&args).await {
+/// Runs the command.
+pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
+    super::block_on(finish(args))
+}
+
+async fn finish(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
+    match submit(args).await {
         Ok(code) => Ok(code),
         Err(error) if args.output == Output::Json => {
             let code = code_of(&error);
@@ -206,7 +212,7 @@ async fn follow(
             }
             () = sleep_until(deadline) => {
                 line.clear();
-                let after = args.timeout.unwrap_or_default();
+                let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
                 let job = job.id();
                 return Err(TimedOut(format!(
                     "no result of job {job} within {after} (--timeout); it goes on: `heft cancel {} {job}` ends it",

@@ -6,8 +6,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
 
+use crate::units::ByteSize;
 use anyhow::{Context, bail, ensure};
-use heft::units::ByteSize;
 use zip::ZipArchive;
 
 /// Files and directories in one archive.

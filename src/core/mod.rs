@@ -1,4 +1,26 @@
 //! The broker's own rules, free of I/O: no clock, socket, file, thread or random number in here.
+//!
+//! [`Broker`] takes [`Event`]s and gives [`Action`]s; what changes is a [`Record`] first, is committed by the driver, and
+//! only then applied to [`State`](state::State). It sees ids, sizes and digests, never a payload.
 
+pub mod action;
+mod broker;
+mod dispatch;
+pub mod event;
+pub mod ids;
+pub mod job;
+pub mod limits;
+mod operate;
+pub mod queue;
+pub mod record;
 pub mod retry;
+pub mod schedule;
+pub mod state;
 pub mod subject;
+pub mod worker;
+
+pub use action::Action;
+pub use broker::Broker;
+pub use event::Event;
+pub use limits::Config;
+pub use record::Record;

@@ -1,0 +1,780 @@
+//! The broker: events in, actions out, time passed in.
+//!
+//! It decides, proposes records, and acts on them once they are committed and applied. It holds the indexes that make
+//! decisions quick (queues, leases, who is connected where); all of them follow from [`State`] and from the connections.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+
+use super::action::{Action, OperateError, Operated, Refusal, Standing};
+use super::event::{Event, Outcome, Submission, WorkerClass};
+use super::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, Run, Token, WorkerId};
+use super::job::{Ending, Job, Phase};
+use super::limits::Config;
+use super::queue::{Place, Queues};
+use super::record::{AttemptEnd, Record};
+use super::retry::{Backoff, mix};
+use super::state::{Applied, State};
+use super::worker::{Hello, Lease, Worker, Workers};
+
+/// A moment at which the broker has to look at something again. What it points to may have changed meanwhile; it is
+/// looked up when its time comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// A lease may be over.
+    Lease(WorkerId, JobId),
+    /// A job has waited long enough.
+    Ready(JobId),
+    /// A worker has been away long enough.
+    Grace(WorkerId),
+    /// A worker may have lost a credit.
+    Leak(WorkerId),
+    /// A result has been kept long enough.
+    Expire(JobId),
+    /// A pass gave out all it may; there may be more.
+    NextPass,
+}
+
+/// The broker.
+#[derive(Debug)]
+pub struct Broker {
+    pub(super) config: Config,
+    pub(super) now: Micros,
+    pub(super) state: State,
+    pub(super) actions: VecDeque<Action>,
+    proposed: VecDeque<(Index, Record)>,
+    index: Index,
+
+    pub(super) workers: Workers,
+    pub(super) queues: Queues,
+    /// Children of jobs to all workers, which only their worker may have.
+    pub(super) pinned: BTreeMap<WorkerId, BTreeMap<Place, JobId>>,
+    /// Jobs whose assignment is proposed and not yet applied, with the worker whose credit it took.
+    pub(super) assigning: HashMap<JobId, WorkerId>,
+    /// The same by client, toward its cap.
+    pub(super) assigning_of: HashMap<ClientId, u32>,
+    pub(super) stuck: HashMap<(ClientId, super::subject::RoutingKey), WorkerId>,
+    pub(super) assignments: u64,
+
+    clients: BTreeMap<ConnId, ClientId>,
+    conns_of: BTreeMap<ClientId, BTreeSet<ConnId>>,
+    /// Jobs that are being taken: what was handed in, and where it was.
+    enqueuing: HashMap<JobId, ([u8; 32], ClientId)>,
+    submitters: HashMap<JobId, ConnId>,
+    /// Results that nobody was there for.
+    undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
+    ended: VecDeque<(JobId, Run)>,
+    /// Answers to operators that wait for a record.
+    answers: VecDeque<(Index, Token, Result<Operated, OperateError>)>,
+
+    due: BTreeSet<(Micros, Due)>,
+    pub(super) dirty: bool,
+    pub(super) draining: bool,
+}
+
+impl Broker {
+    /// A broker without jobs.
+    pub fn new(config: Config) -> Self {
+        Broker {
+            config,
+            now: Micros::default(),
+            state: State::default(),
+            actions: VecDeque::new(),
+            proposed: VecDeque::new(),
+            index: Index(0),
+            workers: Workers::default(),
+            queues: Queues::default(),
+            pinned: BTreeMap::new(),
+            assigning: HashMap::new(),
+            assigning_of: HashMap::new(),
+            stuck: HashMap::new(),
+            assignments: 0,
+            clients: BTreeMap::new(),
+            conns_of: BTreeMap::new(),
+            enqueuing: HashMap::new(),
+            submitters: HashMap::new(),
+            undelivered: BTreeMap::new(),
+            ended: VecDeque::new(),
+            answers: VecDeque::new(),
+            due: BTreeSet::new(),
+            dirty: false,
+            draining: false,
+        }
+    }
+
+    /// Takes an event.
+    pub fn handle(&mut self, now: Micros, event: Event) {
+        self.now = self.now.max(now);
+        match event {
+            Event::ClientHello { conn, client, cap } => self.client_hello(conn, client, cap),
+            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max } => {
+                self.worker_hello(Hello { conn, worker, name, class, patterns, parallel_max });
+            }
+            Event::Credit { conn, delta } => self.credit(conn, delta),
+            Event::Submit { conn, job } => self.submit(conn, job),
+            Event::Progress { conn, job, run, attempt } => self.progress(conn, job, run, attempt),
+            Event::Heartbeat { conn, cpu_permille, held } => self.heartbeat(conn, cpu_permille, &held),
+            Event::Ack { conn, job, outcome } => self.ack(conn, job, outcome),
+            Event::Operate { token, operation } => self.operate(token, operation),
+            Event::Closed { conn } => self.closed(conn),
+            Event::Committed { index } => self.committed(index),
+            Event::Tick => {}
+            Event::Drain => self.draining = true,
+        }
+        self.look_at_what_is_due();
+        if std::mem::take(&mut self.dirty) {
+            self.schedule();
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Event::Tick`] is due, if nothing happens before.
+    pub fn next_deadline(&self) -> Option<Micros> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// The committed state.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The workers, connected or away.
+    pub fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.iter()
+    }
+
+    /// The jobs that wait to be given out.
+    pub fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// The clients that are connected, with the number of their connections.
+    pub fn clients(&self) -> impl Iterator<Item = (&ClientId, usize)> {
+        self.conns_of.iter().map(|(client, conns)| (client, conns.len()))
+    }
+
+    /// How many jobs of a client may run at a time.
+    pub fn cap_of(&self, client: &ClientId) -> u32 {
+        self.state.cap(client).unwrap_or(self.config.cap_default)
+    }
+
+    /// Whether it is about to stop.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Whether no job is with a worker any more.
+    pub fn is_idle(&self) -> bool {
+        self.assigning.is_empty() && self.workers.iter().all(|worker| worker.held.is_empty())
+    }
+
+    // --- records
+
+    pub(super) fn propose(&mut self, record: Record) -> Index {
+        self.index = self.index.next();
+        self.proposed.push_back((self.index, record.clone()));
+        self.actions.push_back(Action::Commit { index: self.index, record });
+        self.index
+    }
+
+    /// Answers an operator once the record is committed.
+    pub(super) fn answer_after(&mut self, index: Index, token: Token, answer: Operated) {
+        self.answers.push_back((index, token, Ok(answer)));
+    }
+
+    fn committed(&mut self, up_to: Index) {
+        while let Some((index, record)) = self.proposed.front().cloned().filter(|(index, _)| *index <= up_to)
+        {
+            self.proposed.pop_front();
+            let applied = self.state.apply(&record);
+            self.after(&record, &applied);
+            self.send_answers(index, &record, &applied);
+            self.dirty = true;
+        }
+    }
+
+    fn send_answers(&mut self, index: Index, record: &Record, applied: &Applied) {
+        while self.answers.front().is_some_and(|(at, _, _)| *at <= index) {
+            let Some((_, token, mut answer)) = self.answers.pop_front() else { return };
+            // The job may have ended by itself while the record was on its way.
+            if let (Record::Cancel { job, .. }, Applied::Stale) = (record, applied) {
+                answer = Err(OperateError::Ended { job: *job });
+            }
+            self.actions.push_back(Action::Operated { token, answer });
+        }
+    }
+
+    /// What follows from a record, now that it counts.
+    fn after(&mut self, record: &Record, applied: &Applied) {
+        let changed = *applied != Applied::Stale;
+        match record {
+            Record::Enqueue { job, children, .. } => {
+                self.enqueuing.remove(&job.job);
+                if changed {
+                    self.enqueued(job, children);
+                }
+            }
+            Record::Assign { job, run, attempt, worker } => {
+                self.assigned(*job, *run, *attempt, *worker, changed);
+            }
+            Record::Ack { job, run, result, .. } => {
+                if changed {
+                    self.job_ended(*job, *run);
+                } else {
+                    self.actions.push_back(Action::ForgetResult { result: *result });
+                }
+            }
+            Record::Requeue { job, not_before, .. } => {
+                if changed {
+                    self.wait_until(*job, *not_before);
+                }
+            }
+            Record::Dlq { job, run, .. }
+            | Record::Orphan { job, run, .. }
+            | Record::Cancel { job, run, .. } => {
+                if changed {
+                    self.job_ended(*job, *run);
+                }
+            }
+            Record::Revive { job, .. } => {
+                if changed {
+                    self.wait_until(*job, self.now);
+                }
+            }
+            Record::Forget { .. } | Record::Cap { .. } => {}
+        }
+        if let Applied::ChangedWithParent(parent) = applied {
+            self.job_ended(*parent, Run(1));
+        }
+    }
+
+    // --- clients
+
+    fn client_hello(&mut self, conn: ConnId, client: ClientId, cap: Option<u32>) {
+        self.clients.insert(conn, client.clone());
+        self.conns_of.entry(client.clone()).or_default().insert(conn);
+        if let Some(cap) = cap.map(|cap| cap.max(1)).filter(|cap| *cap != self.cap_of(&client)) {
+            self.propose(Record::Cap { client: client.clone(), cap });
+        }
+        for job in self.undelivered.remove(&client).unwrap_or_default() {
+            self.deliver(job);
+        }
+    }
+
+    fn submit(&mut self, conn: ConnId, job: Submission) {
+        let id = job.job;
+        if let Some((fingerprint, client)) = self.enqueuing.get(&id) {
+            if *fingerprint == job.fingerprint && *client == job.client {
+                self.submitters.insert(id, conn);
+            } else {
+                self.refuse(conn, id, Refusal::Conflict { job: id });
+            }
+            return;
+        }
+        if let Some(known) = self.state.job(id) {
+            let is_same = known.fingerprint == job.fingerprint && known.client == job.client;
+            if is_same && known.child_of.is_none() {
+                self.submitted_again(conn, id);
+            } else {
+                self.refuse(conn, id, Refusal::Conflict { job: id });
+            }
+            return;
+        }
+        let (held, limit) = (self.state.job_count() + self.enqueuing.len(), self.config.jobs_max);
+        let children = if job.to_all { self.children_of(&job) } else { Vec::new() };
+        let refusal = match () {
+            () if self.draining => Some(Refusal::Draining),
+            () if held + children.len() >= limit => Some(Refusal::Full { held, limit }),
+            () if job.to_all && children.is_empty() => Some(Refusal::NoWorker { key: job.key.to_string() }),
+            () => None,
+        };
+        if let Some(refusal) = refusal {
+            return self.refuse(conn, id, refusal);
+        }
+        self.enqueuing.insert(id, (job.fingerprint, job.client.clone()));
+        self.submitters.insert(id, conn);
+        self.propose(Record::Enqueue { at: self.now, job, children });
+    }
+
+    fn refuse(&mut self, conn: ConnId, job: JobId, refusal: Refusal) {
+        self.actions.push_back(Action::Refuse { conn, job, refusal });
+    }
+
+    /// A job that is known comes again: its client hears where it stands, and gets the stored result (C17).
+    fn submitted_again(&mut self, conn: ConnId, id: JobId) {
+        self.submitters.insert(id, conn);
+        let Some(job) = self.state.job(id) else { return };
+        let (run, standing) = (job.run, standing(job));
+        self.actions.push_back(Action::Submitted { conn, job: id, run, standing, ahead: 0 });
+        if standing == Standing::Finished {
+            self.deliver(id);
+        }
+    }
+
+    /// One child for each worker that matches now (S22), with an id that follows from both.
+    fn children_of(&self, job: &Submission) -> Vec<(JobId, WorkerId)> {
+        let mut workers = Vec::new();
+        self.workers.matching(job.key.as_str(), &mut workers);
+        let child = |worker: WorkerId| {
+            let (job_high, job_low) = job.job.0.as_u64_pair();
+            let (high, low) = worker.0.as_u64_pair();
+            let id = uuid::Uuid::from_u64_pair(mix(job_high ^ mix(high)), mix(job_low ^ mix(low)));
+            (JobId(id), worker)
+        };
+        workers.into_iter().map(child).collect()
+    }
+
+    fn enqueued(&mut self, submission: &Submission, children: &[(JobId, WorkerId)]) {
+        let id = submission.job;
+        let ahead = if submission.to_all {
+            for (child, _) in children {
+                self.make_ready(*child);
+            }
+            0
+        } else {
+            self.make_ready(id)
+        };
+        let Some(conn) = self.submitters.get(&id).copied().filter(|conn| self.clients.contains_key(conn))
+        else {
+            return;
+        };
+        let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
+        self.actions.push_back(Action::Submitted {
+            conn,
+            job: id,
+            run: Run(1),
+            standing: Standing::Queued,
+            ahead,
+        });
+    }
+
+    /// Sends a result to the connection that submitted the job, else to any of the same client; else it is kept.
+    fn deliver(&mut self, id: JobId) {
+        let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };
+        let (client, run) = (job.client.clone(), job.run);
+        let submitter = self.submitters.get(&id).copied().filter(|conn| self.clients.contains_key(conn));
+        let any = || self.conns_of.get(&client).and_then(|conns| conns.last().copied());
+        match submitter.or_else(any) {
+            Some(conn) => self.actions.push_back(Action::Deliver { conn, job: id, run }),
+            None => {
+                self.undelivered.entry(client).or_default().insert(id);
+            }
+        }
+    }
+
+    // --- workers
+
+    fn worker_hello(&mut self, hello: Hello) {
+        let (worker, conn, class) = (hello.worker, hello.conn, hello.class);
+        if let Some(old) = self.workers.join(hello).filter(|old| *old != conn) {
+            self.actions.push_back(Action::Close { conn: old, why: "the worker connected again" });
+        }
+        if class != WorkerClass::Leasing {
+            // A stock worker's id is new with each process, so what it held before is not with it any more.
+            self.lose_all(worker, AttemptEnd::WorkerLost);
+        }
+        self.dirty = true;
+    }
+
+    fn credit(&mut self, conn: ConnId, delta: i32) {
+        if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker)) {
+            worker.offer(delta);
+            self.dirty = true;
+        }
+    }
+
+    fn progress(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt) {
+        let Some(worker) = self.workers.at(conn) else { return };
+        if !self.renew(worker, job, run, attempt) {
+            self.actions.push_back(Action::Abandon { conn, job, attempt });
+            return;
+        }
+        let lease = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job));
+        let began = lease.is_some_and(|lease| !std::mem::replace(&mut lease.started, true));
+        if let (true, Some(client)) = (began, self.submitters.get(&job).copied())
+            && self.clients.contains_key(&client)
+        {
+            self.actions.push_back(Action::Running { conn: client, job, run, attempt });
+        }
+    }
+
+    fn heartbeat(&mut self, conn: ConnId, cpu_permille: u16, held: &[(JobId, Run, Attempt)]) {
+        let Some(id) = self.workers.at(conn) else { return };
+        for (job, run, attempt) in held {
+            if !self.renew(id, *job, *run, *attempt) {
+                self.not_wanted(conn, *job, *run, *attempt);
+            }
+        }
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.cpu_permille = cpu_permille;
+        if std::mem::take(&mut worker.owes_inventory) {
+            let listed: HashSet<JobId> = held.iter().map(|(job, _, _)| *job).collect();
+            let missing: Vec<JobId> =
+                worker.held.keys().filter(|job| !listed.contains(job)).copied().collect();
+            for job in missing {
+                self.lose(id, job, AttemptEnd::NotHeld);
+            }
+        }
+    }
+
+    /// A worker holds what it should not: a job that has ended is settled, any other is taken away.
+    fn not_wanted(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt) {
+        match self.state.job(job) {
+            Some(known) if !known.has_ended() => {
+                self.actions.push_back(Action::Abandon { conn, job, attempt })
+            }
+            Some(_) | None => self.actions.push_back(Action::Settle { conn, job, run }),
+        }
+    }
+
+    /// Renews a lease, if this worker holds it for this attempt.
+    fn renew(&mut self, worker: WorkerId, job: JobId, run: Run, attempt: Attempt) -> bool {
+        let until = self.now.plus(self.config.lease);
+        let lease = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job));
+        match lease.filter(|lease| lease.run == run && lease.attempt == attempt) {
+            Some(lease) => {
+                lease.until = lease.until.map(|_| until);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn ack(&mut self, conn: ConnId, id: JobId, outcome: Outcome) {
+        let Some(worker) = self.workers.at(conn) else {
+            return self.drop_result(outcome);
+        };
+        let lease = self.workers.get_mut(worker).and_then(|worker| worker.answer(id));
+        self.due.insert((self.now.plus(self.config.credit_leak_after), Due::Leak(worker)));
+        self.dirty = true;
+        let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else {
+            let run = self.state.job(id).map_or(Run(0), |job| job.run);
+            self.actions.push_back(Action::Settle { conn, job: id, run });
+            return self.drop_result(outcome);
+        };
+        let run = job.run;
+        match (outcome, lease) {
+            (Outcome::Returned { result, ok }, _) => {
+                self.propose(Record::Ack { at: self.now, job: id, run, worker, result, ok });
+            }
+            (Outcome::ResultLost, Some(lease)) => {
+                let others = self.others_than(worker, id);
+                self.attempt_over(id, lease, AttemptEnd::ResultLost, others);
+            }
+            (Outcome::GivenUp, Some(lease)) => self.attempt_over(id, lease, AttemptEnd::GivenUp, true),
+            (Outcome::ResultLost | Outcome::GivenUp, None) => {}
+        }
+    }
+
+    fn drop_result(&mut self, outcome: Outcome) {
+        if let Outcome::Returned { result, .. } = outcome {
+            self.actions.push_back(Action::ForgetResult { result });
+        }
+    }
+
+    /// Whether another worker is connected that could still have the job.
+    fn others_than(&self, worker: WorkerId, id: JobId) -> bool {
+        let Some(job) = self.state.job(id) else { return false };
+        let mut matching = Vec::new();
+        self.workers.matching(job.key.as_str(), &mut matching);
+        matching.iter().any(|other| *other != worker && !job.was_lost_at(*other))
+    }
+
+    fn closed(&mut self, conn: ConnId) {
+        if let Some(client) = self.clients.remove(&conn)
+            && let Some(conns) = self.conns_of.get_mut(&client)
+        {
+            conns.remove(&conn);
+            if conns.is_empty() {
+                self.conns_of.remove(&client);
+            }
+        }
+        let Some(id) = self.workers.at(conn) else { return };
+        match self.workers.get(id).map(|worker| worker.class) {
+            Some(WorkerClass::Leasing) => {
+                self.workers.leave(id, self.now);
+                self.due.insert((self.now.plus(self.config.worker_grace), Due::Grace(id)));
+            }
+            Some(WorkerClass::Classic | WorkerClass::OneAtATime) => self.worker_gone(id),
+            None => {}
+        }
+    }
+
+    fn worker_gone(&mut self, id: WorkerId) {
+        self.lose_all(id, AttemptEnd::WorkerLost);
+        self.workers.remove(id);
+        // What only this worker could have, nobody will.
+        for job in self.pinned.remove(&id).unwrap_or_default().into_values() {
+            if let Some(run) = self.state.job(job).map(|job| job.run) {
+                self.propose(Record::Orphan { at: self.now, job, run });
+            }
+        }
+    }
+
+    fn lose_all(&mut self, worker: WorkerId, why: AttemptEnd) {
+        let held: Vec<JobId> =
+            self.workers.get(worker).map(|worker| worker.held.keys().copied().collect()).unwrap_or_default();
+        for job in held {
+            self.lose(worker, job, why);
+        }
+    }
+
+    /// Takes a job from a worker that will not return a result for it.
+    pub(super) fn lose(&mut self, worker: WorkerId, job: JobId, why: AttemptEnd) {
+        if let Some(lease) = self.workers.get_mut(worker).and_then(|worker| worker.held.remove(&job)) {
+            self.attempt_over(job, lease, why, true);
+        }
+    }
+
+    /// An attempt ended without a result: the job waits again, or has used up its attempts.
+    fn attempt_over(&mut self, id: JobId, lease: Lease, why: AttemptEnd, others: bool) {
+        let Some(job) = self.state.job(id) else { return };
+        let (run, attempt) = (lease.run, lease.attempt);
+        // An assignment that is not applied yet is found stale when its turn comes, unless it is the one that holds.
+        let counts = lease.started;
+        let spent = job.spent + u32::from(counts);
+        if job.child_of.is_some() && why == AttemptEnd::WorkerLost {
+            self.propose(Record::Orphan { at: self.now, job: id, run });
+            return;
+        }
+        if spent >= self.config.attempts_max || !others {
+            self.propose(Record::Dlq { at: self.now, job: id, run, attempt, why });
+            return;
+        }
+        let entropy = id.0.as_u64_pair().1 ^ u64::from(attempt.0);
+        let waits = match why {
+            // The time that ran out was the waiting time, where it is that of the schedule.
+            AttemptEnd::TimedOut if lease.until.is_some() && self.config.classic_ack_timeout => 0,
+            AttemptEnd::TimedOut => spent,
+            // A first loss is requeued at once; a job that loses worker after worker may be what kills them.
+            AttemptEnd::WorkerLost | AttemptEnd::NotHeld | AttemptEnd::ResultLost | AttemptEnd::GivenUp => {
+                spent.saturating_sub(1)
+            }
+        };
+        let not_before = self.now.plus(Backoff::DELIVERY.delay(waits, entropy));
+        self.propose(Record::Requeue { job: id, run, attempt, why, counts, not_before });
+    }
+
+    // --- jobs
+
+    /// A job waits until then, then it can be given out.
+    fn wait_until(&mut self, job: JobId, not_before: Micros) {
+        if not_before > self.now {
+            self.due.insert((not_before, Due::Ready(job)));
+        } else {
+            self.make_ready(job);
+        }
+    }
+
+    /// Puts a job that waits where it can be given out; says how many are before it.
+    pub(super) fn make_ready(&mut self, id: JobId) -> usize {
+        let Some(job) = self.state.job(id) else { return 0 };
+        let Phase::Queued { not_before } = job.phase else { return 0 };
+        if not_before > self.now || self.assigning.contains_key(&id) {
+            return 0;
+        }
+        let place = Place { priority: job.priority, seq: job.seq };
+        self.dirty = true;
+        match job.child_of {
+            Some((_, worker)) => {
+                if self.workers.get(worker).is_none() {
+                    let run = job.run;
+                    self.propose(Record::Orphan { at: self.now, job: id, run });
+                } else {
+                    self.pinned.entry(worker).or_default().insert(place, id);
+                }
+                0
+            }
+            None => self.queues.push(&job.key, &job.client, place, id, job.size),
+        }
+    }
+
+    fn job_ended(&mut self, id: JobId, run: Run) {
+        let Some(job) = self.state.job(id) else { return };
+        let place = Place { priority: job.priority, seq: job.seq };
+        let (child_of, children) = (job.child_of, job.children.clone());
+        let is_dead = matches!(job.phase, Phase::Dead { .. });
+        let returned_by = match &job.phase {
+            Phase::Done { ending: Ending::Returned { worker, .. }, .. } => Some(*worker),
+            Phase::Done { .. }
+            | Phase::Dead { .. }
+            | Phase::Queued { .. }
+            | Phase::Leased { .. }
+            | Phase::Gathering { .. } => None,
+        };
+        let (key, client) = (job.key.clone(), job.client.clone());
+        self.queues.remove(&key, &client, place);
+        if let Some((_, worker)) = child_of {
+            self.pinned.entry(worker).and_modify(|jobs| {
+                jobs.remove(&place);
+            });
+        }
+        self.settle(id, run, returned_by);
+        for child in children {
+            if let Some(run) = self.state.job(child).filter(|child| !child.has_ended()).map(|child| child.run)
+            {
+                self.propose(Record::Cancel { at: self.now, job: child, run, by: "its parent ended".into() });
+            }
+        }
+        if child_of.is_none() {
+            // A dead job keeps its payload: it may be given another run.
+            if !is_dead {
+                self.actions.push_back(Action::ForgetInput { job: id });
+                self.keep_for_a_while(id, run);
+            }
+            self.deliver(id);
+        }
+    }
+
+    /// Tells workers of a job that ended: the one that returned the result may forget it, others may stop.
+    fn settle(&mut self, job: JobId, run: Run, returned_by: Option<WorkerId>) {
+        if let Some(conn) = returned_by.and_then(|worker| self.workers.get(worker)?.conn()) {
+            self.actions.push_back(Action::Settle { conn, job, run });
+        }
+        let holders: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|worker| worker.held.contains_key(&job))
+            .map(|worker| worker.id)
+            .collect();
+        for holder in holders {
+            // It keeps the place it takes until it answers: its credit comes back with that, not before.
+            let Some(worker) = self.workers.get(holder) else { continue };
+            if let (Some(conn), Some(lease)) = (worker.conn(), worker.held.get(&job)) {
+                self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
+            }
+        }
+    }
+
+    fn keep_for_a_while(&mut self, job: JobId, run: Run) {
+        self.due.insert((self.now.plus(self.config.result_ttl), Due::Expire(job)));
+        self.ended.push_back((job, run));
+        while self.ended.len() > self.config.results_max {
+            if let Some((job, run)) = self.ended.pop_front() {
+                self.forget(job, run);
+            }
+        }
+    }
+
+    /// Forgets an ended job, its children and their results.
+    pub(super) fn forget(&mut self, id: JobId, run: Run) -> Option<Index> {
+        let job = self.state.job(id).filter(|job| job.run == run && job.has_ended())?;
+        let family = job.children.iter().filter_map(|child| self.state.job(*child)).chain([job]);
+        let results: Vec<_> = family
+            .filter_map(|job| match &job.phase {
+                Phase::Done { ending: Ending::Returned { result, .. }, .. } => Some(*result),
+                Phase::Done { .. }
+                | Phase::Dead { .. }
+                | Phase::Queued { .. }
+                | Phase::Leased { .. }
+                | Phase::Gathering { .. } => None,
+            })
+            .collect();
+        let client = job.client.clone();
+        if matches!(job.phase, Phase::Dead { .. }) {
+            self.actions.push_back(Action::ForgetInput { job: id });
+        }
+        self.actions.extend(results.into_iter().map(|result| Action::ForgetResult { result }));
+        self.submitters.remove(&id);
+        if let Some(jobs) = self.undelivered.get_mut(&client) {
+            jobs.remove(&id);
+            if jobs.is_empty() {
+                self.undelivered.remove(&client);
+            }
+        }
+        Some(self.propose(Record::Forget { job: id, run }))
+    }
+
+    // --- time
+
+    fn look_at_what_is_due(&mut self) {
+        while let Some((_, due)) = self.due.pop_first_if(self.now) {
+            match due {
+                Due::Lease(worker, job) => self.lease_due(worker, job),
+                Due::Ready(job) => {
+                    self.make_ready(job);
+                }
+                Due::Grace(worker) => self.grace_due(worker),
+                Due::Leak(worker) => {
+                    if let Some(worker) = self.workers.get_mut(worker).filter(|worker| worker.lost_a_credit())
+                    {
+                        worker.offer(1);
+                        self.dirty = true;
+                    }
+                }
+                Due::Expire(job) => {
+                    if self.ended.front().is_some_and(|(oldest, _)| *oldest == job) {
+                        self.ended.pop_front();
+                    }
+                    if let Some(run) = self.state.job(job).map(|job| job.run) {
+                        self.forget(job, run);
+                    }
+                }
+                Due::NextPass => self.dirty = true,
+            }
+        }
+    }
+
+    pub(super) fn pass_again(&mut self) {
+        self.due.insert((self.now, Due::NextPass));
+    }
+
+    pub(super) fn watch_lease(&mut self, worker: WorkerId, job: JobId, until: Micros) {
+        self.due.insert((until, Due::Lease(worker, job)));
+    }
+
+    fn lease_due(&mut self, id: WorkerId, job: JobId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let Some(until) = worker.held.get(&job).and_then(|lease| lease.until) else { return };
+        if until > self.now {
+            return self.watch_lease(id, job, until);
+        }
+        // While it is away its grace decides, not its leases.
+        let conn = worker.conn();
+        if let Some((conn, lease)) = conn.zip(worker.held.get(&job)) {
+            self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
+        }
+        self.lose(id, job, AttemptEnd::TimedOut);
+    }
+
+    fn grace_due(&mut self, id: WorkerId) {
+        let Some(since) = self.workers.get(id).and_then(|worker| match worker.presence {
+            super::worker::Presence::Away(since) => Some(since),
+            super::worker::Presence::Here(_) => None,
+        }) else {
+            return;
+        };
+        let until = since.plus(self.config.worker_grace);
+        if until > self.now {
+            self.due.insert((until, Due::Grace(id)));
+        } else {
+            self.worker_gone(id);
+        }
+    }
+}
+
+/// Where a job stands, to its client.
+pub(super) fn standing(job: &Job) -> Standing {
+    match job.phase {
+        Phase::Queued { .. } => Standing::Queued,
+        Phase::Leased { .. } | Phase::Gathering { .. } => Standing::Running,
+        Phase::Done { .. } | Phase::Dead { .. } => Standing::Finished,
+    }
+}
+
+/// Takes the first entry of a set of moments whose time has come.
+trait PopDue {
+    fn pop_first_if(&mut self, now: Micros) -> Option<(Micros, Due)>;
+}
+
+impl PopDue for BTreeSet<(Micros, Due)> {
+    fn pop_first_if(&mut self, now: Micros) -> Option<(Micros, Due)> {
+        if self.first()?.0 > now {
+            return None;
+        }
+        self.pop_first()
+    }
+}

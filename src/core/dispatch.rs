@@ -1,0 +1,162 @@
+//! Giving jobs out: a pass over the keys that have jobs, and what happens when an assignment counts.
+
+use super::action::Action;
+use super::broker::Broker;
+use super::event::WorkerClass;
+use super::ids::{Attempt, ClientId, JobId, Run, WorkerId};
+use super::limits::ASSIGNMENTS_PER_PASS_MAX;
+use super::record::{AttemptEnd, Record};
+use super::retry::Backoff;
+use super::subject::RoutingKey;
+use super::worker::Lease;
+
+/// Jobs that a pass may find no worker for, although there is one for others of the same key.
+const PASSED_OVER_MAX: usize = 64;
+
+impl Broker {
+    /// Gives out what can be given out (SC08, SC09).
+    pub(super) fn schedule(&mut self) {
+        if self.draining {
+            return;
+        }
+        self.serve_pinned();
+        let mut matching = Vec::new();
+        for _ in 0..self.queues.key_count() {
+            let Some(key) = self.queues.next_key() else { return };
+            self.workers.matching(key.as_str(), &mut matching);
+            self.serve(&key, &matching);
+        }
+    }
+
+    fn serve(&mut self, key: &RoutingKey, matching: &[WorkerId]) {
+        let mut passed_over = Vec::new();
+        for given in 0.. {
+            if given == ASSIGNMENTS_PER_PASS_MAX {
+                self.pass_again();
+                break;
+            }
+            let has_room =
+                |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.has_room());
+            if passed_over.len() == PASSED_OVER_MAX || !matching.iter().any(has_room) {
+                break;
+            }
+            let (state, config, assigning_of) = (&self.state, &self.config, &self.assigning_of);
+            let may_run = |client: &ClientId| {
+                let under_way = state.running(client) + assigning_of.get(client).copied().unwrap_or(0);
+                under_way < state.cap(client).unwrap_or(config.cap_default)
+            };
+            let Some(job) = self.queues.pop(key, may_run) else { break };
+            match self.choose(job, matching) {
+                Some(worker) => self.assign(job, worker),
+                None => passed_over.push(job),
+            }
+        }
+        for job in passed_over {
+            self.make_ready(job);
+        }
+    }
+
+    fn choose(&self, id: JobId, matching: &[WorkerId]) -> Option<WorkerId> {
+        let job = self.state.job(id)?;
+        let stuck_to = self.stuck.get(&(job.client.clone(), job.key.clone())).copied();
+        let candidates = matching
+            .iter()
+            .filter_map(|worker| self.workers.get(*worker))
+            .filter(|worker| worker.has_room() && !job.was_lost_at(worker.id));
+        self.config.policy.choose(candidates, stuck_to).map(|worker| worker.id)
+    }
+
+    /// Children of jobs to all workers, each to its own (S22). They take credit like any other, and no part of a cap:
+    /// their number is the number of workers.
+    fn serve_pinned(&mut self) {
+        let ready: Vec<WorkerId> = self.pinned.keys().copied().collect();
+        for worker in ready {
+            while self.workers.get(worker).is_some_and(|worker| worker.has_room()) {
+                let Some(jobs) = self.pinned.get_mut(&worker) else { break };
+                let Some((_, job)) = jobs.pop_first() else { break };
+                self.assign(job, worker);
+            }
+            if self.pinned.get(&worker).is_some_and(std::collections::BTreeMap::is_empty) {
+                self.pinned.remove(&worker);
+            }
+        }
+    }
+
+    /// Proposes an assignment; the worker's credit and the client's share are taken at once, so that nobody else gets them
+    /// before it counts.
+    fn assign(&mut self, id: JobId, worker: WorkerId) {
+        let Some(job) = self.state.job(id) else { return };
+        let (run, attempt) = (job.run, job.attempt.next());
+        let (client, key) = (job.client.clone(), job.key.clone());
+        let Some(chosen) = self.workers.get_mut(worker) else { return };
+        self.assignments += 1;
+        chosen.credit = chosen.credit.saturating_sub(1);
+        chosen.last_assigned = self.assignments;
+        chosen.held.insert(id, Lease { run, attempt, started: false, until: None });
+        self.assigning.insert(id, worker);
+        *self.assigning_of.entry(client.clone()).or_default() += 1;
+        if self.config.policy == super::schedule::Policy::Sticky {
+            self.stuck.insert((client, key), worker);
+        }
+        self.propose(Record::Assign { job: id, run, attempt, worker });
+    }
+
+    /// An assignment is committed: it is sent, unless it came too late.
+    pub(super) fn assigned(&mut self, id: JobId, run: Run, attempt: Attempt, worker: WorkerId, counts: bool) {
+        self.assigning.remove(&id);
+        let spent = match self.state.job(id) {
+            Some(job) => {
+                let client = job.client.clone();
+                if let Some(count) = self.assigning_of.get_mut(&client) {
+                    *count = count.saturating_sub(1);
+                    if *count == 0 {
+                        self.assigning_of.remove(&client);
+                    }
+                }
+                job.spent
+            }
+            None => 0,
+        };
+        let Some(chosen) = self.workers.get_mut(worker) else { return };
+        let Some(lease) =
+            chosen.held.get_mut(&id).filter(|lease| lease.run == run && lease.attempt == attempt)
+        else {
+            return;
+        };
+        if !counts {
+            // The job ended while the record was on its way; the worker never heard of it.
+            chosen.held.remove(&id);
+            chosen.credit = chosen.credit.saturating_add(1);
+            return;
+        }
+        let (class, presence) = (chosen.class, chosen.presence);
+        let ack_timeout = || {
+            let entropy = id.0.as_u64_pair().1 ^ u64::from(attempt.0);
+            self.config.classic_ack_timeout.then(|| Backoff::DELIVERY.delay(spent.saturating_add(1), entropy))
+        };
+        let span = match class {
+            WorkerClass::Leasing => Some(self.config.lease),
+            WorkerClass::Classic => ack_timeout(),
+            // It has no ids to answer with, so a second delivery could not be told from the first (C03).
+            WorkerClass::OneAtATime => None,
+        };
+        let until = span.map(|span| self.now.plus(span));
+        lease.until = until;
+        // What a stock worker is sent, it runs; it never says so.
+        lease.started = class != WorkerClass::Leasing;
+        match presence {
+            super::worker::Presence::Here(conn) => {
+                if let Some(until) = until {
+                    self.watch_lease(worker, id, until);
+                }
+                let lease = self.config.lease;
+                self.actions.push_back(Action::Assign { conn, worker, job: id, run, attempt, lease });
+            }
+            // It left while the record was on its way. It never heard of the job, so there is nothing to wait for.
+            super::worker::Presence::Away(_) => {
+                lease.started = false;
+                self.lose(worker, id, AttemptEnd::WorkerLost);
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What happens to the broker.
+
+use std::sync::Arc;
+
+use super::ids::{Attempt, ClientId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
+use super::subject::RoutingKey;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A client said hello.
+    ClientHello {
+        /// Where.
+        conn: ConnId,
+        /// Who.
+        client: ClientId,
+        /// How many of its jobs may run at a time, if it said (CP01). The last hello's counts.
+        cap: Option<u32>,
+    },
+    /// A worker said hello.
+    WorkerHello {
+        /// Where.
+        conn: ConnId,
+        /// Who.
+        worker: WorkerId,
+        /// What it calls itself.
+        name: Arc<str>,
+        /// How far it can be trusted with time.
+        class: WorkerClass,
+        /// What it asked for, as [`worker_patterns`](super::subject::worker_patterns) reads it.
+        patterns: Vec<String>,
+        /// Jobs it runs at a time, if it said.
+        parallel_max: Option<u32>,
+    },
+    /// A worker has room for more jobs.
+    Credit {
+        /// Where.
+        conn: ConnId,
+        /// How many; anything a peer can send.
+        delta: i32,
+    },
+    /// A client handed a job in.
+    Submit {
+        /// Where.
+        conn: ConnId,
+        /// The job.
+        job: Submission,
+    },
+    /// A worker began to run a job, or still works on it.
+    Progress {
+        /// Where.
+        conn: ConnId,
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+        /// Which attempt.
+        attempt: Attempt,
+    },
+    /// A worker lives.
+    Heartbeat {
+        /// Where.
+        conn: ConnId,
+        /// Use of its processors in thousandths.
+        cpu_permille: u16,
+        /// The jobs it holds.
+        held: Vec<(JobId, Run, Attempt)>,
+    },
+    /// A worker reported a job's end.
+    Ack {
+        /// Where.
+        conn: ConnId,
+        /// Which job.
+        job: JobId,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// An operator or a client wants something done.
+    Operate {
+        /// To be named in the answer.
+        token: Token,
+        /// What.
+        operation: Operation,
+    },
+    /// A connection ended.
+    Closed {
+        /// Which.
+        conn: ConnId,
+    },
+    /// Records up to this one are committed.
+    Committed {
+        /// The last of them.
+        index: Index,
+    },
+    /// Time has passed.
+    Tick,
+    /// The leader is about to stop: no new jobs, none given out.
+    Drain,
+}
+
+/// How a worker's silence is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerClass {
+    /// One of ours: leases renewed by heartbeats, kept for a grace when it is away.
+    Leasing,
+    /// A stock worker: its jobs are safe while its connection lives (C06).
+    Classic,
+    /// A stock worker without ids: one job at a time, whatever credit it offers (C03).
+    OneAtATime,
+}
+
+/// How a worker says a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With a result that goes to the client as it is.
+    Returned {
+        /// Where the driver holds it.
+        result: ResultId,
+        /// Whether its status is OK.
+        ok: bool,
+    },
+    /// The worker has done it before and has no result any more (C17).
+    ResultLost,
+    /// The worker gave it up, because it was told to or on its own. That is no result.
+    GivenUp,
+}
+
+/// A job as it is handed in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submission {
+    /// Its id.
+    pub job: JobId,
+    /// Whose it is.
+    pub client: ClientId,
+    /// Where it belongs.
+    pub key: RoutingKey,
+    /// The program it names; empty for a raw job.
+    pub exec: Arc<str>,
+    /// Smaller first (C28).
+    pub priority: i64,
+    /// Whether every matching worker gets it (S22).
+    pub to_all: bool,
+    /// Bytes of its payload.
+    pub size: u64,
+    /// A digest of its payload, to tell a repetition from another job under the same id.
+    pub fingerprint: [u8; 32],
+}
+
+/// What operators ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// End a job, whatever its state.
+    Cancel {
+        /// Which.
+        job: JobId,
+        /// Who asked.
+        by: Arc<str>,
+    },
+    /// Give dead jobs another run.
+    Revive {
+        /// Which; all of them without one.
+        job: Option<JobId>,
+    },
+    /// Forget dead jobs.
+    Purge {
+        /// Which; all of them without one.
+        job: Option<JobId>,
+    },
+}

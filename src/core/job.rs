@@ -1,0 +1,151 @@
+//! A job as the broker knows it: ids, sizes and where it stands. Its payload and its result lie with the driver.
+
+use std::sync::Arc;
+
+use super::event::Submission;
+use super::ids::{Attempt, ClientId, JobId, Micros, ResultId, Run, WorkerId};
+use super::record::AttemptEnd;
+use super::subject::RoutingKey;
+
+/// Where a job stands. Each state carries what only it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It waits for a worker.
+    Queued {
+        /// Not before this moment.
+        not_before: Micros,
+    },
+    /// A worker has it.
+    Leased {
+        /// Which.
+        worker: WorkerId,
+        /// Which attempt.
+        attempt: Attempt,
+    },
+    /// A job to all workers waits for its children.
+    Gathering {
+        /// How many have not ended.
+        left: usize,
+    },
+    /// It has ended.
+    Done {
+        /// When.
+        at: Micros,
+        /// How.
+        ending: Ending,
+    },
+    /// It is in the dead-letter queue. To its client that is an end, too.
+    Dead {
+        /// Since when.
+        at: Micros,
+        /// How its last attempt ended.
+        why: AttemptEnd,
+    },
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// A worker returned a result.
+    Returned {
+        /// Where its bytes are.
+        result: ResultId,
+        /// Whether its status is OK.
+        ok: bool,
+        /// Who returned it.
+        worker: WorkerId,
+    },
+    /// Someone ended it.
+    Cancelled {
+        /// Who.
+        by: Arc<str>,
+    },
+    /// All children of a job to all workers have ended.
+    Gathered {
+        /// Whether all of them are OK.
+        ok: bool,
+    },
+    /// A child whose worker is gone.
+    Orphaned,
+}
+
+/// An attempt that ended without a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptNote {
+    /// Which.
+    pub attempt: Attempt,
+    /// At which worker.
+    pub worker: WorkerId,
+    /// How.
+    pub why: AttemptEnd,
+}
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Its id.
+    pub id: JobId,
+    /// Whose it is.
+    pub client: ClientId,
+    /// Where it belongs.
+    pub key: RoutingKey,
+    /// The program it names; empty for a raw job.
+    pub exec: Arc<str>,
+    /// Smaller first.
+    pub priority: i64,
+    /// Its place among all jobs.
+    pub seq: u64,
+    /// Bytes of its payload.
+    pub size: u64,
+    /// A digest of its payload.
+    pub fingerprint: [u8; 32],
+    /// Which run this is.
+    pub run: Run,
+    /// The attempt that was made last.
+    pub attempt: Attempt,
+    /// Attempts of this run that count toward the limit.
+    pub spent: u32,
+    /// Attempts of this run that ended without a result.
+    pub history: Vec<AttemptNote>,
+    /// The job to all workers it is a child of, and the worker it is for.
+    pub child_of: Option<(JobId, WorkerId)>,
+    /// The children of a job to all workers.
+    pub children: Vec<JobId>,
+    /// Where it stands.
+    pub phase: Phase,
+}
+
+impl Job {
+    pub(super) fn new(at: Micros, seq: u64, submission: &Submission) -> Self {
+        Job {
+            id: submission.job,
+            client: submission.client.clone(),
+            key: submission.key.clone(),
+            exec: submission.exec.clone(),
+            priority: submission.priority,
+            seq,
+            size: submission.size,
+            fingerprint: submission.fingerprint,
+            run: Run(1),
+            attempt: Attempt(0),
+            spent: 0,
+            history: Vec::new(),
+            child_of: None,
+            children: Vec::new(),
+            phase: Phase::Queued { not_before: at },
+        }
+    }
+
+    /// Whether its client has, or may have, its answer.
+    pub fn has_ended(&self) -> bool {
+        match self.phase {
+            Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } => false,
+            Phase::Done { .. } | Phase::Dead { .. } => true,
+        }
+    }
+
+    /// Whether a worker that says it lost the result may be asked again: not in this run.
+    pub fn was_lost_at(&self, worker: WorkerId) -> bool {
+        self.history.iter().any(|note| note.worker == worker && note.why == AttemptEnd::ResultLost)
+    }
+}

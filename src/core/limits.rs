@@ -1,0 +1,59 @@
+//! What an operator may set, with its defaults, and the limits that are the broker's own.
+
+use std::time::Duration;
+
+use super::schedule::Policy;
+
+/// One message may offer no more credit than this; more is cut (CR04).
+pub const CREDIT_PER_MESSAGE_MAX: i32 = 10_000;
+
+/// Jobs that one pass gives out for one routing key before the others have their turn (SC09).
+pub const ASSIGNMENTS_PER_PASS_MAX: usize = 1_000;
+
+/// What a job weighs in the sharing between clients, beside its bytes.
+pub const JOB_COST_BYTES: u64 = 64 * 1024;
+
+/// What a client may have served before it is the next one's turn.
+pub const LANE_QUANTUM_BYTES: u64 = 1024 * 1024;
+
+/// How the broker behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How a worker is chosen among those that may have a job.
+    pub policy: Policy,
+    /// How long a worker that leases holds a job without a sign of life (C06).
+    pub lease: Duration,
+    /// How long a worker that leases may be away before its jobs go elsewhere.
+    pub worker_grace: Duration,
+    /// Deliveries of a job before it goes to the dead-letter queue (RT03).
+    pub attempts_max: u32,
+    /// Take jobs away from stock workers that do not answer in time, as the founding system does (C06).
+    pub classic_ack_timeout: bool,
+    /// Jobs of a client at a time that named no number (CP02).
+    pub cap_default: u32,
+    /// How long a result is kept.
+    pub result_ttl: Duration,
+    /// Results that are kept.
+    pub results_max: usize,
+    /// Jobs in all: waiting, running, ended and dead.
+    pub jobs_max: usize,
+    /// After this time a worker that runs nothing, offers nothing and has answered is taken to have lost a credit (CR09).
+    pub credit_leak_after: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            policy: Policy::LeastLoad,
+            lease: Duration::from_secs(30),
+            worker_grace: Duration::from_secs(5),
+            attempts_max: 6,
+            classic_ack_timeout: false,
+            cap_default: 4,
+            result_ttl: Duration::from_secs(3600),
+            results_max: 100_000,
+            jobs_max: 1_000_000,
+            credit_leak_after: Duration::from_secs(5),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What operators ask for: ending jobs, and the dead-letter queue.
+
+use super::action::{Action, OperateError, Operated};
+use super::broker::{Broker, standing};
+use super::event::Operation;
+use super::ids::{JobId, Run, Token};
+use super::job::Phase;
+use super::record::Record;
+
+impl Broker {
+    pub(super) fn operate(&mut self, token: Token, operation: Operation) {
+        let done = match operation {
+            Operation::Cancel { job, by } => self.cancel(token, job, by),
+            Operation::Revive { job } => self.revive(token, job),
+            Operation::Purge { job } => self.purge(token, job),
+        };
+        if let Err(error) = done {
+            self.actions.push_back(Action::Operated { token, answer: Err(error) });
+        }
+    }
+
+    fn cancel(&mut self, token: Token, id: JobId, by: std::sync::Arc<str>) -> Result<(), OperateError> {
+        let job = self.state.job(id).ok_or(OperateError::Unknown { job: id })?;
+        if job.has_ended() {
+            return Err(OperateError::Ended { job: id });
+        }
+        let (run, was) = (job.run, standing(job));
+        let index = self.propose(Record::Cancel { at: self.now, job: id, run, by });
+        self.answer_after(index, token, Operated::Cancelled { was });
+        Ok(())
+    }
+
+    fn revive(&mut self, token: Token, job: Option<JobId>) -> Result<(), OperateError> {
+        let dead = self.dead_jobs(job)?;
+        let answer = Operated::Revived { jobs: dead.len() };
+        let mut last = None;
+        for (job, run) in dead {
+            last = Some(self.propose(Record::Revive { job, run }));
+        }
+        self.answer_with(last, token, answer);
+        Ok(())
+    }
+
+    fn purge(&mut self, token: Token, job: Option<JobId>) -> Result<(), OperateError> {
+        let dead = self.dead_jobs(job)?;
+        let answer = Operated::Purged { jobs: dead.len() };
+        let mut last = None;
+        for (job, run) in dead {
+            last = self.forget(job, run);
+        }
+        self.answer_with(last, token, answer);
+        Ok(())
+    }
+
+    fn answer_with(&mut self, last: Option<super::ids::Index>, token: Token, answer: Operated) {
+        match last {
+            Some(index) => self.answer_after(index, token, answer),
+            None => self.actions.push_back(Action::Operated { token, answer: Ok(answer) }),
+        }
+    }
+
+    /// One dead job, or all of them.
+    fn dead_jobs(&self, job: Option<JobId>) -> Result<Vec<(JobId, Run)>, OperateError> {
+        let Some(id) = job else {
+            return Ok(self.state.dead().map(|job| (job.id, job.run)).collect());
+        };
+        let job = self.state.job(id).ok_or(OperateError::Unknown { job: id })?;
+        match job.phase {
+            Phase::Dead { .. } => Ok(vec![(id, job.run)]),
+            Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } | Phase::Done { .. } => {
+                Err(OperateError::NotDead { job: id })
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Jobs that wait for a worker: a lane for each client under each routing key (C15).
+//!
+//! Keys take turns (SC03), clients share a key by deficit round robin, and inside a lane the smaller priority goes first,
+//! then the older job (C28). It knows nothing of workers and caps; the broker says which clients may be served.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use super::ids::{ClientId, JobId};
+use super::limits::{JOB_COST_BYTES, LANE_QUANTUM_BYTES};
+use super::subject::RoutingKey;
+
+/// A job's place in its lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Smaller first.
+    pub priority: i64,
+    /// Then the older.
+    pub seq: u64,
+}
+
+/// All lanes.
+#[derive(Debug, Default)]
+pub struct Queues {
+    lanes: HashMap<RoutingKey, KeyQueue>,
+    /// Keys that have jobs, the next to be served first. Each is in it once.
+    turns: VecDeque<RoutingKey>,
+    len: usize,
+}
+
+#[derive(Debug, Default)]
+struct KeyQueue {
+    /// Clients that have jobs, the next to be served first.
+    ring: VecDeque<Lane>,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Lane {
+    client: ClientId,
+    jobs: BTreeMap<Place, (JobId, u64)>,
+    /// Bytes the client may have served on its turn. Saved up while its first job costs more.
+    deficit: u64,
+}
+
+impl Queues {
+    /// Jobs that wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The keys that have jobs, with their number.
+    pub fn keys(&self) -> impl Iterator<Item = (&RoutingKey, usize)> {
+        self.turns.iter().filter_map(|key| Some((key, self.lanes.get(key)?.len)))
+    }
+
+    /// How many keys have jobs.
+    pub fn key_count(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// Jobs of a client that wait, under all keys.
+    pub fn len_of(&self, client: &ClientId) -> usize {
+        let lanes = self.lanes.values().flat_map(|queue| &queue.ring);
+        lanes.filter(|lane| lane.client == *client).map(|lane| lane.jobs.len()).sum()
+    }
+
+    /// Adds a job; says how many of the same client and key are before it.
+    pub fn push(
+        &mut self,
+        key: &RoutingKey,
+        client: &ClientId,
+        place: Place,
+        job: JobId,
+        size: u64,
+    ) -> usize {
+        if !self.lanes.contains_key(key) {
+            self.lanes.insert(key.clone(), KeyQueue::default());
+            self.turns.push_back(key.clone());
+        }
+        let Some(queue) = self.lanes.get_mut(key) else { return 0 };
+        let cost = size.saturating_add(JOB_COST_BYTES);
+        let ahead = match queue.ring.iter_mut().find(|lane| lane.client == *client) {
+            Some(lane) => {
+                let is_last = lane.jobs.last_key_value().is_none_or(|(last, _)| *last < place);
+                let ahead = if is_last { lane.jobs.len() } else { lane.jobs.range(..place).count() };
+                lane.jobs.insert(place, (job, cost));
+                ahead
+            }
+            None => {
+                let jobs = BTreeMap::from([(place, (job, cost))]);
+                queue.ring.push_back(Lane { client: client.clone(), jobs, deficit: 0 });
+                0
+            }
+        };
+        queue.len += 1;
+        self.len += 1;
+        ahead
+    }
+
+    /// Takes a job out that is not to be served any more. False if it does not wait here.
+    pub fn remove(&mut self, key: &RoutingKey, client: &ClientId, place: Place) -> bool {
+        let Some(queue) = self.lanes.get_mut(key) else { return false };
+        let Some(at) = queue.ring.iter().position(|lane| lane.client == *client) else { return false };
+        let Some(lane) = queue.ring.get_mut(at) else { return false };
+        if lane.jobs.remove(&place).is_none() {
+            return false;
+        }
+        if lane.jobs.is_empty() {
+            queue.ring.remove(at);
+        }
+        queue.len -= 1;
+        self.len -= 1;
+        self.drop_if_empty(key);
+        true
+    }
+
+    /// The key whose turn it is; the next call gives the next one. Call it [`Queues::key_count`] times for a round.
+    pub fn next_key(&mut self) -> Option<RoutingKey> {
+        let key = self.turns.pop_front()?;
+        self.turns.push_back(key.clone());
+        Some(key)
+    }
+
+    /// Takes the next job of a key whose client may be served.
+    pub fn pop(&mut self, key: &RoutingKey, mut may_run: impl FnMut(&ClientId) -> bool) -> Option<JobId> {
+        let queue = self.lanes.get_mut(key)?;
+        let allowed: Vec<bool> = queue.ring.iter().map(|lane| may_run(&lane.client)).collect();
+        // How often the ring would have to go round until each lane can pay for its first job; the lane with the fewest
+        // rounds is next, the one nearer to the front among equals. Going round one by one gives the same.
+        let rounds = |lane: &Lane| {
+            let (_, (_, cost)) = lane.jobs.first_key_value()?;
+            Some(cost.saturating_sub(lane.deficit).div_ceil(LANE_QUANTUM_BYTES))
+        };
+        let (at, fewest) = queue
+            .ring
+            .iter()
+            .zip(&allowed)
+            .enumerate()
+            .filter(|(_, (_, allowed))| **allowed)
+            .filter_map(|(at, (lane, _))| Some((at, rounds(lane)?)))
+            .min_by_key(|(_, rounds)| *rounds)?;
+        for (lane, _) in queue.ring.iter_mut().zip(&allowed).filter(|(_, allowed)| **allowed) {
+            lane.deficit = lane.deficit.saturating_add(fewest.saturating_mul(LANE_QUANTUM_BYTES));
+        }
+        // What was passed over keeps its turn; what is served goes to the end once it cannot pay for another.
+        let mut lane = queue.ring.remove(at)?;
+        let (_, (job, cost)) = lane.jobs.pop_first()?;
+        lane.deficit = lane.deficit.saturating_sub(cost);
+        match lane.jobs.first_key_value() {
+            Some((_, (_, next))) if *next <= lane.deficit => queue.ring.insert(at, lane),
+            Some(_) => queue.ring.push_back(lane),
+            // A client that has nothing to be served saves nothing up.
+            None => {}
+        }
+        queue.len -= 1;
+        self.len -= 1;
+        self.drop_if_empty(key);
+        Some(job)
+    }
+
+    fn drop_if_empty(&mut self, key: &RoutingKey) {
+        if self.lanes.get(key).is_some_and(|queue| queue.len == 0) {
+            self.lanes.remove(key);
+            self.turns.retain(|turn| turn != key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::subject::routing_key;
+    use uuid::Uuid;
+
+    fn key(name: &str) -> RoutingKey {
+        routing_key(name, None).unwrap()
+    }
+
+    fn fill(queues: &mut Queues, exec: &str, client: &str, jobs: std::ops::Range<u64>, size: u64) {
+        for seq in jobs {
+            let place = Place { priority: 0, seq };
+            queues.push(&key(exec), &client.into(), place, JobId(Uuid::from_u128(seq.into())), size);
+        }
+    }
+
+    fn drain(queues: &mut Queues, exec: &str) -> Vec<u128> {
+        std::iter::from_fn(|| queues.pop(&key(exec), |_| true)).map(|job| job.0.as_u128()).collect()
+    }
+
+    #[test]
+    fn c15_clients_take_turns_whatever_the_length_of_their_lanes() {
+        let mut queues = Queues::default();
+        fill(&mut queues, "calcA", "a", 0..40, 0);
+        fill(&mut queues, "calcA", "b", 100..102, 0);
+        let order = drain(&mut queues, "calcA");
+        // 1 MiB of turn pays for sixteen small jobs.
+        assert_eq!(order.iter().position(|job| *job == 100), Some(16));
+        assert_eq!(order.len(), 42);
+        assert!(queues.is_empty() && queues.key_count() == 0);
+    }
+
+    #[test]
+    fn c15_a_client_with_heavy_jobs_leaves_room_for_one_with_light_ones() {
+        let mut queues = Queues::default();
+        fill(&mut queues, "calcA", "heavy", 0..3, 64 << 20);
+        fill(&mut queues, "calcA", "light", 100..200, 0);
+        let order = drain(&mut queues, "calcA");
+        let heavy_before_last_light =
+            order.iter().take_while(|job| **job != 199).filter(|job| **job < 3).count();
+        assert_eq!(heavy_before_last_light, 0, "100 light jobs weigh less than one of 64 MiB");
+    }
+
+    #[test]
+    fn c28_smaller_priorities_go_first_and_equal_ones_by_age() {
+        let mut queues = Queues::default();
+        for (seq, priority) in [(1, 5), (2, -1), (3, 5), (4, i64::MIN), (5, 0)] {
+            let id = JobId(Uuid::from_u128(seq.into()));
+            queues.push(&key("e"), &"c".into(), Place { priority, seq }, id, 0);
+        }
+        assert_eq!(drain(&mut queues, "e"), [4, 2, 5, 1, 3]);
+    }
+
+    #[test]
+    fn sc11_a_client_at_its_cap_does_not_hold_the_others_up() {
+        let mut queues = Queues::default();
+        fill(&mut queues, "e", "capped", 0..5, 0);
+        fill(&mut queues, "e", "free", 10..12, 0);
+        let free = |client: &ClientId| &*client.0 == "free";
+        let served: Vec<_> = std::iter::from_fn(|| queues.pop(&key("e"), free)).collect();
+        assert_eq!((served.len(), queues.len()), (2, 5));
+        assert_eq!(drain(&mut queues, "e"), [0, 1, 2, 3, 4], "the order inside a client is kept");
+    }
+
+    #[test]
+    fn sc03_keys_take_turns_and_each_is_in_the_ring_once() {
+        let mut queues = Queues::default();
+        fill(&mut queues, "a", "c", 0..3, 0);
+        fill(&mut queues, "b", "c", 10..13, 0);
+        let turns: Vec<String> =
+            (0..4).filter_map(|_| queues.next_key()).map(|key| key.to_string()).collect();
+        assert_eq!(turns, ["job.assign.a", "job.assign.b", "job.assign.a", "job.assign.b"]);
+        assert_eq!(queues.key_count(), 2);
+    }
+
+    #[test]
+    fn what_is_removed_is_gone_and_leaves_nothing_behind() {
+        let mut queues = Queues::default();
+        fill(&mut queues, "e", "c", 0..2, 0);
+        assert!(queues.remove(&key("E"), &"c".into(), Place { priority: 0, seq: 0 }), "keys ignore case");
+        assert!(!queues.remove(&key("e"), &"c".into(), Place { priority: 0, seq: 0 }));
+        assert!(queues.remove(&key("e"), &"c".into(), Place { priority: 0, seq: 1 }));
+        assert_eq!((queues.len(), queues.key_count(), queues.lanes.len()), (0, 0, 0));
+    }
+}

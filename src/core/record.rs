@@ -1,0 +1,143 @@
+//! What is committed before it counts. State changes by these and by nothing else.
+
+use std::sync::Arc;
+
+use super::event::Submission;
+use super::ids::{Attempt, ClientId, JobId, Micros, ResultId, Run, WorkerId};
+
+/// A committed change. The first six are the founding documents' events (PE03).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// `enqueue`: a job is taken.
+    Enqueue {
+        /// When.
+        at: Micros,
+        /// The job.
+        job: Submission,
+        /// For a job to all workers: the child for each of them.
+        children: Vec<(JobId, WorkerId)>,
+    },
+    /// `assign`: a worker gets a job.
+    Assign {
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+        /// Which attempt.
+        attempt: Attempt,
+        /// Which worker.
+        worker: WorkerId,
+    },
+    /// `ack`: a job ended with a result.
+    Ack {
+        /// When.
+        at: Micros,
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+        /// Who returned it.
+        worker: WorkerId,
+        /// The result.
+        result: ResultId,
+        /// Whether its status is OK.
+        ok: bool,
+    },
+    /// `timeout_requeue`, `worker_down_requeue`: an attempt ended without a result and the job waits again.
+    Requeue {
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+        /// Which attempt ended.
+        attempt: Attempt,
+        /// Why.
+        why: AttemptEnd,
+        /// Whether it counts toward the limit.
+        counts: bool,
+        /// When it may be given out again.
+        not_before: Micros,
+    },
+    /// `dlq`: a job used up its attempts.
+    Dlq {
+        /// When.
+        at: Micros,
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+        /// Which attempt was the last.
+        attempt: Attempt,
+        /// How it ended.
+        why: AttemptEnd,
+    },
+    /// A job was ended by someone.
+    Cancel {
+        /// When.
+        at: Micros,
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+        /// By whom.
+        by: Arc<str>,
+    },
+    /// A child of a job to all workers will get no result: its worker is gone.
+    Orphan {
+        /// When.
+        at: Micros,
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+    },
+    /// A dead job runs again.
+    Revive {
+        /// Which job.
+        job: JobId,
+        /// The run that died.
+        run: Run,
+    },
+    /// An ended job is forgotten, with its result.
+    Forget {
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+    },
+    /// A client's cap.
+    Cap {
+        /// Whose.
+        client: ClientId,
+        /// Jobs at a time.
+        cap: u32,
+    },
+}
+
+/// How an attempt ended without a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptEnd {
+    /// Its worker did not answer in time.
+    TimedOut,
+    /// Its worker was lost.
+    WorkerLost,
+    /// Its worker came back and did not have it any more.
+    NotHeld,
+    /// Its worker says it was done before, and has no result.
+    ResultLost,
+    /// Its worker gave it up.
+    GivenUp,
+}
+
+impl AttemptEnd {
+    /// For people.
+    pub const fn text(self) -> &'static str {
+        match self {
+            AttemptEnd::TimedOut => "the worker did not answer in time",
+            AttemptEnd::WorkerLost => "the worker was lost",
+            AttemptEnd::NotHeld => "the worker came back without it",
+            AttemptEnd::ResultLost => "result lost at worker",
+            AttemptEnd::GivenUp => "the worker gave it up",
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Which worker gets a job, among those that may have it: the named policies (SC04-SC07, C14).
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::worker::Worker;
+
+/// How a worker is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Fewest running, then most credit (SC05).
+    #[default]
+    LeastLoad,
+    /// Most credit, then fewest running (SC04).
+    CreditFirst,
+    /// Each in its turn.
+    RoundRobin,
+    /// The one that had this client's last job of the same key, if it has room; else the least loaded.
+    Sticky,
+    /// By processor use and running jobs together (SC06).
+    LoadScore,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Policy; 5] =
+        [Policy::LeastLoad, Policy::CreditFirst, Policy::RoundRobin, Policy::Sticky, Policy::LoadScore];
+
+    /// The name in flags.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Policy::LeastLoad => "least-load",
+            Policy::CreditFirst => "credit-first",
+            Policy::RoundRobin => "round-robin",
+            Policy::Sticky => "sticky",
+            Policy::LoadScore => "load-score",
+        }
+    }
+
+    /// The best of the workers that have room. Among equals, the one that waited longest.
+    pub(super) fn choose<'a>(
+        self,
+        workers: impl Iterator<Item = &'a Worker>,
+        stuck_to: Option<super::ids::WorkerId>,
+    ) -> Option<&'a Worker> {
+        let least_load = |worker: &Worker| (worker.held.len(), Reverse(worker.credit), worker.last_assigned);
+        match self {
+            Policy::LeastLoad => workers.min_by_key(|worker| least_load(worker)),
+            Policy::CreditFirst => {
+                workers.min_by_key(|worker| (Reverse(worker.credit), worker.held.len(), worker.last_assigned))
+            }
+            Policy::RoundRobin => workers.min_by_key(|worker| worker.last_assigned),
+            Policy::Sticky => workers.min_by_key(|worker| (Some(worker.id) != stuck_to, least_load(worker))),
+            Policy::LoadScore => workers.min_by_key(|worker| (load_permille(worker), worker.last_assigned)),
+        }
+    }
+}
+
+/// Processor use, and how much of its room is taken, both in thousandths.
+fn load_permille(worker: &Worker) -> u64 {
+    let held = worker.held.len() as u64;
+    let room = held.saturating_add(worker.credit.into()).max(1);
+    u64::from(worker.cpu_permille).saturating_add(held.saturating_mul(1000) / room)
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is no policy's.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("\"{0}\" is no policy: use least-load, credit-first, round-robin, sticky or load-score")]
+pub struct PolicyError(String);
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(name: &str) -> Result<Self, PolicyError> {
+        Policy::ALL
+            .into_iter()
+            .find(|policy| policy.name() == name)
+            .ok_or_else(|| PolicyError(name.to_owned()))
+    }
+}

@@ -1,0 +1,235 @@
+//! The state of the broker and the one function that changes it.
+//!
+//! `apply` is called with committed records only, in their order, and nowhere else is a job changed. It decides nothing:
+//! a record that does not fit the state any more (a late requeue, a second result) changes nothing and says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::ids::{Attempt, ClientId, JobId, Micros, Run, WorkerId};
+use super::job::{AttemptNote, Ending, Job, Phase};
+use super::record::{AttemptEnd, Record};
+
+/// All that outlives a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    jobs: BTreeMap<JobId, Job>,
+    dead: BTreeSet<(u64, JobId)>,
+    caps: BTreeMap<ClientId, u32>,
+    running: BTreeMap<ClientId, u32>,
+    seq: u64,
+}
+
+/// What a record did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// It changed the state.
+    Changed,
+    /// It ended a job, and with it the job to all workers that waited for this last child.
+    ChangedWithParent(JobId),
+    /// It came too late, or again: nothing changed.
+    Stale,
+}
+
+impl State {
+    /// A job.
+    pub fn job(&self, job: JobId) -> Option<&Job> {
+        self.jobs.get(&job)
+    }
+
+    /// All jobs, in the order of their ids.
+    pub fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values()
+    }
+
+    /// How many jobs there are, in whatever phase.
+    pub fn job_count(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// The dead-letter queue, the longest dead first.
+    pub fn dead(&self) -> impl Iterator<Item = &Job> {
+        self.dead.iter().filter_map(|(_, job)| self.jobs.get(job))
+    }
+
+    /// A client's cap, if it ever named one.
+    pub fn cap(&self, client: &ClientId) -> Option<u32> {
+        self.caps.get(client).copied()
+    }
+
+    /// Jobs of a client that workers have.
+    pub fn running(&self, client: &ClientId) -> u32 {
+        self.running.get(client).copied().unwrap_or(0)
+    }
+
+    /// Changes the state by a committed record.
+    pub fn apply(&mut self, record: &Record) -> Applied {
+        match record {
+            Record::Enqueue { at, job, children } => self.enqueue(*at, job, children),
+            Record::Assign { job, run, attempt, worker } => self.assign(*job, *run, *attempt, *worker),
+            Record::Ack { at, job, run, worker, result, ok } => {
+                let ending = Ending::Returned { result: *result, ok: *ok, worker: *worker };
+                self.end(*at, *job, *run, ending)
+            }
+            Record::Requeue { job, run, attempt, why, counts, not_before } => {
+                self.requeue(*job, *run, *attempt, *why, *counts, *not_before)
+            }
+            Record::Dlq { at, job, run, attempt, why } => self.bury(*at, *job, *run, *attempt, *why),
+            Record::Cancel { at, job, run, by } => {
+                self.end(*at, *job, *run, Ending::Cancelled { by: by.clone() })
+            }
+            Record::Orphan { at, job, run } => self.end(*at, *job, *run, Ending::Orphaned),
+            Record::Revive { job, run } => self.revive(*job, *run),
+            Record::Forget { job, run } => self.forget(*job, *run),
+            Record::Cap { client, cap } => {
+                self.caps.insert(client.clone(), *cap);
+                Applied::Changed
+            }
+        }
+    }
+
+    fn enqueue(
+        &mut self,
+        at: Micros,
+        submission: &super::event::Submission,
+        children: &[(JobId, WorkerId)],
+    ) -> Applied {
+        if self.jobs.contains_key(&submission.job) {
+            return Applied::Stale;
+        }
+        let mut job = Job::new(at, self.next_seq(), submission);
+        if submission.to_all {
+            job.phase = Phase::Gathering { left: children.len() };
+            job.children = children.iter().map(|(child, _)| *child).collect();
+            for (child, worker) in children {
+                let mut part = Job::new(at, self.next_seq(), submission);
+                part.id = *child;
+                part.child_of = Some((submission.job, *worker));
+                self.jobs.insert(*child, part);
+            }
+        }
+        self.jobs.insert(submission.job, job);
+        Applied::Changed
+    }
+
+    fn next_seq(&mut self) -> u64 {
+        self.seq += 1;
+        self.seq
+    }
+
+    fn assign(&mut self, job: JobId, run: Run, attempt: Attempt, worker: WorkerId) -> Applied {
+        let Some(job) = self.jobs.get_mut(&job).filter(|job| job.run == run) else { return Applied::Stale };
+        let Phase::Queued { .. } = job.phase else { return Applied::Stale };
+        job.attempt = attempt;
+        job.phase = Phase::Leased { worker, attempt };
+        *self.running.entry(job.client.clone()).or_default() += 1;
+        Applied::Changed
+    }
+
+    fn requeue(
+        &mut self,
+        job: JobId,
+        run: Run,
+        attempt: Attempt,
+        why: AttemptEnd,
+        counts: bool,
+        not_before: Micros,
+    ) -> Applied {
+        let Some(job) = self.take_back(job, run, attempt, why) else { return Applied::Stale };
+        job.spent += u32::from(counts);
+        job.phase = Phase::Queued { not_before };
+        Applied::Changed
+    }
+
+    fn bury(&mut self, at: Micros, id: JobId, run: Run, attempt: Attempt, why: AttemptEnd) -> Applied {
+        let Some(job) = self.take_back(id, run, attempt, why) else { return Applied::Stale };
+        job.spent += 1;
+        job.phase = Phase::Dead { at, why };
+        let (seq, parent) = (job.seq, job.child_of);
+        if let Some((parent, _)) = parent {
+            return self.child_ended(at, parent);
+        }
+        self.dead.insert((seq, id));
+        Applied::Changed
+    }
+
+    /// The job of an attempt that is over, with the worker's hold on it undone. `None` if the attempt is not the one
+    /// that holds it: what comes late changes nothing.
+    fn take_back(&mut self, job: JobId, run: Run, attempt: Attempt, why: AttemptEnd) -> Option<&mut Job> {
+        let job = self.jobs.get_mut(&job).filter(|job| job.run == run)?;
+        let Phase::Leased { worker, attempt: held } = job.phase else { return None };
+        if held != attempt {
+            return None;
+        }
+        one_less(&mut self.running, &job.client);
+        job.history.push(AttemptNote { attempt, worker, why });
+        Some(job)
+    }
+
+    /// Ends a job that has not ended in this run: the first ending wins, whoever brought it (C07).
+    fn end(&mut self, at: Micros, id: JobId, run: Run, ending: Ending) -> Applied {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.run == run && !job.has_ended()) else {
+            return Applied::Stale;
+        };
+        if let Phase::Leased { .. } = job.phase {
+            one_less(&mut self.running, &job.client);
+        }
+        job.phase = Phase::Done { at, ending };
+        match job.child_of {
+            Some((parent, _)) => self.child_ended(at, parent),
+            None => Applied::Changed,
+        }
+    }
+
+    /// Counts a child that ended toward its parent, which ends with the last of them.
+    fn child_ended(&mut self, at: Micros, parent: JobId) -> Applied {
+        let Some(job) = self.jobs.get(&parent) else { return Applied::Changed };
+        let Phase::Gathering { left } = job.phase else { return Applied::Changed };
+        let left = left.saturating_sub(1);
+        let ok = job.children.iter().all(|child| {
+            let phase = self.jobs.get(child).map(|job| &job.phase);
+            matches!(phase, Some(Phase::Done { ending: Ending::Returned { ok: true, .. }, .. }))
+        });
+        let Some(job) = self.jobs.get_mut(&parent) else { return Applied::Changed };
+        if left > 0 {
+            job.phase = Phase::Gathering { left };
+            return Applied::Changed;
+        }
+        job.phase = Phase::Done { at, ending: Ending::Gathered { ok } };
+        Applied::ChangedWithParent(parent)
+    }
+
+    fn revive(&mut self, id: JobId, run: Run) -> Applied {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.run == run) else { return Applied::Stale };
+        let Phase::Dead { at, .. } = job.phase else { return Applied::Stale };
+        job.run = job.run.next();
+        job.spent = 0;
+        job.history.clear();
+        job.phase = Phase::Queued { not_before: at };
+        self.dead.remove(&(job.seq, id));
+        Applied::Changed
+    }
+
+    fn forget(&mut self, id: JobId, run: Run) -> Applied {
+        match self.jobs.get(&id) {
+            Some(job) if job.run == run && job.has_ended() => {
+                self.dead.remove(&(job.seq, id));
+                if let Some(job) = self.jobs.remove(&id) {
+                    job.children.iter().for_each(|child| {
+                        self.jobs.remove(child);
+                    });
+                }
+                Applied::Changed
+            }
+            Some(_) | None => Applied::Stale,
+        }
+    }
+}
+
+fn one_less(running: &mut BTreeMap<ClientId, u32>, client: &ClientId) {
+    if let Some(count) = running.get_mut(client) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            running.remove(client);
+        }
+    }
+}

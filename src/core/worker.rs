@@ -1,0 +1,220 @@
+//! The workers that are connected, or were a moment ago: what they offer, what they hold. None of it outlives the leader.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::event::WorkerClass;
+use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
+use super::limits::CREDIT_PER_MESSAGE_MAX;
+use super::subject::{SubjectTree, subscriptions};
+
+/// A job that a worker was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Which run.
+    pub run: Run,
+    /// Which attempt.
+    pub attempt: Attempt,
+    /// Whether the worker has begun. One that has not does not count (C06).
+    pub started: bool,
+    /// When it is over unless renewed; never for a stock worker.
+    pub until: Option<Micros>,
+}
+
+/// A worker.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    /// Its id.
+    pub id: WorkerId,
+    /// What it calls itself.
+    pub name: Arc<str>,
+    /// How its silence is read.
+    pub class: WorkerClass,
+    /// Its connection, or since when it has none.
+    pub presence: Presence,
+    /// What it asked for.
+    pub patterns: Vec<String>,
+    /// The same, as it is kept in the tree.
+    subscriptions: Vec<String>,
+    /// Jobs it may be given.
+    pub credit: u32,
+    /// Jobs it runs at a time, if it said.
+    parallel_max: Option<u32>,
+    /// What its first offer was, and what it has offered in all.
+    offered: Option<(u64, u64)>,
+    /// Answers it has given on this connection.
+    answered: u64,
+    /// Jobs it holds.
+    pub held: BTreeMap<JobId, Lease>,
+    /// Use of its processors in thousandths, as it last said.
+    pub cpu_permille: u16,
+    /// When it was last given a job, in the order of all assignments.
+    pub last_assigned: u64,
+    /// Whether it came back and has not yet said what it still holds.
+    pub owes_inventory: bool,
+}
+
+/// Whether a worker is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// Connected.
+    Here(ConnId),
+    /// Away since then, and expected back.
+    Away(Micros),
+}
+
+impl Worker {
+    /// Its connection.
+    pub fn conn(&self) -> Option<ConnId> {
+        match self.presence {
+            Presence::Here(conn) => Some(conn),
+            Presence::Away(_) => None,
+        }
+    }
+
+    /// Whether it can be given a job now.
+    pub fn has_room(&self) -> bool {
+        let one_at_a_time = self.class == WorkerClass::OneAtATime && !self.held.is_empty();
+        self.credit > 0 && self.conn().is_some() && !one_at_a_time
+    }
+
+    /// Takes an offer of credit, within reason: nothing below one and no more than a message may bring (CR04). Who said
+    /// how many jobs it runs at a time gets no more; any other gets, over time, no more than it first offered and has
+    /// answered since, so that a peer that counts wrong cannot flood itself (C17).
+    pub fn offer(&mut self, delta: i32) {
+        let Ok(delta) = u64::try_from(delta.min(CREDIT_PER_MESSAGE_MAX)) else { return };
+        let (first, so_far) = self.offered.unwrap_or((delta, 0));
+        let room = match self.parallel_max {
+            Some(parallel_max) => {
+                let taken = self.held.len() as u64 + u64::from(self.credit);
+                u64::from(parallel_max).saturating_sub(taken)
+            }
+            None => first.saturating_add(self.answered).saturating_sub(so_far),
+        };
+        let taken = delta.min(room);
+        self.offered = Some((first, so_far.saturating_add(taken)));
+        self.credit = self.credit.saturating_add(u32::try_from(taken).unwrap_or(u32::MAX));
+    }
+
+    /// Notes an answer for a job; gives back the lease, if it had one.
+    pub fn answer(&mut self, job: JobId) -> Option<Lease> {
+        self.answered = self.answered.saturating_add(1);
+        self.held.remove(&job)
+    }
+
+    /// Whether a credit seems lost: it runs nothing, offers nothing, and has answered for more than it offered again
+    /// (CR09).
+    pub fn lost_a_credit(&self) -> bool {
+        let (first, so_far) = self.offered.unwrap_or((0, 0));
+        let owes = self.parallel_max.is_some() || so_far < first.saturating_add(self.answered);
+        self.conn().is_some() && self.credit == 0 && self.held.is_empty() && owes
+    }
+}
+
+/// All workers, and who asked for what.
+#[derive(Debug, Default)]
+pub struct Workers {
+    all: BTreeMap<WorkerId, Worker>,
+    by_conn: BTreeMap<ConnId, WorkerId>,
+    tree: SubjectTree<WorkerId>,
+}
+
+/// What a worker brings along when it says hello.
+#[derive(Clone, Debug)]
+pub struct Hello {
+    /// Where.
+    pub conn: ConnId,
+    /// Who.
+    pub worker: WorkerId,
+    /// What it calls itself.
+    pub name: Arc<str>,
+    /// How its silence is read.
+    pub class: WorkerClass,
+    /// What it asked for.
+    pub patterns: Vec<String>,
+    /// Jobs it runs at a time, if it said.
+    pub parallel_max: Option<u32>,
+}
+
+impl Workers {
+    /// All, in the order of their ids.
+    pub fn iter(&self) -> impl Iterator<Item = &Worker> {
+        self.all.values()
+    }
+
+    /// One.
+    pub fn get(&self, worker: WorkerId) -> Option<&Worker> {
+        self.all.get(&worker)
+    }
+
+    /// One, to change.
+    pub fn get_mut(&mut self, worker: WorkerId) -> Option<&mut Worker> {
+        self.all.get_mut(&worker)
+    }
+
+    /// The one at a connection.
+    pub fn at(&self, conn: ConnId) -> Option<WorkerId> {
+        self.by_conn.get(&conn).copied()
+    }
+
+    /// The ones that asked for a key and are connected, in the order of their ids.
+    pub fn matching(&self, key: &str, out: &mut Vec<WorkerId>) {
+        self.tree.matching(key, out);
+    }
+
+    /// A worker joins or comes back, keeping what it holds. Gives the connection it had until now, if any.
+    pub fn join(&mut self, hello: Hello) -> Option<ConnId> {
+        let (worker, conn) = (hello.worker, hello.conn);
+        let before = self.remove(worker);
+        let old_conn = before.as_ref().and_then(Worker::conn);
+        let held = before.map(|worker| worker.held).unwrap_or_default();
+        let subscriptions = subscriptions(&hello.patterns, worker.0);
+        for pattern in &subscriptions {
+            self.tree.insert(pattern, worker);
+        }
+        self.by_conn.insert(conn, worker);
+        let joined = Worker {
+            id: worker,
+            name: hello.name,
+            class: hello.class,
+            presence: Presence::Here(conn),
+            patterns: hello.patterns,
+            subscriptions,
+            credit: 0,
+            parallel_max: hello.parallel_max,
+            offered: None,
+            answered: 0,
+            owes_inventory: !held.is_empty(),
+            held,
+            cpu_permille: 0,
+            last_assigned: 0,
+        };
+        self.all.insert(worker, joined);
+        old_conn
+    }
+
+    /// A worker's connection ended; it keeps what it holds for now, and gets nothing.
+    pub fn leave(&mut self, worker: WorkerId, now: Micros) {
+        let Some(away) = self.all.get_mut(&worker) else { return };
+        if let Presence::Here(conn) = away.presence {
+            self.by_conn.remove(&conn);
+        }
+        away.presence = Presence::Away(now);
+        away.credit = 0;
+        for pattern in &away.subscriptions {
+            self.tree.remove(pattern, &worker);
+        }
+    }
+
+    /// A worker is gone for good.
+    pub fn remove(&mut self, worker: WorkerId) -> Option<Worker> {
+        let gone = self.all.remove(&worker)?;
+        if let Presence::Here(conn) = gone.presence {
+            self.by_conn.remove(&conn);
+        }
+        for pattern in &gone.subscriptions {
+            self.tree.remove(pattern, &worker);
+        }
+        Some(gone)
+    }
+}

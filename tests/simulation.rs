@@ -1,0 +1,668 @@
+//! The broker in a lossy, slow, crashing world over virtual time, seeded.
+//!
+//! Clients submit and come back, workers of every class run jobs, lose connections, crash and answer twice; commits take
+//! their time. After every step the books must balance; once the faults stop, every job must end, with one visible result.
+//! A failure prints its seed: `HEFT_SIM_SEED=n scripts/test simulation` replays it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use heft::core::action::{Action, Refusal};
+use heft::core::event::{Outcome, Submission, WorkerClass};
+use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, WorkerId};
+use heft::core::job::{Ending, Phase};
+use heft::core::retry::mix;
+use heft::core::schedule::Policy;
+use heft::core::subject::routing_key;
+use heft::core::{Broker, Config, Event, Record};
+use support::scaled;
+use uuid::Uuid;
+
+const SECOND: u64 = 1_000_000;
+const FAULTS_END: u64 = 60 * SECOND;
+const WORLD_END: u64 = 4000 * SECOND;
+const CAP: u32 = 3;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        mix(self.0)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// What travels to the broker or wakes someone up.
+#[derive(Clone, Debug)]
+enum Wake {
+    /// An event arrives, if its connection still lives.
+    ToBroker(ConnId, Event),
+    Commit(Index),
+    /// A message arrives at a peer, if the connection still lives.
+    ToPeer(ConnId, Action),
+    WorkerConnects(usize),
+    WorkerBeats(usize, u64),
+    JobEnds(usize, u64, JobId),
+    /// A job that kills its worker.
+    Poisoned(usize, u64),
+    WorkerFault(usize),
+    ClientConnects(usize),
+    ClientSubmits(usize),
+    ClientFault(usize),
+    Tick,
+}
+
+struct SimWorker {
+    id: WorkerId,
+    class: WorkerClass,
+    exec: &'static str,
+    max_par: u32,
+    conn: Option<ConnId>,
+    /// Changes with each crash: what was to happen before does not any more.
+    life: u64,
+    /// Jobs that run, with their run and attempt.
+    running: BTreeMap<JobId, (Run, Attempt)>,
+    /// Results that are kept: until settled by ours, for good by a stock worker's dedup, which has no result.
+    finished: BTreeMap<JobId, (Run, Attempt, ResultId, bool)>,
+}
+
+struct SimClient {
+    id: ClientId,
+    conn: Option<ConnId>,
+    /// Jobs that were submitted and have no result.
+    open: BTreeMap<JobId, Submission>,
+    to_submit: Vec<Submission>,
+}
+
+/// What happened in all worlds: a simulation in which nothing goes wrong proves nothing.
+#[derive(Debug, Default)]
+struct Coverage {
+    results: u64,
+    requeues: BTreeMap<String, u64>,
+    dead: u64,
+    orphans: u64,
+    stale_results: u64,
+    abandoned: u64,
+    to_all: u64,
+    refused: u64,
+}
+
+struct World {
+    coverage: Coverage,
+    random: Random,
+    now: u64,
+    broker: Broker,
+    agenda: BTreeMap<(u64, u64), Wake>,
+    order: u64,
+    /// Live connections and when their last message in either direction arrives: TCP keeps the order.
+    conns: BTreeMap<ConnId, (u64, u64)>,
+    next_conn: u64,
+    next_result: u64,
+    workers: Vec<SimWorker>,
+    clients: Vec<SimClient>,
+    /// What clients have seen of a job: the result it stands for, by run.
+    seen: BTreeMap<(JobId, Run), Ending>,
+    ended_at_client: BTreeSet<JobId>,
+    forgotten_results: BTreeSet<ResultId>,
+    commit_at: u64,
+    tick_at: Option<u64>,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut random = Random(mix(seed));
+        let policy = Policy::ALL[random.below(5) as usize];
+        let config = Config {
+            policy,
+            classic_ack_timeout: random.chance(20),
+            attempts_max: [2, 6, 6, 50][random.below(4) as usize],
+            ..Config::default()
+        };
+        let mut world = World {
+            coverage: Coverage::default(),
+            now: 0,
+            broker: Broker::new(config),
+            agenda: BTreeMap::new(),
+            order: 0,
+            conns: BTreeMap::new(),
+            next_conn: 0,
+            next_result: 0,
+            workers: Vec::new(),
+            clients: Vec::new(),
+            seen: BTreeMap::new(),
+            ended_at_client: BTreeSet::new(),
+            forgotten_results: BTreeSet::new(),
+            commit_at: 0,
+            tick_at: None,
+            random,
+        };
+        for number in 0..2 + world.random.below(4) {
+            let class = match world.random.below(4) {
+                0 => WorkerClass::Classic,
+                1 => WorkerClass::OneAtATime,
+                _ => WorkerClass::Leasing,
+            };
+            // Every program has a worker that can always take it.
+            let exec = if number < 2 {
+                ["a", "b"][number as usize]
+            } else {
+                ["a", "b"][world.random.below(2) as usize]
+            };
+            let max_par = 1 + u32::try_from(world.random.below(3)).unwrap();
+            let id = WorkerId(Uuid::from_u128(1000 + u128::from(number)));
+            world.workers.push(SimWorker {
+                id,
+                class,
+                exec,
+                max_par,
+                conn: None,
+                life: 0,
+                running: BTreeMap::new(),
+                finished: BTreeMap::new(),
+            });
+            let at = world.random.below(3 * SECOND);
+            world.at(at, Wake::WorkerConnects(number as usize));
+            let fault = world.random.below(30 * SECOND);
+            world.at(fault, Wake::WorkerFault(number as usize));
+        }
+        for number in 0..1 + world.random.below(3) {
+            let id = ClientId::from(format!("client-{number}").as_str());
+            let jobs = 1 + world.random.below(25);
+            let to_submit = (0..jobs).map(|job| world.submission(&id, number, job)).collect();
+            world.clients.push(SimClient { id, conn: None, open: BTreeMap::new(), to_submit });
+            let at = world.random.below(3 * SECOND);
+            world.at(at, Wake::ClientConnects(number as usize));
+            let fault = world.random.below(40 * SECOND);
+            world.at(fault, Wake::ClientFault(number as usize));
+        }
+        world
+    }
+
+    fn submission(&mut self, client: &ClientId, number: u64, job: u64) -> Submission {
+        let exec = ["a", "b"][self.random.below(2) as usize];
+        Submission {
+            job: JobId(Uuid::from_u128(u128::from(number * 1000 + job + 1))),
+            client: client.clone(),
+            key: routing_key(exec, None).unwrap(),
+            exec: exec.into(),
+            priority: i64::try_from(self.random.below(3)).unwrap() - 1,
+            to_all: self.random.chance(8),
+            size: self.random.below(5_000_000),
+            fingerprint: [u8::try_from(job % 256).unwrap(); 32],
+        }
+    }
+
+    fn at(&mut self, at: u64, wake: Wake) {
+        self.order += 1;
+        self.agenda.insert((at.max(self.now), self.order), wake);
+    }
+
+    fn faulty(&self) -> bool {
+        self.now < FAULTS_END
+    }
+
+    /// A message to the broker, behind all that went before it on the connection.
+    fn say(&mut self, conn: ConnId, event: Event) {
+        let delay = 1 + self.random.below(20_000);
+        let Some((to_broker, _)) = self.conns.get_mut(&conn) else { return };
+        *to_broker = (*to_broker).max(self.now + delay) + 1;
+        let at = *to_broker;
+        self.at(at, Wake::ToBroker(conn, event));
+    }
+
+    fn open(&mut self) -> ConnId {
+        self.next_conn += 1;
+        let conn = ConnId(self.next_conn);
+        self.conns.insert(conn, (self.now, self.now));
+        conn
+    }
+
+    /// The connection breaks: what is on its way is lost, and the broker notices sooner or later.
+    fn cut(&mut self, conn: ConnId) {
+        if self.conns.remove(&conn).is_some() {
+            let at = self.now + self.random.below(2 * SECOND);
+            self.at(at, Wake::ToBroker(conn, Event::Closed { conn }));
+        }
+    }
+
+    fn run(&mut self) {
+        while let Some(((at, _), wake)) = self.agenda.pop_first() {
+            assert!(at < WORLD_END, "the world does not come to rest: {:?}", self.unfinished());
+            self.now = at;
+            self.wake(wake);
+            self.check();
+            if !self.faulty() && self.at_rest() {
+                return;
+            }
+        }
+        assert!(self.at_rest(), "nothing happens any more, and jobs are open: {:?}", self.unfinished());
+    }
+
+    fn at_rest(&self) -> bool {
+        self.clients.iter().all(|client| client.to_submit.is_empty() && client.open.is_empty())
+    }
+
+    fn unfinished(&self) -> Vec<String> {
+        let open = self.clients.iter().flat_map(|client| client.open.keys());
+        open.map(|job| format!("{job}: {:?}", self.broker.state().job(*job).map(|job| &job.phase))).collect()
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.broker.handle(Micros(self.now), event);
+        while let Some(action) = self.broker.poll_action() {
+            self.act(action);
+        }
+        let due = self.broker.next_deadline().map(|at| at.0.max(self.now));
+        if let Some(due) = due.filter(|due| self.tick_at.is_none_or(|at| at > *due || at < self.now)) {
+            self.tick_at = Some(due);
+            self.at(due, Wake::Tick);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let conn = match &action {
+            Action::Commit { index, record } => {
+                self.coverage.note(record);
+                // In order, at their own pace.
+                let delay = if self.random.chance(70) { 0 } else { self.random.below(5_000) };
+                self.commit_at = self.commit_at.max(self.now + delay);
+                let (at, index) = (self.commit_at, *index);
+                return self.at(at, Wake::Commit(index));
+            }
+            Action::ForgetResult { result } => {
+                self.coverage.stale_results += 1;
+                self.forgotten_results.insert(*result);
+                return;
+            }
+            Action::ForgetInput { .. } | Action::Operated { .. } => return,
+            Action::Close { conn, .. } => {
+                let conn = *conn;
+                self.conns.remove(&conn);
+                return self.at(self.now, Wake::ToBroker(conn, Event::Closed { conn }));
+            }
+            Action::Deliver { conn, job, run } => {
+                // What is delivered is looked at now: the driver takes the bytes when it acts.
+                let (conn, job, run) = (*conn, *job, *run);
+                self.note_result(job, run);
+                conn
+            }
+            Action::Assign { conn, .. }
+            | Action::Abandon { conn, .. }
+            | Action::Settle { conn, .. }
+            | Action::Submitted { conn, .. }
+            | Action::Refuse { conn, .. }
+            | Action::Running { conn, .. } => *conn,
+        };
+        let delay = 1 + self.random.below(20_000);
+        if let Some((_, to_peer)) = self.conns.get_mut(&conn) {
+            *to_peer = (*to_peer).max(self.now + delay) + 1;
+            let at = *to_peer;
+            self.at(at, Wake::ToPeer(conn, action));
+        }
+    }
+
+    /// One visible result for each run of a job, and its bytes are still there.
+    fn note_result(&mut self, job: JobId, run: Run) {
+        let known =
+            self.broker.state().job(job).unwrap_or_else(|| panic!("{job} is delivered and not known"));
+        assert_eq!(known.run, run);
+        let ending = match &known.phase {
+            Phase::Done { ending, .. } => ending.clone(),
+            Phase::Dead { .. } => Ending::Orphaned,
+            other => panic!("{job} is delivered and {other:?}"),
+        };
+        if let Ending::Returned { result, .. } = &ending {
+            assert!(!self.forgotten_results.contains(result), "{job}: its result was dropped");
+        }
+        let first = self.seen.entry((job, run)).or_insert_with(|| ending.clone());
+        assert_eq!(*first, ending, "{job} has two visible results");
+    }
+
+    fn wake(&mut self, wake: Wake) {
+        match wake {
+            Wake::ToBroker(conn, event) => {
+                if self.conns.contains_key(&conn) || matches!(event, Event::Closed { .. }) {
+                    self.tell(event);
+                }
+            }
+            Wake::Commit(index) => self.tell(Event::Committed { index }),
+            Wake::Tick => {
+                self.tick_at = None;
+                self.tell(Event::Tick);
+            }
+            Wake::ToPeer(conn, action) => {
+                if self.conns.contains_key(&conn) {
+                    self.hear(conn, &action);
+                }
+            }
+            Wake::WorkerConnects(number) => self.worker_connects(number),
+            Wake::WorkerBeats(number, life) => self.worker_beats(number, life),
+            Wake::JobEnds(number, life, job) => self.job_ends(number, life, job),
+            Wake::Poisoned(number, life) => {
+                if self.workers[number].life == life {
+                    self.worker_dies(number, true);
+                    self.at(self.now + SECOND, Wake::WorkerConnects(number));
+                }
+            }
+            Wake::WorkerFault(number) => self.worker_fault(number),
+            Wake::ClientConnects(number) => self.client_connects(number),
+            Wake::ClientSubmits(number) => self.client_submits(number),
+            Wake::ClientFault(number) => self.client_fault(number),
+        }
+    }
+
+    fn hear(&mut self, conn: ConnId, action: &Action) {
+        if let Some(number) = self.workers.iter().position(|worker| worker.conn == Some(conn)) {
+            self.worker_hears(number, action);
+        } else if let Some(number) = self.clients.iter().position(|client| client.conn == Some(conn)) {
+            self.client_hears(number, action);
+        }
+    }
+
+    // --- workers
+
+    fn worker_connects(&mut self, number: usize) {
+        if self.workers[number].conn.is_some() {
+            return;
+        }
+        let conn = self.open();
+        let worker = &mut self.workers[number];
+        worker.conn = Some(conn);
+        let leasing = worker.class == WorkerClass::Leasing;
+        let (id, class, life) = (worker.id, worker.class, worker.life);
+        let patterns = vec![format!("job.assign.{}", worker.exec)];
+        let credit = i32::try_from(worker.max_par).unwrap() - i32::try_from(worker.running.len()).unwrap();
+        let parallel_max = leasing.then_some(worker.max_par);
+        let held = inventory(worker);
+        let results: Vec<_> = worker.finished.iter().map(|(job, kept)| (*job, *kept)).collect();
+        self.say(
+            conn,
+            Event::WorkerHello { conn, worker: id, name: "sim".into(), class, patterns, parallel_max },
+        );
+        if leasing {
+            self.say(conn, Event::Heartbeat { conn, cpu_permille: 100, held });
+            for (job, (_, _, result, ok)) in results {
+                self.say(conn, Event::Ack { conn, job, outcome: Outcome::Returned { result, ok } });
+            }
+            self.at(self.now + SECOND, Wake::WorkerBeats(number, life));
+        }
+        self.say(conn, Event::Credit { conn, delta: credit });
+    }
+
+    fn worker_beats(&mut self, number: usize, life: u64) {
+        let worker = &self.workers[number];
+        let Some(conn) = worker.conn.filter(|_| worker.life == life) else { return };
+        let held = inventory(worker);
+        let cpu_permille = u16::try_from(self.random.below(1000)).unwrap();
+        self.say(conn, Event::Heartbeat { conn, cpu_permille, held });
+        self.at(self.now + SECOND, Wake::WorkerBeats(number, life));
+    }
+
+    fn worker_hears(&mut self, number: usize, action: &Action) {
+        let takes = if self.random.chance(10) { 45 * SECOND } else { 2 * SECOND };
+        let takes = self.random.below(takes);
+        let worker = &mut self.workers[number];
+        let conn = worker.conn.unwrap();
+        match action {
+            Action::Assign { job, run, attempt, worker: id, .. } => {
+                assert_eq!(*id, worker.id, "a job for another worker");
+                let life = worker.life;
+                if let Some(held) = worker.running.get_mut(job) {
+                    // It runs already: the new attempt takes it over, and the credit comes back with its end.
+                    *held = (*run, *attempt);
+                    return;
+                }
+                if let Some((_, _, result, ok)) = worker.finished.get(job).copied() {
+                    let outcome = match worker.class {
+                        WorkerClass::Leasing => Outcome::Returned { result, ok },
+                        WorkerClass::Classic | WorkerClass::OneAtATime => Outcome::ResultLost,
+                    };
+                    self.say(conn, Event::Ack { conn, job: *job, outcome });
+                    return self.say(conn, Event::Credit { conn, delta: 1 });
+                }
+                worker.running.insert(*job, (*run, *attempt));
+                assert!(
+                    worker.running.len() <= worker.max_par as usize,
+                    "more jobs than the worker has room for"
+                );
+                if worker.class == WorkerClass::Leasing {
+                    self.say(conn, Event::Progress { conn, job: *job, run: *run, attempt: *attempt });
+                }
+                if is_poison(*job) {
+                    self.at(self.now + takes, Wake::Poisoned(number, life));
+                } else {
+                    self.at(self.now + takes, Wake::JobEnds(number, life, *job));
+                }
+            }
+            Action::Abandon { job, attempt, .. } => {
+                self.coverage.abandoned += 1;
+                if worker.running.get(job).is_some_and(|(_, held)| held == attempt) {
+                    worker.running.remove(job);
+                    self.say(conn, Event::Ack { conn, job: *job, outcome: Outcome::GivenUp });
+                    self.say(conn, Event::Credit { conn, delta: 1 });
+                }
+            }
+            Action::Settle { job, .. } => {
+                worker.finished.remove(job);
+            }
+            other => panic!("a worker hears {other:?}"),
+        }
+    }
+
+    fn job_ends(&mut self, number: usize, life: u64, job: JobId) {
+        self.next_result += 1;
+        let result = ResultId(self.next_result);
+        let ok = self.random.chance(80);
+        let worker = &mut self.workers[number];
+        if worker.life != life {
+            return;
+        }
+        let Some((run, attempt)) = worker.running.remove(&job) else { return };
+        worker.finished.insert(job, (run, attempt, result, ok));
+        if let Some(conn) = worker.conn {
+            self.say(conn, Event::Ack { conn, job, outcome: Outcome::Returned { result, ok } });
+            self.say(conn, Event::Credit { conn, delta: 1 });
+        }
+    }
+
+    fn worker_fault(&mut self, number: usize) {
+        if !self.faulty() {
+            // The last one to be away comes back.
+            return self.worker_connects(number);
+        }
+        let crash = self.random.chance(50);
+        let away = self.random.below(12 * SECOND);
+        let next = self.random.below(30 * SECOND);
+        self.worker_dies(number, crash);
+        self.at(self.now + away, Wake::WorkerConnects(number));
+        self.at(self.now + away + next, Wake::WorkerFault(number));
+    }
+
+    /// Its connection breaks; if it crashes, all it had is gone.
+    fn worker_dies(&mut self, number: usize, crash: bool) {
+        let worker = &mut self.workers[number];
+        let stock = worker.class != WorkerClass::Leasing;
+        let conn = worker.conn.take();
+        if crash || stock {
+            // A stock worker does not reconnect: another process takes its place, under another id.
+            worker.life += 1;
+            worker.running.clear();
+            worker.finished.clear();
+            if stock {
+                worker.id = WorkerId(Uuid::from_u128(worker.id.0.as_u128() + 100));
+            }
+        }
+        if let Some(conn) = conn {
+            self.cut(conn);
+        }
+    }
+
+    // --- clients
+
+    fn client_connects(&mut self, number: usize) {
+        if self.clients[number].conn.is_some() {
+            return;
+        }
+        let conn = self.open();
+        let client = &mut self.clients[number];
+        client.conn = Some(conn);
+        let id = client.id.clone();
+        let again: Vec<Submission> = client.open.values().cloned().collect();
+        self.say(conn, Event::ClientHello { conn, client: id, cap: Some(CAP) });
+        for job in again {
+            self.say(conn, Event::Submit { conn, job });
+        }
+        self.at(self.now + 1, Wake::ClientSubmits(number));
+    }
+
+    fn client_submits(&mut self, number: usize) {
+        let pause = self.random.below(SECOND);
+        let client = &mut self.clients[number];
+        let Some(conn) = client.conn else { return };
+        if let Some(job) = client.to_submit.pop() {
+            client.open.insert(job.job, job.clone());
+            self.say(conn, Event::Submit { conn, job });
+            self.at(self.now + pause, Wake::ClientSubmits(number));
+        }
+    }
+
+    fn client_hears(&mut self, number: usize, action: &Action) {
+        let client = &mut self.clients[number];
+        match action {
+            Action::Deliver { job, .. } => {
+                client.open.remove(job);
+                self.ended_at_client.insert(*job);
+            }
+            Action::Refuse { job, refusal, .. } => {
+                assert!(matches!(refusal, Refusal::NoWorker { .. }), "{refusal}");
+                self.coverage.refused += 1;
+                client.open.remove(job);
+            }
+            Action::Submitted { .. } | Action::Running { .. } => {}
+            other => panic!("a client hears {other:?}"),
+        }
+    }
+
+    fn client_fault(&mut self, number: usize) {
+        if !self.faulty() {
+            return self.client_connects(number);
+        }
+        if let Some(conn) = self.clients[number].conn.take() {
+            self.cut(conn);
+        }
+        let away = self.random.below(8 * SECOND);
+        let next = self.random.below(40 * SECOND);
+        self.at(self.now + away, Wake::ClientConnects(number));
+        self.at(self.now + away + next, Wake::ClientFault(number));
+    }
+
+    // --- the books
+
+    fn check(&self) {
+        let state = self.broker.state();
+        let mut running: BTreeMap<&ClientId, (u32, u32)> = BTreeMap::new();
+        for job in state.jobs() {
+            if let Phase::Leased { .. } = job.phase {
+                let (all, plain) = running.entry(&job.client).or_default();
+                *all += 1;
+                *plain += u32::from(job.child_of.is_none());
+            }
+            assert!(job.spent <= 50 && job.history.len() <= 200, "{} is delivered for ever", job.id);
+        }
+        for client in &self.clients {
+            let (all, plain) = running.get(&client.id).copied().unwrap_or_default();
+            assert_eq!(state.running(&client.id), all, "{}: the count of running jobs", client.id);
+            assert!(plain <= CAP.max(4), "{}: over its cap", client.id);
+        }
+        for worker in self.broker.workers() {
+            let Some(sim) = self.workers.iter().find(|sim| sim.id == worker.id) else { continue };
+            let promised = worker.credit as usize + worker.held.len();
+            assert!(promised <= sim.max_par as usize, "{}: {promised} of {}", worker.id, sim.max_par);
+        }
+    }
+}
+
+impl Coverage {
+    fn note(&mut self, record: &Record) {
+        match record {
+            Record::Ack { .. } => self.results += 1,
+            Record::Requeue { why, .. } => *self.requeues.entry(format!("{why:?}")).or_default() += 1,
+            Record::Dlq { .. } => self.dead += 1,
+            Record::Orphan { .. } => self.orphans += 1,
+            Record::Enqueue { job, .. } => self.to_all += u64::from(job.to_all),
+            Record::Assign { .. }
+            | Record::Cancel { .. }
+            | Record::Revive { .. }
+            | Record::Forget { .. }
+            | Record::Cap { .. } => {}
+        }
+    }
+
+    fn add(&mut self, other: Coverage) {
+        self.results += other.results;
+        self.dead += other.dead;
+        self.orphans += other.orphans;
+        self.stale_results += other.stale_results;
+        self.abandoned += other.abandoned;
+        self.to_all += other.to_all;
+        self.refused += other.refused;
+        for (why, count) in other.requeues {
+            *self.requeues.entry(why).or_default() += count;
+        }
+    }
+}
+
+/// One job in thirty kills whatever runs it.
+fn is_poison(job: JobId) -> bool {
+    mix(job.0.as_u64_pair().1).is_multiple_of(30)
+}
+
+fn inventory(worker: &SimWorker) -> Vec<(JobId, Run, Attempt)> {
+    let running = worker.running.iter().map(|(job, (run, attempt))| (*job, *run, *attempt));
+    running.chain(worker.finished.iter().map(|(job, (run, attempt, ..))| (*job, *run, *attempt))).collect()
+}
+
+#[test]
+fn in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
+    let seeds = match std::env::var("HEFT_SIM_SEED") {
+        Ok(seed) => {
+            let seed: u64 = seed.parse().expect("HEFT_SIM_SEED is a number");
+            seed..seed + 1
+        }
+        Err(_) => 0..u64::from(scaled(500, 2000)),
+    };
+    let whole = seeds.end - seeds.start > 1;
+    let mut coverage = Coverage::default();
+    for seed in seeds {
+        let ran = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed);
+            world.run();
+            world.coverage
+        });
+        match ran {
+            Ok(seen) => coverage.add(seen),
+            Err(panic) => {
+                eprintln!("HEFT_SIM_SEED={seed} scripts/test simulation");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    println!("{coverage:?}");
+    let counts =
+        [coverage.results, coverage.dead, coverage.orphans, coverage.stale_results, coverage.abandoned];
+    let seen_all =
+        counts.iter().all(|count| *count > 0) && coverage.requeues.len() >= 4 && coverage.to_all > 0;
+    assert!(!whole || seen_all, "something never happened: {coverage:?}");
+}
