@@ -13,3 +13,4 @@ pub mod leader;
 pub mod model;
 pub mod peer;
 pub mod units;
+pub mod worker;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use heft::cli;
+use tracing::level_filters::LevelFilter;
 
 /// A job broker for heavy payloads
 #[derive(Parser)]
@@ -18,6 +19,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Leader(cli::leader::LeaderArgs),
+    Worker(cli::worker::WorkerArgs),
     Submit(cli::submit::SubmitArgs),
     Status(cli::status::StatusArgs),
     Dlq(cli::dlq::DlqArgs),
@@ -28,15 +30,15 @@ enum Command {
 
 impl Command {
     /// What is logged unless `HEFT_LOG` says otherwise: a server's log is its voice, a command's output is its own.
-    fn log_level(&self) -> &'static str {
+    fn log_level(&self) -> LevelFilter {
         match self {
-            Command::Leader(_) => "info",
+            Command::Leader(_) | Command::Worker(_) => LevelFilter::INFO,
             Command::Submit(_)
             | Command::Status(_)
             | Command::Dlq(_)
             | Command::Cancel(_)
             | Command::Client(_)
-            | Command::Clientx(_) => "warn",
+            | Command::Clientx(_) => LevelFilter::WARN,
         }
     }
 }
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
     cli::log_to_stderr(command.log_level());
     let ended = match &command {
         Command::Leader(args) => cli::leader::run(args),
+        Command::Worker(args) => cli::worker::run(args),
         Command::Submit(args) => cli::submit::run(args),
         Command::Status(args) => cli::status::run(args),
         Command::Dlq(args) => cli::dlq::run(args),

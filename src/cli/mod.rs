@@ -1,4 +1,5 @@
-//! The commands of `heft`: arguments, help, and what is shown to people. What they do is in the rooms below.
+//! The commands of `heft`: what a person types becomes a configuration, what a role says becomes lines and exit codes.
+//! Only `main.rs` calls it.
 
 pub mod cancel;
 pub mod client;
@@ -10,24 +11,36 @@ pub mod status;
 pub mod submit;
 mod table;
 mod unpack;
+pub mod worker;
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
 
 use crate::client::{Client, ClientError, JobError, Options};
 use crate::units::Span;
 
-/// Logs to standard error: what `HEFT_LOG` says, else `level` and above.
-pub fn log_to_stderr(level: &str) {
-    let filter = EnvFilter::try_from_env("HEFT_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false).init();
+/// Sends log lines to standard error; `HEFT_LOG` is `error`, `warn`, `info`, `debug` or `trace`, and `usual` counts without it.
+pub fn log_to_stderr(usual: LevelFilter) {
+    let asked = std::env::var("HEFT_LOG").ok();
+    let level = asked.as_deref().and_then(|word| word.parse::<LevelFilter>().ok());
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level.unwrap_or(usual))
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .finish();
+    // A second subscriber would be refused; the first then stays, which is as good.
+    tracing::subscriber::set_global_default(subscriber).ok();
+    if let (Some(word), None) = (asked, level) {
+        tracing::warn!("HEFT_LOG is {word:?}: use error, warn, info, debug or trace; taking {usual}");
+    }
 }
 
 /// Runs a command to its end on this thread.

@@ -1,0 +1,240 @@
+//! `heft worker`: takes jobs from a leader and runs executables.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+use uuid::Uuid;
+
+use crate::peer::Tuning;
+use crate::units::{ByteSize, Span};
+use crate::worker::limits::{ARCHIVE_BYTES_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX};
+use crate::worker::{Exec, ExecConfig, Worker, WorkerConfig};
+
+const EXAMPLES: &str = "\
+Examples:
+  heft worker 127.0.0.1 5000
+      takes every job of the leader on this machine, four at a time
+  heft worker leader.example 5000 job.assign.calcA 'job.assign.common.>' --max-par 16
+      takes the jobs of calcA and those of the group common
+  heft worker 127.0.0.1 5000 --exe-dir ./exe --work-dir ./jobs --time-limit 10m --keep-failed
+      runs programs from ./exe, each for at most ten minutes, and keeps what failed jobs left
+
+A job's ExecName is a file in the exe directory: NAME.exe, or else NAME. It runs in a directory of its own with the job's
+input files, and the files it makes there go back with its output.
+Log lines go to standard error; HEFT_LOG=debug shows more. SIGTERM or Ctrl-C lets running jobs finish; a second one does not.";
+
+/// Take jobs from a leader and run executables
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct WorkerArgs {
+    /// The leader's host
+    pub host: String,
+    /// The leader's port
+    pub port: u16,
+    /// What to take: subject patterns, or names of groups [default: job.assign.>]
+    pub patterns: Vec<String>,
+    /// Where the executables are
+    #[arg(long, value_name = "DIR", default_value = "/opt/grid/exe")]
+    pub exe_dir: PathBuf,
+    /// Where job directories are made
+    #[arg(long, value_name = "DIR", default_value = "/tmp/jobs")]
+    pub work_dir: PathBuf,
+    /// Where files are that jobs name by CacheId
+    #[arg(long, value_name = "DIR", default_value = "/opt/grid/cache")]
+    pub cache_dir: PathBuf,
+    /// Jobs at a time
+    #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub max_par: u32,
+    /// Share of the processors above which a free place is offered up to a second later, 0.10 to 0.95
+    #[arg(long, value_name = "SHARE", env = "WORKER_CPU_CAP", default_value_t = 0.75)]
+    pub cpu_cap: f64,
+    /// The worker's id, a Guid; with the same id after a restart the leader knows it again [default: random]
+    #[arg(long, value_name = "GUID")]
+    pub id: Option<Uuid>,
+    /// What the leader calls it in its logs and status
+    #[arg(long)]
+    pub name: Option<String>,
+    /// How long a job may run that names no limit itself, such as 30s or 10m [default: no limit]
+    #[arg(long, value_name = "TIME")]
+    pub time_limit: Option<Span>,
+    /// How long running jobs may take to finish after SIGTERM
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub stop_grace: Span,
+    /// Keep the directories of jobs that failed
+    #[arg(long)]
+    pub keep_failed: bool,
+    /// Return input files and the executable too, not only what the job made
+    #[arg(long)]
+    pub zip_all: bool,
+    /// What is kept of a program's stdout
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(STDOUT_BYTES_MAX as u64))]
+    pub stdout_max: ByteSize,
+    /// What is kept of a program's stderr
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(STDERR_BYTES_MAX as u64))]
+    pub stderr_max: ByteSize,
+    /// TCP congestion control, such as cubic or bbr [default: the system's; cubic to this machine]
+    #[arg(long, value_name = "NAME")]
+    pub tcp_congestion: Option<String>,
+}
+
+impl WorkerArgs {
+    fn worker_config(&self) -> WorkerConfig {
+        let host = match self.host.contains(':') && !self.host.starts_with('[') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
+        let defaults = WorkerConfig::new(format!("{host}:{}", self.port));
+        WorkerConfig {
+            id: self.id.unwrap_or(defaults.id),
+            name: self.name.clone(),
+            patterns: self.patterns.clone(),
+            parallel_max: self.max_par,
+            cpu_cap: Some(self.cpu_cap),
+            work_dir: self.work_dir.clone(),
+            keep_failed: self.keep_failed,
+            time_limit: self.time_limit.map(|span| span.0),
+            stop_grace: self.stop_grace.0,
+            tuning: Tuning { congestion: self.tcp_congestion.clone() },
+            ..defaults
+        }
+    }
+
+    fn exec_config(&self) -> ExecConfig {
+        let bytes = |size: ByteSize| usize::try_from(size.0).unwrap_or(usize::MAX);
+        ExecConfig {
+            exe_dir: self.exe_dir.clone(),
+            cache_dir: self.cache_dir.clone(),
+            zip_all: self.zip_all,
+            stdout_bytes_max: bytes(self.stdout_max),
+            stderr_bytes_max: bytes(self.stderr_max),
+            archive_bytes_max: ARCHIVE_BYTES_MAX,
+        }
+    }
+}
+
+/// Runs a worker until it is told to stop.
+pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
+    let worker = Worker::new(args.worker_config(), Exec::new(absolute(args.exec_config())?))?;
+    make(&args.exe_dir, "exe", "--exe-dir", 0o755)?;
+    make(&args.cache_dir, "cache", "--cache-dir", 0o755)?;
+    make(&args.work_dir, "work", "--work-dir", 0o700)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut term = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+        let config = worker.config();
+        tracing::info!(id = %config.id, leader = %config.leader, patterns = ?config.patterns,
+            max_par = config.parallel_max, exe_dir = %args.exe_dir.display(), "worker starts");
+        let mut asked = false;
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let mut stop = Some(stop);
+        let mut working = std::pin::pin!(worker.run(async { stopped.await.unwrap_or_default() }));
+        loop {
+            tokio::select! {
+                summary = &mut working => {
+                    return Ok(if summary.killed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+                }
+                _ = term.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if asked {
+                tracing::warn!("asked to stop twice: leaving at once; running jobs are killed");
+                return Ok(ExitCode::FAILURE);
+            }
+            asked = true;
+            stop.take().map(|stop| stop.send(()));
+        }
+    })
+}
+
+/// Programs run with their job's directory as the current one, so paths must not depend on it.
+fn absolute(config: ExecConfig) -> Result<ExecConfig> {
+    let whole = |path: &Path| {
+        std::path::absolute(path).with_context(|| format!("cannot make {} an absolute path", path.display()))
+    };
+    Ok(ExecConfig { exe_dir: whole(&config.exe_dir)?, cache_dir: whole(&config.cache_dir)?, ..config })
+}
+
+/// Makes a directory that is not there yet (FS01).
+fn make(path: &Path, what: &str, flag: &str, mode: u32) -> Result<()> {
+    DirBuilder::new().recursive(true).mode(mode).create(path).with_context(|| {
+        format!(
+            "cannot create the {what} directory {}: create it, or name another with {flag}",
+            path.display()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::time::Duration;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        worker: WorkerArgs,
+    }
+
+    #[test]
+    fn cli02_the_founding_form_has_the_founding_defaults() {
+        let args = Cli::try_parse_from(["worker", "localhost", "5000"]).unwrap().worker;
+        let config = args.worker_config();
+        assert_eq!(config.leader, "localhost:5000");
+        assert_eq!((config.parallel_max, config.cpu_cap, config.time_limit), (4, Some(0.75), None));
+        assert_eq!(config.work_dir, Path::new("/tmp/jobs"));
+        let exec = args.exec_config();
+        assert_eq!(
+            (exec.exe_dir.to_str(), exec.cache_dir.to_str()),
+            (Some("/opt/grid/exe"), Some("/opt/grid/cache"))
+        );
+        assert_eq!(exec, ExecConfig::default());
+    }
+
+    #[test]
+    fn flags_reach_the_configuration() {
+        let line = "worker ::1 7000 groupA job.assign.B.* --max-par 9 --cpu-cap 0.5 --time-limit 1.5s --stop-grace 2m \
+                    --id 00112233-4455-6677-8899-aabbccddeeff --name w1 --keep-failed --zip-all --stdout-max 2MiB \
+                    --tcp-congestion reno";
+        let args = Cli::try_parse_from(line.split_whitespace()).unwrap().worker;
+        let config = args.worker_config();
+        assert_eq!(config.leader, "[::1]:7000");
+        assert_eq!(config.patterns, ["groupA", "job.assign.B.*"]);
+        assert_eq!((config.parallel_max, config.keep_failed), (9, true));
+        assert_eq!(config.time_limit, Some(Duration::from_millis(1500)));
+        assert_eq!(config.stop_grace, Duration::from_secs(120));
+        assert_eq!(config.id, Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff));
+        assert!(args.exec_config().zip_all && args.exec_config().stdout_bytes_max == 2 << 20);
+    }
+
+    #[test]
+    fn bad_flags_are_refused_with_the_range() {
+        for (flags, text) in [
+            ("--max-par 0", "1..=10000"),
+            ("--time-limit soon", "is not a time"),
+            ("--stdout-max big", "is not a size"),
+            ("--id x", "invalid value"),
+        ] {
+            let line = format!("worker h 1 {flags}");
+            let error = Cli::try_parse_from(line.split_whitespace()).err().unwrap().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn fs01_a_directory_that_cannot_be_made_is_said_with_its_flag() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("file"), "").unwrap();
+        let path = root.path().join("file/exe");
+        let error = make(&path, "exe", "--exe-dir", 0o755).unwrap_err().to_string();
+        assert!(error.contains("--exe-dir") && error.contains("file/exe"), "{error}");
+        make(&root.path().join("a/b"), "exe", "--exe-dir", 0o755).unwrap();
+        make(&root.path().join("a/b"), "exe", "--exe-dir", 0o755).unwrap();
+    }
+}

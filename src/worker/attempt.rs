@@ -1,0 +1,117 @@
+//! One attempt at one job: the handler is run, watched and, if need be, stopped; what it gives becomes the answer.
+//!
+//! A handler that panics, runs too long or does not react to a cancel costs its own job only. Sessions call it for each
+//! job; an embedding program can call [`run_once`] to try its handler without a leader.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::{sleep, timeout};
+
+use super::directory::JobDirectory;
+use super::handler::{CancelToken, DirectorySlot, Handler, Job, JobContext, Note, StopReason};
+use super::limits::CANCEL_GRACE;
+use crate::model::{JobResult, JobStatus};
+
+/// Where and how long jobs may work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workplace {
+    /// Job directories are made beneath it.
+    pub work_dir: PathBuf,
+    /// How long a job may run that names no limit itself.
+    pub time_limit: Option<Duration>,
+}
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The result, with the ids of the job.
+    pub result: JobResult,
+    /// The job's directory, if it asked for one. It is there until it is removed.
+    pub directory: Option<JobDirectory>,
+}
+
+/// Runs one job to its end.
+pub async fn run_once<H: Handler>(
+    handler: Arc<H>,
+    job: Job,
+    place: &Workplace,
+    cancel: CancelToken,
+) -> Outcome {
+    attempt(handler, job, place, cancel, None).await
+}
+
+pub(super) async fn attempt<H: Handler>(
+    handler: Arc<H>,
+    job: Job,
+    place: &Workplace,
+    cancel: CancelToken,
+    notes: Option<mpsc::Sender<Note>>,
+) -> Outcome {
+    let directory = DirectorySlot::default();
+    let context = JobContext {
+        job: job.id,
+        work_dir: place.work_dir.as_path().into(),
+        directory: directory.clone(),
+        cancel: cancel.clone(),
+        notes,
+    };
+    let empty = job.result(JobStatus::Failed);
+    let own_limit = job.request.as_ref().ok().and_then(|request| request.time_limit_ms);
+    let limit = own_limit.map(Duration::from_millis).or(place.time_limit);
+    let task = Task(tokio::spawn(async move { handler.run(job, context).await }));
+    let mut result = watch(task, &cancel, limit, &empty).await;
+
+    if let Some(reason) = cancel.reason() {
+        result.status = JobStatus::Failed;
+        let said = reason.to_string();
+        if !result.stderr.starts_with(&said) {
+            result.stderr = format!("{said}\n{}", result.stderr);
+        }
+    }
+    result.job_id = empty.job_id;
+    if result.client_id.is_empty() {
+        result.client_id = empty.client_id;
+    }
+    if result.exec_name.is_empty() {
+        result.exec_name = empty.exec_name;
+    }
+    let directory = directory.lock().await.take();
+    Outcome { result, directory }
+}
+
+async fn watch(
+    mut task: Task,
+    cancel: &CancelToken,
+    limit: Option<Duration>,
+    empty: &JobResult,
+) -> JobResult {
+    let failed = |error: JoinError| {
+        let how = if error.is_panic() { "panicked" } else { "was dropped" };
+        JobResult { stderr: format!("worker error: the handler of the job {how}"), ..empty.clone() }
+    };
+    tokio::select! {
+        ended = &mut task.0 => return ended.unwrap_or_else(failed),
+        _ = cancel.cancelled() => {}
+        () = sleep(limit.unwrap_or_default()), if limit.is_some() => {
+            cancel.cancel(StopReason::TimeLimit(limit.unwrap_or_default()));
+        }
+    }
+    match timeout(CANCEL_GRACE, &mut task.0).await {
+        Ok(ended) => ended.unwrap_or_else(failed),
+        // Dropping the task ends the handler where it waits.
+        Err(_) => empty.clone(),
+    }
+}
+
+/// A task that ends when nobody waits for it any more.
+struct Task(JoinHandle<JobResult>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

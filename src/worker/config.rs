@@ -1,0 +1,162 @@
+//! How a worker is set up, and what is wrong with a set-up that cannot work.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use chunking::Generation;
+use chunking::frame::head_len;
+use chunking::limits::FIRST_FRAME_BODY_BYTES_MAX;
+use thiserror::Error;
+use uuid::Uuid;
+
+use super::hello::hello;
+use super::limits::{PARALLEL_DEFAULT, PARALLEL_MAX, STOP_GRACE, WELCOME_WAIT};
+use crate::core::retry::Backoff;
+use crate::core::subject::{PatternError, WORKER_PATTERN_DEFAULT, worker_patterns};
+use crate::model::limits::{NAME_BYTES_MAX, PATTERNS_MAX};
+use crate::peer::Tuning;
+
+/// How a worker is set up. `WorkerConfig::new(leader)` has the defaults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerConfig {
+    /// The leader, `host:port`.
+    pub leader: String,
+    /// The worker's id; the same id after a restart lets the leader know it again.
+    pub id: Uuid,
+    /// What it calls itself in the leader's logs.
+    pub name: Option<String>,
+    /// What it subscribes to; empty means [`WORKER_PATTERN_DEFAULT`].
+    pub patterns: Vec<String>,
+    /// Jobs at a time (WX06).
+    pub parallel_max: u32,
+    /// The share of the processors above which credit is withheld for a moment (WX07, CR07). Off for handlers that are
+    /// no programs.
+    pub cpu_cap: Option<f64>,
+    /// Job directories are made beneath it (WX02).
+    pub work_dir: PathBuf,
+    /// Keep the directories of jobs that failed.
+    pub keep_failed: bool,
+    /// How long a job may run that names no limit itself.
+    pub time_limit: Option<Duration>,
+    /// How long to wait for a Welcome before the leader counts as a stock one.
+    pub welcome_wait: Duration,
+    /// How long running jobs may take once the worker was asked to stop.
+    pub stop_grace: Duration,
+    /// Between attempts to connect (CL08).
+    pub reconnect: Backoff,
+    /// How the connection is tuned.
+    pub tuning: Tuning,
+}
+
+impl WorkerConfig {
+    /// A worker for this leader, `host:port`, with a random id.
+    pub fn new(leader: impl Into<String>) -> Self {
+        WorkerConfig {
+            leader: leader.into(),
+            id: Uuid::new_v4(),
+            name: None,
+            patterns: Vec::new(),
+            parallel_max: PARALLEL_DEFAULT,
+            cpu_cap: None,
+            work_dir: "/tmp/jobs".into(),
+            keep_failed: false,
+            time_limit: None,
+            welcome_wait: WELCOME_WAIT,
+            stop_grace: STOP_GRACE,
+            reconnect: Backoff::CONNECT,
+            tuning: Tuning::default(),
+        }
+    }
+
+    pub(super) fn check(mut self) -> Result<Self, ConfigError> {
+        if self.patterns.is_empty() {
+            self.patterns.push(WORKER_PATTERN_DEFAULT.to_owned());
+        }
+        for pattern in &self.patterns {
+            worker_patterns(pattern)?;
+        }
+        let over = |what, value, limit| Err(ConfigError::Range { what, value, min: 1, limit });
+        if self.patterns.len() > PATTERNS_MAX {
+            return over("patterns", self.patterns.len(), PATTERNS_MAX);
+        }
+        if !(1..=PARALLEL_MAX).contains(&self.parallel_max) {
+            return over("jobs at a time", self.parallel_max as usize, PARALLEL_MAX as usize);
+        }
+        if let Some(name) = self.name.as_ref().filter(|name| !(1..=NAME_BYTES_MAX).contains(&name.len())) {
+            return over("bytes in the worker's name", name.len(), NAME_BYTES_MAX);
+        }
+        let frame = hello(&self);
+        let bytes = frame.payload.len() + head_len(Generation::F2, &frame.subject);
+        if bytes > FIRST_FRAME_BODY_BYTES_MAX as usize {
+            return over("bytes in the worker's hello", bytes, FIRST_FRAME_BODY_BYTES_MAX as usize);
+        }
+        match self.cpu_cap {
+            Some(cap) if !(0.10..=0.95).contains(&cap) => return Err(ConfigError::CpuCap { value: cap }),
+            Some(_) | None => {}
+        }
+        match self.leader.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
+            Some((host, Ok(_))) if !host.is_empty() => Ok(self),
+            Some(_) | None => Err(ConfigError::Leader { value: self.leader }),
+        }
+    }
+}
+
+/// A set-up that cannot work.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum ConfigError {
+    /// The leader's address has no host or port.
+    #[error("\"{value}\" is no leader's address: write host:port, such as 127.0.0.1:5000")]
+    Leader {
+        /// What was given.
+        value: String,
+    },
+    /// A pattern that no leader takes.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// Too many or too few of something.
+    #[error("{value} {what}: give {min} to {limit}")]
+    Range {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        value: usize,
+        /// The fewest.
+        min: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// A share of the processors that makes no sense (ENV03).
+    #[error("a processor cap of {value}: give 0.10 to 0.95, the share of all processors")]
+    CpuCap {
+        /// What was given.
+        value: f64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_work_is_said_with_the_next_step() {
+        let sound = WorkerConfig::new("localhost:5000");
+        let checked = sound.clone().check().unwrap();
+        assert_eq!(checked.patterns, ["job.assign.>"], "C09");
+        for (config, text) in [
+            (WorkerConfig { leader: "localhost".into(), ..sound.clone() }, "write host:port"),
+            (WorkerConfig { leader: ":5000".into(), ..sound.clone() }, "write host:port"),
+            (WorkerConfig { leader: "h:70000".into(), ..sound.clone() }, "write host:port"),
+            (WorkerConfig { parallel_max: 0, ..sound.clone() }, "0 jobs at a time: give 1 to 10000"),
+            (WorkerConfig { cpu_cap: Some(0.05), ..sound.clone() }, "0.10 to 0.95"),
+            (WorkerConfig { cpu_cap: Some(f64::NAN), ..sound.clone() }, "0.10 to 0.95"),
+            (WorkerConfig { patterns: vec!["a\nb".into()], ..sound.clone() }, "control character"),
+            (
+                WorkerConfig { name: Some("x".repeat(5000)), ..sound.clone() },
+                "5000 bytes in the worker's name",
+            ),
+        ] {
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A job's directory: made empty, closed to others, held by a lock, removed when the result is safe (WX02, WX10, C21).
+//!
+//! Its name is the job's id as 32 digits. Two workers may share a work directory and even be given the same job; the lock
+//! keeps one from removing what the other uses, and the second takes a name with a number.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
+use uuid::Uuid;
+
+use super::limits::DIRECTORY_TRIES_MAX;
+
+/// A directory that belongs to one job. Dropping it leaves the files and gives up the lock.
+#[derive(Debug)]
+pub struct JobDirectory {
+    path: PathBuf,
+    _lock: OwnedFd,
+}
+
+impl JobDirectory {
+    /// Makes the directory of `job` beneath `root`. What an ended worker left under that name is removed.
+    pub fn make(root: &Path, job: Uuid) -> io::Result<Self> {
+        let first = root.join(job.simple().to_string());
+        for number in 1..=DIRECTORY_TRIES_MAX {
+            let path = match number {
+                1 => first.clone(),
+                _ => root.join(format!("{}-{number}", job.simple())),
+            };
+            if let Some(made) = Self::make_at(path)? {
+                return Ok(made);
+            }
+        }
+        let text = format!(
+            "{} and {} more names are in use by other workers: give each worker its own work directory",
+            first.display(),
+            DIRECTORY_TRIES_MAX - 1
+        );
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
+    }
+
+    /// `None` if another worker holds that directory.
+    fn make_at(path: PathBuf) -> io::Result<Option<Self>> {
+        let told = |error: io::Error| {
+            let text = format!("cannot make the job directory {}: {error}", path.display());
+            io::Error::new(error.kind(), text)
+        };
+        match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_dir() => {
+                let Some(lock) = lock(&path).map_err(told)? else { return Ok(None) };
+                fs::remove_dir_all(&path).map_err(told)?;
+                drop(lock);
+            }
+            Ok(_) => fs::remove_file(&path).map_err(told)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(told(error)),
+        }
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+            Err(error) => return Err(told(error)),
+        }
+        let lock = lock(&path).map_err(told)?;
+        Ok(lock.map(|lock| JobDirectory { path: path.clone(), _lock: lock }))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it with all that is in it.
+    pub fn remove(self) -> io::Result<()> {
+        fs::remove_dir_all(&self.path)
+    }
+}
+
+fn lock(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let handle = match openat(CWD, path, flags, Mode::empty()) {
+        Ok(handle) => handle,
+        // Its holder has just removed it.
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match flock(&handle, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(handle)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn c21_a_directory_is_named_by_32_digits_and_closed_to_others() {
+        let root = tempfile::tempdir().unwrap();
+        let job = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+        let made = JobDirectory::make(root.path(), job).unwrap();
+        assert_eq!(made.path(), root.path().join("00112233445566778899aabbccddeeff"));
+        assert_eq!(fs::metadata(made.path()).unwrap().permissions().mode() & 0o777, 0o700);
+        made.remove().unwrap();
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_an_ended_worker_left_is_removed_and_what_another_holds_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let job = Uuid::from_u128(7);
+        let first = JobDirectory::make(root.path(), job).unwrap();
+        fs::write(first.path().join("mine"), "1").unwrap();
+        let second = JobDirectory::make(root.path(), job).unwrap();
+        assert_eq!(second.path(), root.path().join(format!("{}-2", job.simple())));
+        assert!(first.path().join("mine").exists());
+        drop((first, second));
+        let third = JobDirectory::make(root.path(), job).unwrap();
+        assert_eq!(third.path(), root.path().join(job.simple().to_string()));
+        assert_eq!(fs::read_dir(third.path()).unwrap().count(), 0, "it starts empty");
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_removed_and_not_followed() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("kept"), "1").unwrap();
+        let job = Uuid::from_u128(8);
+        std::os::unix::fs::symlink(outside.path(), root.path().join(job.simple().to_string())).unwrap();
+        let made = JobDirectory::make(root.path(), job).unwrap();
+        assert!(outside.path().join("kept").exists());
+        assert!(!fs::symlink_metadata(made.path()).unwrap().is_symlink());
+    }
+}

@@ -1,0 +1,100 @@
+//! Opens files beneath a directory and nowhere else (C08).
+//!
+//! A name is walked segment by segment from the directory's handle, and no step follows a symbolic link, so neither a
+//! job's leftovers nor a race can lead outside. That is what `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)` does in
+//! one call; walking works where that call is missing or forbidden too, and inputs need their folders made anyway.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
+
+use super::name::SafeName;
+
+const FOLDER_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Opens the directory that the names are beneath. It is the operator's, so links on the way to it are followed.
+pub(super) fn open_root(path: &Path) -> io::Result<OwnedFd> {
+    Ok(openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Makes a new file, and its folders as far as they are missing. A file that is there already is an error.
+pub(super) fn create(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
+    let mut folder = root.try_clone()?;
+    for segment in name.folders() {
+        match mkdirat(&folder, segment, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        folder = openat(&folder, segment, FOLDER_FLAGS, Mode::empty())?;
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(&folder, name.file(), flags, Mode::RUSR | Mode::WUSR)?.into())
+}
+
+/// Opens a plain file for reading; `None` if there is none of that name.
+pub(super) fn open(root: &OwnedFd, name: &SafeName) -> io::Result<Option<File>> {
+    match open_any(root, name) {
+        Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
+        // A folder on the way that is a file, or a link in place of a file or folder, means that the name is not there.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn open_any(root: &OwnedFd, name: &SafeName) -> Result<File, Errno> {
+    let mut folder = rustix::io::fcntl_dupfd_cloexec(root, 0)?;
+    for segment in name.folders() {
+        folder = openat(&folder, segment, FOLDER_FLAGS, Mode::empty())?;
+    }
+    // Without NONBLOCK, opening a pipe would wait for a writer.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(openat(&folder, name.file(), flags, Mode::empty())?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::name::NameUse;
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::symlink;
+
+    fn name(text: &str) -> SafeName {
+        SafeName::parse(NameUse::File, text).unwrap()
+    }
+
+    #[test]
+    fn files_are_made_with_their_folders_and_never_through_a_link() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let handle = open_root(root.path()).unwrap();
+        create(&handle, &name("a/b/c")).unwrap().write_all(b"x").unwrap();
+        assert_eq!(std::fs::read(root.path().join("a/b/c")).unwrap(), b"x");
+        assert_eq!(create(&handle, &name("a/b/c")).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+
+        symlink(outside.path(), root.path().join("out")).unwrap();
+        symlink(outside.path().join("new"), root.path().join("file")).unwrap();
+        assert!(create(&handle, &name("out/new")).is_err());
+        assert!(create(&handle, &name("file")).is_err());
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_plain_files_beneath_are_opened() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let handle = open_root(root.path()).unwrap();
+        std::fs::write(outside.path().join("secret"), "s").unwrap();
+        std::fs::write(root.path().join("plain"), "p").unwrap();
+        symlink(outside.path(), root.path().join("out")).unwrap();
+        symlink(outside.path().join("secret"), root.path().join("link")).unwrap();
+        rustix::fs::mknodat(CWD, root.path().join("pipe"), rustix::fs::FileType::Fifo, Mode::RWXU, 0)
+            .unwrap();
+        assert!(open(&handle, &name("plain")).unwrap().is_some());
+        for missing in ["out/secret", "link", "pipe", "none", "plain/x", "none/x"] {
+            assert!(open(&handle, &name(missing)).unwrap().is_none(), "{missing}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Writes a job's input files into its directory (C02, C08, C19, CA08, CA11).
+//!
+//! Blocking: the handler of executables calls it on a thread for that. It never opens a path that is not beneath the job's
+//! or the cache directory.
+
+use std::collections::HashMap;
+use std::fs::Metadata;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::beneath;
+use super::name::{NameError, NameUse, SafeName};
+use crate::model::{InputFile, Source};
+
+/// Why a job's inputs could not be laid out. Its text becomes the result's Stderr.
+#[derive(Debug, Error)]
+pub(super) enum InputError {
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("invalid file name: \"{name}\" is given twice: give each input file its own name")]
+    Twice { name: SafeName },
+    #[error("Cache miss: {cache_id}")]
+    CacheMiss { cache_id: String },
+    #[error(
+        "input file \"{name}\" comes as {how}, which is not supported yet: send its content inline, or name a CacheId"
+    )]
+    NotSupported { name: SafeName, how: &'static str },
+    #[error("input file \"{name}\" has no source: give it Content or a CacheId")]
+    Nothing { name: SafeName },
+    #[error("cannot write input file \"{name}\" to {}: {source}{}", directory.display(), next_step(source))]
+    Write { name: SafeName, directory: PathBuf, source: io::Error },
+    #[error("cannot read \"{cache_id}\" from the cache {}: {source}", directory.display())]
+    Cache { cache_id: String, directory: PathBuf, source: io::Error },
+    #[error("cannot open {}: {source}", directory.display())]
+    Open { directory: PathBuf, source: io::Error },
+}
+
+fn next_step(error: &io::Error) -> &'static str {
+    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    if full { ": free space there, or give the worker another --work-dir" } else { "" }
+}
+
+/// What an input file looked like when it was written; it has another look if the job changed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+impl Look {
+    pub(super) fn of(file: &Metadata) -> Self {
+        Look { inode: file.ino(), bytes: file.len(), modified: (file.mtime(), file.mtime_nsec()) }
+    }
+}
+
+/// The inputs by name beneath the directory.
+pub(super) type Inputs = HashMap<PathBuf, Look>;
+
+/// Writes all files of a job.
+pub(super) fn write_all(
+    files: &[InputFile],
+    directory: &Path,
+    cache_dir: &Path,
+) -> Result<Inputs, InputError> {
+    // All names are judged before a byte is written.
+    let names = files.iter().map(|file| SafeName::parse(NameUse::File, &file.name));
+    let names = names.collect::<Result<Vec<_>, _>>()?;
+    let root = open(directory)?;
+    let mut inputs = Inputs::new();
+    for (file, name) in files.iter().zip(names) {
+        let look = write_one(file, &name, &root, directory, cache_dir)?;
+        inputs.insert(PathBuf::from(name.to_string()), look);
+    }
+    Ok(inputs)
+}
+
+fn write_one(
+    file: &InputFile,
+    name: &SafeName,
+    root: &OwnedFd,
+    directory: &Path,
+    cache_dir: &Path,
+) -> Result<Look, InputError> {
+    let not_supported = |how| InputError::NotSupported { name: name.clone(), how };
+    let mut cached = match file.source() {
+        Source::Inline(_) => None,
+        Source::Cache(cache_id) => Some(open_cached(cache_id, name, cache_dir)?),
+        Source::Blob(_) => return Err(not_supported("a transfer (Blob)")),
+        Source::Url(_) => return Err(not_supported("a Url")),
+        Source::Streamed { .. } | Source::Nothing => return Err(InputError::Nothing { name: name.clone() }),
+    };
+    let failed = |source: io::Error| {
+        if source.kind() == io::ErrorKind::AlreadyExists {
+            return InputError::Twice { name: name.clone() };
+        }
+        InputError::Write { name: name.clone(), directory: directory.to_owned(), source }
+    };
+    let mut target = beneath::create(root, name).map_err(failed)?;
+    match (&mut cached, file.source()) {
+        (Some(cached), _) => io::copy(cached, &mut target).map(|_| ()).map_err(failed)?,
+        (None, Source::Inline(content)) => target.write_all(content).map_err(failed)?,
+        (None, _) => {}
+    }
+    target.metadata().map(|written| Look::of(&written)).map_err(failed)
+}
+
+/// `<cache>/<CacheId>/<Name>`, then the single file `<cache>/<CacheId>` (C02).
+fn open_cached(cache_id: &str, name: &SafeName, cache_dir: &Path) -> Result<std::fs::File, InputError> {
+    let set = SafeName::parse(NameUse::Cache, cache_id)?;
+    let root = open(cache_dir)?;
+    let found = match beneath::open(&root, &set.join(name)) {
+        Ok(None) => beneath::open(&root, &set),
+        other => other,
+    };
+    match found {
+        Ok(Some(file)) => Ok(file),
+        Ok(None) => Err(InputError::CacheMiss { cache_id: cache_id.to_owned() }),
+        Err(source) => {
+            Err(InputError::Cache { cache_id: cache_id.to_owned(), directory: cache_dir.to_owned(), source })
+        }
+    }
+}
+
+fn open(directory: &Path) -> Result<OwnedFd, InputError> {
+    beneath::open_root(directory)
+        .map_err(|source| InputError::Open { directory: directory.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn write(files: &[InputFile]) -> (tempfile::TempDir, Result<Inputs, InputError>) {
+        let root = tempfile::tempdir().unwrap();
+        let (job, cache) = (root.path().join("job"), root.path().join("cache"));
+        fs::create_dir_all(&job).unwrap();
+        fs::create_dir_all(cache.join("set/data")).unwrap();
+        fs::write(cache.join("set/data/a.bin"), "from the set").unwrap();
+        fs::write(cache.join("flat"), "from the file").unwrap();
+        fs::write(root.path().join("secret"), "no").unwrap();
+        std::os::unix::fs::symlink(root.path().join("secret"), cache.join("link")).unwrap();
+        let written = write_all(files, &job, &cache);
+        (root, written)
+    }
+
+    #[test]
+    fn c02_a_cached_file_comes_from_the_set_or_is_the_file() {
+        let (root, written) = write(&[
+            InputFile::cached("data/a.bin", "set"),
+            InputFile::cached("b.bin", "flat"),
+            InputFile::cached("c.bin", "set/data/a.bin"),
+            InputFile::inline("empty", ""),
+        ]);
+        assert_eq!(written.unwrap().len(), 4);
+        let read = |name: &str| fs::read_to_string(root.path().join("job").join(name)).unwrap();
+        assert_eq!(read("data/a.bin"), "from the set");
+        assert_eq!(read("b.bin"), "from the file");
+        assert_eq!(read("c.bin"), "from the set");
+        assert_eq!(read("empty"), "", "C19");
+    }
+
+    #[test]
+    fn what_cannot_be_laid_out_says_why() {
+        let url = InputFile { url: Some("http://x".into()), ..InputFile::inline("u", "") };
+        let nothing = InputFile { name: "n".into(), ..InputFile::default() };
+        for (files, text) in [
+            (vec![InputFile::cached("a", "gone")], "Cache miss: gone"),
+            (vec![InputFile::cached("a", "set")], "Cache miss: set"),
+            (vec![InputFile::cached("a", "link")], "Cache miss: link"),
+            (
+                vec![InputFile::cached("a", "/etc/passwd")],
+                "invalid cache id: \"/etc/passwd\": it is absolute",
+            ),
+            (vec![InputFile::cached("a", "../secret")], "invalid cache id: \"../secret\": it holds \"..\""),
+            (
+                vec![InputFile::inline("ok", "1"), InputFile::inline("../x", "2")],
+                "invalid file name: \"../x\"",
+            ),
+            (vec![InputFile::inline("a", "1"), InputFile::inline("./a", "2")], "\"a\" is given twice"),
+            (
+                vec![InputFile::inline("a", "1"), InputFile::inline("a/b", "2")],
+                "cannot write input file \"a/b\"",
+            ),
+            (vec![url], "input file \"u\" comes as a Url, which is not supported yet"),
+            (vec![nothing], "input file \"n\" has no source"),
+        ] {
+            let (_root, written) = write(&files);
+            let error = written.unwrap_err().to_string();
+            assert!(error.contains(text), "{error:?} should hold {text:?}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_said_with_the_next_step() {
+        let error = InputError::Write {
+            name: SafeName::parse(NameUse::File, "a").unwrap(),
+            directory: "/w/j".into(),
+            source: io::Error::from(io::ErrorKind::StorageFull),
+        };
+        assert!(error.to_string().contains("free space there"), "{error}");
+    }
+}

@@ -1,0 +1,224 @@
+//! The handler of `heft worker`: runs executables from a directory (SPEC 1L without its flaws).
+//!
+//! A job names a program; its input files are laid out in a directory of its own, the program runs there, and what it
+//! said and made becomes the result. Programs run where they lie: nothing is copied for each job, and no job can change
+//! the program of the next. It knows nothing of leaders; a session or an embedding program calls it as a [`Handler`].
+
+mod archive;
+mod beneath;
+mod inputs;
+mod name;
+mod process;
+
+pub use name::{NameError, NameRule, NameUse, SafeName};
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chunking::message::Stage;
+use thiserror::Error;
+
+use self::archive::{Packed, Packing, pack};
+use self::inputs::{Inputs, write_all};
+use self::process::{Ended, Keep};
+use super::fit::append_note;
+use super::handler::{Handler, Job, JobContext};
+use super::limits::{ARCHIVE_BYTES_MAX, ARCHIVE_FILES_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX};
+use crate::model::{InputFile, JobResult, JobStatus};
+
+/// Where executables and cached files are, and what is kept of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecConfig {
+    /// The programs: `NAME.exe`, else `NAME` (WX01, C20).
+    pub exe_dir: PathBuf,
+    /// Files that jobs refer to by CacheId (C02).
+    pub cache_dir: PathBuf,
+    /// Pack inputs and the program too, as stock workers mean to (WX04).
+    pub zip_all: bool,
+    /// What is kept of a program's standard output.
+    pub stdout_bytes_max: usize,
+    /// What is kept of a program's standard error.
+    pub stderr_bytes_max: usize,
+    /// The largest archive.
+    pub archive_bytes_max: usize,
+}
+
+impl Default for ExecConfig {
+    fn default() -> Self {
+        ExecConfig {
+            exe_dir: "/opt/grid/exe".into(),
+            cache_dir: "/opt/grid/cache".into(),
+            zip_all: false,
+            stdout_bytes_max: STDOUT_BYTES_MAX,
+            stderr_bytes_max: STDERR_BYTES_MAX,
+            archive_bytes_max: ARCHIVE_BYTES_MAX,
+        }
+    }
+}
+
+/// Runs executables.
+#[derive(Clone, Debug)]
+pub struct Exec {
+    config: Arc<ExecConfig>,
+}
+
+/// Why a job's program cannot be run. Its text becomes the result's Stderr (WX05).
+#[derive(Debug, Error)]
+enum ProgramError {
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("Executable not found: {} (nor {}): put it there, or submit under another ExecName", exe.display(), plain.display())]
+    NotFound { exe: PathBuf, plain: PathBuf },
+    #[error("Executable is not executable: {} has mode {mode:03o}: chmod +x it", path.display())]
+    NotExecutable { path: PathBuf, mode: u32 },
+    #[error("cannot look at the executable {}: {source}", path.display())]
+    Look { path: PathBuf, source: io::Error },
+}
+
+impl Exec {
+    /// A handler for the programs of a directory.
+    pub fn new(config: ExecConfig) -> Self {
+        Exec { config: Arc::new(config) }
+    }
+
+    async fn run_request(&self, job: &Job, inputs: Vec<InputFile>, context: &JobContext) -> JobResult {
+        let request = match &job.request {
+            Ok(request) => request,
+            Err(error) => {
+                return job
+                    .failed(format!("this worker runs programs, and the job is no JobRequest: {error}"));
+            }
+        };
+        let program = match find_program(&self.config.exe_dir, &request.exec_name) {
+            Ok(program) => program,
+            Err(error) => return job.failed(error.to_string()),
+        };
+        let directory = match context.directory().await {
+            Ok(directory) => directory,
+            Err(error) => return job.failed(error.to_string()),
+        };
+        let inputs = match self.write_inputs(inputs, &directory).await {
+            Ok(inputs) => inputs,
+            Err(text) => return job.failed(text),
+        };
+        if let Some(reason) = context.cancel_token().reason() {
+            return job.failed(reason.to_string());
+        }
+        let keep =
+            Keep { stdout_bytes: self.config.stdout_bytes_max, stderr_bytes: self.config.stderr_bytes_max };
+        let ended = process::run(&program, &request.args, &directory, keep, context.cancel_token()).await;
+        let mut result = match ended {
+            Ok(ended) => result_of(job, &ended),
+            Err(error) => return job.failed(format!("Process error: {}: {error}", program.display())),
+        };
+        // Nobody waits for the files of a job that was told to stop.
+        if context.cancel_token().reason().is_none() {
+            context.progress(Stage::Packing, 0, 0, "");
+            match self.pack(directory, inputs, program).await {
+                Ok(packed) => {
+                    result.output_archive = packed.archive;
+                    packed.notes.iter().for_each(|note| append_note(&mut result.stderr, note));
+                }
+                Err(text) => {
+                    append_note(&mut result.stderr, &text);
+                    result.status = JobStatus::Failed;
+                }
+            }
+        }
+        result
+    }
+
+    async fn write_inputs(&self, files: Vec<InputFile>, directory: &Path) -> Result<Inputs, String> {
+        let (directory, config) = (directory.to_owned(), self.config.clone());
+        let written =
+            tokio::task::spawn_blocking(move || write_all(&files, &directory, &config.cache_dir)).await;
+        match written {
+            Ok(written) => written.map_err(|error| error.to_string()),
+            Err(error) => Err(format!("writing the input files failed: {error}")),
+        }
+    }
+
+    async fn pack(&self, directory: PathBuf, inputs: Inputs, program: PathBuf) -> Result<Packed, String> {
+        let config = self.config.clone();
+        let packed = tokio::task::spawn_blocking(move || {
+            let inputs = if config.zip_all { Inputs::new() } else { inputs };
+            pack(Packing {
+                directory: &directory,
+                inputs: &inputs,
+                program: config.zip_all.then_some(program.as_path()),
+                bytes_max: config.archive_bytes_max,
+                files_max: ARCHIVE_FILES_MAX,
+            })
+        });
+        match packed.await {
+            Ok(packed) => packed.map_err(|error| error.to_string()),
+            Err(error) => Err(format!("packing the archive failed: {error}")),
+        }
+    }
+}
+
+impl Handler for Exec {
+    async fn run(&self, mut job: Job, context: JobContext) -> JobResult {
+        // Contents go to the disk; they are not kept in memory, twice, for as long as the program runs.
+        job.payload = Bytes::new();
+        let inputs = match &mut job.request {
+            Ok(request) => std::mem::take(&mut request.files),
+            Err(_) => Vec::new(),
+        };
+        self.run_request(&job, inputs, &context).await
+    }
+}
+
+/// `NAME.exe`, then `NAME` (C20).
+fn find_program(exe_dir: &Path, exec_name: &str) -> Result<PathBuf, ProgramError> {
+    let name = SafeName::parse_one(NameUse::Program, exec_name)?;
+    let (exe, plain) = (exe_dir.join(format!("{}.exe", name.file())), exe_dir.join(name.file()));
+    for path in [&exe, &plain] {
+        match fs::metadata(path) {
+            Ok(found) if found.is_file() => {
+                let mode = found.permissions().mode() & 0o777;
+                return match mode & 0o111 {
+                    0 => Err(ProgramError::NotExecutable { path: path.clone(), mode }),
+                    _ => Ok(path.clone()),
+                };
+            }
+            Ok(_) => {}
+            Err(error) if is_missing(&error) => {}
+            Err(source) => return Err(ProgramError::Look { path: path.clone(), source }),
+        }
+    }
+    Err(ProgramError::NotFound { exe, plain })
+}
+
+/// A name of 255 bytes is sound, and too long only with `.exe` behind it.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename)
+}
+
+fn result_of(job: &Job, ended: &Ended) -> JobResult {
+    let status = if ended.status.success() { JobStatus::Ok } else { JobStatus::Failed };
+    let mut result = JobResult {
+        stdout: ended.stdout.text(),
+        stderr: ended.stderr.text(),
+        exit_code: ended.status.code(),
+        ..job.result(status)
+    };
+    let notes = [ended.stdout.note("stdout"), ended.stderr.note("stderr"), exit_note(ended.status)];
+    notes.iter().flatten().for_each(|note| append_note(&mut result.stderr, note));
+    result
+}
+
+fn exit_note(status: ExitStatus) -> Option<String> {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => None,
+        (Some(code), _) => Some(format!("the program ended with exit code {code}")),
+        (None, Some(signal)) => Some(format!("the program was ended by signal {signal}")),
+        (None, None) => Some(format!("the program ended: {status}")),
+    }
+}

@@ -1,0 +1,208 @@
+//! What runs jobs: the [`Handler`] that a program brings, the [`Job`] it is given and the [`JobContext`] it may use.
+//!
+//! Nothing here knows connections. [`Exec`](super::Exec) is the handler of `heft worker`; embedding programs write their
+//! own, or give a closure.
+
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use chunking::message::Stage;
+use tokio::sync::{Mutex, mpsc, watch};
+use uuid::Uuid;
+
+use super::directory::JobDirectory;
+use crate::model::{JobRequest, JobResult, JobStatus, JsonModel, ModelError};
+use crate::units::Span;
+
+/// Runs jobs, several at a time.
+///
+/// The future is dropped if its job is cancelled and it does not return soon; a panic fails the job and nothing else.
+/// A closure `|job, context| async move { ... }` that gives a [`JobResult`] is a handler too.
+pub trait Handler: Send + Sync + 'static {
+    /// Runs one job to its end. Ids in the result that are empty are filled in.
+    fn run(&self, job: Job, context: JobContext) -> impl Future<Output = JobResult> + Send;
+}
+
+impl<F, R> Handler for F
+where
+    F: Fn(Job, JobContext) -> R + Send + Sync + 'static,
+    R: Future<Output = JobResult> + Send,
+{
+    fn run(&self, job: Job, context: JobContext) -> impl Future<Output = JobResult> + Send {
+        self(job, context)
+    }
+}
+
+/// A job to run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The job.
+    pub id: Uuid,
+    /// Which run of it; 1 where the leader does not say.
+    pub run: u32,
+    /// Which attempt of the run; 1 where the leader does not say.
+    pub attempt: u32,
+    /// The subject it was assigned under.
+    pub subject: String,
+    /// What the client sent, byte for byte.
+    pub payload: Bytes,
+    /// The same as a request, or why it is none: a raw job may be any bytes (M19).
+    pub request: Result<JobRequest, ModelError>,
+}
+
+impl Job {
+    /// A job as it was assigned; reads the payload.
+    pub fn new(id: Uuid, subject: impl Into<String>, payload: impl Into<Bytes>) -> Self {
+        let payload = payload.into();
+        let request = JobRequest::parse(&payload);
+        Job { id, run: 1, attempt: 1, subject: subject.into(), payload, request }
+    }
+
+    /// A result of this job without output.
+    pub fn result(&self, status: JobStatus) -> JobResult {
+        match &self.request {
+            Ok(request) => JobResult::new(self.id, &request.client_id, &request.exec_name, status),
+            Err(_) => JobResult::new(self.id, "", "", status),
+        }
+    }
+
+    /// A result that says why the job failed.
+    pub fn failed(&self, why: impl Into<String>) -> JobResult {
+        JobResult { stderr: why.into(), ..self.result(JobStatus::Failed) }
+    }
+}
+
+/// Why a job was told to stop. Shown, it opens the result's Stderr.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// Somebody cancelled it.
+    Cancelled {
+        /// Who and why, if that was said.
+        text: String,
+    },
+    /// It ran too long.
+    TimeLimit(Duration),
+}
+
+impl std::fmt::Display for StopReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StopReason::Cancelled { text } if text.is_empty() => f.write_str("cancelled"),
+            StopReason::Cancelled { text } => write!(f, "cancelled: {text}"),
+            StopReason::TimeLimit(limit) => write!(
+                f,
+                "stopped: the job ran longer than its time limit of {}: give it more time, or less to do",
+                Span(*limit)
+            ),
+        }
+    }
+}
+
+/// Tells a job to stop. Clones speak of the same job; the first reason stands.
+#[derive(Clone, Debug)]
+pub struct CancelToken(Arc<watch::Sender<Option<StopReason>>>);
+
+impl Default for CancelToken {
+    fn default() -> Self {
+        CancelToken(Arc::new(watch::Sender::new(None)))
+    }
+}
+
+impl CancelToken {
+    /// Tells the job to stop.
+    pub fn cancel(&self, reason: StopReason) {
+        self.0.send_if_modified(|held| match held {
+            Some(_) => false,
+            None => {
+                *held = Some(reason);
+                true
+            }
+        });
+    }
+
+    /// Why the job is to stop, if it is.
+    pub fn reason(&self) -> Option<StopReason> {
+        self.0.borrow().clone()
+    }
+
+    /// Waits until the job is to stop.
+    pub async fn cancelled(&self) -> StopReason {
+        let mut receiver = self.0.subscribe();
+        loop {
+            if let Some(reason) = self.reason() {
+                return reason;
+            }
+            if receiver.changed().await.is_err() {
+                // The sender lives in `self`, so this is never reached; to wait on is right for what never happens.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// How far a job is, on its way to the leader.
+#[derive(Clone, Debug)]
+pub(super) struct Note {
+    pub(super) job: Uuid,
+    pub(super) stage: Stage,
+    pub(super) done: u64,
+    pub(super) total: u64,
+    pub(super) text: String,
+}
+
+impl Note {
+    /// The job is about to run.
+    pub(super) fn running(job: Uuid) -> Self {
+        Note { job, stage: Stage::Running, done: 0, total: 0, text: String::new() }
+    }
+}
+
+/// The directory of a job once somebody asked for one.
+pub(super) type DirectorySlot = Arc<Mutex<Option<JobDirectory>>>;
+
+/// What a job may use while it runs.
+#[derive(Clone, Debug)]
+pub struct JobContext {
+    pub(super) job: Uuid,
+    pub(super) work_dir: Arc<Path>,
+    pub(super) directory: DirectorySlot,
+    pub(super) cancel: CancelToken,
+    pub(super) notes: Option<mpsc::Sender<Note>>,
+}
+
+impl JobContext {
+    /// The job's own directory, made empty and closed to others when first asked for. It is removed once the result is
+    /// safe.
+    pub async fn directory(&self) -> io::Result<PathBuf> {
+        let mut slot = self.directory.lock().await;
+        if let Some(made) = &*slot {
+            return Ok(made.path().to_owned());
+        }
+        let (root, job) = (self.work_dir.clone(), self.job);
+        let made = tokio::task::spawn_blocking(move || JobDirectory::make(&root, job)).await??;
+        let path = made.path().to_owned();
+        *slot = Some(made);
+        Ok(path)
+    }
+
+    /// Tells when the job is to stop.
+    pub fn cancel_token(&self) -> &CancelToken {
+        &self.cancel
+    }
+
+    /// Waits until the job is to stop.
+    pub async fn cancelled(&self) -> StopReason {
+        self.cancel.cancelled().await
+    }
+
+    /// Says how far the job is. It never waits: what comes faster than it can be sent is dropped.
+    pub fn progress(&self, stage: Stage, done: u64, total: u64, text: impl Into<String>) {
+        if let Some(notes) = &self.notes {
+            notes.try_send(Note { job: self.job, stage, done, total, text: text.into() }).ok();
+        }
+    }
+}

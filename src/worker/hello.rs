@@ -1,0 +1,53 @@
+//! What a worker says of itself, and what it reads in the answer of a node that does not lead.
+
+use chunking::Kind;
+use chunking::message::Features;
+
+use super::config::WorkerConfig;
+use crate::model::{JsonModel, WorkerHello};
+use crate::peer::{OutFrame, announcement};
+
+/// What our workers can do.
+pub(super) const FEATURES: Features = Features::LEASES
+    .with(Features::PROGRESS)
+    .with(Features::CANCEL)
+    .with(Features::SUBMIT_ANSWERS)
+    .with(Features::REDIRECTS);
+
+/// The Hello: the first pattern is its subject, as stock workers have it, the others stand in the announcement (S21).
+pub(super) fn hello(config: &WorkerConfig) -> OutFrame {
+    let mut patterns = config.patterns.iter().cloned();
+    let subject = patterns.next().unwrap_or_default();
+    let hello = WorkerHello {
+        heft: announcement(FEATURES, config.name.clone()),
+        patterns: patterns.collect(),
+        max_parallel: Some(config.parallel_max),
+    };
+    OutFrame { msg_id: config.id, subject, ..OutFrame::new(Kind::HelloWorker, hello.to_json()) }
+}
+
+/// The address in a NotLeader (T20).
+pub(super) fn leader_named(payload: &[u8]) -> Option<String> {
+    let said: serde_json::Value = serde_json::from_slice(payload).ok()?;
+    said.get("leader")?.as_str().filter(|address| !address.is_empty()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t20_a_node_that_does_not_lead_may_name_one() {
+        for (payload, leader) in [
+            (r#"{"leader":"host:5001"}"#, Some("host:5001")),
+            (r#"{"leader":null}"#, None),
+            (r#"{"leader":""}"#, None),
+            (r#"{"leader":5}"#, None),
+            ("{}", None),
+            ("", None),
+            ("[", None),
+        ] {
+            assert_eq!(leader_named(payload.as_bytes()).as_deref(), leader, "{payload}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Every limit of the worker, with its reason. Those an operator may want to change are members of the configuration and
+//! only have their defaults here.
+
+use std::time::Duration;
+
+use chunking::frame::head_len;
+use chunking::limits::FRAME_BODY_BYTES_MAX;
+use chunking::{Generation, frame::LENGTH_BYTES};
+
+/// The payload of an AckJob: what a frame without a subject leaves of the largest body that may be sent (W05).
+pub const RESULT_BYTES_MAX: usize =
+    FRAME_BODY_BYTES_MAX as usize - (head_len(Generation::F2, "") - LENGTH_BYTES);
+
+/// Jobs at a time, by default (WX06).
+pub const PARALLEL_DEFAULT: u32 = 4;
+
+/// The most jobs at a time: a leader takes no more credit in one message (CR04), and a heartbeat can list them all.
+pub const PARALLEL_MAX: u32 = 10_000;
+
+/// How long the leader may take to answer the announcement before it is taken for a stock one.
+pub const WELCOME_WAIT: Duration = Duration::from_millis(500);
+
+/// Between heartbeats, if the leader's Welcome does not say.
+pub const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// The shortest time between heartbeats, whatever a Welcome says.
+pub const HEARTBEAT_MIN: Duration = Duration::from_millis(10);
+
+/// How long a leader may take to accept a connection.
+pub const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// How long a frame may wait for room in the connection's outbox before the connection is given up.
+pub const SEND_MAX: Duration = Duration::from_secs(30);
+
+/// Redirects that are followed at once before the worker waits as after a failure (RD02).
+pub const REDIRECTS_AT_ONCE_MAX: u32 = 3;
+
+/// How long running jobs may take to finish once the worker was asked to stop.
+pub const STOP_GRACE: Duration = Duration::from_secs(30);
+
+/// How long a stopping worker without running jobs waits for its last results to be settled.
+pub const SETTLE_MAX: Duration = Duration::from_secs(2);
+
+/// How long a leaving worker waits for the leader to close its side, and for directories to be removed.
+pub const LEAVE_MAX: Duration = Duration::from_secs(2);
+
+/// How long a handler may go on after its job was cancelled before it is dropped.
+pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
+
+/// The longest time for which credit is withheld because the processors are busy (CR07).
+pub const CREDIT_WITHHELD_MAX: Duration = Duration::from_secs(1);
+
+/// How often the use of the processors is looked at.
+pub const CPU_SAMPLE: Duration = Duration::from_millis(500);
+
+/// Results kept to answer repeated assignments and to be sent again (C17, C31), by number.
+pub const RESULTS_KEPT_MAX: usize = 4_096;
+
+/// Results kept, by bytes: sixteen of the largest.
+pub const RESULTS_KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Jobs that were assigned and do not run yet. A leader that keeps to the credit never gets near it.
+pub const ASSIGNED_MAX: usize = PARALLEL_MAX as usize;
+
+/// Bytes of jobs that were assigned and do not run yet, beyond what the credit allows by rights.
+pub const ASSIGNED_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// What is kept of a program's standard output.
+pub const STDOUT_BYTES_MAX: usize = 1024 * 1024;
+
+/// What is kept of a program's standard error.
+pub const STDERR_BYTES_MAX: usize = 1024 * 1024;
+
+/// How long a job's pipes are read after its program has ended. Who still holds them then has left the process group.
+pub const DRAIN_MAX: Duration = Duration::from_millis(500);
+
+/// The largest archive: in base64 it fills a result, so a larger one could never be sent.
+pub const ARCHIVE_BYTES_MAX: usize = RESULT_BYTES_MAX / 4 * 3;
+
+/// The most files in an archive: what the classic ZIP directory can count.
+pub const ARCHIVE_FILES_MAX: usize = 65_535;
+
+/// The longest part of a name between two slashes: what Linux file systems take.
+pub const SEGMENT_BYTES_MAX: usize = 255;
+
+/// The most parts of a name between slashes, so that a name cannot make thousands of directories.
+pub const SEGMENTS_MAX: usize = 32;
+
+/// Directories with the name of one job, if other workers on this machine hold the first ones.
+pub const DIRECTORY_TRIES_MAX: u32 = 64;
+
+const _: () = assert!(PARALLEL_MAX as usize <= chunking::limits::HEARTBEAT_JOBS_MAX);
+const _: () = assert!(ARCHIVE_BYTES_MAX / 3 * 4 <= RESULT_BYTES_MAX);

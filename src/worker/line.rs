@@ -1,0 +1,168 @@
+//! The worker's line to its leader: dialling, waiting between attempts, following redirects, reading (CL08, RD02).
+//!
+//! It says what happened and sends what it is given; what frames mean is the session's business.
+
+use std::future::pending;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{info, warn};
+
+use super::config::WorkerConfig;
+use super::limits::{CONNECT_MAX, LEAVE_MAX, REDIRECTS_AT_ONCE_MAX, SEND_MAX};
+use crate::peer::{InFrame, LinkError, LinkReader, LinkWriter, OutFrame, connect};
+use uuid::Uuid;
+
+type Dialled = Result<(LinkReader, LinkWriter), LinkError>;
+
+enum State {
+    Waiting(Instant),
+    Dialling(JoinHandle<Dialled>),
+    Up { reader: LinkReader, writer: LinkWriter },
+    Left,
+}
+
+/// What happened on the line.
+#[derive(Debug)]
+pub(super) enum News {
+    /// A connection is there; the Hello is due.
+    Connected,
+    /// A frame came.
+    Frame(InFrame),
+    /// The connection is gone; the next one is being made.
+    Lost,
+}
+
+/// A line to the leader.
+pub(super) struct Line {
+    config: WorkerConfig,
+    state: State,
+    /// Where to dial next, if a leader said so.
+    redirect: Option<String>,
+    failures: u32,
+    redirects: u32,
+}
+
+impl Line {
+    pub(super) fn new(config: WorkerConfig) -> Self {
+        Line { config, state: State::Waiting(Instant::now()), redirect: None, failures: 0, redirects: 0 }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        match self.state {
+            State::Up { .. } => true,
+            State::Waiting(_) | State::Dialling(_) | State::Left => false,
+        }
+    }
+
+    /// What happens next. May be dropped while it waits.
+    pub(super) async fn next(&mut self) -> News {
+        loop {
+            match &mut self.state {
+                State::Waiting(until) => {
+                    sleep_until(*until).await;
+                    self.dial();
+                }
+                State::Dialling(dialled) => match dialled.await {
+                    Ok(Ok((reader, writer))) => {
+                        self.state = State::Up { reader, writer };
+                        return News::Connected;
+                    }
+                    Ok(Err(error)) => self.failed(&error.to_string()),
+                    Err(error) => self.failed(&error.to_string()),
+                },
+                State::Up { reader, .. } => match reader.next().await {
+                    Ok(Some(frame)) => return News::Frame(frame),
+                    Ok(None) => return self.lose("the leader closed the connection"),
+                    Err(error) => return self.lose(&error.to_string()),
+                },
+                State::Left => pending().await,
+            }
+        }
+    }
+
+    /// Sends a frame. `Lost` if that ended the connection; nothing happens without one.
+    pub(super) async fn send(&mut self, frame: OutFrame) -> Option<News> {
+        let State::Up { writer, .. } = &self.state else { return None };
+        let sent = timeout(SEND_MAX, writer.send(frame)).await;
+        match sent {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(self.lose(&error.to_string())),
+            Err(_) => Some(self.lose("the leader takes no frames any more")),
+        }
+    }
+
+    /// The leader is one: the next failure counts as the first.
+    pub(super) fn on_sound(&mut self) {
+        self.failures = 0;
+        self.redirects = 0;
+    }
+
+    /// Another node leads (RD02). Without an address the worker waits and tries again.
+    pub(super) fn redirect(&mut self, to: Option<String>) -> News {
+        self.redirects += 1;
+        let at_once = to.is_some() && self.redirects <= REDIRECTS_AT_ONCE_MAX;
+        info!(to = to.as_deref().unwrap_or("nobody yet"), at_once, "redirected: this node does not lead");
+        self.redirect = to;
+        if at_once {
+            self.state = State::Waiting(Instant::now());
+        } else {
+            self.wait();
+        }
+        News::Lost
+    }
+
+    /// Says goodbye: what was sent goes out, then the connection ends.
+    pub(super) async fn leave(&mut self) {
+        match std::mem::replace(&mut self.state, State::Left) {
+            State::Up { mut reader, writer } => {
+                drop(writer);
+                let closed = async { while let Ok(Some(_)) = reader.next().await {} };
+                timeout(LEAVE_MAX, closed).await.ok();
+            }
+            State::Dialling(dialled) => dialled.abort(),
+            State::Waiting(_) | State::Left => {}
+        }
+    }
+
+    fn dial(&mut self) {
+        let address = self.redirect.take().unwrap_or_else(|| self.config.leader.clone());
+        let tuning = self.config.tuning.clone();
+        self.state = State::Dialling(tokio::spawn(async move {
+            let refused = || {
+                let text = format!("no answer within {} s", CONNECT_MAX.as_secs());
+                std::io::Error::new(std::io::ErrorKind::TimedOut, text)
+            };
+            match timeout(CONNECT_MAX, connect(address.as_str(), &tuning)).await {
+                Ok(dialled) => dialled,
+                Err(_) => Err(LinkError::Connect { addr: address, source: refused() }),
+            }
+        }));
+    }
+
+    fn lose(&mut self, why: &str) -> News {
+        self.failed(why);
+        News::Lost
+    }
+
+    fn failed(&mut self, why: &str) {
+        let wait = self.wait();
+        warn!(leader = %self.config.leader, wait_ms = wait, "no connection: {why}; running jobs go on, trying again");
+    }
+
+    fn wait(&mut self) -> u128 {
+        self.failures = self.failures.saturating_add(1);
+        let (entropy, _) = Uuid::new_v4().as_u64_pair();
+        let delay = self.config.reconnect.delay(self.failures, entropy);
+        self.state = State::Waiting(Instant::now() + delay);
+        delay.as_millis()
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let State::Dialling(dialled) = &self.state {
+            dialled.abort();
+        }
+    }
+}

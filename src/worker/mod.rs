@@ -1,0 +1,80 @@
+//! The worker: takes jobs from a leader, runs them, brings the results home.
+//!
+//! `heft worker` runs executables with it; a Rust program embeds it with a [`Handler`] of its own. It talks to one leader at
+//! a time, ours or a stock one, and never loses a running job to a broken connection. It holds no queue: what it has no
+//! room for it has not asked for.
+//!
+//! ```no_run
+//! use heft::model::{JobResult, JobStatus};
+//! use heft::worker::{Job, JobContext, Worker, WorkerConfig};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = WorkerConfig { patterns: vec!["job.assign.upper".into()], ..WorkerConfig::new("127.0.0.1:5000") };
+//! let worker = Worker::new(config, |job: Job, _context: JobContext| async move {
+//!     let text = String::from_utf8_lossy(&job.payload).to_uppercase();
+//!     JobResult { stdout: text, ..job.result(JobStatus::Ok) }
+//! })?;
+//! worker.run(async { tokio::signal::ctrl_c().await.unwrap_or_default() }).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | file | does |
+//! |---|---|
+//! | `session` | the task that owns a worker |
+//! | `line` | the connection: dialling, waiting, redirects |
+//! | `desk` | decides what is run, answered, stopped; free of I/O |
+//! | `store` | results to send again and to answer duplicates with |
+//! | `attempt` | one job through one handler |
+//! | `exec` | the handler that runs executables |
+//! | `directory`, `fit`, `cpu`, `hello` | job directories, results that fit a frame, processor use, the announcement |
+
+mod attempt;
+mod config;
+mod cpu;
+mod desk;
+mod directory;
+pub mod exec;
+mod fit;
+mod handler;
+mod hello;
+pub mod limits;
+mod line;
+mod session;
+mod store;
+
+use std::future::Future;
+use std::sync::Arc;
+
+pub use attempt::{Outcome, Workplace, run_once};
+pub use config::{ConfigError, WorkerConfig};
+pub use directory::JobDirectory;
+pub use exec::{Exec, ExecConfig};
+pub use fit::encode as encode_result;
+pub use handler::{CancelToken, Handler, Job, JobContext, StopReason};
+pub use session::Summary;
+
+/// A worker, ready to run.
+#[derive(Debug)]
+pub struct Worker<H> {
+    config: WorkerConfig,
+    handler: Arc<H>,
+}
+
+impl<H: Handler> Worker<H> {
+    /// A worker with this handler. Nothing is dialled yet.
+    pub fn new(config: WorkerConfig, handler: H) -> Result<Self, ConfigError> {
+        Ok(Worker { config: config.check()?, handler: Arc::new(handler) })
+    }
+
+    /// The worker's set-up, with its id.
+    pub fn config(&self) -> &WorkerConfig {
+        &self.config
+    }
+
+    /// Works until `shutdown` ends and running jobs have finished, or their grace is over. It goes on through every
+    /// failure of connection and leader.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
+        session::Session::run(self.config, self.handler, shutdown).await
+    }
+}

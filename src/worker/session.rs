@@ -1,0 +1,482 @@
+//! A worker at work: connected or not, it takes jobs, runs them through its handler and brings their results home.
+//!
+//! One task owns everything and waits for whatever happens next. What to do about it is the [`Desk`]'s decision; this file
+//! turns frames into events and decisions into frames and tasks. `Worker::run` is the only caller.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use chunking::Kind;
+use chunking::message::{
+    Body, Cancel, Features, Heartbeat, HeldJobs, LimitId, Progress, Refused, Settled, Start, Welcome,
+};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+use super::attempt::{Outcome, Workplace, attempt};
+use super::config::WorkerConfig;
+use super::cpu::CpuMeter;
+use super::desk::{Desk, Numbers, Offer, Todo};
+use super::directory::JobDirectory;
+use super::fit;
+use super::handler::{CancelToken, Handler, Job, Note};
+use super::hello::{FEATURES, hello, leader_named};
+use super::limits::{CPU_SAMPLE, CREDIT_WITHHELD_MAX, HEARTBEAT, HEARTBEAT_MIN, LEAVE_MAX, SETTLE_MAX};
+use super::line::{Line, News};
+use crate::model::JobStatus;
+use crate::peer::{InFrame, OutFrame};
+
+/// Progress notes of all jobs that wait to be sent; more are dropped.
+const NOTES_MAX: usize = 256;
+
+/// What a worker did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Jobs that ran to their ends.
+    pub ended: u64,
+    /// Jobs that were still running when the time to stop was over, and were killed.
+    pub killed: usize,
+}
+
+struct Ended {
+    job: Uuid,
+    payload: Bytes,
+    failed: bool,
+    directory: Option<JobDirectory>,
+}
+
+struct Live {
+    cancel: CancelToken,
+    numbers: Arc<std::sync::Mutex<Numbers>>,
+}
+
+/// A running worker.
+pub(super) struct Session<H> {
+    config: WorkerConfig,
+    place: Arc<Workplace>,
+    handler: Arc<H>,
+    desk: Desk,
+    line: Line,
+    jobs: JoinSet<Ended>,
+    live: HashMap<Uuid, Live>,
+    /// Directories of ended jobs, with whether the job failed.
+    directories: HashMap<Uuid, (JobDirectory, bool)>,
+    cleaning: JoinSet<()>,
+    notes: mpsc::Sender<Note>,
+    cpu: CpuMeter,
+    /// What the leader may still give us, as we count it.
+    credit: u32,
+    /// When each withheld credit is returned at the latest (CR07).
+    withheld: VecDeque<Instant>,
+    /// What the leader can do, once that is known.
+    leader: Option<Features>,
+    welcome_due: Option<Instant>,
+    heartbeat_every: Duration,
+    heartbeat_due: Option<Instant>,
+    stop_due: Option<Instant>,
+    settle_due: Option<Instant>,
+    summary: Summary,
+}
+
+impl<H: Handler> Session<H> {
+    pub(super) async fn run(
+        config: WorkerConfig,
+        handler: Arc<H>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Summary {
+        let (notes, mut noted) = mpsc::channel(NOTES_MAX);
+        let place = Workplace { work_dir: config.work_dir.clone(), time_limit: config.time_limit };
+        let mut session = Session {
+            place: Arc::new(place),
+            handler,
+            desk: Desk::new(config.parallel_max as usize),
+            line: Line::new(config.clone()),
+            config,
+            jobs: JoinSet::new(),
+            live: HashMap::new(),
+            directories: HashMap::new(),
+            cleaning: JoinSet::new(),
+            notes,
+            cpu: CpuMeter::default(),
+            credit: 0,
+            withheld: VecDeque::new(),
+            leader: None,
+            welcome_due: None,
+            heartbeat_every: HEARTBEAT,
+            heartbeat_due: None,
+            stop_due: None,
+            settle_due: None,
+            summary: Summary::default(),
+        };
+        let mut shutdown = pin!(shutdown);
+        let mut sampling = interval(CPU_SAMPLE);
+        sampling.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !session.is_done() {
+            tokio::select! {
+                news = session.line.next() => session.on_news(news).await,
+                Some(ended) = session.jobs.join_next() => session.on_ended(ended),
+                Some(note) = noted.recv() => session.on_note(note).await,
+                Some(_) = session.cleaning.join_next() => {}
+                () = due(session.welcome_due) => session.on_no_welcome(),
+                () = due(session.heartbeat_due) => session.send_heartbeat().await,
+                () = due(session.withheld.front().copied()) => session.release_credit().await,
+                () = due(session.stop_due.min_some(session.settle_due)) => {}
+                _ = sampling.tick() => {
+                    session.cpu.sample();
+                    session.release_credit().await;
+                }
+                () = &mut shutdown, if session.stop_due.is_none() => session.on_stop(),
+            }
+            session.work_off().await;
+        }
+        session.leave().await
+    }
+
+    /// Whether a stopping worker may leave.
+    fn is_done(&mut self) -> bool {
+        let Some(stop_due) = self.stop_due else { return false };
+        let now = Instant::now();
+        if self.desk.running() > 0 {
+            return now >= stop_due;
+        }
+        let settle_due = *self.settle_due.get_or_insert(now + SETTLE_MAX);
+        self.desk.unsettled() == 0 || now >= settle_due
+    }
+
+    fn on_stop(&mut self) {
+        info!(running = self.desk.running(), "stopping: no new jobs, running ones may finish");
+        self.stop_due = Some(Instant::now() + self.config.stop_grace);
+        self.desk.on_stop();
+        self.withheld.clear();
+    }
+
+    async fn leave(mut self) -> Summary {
+        self.summary.killed = self.desk.running();
+        if self.summary.killed > 0 {
+            warn!(
+                jobs = self.summary.killed,
+                "time to stop is over: killing running jobs; the leader gives them to others"
+            );
+        }
+        // Dropping the attempts drops their handlers, and those kill their process groups.
+        self.jobs.shutdown().await;
+        self.line.leave().await;
+        let cleaned = async { while self.cleaning.join_next().await.is_some() {} };
+        timeout(LEAVE_MAX, cleaned).await.ok();
+        info!(ended = self.summary.ended, killed = self.summary.killed, "stopped");
+        self.summary
+    }
+
+    async fn on_news(&mut self, news: News) {
+        match news {
+            News::Connected => self.say_hello().await,
+            News::Frame(frame) => self.on_frame(frame),
+            News::Lost => self.on_lost(),
+        }
+    }
+
+    fn on_lost(&mut self) {
+        self.leader = None;
+        self.welcome_due = None;
+        self.heartbeat_due = None;
+        self.withheld.clear();
+        self.credit = 0;
+        self.desk.on_lost();
+    }
+
+    async fn say_hello(&mut self) {
+        let frame = hello(&self.config);
+        self.welcome_due = Some(Instant::now() + self.config.welcome_wait);
+        self.send(frame).await;
+        let room = u32::try_from(self.desk.room()).unwrap_or(u32::MAX);
+        self.give_credit(room).await;
+    }
+
+    fn on_no_welcome(&mut self) {
+        self.welcome_due = None;
+        info!(leader = %self.config.leader, "connected; the leader does not answer our announcement: working as a classic worker");
+        self.leader = Some(Features::default());
+        self.line.on_sound();
+        self.desk.on_leader(Features::default());
+    }
+
+    fn on_frame(&mut self, frame: InFrame) {
+        let Some(kind) = frame.kind() else {
+            return debug!(code = frame.code, "skipped a frame of an unknown type");
+        };
+        if let Err(error) = self.on_kind(kind, &frame) {
+            warn!(%kind, "skipped a frame that cannot be read: {error}");
+        }
+    }
+
+    fn on_kind(&mut self, kind: Kind, frame: &InFrame) -> Result<(), chunking::MessageError> {
+        let job = if frame.msg_id.is_nil() { frame.corr_id } else { frame.msg_id };
+        match kind {
+            Kind::Welcome => self.on_welcome(&Welcome::decode(&frame.payload)?),
+            Kind::AssignJob => {
+                self.credit = self.credit.saturating_sub(1);
+                let offer = Offer { job, subject: frame.subject.clone(), payload: frame.payload.clone() };
+                self.desk.on_assign(offer);
+            }
+            Kind::Start => {
+                let start = Start::decode(&frame.payload)?;
+                self.desk.on_start(job, start.run, start.attempt);
+            }
+            Kind::Cancel => {
+                let cancel = Cancel::decode(&frame.payload)?;
+                info!(%job, "cancelled: {}", cancel.text);
+                self.desk.on_cancel(job, cancel.attempt, cancel.text.as_str());
+            }
+            Kind::Settled => self.desk.on_settled(job, Settled::decode(&frame.payload)?.run),
+            Kind::Refused => {
+                let refused = Refused::decode(&frame.payload)?;
+                warn!(id = %job, reason = refused.reason.0, "the leader refuses: {}", refused.text);
+            }
+            Kind::NotLeader => {
+                let news = self.line.redirect(leader_named(&frame.payload));
+                debug_assert!(matches!(news, News::Lost));
+                self.on_lost();
+            }
+            Kind::SubmitJob
+            | Kind::AckJob
+            | Kind::Credit
+            | Kind::Result
+            | Kind::CachePut
+            | Kind::CacheAck
+            | Kind::HelloClient
+            | Kind::HelloWorker
+            | Kind::LeaderHello
+            | Kind::AppendEntries
+            | Kind::AppendResp
+            | Kind::RequestVote
+            | Kind::VoteResp
+            | Kind::InstallSnapshot
+            | Kind::InstallSnapResp
+            | Kind::Open
+            | Kind::Grant
+            | Kind::Chunk
+            | Kind::Done
+            | Kind::Verdict
+            | Kind::Abort
+            | Kind::Void
+            | Kind::Submitted
+            | Kind::Heartbeat
+            | Kind::Progress
+            | Kind::Ask
+            | Kind::Answer => debug!(%kind, "skipped a frame that this worker has no use for"),
+        }
+        Ok(())
+    }
+
+    fn on_welcome(&mut self, welcome: &Welcome) {
+        let features = welcome.features.common(FEATURES);
+        let listed = welcome.limits.value(LimitId::HEARTBEAT_MS).filter(|ms| *ms > 0);
+        self.heartbeat_every = listed.map_or(HEARTBEAT, Duration::from_millis).max(HEARTBEAT_MIN);
+        info!(leader = %self.config.leader, id = %welcome.leader, software = welcome.software.as_str(),
+            heartbeat_ms = self.heartbeat_every.as_millis(), "connected");
+        self.welcome_due = None;
+        self.leader = Some(features);
+        self.line.on_sound();
+        // The first heartbeat says what is still held, and goes out before the results that follow.
+        self.heartbeat_due = features.has(Features::LEASES).then(Instant::now);
+        self.desk.on_leader(features);
+    }
+
+    async fn send_heartbeat(&mut self) {
+        self.heartbeat_due = Some(Instant::now() + self.heartbeat_every);
+        let beat = Heartbeat {
+            cpu_permille: self.cpu.permille().unwrap_or_default(),
+            credit: self.credit,
+            jobs: HeldJobs::new(self.desk.held()),
+        };
+        self.send_message(Uuid::nil(), &beat).await;
+    }
+
+    async fn on_note(&mut self, note: Note) {
+        if let Some(numbers) = self.desk.numbers(note.job) {
+            self.say_progress(note.job, numbers.run.unwrap_or(1), numbers.attempt, note).await;
+        }
+    }
+
+    async fn say_progress(&mut self, job: Uuid, run: u32, attempt: u32, note: Note) {
+        if self.leader.is_some_and(|features| features.has(Features::PROGRESS)) {
+            let Note { stage, done, total, text, .. } = note;
+            self.send_message(job, &Progress { run, attempt, stage, done, total, text: text.into() }).await;
+        }
+    }
+
+    fn on_ended(&mut self, ended: Result<Ended, tokio::task::JoinError>) {
+        match ended {
+            Ok(ended) => {
+                self.summary.ended += 1;
+                self.live.remove(&ended.job);
+                if let Some(directory) = ended.directory {
+                    self.directories.insert(ended.job, (directory, ended.failed));
+                }
+                self.desk.on_ended(ended.job, ended.payload);
+            }
+            // An attempt catches what its handler does; it ends otherwise only when the worker leaves.
+            Err(error) => warn!("an attempt ended without a result: {error}"),
+        }
+    }
+
+    /// Does what the desk has decided.
+    async fn work_off(&mut self) {
+        // A first heartbeat that is due goes before the results it announces.
+        if self.heartbeat_due.is_some_and(|due| due <= Instant::now()) {
+            self.send_heartbeat().await;
+        }
+        while let Some(todo) = self.desk.poll() {
+            match todo {
+                Todo::SayRunning { job, run, attempt } => {
+                    if let Some(live) = self.live.get(&job) {
+                        set(&live.numbers, Numbers { run: Some(run), attempt });
+                    }
+                    self.say_progress(job, run, attempt, Note::running(job)).await;
+                }
+                Todo::Run(offer, numbers) => self.start(offer, numbers),
+                Todo::Stop { job, reason } => {
+                    if let Some(live) = self.live.get(&job) {
+                        live.cancel.cancel(reason);
+                    }
+                }
+                Todo::Answer { job, payload } => {
+                    self.send(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) }).await;
+                }
+                Todo::Clean { job } => self.clean(job),
+                Todo::ReturnCredit { after_job } => self.return_credit(after_job).await,
+            }
+        }
+    }
+
+    fn start(&mut self, offer: Offer, numbers: Numbers) {
+        let live = Live { cancel: CancelToken::default(), numbers: Arc::new(std::sync::Mutex::new(numbers)) };
+        debug!(job = %offer.job, attempt = numbers.attempt, "running");
+        // What an earlier run left is in nobody's way: a directory that is held makes the next take another name.
+        self.clean(offer.job);
+        let (handler, place) = (self.handler.clone(), self.place.clone());
+        let (cancel, notes, shared) = (live.cancel.clone(), self.notes.clone(), live.numbers.clone());
+        self.live.insert(offer.job, live);
+        self.jobs.spawn(async move {
+            let id = offer.job;
+            let job = Job {
+                run: numbers.run.unwrap_or(1),
+                attempt: numbers.attempt,
+                ..Job::new(id, offer.subject, offer.payload)
+            };
+            let Outcome { mut result, directory } = attempt(handler, job, &place, cancel, Some(notes)).await;
+            let numbers = get(&shared);
+            result.run = numbers.run;
+            result.attempts = numbers.run.map(|_| numbers.attempt);
+            let failed = result.status != JobStatus::Ok;
+            match failed {
+                true => info!(job = %id, exec = %result.exec_name, "failed: {}", first_line(&result.stderr)),
+                false => debug!(job = %id, exec = %result.exec_name, "done"),
+            }
+            Ended { job: id, payload: fit::encode(result).into(), failed, directory }
+        });
+    }
+
+    fn clean(&mut self, job: Uuid) {
+        let Some((directory, failed)) = self.directories.remove(&job) else { return };
+        if failed && self.config.keep_failed {
+            return info!(%job, path = %directory.path().display(), "kept the directory of a failed job");
+        }
+        self.cleaning.spawn_blocking(move || {
+            let path = directory.path().to_owned();
+            if let Err(error) = directory.remove() {
+                warn!(%job, "cannot remove {}: {error}: remove it by hand", path.display());
+            }
+        });
+    }
+
+    async fn return_credit(&mut self, after_job: bool) {
+        if after_job && self.is_busy() {
+            self.withheld.push_back(Instant::now() + CREDIT_WITHHELD_MAX);
+        } else {
+            self.give_credit(1).await;
+        }
+    }
+
+    /// Returns withheld credit whose time is over, or all of it when the processors have calmed down.
+    async fn release_credit(&mut self) {
+        let now = Instant::now();
+        let busy = self.is_busy();
+        let before = self.withheld.len();
+        self.withheld.retain(|due| busy && *due > now);
+        let released = u32::try_from(before - self.withheld.len()).unwrap_or(u32::MAX);
+        self.give_credit(released).await;
+    }
+
+    fn is_busy(&self) -> bool {
+        match (self.config.cpu_cap, self.cpu.permille()) {
+            (Some(cap), Some(permille)) => f64::from(permille) > cap * 1000.0,
+            (None, _) | (_, None) => false,
+        }
+    }
+
+    async fn give_credit(&mut self, count: u32) {
+        if count == 0 || self.stop_due.is_some() || !self.line.is_up() {
+            return;
+        }
+        self.credit = self.credit.saturating_add(count);
+        let delta = i32::try_from(count).unwrap_or(i32::MAX).to_le_bytes();
+        let frame = OutFrame {
+            msg_id: Uuid::new_v4(),
+            ..OutFrame::new(Kind::Credit, Bytes::copy_from_slice(&delta))
+        };
+        self.send(frame).await;
+    }
+
+    async fn send_message<M: Body>(&mut self, job: Uuid, message: &M) {
+        let mut payload = Vec::new();
+        message.encode(&mut payload);
+        self.send(OutFrame { msg_id: job, corr_id: job, ..OutFrame::new(M::KIND, payload) }).await;
+    }
+
+    async fn send(&mut self, frame: OutFrame) {
+        if let Some(News::Lost) = self.line.send(frame).await {
+            self.on_lost();
+        }
+    }
+}
+
+/// Waits for a time that may not be set.
+async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+trait MinSome {
+    fn min_some(self, other: Self) -> Self;
+}
+
+impl MinSome for Option<Instant> {
+    fn min_some(self, other: Self) -> Self {
+        match (self, other) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, None) | (None, one) => one,
+        }
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(200).collect()
+}
+
+fn get(numbers: &std::sync::Mutex<Numbers>) -> Numbers {
+    *numbers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn set(numbers: &std::sync::Mutex<Numbers>, value: Numbers) {
+    *numbers.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = value;
+}

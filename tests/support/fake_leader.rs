@@ -1,0 +1,135 @@
+//! A leader's end of a connection, for tests that say frame by frame what the leader does.
+#![allow(dead_code, unreachable_pub)]
+
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use chunking::message::{
+    Body, Features, Heartbeat, LimitId, LimitList, Progress, Settled, Stage, Start, Welcome, parse_credit,
+};
+use chunking::{Decoder, Generation, Head, InboundLimits, Kind};
+use heft::model::{JobResult, JsonModel};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+/// No test waits longer for what must come.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Debug)]
+pub struct Got {
+    pub kind: Kind,
+    pub msg_id: Uuid,
+    pub corr_id: Uuid,
+    pub subject: String,
+    pub payload: Vec<u8>,
+}
+
+/// The leader's end of a connection.
+pub struct Conn {
+    pub stream: TcpStream,
+    decoder: Decoder,
+    buffer: BytesMut,
+}
+
+impl Conn {
+    pub fn new(stream: TcpStream) -> Self {
+        let decoder = Decoder::detecting(InboundLimits::ANNOUNCED);
+        Conn { stream, decoder, buffer: BytesMut::new() }
+    }
+
+    pub async fn read(&mut self) -> Option<Got> {
+        loop {
+            let mut input = &self.buffer[..];
+            if let Some(frame) = self.decoder.poll_frame(&mut input).unwrap() {
+                let got = Got {
+                    kind: Kind::try_from(frame.head.code).unwrap(),
+                    msg_id: frame.head.msg_id,
+                    corr_id: frame.head.corr_id,
+                    subject: frame.head.subject.to_owned(),
+                    payload: frame.payload.to_vec(),
+                };
+                let used = self.buffer.len() - input.len();
+                self.buffer.advance(used);
+                return Some(got);
+            }
+            let read = timeout(PATIENCE, self.stream.read_buf(&mut self.buffer)).await;
+            if read.expect("a frame should have come").unwrap_or(0) == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// The next frame of this kind; heartbeats before it are skipped, anything else is a fault.
+    pub async fn expect(&mut self, kind: Kind) -> Got {
+        loop {
+            let got = self.read().await.unwrap_or_else(|| panic!("closed before {kind}"));
+            if got.kind == kind {
+                return got;
+            }
+            assert_eq!(got.kind, Kind::Heartbeat, "came where {kind} was due");
+        }
+    }
+
+    pub async fn heartbeat(&mut self) -> Heartbeat {
+        Heartbeat::decode(&self.expect(Kind::Heartbeat).await.payload).unwrap()
+    }
+
+    pub async fn credit(&mut self) -> i32 {
+        parse_credit(&self.expect(Kind::Credit).await.payload).unwrap()
+    }
+
+    /// The result of this job.
+    pub async fn result(&mut self, job: Uuid) -> JobResult {
+        let ack = self.expect(Kind::AckJob).await;
+        assert_eq!((ack.corr_id, ack.msg_id, ack.subject.as_str()), (job, Uuid::nil(), ""), "T03");
+        JobResult::parse(&ack.payload).unwrap()
+    }
+
+    pub async fn running(&mut self, job: Uuid) -> (u32, u32) {
+        let frame = self.expect(Kind::Progress).await;
+        let progress = Progress::decode(&frame.payload).unwrap();
+        assert_eq!((frame.msg_id, progress.stage), (job, Stage::Running));
+        (progress.run, progress.attempt)
+    }
+
+    pub async fn send(&mut self, kind: Kind, id: Uuid, payload: &[u8]) {
+        let head = Head {
+            msg_id: id,
+            corr_id: id,
+            subject: "",
+            payload_len: payload.len().try_into().unwrap(),
+            ..Head::new(kind)
+        };
+        let mut out = Vec::new();
+        head.append(Generation::F2, &mut out).unwrap();
+        out.extend_from_slice(payload);
+        self.stream.write_all(&out).await.unwrap();
+    }
+
+    pub async fn say<M: Body>(&mut self, id: Uuid, message: &M) {
+        let mut payload = Vec::new();
+        message.encode(&mut payload);
+        self.send(M::KIND, id, &payload).await;
+    }
+
+    pub async fn welcome(&mut self) {
+        let limits: LimitList = [(LimitId::HEARTBEAT_MS, 20)].into_iter().collect();
+        let features = Features::LEASES.with(Features::PROGRESS).with(Features::CANCEL);
+        let software = "test".to_owned().try_into().unwrap();
+        self.say(Uuid::nil(), &Welcome { leader: Uuid::new_v4(), software, features, limits }).await;
+    }
+
+    pub async fn assign(&mut self, job: Uuid, payload: &str) {
+        self.send(Kind::AssignJob, job, payload.as_bytes()).await;
+    }
+
+    pub async fn start(&mut self, job: Uuid, run: u32, attempt: u32) {
+        self.say(job, &Start { run, attempt, lease_ms: 30_000 }).await;
+    }
+
+    pub async fn settle(&mut self, job: Uuid, run: u32) {
+        self.say(job, &Settled { run }).await;
+    }
+}
