@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use heft::cli;
+use tracing::level_filters::LevelFilter;
 
 /// A job broker for heavy payloads
 #[derive(Parser)]
-#[command(name = "heft", version)]
+#[command(name = "heft", version, propagate_version = true, after_help = cli::AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -19,17 +20,41 @@ struct Cli {
 enum Command {
     Leader(cli::leader::LeaderArgs),
     Worker(cli::worker::WorkerArgs),
+    Submit(cli::submit::SubmitArgs),
+    Status(cli::status::StatusArgs),
+    Dlq(cli::dlq::DlqArgs),
+    Cancel(cli::cancel::CancelArgs),
+    Client(cli::client::ClientArgs),
+    Clientx(cli::clientx::ClientxArgs),
+}
+
+impl Command {
+    /// What is logged unless `HEFT_LOG` says otherwise: a server's log is its voice, a command's output is its own.
+    fn log_level(&self) -> LevelFilter {
+        match self {
+            Command::Leader(_) | Command::Worker(_) => LevelFilter::INFO,
+            Command::Submit(_)
+            | Command::Status(_)
+            | Command::Dlq(_)
+            | Command::Cancel(_)
+            | Command::Client(_)
+            | Command::Clientx(_) => LevelFilter::WARN,
+        }
+    }
 }
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    cli::log_to_stderr();
+    cli::log_to_stderr(command.log_level());
     let ended = match &command {
         Command::Leader(args) => cli::leader::run(args),
         Command::Worker(args) => cli::worker::run(args),
+        Command::Submit(args) => cli::submit::run(args),
+        Command::Status(args) => cli::status::run(args),
+        Command::Dlq(args) => cli::dlq::run(args),
+        Command::Cancel(args) => cli::cancel::run(args),
+        Command::Client(args) => cli::client::run(args),
+        Command::Clientx(args) => cli::clientx::run(args),
     };
-    ended.unwrap_or_else(|error| {
-        eprintln!("heft: {error:#}");
-        ExitCode::FAILURE
-    })
+    ended.unwrap_or_else(|error| cli::report(&error))
 }

@@ -1,29 +1,51 @@
 //! The commands of `heft`: what a person types becomes a configuration, what a role says becomes lines and exit codes.
 //! Only `main.rs` calls it.
 
+pub mod cancel;
+pub mod client;
+pub mod clientx;
+pub mod dlq;
 pub mod leader;
+mod progress;
+pub mod status;
+pub mod submit;
+mod table;
+mod unpack;
 pub mod worker;
 
-use std::io::IsTerminal;
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
 
+use clap::ValueEnum;
+use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
 
-/// Sends log lines to standard error; `HEFT_LOG` is `error`, `warn`, `info` (the default), `debug` or `trace`.
-pub fn log_to_stderr() {
+use crate::client::{Client, ClientError, JobError, Options};
+use crate::units::Span;
+
+/// Sends log lines to standard error; `HEFT_LOG` is `error`, `warn`, `info`, `debug` or `trace`, and `usual` counts without it.
+pub fn log_to_stderr(usual: LevelFilter) {
     let asked = std::env::var("HEFT_LOG").ok();
     let level = asked.as_deref().and_then(|word| word.parse::<LevelFilter>().ok());
     let subscriber = tracing_subscriber::fmt()
-        .with_max_level(level.unwrap_or(LevelFilter::INFO))
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_max_level(level.unwrap_or(usual))
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .finish();
     // A second subscriber would be refused; the first then stays, which is as good.
     tracing::subscriber::set_global_default(subscriber).ok();
     if let (Some(word), None) = (asked, level) {
-        tracing::warn!("HEFT_LOG is {word:?}: use error, warn, info, debug or trace; taking info");
+        tracing::warn!("HEFT_LOG is {word:?}: use error, warn, info, debug or trace; taking {usual}");
     }
+}
+
+/// Runs a command to its end on this thread.
+fn block_on<F: Future<Output = anyhow::Result<ExitCode>>>(command: F) -> anyhow::Result<ExitCode> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 
 /// Waits until someone wants the process to stop: Ctrl-C, or SIGTERM.
@@ -37,6 +59,196 @@ pub async fn stop_signal() {
         }
         Err(_) => {
             tokio::signal::ctrl_c().await.ok();
+        }
+    }
+}
+
+/// Exit codes, the same in all commands that talk to a leader.
+pub(crate) const FAILED: u8 = 1;
+pub(crate) const USAGE: u8 = 2;
+pub(crate) const UNAVAILABLE: u8 = 3;
+pub(crate) const TIMED_OUT: u8 = 4;
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// What stands below the help of `heft` itself.
+pub const AFTER_HELP: &str = "Exit codes:
+  0    done; for a job: it ended OK
+  1    the job FAILED, or the leader answered with an error
+  2    the command line or a file named on it is not right
+  3    the leader refused, or cannot be reached
+  4    --timeout ran out
+  130  interrupted
+
+HEFT_LOG=info (or debug) shows what happens underneath.";
+
+/// In which form a command prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// Something on the command line is not right, or a file named there.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// `--timeout` ran out.
+#[derive(Debug)]
+pub(crate) struct TimedOut(pub(crate) String);
+
+impl fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for TimedOut {}
+
+/// How the commands that talk to one leader reach it.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Reach {
+    /// How long to try to reach the leader before giving up.
+    #[arg(long, value_name = "TIME", default_value = "10s", global = true)]
+    connect_wait: Span,
+
+    /// TCP congestion control by name, such as cubic; without it, connections on this machine take cubic or reno.
+    #[arg(long, value_name = "NAME", global = true)]
+    tcp_congestion: Option<String>,
+}
+
+impl Reach {
+    pub(crate) fn options(&self, client_id: &str) -> Options {
+        let mut options = Options::new(client_id);
+        options.connect_wait = Some(self.connect_wait.0);
+        options.tuning.congestion.clone_from(&self.tcp_congestion);
+        options
+    }
+
+    /// A client that only asks. It needs a heft leader, so it is more patient than one that could do without.
+    pub(crate) async fn asking(&self, leader: &str) -> Result<Client, ClientError> {
+        let mut options = self.options("");
+        options.welcome_wait = Duration::from_secs(2);
+        Client::connect(leader, &options).await
+    }
+}
+
+/// Says what went wrong, and gives the exit code for it.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    say(&format!("{error:#}"));
+    ExitCode::from(code_of(error))
+}
+
+pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
+    if let Some(error) = error.downcast_ref::<ClientError>() {
+        return match error {
+            ClientError::TooLarge { .. }
+            | ClientError::SubjectTooLong { .. }
+            | ClientError::ClientIdTooLong { .. }
+            | ClientError::BadAddress(_)
+            | ClientError::JobIdInUse(_) => USAGE,
+            ClientError::Unreachable { .. }
+            | ClientError::NotSupported { .. }
+            | ClientError::Disconnected { .. }
+            | ClientError::Busy { .. }
+            | ClientError::Closed => UNAVAILABLE,
+            ClientError::Answered(_) | ClientError::BadAnswer { .. } => FAILED,
+        };
+    }
+    if let Some(error) = error.downcast_ref::<JobError>() {
+        return match error {
+            JobError::Refused { .. } | JobError::Closed { .. } => UNAVAILABLE,
+            JobError::CancelledUnsent { .. } => INTERRUPTED,
+            JobError::BadResult { .. } => FAILED,
+        };
+    }
+    if error.is::<Usage>() {
+        return USAGE;
+    }
+    if error.is::<TimedOut>() {
+        return TIMED_OUT;
+    }
+    FAILED
+}
+
+/// A line for the person at the terminal. That nobody reads it any more is no reason to stop.
+pub(crate) fn say(text: &str) {
+    writeln!(io::stderr(), "heft: {}", printable(text)).ok();
+}
+
+/// Prints to standard output; an error only if it is not just closed, as by `| head`.
+pub(crate) fn print(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Prints one JSON object on a line.
+pub(crate) fn print_json(value: &Value) -> io::Result<()> {
+    print(format!("{value}\n").as_bytes())
+}
+
+/// A peer's text without what could move a terminal's cursor.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+}
+
+/// About how long, for people: `7us`, `480ms`, `1.5s`, `1h30m`.
+pub(crate) fn about(time: Duration) -> String {
+    const UNITS: [(&str, u64); 6] = [
+        ("us", 1),
+        ("ms", 1_000),
+        ("s", 1_000_000),
+        ("m", 60_000_000),
+        ("h", 3_600_000_000),
+        ("d", 86_400_000_000),
+    ];
+    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let mut units = UNITS.iter().rev();
+    let Some((unit, factor)) = units.find(|(_, factor)| micros >= *factor) else { return "0s".to_owned() };
+    let (whole, rest) = (micros / factor, micros % factor);
+    match units.next() {
+        // Days with hours, hours with minutes, minutes with seconds; below that one digit behind the point.
+        Some((smaller, part)) if *factor >= 60_000_000 => match rest / part {
+            0 => format!("{whole}{unit}"),
+            parts => format!("{whole}{unit}{parts}{smaller}"),
+        },
+        Some(_) | None => match rest * 10 / factor {
+            0 => format!("{whole}{unit}"),
+            tenths => format!("{whole}.{tenths}{unit}"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_with_the_largest_units() {
+        for (micros, text) in [
+            (0, "0s"),
+            (7, "7us"),
+            (480_000, "480ms"),
+            (1_500_000, "1.5s"),
+            (59_990_000, "59.9s"),
+            (61_000_000, "1m1s"),
+            (5_400_000_000, "1h30m"),
+            (86_400_000_000, "1d"),
+        ] {
+            assert_eq!(about(Duration::from_micros(micros)), text);
         }
     }
 }

@@ -1,0 +1,47 @@
+//! `heft cancel`: ends a job, wherever it stands.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{Output, Reach, print, print_json, printable};
+
+const EXAMPLES: &str = "Examples:
+  heft cancel 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff
+
+The job's client gets a result that says so. To end a job of `heft submit`, press Ctrl-C there.";
+
+/// End a job, wherever it stands
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CancelArgs {
+    /// The leader.
+    #[arg(value_name = "HOST:PORT")]
+    leader: String,
+    /// The job.
+    #[arg(value_name = "JOB_ID")]
+    job: Uuid,
+    /// In which form to print.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Runs the command.
+pub fn run(args: &CancelArgs) -> anyhow::Result<ExitCode> {
+    super::block_on(ask(args))
+}
+
+async fn ask(args: &CancelArgs) -> anyhow::Result<ExitCode> {
+    let client = args.reach.asking(&args.leader).await?;
+    let was = client.cancel_any(args.job).await?;
+    client.close().await;
+    match args.output {
+        Output::Table => print(format!("{} cancelled; it was {}\n", args.job, printable(&was)).as_bytes())?,
+        Output::Json => print_json(&json!({"job_id": args.job, "was": was}))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

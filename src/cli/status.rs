@@ -1,0 +1,184 @@
+//! `heft status`: what a leader does.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::units::Span;
+use clap::Args;
+use serde_json::Value;
+
+use super::dlq::cell;
+use super::table::{Side, Table};
+use super::{INTERRUPTED, Output, Reach, about, print, print_json, say};
+
+const EXAMPLES: &str = "Examples:
+  heft status 127.0.0.1:5000
+  heft status 127.0.0.1:5000 --watch
+  heft status 127.0.0.1:5000 --output json | jq .jobs";
+
+/// Show what a leader does: jobs, workers, clients, queues
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct StatusArgs {
+    /// The leader.
+    #[arg(value_name = "HOST:PORT")]
+    leader: String,
+    /// In which form to print.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+    /// Print it again and again, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+    /// How often, with --watch.
+    #[arg(long, value_name = "TIME", default_value = "2s", requires = "watch")]
+    every: Span,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Runs the command.
+pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    super::block_on(ask(args))
+}
+
+async fn ask(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    let client = args.reach.asking(&args.leader).await?;
+    let watch = async {
+        loop {
+            match client.status().await {
+                Ok(status) => show(&status, args)?,
+                // The leader may come back, and whoever watches wants to see it.
+                Err(error) if args.watch && error.is_retryable() => say(&error.to_string()),
+                Err(error) => return Err(error.into()),
+            }
+            if !args.watch {
+                return Ok::<(), anyhow::Error>(());
+            }
+            tokio::time::sleep(args.every.0).await;
+        }
+    };
+    tokio::select! {
+        watched = watch => watched?,
+        _ = tokio::signal::ctrl_c() => return Ok(ExitCode::from(INTERRUPTED)),
+    }
+    client.close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(status: &Value, args: &StatusArgs) -> anyhow::Result<()> {
+    match args.output {
+        Output::Json => print_json(status)?,
+        Output::Table => {
+            let text = render(status);
+            let cleared = args.watch && std::io::stdout().is_terminal();
+            // Clears the screen, then writes from the top.
+            let text = if cleared { format!("\x1b[2J\x1b[H{text}") } else { text };
+            print(text.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// Head, side, and the member that stands in it.
+type Column = (&'static str, Side, &'static str);
+
+fn render(status: &Value) -> String {
+    let nothing = Value::Null;
+    let leader = status.get("leader").unwrap_or(&nothing);
+    let jobs = status.get("jobs").unwrap_or(&nothing);
+    let uptime = leader.get("uptime_ms").and_then(Value::as_u64).map(Duration::from_millis);
+    let uptime = uptime.map_or_else(|| "-".to_owned(), |up| about(Duration::from_secs(up.as_secs())));
+    let draining = leader.get("draining").and_then(Value::as_bool) == Some(true);
+    let mut text = format!(
+        "leader  {}, up {uptime}, driver {}, durability {}{}\n",
+        cell(leader, "software"),
+        cell(leader, "driver"),
+        cell(leader, "durability"),
+        if draining { ", DRAINING: it takes no new jobs" } else { "" }
+    );
+    let count = |member| cell(jobs, member);
+    text.push_str(&format!(
+        "jobs    {} queued, {} running, {} done, {} dead\n",
+        count("queued"),
+        count("running"),
+        count("done"),
+        count("dead")
+    ));
+    let tables: [(&str, &[Column]); 3] = [
+        (
+            "workers",
+            &[
+                ("WORKER", Side::Left, "id"),
+                ("NAME", Side::Left, "name"),
+                ("CLASS", Side::Left, "class"),
+                ("CREDIT", Side::Right, "credit"),
+                ("RUNNING", Side::Right, "running"),
+                ("CPU", Side::Right, "cpu_permille"),
+                ("CONNECTED", Side::Left, "connected"),
+                ("PATTERNS", Side::Left, "patterns"),
+            ],
+        ),
+        (
+            "clients",
+            &[
+                ("CLIENT", Side::Left, "id"),
+                ("CAP", Side::Right, "cap"),
+                ("IN FLIGHT", Side::Right, "in_flight"),
+                ("QUEUED", Side::Right, "queued"),
+                ("CONNECTIONS", Side::Right, "connections"),
+            ],
+        ),
+        ("queues", &[("QUEUE", Side::Left, "key"), ("QUEUED", Side::Right, "queued")]),
+    ];
+    for (member, columns) in tables {
+        let heads: Vec<(&'static str, Side)> = columns.iter().map(|(head, side, _)| (*head, *side)).collect();
+        let mut table = Table::new(&heads);
+        for row in status.get(member).and_then(Value::as_array).into_iter().flatten() {
+            table.row(columns.iter().map(|(_, _, column)| match *column {
+                "cpu_permille" => row.get(*column).and_then(Value::as_u64).map_or_else(
+                    || "-".to_owned(),
+                    |permille| format!("{}.{} %", permille / 10, permille % 10),
+                ),
+                column => cell(row, column),
+            }));
+        }
+        let table = table.render();
+        text.push('\n');
+        text.push_str(&if table.is_empty() { format!("no {member}\n") } else { table });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_status_is_shown_whole_and_one_that_says_little_too() {
+        let status = json!({
+            "leader": {"software": "heft 0.1.0", "uptime_ms": 61_000, "driver": "portable",
+                       "durability": "memory", "draining": true},
+            "jobs": {"queued": 3, "running": 2, "done": 10, "dead": 1},
+            "workers": [{"id": "w-1", "name": null, "class": "heft", "patterns": ["job.assign.>", "a"], "credit": 4,
+                         "running": 2, "cpu_permille": 253, "connected": true}],
+            "clients": [{"id": "clientA", "cap": 4, "in_flight": 2, "queued": 3, "connections": 1}],
+            "queues": [],
+        });
+        let expected = "\
+leader  heft 0.1.0, up 1m1s, driver portable, durability memory, DRAINING: it takes no new jobs
+jobs    3 queued, 2 running, 10 done, 1 dead
+
+WORKER  NAME  CLASS  CREDIT  RUNNING     CPU  CONNECTED  PATTERNS
+w-1     -     heft        4        2  25.3 %  yes        job.assign.> a
+
+CLIENT   CAP  IN FLIGHT  QUEUED  CONNECTIONS
+clientA    4          2       3            1
+
+no queues
+";
+        assert_eq!(render(&status), expected);
+        assert!(render(&json!({})).contains("no workers"));
+    }
+}

@@ -1,0 +1,209 @@
+//! Unpacks a job's archive beneath a directory. The archive comes from a worker and may be hostile: every entry is judged
+//! before the first byte is written, names stay beneath the directory, links are never made or followed, and what it
+//! inflates to is bounded.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use crate::units::ByteSize;
+use anyhow::{Context, bail, ensure};
+use zip::ZipArchive;
+
+/// Files and directories in one archive.
+const ENTRIES_MAX: usize = 65_536;
+
+/// What an archive may inflate to. It arrived in a frame of 4 MiB; deflate makes at most a thousand times as much of it.
+const UNPACKED_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// Unpacks the archive and returns the names of its files.
+pub(crate) fn unpack(archive: &[u8], dir: &Path) -> anyhow::Result<Vec<String>> {
+    unpack_bounded(archive, dir, UNPACKED_BYTES_MAX)
+}
+
+fn unpack_bounded(archive: &[u8], dir: &Path, bytes_max: u64) -> anyhow::Result<Vec<String>> {
+    let mut zip =
+        ZipArchive::new(Cursor::new(archive)).context("the job's archive is no ZIP file that can be read")?;
+    let entries = zip.len();
+    ensure!(
+        entries <= ENTRIES_MAX,
+        "the job's archive has {entries} entries; at most {ENTRIES_MAX} are unpacked"
+    );
+    let mut plan = Vec::with_capacity(entries);
+    for index in 0..entries {
+        let entry = zip.by_index_raw(index).with_context(|| format!("entry {index} of the job's archive"))?;
+        let name = entry.name().with_context(|| format!("entry {index} of the job's archive"))?.into_owned();
+        let path = safe_path(&name).with_context(|| {
+            format!("the job's archive holds {name:?}: nothing was unpacked; only names beneath the directory are taken")
+        })?;
+        ensure!(
+            !entry.is_symlink(),
+            "the job's archive holds the symbolic link {name:?}: nothing was unpacked; links are not taken"
+        );
+        ensure!(!entry.encrypted(), "the job's archive holds {name:?} encrypted: nothing was unpacked");
+        plan.push((index, name, path, entry.is_dir()));
+    }
+    fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
+    let mut left = bytes_max;
+    let mut files = Vec::new();
+    for (index, name, path, is_dir) in plan {
+        let target = dir.join(&path);
+        let parent = if is_dir { Some(path.as_path()) } else { path.parent() };
+        make_dirs(dir, parent.unwrap_or(Path::new("")))?;
+        if is_dir {
+            continue;
+        }
+        let mut entry = zip.by_index(index).with_context(|| format!("cannot unpack {name:?}"))?;
+        let mut file = create(&target).with_context(|| format!("cannot create {}", target.display()))?;
+        let copied = io::copy(&mut (&mut entry).take(left + 1), &mut file)
+            .with_context(|| format!("cannot unpack {name:?} to {}", target.display()))?;
+        if copied > left {
+            fs::remove_file(&target).ok();
+            bail!("the job's archive inflates to more than {}, which is the limit", ByteSize(bytes_max));
+        }
+        left -= copied;
+        files.push(name);
+    }
+    Ok(files)
+}
+
+/// The path an entry goes to, beneath the directory.
+fn safe_path(name: &str) -> anyhow::Result<PathBuf> {
+    ensure!(!name.is_empty(), "the name is empty");
+    ensure!(!name.starts_with('/'), "the name is absolute");
+    ensure!(!name.contains(['\0', '\\', ':']), "the name holds a NUL, a backslash or a colon");
+    let mut path = PathBuf::new();
+    for part in name.trim_end_matches('/').split('/') {
+        ensure!(!matches!(part, "" | "." | ".."), "the name holds the part {part:?}");
+        path.push(part);
+    }
+    Ok(path)
+}
+
+/// Makes the directories on the way, none of which may be a link.
+fn make_dirs(dir: &Path, path: &Path) -> anyhow::Result<()> {
+    let mut at = dir.to_owned();
+    for part in path.components() {
+        at.push(part);
+        match fs::symlink_metadata(&at) {
+            Ok(there) if there.is_dir() => {}
+            Ok(_) => bail!("{} is in the way: it is no directory", at.display()),
+            Err(_) => {
+                fs::create_dir(&at).with_context(|| format!("cannot make the directory {}", at.display()))?
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A new file; one that is there is replaced, and a link is not followed.
+fn create(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use zip::ZipWriter;
+    use zip::write::SimpleFileOptions;
+
+    fn archive(build: impl FnOnce(&mut ZipWriter<Cursor<Vec<u8>>>)) -> Vec<u8> {
+        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+        build(&mut zip);
+        zip.finish().unwrap().into_inner()
+    }
+
+    fn with_file(name: &str, content: &[u8]) -> Vec<u8> {
+        archive(|zip| {
+            zip.start_file(name, SimpleFileOptions::default()).unwrap();
+            zip.write_all(content).unwrap();
+        })
+    }
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("heft-unpack-{name}-{}", std::process::id()));
+            fs::remove_dir_all(&dir).ok();
+            fs::create_dir(&dir).unwrap();
+            Dir(dir)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).ok();
+        }
+    }
+
+    #[test]
+    fn files_land_beneath_the_directory_and_replace_what_is_there() {
+        let dir = Dir::new("good");
+        let out = dir.0.join("new/out");
+        let zipped = archive(|zip| {
+            zip.add_directory("empty/", SimpleFileOptions::default()).unwrap();
+            zip.start_file("a.txt", SimpleFileOptions::default()).unwrap();
+            zip.write_all(b"one").unwrap();
+            zip.start_file("sub/deep/b.txt", SimpleFileOptions::default()).unwrap();
+            zip.write_all(&[7; 100_000]).unwrap();
+        });
+        for _ in 0..2 {
+            assert_eq!(unpack(&zipped, &out).unwrap(), ["a.txt", "sub/deep/b.txt"]);
+        }
+        assert_eq!(fs::read(out.join("a.txt")).unwrap(), b"one");
+        assert_eq!(fs::read(out.join("sub/deep/b.txt")).unwrap(), [7; 100_000]);
+        assert!(out.join("empty").is_dir());
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused_before_anything_is_written() {
+        let dir = Dir::new("evil");
+        for name in ["../evil", "a/../../evil", "/etc/evil", "a\\b", "c:evil", "a//b", "./a", ".."] {
+            let zipped = archive(|zip| {
+                zip.start_file("good.txt", SimpleFileOptions::default()).unwrap();
+                zip.start_file(name, SimpleFileOptions::default()).unwrap();
+            });
+            let error = format!("{:#}", unpack(&zipped, &dir.0.join("out")).unwrap_err());
+            assert!(error.contains("nothing was unpacked"), "{name}: {error}");
+        }
+        let linked = archive(|zip| zip.add_symlink("link", "/etc", SimpleFileOptions::default()).unwrap());
+        assert!(unpack(&linked, &dir.0.join("out")).unwrap_err().to_string().contains("symbolic link"));
+        assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_that_are_there_already_are_not_followed() {
+        let dir = Dir::new("links");
+        let (out, outside) = (dir.0.join("out"), dir.0.join("outside"));
+        fs::create_dir_all(&out).unwrap();
+        fs::create_dir_all(&outside).unwrap();
+        fs::write(outside.join("kept"), b"kept").unwrap();
+        std::os::unix::fs::symlink(&outside, out.join("sub")).unwrap();
+        std::os::unix::fs::symlink(outside.join("kept"), out.join("file")).unwrap();
+        assert!(unpack(&with_file("sub/x", b"x"), &out).is_err());
+        unpack(&with_file("file", b"new"), &out).unwrap();
+        assert_eq!(fs::read(out.join("file")).unwrap(), b"new");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+        assert_eq!(fs::read(outside.join("kept")).unwrap(), b"kept");
+    }
+
+    #[test]
+    fn what_inflates_over_the_limit_or_is_no_archive_is_refused() {
+        let dir = Dir::new("bomb");
+        let bomb = with_file("zeros", &[0; 5000]);
+        let error = unpack_bounded(&bomb, &dir.0, 4999).unwrap_err().to_string();
+        assert!(error.contains("more than 4.8 KiB"), "{error}");
+        assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
+        unpack_bounded(&bomb, &dir.0, 5000).unwrap();
+        for odd in [&b""[..], b"PK", b"not a zip at all, but long enough to hold an end record"] {
+            assert!(unpack(odd, &dir.0).unwrap_err().to_string().contains("no ZIP file"));
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! One connection to one leader, kept up: dial, hello, Welcome or classic mode, frames both ways, redirects, and back-off
+//! between attempts (CL08, RD02, C23). It knows nothing of what a job needs; the driver tells it what to send and gets
+//! every frame that comes.
+
+use std::time::Duration;
+
+use chunking::Kind;
+use chunking::message::{Body as _, Features, Welcome};
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+use uuid::Uuid;
+
+use super::Options;
+use super::dispatch::Conn;
+use crate::model::{ClientConfig, JsonModel};
+use crate::peer::{self, InFrame, LinkReader, LinkWriter, OutFrame};
+
+/// Redirects that are followed in a row before the client goes back to the address it was given, and waits.
+pub const REDIRECTS_MAX: u32 = 8;
+
+/// How long a connection is read on after its last frame was sent, so that the other side has it.
+const CLOSE_WAIT: Duration = Duration::from_millis(300);
+
+/// The longest address a NotLeader may name: a host name and a port.
+const ADDRESS_BYTES_MAX: usize = 262;
+
+/// What the client announces.
+const FEATURES: Features = Features::SUBMIT_ANSWERS
+    .with(Features::PROGRESS)
+    .with(Features::CANCEL)
+    .with(Features::ASK)
+    .with(Features::REDIRECTS);
+
+/// What a leader is to us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A heft leader that answered the announcement.
+    Announced {
+        /// The leader's id, new with each of its starts.
+        leader: Uuid,
+        /// Its software.
+        software: String,
+        /// What both can do.
+        features: Features,
+    },
+    /// A stock leader, as far as we know.
+    Classic,
+}
+
+impl Mode {
+    /// Whether both can do `features`.
+    pub fn has(&self, features: Features) -> bool {
+        match self {
+            Mode::Announced { features: common, .. } => common.has(features),
+            Mode::Classic => false,
+        }
+    }
+
+    pub(super) fn of_welcome(payload: &[u8]) -> Option<Mode> {
+        let welcome = Welcome::decode(payload).ok()?;
+        let software = welcome.software.as_str().to_owned();
+        Some(Mode::Announced { leader: welcome.leader, software, features: welcome.features })
+    }
+}
+
+/// A frame to send; `job` for those whose loss must be known.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) frame: OutFrame,
+    pub(super) job: Option<Uuid>,
+}
+
+/// What a connection tells the driver, in order.
+#[derive(Debug)]
+pub(super) enum News {
+    /// It is ready; frames go into `outbox`.
+    Up { mode: Mode, address: String, outbox: mpsc::Sender<Outgoing> },
+    /// A frame came.
+    Frame(InFrame),
+    /// It is not connected (any more) and tries again after `retry_in`. `unsent` were in the outbox.
+    Down { why: String, retry_in: Duration, unsent: Vec<Uuid> },
+}
+
+/// Where the news go.
+#[derive(Clone, Debug)]
+pub(super) struct Reporter {
+    pub(super) conn: Conn,
+    pub(super) news: mpsc::Sender<(Conn, News)>,
+}
+
+impl Reporter {
+    /// An error only when the driver is gone.
+    async fn report(&self, news: News) -> Result<(), Gone> {
+        self.news.send((self.conn, news)).await.map_err(|_| Gone)
+    }
+}
+
+/// The driver is gone, or has asked to stop.
+struct Gone;
+
+/// How an attempt or a connection ended.
+enum End {
+    Gone,
+    Lost {
+        why: String,
+    },
+    /// The leader is elsewhere.
+    Redirect {
+        to: Option<String>,
+    },
+}
+
+impl From<Gone> for End {
+    fn from(_: Gone) -> End {
+        End::Gone
+    }
+}
+
+/// Keeps a connection up until the driver stops it.
+pub(super) async fn keep(
+    address: String,
+    desired: u32,
+    options: Options,
+    reporter: Reporter,
+    outbox_max: usize,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut target = address.clone();
+    let mut failures: u32 = 0;
+    let mut redirects: u32 = 0;
+    loop {
+        if *stop.borrow() {
+            return;
+        }
+        let mut unsent = Vec::new();
+        let mut was_up = false;
+        let mut session = Session { options: &options, desired, reporter: &reporter, stop: stop.clone() };
+        let end = session.run(&target, outbox_max, &mut was_up, &mut unsent).await;
+        if was_up {
+            (failures, redirects) = (0, 0);
+        }
+        let why = match end {
+            End::Gone => return,
+            End::Redirect { to: Some(leader) } if redirects < REDIRECTS_MAX => {
+                redirects += 1;
+                tracing::info!(from = %target, to = %leader, "the leader is elsewhere: following");
+                let why = format!("{target} says that the leader is {leader}");
+                target = leader;
+                let down = News::Down { why, retry_in: Duration::ZERO, unsent };
+                if reporter.report(down).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            End::Redirect { to: Some(leader) } => {
+                format!("{target} points to {leader}, after {redirects} redirects in a row")
+            }
+            End::Redirect { to: None } => format!("{target} is not the leader and knows of none"),
+            End::Lost { why } => why,
+        };
+        // The address that was given knows best who leads now.
+        target.clone_from(&address);
+        redirects = 0;
+        failures = failures.saturating_add(1);
+        let (entropy, _) = Uuid::new_v4().as_u64_pair();
+        let retry_in = options.backoff.delay(failures, entropy);
+        tracing::debug!(leader = %address, %why, ?retry_in, "not connected");
+        if reporter.report(News::Down { why, retry_in, unsent }).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(retry_in) => {}
+            _ = stop.changed() => return,
+        }
+    }
+}
+
+/// One attempt to connect, and the connection that comes of it.
+struct Session<'a> {
+    options: &'a Options,
+    desired: u32,
+    reporter: &'a Reporter,
+    stop: watch::Receiver<bool>,
+}
+
+impl Session<'_> {
+    async fn run(
+        &mut self,
+        target: &str,
+        outbox_max: usize,
+        was_up: &mut bool,
+        unsent: &mut Vec<Uuid>,
+    ) -> End {
+        let mut stop = self.stop.clone();
+        let opened = tokio::select! {
+            opened = self.open(target) => opened,
+            _ = stop.changed() => return End::Gone,
+        };
+        let (mut reader, writer, mode) = match opened {
+            Ok(opened) => opened,
+            Err(end) => return end,
+        };
+        let (outbox, mut queue) = mpsc::channel(outbox_max);
+        let up = News::Up { mode, address: target.to_owned(), outbox };
+        if self.reporter.report(up).await.is_err() {
+            return End::Gone;
+        }
+        *was_up = true;
+        // Two loops side by side: reading must go on while a full outbox waits, or both ends could wait for each other.
+        let end = tokio::select! {
+            end = self.read(&mut reader) => end,
+            end = forward(&mut queue, &writer, unsent) => end,
+        };
+        drop(writer);
+        if matches!(end, End::Gone) {
+            // All was handed over; the other side closes when it has read it.
+            timeout(CLOSE_WAIT, async { while let Ok(Some(_)) = reader.next().await {} }).await.ok();
+        }
+        queue.close();
+        while let Ok(left) = queue.try_recv() {
+            unsent.extend(left.job);
+        }
+        end
+    }
+
+    /// Dials, says hello and waits for the answer of a heft leader.
+    async fn open(&mut self, target: &str) -> Result<(LinkReader, LinkWriter, Mode), End> {
+        let limit = self.options.connect_timeout;
+        let lost = |why: String| End::Lost { why };
+        let dialled = timeout(limit, peer::connect(target, &self.options.tuning)).await;
+        let (mut reader, writer) = match dialled {
+            Ok(Ok(link)) => link,
+            Ok(Err(error)) => return Err(lost(error.to_string())),
+            Err(_) => {
+                return Err(lost(format!(
+                    "cannot connect to {target}: no answer within {} ms",
+                    limit.as_millis()
+                )));
+            }
+        };
+        writer.send(self.hello()).await.map_err(|error| lost(error.to_string()))?;
+        let deadline = Instant::now() + self.options.welcome_wait;
+        loop {
+            let Ok(frame) = timeout_at(deadline, reader.next()).await else {
+                return Ok((reader, writer, Mode::Classic));
+            };
+            match frame {
+                Ok(Some(frame)) if frame.kind() == Some(Kind::Welcome) => {
+                    return match Mode::of_welcome(&frame.payload) {
+                        Some(mode) => Ok((reader, writer, mode)),
+                        None => Err(lost(format!("{target} sent a Welcome that cannot be read"))),
+                    };
+                }
+                Ok(Some(frame)) => self.take(frame).await?,
+                Ok(None) => return Err(lost(format!("{target} closed the connection after the hello"))),
+                Err(error) => return Err(lost(error.to_string())),
+            }
+        }
+    }
+
+    fn hello(&self) -> OutFrame {
+        let config = ClientConfig {
+            client_id: self.options.client_id.clone(),
+            desired_parallelism: i32::try_from(self.desired.max(1)).unwrap_or(i32::MAX),
+            heft: Some(peer::announcement(FEATURES, None)),
+        };
+        OutFrame {
+            msg_id: Uuid::new_v4(),
+            subject: self.options.client_id.clone(),
+            ..OutFrame::new(Kind::HelloClient, config.to_json())
+        }
+    }
+
+    /// Gives every frame to the driver. Ends with the connection.
+    async fn read(&self, reader: &mut LinkReader) -> End {
+        loop {
+            match reader.next().await {
+                Ok(Some(frame)) => {
+                    if let Err(end) = self.take(frame).await {
+                        return end;
+                    }
+                }
+                Ok(None) => return End::Lost { why: "the leader closed the connection".to_owned() },
+                Err(error) => return End::Lost { why: error.to_string() },
+            }
+        }
+    }
+
+    async fn take(&self, frame: InFrame) -> Result<(), End> {
+        if frame.kind() == Some(Kind::NotLeader) {
+            return Err(End::Redirect { to: leader_of(&frame.payload) });
+        }
+        Ok(self.reporter.report(News::Frame(frame)).await?)
+    }
+}
+
+/// Sends what the driver puts into the outbox. Ends when the driver closes it, or when the connection takes no more.
+async fn forward(queue: &mut mpsc::Receiver<Outgoing>, writer: &LinkWriter, unsent: &mut Vec<Uuid>) -> End {
+    while let Some(outgoing) = queue.recv().await {
+        if let Err(error) = writer.send(outgoing.frame).await {
+            unsent.extend(outgoing.job);
+            return End::Lost { why: error.to_string() };
+        }
+    }
+    End::Gone
+}
+
+/// The address in a NotLeader, if it names one that could be dialled (T20).
+fn leader_of(payload: &[u8]) -> Option<String> {
+    let value: Value = serde_json::from_slice(payload).ok()?;
+    let address = value.get("leader")?.as_str()?;
+    is_address(address).then(|| address.to_owned())
+}
+
+/// Whether a text has the form `host:port`.
+pub(super) fn is_address(text: &str) -> bool {
+    let plain =
+        text.len() <= ADDRESS_BYTES_MAX && !text.contains(|c: char| c.is_whitespace() || c.is_control());
+    let port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    plain && text.rsplit_once(':').is_some_and(|(host, number)| !host.is_empty() && port(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t20_a_redirect_names_an_address_or_none() {
+        let leader = |json: &str| leader_of(json.as_bytes());
+        assert_eq!(leader(r#"{"leader":"node-2:5001"}"#).as_deref(), Some("node-2:5001"));
+        assert_eq!(leader(r#"{"leader":"[::1]:5001"}"#).as_deref(), Some("[::1]:5001"));
+        for odd in [
+            r#"{"leader":null}"#,
+            r#"{"leader":7}"#,
+            r#"{"leader":""}"#,
+            r#"{"leader":"node-2"}"#,
+            r#"{"leader":":5001"}"#,
+            r#"{"leader":"a b:5001"}"#,
+            r#"{"leader":"node-2:70000"}"#,
+            r#"{"leader":"node-2:0"}"#,
+            "{}",
+            "nonsense",
+            "",
+        ] {
+            assert_eq!(leader(odd), None, "{odd}");
+        }
+    }
+}

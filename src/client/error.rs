@@ -1,0 +1,189 @@
+//! What can go wrong for those who use a client: with the client itself, or with one job.
+
+use chunking::message::{Reason, Refused};
+use thiserror::Error;
+use uuid::Uuid;
+
+use crate::model::ModelError;
+
+/// Why something could not be asked of a leader.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ClientError {
+    /// No leader could be reached in the time given.
+    #[error(
+        "cannot reach {leader}: {why}; gave up after {waited_ms} ms: is the leader running, and is this its address?"
+    )]
+    Unreachable {
+        /// Its address.
+        leader: String,
+        /// What the last attempt met.
+        why: String,
+        /// How long it was tried.
+        waited_ms: u64,
+    },
+    /// The job does not fit the one frame that carries it.
+    #[error(
+        "the job is {bytes} bytes on the wire (files count 4 bytes for every 3); a frame takes at most {limit}: leave \
+         out or shrink a file; transfers of large files come with a later version"
+    )]
+    TooLarge {
+        /// The body its frame would have.
+        bytes: u64,
+        /// What a frame takes (W05).
+        limit: u64,
+    },
+    /// The subject does not fit a frame.
+    #[error("the subject has {bytes} bytes; at most {limit} fit a frame: shorten it")]
+    SubjectTooLong {
+        /// Its length.
+        bytes: usize,
+        /// What fits (W10).
+        limit: usize,
+    },
+    /// The client's id does not fit a hello.
+    #[error("the client id has {bytes} bytes; at most {limit} are taken: shorten it")]
+    ClientIdTooLong {
+        /// Its length.
+        bytes: usize,
+        /// What is taken.
+        limit: usize,
+    },
+    /// An address is not one.
+    #[error("\"{0}\" is not an address: write host:port, such as 127.0.0.1:5000")]
+    BadAddress(String),
+    /// The job id is in use by an unfinished job of this client.
+    #[error("job {0} is already under way from this client: give the new one another id")]
+    JobIdInUse(Uuid),
+    /// The leader is a stock one, or too old.
+    #[error("the leader at {leader} does not know `{feature}`: it is not a heft leader, or an older one")]
+    NotSupported {
+        /// Its address.
+        leader: String,
+        /// What was wanted.
+        feature: &'static str,
+    },
+    /// The connection ended before the answer was there.
+    #[error("the connection to {leader} ended before it answered: {why}")]
+    Disconnected {
+        /// Its address.
+        leader: String,
+        /// How it ended.
+        why: String,
+    },
+    /// Too many questions are waiting for an answer.
+    #[error("{limit} questions wait for an answer, which is the most: wait for some of them")]
+    Busy {
+        /// The limit.
+        limit: usize,
+    },
+    /// The leader answered with an error.
+    #[error("the leader answers: {0}")]
+    Answered(String),
+    /// The leader's answer makes no sense.
+    #[error("the leader's answer to `{verb}` cannot be read: {why}")]
+    BadAnswer {
+        /// What was asked.
+        verb: String,
+        /// What is wrong with the answer.
+        why: String,
+    },
+    /// The client was closed.
+    #[error("the client is closed")]
+    Closed,
+}
+
+impl ClientError {
+    /// Whether the same may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            ClientError::Unreachable { .. } | ClientError::Disconnected { .. } | ClientError::Busy { .. } => {
+                true
+            }
+            ClientError::TooLarge { .. }
+            | ClientError::SubjectTooLong { .. }
+            | ClientError::ClientIdTooLong { .. }
+            | ClientError::BadAddress(_)
+            | ClientError::JobIdInUse(_)
+            | ClientError::NotSupported { .. }
+            | ClientError::Answered(_)
+            | ClientError::BadAnswer { .. }
+            | ClientError::Closed => false,
+        }
+    }
+}
+
+/// Why a leader did not take a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub reason: Reason,
+    /// The value that was too much; 0 if none.
+    pub value: u64,
+    /// What would have been taken; 0 if that is not the point.
+    pub limit: u64,
+    /// Whose limit it is.
+    pub hop: String,
+    /// All of it as a sentence.
+    pub text: String,
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        Refusal {
+            reason: refused.reason,
+            value: refused.value,
+            limit: refused.limit,
+            hop: refused.hop.as_str().to_owned(),
+            text: refused.text.as_str().to_owned(),
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.reason)?;
+        if !self.hop.is_empty() {
+            write!(f, " at {}", self.hop)?;
+        }
+        if self.value != 0 || self.limit != 0 {
+            write!(f, ", {} where {} is the limit", self.value, self.limit)?;
+        }
+        if !self.text.is_empty() {
+            write!(f, ": {}", self.text)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a job has no result.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum JobError {
+    /// The leader did not take it.
+    #[error("the leader refused job {job}: {refusal}")]
+    Refused {
+        /// The job.
+        job: Uuid,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// It was cancelled before it was sent to any leader.
+    #[error("job {job} was cancelled before it was sent")]
+    CancelledUnsent {
+        /// The job.
+        job: Uuid,
+    },
+    /// A result came that is no JobResult; a raw job's result is had with `wait_raw`.
+    #[error("the result of job {job} cannot be read: {source}")]
+    BadResult {
+        /// The job.
+        job: Uuid,
+        /// What is wrong with it.
+        source: ModelError,
+    },
+    /// The client was closed before the result came.
+    #[error("the client was closed before the result of job {job} came")]
+    Closed {
+        /// The job.
+        job: Uuid,
+    },
+}

@@ -1,0 +1,122 @@
+//! One job as its submitter sees it: a stream of news, then one end.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use chunking::message::{Stage, Standing};
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use super::error::JobError;
+use super::remote::Command;
+use crate::model::{JobResult, JsonModel};
+
+/// News of one job that wait to be read. When nobody reads them, further ones are dropped: they are news, and the end
+/// of the job comes by another way.
+pub const EVENTS_KEPT_MAX: usize = 256;
+
+/// News of a job. None of them is its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobEvent {
+    /// It was handed to the connection to a leader.
+    Sent {
+        /// The leader's address.
+        leader: String,
+        /// Whether a leader may have had it already.
+        again: bool,
+    },
+    /// The leader took it.
+    Submitted {
+        /// Where it stands.
+        standing: Standing,
+        /// Which run of the job this is.
+        run: u32,
+        /// Jobs before it in its queue.
+        ahead: u32,
+    },
+    /// How far it is.
+    Progress {
+        /// Attempt of the run.
+        attempt: u32,
+        /// What is being done.
+        stage: Stage,
+        /// Bytes done.
+        done: u64,
+        /// Bytes in all; 0 if that is not known.
+        total: u64,
+        /// For people.
+        text: String,
+    },
+    /// The leader is away; the client tries again.
+    Reconnecting {
+        /// The leader's address.
+        leader: String,
+        /// What happened.
+        why: String,
+        /// When the next attempt is made.
+        retry_in: Duration,
+    },
+    /// The leader was away for the whole grace; the job goes to another (CL07).
+    Moved {
+        /// The address of the leader that had it.
+        from: String,
+    },
+    /// It was submitted again to a stock leader, which drops results of clients that are away: if the job ended
+    /// meanwhile, no result will come.
+    ResultMayBeLost {
+        /// The leader's address.
+        leader: String,
+    },
+}
+
+/// What comes in the end: the payload of the Result frame.
+pub(super) type Ending = Result<Bytes, JobError>;
+
+/// A job that was submitted. Dropping it does not cancel the job.
+#[derive(Debug)]
+pub struct JobHandle {
+    pub(super) id: Uuid,
+    pub(super) events: mpsc::Receiver<JobEvent>,
+    /// Gone once the end was taken.
+    pub(super) ending: Option<oneshot::Receiver<Ending>>,
+    pub(super) commands: mpsc::Sender<Command>,
+}
+
+impl JobHandle {
+    /// The job's id: JobId and MsgId.
+    pub fn id(&self) -> Uuid {
+        self.id
+    }
+
+    /// The next news; `None` once the job has ended, and then `wait` returns at once.
+    ///
+    /// May be dropped while it waits.
+    pub async fn event(&mut self) -> Option<JobEvent> {
+        self.events.recv().await
+    }
+
+    /// Asks the leader to end the job. Its end still comes by `wait`: a job that was never sent ends at once, one that
+    /// is under way with whatever the leader says, and one of a stock leader by itself.
+    pub async fn cancel(&self, why: impl Into<String>) {
+        let command = Command::Cancel { job: self.id, why: why.into(), reply: None };
+        self.commands.send(command).await.ok();
+    }
+
+    /// The job's result. It is given out once.
+    ///
+    /// May be dropped while it waits, and called again then.
+    pub async fn wait(&mut self) -> Result<JobResult, JobError> {
+        let job = self.id;
+        let payload = self.wait_raw().await?;
+        JobResult::parse(&payload).map_err(|source| JobError::BadResult { job, source })
+    }
+
+    /// The payload of the job's result as it came.
+    pub async fn wait_raw(&mut self) -> Result<Bytes, JobError> {
+        let closed = Err(JobError::Closed { job: self.id });
+        let Some(ending) = &mut self.ending else { return closed };
+        let ended = ending.await.unwrap_or(closed);
+        self.ending = None;
+        ended
+    }
+}

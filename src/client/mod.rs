@@ -1,0 +1,81 @@
+//! The client: hands jobs to leaders, follows them, and brings back one result for each.
+//!
+//! [`Client`] talks to one leader, [`MultiClient`] (`clientx`, SPEC 1M) to several at a time; both stand on the same
+//! driver. A job's id is its frame's MsgId (M17) and stays the same whatever happens to connections: after each reconnect
+//! every unfinished job is submitted again under it, and the first result counts (C07).
+//!
+//! Against a **heft leader** nothing is lost that way: it answers with where the job stands, or with the stored result. A
+//! **stock leader** does not announce itself; after a short wait the client goes on in classic mode. There are no
+//! acknowledgements, progress, cancelling or questions then. A stock leader ignores a repeated MsgId (DD04), so submitting
+//! again never runs a job twice on it and heals one that was restarted and forgot; but it also drops the result of a
+//! job that ended while its client was away, and answers nothing for it afterwards. Handing in the same work under a new id
+//! could run it twice, so the client does not: it says [`JobEvent::ResultMayBeLost`] and goes on waiting, and how long
+//! is the caller's decision.
+//!
+//! What it never does: run jobs, keep anything on disk, or hold more than [`JOBS_UNFINISHED_MAX`] jobs and
+//! [`JOB_BYTES_UNFINISHED_MAX`] bytes of them. The command line and programs that embed heft call it.
+
+mod ask;
+mod connection;
+pub mod dispatch;
+mod driver;
+mod error;
+mod job;
+mod multi;
+mod remote;
+mod single;
+
+pub use ask::{DeadJob, DeadPage, QUESTION_ANSWER_BYTES_MAX, QUESTIONS_MAX};
+pub use connection::{Mode, REDIRECTS_MAX};
+pub use dispatch::Policy;
+pub use error::{ClientError, JobError, Refusal};
+pub use job::{EVENTS_KEPT_MAX, JobEvent, JobHandle};
+pub use multi::MultiClient;
+pub use remote::{JOB_BYTES_UNFINISHED_MAX, JOBS_UNFINISHED_MAX};
+pub use single::{Client, LinkState};
+
+use std::time::Duration;
+
+use crate::core::retry::Backoff;
+use crate::model::hello::CLIENT_CAP_DEFAULT;
+use crate::peer::Tuning;
+
+/// How a client connects.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Who it is; empty lets the leader make an id, which suits those that only ask.
+    pub client_id: String,
+    /// How many of its jobs it wants to run at a time (CP01); over several leaders the sum (CP06).
+    pub desired: u32,
+    /// How connections are tuned.
+    pub tuning: Tuning,
+    /// How long a leader may take to answer the announcement before it counts as a stock one.
+    pub welcome_wait: Duration,
+    /// How long one attempt to connect may take.
+    pub connect_timeout: Duration,
+    /// How long `connect` tries to reach a leader for the first time; `None` for as long as it takes (CL08).
+    pub connect_wait: Option<Duration>,
+    /// Waiting times between attempts to connect (CL08).
+    pub backoff: Backoff,
+    /// How a leader is chosen among several (CL04).
+    pub policy: Policy,
+    /// How long a leader may be away before its jobs go to others (CL07).
+    pub grace: Duration,
+}
+
+impl Options {
+    /// The defaults, for the client `client_id`.
+    pub fn new(client_id: impl Into<String>) -> Self {
+        Options {
+            client_id: client_id.into(),
+            desired: CLIENT_CAP_DEFAULT,
+            tuning: Tuning::default(),
+            welcome_wait: Duration::from_millis(500),
+            connect_timeout: Duration::from_secs(5),
+            connect_wait: None,
+            backoff: Backoff::CONNECT,
+            policy: Policy::default(),
+            grace: Duration::from_micros(dispatch::GRACE_US),
+        }
+    }
+}

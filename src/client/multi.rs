@@ -1,0 +1,105 @@
+//! `clientx`: a client of several leaders at a time (SPEC 1M). Which leader gets which job is decided in
+//! [`dispatch`](super::dispatch); this is its face for callers.
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use super::Options;
+use super::driver;
+use super::error::{ClientError, JobError};
+use super::job::JobHandle;
+use super::remote::{Ended, Remote, Sink};
+use super::single::{LinkState, ask, handle, prepared, reached};
+use crate::model::{JobRequest, JobResult, JsonModel};
+
+/// A client of several leaders.
+///
+/// The desired parallelism is divided over them (CP06). A job is sent to one leader; only when that one has been away for
+/// the whole grace does the job go to another, under the same id (CL07). A leader that comes back later may have run it
+/// too: the first result counts.
+#[derive(Debug)]
+pub struct MultiClient {
+    remote: Remote,
+    client_id: String,
+    ended: mpsc::Receiver<Ended>,
+}
+
+impl MultiClient {
+    /// Starts a client of these leaders and returns at once; connections are made, and made again, beside it (CL08).
+    pub fn start(leaders: &[String], options: &Options) -> Result<MultiClient, ClientError> {
+        let (remote, ended) = driver::start(leaders, options)?;
+        Ok(MultiClient { remote, client_id: options.client_id.clone(), ended })
+    }
+
+    /// Starts a client and waits until one of the leaders is reached, for `connect_wait` at most.
+    pub async fn connect(leaders: &[String], options: &Options) -> Result<MultiClient, ClientError> {
+        let client = MultiClient::start(leaders, options)?;
+        reached(client.remote.states.clone(), options.connect_wait).await?;
+        Ok(client)
+    }
+
+    /// How the connections stand, in the order of the leaders.
+    pub fn states(&self) -> Vec<LinkState> {
+        self.remote.states.borrow().clone()
+    }
+
+    /// Submits a job whose result comes by its handle.
+    pub async fn submit(&self, request: JobRequest) -> Result<JobHandle, ClientError> {
+        let subject = format!("job.submit.{}", request.exec_name);
+        let (id, payload) = prepared(request, &self.client_id);
+        handle(&self.remote, id, subject, payload).await
+    }
+
+    /// Submits a job whose result comes by [`next`](Self::next), where the results of all leaders are merged (CL10).
+    /// Waits for room when [`JOBS_UNFINISHED_MAX`](super::JOBS_UNFINISHED_MAX) results have not been taken.
+    pub async fn send(&self, request: JobRequest) -> Result<Uuid, ClientError> {
+        let subject = format!("job.submit.{}", request.exec_name);
+        let (id, payload) = prepared(request, &self.client_id);
+        self.remote.submit(id, subject, payload, Sink::Stream).await?;
+        Ok(id)
+    }
+
+    /// The same with any bytes (M19).
+    pub async fn send_raw(&self, subject: &str, payload: impl Into<Bytes>) -> Result<Uuid, ClientError> {
+        let id = Uuid::new_v4();
+        self.remote.submit(id, subject.to_owned(), payload.into(), Sink::Stream).await?;
+        Ok(id)
+    }
+
+    /// The next end of a job that was handed in with [`send`](Self::send), from whichever leader. `None` when the client is
+    /// closed.
+    ///
+    /// May be dropped while it waits.
+    pub async fn next(&mut self) -> Option<(Uuid, Result<JobResult, JobError>)> {
+        let (job, ending) = self.next_raw().await?;
+        let parsed =
+            |payload: Bytes| JobResult::parse(&payload).map_err(|source| JobError::BadResult { job, source });
+        Some((job, ending.and_then(parsed)))
+    }
+
+    /// The same, with the payload of the result as it came.
+    pub async fn next_raw(&mut self) -> Option<(Uuid, Result<Bytes, JobError>)> {
+        let ended = self.ended.recv().await?;
+        Some((ended.job, ended.ending))
+    }
+
+    /// Asks one of the leaders, by its place in the list.
+    pub async fn ask(&self, leader: usize, verb: &str, question: &Value) -> Result<Value, ClientError> {
+        if leader >= self.remote.states.borrow().len() {
+            return Err(ClientError::BadAddress(format!("leader number {leader}")));
+        }
+        ask(&self.remote, leader, verb, question).await
+    }
+
+    /// Asks whichever leader has the job to end it; whether it is an unfinished job of this client.
+    pub async fn cancel(&self, job: Uuid, why: impl Into<String>) -> bool {
+        self.remote.cancel(job, why.into()).await
+    }
+
+    /// Sends what is waiting and closes the connections.
+    pub async fn close(&self) {
+        self.remote.close().await;
+    }
+}

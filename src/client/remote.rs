@@ -1,0 +1,154 @@
+//! A caller's end of a client: checks a job, waits for its place in the limits, and hands it to the driver. It decides nothing
+//! about connections; `Client`, `MultiClient` and job handles hold it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chunking::limits;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use uuid::Uuid;
+
+use super::ask::Question;
+use super::connection;
+use super::error::ClientError;
+use super::job::{Ending, JobEvent};
+use super::{LinkState, Options};
+
+/// Jobs of one client without a result that was taken; `submit` waits beyond that.
+pub const JOBS_UNFINISHED_MAX: usize = 65_536;
+
+/// Bytes of those jobs, as they are kept to be sent again; `submit` waits beyond that.
+pub const JOB_BYTES_UNFINISHED_MAX: usize = 256 * 1024 * 1024;
+
+/// The longest client id: it stands in the hello twice, once escaped, and a first frame has little room.
+const CLIENT_ID_BYTES_MAX: usize = 4_096;
+
+/// Bytes are counted in pieces of this size: a semaphore has 32 bits on some systems.
+const PERMIT_BYTES: usize = 1024;
+
+const _: () = assert!(JOB_BYTES_UNFINISHED_MAX / PERMIT_BYTES <= Semaphore::MAX_PERMITS);
+const _: () = assert!(limits::FRAME_BODY_BYTES_MAX as usize <= JOB_BYTES_UNFINISHED_MAX);
+
+/// A job's place in the limits, given back when its end is taken.
+#[derive(Debug)]
+pub(super) struct Permit {
+    _job: OwnedSemaphorePermit,
+    _bytes: OwnedSemaphorePermit,
+}
+
+/// Where a job's end goes.
+#[derive(Debug)]
+pub(super) enum Sink {
+    /// To its handle.
+    Handle { events: mpsc::Sender<JobEvent>, ending: oneshot::Sender<Ending> },
+    /// To the stream of all results (CL10).
+    Stream,
+}
+
+/// An end on its way through the stream of all results.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) job: Uuid,
+    pub(super) ending: Ending,
+    _permit: Permit,
+}
+
+#[derive(Debug)]
+pub(super) struct NewJob {
+    pub(super) id: Uuid,
+    pub(super) subject: String,
+    pub(super) payload: Bytes,
+    pub(super) sink: Sink,
+    pub(super) permit: Permit,
+}
+
+/// What callers ask of the driver.
+#[derive(Debug)]
+pub(super) enum Command {
+    Submit { job: NewJob, reply: oneshot::Sender<Result<(), ClientError>> },
+    Cancel { job: Uuid, why: String, reply: Option<oneshot::Sender<bool>> },
+    Ask(Question),
+    Close { done: oneshot::Sender<()> },
+}
+
+impl Ended {
+    pub(super) fn new(job: Uuid, ending: Ending, permit: Permit) -> Self {
+        Ended { job, ending, _permit: permit }
+    }
+}
+
+/// Refuses what no client can be made of.
+pub(super) fn check(leaders: &[String], options: &Options) -> Result<(), ClientError> {
+    let id_bytes = options.client_id.len();
+    if id_bytes > CLIENT_ID_BYTES_MAX {
+        return Err(ClientError::ClientIdTooLong { bytes: id_bytes, limit: CLIENT_ID_BYTES_MAX });
+    }
+    if let Some(odd) = leaders.iter().find(|leader| !connection::is_address(leader)) {
+        return Err(ClientError::BadAddress(odd.clone()));
+    }
+    Ok(())
+}
+
+/// The caller's end.
+#[derive(Clone, Debug)]
+pub(super) struct Remote {
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) states: watch::Receiver<Vec<LinkState>>,
+    jobs: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+}
+
+impl Remote {
+    pub(super) fn new(commands: mpsc::Sender<Command>, states: watch::Receiver<Vec<LinkState>>) -> Self {
+        let jobs = Arc::new(Semaphore::new(JOBS_UNFINISHED_MAX));
+        let bytes = Arc::new(Semaphore::new(JOB_BYTES_UNFINISHED_MAX / PERMIT_BYTES));
+        Remote { commands, states, jobs, bytes }
+    }
+
+    /// Checks a job, waits until there is room for it, and hands it to the driver.
+    pub(super) async fn submit(
+        &self,
+        id: Uuid,
+        subject: String,
+        payload: Bytes,
+        sink: Sink,
+    ) -> Result<(), ClientError> {
+        if subject.len() > limits::SUBJECT_BYTES_MAX {
+            let (bytes, limit) = (subject.len(), limits::SUBJECT_BYTES_MAX);
+            return Err(ClientError::SubjectTooLong { bytes, limit });
+        }
+        let head =
+            chunking::frame::head_len(chunking::Generation::F2, &subject) - chunking::frame::LENGTH_BYTES;
+        let (bytes, limit) = ((head + payload.len()) as u64, u64::from(limits::FRAME_BODY_BYTES_MAX));
+        if bytes > limit {
+            return Err(ClientError::TooLarge { bytes, limit });
+        }
+        let permit = self.room(payload.len()).await?;
+        let (reply, answer) = oneshot::channel();
+        let job = NewJob { id, subject, payload, sink, permit };
+        let submit = Command::Submit { job, reply };
+        self.commands.send(submit).await.map_err(|_| ClientError::Closed)?;
+        answer.await.unwrap_or(Err(ClientError::Closed))
+    }
+
+    async fn room(&self, payload_bytes: usize) -> Result<Permit, ClientError> {
+        let pieces = u32::try_from(payload_bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
+        let job = self.jobs.clone().acquire_owned().await.map_err(|_| ClientError::Closed)?;
+        let bytes = self.bytes.clone().acquire_many_owned(pieces).await.map_err(|_| ClientError::Closed)?;
+        Ok(Permit { _job: job, _bytes: bytes })
+    }
+
+    /// Cancels a job of this client; whether it is one of its unfinished ones.
+    pub(super) async fn cancel(&self, job: Uuid, why: String) -> bool {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.commands.send(Command::Cancel { job, why, reply: Some(reply) }).await;
+        sent.is_ok() && answer.await.unwrap_or(false)
+    }
+
+    pub(super) async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        if self.commands.send(Command::Close { done }).await.is_ok() {
+            closed.await.ok();
+        }
+    }
+}

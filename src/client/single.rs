@@ -1,0 +1,243 @@
+//! A client of one leader.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::Options;
+use super::ask::{DeadPage, Question};
+use super::connection::Mode;
+use super::dispatch::Conn;
+use super::driver;
+use super::error::ClientError;
+use super::job::{EVENTS_KEPT_MAX, JobHandle};
+use super::remote::{Command, Remote, Sink};
+use crate::model::{JobRequest, JsonModel};
+
+/// How a connection stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// Not tried to the end yet.
+    Connecting {
+        /// The leader's address.
+        leader: String,
+    },
+    /// Connected.
+    Up {
+        /// The leader's address, which a redirect may have changed.
+        leader: String,
+        /// What the leader is to us.
+        mode: Mode,
+    },
+    /// Not connected; it is tried again.
+    Down {
+        /// The leader's address.
+        leader: String,
+        /// Why.
+        why: String,
+    },
+}
+
+impl LinkState {
+    pub(super) fn connecting(leader: &str) -> Self {
+        LinkState::Connecting { leader: leader.to_owned() }
+    }
+
+    /// Whether jobs can be sent.
+    pub fn is_up(&self) -> bool {
+        match self {
+            LinkState::Up { .. } => true,
+            LinkState::Connecting { .. } | LinkState::Down { .. } => false,
+        }
+    }
+}
+
+/// A client of one leader. Clones are the same client.
+#[derive(Clone, Debug)]
+pub struct Client {
+    remote: Remote,
+    client_id: String,
+}
+
+impl Client {
+    /// Starts a client and returns at once; the connection is made, and made again, beside it.
+    pub fn start(leader: &str, options: &Options) -> Result<Client, ClientError> {
+        let (remote, _ended) = driver::start(&[leader.to_owned()], options)?;
+        Ok(Client { remote, client_id: options.client_id.clone() })
+    }
+
+    /// Starts a client and waits until the leader is reached, for `connect_wait` at most.
+    pub async fn connect(leader: &str, options: &Options) -> Result<Client, ClientError> {
+        let client = Client::start(leader, options)?;
+        reached(client.remote.states.clone(), options.connect_wait).await?;
+        Ok(client)
+    }
+
+    /// How the connection stands.
+    pub fn state(&self) -> LinkState {
+        self.remote.states.borrow().first().cloned().unwrap_or_else(|| LinkState::connecting(""))
+    }
+
+    /// Waits for room, then submits a job. A nil `job_id` is replaced by a new one, an empty `client_id` by this client's.
+    pub async fn submit(&self, request: JobRequest) -> Result<JobHandle, ClientError> {
+        let subject = format!("job.submit.{}", request.exec_name);
+        self.submit_to(&subject, request).await
+    }
+
+    /// The same, to a subject of one's own: a group or `job.assign....` (C11).
+    pub async fn submit_to(&self, subject: &str, request: JobRequest) -> Result<JobHandle, ClientError> {
+        let (id, payload) = prepared(request, &self.client_id);
+        handle(&self.remote, id, subject.to_owned(), payload).await
+    }
+
+    /// Submits any bytes as a job (M19). Its result is had with [`JobHandle::wait_raw`].
+    pub async fn submit_raw(
+        &self,
+        subject: &str,
+        payload: impl Into<Bytes>,
+    ) -> Result<JobHandle, ClientError> {
+        handle(&self.remote, Uuid::new_v4(), subject.to_owned(), payload.into()).await
+    }
+
+    /// Asks the leader to end a job that this client submitted; whether it is one of its unfinished ones. The job's end
+    /// still comes by its handle.
+    pub async fn cancel(&self, job: Uuid, why: impl Into<String>) -> bool {
+        self.remote.cancel(job, why.into()).await
+    }
+
+    /// Asks the leader, and gathers an answer that comes in parts. Waits for the connection, and for the answer, as long
+    /// as it takes: who cannot wait puts a timeout around it.
+    pub async fn ask(&self, verb: &str, question: &Value) -> Result<Value, ClientError> {
+        ask(&self.remote, 0, verb, question).await
+    }
+
+    /// What the leader does at the moment; `docs/protocol.md` has the members.
+    pub async fn status(&self) -> Result<Value, ClientError> {
+        self.ask("status", &json!({})).await
+    }
+
+    /// A page of the dead-letter queue, from the job behind `after` on.
+    pub async fn dlq_ls(&self, limit: Option<u64>, after: Option<Uuid>) -> Result<DeadPage, ClientError> {
+        let mut question = serde_json::Map::new();
+        if let Some(limit) = limit {
+            question.insert("limit".to_owned(), limit.into());
+        }
+        if let Some(after) = after {
+            question.insert("after".to_owned(), after.to_string().into());
+        }
+        read("dlq.ls", self.ask("dlq.ls", &Value::Object(question)).await?)
+    }
+
+    /// One dead job with its history.
+    pub async fn dlq_show(&self, job: Uuid) -> Result<Value, ClientError> {
+        self.ask("dlq.show", &json!({"job_id": job})).await
+    }
+
+    /// Starts a new run of a dead job, or of all of them; how many.
+    pub async fn dlq_requeue(&self, job: Option<Uuid>) -> Result<u64, ClientError> {
+        count("dlq.requeue", "requeued", &self.ask("dlq.requeue", &which(job)).await?)
+    }
+
+    /// Forgets a dead job, or all of them; how many.
+    pub async fn dlq_purge(&self, job: Option<Uuid>) -> Result<u64, ClientError> {
+        count("dlq.purge", "purged", &self.ask("dlq.purge", &which(job)).await?)
+    }
+
+    /// Ends any job the leader knows; what it was doing: `queued` or `running`.
+    pub async fn cancel_any(&self, job: Uuid) -> Result<String, ClientError> {
+        let answer = self.ask("cancel", &json!({"job_id": job})).await?;
+        Ok(answer.get("was").and_then(Value::as_str).unwrap_or("unknown").to_owned())
+    }
+
+    /// Sends what is waiting and closes the connection. Jobs without a result stay with the leader.
+    pub async fn close(&self) {
+        self.remote.close().await;
+    }
+}
+
+/// Waits until one of the leaders is up.
+pub(super) async fn reached(
+    mut states: watch::Receiver<Vec<LinkState>>,
+    wait: Option<Duration>,
+) -> Result<(), ClientError> {
+    let up = states.wait_for(|states| states.iter().any(LinkState::is_up));
+    let up = match wait {
+        Some(wait) => timeout(wait, up).await.map(|up| up.map(drop)),
+        None => Ok(up.await.map(drop)),
+    };
+    let (Some(wait), Err(_)) = (wait, &up) else {
+        return up.unwrap_or(Ok(())).map_err(|_| ClientError::Closed);
+    };
+    let waited_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    let seen = states.borrow();
+    let (leaders, whys): (Vec<String>, Vec<String>) = seen
+        .iter()
+        .map(|state| match state {
+            LinkState::Connecting { leader } => (leader.clone(), "no answer yet".to_owned()),
+            LinkState::Down { leader, why } => (leader.clone(), why.clone()),
+            LinkState::Up { leader, .. } => (leader.clone(), "connected".to_owned()),
+        })
+        .unzip();
+    Err(ClientError::Unreachable { leader: leaders.join(", "), why: whys.join("; "), waited_ms })
+}
+
+/// Fills in what the request leaves to the client. JobId and MsgId are the same (M17).
+pub(super) fn prepared(mut request: JobRequest, client_id: &str) -> (Uuid, Bytes) {
+    if request.job_id.is_nil() {
+        request.job_id = Uuid::new_v4();
+    }
+    if request.client_id.is_empty() {
+        client_id.clone_into(&mut request.client_id);
+    }
+    (request.job_id, request.to_json().into())
+}
+
+pub(super) async fn handle(
+    remote: &Remote,
+    id: Uuid,
+    subject: String,
+    payload: Bytes,
+) -> Result<JobHandle, ClientError> {
+    let (news, events) = mpsc::channel(EVENTS_KEPT_MAX);
+    let (end, ending) = oneshot::channel();
+    remote.submit(id, subject, payload, Sink::Handle { events: news, ending: end }).await?;
+    Ok(JobHandle { id, events, ending: Some(ending), commands: remote.commands.clone() })
+}
+
+pub(super) async fn ask(
+    remote: &Remote,
+    conn: Conn,
+    verb: &str,
+    question: &Value,
+) -> Result<Value, ClientError> {
+    let (reply, answer) = oneshot::channel();
+    let json = question.to_string().into_bytes();
+    let question = Command::Ask(Question { conn, verb: verb.to_owned(), json, reply });
+    remote.commands.send(question).await.map_err(|_| ClientError::Closed)?;
+    answer.await.unwrap_or(Err(ClientError::Closed))
+}
+
+fn which(job: Option<Uuid>) -> Value {
+    match job {
+        Some(job) => json!({"job_id": job}),
+        None => json!({"all": true}),
+    }
+}
+
+fn read<T: DeserializeOwned>(verb: &str, answer: Value) -> Result<T, ClientError> {
+    serde_json::from_value(answer)
+        .map_err(|error| ClientError::BadAnswer { verb: verb.to_owned(), why: error.to_string() })
+}
+
+fn count(verb: &str, member: &str, answer: &Value) -> Result<u64, ClientError> {
+    let found = answer.get(member).and_then(Value::as_u64);
+    found.ok_or_else(|| ClientError::BadAnswer {
+        verb: verb.to_owned(),
+        why: format!("it has no number `{member}`: {answer}"),
+    })
+}

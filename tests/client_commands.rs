@@ -1,0 +1,442 @@
+//! The built `heft` against a leader that follows the test's script: what it prints, what it unpacks, how it exits.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "support/command.rs"]
+mod command;
+#[path = "support/leader.rs"]
+mod leader;
+
+use chunking::Kind;
+use chunking::message::{AnswerStatus, Reason, Refused, Standing};
+use command::{Dir, Ended, end, heft, until_closed, with, zip};
+use heft::model::{Deliver, InputFile, JobStatus};
+use leader::{FakeLeader, PATIENCE, ok};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Stdio;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+const JOB: &str = "00112233-4455-6677-8899-aabbccddeeff";
+
+#[tokio::test]
+async fn submit_sends_what_the_command_line_says_and_prints_what_the_job_printed() {
+    let (leader, dir) = (FakeLeader::start().await, Dir::new());
+    let (plain, odd) = (dir.file("a.txt", b"hello"), dir.file("b=c.txt", b"x"));
+    let renamed = format!("{plain}=in/put.txt");
+    let args = [
+        "submit",
+        &leader.address,
+        "calcA",
+        "--file",
+        &plain,
+        "--file",
+        &renamed,
+        "--file",
+        &odd,
+        "--priority",
+        "-5",
+        "--all",
+        "--time-limit",
+        "1.5s",
+        "--client",
+        "me",
+        "--",
+        "--mode=fast",
+        "-x",
+    ];
+    let script = async {
+        let mut peer = leader.welcome().await;
+        assert_eq!(peer.hello.subject, "me");
+        let submit = peer.next().await;
+        assert_eq!(submit.subject, "job.submit.calcA");
+        let request = submit.request();
+        assert_eq!((request.client_id.as_str(), request.exec_name.as_str()), ("me", "calcA"));
+        assert_eq!(request.args, ["--mode=fast", "-x"]);
+        let files = [("a.txt", "hello"), ("in/put.txt", "hello"), ("b=c.txt", "x")];
+        assert_eq!(request.files, files.map(|(name, content)| InputFile::inline(name, content)));
+        assert_eq!(
+            (request.priority, request.deliver, request.time_limit_ms),
+            (-5, Deliver::All, Some(1_500))
+        );
+        peer.submitted(request.job_id, Standing::Queued, 0).await;
+        let mut result = ok(&request, "forty-two\n");
+        result.stderr = "a warning\n".to_owned();
+        peer.result(&result).await;
+        until_closed(peer).await;
+    };
+    let (ended, ()) = with(&args, script).await;
+    assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (0, "forty-two\n", "a warning\n"));
+}
+
+#[tokio::test]
+async fn submit_of_a_failed_job_shows_its_exit_code_and_exits_with_one() {
+    let leader = FakeLeader::start().await;
+    let script = async {
+        let mut peer = leader.welcome().await;
+        let request = peer.next().await.request();
+        let mut result = ok(&request, "partial");
+        result.status = JobStatus::Failed;
+        result.stderr = "no such input".to_owned();
+        (result.exit_code, result.attempts, result.dead) = (Some(7), Some(6), true);
+        peer.result(&result).await;
+        until_closed(peer).await;
+        request.job_id
+    };
+    let (ended, job) = with(&["submit", &leader.address, "calcA"], script).await;
+    assert_eq!((ended.code, ended.out.as_str()), (1, "partial"));
+    let said = format!(
+        "no such input\nheft: job {job} FAILED, its exit code is 7, after 6 attempts; it is in the dead-letter queue: \
+         see `heft dlq {} show {job}`\n",
+        leader.address
+    );
+    assert_eq!(ended.err, said);
+}
+
+#[tokio::test]
+async fn submit_that_is_refused_says_why_and_exits_with_three() {
+    let leader = FakeLeader::start().await;
+    let script = async |form: &str| {
+        let args = ["submit", &leader.address, "calcA", "--output", form];
+        let script = async {
+            let mut peer = leader.welcome().await;
+            let job = peer.next().await.msg_id;
+            let refused = Refused {
+                reason: Reason::NO_WORKER,
+                value: 5,
+                limit: 3,
+                hop: "worker w-3".to_owned().try_into().unwrap(),
+                text: "start a worker for calcA".into(),
+            };
+            peer.refused(job, refused).await;
+            until_closed(peer).await;
+        };
+        with(&args, script).await.0
+    };
+    let ended = script("table").await;
+    assert_eq!((ended.code, ended.out.as_str()), (3, ""));
+    assert!(ended.err.contains("no-worker at worker w-3, 5 where 3 is the limit: start a worker for calcA"));
+    let ended = script("json").await;
+    let shown = ended.json();
+    assert_eq!((ended.code, &shown["status"], &shown["reason"]), (3, &json!("REFUSED"), &json!("no-worker")));
+    assert_eq!(
+        (&shown["value"], &shown["limit"], &shown["hop"]),
+        (&json!(5), &json!(3), &json!("worker w-3"))
+    );
+}
+
+#[tokio::test]
+async fn a_leader_that_cannot_be_reached_is_exit_code_three_in_every_command() {
+    let gone = FakeLeader::start().await;
+    let address = gone.address.clone();
+    drop(gone);
+    let (host, port) = address.split_once(':').unwrap();
+    for words in [
+        vec!["submit", &address, "calcA"],
+        vec!["status", &address],
+        vec!["cancel", &address, JOB],
+        vec!["dlq", &address, "ls"],
+        vec!["client", host, port, "me"],
+    ] {
+        let mut args = words.clone();
+        args.extend(["--connect-wait", "50ms"]);
+        let ended = end(heft(&args)).await;
+        assert_eq!((ended.code, ended.out.as_str()), (3, ""), "{words:?}");
+        assert!(ended.err.contains(&address) && ended.err.contains("is the leader running"), "{}", ended.err);
+    }
+}
+
+#[tokio::test]
+async fn submit_rides_out_a_leader_that_goes_away() {
+    let leader = FakeLeader::start().await;
+    let script = async {
+        let mut peer = leader.welcome().await;
+        let job = peer.next().await.msg_id;
+        drop(peer);
+        let mut peer = leader.welcome().await;
+        let request = peer.next().await.request();
+        assert_eq!(request.job_id, job);
+        peer.result(&ok(&request, "back")).await;
+        until_closed(peer).await;
+    };
+    let (ended, ()) = with(&["submit", &leader.address, "calcA"], script).await;
+    assert_eq!((ended.code, ended.out.as_str()), (0, "back"));
+    assert!(ended.err.contains("is away") && ended.err.contains("again under the same id"), "{}", ended.err);
+}
+
+#[tokio::test]
+async fn submit_gives_up_at_its_timeout_and_says_that_the_job_goes_on() {
+    let leader = FakeLeader::start().await;
+    let script = async {
+        let mut peer = leader.welcome().await;
+        peer.next().await;
+        until_closed(peer).await;
+    };
+    let (ended, ()) = with(&["submit", &leader.address, "calcA", "--timeout", "50ms"], script).await;
+    assert_eq!(ended.code, 4);
+    assert!(ended.err.contains("within 50ms (--timeout); it goes on: `heft cancel"), "{}", ended.err);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn an_interrupt_cancels_the_job_and_a_second_one_leaves_it() {
+    let leader = FakeLeader::start().await;
+    let child = heft(&["submit", &leader.address, "calcA"]).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id().unwrap().to_string();
+    let interrupt =
+        async || assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+    let script = async {
+        let mut peer = leader.welcome().await;
+        let job = peer.next().await.msg_id;
+        // The job is on its way, so the command waits for it, and for Ctrl-C.
+        peer.submitted(job, Standing::Running, 0).await;
+        interrupt().await;
+        let cancel = peer.next().await;
+        assert_eq!((cancel.kind(), cancel.msg_id), (Kind::Cancel, job));
+        interrupt().await;
+        until_closed(peer).await;
+    };
+    let (output, ()) = tokio::join!(timeout(PATIENCE, child.wait_with_output()), script);
+    let output = output.unwrap().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("cancelling the job") && said.contains("left job"), "{said}");
+}
+
+async fn with_archive(entries: &[(&str, &[u8])], out: &Path, form: &str) -> Ended {
+    let leader = FakeLeader::start().await;
+    let args = ["submit", &leader.address, "calcA", "--out", out.to_str().unwrap(), "--output", form];
+    let script = async {
+        let mut peer = leader.welcome().await;
+        let request = peer.next().await.request();
+        let mut result = ok(&request, "done\n");
+        result.output_archive = Some(zip(entries));
+        peer.result(&result).await;
+        until_closed(peer).await;
+    };
+    with(&args, script).await.0
+}
+
+#[tokio::test]
+async fn submit_unpacks_what_the_job_made_and_refuses_names_that_lead_elsewhere() {
+    let dir = Dir::new();
+    let out = dir.0.join("results");
+    let ended = with_archive(&[("a.txt", b"A"), ("sub/b.bin", b"B")], &out, "table").await;
+    assert_eq!((ended.code, ended.out.as_str()), (0, "done\n"));
+    assert!(ended.err.contains("2 files unpacked into"), "{}", ended.err);
+    assert_eq!(std::fs::read(out.join("sub/b.bin")).unwrap(), b"B");
+
+    let evil_out = dir.0.join("evil-results");
+    let ended = with_archive(&[("good.txt", b"A"), ("../evil", b"B")], &evil_out, "table").await;
+    assert_eq!((ended.code, ended.out.as_str()), (1, "done\n"));
+    assert!(ended.err.contains("\"../evil\": nothing was unpacked"), "{}", ended.err);
+    assert!(!dir.0.join("evil").exists() && !evil_out.exists());
+
+    let ended = with_archive(&[("../evil", b"B")], &evil_out, "json").await;
+    assert_eq!((ended.code, &ended.json()["status"]), (1, &json!("OK")));
+    assert!(ended.json()["error"].as_str().unwrap().contains("../evil"));
+}
+
+#[tokio::test]
+async fn submit_in_json_is_one_object() {
+    let leader = FakeLeader::start().await;
+    let script = async {
+        let mut peer = leader.welcome().await;
+        let request = peer.next().await.request();
+        let mut result = ok(&request, "line\n\u{1b}[31m");
+        result.exit_code = Some(0);
+        peer.result(&result).await;
+        until_closed(peer).await;
+        request.job_id
+    };
+    let (ended, job) = with(&["submit", &leader.address, "calcA", "--output", "json"], script).await;
+    let shown = ended.json();
+    assert_eq!((ended.code, ended.err.as_str()), (0, ""));
+    assert_eq!((&shown["job_id"], &shown["status"]), (&json!(job), &json!("OK")));
+    assert_eq!((&shown["stdout"], &shown["exit_code"]), (&json!("line\n\u{1b}[31m"), &json!(0)));
+    assert_eq!(shown["archive_bytes"], Value::Null);
+}
+
+#[tokio::test]
+async fn submit_of_raw_bytes_prints_the_result_as_it_comes() {
+    let (leader, dir) = (FakeLeader::start().await, Dir::new());
+    let file = dir.file("payload", b"\x00\x01raw");
+    let args = ["submit", &leader.address, "g", "--raw", "--subject", "groupA", "--file", &file];
+    let script = async {
+        let mut peer = leader.welcome().await;
+        let submit = peer.next().await;
+        assert_eq!((submit.subject.as_str(), &submit.payload[..]), ("groupA", &b"\x00\x01raw"[..]));
+        peer.send(Kind::Result, submit.msg_id, submit.msg_id, "", b"raw answer").await;
+        until_closed(peer).await;
+    };
+    let (ended, ()) = with(&args, script).await;
+    assert_eq!((ended.code, ended.out.as_str()), (0, "raw answer"));
+}
+
+#[tokio::test]
+async fn files_that_are_missing_or_too_big_are_said_before_anything_is_sent() {
+    let dir = Dir::new();
+    let missing = dir.path("missing.bin");
+    let ended = end(heft(&["submit", "127.0.0.1:1", "calcA", "--file", &missing])).await;
+    assert_eq!(ended.code, 2);
+    assert!(ended.err.contains(&format!("cannot read input file {missing}")), "{}", ended.err);
+
+    let big = dir.path("big.bin");
+    std::fs::File::create(&big).unwrap().set_len(5 * 1024 * 1024).unwrap();
+    let ended = end(heft(&["submit", "127.0.0.1:1", "calcA", "--file", &big])).await;
+    assert_eq!(ended.code, 2);
+    for part in ["big.bin has 5242880 bytes (5 MiB)", "at most 3142656 (2.9 MiB)", "transfers of large files"]
+    {
+        assert!(ended.err.contains(part), "{part}: {}", ended.err);
+    }
+    let ended = end(heft(&["submit", "127.0.0.1:1", "calcA", "--file", &big, "--output", "json"])).await;
+    assert_eq!((ended.code, &ended.json()["status"]), (2, &json!("ERROR")));
+
+    // Each fits, but not both.
+    let leader = FakeLeader::start().await;
+    std::fs::File::create(&big).unwrap().set_len(2 * 1024 * 1024).unwrap();
+    let twice = format!("{big}=again");
+    let args = ["submit", &leader.address, "calcA", "--file", &big, "--file", &twice];
+    let (ended, ()) = with(&args, async { until_closed(leader.welcome().await).await }).await;
+    assert_eq!(ended.code, 2);
+    assert!(ended.err.contains("a frame takes at most 4194304"), "{}", ended.err);
+}
+
+#[tokio::test]
+async fn what_is_wrong_on_the_command_line_is_exit_code_two() {
+    for args in [
+        vec!["submit", "nowhere", "calcA"],
+        vec!["submit", "127.0.0.1:1", "calcA", "--timeout", "soon"],
+        vec!["submit", "127.0.0.1:1", "calcA", "--raw"],
+        vec!["cancel", "127.0.0.1:1", "not-a-guid"],
+        vec!["dlq", "127.0.0.1:1", "requeue"],
+        vec!["clientx", "me", "12"],
+        vec!["clientx", "me", "127.0.0.1:1", "--policy", "fastest"],
+        vec!["nonsense"],
+    ] {
+        let ended = end(heft(&args)).await;
+        assert_eq!(ended.code, 2, "{args:?}: {}", ended.err);
+    }
+}
+
+/// One question, one answer.
+async fn asked(args: &[&str], verb: &str, question: Value, status: AnswerStatus, answer: Value) -> Ended {
+    let leader = FakeLeader::start().await;
+    let mut words: Vec<&str> = args.to_vec();
+    words.insert(1, &leader.address);
+    let script = async {
+        let mut peer = leader.welcome().await;
+        assert_eq!(peer.hello.subject, "", "those that only ask have no id");
+        let ask = peer.next().await;
+        assert_eq!((ask.subject.as_str(), ask.question()), (verb, question));
+        peer.answer(&ask, status, &answer).await;
+        until_closed(peer).await;
+    };
+    with(&words, script).await.0
+}
+
+#[tokio::test]
+async fn dlq_lists_shows_requeues_and_purges() {
+    let dead = json!({"job_id": JOB, "client_id": "clientA", "exec": "calcA", "reason": "attempts spent", "attempts": 6,
+                      "run": 1, "dead_ms": 0});
+    let page = json!({"jobs": [dead.clone()], "more": false});
+    let limit = json!({"limit": 1_000});
+    let ended = asked(&["dlq", "ls"], "dlq.ls", limit.clone(), AnswerStatus::Whole, page.clone()).await;
+    let lines: Vec<&str> = ended.out.lines().collect();
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    assert!(lines[0].starts_with("JOB ") && lines[0].ends_with("REASON"), "{}", ended.out);
+    assert!(lines[1].starts_with(JOB) && lines[1].ends_with("  attempts spent"), "{}", ended.out);
+    assert_eq!(lines[0].find("REASON"), lines[1].find("attempts spent"));
+    let ended =
+        asked(&["dlq", "ls", "--output", "json"], "dlq.ls", limit.clone(), AnswerStatus::Whole, page).await;
+    assert_eq!(ended.json()["jobs"][0]["job_id"], JOB);
+    let none = json!({"jobs": [], "more": false});
+    let ended = asked(&["dlq", "ls"], "dlq.ls", limit, AnswerStatus::Whole, none).await;
+    assert_eq!(ended.out, "the dead-letter queue is empty\n");
+
+    let mut shown = dead;
+    shown["history"] = json!([{"attempt": 1, "worker": "w-1", "why": "worker lost"}]);
+    let which = json!({"job_id": JOB});
+    let ended = asked(&["dlq", "show", JOB], "dlq.show", which.clone(), AnswerStatus::Whole, shown).await;
+    for part in ["client    clientA\n", "ATTEMPT  WORKER  WHY\n      1  w-1     worker lost\n"] {
+        assert!(ended.out.contains(part), "{part:?}: {}", ended.out);
+    }
+    let all = json!({"all": true});
+    let ended =
+        asked(&["dlq", "requeue", "--all"], "dlq.requeue", all, AnswerStatus::Whole, json!({"requeued": 3}))
+            .await;
+    assert_eq!((ended.code, ended.out.as_str()), (0, "3 requeued\n"));
+    let ended =
+        asked(&["dlq", "purge", JOB], "dlq.purge", which.clone(), AnswerStatus::Whole, json!({"purged": 1}))
+            .await;
+    assert_eq!((ended.code, ended.out.as_str()), (0, "1 purged\n"));
+    let error = json!({"error": "no such job in the dead-letter queue"});
+    let ended = asked(&["dlq", "purge", JOB], "dlq.purge", which, AnswerStatus::Error, error).await;
+    assert_eq!(
+        (ended.code, ended.err.as_str()),
+        (1, "heft: the leader answers: no such job in the dead-letter queue\n")
+    );
+}
+
+#[tokio::test]
+async fn status_and_cancel_print_what_the_leader_says() {
+    let status = json!({"leader": {"software": "heft 0.1.0", "uptime_ms": 5_000},
+                        "jobs": {"queued": 1, "running": 0, "done": 2, "dead": 0}, "workers": [], "clients": [],
+                        "queues": [{"key": "job.assign.calcA", "queued": 1}]});
+    let ended = asked(&["status"], "status", json!({}), AnswerStatus::Whole, status.clone()).await;
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    for part in
+        ["leader  heft 0.1.0, up 5s,", "1 queued, 0 running, 2 done, 0 dead\n", "job.assign.calcA       1\n"]
+    {
+        assert!(ended.out.contains(part), "{part:?}: {}", ended.out);
+    }
+    let ended =
+        asked(&["status", "--output", "json"], "status", json!({}), AnswerStatus::Whole, status.clone())
+            .await;
+    assert_eq!(ended.json(), status);
+    let which = json!({"job_id": JOB});
+    let was = json!({"was": "running"});
+    let ended = asked(&["cancel", JOB], "cancel", which, AnswerStatus::Whole, was).await;
+    assert_eq!((ended.code, ended.out), (0, format!("{JOB} cancelled; it was running\n")));
+}
+
+#[tokio::test]
+async fn cl02_the_sample_client_sends_three_jobs_and_prints_three_results() {
+    let leader = FakeLeader::start().await;
+    let (host, port) = leader.address.split_once(':').unwrap();
+    let mut command = heft(&["client", host, port, "clientA"]);
+    command.env("CLIENT_DESIRED_PAR", "9");
+    let script = async {
+        let mut peer = leader.welcome().await;
+        assert_eq!((peer.hello.subject.as_str(), peer.hello.config().desired_parallelism), ("clientA", 9));
+        for number in 1..=3 {
+            let request = peer.next().await.request();
+            assert_eq!(request.args, ["--mode=fast".to_owned(), format!("--seed={number}")]);
+            assert_eq!(request.files, [InputFile::inline("input.txt", format!("hello-{number}"))]);
+            peer.result(&ok(&request, &format!("answer {number}\n"))).await;
+        }
+        until_closed(peer).await;
+    };
+    let (ended, ()) = tokio::join!(end(command), script);
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    for number in 1..=3 {
+        assert!(ended.out.contains(&format!("  stdout  answer {number}\n")), "{}", ended.out);
+    }
+}
+
+#[tokio::test]
+async fn cl03_clientx_spreads_the_samples_over_its_leaders() {
+    let (left, right) = (FakeLeader::start().await, FakeLeader::start().await);
+    let args = ["clientx", "clientA", &left.address, &right.address, "3"];
+    let serve = async |leader: &FakeLeader, cap: i32| {
+        let mut peer = leader.welcome().await;
+        assert_eq!(peer.hello.config().desired_parallelism, cap);
+        while let Some(frame) = peer.poll().await {
+            let request = frame.request();
+            peer.result(&ok(&request, "fine\n")).await;
+        }
+    };
+    let (ended, _) = with(&args, async { tokio::join!(serve(&left, 2), serve(&right, 1)) }).await;
+    assert_eq!((ended.code, ended.out.matches("stdout  fine").count()), (0, 3), "{}", ended.err);
+}
