@@ -26,6 +26,7 @@ enum Command {
     Cancel(cli::cancel::CancelArgs),
     Client(cli::client::ClientArgs),
     Clientx(cli::clientx::ClientxArgs),
+    Demo(cli::demo::DemoArgs),
 }
 
 impl Command {
@@ -38,7 +39,8 @@ impl Command {
             | Command::Dlq(_)
             | Command::Cancel(_)
             | Command::Client(_)
-            | Command::Clientx(_) => LevelFilter::WARN,
+            | Command::Clientx(_)
+            | Command::Demo(_) => LevelFilter::WARN,
         }
     }
 }
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Cancel(args) => cli::cancel::run(args),
         Command::Client(args) => cli::client::run(args),
         Command::Clientx(args) => cli::clientx::run(args),
+        Command::Demo(args) => cli::demo::run(args),
     };
     ended.unwrap_or_else(|error| cli::report(&error))
 }

@@ -4,6 +4,7 @@
 pub mod cancel;
 pub mod client;
 pub mod clientx;
+pub mod demo;
 pub mod dlq;
 pub mod leader;
 mod progress;

@@ -207,3 +207,52 @@ impl Drop for TempDir {
         std::fs::remove_dir_all(&self.0).ok();
     }
 }
+
+/// A heft worker with programs of its own, ready for jobs.
+pub struct Worker {
+    pub proc: Proc,
+    pub dir: TempDir,
+}
+
+/// A program that says its arguments and the SHA-256 of each of its inputs, as the stock worker's `echo` does.
+pub const ECHO: &str = r#"echo "$*"
+for f in *; do [ -f "$f" ] && echo "$f $(sha256sum < "$f" | cut -d' ' -f1)"; done
+exit 0"#;
+
+impl Worker {
+    /// Starts a worker with these programs (name, shell script) and waits until it has tried to reach its leader.
+    pub fn start(port: u16, programs: &[(&str, &str)], args: &[&str]) -> Worker {
+        let dir = TempDir::new();
+        let exe = dir.join("exe");
+        std::fs::create_dir_all(&exe).expect("a directory for programs");
+        for (name, script) in programs {
+            write_program(&exe.join(name), script);
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
+        command.args(["worker", "127.0.0.1", &port.to_string()]).args(args);
+        command.arg("--exe-dir").arg(&exe).arg("--work-dir").arg(dir.join("jobs"));
+        command.arg("--cache-dir").arg(dir.join("cache")).env("HEFT_LOG", "warn");
+        Worker { proc: Proc::start("heft worker", &mut command), dir }
+    }
+}
+
+/// Writes an executable shell script.
+pub fn write_program(path: &Path, script: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, format!("#!/bin/sh\n{script}\n")).expect("a program");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("it may run");
+}
+
+/// Runs `heft` to its end: exit code, standard output, standard error.
+pub fn heft(args: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_heft")).args(args).output().expect("heft runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// A stock leader and its port. Its clock is slow, so that it resends nothing while a test runs.
+pub fn stock_leader() -> (Proc, u16) {
+    let mut leader = stock("leader.py", &["0", "--time-scale", "20"]);
+    let port = leader.event("listening")["port"].as_u64().expect("a port");
+    (leader, u16::try_from(port).expect("a port"))
+}

@@ -1,0 +1,168 @@
+//! The pairing matrix: leader, worker and client, each ours and stock, in all eight combinations; and what only ours do.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "support/procs.rs"]
+mod procs;
+
+use procs::{ECHO, Leader, Proc, TempDir, Worker, heft, stock_client, stock_leader, stock_worker};
+use serde_json::{Value, json};
+
+const INPUT: &[u8] = b"some input, \xff not text";
+
+enum AnyLeader {
+    Ours(Leader),
+    Stock(Proc, u16),
+}
+
+impl AnyLeader {
+    fn start(ours: bool) -> AnyLeader {
+        if ours {
+            return AnyLeader::Ours(Leader::start(&[]));
+        }
+        let (leader, port) = stock_leader();
+        AnyLeader::Stock(leader, port)
+    }
+
+    fn port(&self) -> u16 {
+        match self {
+            AnyLeader::Ours(leader) => leader.port,
+            AnyLeader::Stock(_, port) => *port,
+        }
+    }
+}
+
+fn expected() -> String {
+    use chunking::digest::{BlobHasher, to_hex};
+    let mut hasher = BlobHasher::new(chunking::DigestKind::Sha256);
+    hasher.update(INPUT, 0);
+    format!("a b c\nin.bin {}\n", to_hex(&hasher.finish().bytes))
+}
+
+/// Runs one job through the combination; gives what it printed.
+fn run_a_job(leader_ours: bool, worker_ours: bool, client_ours: bool) -> String {
+    let leader = AnyLeader::start(leader_ours);
+    let port = leader.port();
+    let _worker: (Option<Worker>, Option<Proc>) = if worker_ours {
+        (Some(Worker::start(port, &[("echo", ECHO)], &[])), None)
+    } else {
+        (None, Some(stock_worker(port, &["job.assign.*"])))
+    };
+    if client_ours {
+        let dir = TempDir::new();
+        let input = dir.join("in.bin");
+        std::fs::write(&input, INPUT).unwrap();
+        let addr = format!("127.0.0.1:{port}");
+        let (code, stdout, stderr) =
+            heft(&["submit", &addr, "echo", "--file", input.to_str().unwrap(), "--", "a", "b c"]);
+        assert_eq!(code, Some(0), "{stderr}");
+        return stdout;
+    }
+    let job = json!({"exec": "echo", "args": ["a", "b c"], "files": [{"name": "in.bin", "content_b64": base64(INPUT)}]});
+    let (code, lines) = stock_client(port, "clientA", &[], &[job]).finish();
+    assert_eq!(code, Some(0), "{lines:#?}");
+    let events = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let result = events.into_iter().find(|event| event["event"] == "result").unwrap();
+    assert_eq!(result["status"], "OK", "{result}");
+    result["stdout"].as_str().unwrap().to_owned()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    use heft::model::{InputFile, JsonModel};
+    let file: Value = serde_json::from_slice(&InputFile::inline("x", bytes).to_json()).unwrap();
+    file["Content"].as_str().unwrap().to_owned()
+}
+
+macro_rules! pairings {
+    ($($name:ident: $leader:literal, $worker:literal, $client:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            assert_eq!(run_a_job($leader, $worker, $client), expected());
+        }
+    )*};
+}
+
+pairings! {
+    our_leader_our_worker_our_client: true, true, true;
+    our_leader_our_worker_stock_client: true, true, false;
+    our_leader_stock_worker_our_client: true, false, true;
+    our_leader_stock_worker_stock_client: true, false, false;
+    stock_leader_our_worker_our_client: false, true, true;
+    stock_leader_our_worker_stock_client: false, true, false;
+    stock_leader_stock_worker_our_client: false, false, true;
+    stock_leader_stock_worker_stock_client: false, false, false;
+}
+
+#[test]
+fn the_demo_runs_and_all_its_jobs_end_as_they_should() {
+    let (code, stdout, stderr) = heft(&["demo", "--jobs", "4"]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("6 of 6 jobs ended as they should"), "{stdout}");
+}
+
+#[test]
+fn s22_a_job_to_all_reaches_every_worker_and_comes_back_as_one() {
+    let leader = Leader::start(&[]);
+    let _ours = Worker::start(leader.port, &[("echo", ECHO)], &[]);
+    let _stock = stock_worker(leader.port, &["job.assign.*"]);
+    // Both have to be there when it is submitted.
+    let addr = leader.addr();
+    while heft(&["status", &addr, "--output", "json"]).1.matches("\"patterns\"").count() < 2 {}
+    let (code, stdout, stderr) = heft(&["submit", &addr, "echo", "--all", "--", "to", "all"]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    let parts: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(parts.len(), 2, "{stdout}");
+    assert!(parts.iter().all(|part| part["Result"]["Stdout"] == "to all\n"), "{stdout}");
+    assert_ne!(parts[0]["Worker"], parts[1]["Worker"]);
+}
+
+#[test]
+fn a_submit_rides_out_a_leader_that_goes_away_and_comes_back() {
+    let mut leader = Leader::start(&[]);
+    let port = leader.port;
+    let addr = leader.addr();
+    let dir = TempDir::new();
+    let go = dir.join("go");
+    // It ends once the file is there: that is after the leader's second life has begun.
+    let script =
+        format!("touch {0}.begun; while [ ! -e {0} ]; do sleep 0.05; done; echo survived", go.display());
+    let _worker = Worker::start(port, &[("slow", &script)], &[]);
+    let submit = std::thread::spawn(move || heft(&["submit", &addr, "slow"]));
+    while !dir.join("go.begun").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    leader.proc.kill();
+    let _second_life = Leader::start_on(port, &[]);
+    std::fs::write(&go, "").unwrap();
+    let (code, stdout, stderr) = submit.join().unwrap();
+    assert_eq!((code, stdout.as_str()), (Some(0), "survived\n"), "{stderr}");
+}
+
+#[test]
+fn cancel_ends_a_job_that_runs_and_its_submit_says_so() {
+    let leader = Leader::start(&[]);
+    let addr = leader.addr();
+    let dir = TempDir::new();
+    let begun = dir.join("begun");
+    let script = format!("touch {}; sleep 300", begun.display());
+    let _worker = Worker::start(leader.port, &[("hang", &script)], &[]);
+    let at = addr.clone();
+    let submit = std::thread::spawn(move || heft(&["submit", &at, "hang", "--output", "json"]));
+    while !begun.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let status: Value = serde_json::from_str(&heft(&["status", &addr, "--output", "json"]).1).unwrap();
+    assert_eq!(status["jobs"]["running"], 1, "{status}");
+    // The job's directory is named by its id.
+    let jobs = std::fs::read_dir(_worker.dir.join("jobs")).unwrap();
+    let id = jobs
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<uuid::Uuid>().ok())
+        .next()
+        .unwrap();
+    let (code, stdout, stderr) = heft(&["cancel", &addr, &id.to_string()]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    let (code, stdout, _) = submit.join().unwrap();
+    let result: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &result["status"]), (Some(1), &json!("FAILED")), "{result}");
+    assert!(result["stderr"].as_str().unwrap().contains("cancelled by"), "{result}");
+}
