@@ -322,7 +322,7 @@ async fn cancel_kills_the_whole_group_and_says_who_asked() {
     };
     let (outcome, pid) = tokio::join!(bench.attempt(request("x"), cancel.clone()), asked);
     gone(pid).await;
-    assert_eq!((outcome.result.status, outcome.result.stdout.as_str()), (JobStatus::Failed, "begun\n"));
+    assert_eq!((outcome.result.status, outcome.result.stdout.as_str()), (JobStatus::Cancelled, "begun\n"));
     assert!(outcome.result.stderr.starts_with("cancelled: by clientA\n"), "{}", outcome.result.stderr);
 }
 

@@ -393,6 +393,40 @@ async fn a_job_that_outlasts_the_grace_is_left_to_the_leader() {
 }
 
 #[tokio::test]
+async fn c31_a_worker_started_again_under_its_id_brings_home_what_was_not_settled() {
+    let scene = scene(|config| config.keep_results = true).await;
+    let (mut conn, _) = scene.accept_ours(4).await;
+    let job = Uuid::new_v4();
+    conn.assign(job, "echo").await;
+    conn.start(job, 1, 2).await;
+    conn.running(job).await;
+    conn.result(job).await;
+    // As if it was killed.
+    scene.worker.abort();
+    drop(conn);
+
+    let config = WorkerConfig {
+        id: scene.id,
+        work_dir: scene.work_dir.path().to_owned(),
+        keep_results: true,
+        ..WorkerConfig::new(scene.listener.local_addr().unwrap().to_string())
+    };
+    let again = Worker::new(config, handler(scene.runs.clone(), scene.gate.clone())).unwrap();
+    let again = tokio::spawn(again.run(std::future::pending()));
+    let (mut conn, beat) = scene.accept_ours(4).await;
+    assert_eq!(beat.jobs.as_slice(), [held(job, 1, 2)]);
+    assert_eq!(conn.result(job).await.stdout, "echo");
+    conn.assign(job, "echo").await;
+    conn.start(job, 1, 3).await;
+    assert_eq!(conn.result(job).await.stdout, "echo", "DD01: not run again");
+    assert_eq!(conn.credit().await, 1);
+    conn.settle(job, 1).await;
+    while !conn.heartbeat().await.jobs.as_slice().is_empty() {}
+    assert_eq!(scene.runs(), 1);
+    again.abort();
+}
+
+#[tokio::test]
 async fn garbage_ends_the_connection_and_the_worker_comes_back() {
     let scene = scene(|_| {}).await;
     let (mut conn, _) = scene.accept().await;

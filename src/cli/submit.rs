@@ -320,6 +320,7 @@ fn show_text(
             };
             say(&format!("job {job} FAILED{code}{attempts}{dead}"));
         }
+        JobStatus::Cancelled => say(&format!("job {job} was cancelled")),
         JobStatus::Duplicate => say(&format!(
             "job {job} had run before and its result is lost (DUPLICATE): submit it anew if running it twice does no harm"
         )),

@@ -24,9 +24,10 @@ Examples:
   heft worker 127.0.0.1 5000 --exe-dir ./exe --work-dir ./jobs --time-limit 10m --keep-failed
       runs programs from ./exe, each for at most ten minutes, and keeps what failed jobs left
 
-A job's ExecName is a file in the exe directory: NAME.exe, or else NAME. It runs in a directory of its own with the job's
-input files, and the files it makes there go back with its output.
-Log lines go to standard error; HEFT_LOG=debug shows more. SIGTERM or Ctrl-C lets running jobs finish; a second one does not.";
+A job's ExecName is a file in the exe directory: NAME.exe, or else NAME. It runs in a directory of
+its own with the job's input files, and the files it makes there go back with its output.
+SIGTERM or Ctrl-C lets running jobs finish; a second one does not. Log lines go to standard error;
+HEFT_LOG=debug shows more.";
 
 /// Take jobs from a leader and run executables
 #[derive(Args, Clone, Debug)]
@@ -53,7 +54,8 @@ pub struct WorkerArgs {
     /// Share of the processors above which a free place is offered up to a second later, 0.10 to 0.95
     #[arg(long, value_name = "SHARE", env = "WORKER_CPU_CAP", default_value_t = 0.75)]
     pub cpu_cap: f64,
-    /// The worker's id, a Guid; with the same id after a restart the leader knows it again [default: random]
+    /// The worker's id, a Guid; started again with the same one, the leader knows it and gets the results
+    /// it had not taken yet [default: random]
     #[arg(long, value_name = "GUID")]
     pub id: Option<Uuid>,
     /// What the leader calls it in its logs and status
@@ -95,7 +97,9 @@ impl WorkerArgs {
             patterns: self.patterns.clone(),
             parallel_max: self.max_par,
             cpu_cap: Some(self.cpu_cap),
-            work_dir: self.work_dir.clone(),
+            work_dir: std::path::absolute(&self.work_dir).unwrap_or_else(|_| self.work_dir.clone()),
+            // A random id does not come back.
+            keep_results: self.id.is_some(),
             keep_failed: self.keep_failed,
             time_limit: self.time_limit.map(|span| span.0),
             stop_grace: self.stop_grace.0,

@@ -238,12 +238,9 @@ fn says_of(payload: &[u8]) -> AckSays {
         Ok(result) => match result.status {
             JobStatus::Ok => AckSays::Result { ok: true },
             JobStatus::Duplicate => AckSays::ResultLost,
-            JobStatus::Other(word) if word == CANCELLED => AckSays::GivenUp,
+            JobStatus::Cancelled => AckSays::GivenUp,
             JobStatus::Failed | JobStatus::Other(_) => AckSays::Result { ok: false },
         },
         Err(_) => AckSays::Result { ok: true },
     }
 }
-
-/// The status of a job that a worker gave up because it was told to.
-pub const CANCELLED: &str = "CANCELLED";

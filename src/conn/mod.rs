@@ -7,7 +7,7 @@
 mod hear;
 mod say;
 
-pub use hear::{AckBody, AckSays, CANCELLED, Heard, SubmitBody};
+pub use hear::{AckBody, AckSays, Heard, SubmitBody};
 pub use say::WireFrame;
 
 use chunking::message::Features;

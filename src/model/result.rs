@@ -19,6 +19,8 @@ pub enum JobStatus {
     Failed,
     /// `DUPLICATE`: the worker has run this job before and keeps no result of it (C17).
     Duplicate,
+    /// `CANCELLED`, ours: the worker gave the job up because it was told to. That is no result.
+    Cancelled,
     /// A word we do not know, kept as it came. Made by `from`, which never puts one of the words above in
     /// here.
     Other(String),
@@ -32,6 +34,7 @@ impl JobStatus {
             Self::Ok => "OK",
             Self::Failed => "FAILED",
             Self::Duplicate => "DUPLICATE",
+            Self::Cancelled => "CANCELLED",
             Self::Other(word) => word,
         }
     }
@@ -43,6 +46,7 @@ impl From<String> for JobStatus {
             "OK" => Self::Ok,
             "FAILED" => Self::Failed,
             "DUPLICATE" => Self::Duplicate,
+            "CANCELLED" => Self::Cancelled,
             _ => Self::Other(word),
         }
     }

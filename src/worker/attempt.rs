@@ -66,7 +66,10 @@ pub(super) async fn attempt<H: Handler>(
     let mut result = watch(task, &cancel, limit, &empty).await;
 
     if let Some(reason) = cancel.reason() {
-        result.status = JobStatus::Failed;
+        result.status = match reason {
+            StopReason::Cancelled { .. } => JobStatus::Cancelled,
+            StopReason::TimeLimit(_) => JobStatus::Failed,
+        };
         let said = reason.to_string();
         if !result.stderr.starts_with(&said) {
             result.stderr = format!("{said}\n{}", result.stderr);

@@ -34,6 +34,9 @@ pub struct WorkerConfig {
     pub cpu_cap: Option<f64>,
     /// Job directories are made beneath it (WX02).
     pub work_dir: PathBuf,
+    /// Keep results as files in the work directory until the leader has them, so that a worker that is started again
+    /// under the same id can send them (C31). Of use only with an id of one's own.
+    pub keep_results: bool,
     /// Keep the directories of jobs that failed.
     pub keep_failed: bool,
     /// How long a job may run that names no limit itself.
@@ -59,6 +62,7 @@ impl WorkerConfig {
             parallel_max: PARALLEL_DEFAULT,
             cpu_cap: None,
             work_dir: "/tmp/jobs".into(),
+            keep_results: false,
             keep_failed: false,
             time_limit: None,
             welcome_wait: WELCOME_WAIT,

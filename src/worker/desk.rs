@@ -10,6 +10,8 @@ use chunking::message::{Features, HeldJob};
 use tracing::warn;
 use uuid::Uuid;
 
+use crate::model::JobStatus;
+
 use super::fit;
 use super::handler::{Job, StopReason};
 use super::limits::{ASSIGNED_BYTES_MAX, ASSIGNED_MAX};
@@ -86,6 +88,11 @@ impl Desk {
             results: ResultStore::default(),
             todo: VecDeque::new(),
         }
+    }
+
+    /// A result of an earlier process under this id, which the leader does not have.
+    pub(super) fn restore(&mut self, job: Uuid, numbers: Numbers, payload: Bytes) {
+        self.end(job, numbers, payload);
     }
 
     /// What is to be done next.
@@ -293,7 +300,8 @@ impl Desk {
         let job = Job::new(offer.job, offer.subject, offer.payload);
         let mut result = job.failed(format!("{reason}\n"));
         result.run = numbers.run;
-        self.end(offer.job, numbers, fit::encode(result).into());
+        result.status = JobStatus::Cancelled;
+        self.give_up(offer.job, fit::encode(result).into());
         self.todo.push_back(Todo::ReturnCredit { after_job: false });
     }
 
@@ -305,7 +313,7 @@ impl Desk {
     }
 
     /// A job has ended.
-    pub(super) fn on_ended(&mut self, job: Uuid, payload: Bytes) {
+    pub(super) fn on_ended(&mut self, job: Uuid, payload: Bytes, given_up: bool) {
         let Some(running) = self.running.remove(&job) else { return };
         match running.next {
             // What became of the earlier run interests nobody any more.
@@ -313,6 +321,7 @@ impl Desk {
                 self.todo.push_back(Todo::Clean { job });
                 self.launch(offer, numbers);
             }
+            None if given_up => self.give_up(job, payload),
             None => self.end(job, running.numbers, payload),
         }
         if !self.stopping {
@@ -323,6 +332,14 @@ impl Desk {
         {
             self.launch(offer, numbers);
         }
+    }
+
+    /// Says that a job was given up. That is no result, so it is not kept to answer with again.
+    fn give_up(&mut self, job: Uuid, payload: Bytes) {
+        if self.leader.is_some() {
+            self.todo.push_back(Todo::Answer { job, payload });
+        }
+        self.todo.push_back(Todo::Clean { job });
     }
 
     fn end(&mut self, job: Uuid, numbers: Numbers, payload: Bytes) {

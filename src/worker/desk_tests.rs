@@ -52,7 +52,7 @@ fn a_job_of_ours_runs_at_start_after_progress_and_is_cleaned_when_settled() {
     desk.on_start(id(1), 1, 2);
     assert_eq!(all(&mut desk), [running(1, 1, 2), Todo::Run(offer(1), numbers(1, 2))]);
     assert_eq!(desk.held(), [HeldJob { job: id(1), run: 1, attempt: 2 }]);
-    desk.on_ended(id(1), "done".into());
+    desk.on_ended(id(1), "done".into(), false);
     assert_eq!(all(&mut desk), [answer(1, "done"), LATE_CREDIT]);
     assert_eq!(desk.held(), [HeldJob { job: id(1), run: 1, attempt: 2 }], "held until it is settled");
     desk.on_settled(id(1), 1);
@@ -66,7 +66,7 @@ fn a_job_of_a_stock_leader_runs_at_once_and_is_cleaned_when_sent() {
     let mut desk = desk(STOCK);
     desk.on_assign(offer(1));
     assert_eq!(all(&mut desk), [Todo::Run(offer(1), Numbers::UNSAID)]);
-    desk.on_ended(id(1), "done".into());
+    desk.on_ended(id(1), "done".into(), false);
     assert_eq!(all(&mut desk), [answer(1, "done"), Todo::Clean { job: id(1) }, LATE_CREDIT]);
     assert_eq!(desk.unsettled(), 0);
 }
@@ -80,7 +80,7 @@ fn c17_an_ended_job_is_answered_from_the_store_and_its_credit_returned() {
             desk.on_start(id(1), 1, 1);
             match repeat {
                 false => {
-                    desk.on_ended(id(1), "done".into());
+                    desk.on_ended(id(1), "done".into(), false);
                     desk.on_settled(id(1), 1);
                     all(&mut desk);
                 }
@@ -107,11 +107,11 @@ fn a_later_run_stops_the_earlier_one_and_starts_when_it_has_ended() {
     desk.on_assign(offer(1));
     desk.on_start(id(1), 2, 1);
     assert!(matches!(all(&mut desk).as_slice(), [Todo::Stop { .. }]));
-    desk.on_ended(id(1), "old".into());
+    desk.on_ended(id(1), "old".into(), false);
     let todo = all(&mut desk);
     let run = Todo::Run(offer(1), numbers(2, 1));
     assert_eq!(todo, [Todo::Clean { job: id(1) }, running(1, 2, 1), run, LATE_CREDIT]);
-    desk.on_ended(id(1), "new".into());
+    desk.on_ended(id(1), "new".into(), false);
     assert_eq!(all(&mut desk), [answer(1, "new"), LATE_CREDIT]);
     desk.on_settled(id(1), 1);
     assert_eq!(all(&mut desk), [], "of the wrong run");
@@ -126,11 +126,11 @@ fn a_lost_connection_keeps_running_jobs_and_unsettled_results() {
     desk.on_assign(offer(2));
     desk.on_start(id(2), 1, 1);
     desk.on_assign(offer(3));
-    desk.on_ended(id(2), "two".into());
+    desk.on_ended(id(2), "two".into(), false);
     all(&mut desk);
     desk.on_lost();
     assert_eq!(desk.room(), 1);
-    desk.on_ended(id(1), "one".into());
+    desk.on_ended(id(1), "one".into(), false);
     assert_eq!(all(&mut desk), [LATE_CREDIT], "nobody to tell");
     desk.on_lost();
     desk.on_leader(OURS);
@@ -162,7 +162,7 @@ fn more_jobs_than_places_wait_in_order_and_keep_their_leases() {
     }
     all(&mut desk);
     assert_eq!((desk.running(), desk.held().len(), desk.room()), (2, 3, 0));
-    desk.on_ended(id(1), "done".into());
+    desk.on_ended(id(1), "done".into(), false);
     let run = Todo::Run(offer(3), numbers(1, 1));
     assert_eq!(all(&mut desk), [answer(1, "done"), LATE_CREDIT, running(3, 1, 1), run]);
 }
@@ -179,9 +179,14 @@ fn cancel_reaches_a_job_in_every_state_and_only_the_attempt_it_means() {
     desk.on_assign(offer(2));
     desk.on_cancel(id(2), 1, "not wanted");
     let todo = all(&mut desk);
-    let [Todo::Answer { job, payload }, EARLY_CREDIT] = todo.as_slice() else { panic!("{todo:?}") };
+    let [Todo::Answer { job, payload }, Todo::Clean { .. }, EARLY_CREDIT] = todo.as_slice() else {
+        panic!("{todo:?}")
+    };
     let text = std::str::from_utf8(payload).unwrap();
-    assert!(*job == id(2) && text.contains("\"FAILED\"") && text.contains("cancelled: not wanted"), "{text}");
+    assert!(
+        *job == id(2) && text.contains("\"CANCELLED\"") && text.contains("cancelled: not wanted"),
+        "{text}"
+    );
     desk.on_cancel(id(9), 0, "unknown");
     assert_eq!(all(&mut desk), []);
 }
@@ -193,7 +198,7 @@ fn a_stopping_worker_takes_nothing_and_offers_nothing() {
     desk.on_assign(offer(2));
     desk.on_start(id(2), 1, 1);
     assert_eq!((all(&mut desk), desk.room()), (vec![], 0));
-    desk.on_ended(id(1), "done".into());
+    desk.on_ended(id(1), "done".into(), false);
     assert_eq!(all(&mut desk), [answer(1, "done")]);
 }
 

@@ -25,13 +25,16 @@
 //! | `line` | the connection: dialling, waiting, redirects |
 //! | `desk` | decides what is run, answered, stopped; free of I/O |
 //! | `store` | results to send again and to answer duplicates with |
+//! | `spool` | the same as files, for a worker that is started again under its id |
 //! | `attempt` | one job through one handler |
 //! | `exec` | the handler that runs executables |
-//! | `directory`, `fit`, `cpu`, `hello` | job directories, results that fit a frame, processor use, the announcement |
+//! | `directory`, `fit` | job directories; results that fit a frame |
+//! | `credit`, `cpu`, `hello` | credit and what withholds it; processor use; the announcement |
 
 mod attempt;
 mod config;
 mod cpu;
+mod credit;
 mod desk;
 mod directory;
 pub mod exec;
@@ -41,6 +44,7 @@ mod hello;
 pub mod limits;
 mod line;
 mod session;
+mod spool;
 mod store;
 
 use std::future::Future;

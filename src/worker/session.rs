@@ -3,7 +3,7 @@
 //! One task owns everything and waits for whatever happens next. What to do about it is the [`Desk`]'s decision; this file
 //! turns frames into events and decisions into frames and tasks. `Worker::run` is the only caller.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,13 +23,15 @@ use uuid::Uuid;
 use super::attempt::{Outcome, Workplace, attempt};
 use super::config::WorkerConfig;
 use super::cpu::CpuMeter;
+use super::credit::Purse;
 use super::desk::{Desk, Numbers, Offer, Todo};
 use super::directory::JobDirectory;
 use super::fit;
 use super::handler::{CancelToken, Handler, Job, Note};
 use super::hello::{FEATURES, hello, leader_named};
-use super::limits::{CPU_SAMPLE, CREDIT_WITHHELD_MAX, HEARTBEAT, HEARTBEAT_MIN, LEAVE_MAX, SETTLE_MAX};
+use super::limits::{CPU_SAMPLE, HEARTBEAT, HEARTBEAT_MIN, LEAVE_MAX, SETTLE_MAX};
 use super::line::{Line, News};
+use super::spool::Spool;
 use crate::model::JobStatus;
 use crate::peer::{InFrame, OutFrame};
 
@@ -49,6 +51,8 @@ struct Ended {
     job: Uuid,
     payload: Bytes,
     failed: bool,
+    /// It was told to stop: what it answers is no result.
+    given_up: bool,
     directory: Option<JobDirectory>,
 }
 
@@ -69,12 +73,10 @@ pub(super) struct Session<H> {
     /// Directories of ended jobs, with whether the job failed.
     directories: HashMap<Uuid, (JobDirectory, bool)>,
     cleaning: JoinSet<()>,
+    spool: Option<Spool>,
     notes: mpsc::Sender<Note>,
     cpu: CpuMeter,
-    /// What the leader may still give us, as we count it.
-    credit: u32,
-    /// When each withheld credit is returned at the latest (CR07).
-    withheld: VecDeque<Instant>,
+    purse: Purse,
     /// What the leader can do, once that is known.
     leader: Option<Features>,
     welcome_due: Option<Instant>,
@@ -103,10 +105,10 @@ impl<H: Handler> Session<H> {
             live: HashMap::new(),
             directories: HashMap::new(),
             cleaning: JoinSet::new(),
+            spool: None,
             notes,
             cpu: CpuMeter::default(),
-            credit: 0,
-            withheld: VecDeque::new(),
+            purse: Purse::default(),
             leader: None,
             welcome_due: None,
             heartbeat_every: HEARTBEAT,
@@ -115,6 +117,7 @@ impl<H: Handler> Session<H> {
             settle_due: None,
             summary: Summary::default(),
         };
+        session.open_spool();
         let mut shutdown = pin!(shutdown);
         let mut sampling = interval(CPU_SAMPLE);
         sampling.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -126,8 +129,8 @@ impl<H: Handler> Session<H> {
                 Some(_) = session.cleaning.join_next() => {}
                 () = due(session.welcome_due) => session.on_no_welcome(),
                 () = due(session.heartbeat_due) => session.send_heartbeat().await,
-                () = due(session.withheld.front().copied()) => session.release_credit().await,
-                () = due(session.stop_due.min_some(session.settle_due)) => {}
+                () = due(session.purse.next_due()) => session.release_credit().await,
+                () = due(session.settle_due.or(session.stop_due)) => {}
                 _ = sampling.tick() => {
                     session.cpu.sample();
                     session.release_credit().await;
@@ -137,6 +140,29 @@ impl<H: Handler> Session<H> {
             session.work_off().await;
         }
         session.leave().await
+    }
+
+    fn open_spool(&mut self) {
+        if !self.config.keep_results {
+            return;
+        }
+        let opened = Spool::open(&self.config.work_dir, self.config.id)
+            .and_then(|spool| spool.load().map(|results| (spool, results)));
+        match opened {
+            Ok((spool, results)) => {
+                if !results.is_empty() {
+                    info!(results = results.len(), "results of an earlier start will be sent");
+                }
+                results
+                    .into_iter()
+                    .for_each(|(job, numbers, payload)| self.desk.restore(job, numbers, payload));
+                self.spool = Some(spool);
+            }
+            Err(error) => warn!(
+                "cannot keep results in {}: {error}; a restart will lose those the leader does not have",
+                self.config.work_dir.display()
+            ),
+        }
     }
 
     /// Whether a stopping worker may leave.
@@ -154,7 +180,6 @@ impl<H: Handler> Session<H> {
         info!(running = self.desk.running(), "stopping: no new jobs, running ones may finish");
         self.stop_due = Some(Instant::now() + self.config.stop_grace);
         self.desk.on_stop();
-        self.withheld.clear();
     }
 
     async fn leave(mut self) -> Summary {
@@ -186,8 +211,7 @@ impl<H: Handler> Session<H> {
         self.leader = None;
         self.welcome_due = None;
         self.heartbeat_due = None;
-        self.withheld.clear();
-        self.credit = 0;
+        self.purse.clear();
         self.desk.on_lost();
     }
 
@@ -221,7 +245,7 @@ impl<H: Handler> Session<H> {
         match kind {
             Kind::Welcome => self.on_welcome(&Welcome::decode(&frame.payload)?),
             Kind::AssignJob => {
-                self.credit = self.credit.saturating_sub(1);
+                self.purse.on_taken();
                 let offer = Offer { job, subject: frame.subject.clone(), payload: frame.payload.clone() };
                 self.desk.on_assign(offer);
             }
@@ -293,7 +317,7 @@ impl<H: Handler> Session<H> {
         self.heartbeat_due = Some(Instant::now() + self.heartbeat_every);
         let beat = Heartbeat {
             cpu_permille: self.cpu.permille().unwrap_or_default(),
-            credit: self.credit,
+            credit: self.purse.given(),
             jobs: HeldJobs::new(self.desk.held()),
         };
         self.send_message(Uuid::nil(), &beat).await;
@@ -320,7 +344,7 @@ impl<H: Handler> Session<H> {
                 if let Some(directory) = ended.directory {
                     self.directories.insert(ended.job, (directory, ended.failed));
                 }
-                self.desk.on_ended(ended.job, ended.payload);
+                self.desk.on_ended(ended.job, ended.payload, ended.given_up);
             }
             // An attempt catches what its handler does; it ends otherwise only when the worker leaves.
             Err(error) => warn!("an attempt ended without a result: {error}"),
@@ -363,6 +387,7 @@ impl<H: Handler> Session<H> {
         self.clean(offer.job);
         let (handler, place) = (self.handler.clone(), self.place.clone());
         let (cancel, notes, shared) = (live.cancel.clone(), self.notes.clone(), live.numbers.clone());
+        let spool = self.spool.clone();
         self.live.insert(offer.job, live);
         self.jobs.spawn(async move {
             let id = offer.job;
@@ -376,15 +401,27 @@ impl<H: Handler> Session<H> {
             result.run = numbers.run;
             result.attempts = numbers.run.map(|_| numbers.attempt);
             let failed = result.status != JobStatus::Ok;
+            let given_up = result.status == JobStatus::Cancelled;
             match failed {
                 true => info!(job = %id, exec = %result.exec_name, "failed: {}", first_line(&result.stderr)),
                 false => debug!(job = %id, exec = %result.exec_name, "done"),
             }
-            Ended { job: id, payload: fit::encode(result).into(), failed, directory }
+            let payload = Bytes::from(fit::encode(result));
+            if let Some(spool) = spool.filter(|_| !given_up) {
+                let kept = payload.clone();
+                let saved = tokio::task::spawn_blocking(move || spool.save(id, numbers, &kept)).await;
+                if let Ok(Err(error)) = saved {
+                    warn!(job = %id, "cannot keep the result as a file: {error}; it is sent from memory");
+                }
+            }
+            Ended { job: id, payload, failed, given_up, directory }
         });
     }
 
     fn clean(&mut self, job: Uuid) {
+        if let Some(spool) = &self.spool {
+            spool.remove(job);
+        }
         let Some((directory, failed)) = self.directories.remove(&job) else { return };
         if failed && self.config.keep_failed {
             return info!(%job, path = %directory.path().display(), "kept the directory of a failed job");
@@ -398,21 +435,13 @@ impl<H: Handler> Session<H> {
     }
 
     async fn return_credit(&mut self, after_job: bool) {
-        if after_job && self.is_busy() {
-            self.withheld.push_back(Instant::now() + CREDIT_WITHHELD_MAX);
-        } else {
-            self.give_credit(1).await;
-        }
+        let count = self.purse.on_free(Instant::now(), after_job && self.is_busy());
+        self.give_credit(count).await;
     }
 
-    /// Returns withheld credit whose time is over, or all of it when the processors have calmed down.
     async fn release_credit(&mut self) {
-        let now = Instant::now();
-        let busy = self.is_busy();
-        let before = self.withheld.len();
-        self.withheld.retain(|due| busy && *due > now);
-        let released = u32::try_from(before - self.withheld.len()).unwrap_or(u32::MAX);
-        self.give_credit(released).await;
+        let count = self.purse.release(Instant::now(), self.is_busy());
+        self.give_credit(count).await;
     }
 
     fn is_busy(&self) -> bool {
@@ -426,7 +455,7 @@ impl<H: Handler> Session<H> {
         if count == 0 || self.stop_due.is_some() || !self.line.is_up() {
             return;
         }
-        self.credit = self.credit.saturating_add(count);
+        self.purse.on_given(count);
         let delta = i32::try_from(count).unwrap_or(i32::MAX).to_le_bytes();
         let frame = OutFrame {
             msg_id: Uuid::new_v4(),
@@ -453,19 +482,6 @@ async fn due(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
-    }
-}
-
-trait MinSome {
-    fn min_some(self, other: Self) -> Self;
-}
-
-impl MinSome for Option<Instant> {
-    fn min_some(self, other: Self) -> Self {
-        match (self, other) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (one, None) | (None, one) => one,
-        }
     }
 }
 
