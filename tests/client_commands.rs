@@ -204,6 +204,29 @@ async fn an_interrupt_cancels_the_job_and_a_second_one_leaves_it() {
     assert!(said.contains("cancelling the job") && said.contains("left job"), "{said}");
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_job_that_an_interrupt_cancelled_is_shown_and_not_called_failed_by_itself() {
+    let leader = FakeLeader::start().await;
+    let child = heft(&["submit", &leader.address, "calcA"]).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id().unwrap().to_string();
+    let script = async {
+        let mut peer = leader.welcome().await;
+        let request = peer.next().await.request();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+        assert_eq!(peer.next().await.kind(), Kind::Cancel);
+        let mut result = ok(&request, "");
+        result.status = JobStatus::Failed;
+        result.stderr = "cancelled by clientA".to_owned();
+        peer.result(&result).await;
+        until_closed(peer).await;
+    };
+    let (output, ()) = tokio::join!(timeout(PATIENCE, child.wait_with_output()), script);
+    let output = output.unwrap().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("cancelled by clientA"));
+}
+
 async fn with_archive(entries: &[(&str, &[u8])], out: &Path, form: &str) -> Ended {
     let leader = FakeLeader::start().await;
     let args = ["submit", &leader.address, "calcA", "--out", out.to_str().unwrap(), "--output", form];

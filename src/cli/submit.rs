@@ -32,7 +32,7 @@ const EXAMPLES: &str = "Examples:
 The job's standard output and error are printed as they are. Ctrl-C cancels the job; a second one leaves at once.
 
 Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown), 2 the command line or a file is not right,
-3 the leader refused it or cannot be reached, 4 --timeout ran out (the job goes on), 130 interrupted.";
+3 the leader refused it or cannot be reached, 4 --timeout ran out (the job goes on), 130 interrupted: cancelled or left.";
 
 /// Hand in one job, wait for it, and print what it printed
 #[derive(Debug, Args)]
@@ -55,10 +55,10 @@ pub struct SubmitArgs {
     /// Send the bytes of the one --file as they are, without a JobRequest around them; its result is printed as it comes.
     #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args"], requires = "files")]
     raw: bool,
-    /// The subject to submit to (default: job.submit.<EXEC>): a group, or job.assign....
+    /// The subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
     #[arg(long, value_name = "SUBJECT")]
     subject: Option<String>,
-    /// Who submits (default: submit-<random>).
+    /// Who submits (default: submit- and a random id).
     #[arg(long, value_name = "ID")]
     client: Option<String>,
     /// How long the program may run, such as 30s.
@@ -115,14 +115,22 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     };
     let ending = follow(args, &mut job, interrupts).await;
     client.close().await;
-    let payload = match ending? {
-        Some(payload) => payload,
-        None => {
-            say(&format!("left job {} with the leader; `heft cancel {} {0}` ends it", job.id(), args.leader));
+    let (payload, cancelled) = match ending? {
+        Followed::Ended { payload, cancelled } => (payload, cancelled),
+        Followed::Left => {
+            let job = job.id();
+            say(&format!("left job {job} with the leader; `heft cancel {} {job}` ends it", args.leader));
+            if args.output == Output::Json {
+                print_json(&json!({"job_id": job, "status": "LEFT"}))?;
+            }
             return Ok(ExitCode::from(INTERRUPTED));
         }
     };
     match JobResult::parse(&payload) {
+        Ok(result) if cancelled && result.status != JobStatus::Ok => {
+            show(args, &result)?;
+            Ok(ExitCode::from(INTERRUPTED))
+        }
         Ok(result) => show(args, &result),
         Err(_) if args.raw => show_raw(args, job.id(), &payload),
         Err(source) => Err(JobError::BadResult { job: job.id(), source }.into()),
@@ -187,12 +195,20 @@ fn input_file(text: &str) -> anyhow::Result<InputFile> {
     Ok(InputFile::inline(name, content))
 }
 
-/// Waits for the job's end. `None` if the person at the terminal left before it.
+/// How waiting for a job ended.
+enum Followed {
+    /// With its end; `cancelled` if Ctrl-C asked for that.
+    Ended { payload: bytes::Bytes, cancelled: bool },
+    /// The person at the terminal did not want to wait any longer.
+    Left,
+}
+
+/// Waits for the job's end.
 async fn follow(
     args: &SubmitArgs,
     job: &mut JobHandle,
     mut interrupts: mpsc::Receiver<()>,
-) -> anyhow::Result<Option<bytes::Bytes>> {
+) -> anyhow::Result<Followed> {
     let mut line = Line::new(job.id(), args.output == Output::Json);
     let deadline = args.timeout.map(|timeout| tokio::time::Instant::now() + timeout.0);
     let mut refresh = tokio::time::interval(Duration::from_millis(500));
@@ -203,7 +219,7 @@ async fn follow(
             Some(()) = interrupts.recv() => {
                 if cancelled {
                     line.clear();
-                    return Ok(None);
+                    return Ok(Followed::Left);
                 }
                 cancelled = true;
                 line.note("cancelling the job; Ctrl-C again to leave it");
@@ -229,7 +245,7 @@ async fn follow(
             // The news end when the job does.
             None => {
                 line.clear();
-                return Ok(Some(job.wait_raw().await?));
+                return Ok(Followed::Ended { payload: job.wait_raw().await?, cancelled });
             }
         }
     }
@@ -294,8 +310,9 @@ fn show_text(
         JobStatus::Ok => {}
         JobStatus::Failed => {
             let code = result.exit_code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
+            let attempts = result.attempts.filter(|attempts| *attempts > 1);
             let attempts =
-                result.attempts.map(|attempts| format!(", after {attempts} attempts")).unwrap_or_default();
+                attempts.map(|attempts| format!(", after {attempts} attempts")).unwrap_or_default();
             let dead = if result.dead {
                 format!("; it is in the dead-letter queue: see `heft dlq {} show {job}`", args.leader)
             } else {
@@ -311,7 +328,11 @@ fn show_text(
     }
     match (&args.out, unpacked) {
         (Some(dir), Some(Ok(files))) => {
-            say(&format!("{} files unpacked into {}", files.len(), dir.display()))
+            let files = match files.len() {
+                1 => "1 file".to_owned(),
+                count => format!("{count} files"),
+            };
+            say(&format!("{files} unpacked into {}", dir.display()));
         }
         (Some(dir), Some(Err(error))) => say(&format!("cannot unpack into {}: {error:#}", dir.display())),
         (Some(_), None) => match &result.archive {
