@@ -270,14 +270,14 @@ async fn cancel_ends_a_job_and_one_that_has_not_started() {
     conn.say(running, &Cancel { attempt: 7, text: "another attempt".into() }).await;
     conn.say(running, &Cancel { attempt: 1, text: "by clientA".into() }).await;
     let result = conn.result(running).await;
-    assert_eq!(result.status, JobStatus::Failed);
+    assert_eq!(result.status, JobStatus::Cancelled);
     assert!(result.stderr.starts_with("cancelled: by clientA\n"), "{}", result.stderr);
     assert_eq!(conn.credit().await, 1);
 
     conn.assign(assigned, "echo").await;
     conn.say(assigned, &Cancel { attempt: 0, text: "".into() }).await;
     let result = conn.result(assigned).await;
-    assert_eq!((result.status, result.stderr.as_str()), (JobStatus::Failed, "cancelled\n"));
+    assert_eq!((result.status, result.stderr.as_str()), (JobStatus::Cancelled, "cancelled\n"));
     assert_eq!(conn.credit().await, 1);
     assert_eq!(scene.runs(), 1);
 }
