@@ -12,7 +12,7 @@ const INPUT: &[u8] = b"some input, \xff not text";
 
 enum AnyLeader {
     Ours(Leader),
-    Stock(Proc, u16),
+    Stock { _proc: Proc, port: u16 },
 }
 
 impl AnyLeader {
@@ -21,13 +21,13 @@ impl AnyLeader {
             return AnyLeader::Ours(Leader::start(&[]));
         }
         let (leader, port) = stock_leader();
-        AnyLeader::Stock(leader, port)
+        AnyLeader::Stock { _proc: leader, port }
     }
 
     fn port(&self) -> u16 {
         match self {
             AnyLeader::Ours(leader) => leader.port,
-            AnyLeader::Stock(_, port) => *port,
+            AnyLeader::Stock { port, .. } => *port,
         }
     }
 }

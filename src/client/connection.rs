@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use chunking::Kind;
 use chunking::message::{Body as _, Features, Welcome};
-use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use uuid::Uuid;
@@ -21,9 +20,6 @@ pub const REDIRECTS_MAX: u32 = 8;
 
 /// How long a connection is read on after its last frame was sent, so that the other side has it.
 const CLOSE_WAIT: Duration = Duration::from_millis(300);
-
-/// The longest address a NotLeader may name: a host name and a port.
-const ADDRESS_BYTES_MAX: usize = 262;
 
 /// What the client announces.
 const FEATURES: Features = Features::SUBMIT_ANSWERS
@@ -289,7 +285,7 @@ impl Session<'_> {
 
     async fn take(&self, frame: InFrame) -> Result<(), End> {
         if frame.kind() == Some(Kind::NotLeader) {
-            return Err(End::Redirect { to: leader_of(&frame.payload) });
+            return Err(End::Redirect { to: peer::redirect_in(&frame.payload) });
         }
         Ok(self.reporter.report(News::Frame(frame)).await?)
     }
@@ -304,46 +300,4 @@ async fn forward(queue: &mut mpsc::Receiver<Outgoing>, writer: &LinkWriter, unse
         }
     }
     End::Gone
-}
-
-/// The address in a NotLeader, if it names one that could be dialled (T20).
-fn leader_of(payload: &[u8]) -> Option<String> {
-    let value: Value = serde_json::from_slice(payload).ok()?;
-    let address = value.get("leader")?.as_str()?;
-    is_address(address).then(|| address.to_owned())
-}
-
-/// Whether a text has the form `host:port`.
-pub(super) fn is_address(text: &str) -> bool {
-    let plain =
-        text.len() <= ADDRESS_BYTES_MAX && !text.contains(|c: char| c.is_whitespace() || c.is_control());
-    let port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
-    plain && text.rsplit_once(':').is_some_and(|(host, number)| !host.is_empty() && port(number))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn t20_a_redirect_names_an_address_or_none() {
-        let leader = |json: &str| leader_of(json.as_bytes());
-        assert_eq!(leader(r#"{"leader":"node-2:5001"}"#).as_deref(), Some("node-2:5001"));
-        assert_eq!(leader(r#"{"leader":"[::1]:5001"}"#).as_deref(), Some("[::1]:5001"));
-        for odd in [
-            r#"{"leader":null}"#,
-            r#"{"leader":7}"#,
-            r#"{"leader":""}"#,
-            r#"{"leader":"node-2"}"#,
-            r#"{"leader":":5001"}"#,
-            r#"{"leader":"a b:5001"}"#,
-            r#"{"leader":"node-2:70000"}"#,
-            r#"{"leader":"node-2:0"}"#,
-            "{}",
-            "nonsense",
-            "",
-        ] {
-            assert_eq!(leader(odd), None, "{odd}");
-        }
-    }
 }

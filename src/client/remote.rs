@@ -9,7 +9,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use super::ask::Question;
-use super::connection;
 use super::error::ClientError;
 use super::job::{Ending, JobEvent};
 use super::{LinkState, Options};
@@ -83,7 +82,7 @@ pub(super) fn check(leaders: &[String], options: &Options) -> Result<(), ClientE
     if id_bytes > CLIENT_ID_BYTES_MAX {
         return Err(ClientError::ClientIdTooLong { bytes: id_bytes, limit: CLIENT_ID_BYTES_MAX });
     }
-    if let Some(odd) = leaders.iter().find(|leader| !connection::is_address(leader)) {
+    if let Some(odd) = leaders.iter().find(|leader| !crate::peer::is_address(leader)) {
         return Err(ClientError::BadAddress(odd.clone()));
     }
     Ok(())

@@ -22,7 +22,7 @@ use tracing::{debug, info, warn};
 
 use crate::core::ids::{ConnId, Micros};
 use crate::leader::{Leader, LeaderConfig, Output};
-use crate::peer::{Tuning, tune};
+use crate::peer::{Tuning, advance, tune};
 
 /// A stranger says hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -322,16 +322,8 @@ async fn write_out(mut write: OwnedWriteHalf, outbox: Rc<Outbox>) {
 }
 
 impl Outbox {
-    fn sent(&self, mut written: usize) {
+    fn sent(&self, written: usize) {
         self.bytes.set(self.bytes.get().saturating_sub(written));
-        let mut pieces = self.pieces.borrow_mut();
-        while let Some(front) = pieces.front_mut() {
-            if written < front.len() {
-                bytes::Buf::advance(front, written);
-                return;
-            }
-            written -= front.len();
-            pieces.pop_front();
-        }
+        advance(&mut self.pieces.borrow_mut(), written);
     }
 }

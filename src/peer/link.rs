@@ -211,7 +211,8 @@ async fn write_all(
     write.shutdown().await.ok();
 }
 
-fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
+/// Takes what was written off the front of what is to be written.
+pub(crate) fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
     while let Some(front) = pieces.front_mut() {
         if written < front.len() {
             bytes::Buf::advance(front, written);

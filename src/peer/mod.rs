@@ -3,9 +3,12 @@
 //! Portable (tokio). It knows frames and nothing of jobs; workers, clients and the command line stand on it. The leader's
 //! side of connections is `conn` and `driver`.
 
+mod address;
 mod link;
 mod socket;
 
+pub use address::{is_address, redirect_in};
+pub(crate) use link::advance;
 pub use link::{InFrame, LinkError, LinkReader, LinkWriter, OUTBOX_FRAMES_MAX, OutFrame, connect};
 pub use socket::{Tuning, is_loopback, tune};
 

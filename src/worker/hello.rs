@@ -25,29 +25,3 @@ pub(super) fn hello(config: &WorkerConfig) -> OutFrame {
     };
     OutFrame { msg_id: config.id, subject, ..OutFrame::new(Kind::HelloWorker, hello.to_json()) }
 }
-
-/// The address in a NotLeader (T20).
-pub(super) fn leader_named(payload: &[u8]) -> Option<String> {
-    let said: serde_json::Value = serde_json::from_slice(payload).ok()?;
-    said.get("leader")?.as_str().filter(|address| !address.is_empty()).map(str::to_owned)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn t20_a_node_that_does_not_lead_may_name_one() {
-        for (payload, leader) in [
-            (r#"{"leader":"host:5001"}"#, Some("host:5001")),
-            (r#"{"leader":null}"#, None),
-            (r#"{"leader":""}"#, None),
-            (r#"{"leader":5}"#, None),
-            ("{}", None),
-            ("", None),
-            ("[", None),
-        ] {
-            assert_eq!(leader_named(payload.as_bytes()).as_deref(), leader, "{payload}");
-        }
-    }
-}

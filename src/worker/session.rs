@@ -28,7 +28,7 @@ use super::desk::{Desk, Numbers, Offer, Todo};
 use super::directory::JobDirectory;
 use super::fit;
 use super::handler::{CancelToken, Handler, Job, Note};
-use super::hello::{FEATURES, hello, leader_named};
+use super::hello::{FEATURES, hello};
 use super::limits::{CPU_SAMPLE, HEARTBEAT, HEARTBEAT_MIN, LEAVE_MAX, SETTLE_MAX};
 use super::line::{Line, News};
 use super::spool::Spool;
@@ -264,7 +264,7 @@ impl<H: Handler> Session<H> {
                 warn!(id = %job, reason = refused.reason.0, "the leader refuses: {}", refused.text);
             }
             Kind::NotLeader => {
-                let news = self.line.redirect(leader_named(&frame.payload));
+                let news = self.line.redirect(crate::peer::redirect_in(&frame.payload));
                 debug_assert!(matches!(news, News::Lost));
                 self.on_lost();
             }
