@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use super::action::{Action, OperateError, Operated, Refusal, Standing};
-use super::event::{Event, Outcome, Submission, WorkerClass};
+use super::action::{Action, OperateError, Operated, Standing};
+use super::event::{Event, Outcome, WorkerClass};
 use super::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, Run, Token, WorkerId};
 use super::job::{Ending, Job, Phase};
 use super::limits::Config;
 use super::queue::{Place, Queues};
 use super::record::{AttemptEnd, Record};
-use super::retry::{Backoff, mix};
+use super::retry::Backoff;
 use super::state::{Applied, State};
 use super::worker::{Hello, Lease, Worker, Workers};
 
@@ -55,13 +55,13 @@ pub struct Broker {
     pub(super) stuck: HashMap<(ClientId, super::subject::RoutingKey), WorkerId>,
     pub(super) assignments: u64,
 
-    clients: BTreeMap<ConnId, ClientId>,
-    conns_of: BTreeMap<ClientId, BTreeSet<ConnId>>,
+    pub(super) clients: BTreeMap<ConnId, ClientId>,
+    pub(super) conns_of: BTreeMap<ClientId, BTreeSet<ConnId>>,
     /// Jobs that are being taken: what was handed in, and where it was.
-    enqueuing: HashMap<JobId, ([u8; 32], ClientId)>,
-    submitters: HashMap<JobId, ConnId>,
+    pub(super) enqueuing: HashMap<JobId, ([u8; 32], ClientId)>,
+    pub(super) submitters: HashMap<JobId, ConnId>,
     /// Results that nobody was there for.
-    undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
+    pub(super) undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
     ended: VecDeque<(JobId, Run)>,
     /// Answers to operators that wait for a record.
     answers: VecDeque<(Index, Token, Result<Operated, OperateError>)>,
@@ -243,120 +243,6 @@ impl Broker {
         }
         if let Applied::ChangedWithParent(parent) = applied {
             self.job_ended(*parent, Run(1));
-        }
-    }
-
-    // --- clients
-
-    fn client_hello(&mut self, conn: ConnId, client: ClientId, cap: Option<u32>) {
-        self.clients.insert(conn, client.clone());
-        self.conns_of.entry(client.clone()).or_default().insert(conn);
-        if let Some(cap) = cap.map(|cap| cap.max(1)).filter(|cap| *cap != self.cap_of(&client)) {
-            self.propose(Record::Cap { client: client.clone(), cap });
-        }
-        for job in self.undelivered.remove(&client).unwrap_or_default() {
-            self.deliver(job);
-        }
-    }
-
-    fn submit(&mut self, conn: ConnId, job: Submission) {
-        let id = job.job;
-        if let Some((fingerprint, client)) = self.enqueuing.get(&id) {
-            if *fingerprint == job.fingerprint && *client == job.client {
-                self.submitters.insert(id, conn);
-            } else {
-                self.refuse(conn, id, Refusal::Conflict { job: id });
-            }
-            return;
-        }
-        if let Some(known) = self.state.job(id) {
-            let is_same = known.fingerprint == job.fingerprint && known.client == job.client;
-            if is_same && known.child_of.is_none() {
-                self.submitted_again(conn, id);
-            } else {
-                self.refuse(conn, id, Refusal::Conflict { job: id });
-            }
-            return;
-        }
-        let (held, limit) = (self.state.job_count() + self.enqueuing.len(), self.config.jobs_max);
-        let children = if job.to_all { self.children_of(&job) } else { Vec::new() };
-        let refusal = match () {
-            () if self.draining => Some(Refusal::Draining),
-            () if held + children.len() >= limit => Some(Refusal::Full { held, limit }),
-            () if job.to_all && children.is_empty() => Some(Refusal::NoWorker { key: job.key.to_string() }),
-            () => None,
-        };
-        if let Some(refusal) = refusal {
-            return self.refuse(conn, id, refusal);
-        }
-        self.enqueuing.insert(id, (job.fingerprint, job.client.clone()));
-        self.submitters.insert(id, conn);
-        self.propose(Record::Enqueue { at: self.now, job, children });
-    }
-
-    fn refuse(&mut self, conn: ConnId, job: JobId, refusal: Refusal) {
-        self.actions.push_back(Action::Refuse { conn, job, refusal });
-    }
-
-    /// A job that is known comes again: its client hears where it stands, and gets the stored result (C17).
-    fn submitted_again(&mut self, conn: ConnId, id: JobId) {
-        self.submitters.insert(id, conn);
-        let Some(job) = self.state.job(id) else { return };
-        let (run, standing) = (job.run, standing(job));
-        self.actions.push_back(Action::Submitted { conn, job: id, run, standing, ahead: 0 });
-        if standing == Standing::Finished {
-            self.deliver(id);
-        }
-    }
-
-    /// One child for each worker that matches now (S22), with an id that follows from both.
-    fn children_of(&self, job: &Submission) -> Vec<(JobId, WorkerId)> {
-        let mut workers = Vec::new();
-        self.workers.matching(job.key.as_str(), &mut workers);
-        let child = |worker: WorkerId| {
-            let (job_high, job_low) = job.job.0.as_u64_pair();
-            let (high, low) = worker.0.as_u64_pair();
-            let id = uuid::Uuid::from_u64_pair(mix(job_high ^ mix(high)), mix(job_low ^ mix(low)));
-            (JobId(id), worker)
-        };
-        workers.into_iter().map(child).collect()
-    }
-
-    fn enqueued(&mut self, submission: &Submission, children: &[(JobId, WorkerId)]) {
-        let id = submission.job;
-        let ahead = if submission.to_all {
-            for (child, _) in children {
-                self.make_ready(*child);
-            }
-            0
-        } else {
-            self.make_ready(id)
-        };
-        let Some(conn) = self.submitters.get(&id).copied().filter(|conn| self.clients.contains_key(conn))
-        else {
-            return;
-        };
-        let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
-        self.actions.push_back(Action::Submitted {
-            conn,
-            job: id,
-            run: Run(1),
-            standing: Standing::Queued,
-            ahead,
-        });
-    }
-
-    /// Sends a result to the connection that submitted the job, else to any of the same client; else it is kept.
-    fn deliver(&mut self, id: JobId) {
-        let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };
-        let (client, run) = (job.client.clone(), job.run);
-        let submitter = self.submitters.get(&id).copied().filter(|conn| self.clients.contains_key(conn));
-        let any = || self.conns_of.get(&client).and_then(|conns| conns.last().copied());
-        match submitter.or_else(any) {
-            Some(conn) => self.actions.push_back(Action::Deliver { conn, job: id, run }),
-            None => {
-                self.undelivered.entry(client).or_default().insert(id);
-            }
         }
     }
 
