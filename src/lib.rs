@@ -4,7 +4,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cli;
+pub mod conn;
 pub mod core;
+pub mod driver;
+pub mod leader;
 pub mod model;
 pub mod peer;
 pub mod units;

@@ -1,7 +1,9 @@
-//! Sizes as people write them, such as `64MiB`, for flags and messages. Everything that takes or shows a size calls it.
+//! Sizes and times as people write them, such as `64MiB` and `500ms`. Everything that takes or shows one calls it.
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
+
 use thiserror::Error;
 
 const UNITS: [(&str, u64); 10] = [
@@ -66,18 +68,22 @@ impl FromStr for ByteSize {
                     _ => SizeError::Unit { unit: unit.to_owned() },
                 })?,
         };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-        // Nine digits behind the point are a thousandth of a KiB; more are cut off.
-        let fraction: String = fraction.chars().chain("000000000".chars()).take(9).collect();
-        let whole: u128 = whole.parse().map_err(|_| not_a_number())?;
-        let fraction: u128 = fraction.parse().map_err(|_| not_a_number())?;
-        let bytes = whole
-            .checked_mul(u128::from(factor))
-            .map(|bytes| bytes + fraction * u128::from(factor) / 1_000_000_000)
-            .and_then(|bytes| u64::try_from(bytes).ok())
-            .ok_or_else(|| SizeError::Over { text: text.to_owned() })?;
+        let bytes = times(number, factor).ok_or_else(not_a_number)?;
+        let bytes = bytes.ok_or_else(|| SizeError::Over { text: text.to_owned() })?;
         Ok(ByteSize(bytes))
     }
+}
+
+/// A decimal number times a factor. `None` if it is no number, `Some(None)` if that does not fit 64 bits.
+fn times(number: &str, factor: u64) -> Option<Option<u64>> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    // Nine digits behind the point are enough for any unit; more are cut off.
+    let fraction: String = fraction.chars().chain("000000000".chars()).take(9).collect();
+    let whole: u128 = whole.parse().ok()?;
+    let fraction: u128 = fraction.parse().ok()?;
+    let (factor, part) = (u128::from(factor), fraction * u128::from(factor) / 1_000_000_000);
+    let product = whole.checked_mul(factor).and_then(|product| product.checked_add(part));
+    Some(product.and_then(|product| u64::try_from(product).ok()))
 }
 
 impl fmt::Display for ByteSize {
@@ -91,6 +97,64 @@ impl fmt::Display for ByteSize {
             format!("{}.{} {unit}", tenths / 10, tenths % 10)
         };
         f.pad(&shown)
+    }
+}
+
+const TIMES: [(&str, u64); 6] = [
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
+
+/// A length of time. Reads `500ms`, `30s`, `1.5s`, `10m` and `2h`; a number alone is refused, since nobody knows its
+/// unit. Shows itself in the largest unit that holds it without a fraction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span(pub Duration);
+
+/// A text that is no length of time.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SpanError {
+    /// It is no number with a unit.
+    #[error("\"{text}\" is not a time: write a number and a unit (us, ms, s, m, h), such as 500ms or 30s")]
+    Form {
+        /// The text.
+        text: String,
+    },
+    /// It is longer than what fits.
+    #[error("\"{text}\" is more than {} hours, the longest time there is", u64::MAX / 3_600_000_000_000)]
+    Over {
+        /// The text.
+        text: String,
+    },
+}
+
+impl FromStr for Span {
+    type Err = SpanError;
+
+    fn from_str(text: &str) -> Result<Self, SpanError> {
+        let trimmed = text.trim();
+        let form = || SpanError::Form { text: text.to_owned() };
+        let number_end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(form)?;
+        let (number, unit) = trimmed.split_at_checked(number_end).ok_or_else(form)?;
+        let (_, factor) = TIMES.iter().find(|(name, _)| *name == unit.trim_start()).ok_or_else(form)?;
+        let nanos = times(number, *factor).ok_or_else(form)?;
+        let nanos = nanos.ok_or_else(|| SpanError::Over { text: text.to_owned() })?;
+        Ok(Span(Duration::from_nanos(nanos)))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = self.0.as_micros();
+        let units = [("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000)];
+        match units.iter().find(|(_, unit)| micros > 0 && micros.is_multiple_of(*unit)) {
+            Some((name, unit)) => f.pad(&format!("{}{name}", micros / unit)),
+            None if micros == 0 => f.pad("0s"),
+            None => f.pad(&format!("{micros}us")),
+        }
     }
 }
 
@@ -126,6 +190,7 @@ mod tests {
             (".", "such as 64MiB"),
             ("5 apples", "\"apples\" is not a unit"),
             ("17000000TiB", "18446744073709551615"),
+            ("340282366920938463463374607431768211.999kB", "18446744073709551615"),
             ("99999999999999999999999999999999999999999", "such as 64MiB"),
         ] {
             let error = text.parse::<ByteSize>().unwrap_err().to_string();
@@ -141,5 +206,29 @@ mod tests {
             assert_eq!(ByteSize(bytes).to_string(), text);
         }
         assert_eq!(format!("{:>8}|{:<8}|", ByteSize(1), ByteSize(1)), "     1 B|1 B     |");
+    }
+
+    #[test]
+    fn times_are_read_and_shown_as_people_write_them() {
+        for (text, millis, shown) in [
+            ("500ms", 500, "500ms"),
+            ("30s", 30_000, "30s"),
+            ("1.5 s", 1_500, "1500ms"),
+            ("90s", 90_000, "90s"),
+            ("10m", 600_000, "10m"),
+            ("2h", 7_200_000, "2h"),
+            ("0s", 0, "0s"),
+        ] {
+            let span: Span = text.parse().unwrap();
+            assert_eq!(
+                (span.0, span.to_string()),
+                (Duration::from_millis(millis), shown.to_owned()),
+                "{text}"
+            );
+        }
+        for text in ["", "5", "s", "-5s", "5 years", "1.2.3s", "ms500"] {
+            assert!(matches!(text.parse::<Span>(), Err(SpanError::Form { .. })), "{text}");
+        }
+        assert!(matches!("99999999999h".parse::<Span>(), Err(SpanError::Over { .. })));
     }
 }

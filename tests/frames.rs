@@ -277,6 +277,7 @@ fn the_vectors_show_every_kind_every_generation_and_every_error() {
         "frame LengthZero",
         "frame LengthNegative",
         "frame LengthOver",
+        "frame FirstLengthOver",
         "frame LengthUnder",
         "frame NoGeneration",
         "frame SubjectOverrun",

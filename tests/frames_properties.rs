@@ -1,6 +1,7 @@
 //! What holds for all frames, messages and bitmaps, whatever they contain and however the bytes are cut.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::wildcard_enum_match_arm)]
 
 mod support;
 
@@ -273,9 +274,14 @@ proptest! {
         let mut payload = Vec::new();
         message.encode(&mut payload);
         let kind = kind_of(&message);
-        prop_assume!(!matches!(kind, Kind::Ask | Kind::Answer));
         payload.truncate(at.index(payload.len()));
-        prop_assert!(Message::decode(kind, &payload).is_err());
+        // JSON goes to the end of the payload, so only its front can be missing.
+        let front = match kind {
+            Kind::Ask => 1,
+            Kind::Answer => 2,
+            _ => usize::MAX,
+        };
+        prop_assert_eq!(Message::decode(kind, &payload).is_err(), payload.len() < front);
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn client_config() -> impl Strategy<Value = ClientConfig> {
 }
 
 fn worker_hello() -> impl Strategy<Value = WorkerHello> {
-    (announcement(), vec(text(), 0..4), option::of(1..=i32::MAX.unsigned_abs()))
+    (announcement(), vec(text(), 0..4), option::of(1..=16_384u32))
         .prop_map(|(heft, patterns, max_parallel)| WorkerHello { heft, patterns, max_parallel })
 }
 

@@ -5,7 +5,7 @@
 //! A failure prints its seed: `HEFT_SIM_SEED=n scripts/test simulation` replays it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-#![allow(clippy::cast_possible_truncation)]
+#![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
 
 mod support;
 

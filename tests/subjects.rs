@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 
 use heft::core::subject::{
     GROUP_DEFAULT, PATTERN_SEGMENTS_MAX, PatternError, ROUTING_KEY_BYTES_MAX, RoutingError,
-    SUBJECT_BYTES_MAX, SubjectTree, WORKER_PATTERN_DEFAULT, fold, matches, overlaps, routing_key, segments,
-    subscriptions, targets, worker_patterns,
+    SUBJECT_BYTES_MAX, SubjectTree, WORKER_PATTERN_DEFAULT, fold, hello_patterns, matches, overlaps,
+    routing_key, segments, subscriptions, targets, worker_patterns,
 };
 use serde_json::Value;
 use uuid::Uuid;
@@ -123,6 +123,7 @@ fn the_worker_patterns_agree_with_the_vectors() {
             let kind = match error {
                 PatternError::TooLong { .. } => "TooLong",
                 PatternError::TooManySegments { .. } => "TooManySegments",
+                PatternError::TooManyTogether { .. } => "TooManyTogether",
                 PatternError::ControlCharacter { .. } => "ControlCharacter",
             };
             assert_eq!(kind, text(vector, "error"), "{error}, {name}");
@@ -307,4 +308,13 @@ fn removing_what_the_tree_does_not_hold_changes_nothing() {
     assert!(tree.remove("a.b", &1));
     assert!(!tree.remove("a.b", &1), "a second time");
     assert_eq!(tree.node_count(), 1);
+}
+
+#[test]
+fn s21_a_hello_may_name_several_subjects_but_not_without_end() {
+    let several = hello_patterns(["job.assign.A.*", "groupB", "job.assign.A.*"]).expect("patterns");
+    assert_eq!(several, ["job.assign.A.*", "job.assign.groupB", "job.assign.groupB.>"]);
+    let long: Vec<String> = (0..900).map(|number| format!("a{number}{}", ".b".repeat(61))).collect();
+    let refused = hello_patterns(long.iter().map(String::as_str)).expect_err("too many");
+    assert!(matches!(refused, PatternError::TooManyTogether { limit: 4096, .. }), "{refused}");
 }

@@ -3,6 +3,7 @@
 //! A [`Bitmap`] grows with the chunks that came, not with the size a peer claims. [`Ranges`] is its form on the wire.
 
 use crate::limits::{BLOB_CHUNKS_MAX, RANGES_MAX};
+use crate::pages::Pages;
 use serde::Serialize;
 
 const WORD_BITS: u32 = u64::BITS;
@@ -75,7 +76,7 @@ impl Ranges {
 /// A set of the chunks of one blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bitmap {
-    words: Vec<u64>,
+    words: Pages<u64>,
     count: u32,
     held: u32,
 }
@@ -83,7 +84,7 @@ pub struct Bitmap {
 impl Bitmap {
     /// Of a blob of `count` chunks, none of them here. Takes no memory yet.
     pub const fn new(count: u32) -> Self {
-        Bitmap { words: Vec::new(), count, held: 0 }
+        Bitmap { words: Pages::new(), count, held: 0 }
     }
 
     /// Chunks the blob has.
@@ -104,7 +105,7 @@ impl Bitmap {
     /// Whether this one is.
     pub fn contains(&self, index: u32) -> bool {
         let (word, bit) = place(index);
-        self.words.get(word).is_some_and(|word| word & bit != 0)
+        self.words.get(word) & bit != 0
     }
 
     /// Notes that a chunk has come. False if it was here before, or if the blob has no such chunk.
@@ -113,30 +114,44 @@ impl Bitmap {
             return false;
         }
         let (word, bit) = place(index);
-        if word >= self.words.len() {
-            self.words.resize(word + 1, 0);
-        }
-        let Some(word) = self.words.get_mut(word).filter(|word| **word & bit == 0) else { return false };
-        *word |= bit;
-        self.held += 1;
-        true
+        self.set(word, bit) == 1
     }
 
     /// Notes that a chunk has to come again. False if it was not here.
     pub fn remove(&mut self, index: u32) -> bool {
         let (word, bit) = place(index);
-        let Some(word) = self.words.get_mut(word).filter(|word| **word & bit != 0) else { return false };
+        if self.words.get(word) & bit == 0 {
+            return false;
+        }
+        let Some(word) = self.words.at_mut(word) else { return false };
         *word &= !bit;
         self.held -= 1;
         true
     }
 
-    /// Notes that a run of chunks has come, as a peer reported it.
+    /// Notes that runs of chunks have come, as a peer reported them. Whole words at a time: a run may name millions.
     pub fn insert_all(&mut self, ranges: &Ranges) {
-        let count = self.count;
-        for index in ranges.indices().take_while(|index| *index < count) {
-            self.insert(index);
+        for range in ranges.as_slice() {
+            let end = range.first.saturating_add(range.count).min(self.count);
+            let mut at = range.first;
+            while at < end {
+                let next_word = (at / WORD_BITS + 1) * WORD_BITS;
+                let bits = end.min(next_word) - at;
+                let mask = (u64::MAX >> (WORD_BITS - bits)) << (at % WORD_BITS);
+                let (word, _) = place(at);
+                self.set(word, mask);
+                at = next_word;
+            }
         }
+    }
+
+    /// Sets bits of a word; says how many were not set before.
+    fn set(&mut self, word: usize, bits: u64) -> u32 {
+        let Some(word) = self.words.at_mut(word) else { return 0 };
+        let new = (bits & !*word).count_ones();
+        *word |= bits;
+        self.held += new;
+        new
     }
 
     /// What is here, up to [`RANGES_MAX`] runs.
@@ -168,7 +183,7 @@ impl Bitmap {
         let mut at = from;
         while at < self.count {
             let (word, _) = place(at);
-            let word = self.words.get(word).copied().unwrap_or(0);
+            let word = self.words.get(word);
             let wanted = if held { word } else { !word };
             let shifted = wanted >> (at % WORD_BITS);
             if shifted != 0 {
@@ -226,9 +241,9 @@ mod tests {
     #[test]
     fn a_claimed_size_costs_nothing_until_chunks_come() {
         let mut map = Bitmap::new(BLOB_CHUNKS_MAX);
-        assert_eq!(map.words.capacity(), 0);
+        assert_eq!(map.words.held_bytes(), 0);
         map.insert(BLOB_CHUNKS_MAX - 1);
-        assert_eq!(map.words.len() * 8, 512 * 1024);
+        assert!(map.words.held_bytes() < 8 * 1024, "{}", map.words.held_bytes());
         assert_eq!(map.missing(), ranges(&[(0, BLOB_CHUNKS_MAX - 1)]));
     }
 

@@ -19,8 +19,8 @@ pub const CHUNK_FRAME_HEAD_BYTES: usize = 64;
 
 const _: () = assert!(head_len(Generation::F2, "") + CHUNK_HEAD_BYTES == CHUNK_FRAME_HEAD_BYTES);
 
-/// What is wrong with a chunk. All but [`ChunkError::Short`] and [`ChunkError::Codec`] leave the stream in step: that
-/// chunk alone is asked for again.
+/// What is wrong with a chunk. The frame around it is sound, so the stream stays in step: that chunk alone is asked for
+/// again.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ChunkError {
     /// The payload has no room for the head.

@@ -4,6 +4,7 @@
 //! guards against damage and mistakes, not against someone who forges CRCs, so it is never used as a content address.
 //! Full SHA-256 and BLAKE3 read every byte, and are there for datasets and for those who ask.
 
+use crate::pages::Pages;
 use crate::plan::ChunkPlan;
 use serde::{Serialize, Serializer};
 use sha2::Digest as _;
@@ -77,10 +78,17 @@ impl Serialize for Digest {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DigestTextError {
     /// No kind that is known stands before the colon.
-    #[error("a digest starts with one of chunk-list:, sha256:, blake3:")]
-    Kind,
+    #[error(
+        "the digest is of kind \"{found}\"; kinds are chunk-list, sha256 and blake3, with a colon behind"
+    )]
+    Kind {
+        /// What stands there, cut.
+        found: String,
+    },
     /// What follows is not 64 hexadecimal digits.
-    #[error("a digest has 64 hexadecimal digits behind its kind; this one has {have} characters there")]
+    #[error(
+        "a digest has 64 characters behind its kind, all hexadecimal digits; this one has {have}, or others"
+    )]
     Hex {
         /// Characters that are there.
         have: usize,
@@ -91,12 +99,17 @@ impl FromStr for Digest {
     type Err = DigestTextError;
 
     fn from_str(text: &str) -> Result<Self, DigestTextError> {
-        let (kind, hex) = text.split_once(':').ok_or(DigestTextError::Kind)?;
+        let (kind, hex) = text.split_once(':').unwrap_or((text, ""));
         let known = DigestKind::ALL.into_iter().find(|known| known.name() == kind);
-        let kind = known.ok_or(DigestTextError::Kind)?;
+        let kind = known.ok_or_else(|| DigestTextError::Kind { found: kind.chars().take(32).collect() })?;
         let bytes = from_hex(hex).ok_or(DigestTextError::Hex { have: hex.len() })?;
         Ok(Digest { kind, bytes })
     }
+}
+
+/// BLAKE3 of bytes that lie in one piece.
+pub fn blake3(bytes: &[u8]) -> [u8; 32] {
+    blake3::hash(bytes).into()
 }
 
 /// The bytes in lower-case hexadecimal digits.
@@ -173,8 +186,8 @@ fn list_chunk(sha: &mut sha2::Sha256, offset: u64, raw_len: u32, crc_raw: u32) {
 /// The raw CRCs of a blob's chunks as they come, in any order, for a chunk-list digest at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChunkCrcs {
-    // Grows with the chunks that came, like the bitmap that says which of these are real.
-    crcs: Vec<u32>,
+    // The bitmap says which of these are real.
+    crcs: Pages<u32>,
 }
 
 impl ChunkCrcs {
@@ -184,10 +197,7 @@ impl ChunkCrcs {
         if index >= plan.count() {
             return;
         }
-        if place >= self.crcs.len() {
-            self.crcs.resize(place + 1, 0);
-        }
-        if let Some(crc) = self.crcs.get_mut(place) {
+        if let Some(crc) = self.crcs.at_mut(place) {
             *crc = crc_raw;
         }
     }
@@ -195,8 +205,8 @@ impl ChunkCrcs {
     /// The digest over all chunks of `plan`. It means something only once the bitmap is complete.
     pub fn digest(&self, plan: &ChunkPlan) -> Digest {
         let mut sha = sha2::Sha256::new();
-        for (index, crc) in (0..plan.count()).zip(&self.crcs) {
-            list_chunk(&mut sha, plan.offset_of(index), plan.len_of(index), *crc);
+        for (index, place) in (0..plan.count()).zip(0..) {
+            list_chunk(&mut sha, plan.offset_of(index), plan.len_of(index), self.crcs.get(place));
         }
         Digest { kind: DigestKind::ChunkList, bytes: sha.finalize().into() }
     }
@@ -239,10 +249,18 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_at_the_end_of_a_large_blob_costs_a_page() {
+        let plan = ChunkPlan::new(16 << 30, 4096).unwrap();
+        let mut crcs = ChunkCrcs::default();
+        crcs.insert(&plan, plan.count() - 1, 1);
+        assert!(crcs.crcs.held_bytes() < 128 * 1024, "{}", crcs.crcs.held_bytes());
+    }
+
+    #[test]
     fn a_digest_survives_its_text() {
         let digest = of(DigestKind::Blake3, &[b"x"]);
         assert_eq!(digest.to_string().parse(), Ok(digest));
-        assert_eq!("md5:00".parse::<Digest>(), Err(DigestTextError::Kind));
+        assert_eq!("md5:00".parse::<Digest>(), Err(DigestTextError::Kind { found: "md5".to_owned() }));
         assert_eq!("sha256:00".parse::<Digest>(), Err(DigestTextError::Hex { have: 2 }));
         let hex = format!("sha256:{}g", "0".repeat(63));
         assert_eq!(hex.parse::<Digest>(), Err(DigestTextError::Hex { have: 64 }));

@@ -18,6 +18,7 @@ pub mod frame;
 pub mod kind;
 pub mod limits;
 pub mod message;
+mod pages;
 pub mod plan;
 pub mod sample;
 

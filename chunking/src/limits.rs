@@ -13,6 +13,9 @@ pub const CLASSIC_INBOUND_BODY_BYTES_MAX: u32 = i32::MAX.unsigned_abs();
 /// The largest first frame of a connection. A Hello is a subject and a little JSON; a stranger gets no more room.
 pub const FIRST_FRAME_BODY_BYTES_MAX: u32 = 128 * 1024;
 
+/// The largest body a leader may send us, if it is a stock one that passes on a frame of 4 MiB under a longer subject.
+pub const DIALLED_BODY_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX + 64 * 1024;
+
 /// The largest subject: its length field has 16 bits (W10).
 pub const SUBJECT_BYTES_MAX: usize = u16::MAX as usize;
 
@@ -23,7 +26,8 @@ pub const CHUNK_BYTES_MAX: u32 = 1024 * 1024;
 /// The smallest chunk a peer may choose: one page, the unit in which stored chunks are padded.
 pub const CHUNK_BYTES_MIN: u32 = 4 * 1024;
 
-/// The most chunks a blob may have: 4 TiB in chunks of 1 MiB. It bounds the bitmap to 512 KiB.
+/// The most chunks a blob may have: 4 TiB in chunks of 1 MiB. It bounds the bitmap to 512 KiB and the list of checksums to
+/// 16 MiB, both in pages that come with the chunks.
 pub const BLOB_CHUNKS_MAX: u32 = 1 << 22;
 
 /// The most ranges one message may list. A sender with more fragments lists the first ones: naming less than is held

@@ -161,6 +161,11 @@ impl Broker {
         self.state.cap(client).unwrap_or(self.config.cap_default)
     }
 
+    /// Whether it is about to stop.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
     /// Whether no job is with a worker any more.
     pub fn is_idle(&self) -> bool {
         self.assigning.is_empty() && self.workers.iter().all(|worker| worker.held.is_empty())

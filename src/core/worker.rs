@@ -82,7 +82,10 @@ impl Worker {
     /// how many jobs it runs at a time gets no more; any other gets, over time, no more than it first offered and has
     /// answered since, so that a peer that counts wrong cannot flood itself (C17).
     pub fn offer(&mut self, delta: i32) {
-        let Ok(delta) = u64::try_from(delta.min(CREDIT_PER_MESSAGE_MAX)) else { return };
+        let Some(delta) = u64::try_from(delta.min(CREDIT_PER_MESSAGE_MAX)).ok().filter(|delta| *delta > 0)
+        else {
+            return;
+        };
         let (first, so_far) = self.offered.unwrap_or((delta, 0));
         let room = match self.parallel_max {
             Some(parallel_max) => {

@@ -9,6 +9,9 @@ use super::limits::{FEATURES_MAX, NAME_BYTES_MAX, PATTERNS_MAX, SUBJECT_BYTES_MA
 /// How many jobs of one client may run at a time when it names no number of its own (CP02).
 pub const CLIENT_CAP_DEFAULT: u32 = 4;
 
+/// The most jobs a worker may run at a time: its heartbeat has to list them.
+const PARALLEL_MAX: u64 = chunking::limits::HEARTBEAT_JOBS_MAX as u64;
+
 /// What a heft peer can do. Stock peers pass over it (M14), so sending it is always safe.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Announcement {
@@ -113,7 +116,7 @@ impl JsonModel for WorkerHello {
         Ok(Self {
             heft: Announcement::read(&heft)?,
             patterns: read_names(object, "Patterns", PATTERNS_MAX, SUBJECT_BYTES_MAX)?,
-            max_parallel: object.whole("MaxParallel", 1, i32::MAX.unsigned_abs().into())?,
+            max_parallel: object.whole("MaxParallel", 1, PARALLEL_MAX)?,
         })
     }
 

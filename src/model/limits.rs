@@ -2,8 +2,8 @@
 //! applied: what is over one is refused with the value and the limit. The reader, the models and the content
 //! stream use them.
 
-/// The most that may remain of a streamed payload once its contents are taken out. It is a whole classic
-/// frame, so everything a stock peer can send without content fits.
+/// The most that may remain of a streamed payload once its contents are taken out: what else a job request, result or
+/// put has is names and texts. A result whose standard output alone is larger does not fit and is refused.
 pub const RESIDUE_BYTES_MAX: usize = chunking::limits::FRAME_BODY_BYTES_MAX as usize;
 
 /// The largest run of decoded content given out at once.
@@ -15,7 +15,7 @@ pub const NEST_DEPTH_MAX: u32 = 64;
 
 /// The longest file name, cache id, program name, feature or announced name: all of them end up in paths or
 /// log lines, and Linux takes no longer path.
-pub const NAME_BYTES_MAX: usize = 4_096;
+pub const NAME_BYTES_MAX: usize = chunking::limits::NAME_BYTES_MAX;
 
 // The longest client id, subject pattern or URL is the longest subject of a frame (W10).
 pub use chunking::limits::SUBJECT_BYTES_MAX;

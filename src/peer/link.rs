@@ -123,7 +123,7 @@ pub async fn connect(
     let (sender, receiver) = mpsc::channel(OUTBOX_FRAMES_MAX);
     let broken = Arc::new(Mutex::new(None));
     tokio::spawn(write_all(write, receiver, broken.clone()));
-    let decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+    let decoder = Decoder::speaking(Generation::F2, InboundLimits::DIALLED);
     let reader = LinkReader { read, decoder, buffer: BytesMut::with_capacity(READ_BYTES) };
     Ok((reader, LinkWriter { sender, broken }))
 }

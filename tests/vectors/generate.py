@@ -348,14 +348,15 @@ hostile("one byte over 4 MiB from an announced peer", "W05", "Refused on four by
 hostile("one byte over 4 MiB in a frame that is no bulk frame", "W05 W06", "The type decides.",
         struct.pack("<i", BODY_MAX + 1) + u8(CREDIT), "LengthOver", BODY_MAX + 1, BODY_MAX, "Credit")
 hostile("a first frame over its limit", "W05", "A stranger gets little room.", struct.pack("<i", FIRST_BODY_MAX + 1),
-        "LengthOver", FIRST_BODY_MAX + 1, FIRST_BODY_MAX, speaks="first")
+        "FirstLengthOver", FIRST_BODY_MAX + 1, FIRST_BODY_MAX, speaks="first")
 hostile("a body too short for F0", "W01", "", struct.pack("<i", 4) + bytes(4), "LengthUnder", 4, 5, "F0", speaks="F0")
 hostile("a body too short for F1", "W02", "", struct.pack("<i", 36) + bytes(36), "LengthUnder", 36, 37, speaks="F1")
 hostile("a body too short for F2", "W03", "", struct.pack("<i", 38) + bytes(38), "LengthUnder", 38, 39)
 hostile("a first frame of four bytes", "W18", "No generation is so short.", struct.pack("<i", 4) + bytes(4),
         "NoGeneration", 4, speaks="first")
-hostile("a first frame that fits no generation", "W18", "An HTTP request: its length field is 0x20544547.",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "LengthOver", 0x20544547, FIRST_BODY_MAX, speaks="first")
+hostile("another protocol", "W18", "An HTTP request: its length field is 0x20544547.",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "FirstLengthOver", 0x20544547, FIRST_BODY_MAX,
+        "does not speak this protocol", speaks="first")
 hostile("a first frame whose lengths do not add up", "W18", "40 bytes, all of them 0xFF.",
         struct.pack("<i", 40) + b"\xff" * 40, "NoGeneration", 40, 255, speaks="first")
 hostile("a first frame between F1 and F2", "W18", "38 bytes of body that are no F1.", struct.pack("<i", 38) + bytes(38),

@@ -33,6 +33,11 @@ impl InboundLimits {
     pub const ANNOUNCED: InboundLimits =
         InboundLimits { classic_bulk_bytes_max: limits::FRAME_BODY_BYTES_MAX, ..InboundLimits::CLASSIC };
 
+    /// For a connection that we dialled: a stock leader passes on what a stock peer sent it, up to 4 MiB, under a subject
+    /// that may be longer.
+    pub const DIALLED: InboundLimits =
+        InboundLimits { body_bytes_max: limits::DIALLED_BODY_BYTES_MAX, ..InboundLimits::ANNOUNCED };
+
     fn any_body_max(&self) -> u32 {
         self.body_bytes_max.max(self.classic_bulk_bytes_max)
     }
@@ -234,14 +239,12 @@ impl Decoder {
     fn checked_len(&self, field: [u8; LENGTH_BYTES]) -> Result<u32, FrameError> {
         let signed = i32::from_le_bytes(field);
         let len = u32::try_from(signed).map_err(|_| FrameError::LengthNegative { len: signed })?;
-        let limit = match self.generation {
-            Some(_) => self.limits.any_body_max(),
-            None => self.limits.first_body_bytes_max,
-        };
-        match len {
-            0 => Err(FrameError::LengthZero),
-            _ if len > limit => Err(FrameError::LengthOver { len, limit, code: None }),
-            _ => Ok(len),
+        let (any, first) = (self.limits.any_body_max(), self.limits.first_body_bytes_max);
+        match self.generation {
+            _ if len == 0 => Err(FrameError::LengthZero),
+            None if len > first => Err(FrameError::FirstLengthOver { len, limit: first }),
+            Some(_) if len > any => Err(FrameError::LengthOver { len, limit: any, code: None }),
+            None | Some(_) => Ok(len),
         }
     }
 }

@@ -102,7 +102,7 @@ fn w06_only_bulk_frames_of_peers_that_announced_nothing_may_be_large() {
 #[test]
 fn a_stranger_gets_little_room_before_its_generation_is_known() {
     let bytes = 131_073_i32.to_le_bytes();
-    let over = FrameError::LengthOver { len: 131_073, limit: 131_072, code: None };
+    let over = FrameError::FirstLengthOver { len: 131_073, limit: 131_072 };
     assert_eq!(Decoder::detecting(InboundLimits::CLASSIC).poll(&mut bytes.as_slice()), Err(over));
 }
 

@@ -29,6 +29,18 @@ pub enum FrameError {
         code: Option<u8>,
     },
 
+    /// The first frame of a connection is larger than a Hello can be: most often the start of another protocol.
+    #[error(
+        "the first frame says it has {len} bytes, over the limit of {limit} for a Hello; the peer does not speak this \
+         protocol, or something else listens for it on another port"
+    )]
+    FirstLengthOver {
+        /// The length as it came.
+        len: u32,
+        /// What is taken.
+        limit: u32,
+    },
+
     /// The body cannot hold even the fixed fields of its generation.
     #[error("frame body of {len} bytes is too short for a {generation} frame, which has at least {min}")]
     LengthUnder {

@@ -54,7 +54,7 @@ message! {
     Start {
         /// Run of the job.
         run: u32,
-        /// Attempt of the run. Everything the worker says about the job carries it back.
+        /// The attempt. It counts on over all runs of the job, so that it alone tells an old one from a new one.
         attempt: u32,
         /// The lease: without a heartbeat for so long the job goes elsewhere.
         lease_ms: u32,
@@ -68,7 +68,7 @@ pub struct HeldJob {
     pub job: Uuid,
     /// Run of the job.
     pub run: u32,
-    /// Attempt of the run.
+    /// The attempt.
     pub attempt: u32,
 }
 
@@ -79,7 +79,7 @@ pub struct HeldJobs(Vec<HeldJob>);
 impl HeldJobs {
     const ENTRY_BYTES: usize = 24;
 
-    /// The first [`HEARTBEAT_JOBS_MAX`] of `jobs`; a worker's parallel limit keeps it below that.
+    /// The first [`HEARTBEAT_JOBS_MAX`] of `jobs`, which is also the most a worker may run at a time.
     pub fn new(mut jobs: Vec<HeldJob>) -> Self {
         jobs.truncate(HEARTBEAT_JOBS_MAX);
         HeldJobs(jobs)
@@ -146,7 +146,7 @@ message! {
     Progress {
         /// Run of the job.
         run: u32,
-        /// Attempt of the run; 0 while it has none.
+        /// The attempt; 0 while it has none.
         attempt: u32,
         /// What is being done.
         stage: Stage,

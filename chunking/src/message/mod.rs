@@ -28,7 +28,7 @@ macro_rules! messages {
         /// Any message with a layout of ours, for tools and tests that meet all of them.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
         pub enum Message<'a> {
-            $(#[doc = concat!("[`", stringify!($name), "`](struct@", stringify!($name), ")")] $name($name),)*
+            $(#[doc = concat!("[`", stringify!($name), "`](type@", stringify!($name), ")")] $name($name),)*
             $(#[doc = concat!("[`", stringify!($borrowed), "`]")] $borrowed($borrowed<'a>),)*
         }
 

@@ -71,7 +71,7 @@ message! {
         size: u64,
         /// The job or dataset it belongs to.
         owner: Uuid,
-        /// The attempt of the job it belongs to; 0 outside of attempts. Fences what an old attempt still sends.
+        /// The attempt it belongs to, counted over all runs of the job; 0 outside of attempts. Fences what an old one sends.
         attempt: u32,
         /// The file's name; empty where the purpose says it all.
         name: Name,

@@ -23,7 +23,7 @@ use uuid::fmt::Hyphenated;
 pub use matcher::matches;
 pub use overlap::overlaps;
 pub use routing::{KeySource, RoutingError, RoutingKey, routing_key};
-pub use subscription::{PatternError, subscriptions, targets, worker_patterns};
+pub use subscription::{PatternError, hello_patterns, subscriptions, targets, worker_patterns};
 pub use tree::SubjectTree;
 
 /// The most bytes a routing key may have. The leader appends `.<workerId>` to make the subject of AssignJob
@@ -33,6 +33,9 @@ pub const ROUTING_KEY_BYTES_MAX: usize = SUBJECT_BYTES_MAX - 1 - Hyphenated::LEN
 /// The most segments a worker's pattern may have. Each one can cost the tree a node of some hundred bytes, so
 /// without this limit one hello of 64 KiB would take megabytes of the leader.
 pub const PATTERN_SEGMENTS_MAX: usize = 256;
+
+/// The most segments all patterns of one worker may have together, for the same reason.
+pub const WORKER_SEGMENTS_MAX: usize = 4096;
 
 /// What our own workers subscribe to unless told otherwise (C09). What a peer sends is honoured as sent.
 pub const WORKER_PATTERN_DEFAULT: &str = "job.assign.>";

@@ -10,7 +10,7 @@ use uuid::fmt::Hyphenated;
 
 use super::{
     ASSIGN, GROUP_DEFAULT, PATTERN_SEGMENTS_MAX, SUBJECT_BYTES_MAX, WILDCARD_ONE, WILDCARD_TAIL,
-    control_character, excerpt, is_wildcard, overlaps, same_segment, segments,
+    WORKER_SEGMENTS_MAX, control_character, excerpt, is_wildcard, overlaps, same_segment, segments,
 };
 
 /// Why the subject of a hello makes no pattern. Sending the same again does not help.
@@ -35,6 +35,14 @@ pub enum PatternError {
         /// The segments it has.
         segments: usize,
         /// The most it may have.
+        limit: usize,
+    },
+    /// More segments than the leader keeps for one worker.
+    #[error("the worker's patterns have {segments} segments together; the limit is {limit}: ask for fewer")]
+    TooManyTogether {
+        /// The segments they have.
+        segments: usize,
+        /// The most they may have.
         limit: usize,
     },
     /// A control character, which logs and terminals would not show as sent and no routing key holds.
@@ -67,6 +75,23 @@ pub fn worker_patterns(hello_subject: &str) -> Result<Vec<String>, PatternError>
         _ if group.iter().any(|segment| is_wildcard(segment)) => vec![hello_subject.to_owned()],
         _ => group_patterns(&group.join(".")),
     })
+}
+
+/// The patterns of a hello that names several subjects (S21): those of each, once.
+pub fn hello_patterns<'a>(subjects: impl IntoIterator<Item = &'a str>) -> Result<Vec<String>, PatternError> {
+    let (mut patterns, mut together) = (Vec::new(), 0);
+    for subject in subjects {
+        for pattern in worker_patterns(subject)? {
+            together += segments(&pattern).count();
+            if together > WORKER_SEGMENTS_MAX {
+                return Err(PatternError::TooManyTogether { segments: together, limit: WORKER_SEGMENTS_MAX });
+            }
+            if !patterns.contains(&pattern) {
+                patterns.push(pattern);
+            }
+        }
+    }
+    Ok(patterns)
 }
 
 fn check(pattern: &str) -> Result<(), PatternError> {

@@ -1,0 +1,125 @@
+//! `heft leader`: the broker.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use anyhow::{Context, ensure};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tracing::info;
+
+use crate::core::Config;
+use crate::core::schedule::Policy;
+use crate::driver::portable::{self, Options};
+use crate::leader::LeaderConfig;
+use crate::peer::Tuning;
+use crate::units::{ByteSize, Span};
+
+const EXAMPLES: &str = "Examples:
+  heft leader 5000
+  heft leader 0                                  a free port, which is said at start
+  heft leader 5000 --policy sticky --lease 10s
+  heft leader 5000 --listen 10.0.0.1 --insecure
+
+Jobs and results are held in memory: they are lost when the leader stops.";
+
+/// Run a leader: it takes jobs from clients and hands them to workers
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct LeaderArgs {
+    /// Port to listen on; 0 for a free one.
+    port: u16,
+
+    /// Address to listen on. Beyond this machine it needs --insecure: there is no TLS and no access control yet.
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDR")]
+    listen: IpAddr,
+
+    /// Listen beyond this machine, without TLS and access control: whoever reaches the port can run jobs.
+    #[arg(long)]
+    insecure: bool,
+
+    /// How a worker is chosen: least-load, credit-first, round-robin, sticky or load-score.
+    #[arg(long, default_value_t = Policy::LeastLoad)]
+    policy: Policy,
+
+    /// How long a heft worker holds a job without a heartbeat.
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    lease: Span,
+
+    /// How long a heft worker may be away before its jobs go elsewhere.
+    #[arg(long, default_value = "5s", value_name = "TIME")]
+    worker_grace: Span,
+
+    /// Deliveries of a job before it goes to the dead-letter queue.
+    #[arg(long, default_value_t = 6, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    attempts: u32,
+
+    /// Take jobs from stock workers that do not answer within 1 s, doubling to 30 s, as the older system does.
+    #[arg(long)]
+    classic_ack_timeout: bool,
+
+    /// Bytes of payloads and results that are held before jobs are refused.
+    #[arg(long, default_value = "1GiB", value_name = "SIZE")]
+    payload_max: ByteSize,
+
+    /// How long results are kept.
+    #[arg(long, default_value = "1h", value_name = "TIME")]
+    result_ttl: Span,
+
+    /// How long a stop (SIGTERM, Ctrl-C) waits for jobs that run.
+    #[arg(long, default_value = "10s", value_name = "TIME")]
+    drain: Span,
+
+    /// TCP congestion control by name. By default cubic to peers on this machine, the system's own to others.
+    #[arg(long, value_name = "NAME")]
+    tcp_congestion: Option<String>,
+}
+
+/// Runs it until it is told to stop.
+pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
+    ensure!(
+        args.listen.is_loopback() || args.insecure,
+        "--listen {} reaches beyond this machine, and heft has no TLS and no access control yet: add --insecure if the \
+         network is trusted",
+        args.listen
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
+    let addr = SocketAddr::new(args.listen, args.port);
+    let listener = TcpListener::bind(addr).await.with_context(|| {
+        format!("cannot listen on {addr}: is another leader running there? `heft leader 0` takes a free port")
+    })?;
+    let broker = Config {
+        policy: args.policy,
+        lease: args.lease.0,
+        worker_grace: args.worker_grace.0,
+        attempts_max: args.attempts,
+        classic_ack_timeout: args.classic_ack_timeout,
+        result_ttl: args.result_ttl.0,
+        ..Config::default()
+    };
+    let heartbeat = (args.lease.0 / 6).min(LeaderConfig::default().heartbeat);
+    let config =
+        LeaderConfig { broker, payload_bytes_max: args.payload_max.0, heartbeat, ..LeaderConfig::default() };
+    let options = Options { tuning: Tuning { congestion: args.tcp_congestion.clone() }, drain: args.drain.0 };
+    println!("heft leader listening on {} (driver portable, durability memory)", listener.local_addr()?);
+    std::io::stdout().flush()?;
+
+    let stop = Rc::new(Notify::new());
+    let serving = portable::serve(listener, config, options, stop.clone());
+    tokio::pin!(serving);
+    tokio::select! {
+        served = &mut serving => served?,
+        () = super::stop_signal() => {
+            info!("stopping: no new jobs; jobs that run have {} to end", args.drain);
+            stop.notify_one();
+            serving.await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,249 @@
+//! What a peer's frames say.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chunking::message::{Ask, Body, Features, Heartbeat, Progress, parse_credit};
+use chunking::{Generation, Head, Kind};
+
+use super::{FEATURES, MakeId, Role, Session, SessionError};
+use crate::core::Event;
+use crate::core::event::WorkerClass;
+use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
+use crate::core::subject::hello_patterns;
+use crate::model::{
+    Announcement, ClientConfig, ContentStream, JobResult, JobStatus, JsonModel, Shape, WorkerHello,
+};
+
+/// What a frame said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Something the broker can take as it is.
+    Event(Event),
+    /// A Hello of a peer that announced itself: it gets a Welcome first.
+    Announced(Event),
+    /// A job.
+    Submit(SubmitBody),
+    /// The end of a job.
+    Ack(AckBody),
+    /// A client does not want a job any more.
+    Cancel(JobId),
+    /// A question.
+    Ask {
+        /// The verb.
+        verb: String,
+        /// The question's id.
+        id: uuid::Uuid,
+        /// The question, in JSON.
+        json: Vec<u8>,
+    },
+    /// Nothing that matters here; the text is for the log.
+    Skipped(String),
+}
+
+/// A job that was handed in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubmitBody {
+    /// The frame's id; nil if it has none.
+    pub msg_id: uuid::Uuid,
+    /// Whose job it is.
+    pub client: ClientId,
+    /// The frame's subject.
+    pub subject: String,
+    /// The payload.
+    pub payload: Bytes,
+}
+
+/// The end of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AckBody {
+    /// Which job.
+    pub job: JobId,
+    /// What the worker says.
+    pub says: AckSays,
+    /// The payload.
+    pub payload: Bytes,
+}
+
+/// What an ack says of its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckSays {
+    /// Done, with this payload as the result.
+    Result {
+        /// Whether its status is OK.
+        ok: bool,
+    },
+    /// Done, by a worker whose acks carry nothing (C03).
+    PlainOk,
+    /// Done before, and the result is gone (C17).
+    ResultLost,
+    /// Not done.
+    GivenUp,
+}
+
+impl Session {
+    /// Takes a frame.
+    pub fn hear(
+        &mut self,
+        head: &Head<'_>,
+        payload: Bytes,
+        make_id: MakeId<'_>,
+    ) -> Result<Heard, SessionError> {
+        let kind = match head.kind() {
+            Ok(kind) => kind,
+            Err(unknown) if self.role == Role::Stranger => {
+                return Err(SessionError::NoHello(unknown.to_string()));
+            }
+            Err(unknown) => return Ok(Heard::Skipped(unknown.to_string())),
+        };
+        match (&self.role, kind) {
+            (Role::Stranger, Kind::HelloClient) => self.client_hello(head, &payload, make_id),
+            (Role::Stranger, Kind::HelloWorker) => self.worker_hello(head, &payload, make_id),
+            (Role::Stranger, other) => Err(SessionError::NoHello(other.name().to_owned())),
+            (Role::Client { .. } | Role::Worker { .. }, Kind::HelloClient | Kind::HelloWorker) => {
+                Err(SessionError::SecondHello(kind.name().to_owned()))
+            }
+            (Role::Client { id }, Kind::SubmitJob) => {
+                let (client, subject) = (id.clone(), head.subject.to_owned());
+                Ok(Heard::Submit(SubmitBody { msg_id: head.msg_id, client, subject, payload }))
+            }
+            (Role::Client { .. }, Kind::Cancel) => Ok(Heard::Cancel(JobId(head.msg_id))),
+            (Role::Worker { .. }, Kind::Credit) => Ok(self.credit(&payload)),
+            (Role::Worker { .. }, Kind::AckJob) => Ok(self.ack(head, payload)),
+            (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),
+            (Role::Worker { .. }, Kind::Progress) => Ok(self.progress(head, &payload)),
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Ask) => Ok(match Ask::decode(&payload) {
+                Ok(ask) => {
+                    Heard::Ask { verb: head.subject.to_owned(), id: head.msg_id, json: ask.json.to_vec() }
+                }
+                Err(error) => Heard::Skipped(error.to_string()),
+            }),
+            (Role::Client { .. } | Role::Worker { .. }, other) => {
+                Ok(Heard::Skipped(format!("{other} is not for a leader, or not from such a peer")))
+            }
+        }
+    }
+
+    fn client_hello(
+        &mut self,
+        head: &Head<'_>,
+        payload: &Bytes,
+        make_id: MakeId<'_>,
+    ) -> Result<Heard, SessionError> {
+        let id = match head.subject {
+            "" => ClientId::from(make_id().simple().to_string().as_str()),
+            given => ClientId::from(given),
+        };
+        self.role = Role::Client { id: id.clone() };
+        // A payload that cannot be read is as good as none (CP03).
+        let config = ClientConfig::parse(payload).ok();
+        let cap = config.as_ref().map(|config| config.cap_for(head.subject));
+        let event = Event::ClientHello { conn: self.conn, client: id, cap };
+        Ok(self.announced(config.and_then(|config| config.heft), event))
+    }
+
+    fn worker_hello(
+        &mut self,
+        head: &Head<'_>,
+        payload: &Bytes,
+        make_id: MakeId<'_>,
+    ) -> Result<Heard, SessionError> {
+        let id = WorkerId(if head.msg_id.is_nil() { make_id() } else { head.msg_id });
+        let hello = if payload.is_empty() { None } else { WorkerHello::parse(payload).ok() };
+        let announced = hello.as_ref().map(|hello| features_of(&hello.heft));
+        let class = match announced {
+            Some(features) if features.has(Features::LEASES) => WorkerClass::Leasing,
+            Some(_) | None if self.generation == Generation::F0 => WorkerClass::OneAtATime,
+            Some(_) | None => WorkerClass::Classic,
+        };
+        let more = hello.as_ref().map(|hello| hello.patterns.as_slice()).unwrap_or_default();
+        let subjects = [head.subject].into_iter().chain(more.iter().map(String::as_str));
+        let patterns = hello_patterns(subjects).map_err(|error| SessionError::BadHello(error.to_string()))?;
+        let name: Arc<str> =
+            hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
+        self.role = Role::Worker { id, class, last_job: None };
+        let parallel_max = hello.as_ref().and_then(|hello| hello.max_parallel);
+        let event = Event::WorkerHello { conn: self.conn, worker: id, name, class, patterns, parallel_max };
+        Ok(self.announced(hello.map(|hello| hello.heft), event))
+    }
+
+    fn announced(&mut self, announcement: Option<Announcement>, event: Event) -> Heard {
+        match announcement {
+            Some(announcement) if self.generation == Generation::F2 => {
+                self.features = Some(features_of(&announcement).common(FEATURES));
+                Heard::Announced(event)
+            }
+            Some(_) | None => Heard::Event(event),
+        }
+    }
+
+    fn credit(&self, payload: &[u8]) -> Heard {
+        match parse_credit(payload) {
+            Ok(delta) => Heard::Event(Event::Credit { conn: self.conn, delta }),
+            Err(error) => Heard::Skipped(error.to_string()),
+        }
+    }
+
+    fn heartbeat(&self, payload: &[u8]) -> Heard {
+        match Heartbeat::decode(payload) {
+            Ok(beat) => {
+                let held = beat.jobs.as_slice().iter();
+                let held = held.map(|held| (JobId(held.job), Run(held.run), Attempt(held.attempt))).collect();
+                Heard::Event(Event::Heartbeat { conn: self.conn, cpu_permille: beat.cpu_permille, held })
+            }
+            Err(error) => Heard::Skipped(error.to_string()),
+        }
+    }
+
+    fn progress(&self, head: &Head<'_>, payload: &[u8]) -> Heard {
+        match Progress::decode(payload) {
+            Ok(progress) => Heard::Event(Event::Progress {
+                conn: self.conn,
+                job: JobId(head.msg_id),
+                run: Run(progress.run),
+                attempt: Attempt(progress.attempt),
+            }),
+            Err(error) => Heard::Skipped(error.to_string()),
+        }
+    }
+
+    fn ack(&mut self, head: &Head<'_>, payload: Bytes) -> Heard {
+        let Role::Worker { last_job, .. } = &mut self.role else {
+            return Heard::Skipped("an ack from no worker".to_owned());
+        };
+        // Without ids it can only be the job that was sent last (C03).
+        let job = match self.generation {
+            Generation::F0 => last_job.take(),
+            Generation::F1 | Generation::F2 => Some(JobId(head.corr_id)),
+        };
+        let Some(job) = job else { return Heard::Skipped("an ack for no job".to_owned()) };
+        let says = match (self.generation, payload.is_empty()) {
+            (Generation::F0 | Generation::F1, true) => AckSays::PlainOk,
+            (Generation::F2, true) => AckSays::ResultLost,
+            (Generation::F0 | Generation::F1 | Generation::F2, false) => says_of(&payload),
+        };
+        Heard::Ack(AckBody { job, says, payload })
+    }
+}
+
+fn features_of(announcement: &Announcement) -> Features {
+    Features::from_names(announcement.features.iter().map(String::as_str))
+}
+
+/// What a result says, read without decoding its archive. Bytes that are no JobResult are a raw result, which is fine.
+fn says_of(payload: &[u8]) -> AckSays {
+    let mut stream = ContentStream::new(Shape::JobResult);
+    let read = stream.push(payload, &mut |_| {}).and_then(|()| stream.finish());
+    match read.and_then(|residue| JobResult::parse(&residue.json)) {
+        Ok(result) => match result.status {
+            JobStatus::Ok => AckSays::Result { ok: true },
+            JobStatus::Duplicate => AckSays::ResultLost,
+            JobStatus::Other(word) if word == CANCELLED => AckSays::GivenUp,
+            JobStatus::Failed | JobStatus::Other(_) => AckSays::Result { ok: false },
+        },
+        Err(_) => AckSays::Result { ok: true },
+    }
+}
+
+/// The status of a job that a worker gave up because it was told to.
+pub const CANCELLED: &str = "CANCELLED";

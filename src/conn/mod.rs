@@ -1,0 +1,105 @@
+//! One peer's side of the protocol, as the leader sees it: which generation it speaks, who it is, what it said, and how
+//! things are said to it.
+//!
+//! Free of I/O and of the broker's state. A [`Session`] turns frames into [`Heard`] and the leader's words into frames that
+//! this peer can read; it never decides what happens to a job.
+
+mod hear;
+mod say;
+
+pub use hear::{AckBody, AckSays, CANCELLED, Heard, SubmitBody};
+pub use say::WireFrame;
+
+use chunking::message::Features;
+use chunking::{Generation, InboundLimits};
+use thiserror::Error;
+use uuid::Uuid;
+
+use crate::core::event::WorkerClass;
+use crate::core::ids::{ClientId, ConnId, JobId, WorkerId};
+
+/// What this build can do for an announced peer.
+pub const FEATURES: Features = Features::SUBMIT_ANSWERS
+    .with(Features::LEASES)
+    .with(Features::PROGRESS)
+    .with(Features::CANCEL)
+    .with(Features::ASK);
+
+/// Why a connection has to end.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SessionError {
+    /// The first frame was no Hello (W16).
+    #[error("the first frame was {0}; a client or worker says hello first")]
+    NoHello(String),
+    /// A second Hello.
+    #[error("a second {0} on the same connection: a peer is one client or one worker")]
+    SecondHello(String),
+    /// The Hello makes no sense.
+    #[error("the hello is not valid: {0}")]
+    BadHello(String),
+}
+
+/// Who the peer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Role {
+    Stranger,
+    Client { id: ClientId },
+    Worker { id: WorkerId, class: WorkerClass, last_job: Option<JobId> },
+}
+
+/// One connection's side of the protocol.
+#[derive(Debug)]
+pub struct Session {
+    conn: ConnId,
+    generation: Generation,
+    role: Role,
+    features: Option<Features>,
+}
+
+impl Session {
+    /// A connection whose first frame showed its generation.
+    pub const fn new(conn: ConnId, generation: Generation) -> Self {
+        Session { conn, generation, role: Role::Stranger, features: None }
+    }
+
+    /// The connection.
+    pub const fn conn(&self) -> ConnId {
+        self.conn
+    }
+
+    /// Whether the peer announced itself with all of these features.
+    pub fn has(&self, features: Features) -> bool {
+        self.features.is_some_and(|announced| announced.has(features))
+    }
+
+    /// Whether it has said who it is.
+    pub fn said_hello(&self) -> bool {
+        self.role != Role::Stranger
+    }
+
+    /// What is accepted from it from now on.
+    pub fn inbound_limits(&self) -> InboundLimits {
+        // Classic frames beyond a frame's limit are streamed once there is a store to stream them to.
+        InboundLimits::ANNOUNCED
+    }
+
+    /// The client that it is.
+    pub fn client(&self) -> Option<&ClientId> {
+        match &self.role {
+            Role::Client { id } => Some(id),
+            Role::Stranger | Role::Worker { .. } => None,
+        }
+    }
+
+    /// How logs call it.
+    pub fn name(&self) -> String {
+        match &self.role {
+            Role::Stranger => format!("connection {}", self.conn),
+            Role::Client { id } => format!("client {id}"),
+            Role::Worker { id, .. } => format!("worker {id}"),
+        }
+    }
+}
+
+/// An id that the peer left out and the leader makes for it.
+pub type MakeId<'a> = &'a mut dyn FnMut() -> Uuid;

@@ -1,0 +1,153 @@
+//! What is said to a peer, in frames it can read. What it cannot hear is not said.
+
+use bytes::Bytes;
+use chunking::frame::head_len;
+use chunking::message::{
+    Answer, AnswerStatus, Body, Cancel, Features, LimitList, Name, Progress, Reason, Refused, Settled, Stage,
+    Standing, Start, Submitted, Text, Welcome,
+};
+use chunking::{EncodeError, Generation, Head, Kind};
+use uuid::Uuid;
+
+use super::{FEATURES, Role, Session};
+use crate::core::ids::{Attempt, JobId, Run, WorkerId};
+use crate::peer::SOFTWARE;
+
+/// A frame as it goes to the socket: a head, and payload bytes that others may share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireFrame {
+    /// The head.
+    pub head: Bytes,
+    /// The payload.
+    pub payload: Bytes,
+}
+
+impl WireFrame {
+    /// Bytes on the wire.
+    pub fn len(&self) -> usize {
+        self.head.len() + self.payload.len()
+    }
+
+    /// Never: a frame has a head.
+    pub fn is_empty(&self) -> bool {
+        self.head.is_empty()
+    }
+}
+
+impl Session {
+    fn frame(&self, head: Head<'_>, payload: Bytes) -> Result<WireFrame, EncodeError> {
+        let payload_len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let head = Head { payload_len, ..head };
+        let mut bytes = Vec::with_capacity(head_len(self.generation, head.subject));
+        head.append(self.generation, &mut bytes)?;
+        Ok(WireFrame { head: bytes.into(), payload })
+    }
+
+    /// A message of ours; `None` if the peer did not announce that it can hear it.
+    fn ours<M: Body>(&self, needs: Features, id: Uuid, corr: Uuid, message: &M) -> Option<WireFrame> {
+        if !self.has(needs) {
+            return None;
+        }
+        let mut payload = Vec::new();
+        message.encode(&mut payload);
+        let head = Head { msg_id: id, corr_id: corr, ..Head::new(M::KIND) };
+        self.frame(head, payload.into()).ok()
+    }
+
+    /// The answer to an announcement.
+    pub fn welcome(&self, hello: Uuid, leader: Uuid, limits: LimitList) -> Option<WireFrame> {
+        let software = Name::try_from(SOFTWARE.to_owned()).unwrap_or_default();
+        let features = self.features.unwrap_or_default().common(FEATURES);
+        self.ours(Features::default(), Uuid::nil(), hello, &Welcome { leader, software, features, limits })
+    }
+
+    /// A job for this worker, and the word to start for one that waits for it.
+    pub fn assign(
+        &mut self,
+        subject: &str,
+        job: JobId,
+        run: Run,
+        attempt: Attempt,
+        lease_ms: u32,
+        payload: Bytes,
+    ) -> Result<Vec<WireFrame>, EncodeError> {
+        let head = Head { msg_id: job.0, subject, ..Head::new(Kind::AssignJob) };
+        let mut frames = vec![self.frame(head, payload)?];
+        if let Role::Worker { last_job, .. } = &mut self.role {
+            *last_job = Some(job);
+        }
+        let start = Start { run: run.0, attempt: attempt.0, lease_ms };
+        frames.extend(self.ours(Features::LEASES, job.0, Uuid::nil(), &start));
+        Ok(frames)
+    }
+
+    /// Bytes of the body of an AssignJob with this payload, for a worker of any id.
+    pub fn assign_body_len(key: &str, payload: usize) -> usize {
+        let subject = key.len() + 1 + uuid::fmt::Hyphenated::LENGTH;
+        head_len(Generation::F2, "") - chunking::frame::LENGTH_BYTES + subject + payload
+    }
+
+    /// The subject of an AssignJob (T02).
+    pub fn assign_subject(key: &str, worker: WorkerId) -> String {
+        format!("{key}.{worker}")
+    }
+
+    /// A job is not wanted from this worker any more.
+    pub fn abandon(&self, job: JobId, attempt: Attempt) -> Option<WireFrame> {
+        let cancel = Cancel { attempt: attempt.0, text: Text::default() };
+        self.ours(Features::CANCEL, job.0, Uuid::nil(), &cancel)
+    }
+
+    /// A job's result is safe.
+    pub fn settled(&self, job: JobId, run: Run) -> Option<WireFrame> {
+        self.ours(Features::LEASES, job.0, Uuid::nil(), &Settled { run: run.0 })
+    }
+
+    /// A job is taken.
+    pub fn submitted(&self, job: JobId, run: Run, standing: Standing, ahead: u32) -> Option<WireFrame> {
+        let submitted = Submitted { standing, run: run.0, ahead };
+        self.ours(Features::SUBMIT_ANSWERS, job.0, job.0, &submitted)
+    }
+
+    /// A job is not taken.
+    pub fn refused(
+        &self,
+        job: JobId,
+        reason: Reason,
+        value: u64,
+        limit: u64,
+        text: &str,
+    ) -> Option<WireFrame> {
+        let hop = Name::try_from("leader".to_owned()).unwrap_or_default();
+        let refused = Refused { reason, value, limit, hop, text: text.into() };
+        self.ours(Features::SUBMIT_ANSWERS, job.0, job.0, &refused)
+    }
+
+    /// A job runs.
+    pub fn running(&self, job: JobId, run: Run, attempt: Attempt) -> Option<WireFrame> {
+        let (stage, text) = (Stage::Running, Text::default());
+        let progress = Progress { run: run.0, attempt: attempt.0, stage, done: 0, total: 0, text };
+        self.ours(Features::PROGRESS, job.0, job.0, &progress)
+    }
+
+    /// A job's result. `None` for a client without ids, which expects none (C03).
+    pub fn result(&self, job: JobId, payload: Bytes) -> Option<Result<WireFrame, EncodeError>> {
+        if self.generation == Generation::F0 {
+            return None;
+        }
+        let client = self.client()?;
+        let subject = format!("job.result.{client}.{}", job.0.simple());
+        Some(self.frame(
+            Head { msg_id: job.0, corr_id: job.0, subject: &subject, ..Head::new(Kind::Result) },
+            payload,
+        ))
+    }
+
+    /// An answer.
+    pub fn answer(&self, ask: Uuid, verb: &str, status: AnswerStatus, json: &[u8]) -> Option<WireFrame> {
+        let mut payload = Vec::new();
+        Answer { status, json }.encode(&mut payload);
+        let head = Head { corr_id: ask, subject: verb, ..Head::new(Kind::Answer) };
+        self.has(Features::ASK).then(|| self.frame(head, payload.into()).ok()).flatten()
+    }
+}

@@ -1,0 +1,3 @@
+//! What executes the leader's outputs: sockets, timers, signals. The only rooms with I/O in the leader.
+
+pub mod portable;

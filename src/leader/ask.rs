@@ -1,0 +1,221 @@
+//! Questions on the same port: status, the dead-letter queue, cancel (docs/protocol.md, "Questions").
+
+use std::sync::Arc;
+
+use chunking::message::AnswerStatus;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{Asked, Leader};
+use crate::core::Event;
+use crate::core::action::{OperateError, Operated, Standing};
+use crate::core::event::{Operation, WorkerClass};
+use crate::core::ids::{ConnId, JobId, Token};
+use crate::core::job::{Job, Phase};
+use crate::peer::SOFTWARE;
+
+/// What one answer lists at most: a frame has 4 MiB.
+const LISTED_MAX: usize = 1000;
+
+impl Leader {
+    pub(super) fn ask(&mut self, conn: ConnId, verb: &str, id: Uuid, json: &[u8]) {
+        let question: Value = match serde_json::from_slice(json) {
+            Ok(question) => question,
+            Err(_) if json.is_empty() => Value::Null,
+            Err(error) => {
+                return self.answer_error(conn, verb, id, &format!("the question is no JSON: {error}"));
+            }
+        };
+        let answered = match verb {
+            "status" => Ok(Some(self.status())),
+            "dlq.ls" => self.dlq_ls(&question).map(Some),
+            "dlq.show" => self.dlq_show(&question).map(Some),
+            "dlq.requeue" => {
+                self.which(&question).map(|job| self.operate(conn, verb, id, Operation::Revive { job }))
+            }
+            "dlq.purge" => {
+                self.which(&question).map(|job| self.operate(conn, verb, id, Operation::Purge { job }))
+            }
+            "cancel" => job_id(&question).map(|job| {
+                let by: Arc<str> = self.name(conn).into();
+                self.operate(conn, verb, id, Operation::Cancel { job, by })
+            }),
+            other => Err(format!(
+                "\"{other}\" is no question this leader knows: ask status, dlq.ls, dlq.show, dlq.requeue, dlq.purge or \
+                 cancel"
+            )),
+        };
+        match answered {
+            Ok(Some(answer)) => self.answer(conn, verb, id, AnswerStatus::Whole, &answer),
+            Ok(None) => {}
+            Err(text) => self.answer_error(conn, verb, id, &text),
+        }
+    }
+
+    /// Hands an operation to the broker; its answer comes when it is committed.
+    fn operate(&mut self, conn: ConnId, verb: &str, id: Uuid, operation: Operation) -> Option<Value> {
+        self.next_token = self.next_token.next();
+        self.asked.insert(self.next_token, Asked { conn, verb: verb.to_owned(), id });
+        self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
+        None
+    }
+
+    pub(super) fn operated(&mut self, token: Token, answer: Result<Operated, OperateError>) {
+        let Some(Asked { conn, verb, id }) = self.asked.remove(&token) else { return };
+        match answer {
+            Ok(Operated::Cancelled { was }) => {
+                let was = match was {
+                    Standing::Queued => "queued",
+                    Standing::Running => "running",
+                    Standing::Finished => "finished",
+                };
+                self.answer(conn, &verb, id, AnswerStatus::Whole, &json!({ "was": was }));
+            }
+            Ok(Operated::Revived { jobs }) => {
+                self.answer(conn, &verb, id, AnswerStatus::Whole, &json!({ "requeued": jobs }));
+            }
+            Ok(Operated::Purged { jobs }) => {
+                self.answer(conn, &verb, id, AnswerStatus::Whole, &json!({ "purged": jobs }));
+            }
+            Err(error) => self.answer_error(conn, &verb, id, &error.to_string()),
+        }
+    }
+
+    fn answer(&mut self, conn: ConnId, verb: &str, id: Uuid, status: AnswerStatus, answer: &Value) {
+        let json = answer.to_string();
+        let frame =
+            self.sessions.get(&conn).and_then(|session| session.answer(id, verb, status, json.as_bytes()));
+        self.send(conn, frame);
+    }
+
+    fn answer_error(&mut self, conn: ConnId, verb: &str, id: Uuid, text: &str) {
+        self.answer(conn, verb, id, AnswerStatus::Error, &json!({ "error": text }));
+    }
+
+    fn status(&self) -> Value {
+        let state = self.broker.state();
+        let (mut queued, mut running, mut done, mut dead) = (0u64, 0u64, 0u64, 0u64);
+        for job in state.jobs().filter(|job| job.children.is_empty()) {
+            match job.phase {
+                Phase::Queued { .. } => queued += 1,
+                Phase::Leased { .. } | Phase::Gathering { .. } => running += 1,
+                Phase::Done { .. } => done += 1,
+                Phase::Dead { .. } => dead += 1,
+            }
+        }
+        let workers: Vec<Value> = self
+            .broker
+            .workers()
+            .take(LISTED_MAX)
+            .map(|worker| {
+                let class = match worker.class {
+                    WorkerClass::Leasing => "heft",
+                    WorkerClass::Classic => "stock",
+                    WorkerClass::OneAtATime => "minimal",
+                };
+                json!({
+                    "id": worker.id.to_string(), "name": &*worker.name, "class": class, "patterns": worker.patterns,
+                    "credit": worker.credit, "running": worker.held.len(), "cpu_permille": worker.cpu_permille,
+                    "connected": worker.conn().is_some(),
+                })
+            })
+            .collect();
+        let clients: Vec<Value> = self
+            .broker
+            .clients()
+            .take(LISTED_MAX)
+            .map(|(client, connections)| {
+                json!({
+                    "id": client.to_string(), "cap": self.broker.cap_of(client), "in_flight": state.running(client),
+                    "queued": self.broker.queues().len_of(client), "connections": connections,
+                })
+            })
+            .collect();
+        let queues = self.broker.queues().keys().take(LISTED_MAX);
+        let queues: Vec<Value> =
+            queues.map(|(key, jobs)| json!({ "key": key.as_str(), "queued": jobs })).collect();
+        let uptime = self.now.since(self.started).as_millis();
+        json!({
+            "leader": {
+                "software": SOFTWARE, "uptime_ms": u64::try_from(uptime).unwrap_or(u64::MAX),
+                "driver": self.config.driver, "durability": "memory", "draining": self.broker.is_draining(),
+                "payload_bytes": self.store.bytes(),
+            },
+            "jobs": { "queued": queued, "running": running, "done": done, "dead": dead },
+            "workers": workers, "clients": clients, "queues": queues,
+        })
+    }
+
+    fn dlq_ls(&self, question: &Value) -> Result<Value, String> {
+        let limit =
+            question.get("limit").and_then(Value::as_u64).and_then(|limit| usize::try_from(limit).ok());
+        let limit = limit.unwrap_or(LISTED_MAX).clamp(1, LISTED_MAX);
+        let after = match question.get("after") {
+            None | Some(Value::Null) => None,
+            Some(_) => Some(job_id_in(question, "after")?),
+        };
+        let mut dead = self.broker.state().dead();
+        if let Some(after) = after {
+            dead.by_ref().find(|job| job.id == after).ok_or_else(|| not_dead(after))?;
+        }
+        let jobs: Vec<Value> = dead.by_ref().take(limit).map(|job| self.dead_job(job)).collect();
+        Ok(json!({ "jobs": jobs, "more": dead.next().is_some() }))
+    }
+
+    fn dlq_show(&self, question: &Value) -> Result<Value, String> {
+        let id = job_id(question)?;
+        let job = self.broker.state().job(id).filter(|job| matches!(job.phase, Phase::Dead { .. }));
+        let job = job.ok_or_else(|| not_dead(id))?;
+        let notes = job.history.iter().map(|note| {
+            json!({
+                "attempt": note.attempt.0, "worker": note.worker.to_string(), "why": note.why.text(),
+            })
+        });
+        let mut shown = self.dead_job(job);
+        if let Value::Object(members) = &mut shown {
+            members.insert("history".to_owned(), notes.collect());
+            members.insert("key".to_owned(), job.key.as_str().into());
+            members.insert("size".to_owned(), job.size.into());
+        }
+        Ok(shown)
+    }
+
+    fn dead_job(&self, job: &Job) -> Value {
+        let (reason, since) = match job.phase {
+            Phase::Dead { at, why } => (why.text(), self.now.since(at).as_millis()),
+            Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } | Phase::Done { .. } => {
+                ("", 0)
+            }
+        };
+        json!({
+            "job_id": job.id.to_string(), "client_id": job.client.to_string(), "exec": &*job.exec, "reason": reason,
+            "attempts": job.spent, "run": job.run.0, "dead_ms": u64::try_from(since).unwrap_or(u64::MAX),
+        })
+    }
+
+    /// One job, or all of them if the question says so.
+    fn which(&self, question: &Value) -> Result<Option<JobId>, String> {
+        if question.get("all").and_then(Value::as_bool) == Some(true) {
+            return Ok(None);
+        }
+        job_id(question).map(Some)
+    }
+}
+
+fn not_dead(job: JobId) -> String {
+    OperateError::NotDead { job }.to_string()
+}
+
+fn job_id(question: &Value) -> Result<JobId, String> {
+    job_id_in(question, "job_id")
+}
+
+fn job_id_in(question: &Value, member: &str) -> Result<JobId, String> {
+    let text = question
+        .get(member)
+        .and_then(Value::as_str)
+        .ok_or_else(|| format!("the question names no {member}"))?;
+    text.parse()
+        .map(JobId)
+        .map_err(|_| format!("\"{text}\" is no job id: it is a Guid such as {}", Uuid::nil()))
+}

@@ -1,0 +1,315 @@
+//! The leader: sessions on one side, the broker on the other, payloads in between. Free of sockets and clocks.
+//!
+//! A driver tells it what connections bring and when time has passed, and does what [`Leader::poll_output`] says. Payload
+//! bytes pass through by reference; the broker never sees them.
+
+mod ask;
+mod outcome;
+mod store;
+mod submit;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use chunking::message::{LimitId, LimitList};
+use chunking::{Generation, Head, InboundLimits, limits};
+use thiserror::Error;
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireFrame};
+use crate::core::action::{Action, Refusal};
+use crate::core::event::{Operation, Outcome};
+use crate::core::ids::{ConnId, JobId, Micros, Token};
+use crate::core::{Broker, Config, Event};
+use store::PayloadStore;
+
+/// How a leader behaves.
+#[derive(Clone, Debug)]
+pub struct LeaderConfig {
+    /// The broker's part.
+    pub broker: Config,
+    /// Bytes of payloads and results that are held in memory before jobs are refused.
+    pub payload_bytes_max: u64,
+    /// Time between heartbeats of a worker.
+    pub heartbeat: Duration,
+    /// The driver's name, for status.
+    pub driver: &'static str,
+}
+
+impl Default for LeaderConfig {
+    fn default() -> Self {
+        LeaderConfig {
+            broker: Config::default(),
+            payload_bytes_max: 1 << 30,
+            heartbeat: Duration::from_secs(5),
+            driver: "portable",
+        }
+    }
+}
+
+/// Something for the driver to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send a frame.
+    Send {
+        /// Where.
+        conn: ConnId,
+        /// What.
+        frame: WireFrame,
+    },
+    /// End a connection once what was sent before has gone.
+    Close {
+        /// Which.
+        conn: ConnId,
+    },
+}
+
+/// Why a connection has to end at once.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(transparent)]
+pub struct HangUp(#[from] SessionError);
+
+/// The leader.
+pub struct Leader {
+    config: LeaderConfig,
+    id: Uuid,
+    make_id: Box<dyn FnMut() -> Uuid>,
+    started: Micros,
+    now: Micros,
+    broker: Broker,
+    sessions: HashMap<ConnId, Session>,
+    store: PayloadStore,
+    outputs: VecDeque<Output>,
+    asked: HashMap<Token, Asked>,
+    next_token: Token,
+}
+
+/// An operation that waits for its answer.
+struct Asked {
+    conn: ConnId,
+    verb: String,
+    id: Uuid,
+}
+
+impl Leader {
+    /// A leader without jobs. `make_id` makes random ids: the leader holds no source of randomness.
+    pub fn new(config: LeaderConfig, now: Micros, mut make_id: Box<dyn FnMut() -> Uuid>) -> Self {
+        let id = make_id();
+        Leader {
+            broker: Broker::new(config.broker.clone()),
+            config,
+            id,
+            make_id,
+            started: now,
+            now,
+            sessions: HashMap::new(),
+            store: PayloadStore::default(),
+            outputs: VecDeque::new(),
+            asked: HashMap::new(),
+            next_token: Token(0),
+        }
+    }
+
+    /// A connection's first frame has shown its generation.
+    pub fn connected(&mut self, conn: ConnId, generation: Generation) {
+        self.sessions.insert(conn, Session::new(conn, generation));
+    }
+
+    /// A frame came. An error ends the connection; [`Leader::closed`] is then still to be called.
+    pub fn frame(
+        &mut self,
+        now: Micros,
+        conn: ConnId,
+        head: &Head<'_>,
+        payload: Bytes,
+    ) -> Result<(), HangUp> {
+        self.now = self.now.max(now);
+        let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
+        let heard = session.hear(head, payload, &mut *self.make_id)?;
+        match heard {
+            Heard::Event(event) => {
+                self.note_hello(conn, &event);
+                self.broker.handle(self.now, event);
+            }
+            Heard::Announced(event) => {
+                self.note_hello(conn, &event);
+                let limits = self.limits();
+                let welcome = self.sessions.get(&conn).and_then(|s| s.welcome(head.msg_id, self.id, limits));
+                self.send(conn, welcome);
+                self.broker.handle(self.now, event);
+            }
+            Heard::Submit(body) => self.submit(conn, body),
+            Heard::Ack(body) => self.ack(conn, body),
+            Heard::Cancel(job) => {
+                let by = self.sessions.get(&conn).map_or_else(String::new, Session::name).into();
+                self.next_token = self.next_token.next();
+                let operation = Operation::Cancel { job, by };
+                self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
+            }
+            Heard::Ask { verb, id, json } => self.ask(conn, &verb, id, &json),
+            Heard::Skipped(why) => debug!(peer = %self.name(conn), "skipped a frame: {why}"),
+        }
+        self.act();
+        Ok(())
+    }
+
+    /// What is accepted from a connection.
+    pub fn inbound_limits(&self, conn: ConnId) -> InboundLimits {
+        self.sessions.get(&conn).map_or(InboundLimits::ANNOUNCED, Session::inbound_limits)
+    }
+
+    /// Whether a connection has said hello.
+    pub fn knows(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(Session::said_hello)
+    }
+
+    /// How logs call a connection.
+    pub fn name(&self, conn: ConnId) -> String {
+        self.sessions.get(&conn).map_or_else(|| format!("connection {conn}"), Session::name)
+    }
+
+    /// A connection ended.
+    pub fn closed(&mut self, now: Micros, conn: ConnId) {
+        self.now = self.now.max(now);
+        if let Some(session) = self.sessions.remove(&conn) {
+            debug!(peer = %session.name(), "disconnected");
+            self.broker.handle(self.now, Event::Closed { conn });
+            self.act();
+        }
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Micros) {
+        self.now = self.now.max(now);
+        self.broker.handle(self.now, Event::Tick);
+        self.act();
+    }
+
+    /// No new jobs; those that run may end.
+    pub fn drain(&mut self, now: Micros) {
+        self.now = self.now.max(now);
+        self.broker.handle(self.now, Event::Drain);
+        self.act();
+    }
+
+    /// Whether no worker has a job any more.
+    pub fn is_idle(&self) -> bool {
+        self.broker.is_idle()
+    }
+
+    /// When [`Leader::tick`] is due.
+    pub fn next_deadline(&self) -> Option<Micros> {
+        self.broker.next_deadline()
+    }
+
+    /// The next thing for the driver to do.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn limits(&self) -> LimitList {
+        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let broker = &self.config.broker;
+        LimitList::from_iter([
+            (LimitId::FRAME_BODY_BYTES, limits::FRAME_BODY_BYTES_MAX.into()),
+            (LimitId::CLASSIC_BODY_BYTES, limits::FRAME_BODY_BYTES_MAX.into()),
+            (LimitId::HEARTBEAT_MS, ms(self.config.heartbeat)),
+            (LimitId::LEASE_MS, ms(broker.lease)),
+            (LimitId::WORKER_GRACE_MS, ms(broker.worker_grace)),
+            (LimitId::ATTEMPTS, broker.attempts_max.into()),
+        ])
+    }
+
+    fn note_hello(&self, conn: ConnId, event: &Event) {
+        if let Event::WorkerHello { worker, patterns, class, .. } = event {
+            info!(conn = conn.0, %worker, ?class, ?patterns, "a worker joined");
+        } else if let Event::ClientHello { client, cap, .. } = event {
+            debug!(conn = conn.0, %client, ?cap, "a client joined");
+        }
+    }
+
+    fn ack(&mut self, conn: ConnId, body: AckBody) {
+        let job = body.job;
+        let mut keep =
+            |payload: Bytes, ok: bool| Outcome::Returned { result: self.store.keep_result(payload), ok };
+        let outcome = match body.says {
+            AckSays::Result { ok } => keep(body.payload, ok),
+            AckSays::PlainOk => {
+                let payload = outcome::plain_ok(self.broker.state().job(job), job);
+                keep(payload, true)
+            }
+            AckSays::ResultLost => Outcome::ResultLost,
+            AckSays::GivenUp => Outcome::GivenUp,
+        };
+        self.broker.handle(self.now, Event::Ack { conn, job, outcome });
+    }
+
+    fn send(&mut self, conn: ConnId, frames: impl IntoIterator<Item = WireFrame>) {
+        self.outputs.extend(frames.into_iter().map(|frame| Output::Send { conn, frame }));
+    }
+
+    /// Does what the broker wants done.
+    fn act(&mut self) {
+        while let Some(action) = self.broker.poll_action() {
+            match action {
+                // Committed in memory: at once. The log of a durable leader stands in this place.
+                Action::Commit { index, .. } => self.broker.handle(self.now, Event::Committed { index }),
+                Action::Assign { conn, worker, job, run, attempt, lease } => {
+                    self.assign(conn, worker, job, run, attempt, lease);
+                }
+                Action::Abandon { conn, job, attempt } => {
+                    let frame = self.sessions.get(&conn).and_then(|session| session.abandon(job, attempt));
+                    self.send(conn, frame);
+                }
+                Action::Settle { conn, job, run } => {
+                    let frame = self.sessions.get(&conn).and_then(|session| session.settled(job, run));
+                    self.send(conn, frame);
+                }
+                Action::Submitted { conn, job, run, standing, ahead } => {
+                    let standing = submit::standing_on_the_wire(standing);
+                    let frame = self.sessions.get(&conn).and_then(|s| s.submitted(job, run, standing, ahead));
+                    self.send(conn, frame);
+                }
+                Action::Refuse { conn, job, refusal } => {
+                    // The id of a conflict is another job's, and so is its payload.
+                    if !matches!(refusal, Refusal::Conflict { .. }) {
+                        self.store.forget_input(job);
+                    }
+                    self.refuse(conn, job, submit::RefusalText::from(&refusal));
+                }
+                Action::Running { conn, job, run, attempt } => {
+                    let frame =
+                        self.sessions.get(&conn).and_then(|session| session.running(job, run, attempt));
+                    self.send(conn, frame);
+                }
+                Action::Deliver { conn, job, .. } => self.deliver(conn, job),
+                Action::ForgetInput { job } => self.store.forget_input(job),
+                Action::ForgetResult { result } => self.store.forget_result(result),
+                Action::Operated { token, answer } => self.operated(token, answer),
+                Action::Close { conn, why } => {
+                    warn!(peer = %self.name(conn), "closing the connection: {why}");
+                    self.outputs.push_back(Output::Close { conn });
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, conn: ConnId, id: JobId) {
+        let Some(job) = self.broker.state().job(id) else { return };
+        let Some(session) = self.sessions.get(&conn) else { return };
+        let announced = session.has(chunking::message::Features::default());
+        let payload = outcome::result_of(&self.broker, &self.store, job, announced);
+        let frame = match session.result(id, payload.clone()) {
+            None => return,
+            Some(Ok(frame)) => Some(frame),
+            // The worker's frame fitted, the client's has a longer subject.
+            Some(Err(_)) => session.result(id, outcome::without_archive(&payload)).and_then(Result::ok),
+        };
+        if frame.is_none() {
+            warn!(job = %id, "the result does not fit a frame to {}", session.name());
+        }
+        self.send(conn, frame);
+    }
+}

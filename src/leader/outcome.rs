@@ -1,0 +1,88 @@
+//! What a client gets as the result of its job, where no worker wrote it, or not as it can be sent.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::store::PayloadStore;
+use crate::core::Broker;
+use crate::core::ids::JobId;
+use crate::core::job::{Ending, Job, Phase};
+use crate::model::{JobResult, JobStatus, JsonModel};
+
+/// The result of a worker whose acks carry nothing (C03).
+pub(super) fn plain_ok(job: Option<&Job>, id: JobId) -> Bytes {
+    let (client, exec) = job.map_or(("", ""), |job| (&*job.client.0, &*job.exec));
+    JobResult::new(id.0, client, exec, JobStatus::Ok).to_json().into()
+}
+
+/// The result of a job that has ended.
+pub(super) fn result_of(broker: &Broker, store: &PayloadStore, job: &Job, announced: bool) -> Bytes {
+    let mut result = JobResult::new(job.id.0, &*job.client.0, &*job.exec, JobStatus::Failed);
+    match &job.phase {
+        Phase::Done { ending: Ending::Returned { result: stored, .. }, .. } => {
+            if let Some(stored) = store.result(*stored) {
+                return stored.clone();
+            }
+            result.stderr = "heft: the result is not held any more".to_owned();
+        }
+        Phase::Done { ending: Ending::Cancelled { by }, .. } => {
+            result.stderr = format!("heft: cancelled by {by}")
+        }
+        Phase::Done { ending: Ending::Orphaned, .. } => result.stderr = "heft: the worker is gone".to_owned(),
+        Phase::Done { ending: Ending::Gathered { ok }, .. } => {
+            if *ok {
+                result.status = JobStatus::Ok;
+            }
+            result.stdout = gathered(broker, store, job);
+        }
+        Phase::Dead { why, .. } => {
+            let workers: Vec<String> = job
+                .history
+                .iter()
+                .map(|note| {
+                    format!("attempt {} at worker {}: {}", note.attempt, note.worker, note.why.text())
+                })
+                .collect();
+            result.stderr =
+                format!("heft: {} after {} attempts\n{}", why.text(), job.spent, workers.join("\n"));
+            // What a stock client gets is what .NET would write.
+            if announced {
+                result.dead = true;
+                result.attempts = Some(job.spent);
+                result.run = Some(job.run.0);
+            }
+        }
+        Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } => {
+            result.stderr = "heft: the job has not ended".to_owned();
+        }
+    }
+    result.to_json().into()
+}
+
+/// One JSON line for each child of a job to all workers: who ran it, and what came of it.
+fn gathered(broker: &Broker, store: &PayloadStore, parent: &Job) -> String {
+    let children = parent.children.iter().filter_map(|child| broker.state().job(*child));
+    let lines = children.map(|child| {
+        let worker = child.child_of.map(|(_, worker)| worker.to_string());
+        let own = result_of(broker, store, child, true);
+        let result: Value = serde_json::from_slice(&own).unwrap_or_else(|_| {
+            Value::Object(Map::from_iter([
+                ("Status".to_owned(), json!("OK")),
+                ("Raw".to_owned(), json!(own.len())),
+            ]))
+        });
+        json!({ "Worker": worker, "Result": result }).to_string()
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A result whose archive does not fit, with a line that says so.
+pub(super) fn without_archive(payload: &[u8]) -> Bytes {
+    let Ok(mut result) = JobResult::parse(payload) else { return Bytes::new() };
+    let bytes = result.output_archive.take().map_or(0, |archive| archive.len());
+    result.stderr.push_str(&format!(
+        "\nheft: the archive of {bytes} bytes does not fit a frame of {} bytes and was left out",
+        chunking::limits::FRAME_BODY_BYTES_MAX
+    ));
+    result.to_json().into()
+}

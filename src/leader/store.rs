@@ -1,0 +1,83 @@
+//! The bytes of jobs and results while the leader holds them in memory, counted.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+
+use crate::core::ids::{JobId, ResultId};
+
+/// Payloads by what they belong to.
+#[derive(Debug, Default)]
+pub(super) struct PayloadStore {
+    inputs: HashMap<JobId, Bytes>,
+    results: HashMap<ResultId, Bytes>,
+    bytes: u64,
+    next: ResultId,
+}
+
+impl PayloadStore {
+    /// Bytes that are held.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Keeps the payload of a job. A job that is known keeps the one it has: it is the same, or the job is refused.
+    pub(super) fn keep_input(&mut self, job: JobId, payload: Bytes) {
+        if !self.inputs.contains_key(&job) {
+            self.bytes += payload.len() as u64;
+            self.inputs.insert(job, payload);
+        }
+    }
+
+    /// The payload of a job.
+    pub(super) fn input(&self, job: JobId) -> Option<&Bytes> {
+        self.inputs.get(&job)
+    }
+
+    /// Drops the payload of a job.
+    pub(super) fn forget_input(&mut self, job: JobId) {
+        if let Some(payload) = self.inputs.remove(&job) {
+            self.bytes -= payload.len() as u64;
+        }
+    }
+
+    /// Keeps a result.
+    pub(super) fn keep_result(&mut self, payload: Bytes) -> ResultId {
+        self.next = self.next.next();
+        self.bytes += payload.len() as u64;
+        self.results.insert(self.next, payload);
+        self.next
+    }
+
+    /// A result.
+    pub(super) fn result(&self, result: ResultId) -> Option<&Bytes> {
+        self.results.get(&result)
+    }
+
+    /// Drops a result.
+    pub(super) fn forget_result(&mut self, result: ResultId) {
+        if let Some(payload) = self.results.remove(&result) {
+            self.bytes -= payload.len() as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_counted_once_and_given_back() {
+        let mut store = PayloadStore::default();
+        let job = JobId(uuid::Uuid::from_u128(1));
+        store.keep_input(job, Bytes::from_static(b"abc"));
+        store.keep_input(job, Bytes::from_static(b"abc"));
+        let result = store.keep_result(Bytes::from_static(b"defgh"));
+        assert_eq!((store.bytes(), store.result(result).map(Bytes::len)), (8, Some(5)));
+        store.forget_input(job);
+        store.forget_input(job);
+        store.forget_result(result);
+        store.forget_result(result);
+        assert_eq!((store.bytes(), store.input(job)), (0, None));
+    }
+}

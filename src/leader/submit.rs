@@ -1,0 +1,190 @@
+//! Jobs that clients hand in, on their way to the broker and from there to a worker.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use chunking::limits::FRAME_BODY_BYTES_MAX;
+use chunking::message::{self, Reason};
+use tracing::{info, warn};
+
+use super::{Leader, Output};
+use crate::conn::{Session, SubmitBody};
+use crate::core::Event;
+use crate::core::action::{Refusal, Standing};
+use crate::core::event::Submission;
+use crate::core::ids::{Attempt, ConnId, JobId, Run, WorkerId};
+use crate::core::subject::routing_key;
+use crate::model::{Deliver, JobRequest, JobResult, JobStatus, JsonModel, ModelError};
+
+/// A refusal with its numbers, for peers that can hear it.
+pub(super) struct RefusalText {
+    reason: Reason,
+    value: u64,
+    limit: u64,
+    text: String,
+}
+
+impl From<&Refusal> for RefusalText {
+    fn from(refusal: &Refusal) -> Self {
+        let (reason, value, limit) = match refusal {
+            Refusal::Conflict { .. } => (Reason::CONFLICT, 0, 0),
+            Refusal::Full { held, limit } => (Reason::BUSY, *held as u64, *limit as u64),
+            Refusal::NoWorker { .. } => (Reason::NO_WORKER, 0, 0),
+            Refusal::Draining => (Reason::DRAINING, 0, 0),
+        };
+        RefusalText { reason, value, limit, text: refusal.to_string() }
+    }
+}
+
+pub(super) fn standing_on_the_wire(standing: Standing) -> message::Standing {
+    match standing {
+        Standing::Queued => message::Standing::Queued,
+        Standing::Running => message::Standing::Running,
+        Standing::Finished => message::Standing::Finished,
+    }
+}
+
+/// What a payload is to the leader.
+enum Payload {
+    Request(Box<JobRequest>),
+    /// Bytes that only the worker understands (M19).
+    Raw,
+}
+
+impl Leader {
+    pub(super) fn submit(&mut self, conn: ConnId, body: SubmitBody) {
+        let read = match JobRequest::parse(&body.payload) {
+            Ok(request) => Ok(Payload::Request(Box::new(request))),
+            Err(error) if is_another_thing(&error) => Ok(Payload::Raw),
+            Err(error) => Err(error),
+        };
+        // The JobId in the request rules, where it has one; answers carry it (M17).
+        let id = match &read {
+            Ok(Payload::Request(request)) if !request.job_id.is_nil() => request.job_id,
+            Ok(_) | Err(_) if !body.msg_id.is_nil() => body.msg_id,
+            Ok(_) | Err(_) => (self.make_id)(),
+        };
+        let job = JobId(id);
+        let submission = read.map_err(|error| error.to_string()).and_then(|payload| {
+            let request = match payload {
+                Payload::Request(request) => Some(request),
+                Payload::Raw => None,
+            };
+            let exec = request.as_ref().map_or("", |request| request.exec_name.as_str());
+            let key = routing_key(&body.subject, Some(exec)).map_err(|error| error.to_string())?;
+            Ok(Submission {
+                job,
+                client: body.client,
+                key,
+                exec: exec.into(),
+                priority: request.as_ref().map_or(0, |request| request.priority),
+                to_all: request.as_ref().is_some_and(|request| request.deliver == Deliver::All),
+                size: body.payload.len() as u64,
+                fingerprint: chunking::digest::blake3(&body.payload),
+            })
+        });
+        let submission = match submission {
+            Ok(submission) => submission,
+            Err(text) => {
+                return self.refuse(
+                    conn,
+                    job,
+                    RefusalText { reason: Reason::INVALID, value: 0, limit: 0, text },
+                );
+            }
+        };
+        if let Some(refusal) = self.too_large(&submission) {
+            return self.refuse(conn, job, refusal);
+        }
+        // A job that is known has its payload, or has ended and needs none.
+        if self.broker.state().job(job).is_none() {
+            self.store.keep_input(job, body.payload);
+        }
+        self.broker.handle(self.now, Event::Submit { conn, job: submission });
+    }
+
+    /// What no worker could be sent in one frame, or what the leader has no room for, is refused at the door.
+    fn too_large(&self, job: &Submission) -> Option<RefusalText> {
+        let payload = usize::try_from(job.size).unwrap_or(usize::MAX);
+        let body = Session::assign_body_len(job.key.as_str(), payload) as u64;
+        let limit = u64::from(FRAME_BODY_BYTES_MAX);
+        if body > limit {
+            let text = format!(
+                "the job takes a frame of {body} bytes to a worker; a frame has at most {limit}: make it smaller by {} \
+                 bytes",
+                body - limit
+            );
+            return Some(RefusalText { reason: Reason::TOO_LARGE, value: body, limit, text });
+        }
+        let (value, limit) = (self.store.bytes().saturating_add(job.size), self.config.payload_bytes_max);
+        (value > limit).then(|| {
+            let text = format!(
+                "the leader holds {} bytes of payloads and takes at most {limit}: wait until jobs have ended",
+                self.store.bytes()
+            );
+            RefusalText { reason: Reason::SPOOL_FULL, value, limit, text }
+        })
+    }
+
+    /// Tells a client that its job is not taken: in a frame of its own if it can hear that, else as a failed result, so
+    /// that it does not wait for ever (W23).
+    pub(super) fn refuse(&mut self, conn: ConnId, job: JobId, refusal: RefusalText) {
+        let Some(session) = self.sessions.get(&conn) else { return };
+        info!(%job, peer = %session.name(), "refused a job: {}", refusal.text);
+        let RefusalText { reason, value, limit, text } = refusal;
+        let frame = session.refused(job, reason, value, limit, &text).or_else(|| {
+            let client = session.client()?.to_string();
+            let mut result = JobResult::new(job.0, client, "", JobStatus::Failed);
+            result.stderr = format!("heft: {text}");
+            session.result(job, result.to_json().into())?.ok()
+        });
+        self.send(conn, frame);
+    }
+
+    pub(super) fn assign(
+        &mut self,
+        conn: ConnId,
+        worker: WorkerId,
+        id: JobId,
+        run: Run,
+        attempt: Attempt,
+        lease: Duration,
+    ) {
+        let Some(job) = self.broker.state().job(id) else { return };
+        let owner = job.child_of.map_or(id, |(parent, _)| parent);
+        let Some(payload) = self.store.input(owner).cloned() else {
+            warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
+            return;
+        };
+        let payload = if owner == id { payload } else { for_child(&payload, id) };
+        let subject = Session::assign_subject(job.key.as_str(), worker);
+        let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        match session.assign(&subject, id, run, attempt, lease_ms, payload) {
+            Ok(frames) => self.send(conn, frames),
+            Err(error) => {
+                warn!(job = %id, "cannot assign: {error}");
+                self.outputs.push_back(Output::Close { conn });
+            }
+        }
+    }
+}
+
+/// The payload of a child of a job to all workers: the same, under its own id (M17).
+fn for_child(payload: &Bytes, child: JobId) -> Bytes {
+    match JobRequest::parse(payload) {
+        Ok(mut request) => {
+            request.job_id = child.0;
+            request.deliver = Deliver::One;
+            request.to_json().into()
+        }
+        Err(_) => payload.clone(),
+    }
+}
+
+/// Whether a payload is no JobRequest at all, rather than a bad one.
+fn is_another_thing(error: &ModelError) -> bool {
+    let names_no_program =
+        matches!(error, ModelError::Missing { place, .. } if place.member == Some("ExecName"));
+    names_no_program || matches!(error, ModelError::NotJson { .. } | ModelError::NotObject { .. })
+}

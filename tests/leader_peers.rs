@@ -1,0 +1,270 @@
+//! Peers that misbehave at a real leader: each gets its end, the others notice nothing.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "support/procs.rs"]
+mod procs;
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use chunking::message::{Body, Refused, Submitted, Welcome};
+use chunking::{Decoder, Generation, Head, InboundLimits, Kind};
+use procs::{Leader, PATIENCE, stock_client, stock_worker};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+/// A connection that speaks bytes.
+struct Raw {
+    stream: TcpStream,
+    decoder: Decoder,
+    buffer: Vec<u8>,
+    /// Frames that came while an answer was waited for.
+    aside: VecDeque<Frame>,
+}
+
+struct Frame {
+    kind: Kind,
+    msg_id: Uuid,
+    payload: Vec<u8>,
+}
+
+impl Raw {
+    fn connect(leader: &Leader) -> Raw {
+        let stream = TcpStream::connect(leader.addr()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+        Raw { stream, decoder, buffer: Vec::new(), aside: VecDeque::new() }
+    }
+
+    fn send(&mut self, kind: Kind, msg_id: Uuid, corr_id: Uuid, subject: &str, payload: &[u8]) {
+        let payload_len = u32::try_from(payload.len()).unwrap();
+        let mut bytes = Vec::new();
+        let head = Head { msg_id, corr_id, subject, payload_len, ..Head::new(kind) };
+        head.append(Generation::F2, &mut bytes).unwrap();
+        bytes.extend_from_slice(payload);
+        // A leader that has hung up already is an answer, too.
+        self.stream.write_all(&bytes).ok();
+    }
+
+    /// The next frame; `None` if the leader hung up.
+    fn next(&mut self) -> Option<Frame> {
+        self.aside.pop_front().or_else(|| self.read())
+    }
+
+    fn read(&mut self) -> Option<Frame> {
+        loop {
+            let mut input = self.buffer.as_slice();
+            if let Some(frame) = self.decoder.poll_frame(&mut input).unwrap() {
+                let found = Frame {
+                    kind: frame.head.kind().unwrap(),
+                    msg_id: frame.head.msg_id,
+                    payload: frame.payload.to_vec(),
+                };
+                let consumed = self.buffer.len() - input.len();
+                self.buffer.drain(..consumed);
+                return Some(found);
+            }
+            let mut piece = [0; 4096];
+            match self.stream.read(&mut piece) {
+                Ok(0) | Err(_) => return None,
+                Ok(got) => self.buffer.extend_from_slice(&piece[..got]),
+            }
+        }
+    }
+
+    fn is_hung_up_on(&mut self) -> bool {
+        self.next().is_none()
+    }
+
+    /// Says hello as an announced client and takes the Welcome.
+    fn client(leader: &Leader, id: &str) -> Raw {
+        let mut raw = Raw::connect(leader);
+        let features = r#"["submit-answers","progress","cancel","ask"]"#;
+        let config = format!(
+            r#"{{"ClientId":"{id}","DesiredParallelism":4,"Heft":{{"Version":1,"Features":{features}}}}}"#
+        );
+        raw.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), id, config.as_bytes());
+        let welcome = raw.next().unwrap();
+        assert_eq!(welcome.kind, Kind::Welcome);
+        assert!(Welcome::decode(&welcome.payload).unwrap().software.as_str().starts_with("heft "));
+        raw
+    }
+
+    fn submit(&mut self, job: Uuid, exec: &str, args: &[&str]) {
+        let request = json!({"JobId": job, "ClientId": "c", "ExecName": exec, "Args": args, "Files": []});
+        self.send(
+            Kind::SubmitJob,
+            job,
+            Uuid::nil(),
+            &format!("job.submit.{exec}"),
+            request.to_string().as_bytes(),
+        );
+    }
+
+    fn ask(&mut self, verb: &str, question: &Value) -> Value {
+        let payload = [&[1], question.to_string().as_bytes()].concat();
+        self.send(Kind::Ask, Uuid::from_u128(7), Uuid::nil(), verb, &payload);
+        let answer = loop {
+            let frame = self.read().unwrap();
+            if frame.kind == Kind::Answer {
+                break frame;
+            }
+            self.aside.push_back(frame);
+        };
+        serde_json::from_slice(&answer.payload[2..]).unwrap()
+    }
+}
+
+/// The leader still does its work.
+fn assert_well(leader: &Leader) {
+    let _worker = stock_worker(leader.port, &["job.assign.*"]);
+    let client = stock_client(leader.port, "well", &[], &[json!({"exec": "echo"})]);
+    assert_eq!(client.finish().0, Some(0), "a job runs");
+}
+
+#[test]
+fn garbage_half_a_frame_and_a_missing_hello_end_their_connection_only() {
+    let leader = Leader::start(&[]);
+    let mut garbage = Raw::connect(&leader);
+    garbage.stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert!(garbage.is_hung_up_on());
+
+    let mut no_hello = Raw::connect(&leader);
+    no_hello.send(Kind::SubmitJob, Uuid::from_u128(1), Uuid::nil(), "job.submit.x", b"early");
+    assert!(no_hello.is_hung_up_on());
+
+    let mut half = Raw::connect(&leader);
+    half.stream.write_all(&[50, 0, 0, 0, 9, 1, 2]).unwrap();
+    half.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(half.is_hung_up_on());
+
+    let mut twice = Raw::client(&leader, "twice");
+    twice.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), "twice", b"");
+    assert!(twice.is_hung_up_on());
+
+    let mut large = Raw::client(&leader, "large");
+    large.stream.write_all(&4_194_305_i32.to_le_bytes()).unwrap();
+    assert!(large.is_hung_up_on());
+    assert_well(&leader);
+}
+
+#[test]
+fn cr04_credit_below_zero_and_in_the_billions_harms_nobody() {
+    let leader = Leader::start(&[]);
+    let mut odd = Raw::connect(&leader);
+    odd.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.odd", b"");
+    for delta in [-1, i32::MIN, 0, i32::MAX, i32::MAX] {
+        odd.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &delta.to_le_bytes());
+    }
+    odd.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &[1, 2, 3]);
+    odd.send(Kind::AckJob, Uuid::nil(), Uuid::from_u128(99), "", b"an unknown job's result");
+    let mut client = Raw::client(&leader, "c");
+    let credit = loop {
+        let status = client.ask("status", &json!({}));
+        let workers = status["workers"].as_array().unwrap();
+        match workers.first().map(|worker| worker["credit"].as_u64().unwrap()) {
+            Some(credit) if credit > 0 => break credit,
+            Some(_) | None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    assert_eq!(credit, 10_000, "one message brings 10,000 at most, and more only for answers");
+    assert_well(&leader);
+}
+
+#[test]
+fn a_used_job_id_with_other_content_is_refused_and_the_first_job_is_kept() {
+    let leader = Leader::start(&[]);
+    let mut client = Raw::client(&leader, "c");
+    let job = Uuid::from_u128(42);
+    client.submit(job, "echo", &["first"]);
+    assert_eq!(client.next().unwrap().kind, Kind::Submitted);
+    client.submit(job, "echo", &["second"]);
+    let refused = client.next().unwrap();
+    assert_eq!((refused.kind, refused.msg_id), (Kind::Refused, job));
+    let text = Refused::decode(&refused.payload).unwrap().text.to_string();
+    assert!(text.contains("in use") && text.contains(&job.to_string()), "{text}");
+    client.submit(job, "echo", &["first"]);
+    let again = client.next().unwrap();
+    assert_eq!((again.kind, Submitted::decode(&again.payload).unwrap().run), (Kind::Submitted, 1));
+    let _worker = stock_worker(leader.port, &["job.assign.*"]);
+    let result = client.next().unwrap();
+    assert_eq!(result.kind, Kind::Result);
+    assert!(String::from_utf8(result.payload).unwrap().contains("first"));
+    // And once more, now that it has ended: the stored result is the answer (C17).
+    client.submit(job, "echo", &["first"]);
+    assert_eq!(client.next().unwrap().kind, Kind::Submitted);
+    assert_eq!(client.next().unwrap().kind, Kind::Result);
+}
+
+#[test]
+fn bad_requests_are_refused_with_what_is_wrong() {
+    let leader = Leader::start(&[]);
+    let mut client = Raw::client(&leader, "c");
+    for (subject, payload, says) in [
+        ("job.submit.*", r#"{"ExecName":"echo"}"#, "wildcard"),
+        ("job.submit.a\u{0}b", r#"{"ExecName":"echo"}"#, "control character"),
+        ("", r#"{"ExecName":"echo","Args":"no list"}"#, "Args"),
+        ("", r#"{"ExecName":"echo","Files":[{"Name":"a","Content":"not base64!"}]}"#, "base64"),
+        ("", r#"{"ExecName":"echo","JobId":"00112233445566778899aabbccddeeff"}"#, "Guid"),
+        ("", r#"{"ExecName":"echo","Deliver":"some"}"#, "Deliver"),
+    ] {
+        client.send(Kind::SubmitJob, Uuid::new_v4(), Uuid::nil(), subject, payload.as_bytes());
+        let refused = client.next().unwrap();
+        assert_eq!(refused.kind, Kind::Refused, "{payload}");
+        let text = Refused::decode(&refused.payload).unwrap().text.to_string();
+        assert!(text.contains(says), "{payload}: {text}");
+    }
+    // What is no JobRequest at all is a raw job (M19).
+    client.send(Kind::SubmitJob, Uuid::new_v4(), Uuid::nil(), "", b"any bytes \xff at all");
+    assert_eq!(client.next().unwrap().kind, Kind::Submitted);
+}
+
+#[test]
+fn operators_see_cancel_requeue_and_purge() {
+    let leader = Leader::start(&["--attempts", "1"]);
+    let mut client = Raw::client(&leader, "c");
+    let job = Uuid::from_u128(7);
+    client.submit(job, "crash", &[]);
+    assert_eq!(client.next().unwrap().kind, Kind::Submitted);
+    let mut worker = stock_worker(leader.port, &["job.assign.*"]);
+    worker.event("crashing");
+    let dead = client.next().unwrap();
+    let result: Value = serde_json::from_slice(&dead.payload).unwrap();
+    assert_eq!(
+        (&result["Status"], &result["Dead"], &result["Attempts"]),
+        (&json!("FAILED"), &json!(true), &json!(1))
+    );
+
+    let listed = client.ask("dlq.ls", &json!({}));
+    assert_eq!(listed["jobs"][0]["job_id"], job.to_string());
+    let shown = client.ask("dlq.show", &json!({"job_id": job}));
+    assert_eq!(shown["history"].as_array().unwrap().len(), 1, "{shown}");
+    assert_eq!(client.ask("dlq.requeue", &json!({"job_id": job})), json!({"requeued": 1}));
+    assert_eq!(client.ask("cancel", &json!({"job_id": job}))["was"], "queued");
+    let cancelled: Value = serde_json::from_slice(&client.next().unwrap().payload).unwrap();
+    assert!(cancelled["Stderr"].as_str().unwrap().contains("cancelled by client c"), "{cancelled}");
+    assert!(
+        client.ask("cancel", &json!({"job_id": job}))["error"].as_str().unwrap().contains("ended already")
+    );
+    assert!(client.ask("dlq.show", &json!({"job_id": "x"}))["error"].as_str().unwrap().contains("no job id"));
+    assert!(client.ask("nonsense", &json!({}))["error"].as_str().unwrap().contains("status"));
+    assert_eq!(client.ask("dlq.purge", &json!({"all": true})), json!({"purged": 0}));
+}
+
+#[test]
+fn a_result_goes_to_another_connection_of_its_client_or_waits_for_one() {
+    let leader = Leader::start(&[]);
+    let job = Uuid::from_u128(11);
+    let mut first = Raw::client(&leader, "same");
+    first.submit(job, "echo", &["kept"]);
+    assert_eq!(first.next().unwrap().kind, Kind::Submitted);
+    drop(first);
+    let mut worker = stock_worker(leader.port, &["job.assign.*"]);
+    worker.event("acked");
+    let mut second = Raw::client(&leader, "same");
+    let result = second.next().unwrap();
+    assert_eq!((result.kind, result.msg_id), (Kind::Result, job));
+}

@@ -1,0 +1,206 @@
+"""What the stock F2 worker "executes": behaviours in place of `<ExecName>.exe`, around the steps of upstream's worker.
+
+The order of the steps is the stock one (WX03): find the executable, write the inputs, run, zip, acknowledge. Inputs
+live in memory; only the cache is read from disk, without any check of the path (WX11).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import threading
+from dataclasses import dataclass
+from typing import Callable
+
+from models import InputFile, JobRequest, JobResult
+
+BAD_BYTES = b"good \xff\xfe bad \xc3( cut \xe6\x97\n"
+
+
+class JobFailed(Exception):
+    """Ends a job as FAILED with this text in Stderr, before any process has run: nothing is zipped."""
+
+
+@dataclass
+class Input:
+    content: bytes
+    source: str  # "inline" or the path in the cache
+
+
+@dataclass
+class Job:
+    request: JobRequest
+    inputs: dict[str, Input]
+    stop: threading.Event  # set when the worker ends: nothing may wait longer
+
+    def argument(self, index: int, otherwise: str) -> str:
+        return self.request.Args[index] if index < len(self.request.Args) else otherwise
+
+
+@dataclass
+class Outcome:
+    stdout: str = ""
+    stderr: str = ""
+    status: str = "OK"
+    ran: bool = True  # a process ran and ended, so its directory is zipped (WX04)
+    empty_ack: bool = False
+    body_bytes: int | None = None  # pad Stdout until the AckJob's body has this size
+
+
+class Crash(Exception):
+    """The worker is to end in the middle of the job, by its connection only or as a process."""
+
+    def __init__(self, close_only: bool):
+        super().__init__("crash")
+        self.close_only = close_only
+
+
+class Hung(Exception):
+    """The worker ended while the job ran: no ack."""
+
+
+# --- behaviours -------------------------------------------------------------------------------------------------
+
+
+def echo(job: Job) -> Outcome:
+    lines = [" ".join(job.request.Args)]
+    lines += [f"{name} {hashlib.sha256(item.content).hexdigest()}" for name, item in job.inputs.items()]
+    return Outcome("".join(line + "\n" for line in lines))
+
+
+def cache(job: Job) -> Outcome:
+    """Where each input came from."""
+    return Outcome("".join(f"{name} {len(item.content)} {hashlib.sha256(item.content).hexdigest()} {item.source}\n"
+                           for name, item in job.inputs.items()))
+
+
+def fail(job: Job) -> Outcome:
+    """As a process that could not be started (WX05)."""
+    raise JobFailed(f"Process error: {' '.join(job.request.Args) or 'asked to fail'}")
+
+
+def exit3(job: Job) -> Outcome:
+    """Exit code 3. The number itself is nowhere in a JobResult (WX05)."""
+    return Outcome("before the end\n", "exit code 3\n", "FAILED")
+
+
+def sleep(job: Job) -> Outcome:
+    if job.stop.wait(float(job.argument(0, "0"))):
+        raise Hung
+    return Outcome("slept\n")
+
+
+def hang(job: Job) -> Outcome:
+    """Never ends, like a process that filled the stderr pipe (WX11)."""
+    job.stop.wait()
+    raise Hung
+
+
+def crash(job: Job) -> Outcome:
+    raise Crash(close_only=job.argument(0, "") == "close")
+
+
+def badutf8(job: Job) -> Outcome:
+    """Output that held invalid UTF-8; Args[0] may give other bytes in hex. .NET and Python replace alike, one U+FFFD
+    for each maximal broken part."""
+    data = bytes.fromhex(job.argument(0, BAD_BYTES.hex()))
+    return Outcome(data.decode("utf-8", "replace"))
+
+
+def big(job: Job) -> Outcome:
+    """An AckJob whose body has Args[0] bytes, over the limit too (W06)."""
+    return Outcome(body_bytes=int(job.argument(0, "4194304")))
+
+
+def empty(job: Job) -> Outcome:
+    """The ack of a 001 worker: no payload (T03, C17)."""
+    return Outcome(empty_ack=True)
+
+
+def duplicate(job: Job) -> Outcome:
+    """DUPLICATE at first sight, as after a result that was lost on its way (C17)."""
+    return Outcome(status="DUPLICATE", ran=False)
+
+
+Behaviour = Callable[[Job], Outcome]
+BEHAVIOURS: dict[str, Behaviour] = {
+    behaviour.__name__: behaviour
+    for behaviour in (echo, cache, fail, exit3, sleep, hang, crash, badutf8, big, empty, duplicate)
+}
+
+# --- the steps around them --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Site:
+    """The directories of a worker, and which behaviour stands for which executable."""
+
+    executables: dict[str, Behaviour]
+    cache_dir: str
+    exe_dir: str
+    windows: bool
+
+
+def execute(site: Site, request: JobRequest, stop: threading.Event) -> tuple[JobResult, Outcome]:
+    """Runs a job to its result. Raises `Crash` and `Hung`; everything else that goes wrong is FAILED."""
+    result = JobResult(request.JobId, request.ClientId, request.ExecName, "FAILED")
+    outcome = Outcome(ran=False)
+    try:
+        behaviour = site.executables.get(request.ExecName or "")
+        if behaviour is None:
+            raise JobFailed(f"Executable not found: {site.exe_dir}/{request.ExecName or ''}.exe")
+        inputs = _inputs(site, request.Files)
+        if None in request.Args:  # a null list throws here too (M15)
+            raise TypeError("an argument is null")
+        outcome = behaviour(Job(request, inputs, stop))
+        result.Status, result.Stdout, result.Stderr = outcome.status, outcome.stdout, outcome.stderr
+        if outcome.ran:
+            _archive(site, request, inputs, result)
+    except JobFailed as error:
+        result.Stderr = str(error)
+    except (Crash, Hung):
+        raise
+    except Exception as error:  # as upstream's outermost catch: M15's nulls end here
+        result.Stderr = f"worker error: {error}"
+    return result, outcome
+
+
+def _inputs(site: Site, files: list[InputFile | None]) -> dict[str, Input]:
+    inputs: dict[str, Input] = {}
+    for file in files:
+        name = file.Name
+        if name is None or not name.strip() or ".." in name or "/" in name or "\\" in name:  # WX08
+            raise JobFailed("invalid file name")
+        if file.Content:  # CA12: content wins, but only if there is some
+            inputs[name] = Input(file.Content, "inline")
+        elif file.CacheId:
+            # CA04: the path is the id alone, without the name. As with .NET's Path.Combine an absolute id replaces the
+            # directory and `..` leaves it.
+            path = os.path.join(site.cache_dir, file.CacheId)
+            if not os.path.isfile(path):
+                raise JobFailed(f"Cache miss: {file.CacheId}")  # CA11
+            with open(path, "rb") as source:
+                inputs[name] = Input(source.read(), path)
+        # C19: an empty inline file without a CacheId falls through and is not created.
+    return inputs
+
+
+def _archive(site: Site, request: JobRequest, inputs: dict[str, Input], result: JobResult) -> None:
+    """WX04: the whole job directory as a zip, after a failure too. On Linux this always throws, because the zip is made
+    inside the directory that is being zipped (WX11)."""
+    if not site.windows:
+        if result.Stderr and not result.Stderr.endswith("\n"):
+            result.Stderr += "\n"
+        path = f"/tmp/jobs/{request.JobId.hex}/result.zip"  # WX02
+        result.Stderr += (f"zip error: The process cannot access the file '{path}' because it is being used by "
+                          "another process.")
+        return
+    import zipfile  # here, because it is slow to load and few tests need it
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(zipfile.ZipInfo(f"{request.ExecName}.exe"), b"MZ")
+        for name, item in inputs.items():
+            archive.writestr(zipfile.ZipInfo(name), item.content, zipfile.ZIP_DEFLATED)
+    result.OutputArchive = buffer.getvalue()

@@ -1,0 +1,201 @@
+//! Stock workers and clients of every generation at our leader: the conformance list at the end of SPEC, a test each.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "support/procs.rs"]
+mod procs;
+
+use procs::{Leader, TempDir, stock, stock_client, stock_worker};
+use serde_json::{Value, json};
+
+fn results(client: procs::Proc) -> Vec<Value> {
+    let (code, lines) = client.finish();
+    assert_eq!(code, Some(0), "the client got all of its results: {lines:#?}");
+    let events = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events.filter(|event| event["event"] == "result").collect()
+}
+
+fn one_result(leader: &Leader, job: Value) -> Value {
+    let mut found = results(stock_client(leader.port, "clientA", &[], &[job]));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    found.remove(0)
+}
+
+#[test]
+fn a_stock_worker_says_hello_offers_four_and_runs_jobs_to_their_results() {
+    let leader = Leader::start(&[]);
+    let _worker = stock_worker(leader.port, &["job.assign.*"]);
+    let ok = one_result(
+        &leader,
+        json!({"exec": "echo", "args": ["a", "b c"], "files": [{"name": "in.txt", "content_b64": "aGk="}]}),
+    );
+    assert_eq!((&ok["status"], &ok["exec"]), (&json!("OK"), &json!("echo")));
+    assert!(ok["stdout"].as_str().unwrap().starts_with("a b c\nin.txt "), "{ok}");
+    assert_eq!((&ok["archive_b64"], &ok["first"]), (&Value::Null, &json!(true)));
+    assert!(ok["stderr"].as_str().unwrap().contains("zip error"), "WX11: the archive is null on Linux: {ok}");
+
+    let failed = one_result(&leader, json!({"exec": "fail"}));
+    assert_eq!(failed["status"], "FAILED");
+    let code = one_result(&leader, json!({"exec": "exit3"}));
+    assert_eq!(code["status"], "FAILED");
+}
+
+#[test]
+fn the_founding_client_gets_its_three_results() {
+    let leader = Leader::start(&[]);
+    let mut worker = stock_worker(leader.port, &["job.assign.*"]);
+    let port = leader.port.to_string();
+    let found = results(stock("client.py", &["127.0.0.1", &port, "clientA", "8"]));
+    assert_eq!(found.len(), 3);
+    assert!(found.iter().all(|result| result["status"] == "OK" && result["exec"] == "calcA"), "{found:#?}");
+    let assigned = worker.event("assigned");
+    let subject = assigned["subject"].as_str().unwrap();
+    assert!(subject.starts_with("job.assign.calcA."), "T02: {subject}");
+    let result_subject = found[0]["subject"].as_str().unwrap();
+    assert!(result_subject.starts_with("job.result.clientA."), "T05: {result_subject}");
+    assert_eq!(found[0]["msg_id"], found[0]["corr_id"], "T05");
+}
+
+#[test]
+fn c17_a_duplicate_never_becomes_a_result() {
+    let leader = Leader::start(&[]);
+    let mut liar = stock_worker(leader.port, &["job.assign.*"]);
+    let mut client = stock_client(leader.port, "clientA", &[], &[json!({"exec": "duplicate"})]);
+    liar.event("assigned");
+    // Only this worker is there, so the job is dead, and the client hears why.
+    let result = client.event("result");
+    assert_eq!(result["status"], "FAILED");
+    assert!(result["stderr"].as_str().unwrap().contains("result lost at worker"), "{result}");
+    assert!(result["payload_b64"].as_str().is_some());
+}
+
+#[test]
+fn w05_an_assignment_of_exactly_four_mebibytes_is_sent_and_one_more_never_is() {
+    let leader = Leader::start(&[]);
+    let mut worker = stock_worker(leader.port, &["job.assign.*"]);
+    // The assign subject is longer than the submit subject by `assign` - `submit` (0) + "." + 36 of the worker's id.
+    // The behaviour says nothing of its arguments, which are the padding.
+    let fits = 4_194_304 - 37;
+    let exact = one_result(&leader, json!({"exec": "cache", "body_bytes": fits}));
+    assert_eq!(exact["status"], "OK");
+    assert_eq!(worker.event("assigned")["body_bytes"], 4_194_304);
+    let over = one_result(&leader, json!({"exec": "cache", "body_bytes": fits + 1}));
+    assert_eq!(over["status"], "FAILED");
+    let why = over["stderr"].as_str().unwrap();
+    assert!(why.contains("4194305") && why.contains("4194304"), "{why}");
+    // The worker is still there and well.
+    assert_eq!(one_result(&leader, json!({"exec": "echo"}))["status"], "OK");
+}
+
+#[test]
+fn a_worker_killed_in_the_middle_of_a_job_costs_a_requeue_and_no_job() {
+    let leader = Leader::start(&[]);
+    let mut first = stock_worker(leader.port, &["job.assign.*", "--max-par", "1"]);
+    let mut client = stock_client(leader.port, "clientA", &[], &[json!({"exec": "hang"})]);
+    let job = first.event("assigned")["job_id"].clone();
+    first.kill();
+    let mut second = stock_worker(leader.port, &["job.assign.*", "--exec", "hang=echo"]);
+    assert_eq!(second.event("assigned")["job_id"], job);
+    assert_eq!(client.event("result")["status"], "OK");
+}
+
+#[test]
+fn unknown_types_are_skipped_on_both_sides_and_missing_lists_are_never_sent() {
+    let leader = Leader::start(&[]);
+    let mut worker = stock_worker(leader.port, &["job.assign.*"]);
+    assert_eq!(one_result(&leader, json!({"exec": "echo"}))["status"], "OK");
+    let assigned = worker.event("assigned");
+    assert_eq!(assigned["args"], json!([]), "M15");
+    assert_eq!(assigned["files"], json!([]), "M15");
+}
+
+#[test]
+fn names_outside_ascii_and_output_that_is_no_utf8_pass_through() {
+    let leader = Leader::start(&[]);
+    let _worker = stock_worker(leader.port, &["job.assign.*", "--exec", "計算=echo"]);
+    let named = one_result(
+        &leader,
+        json!({"exec": "計算", "args": ["é<>&'\"+`😀"], "files": [{"name": "データ.txt", "content_b64": ""}]}),
+    );
+    assert_eq!(named["status"], "OK", "{named}");
+    assert!(named["stdout"].as_str().unwrap().contains("é<>&'\"+`😀"), "{named}");
+    let bad = one_result(&leader, json!({"exec": "badutf8"}));
+    assert!(bad["stdout"].as_str().unwrap().contains('\u{fffd}'), "{bad}");
+}
+
+#[test]
+fn cp04_a_clients_cap_holds_and_others_are_served_beside_it() {
+    let leader = Leader::start(&[]);
+    let mut worker = stock_worker(leader.port, &["job.assign.*", "--max-par", "8"]);
+    let jobs: Vec<Value> = (0..6).map(|_| json!({"exec": "sleep", "args": ["0.05"]})).collect();
+    let capped = stock_client(leader.port, "capped", &["2"], &jobs);
+    assert_eq!(results(capped).len(), 6);
+    for _ in 0..6 {
+        let outstanding = worker.event("assigned")["outstanding"].as_u64().unwrap();
+        assert!(outstanding <= 2, "{outstanding} of one client at a time");
+    }
+}
+
+#[test]
+fn m17_the_job_id_in_the_request_rules_and_answers_carry_it_as_both() {
+    let leader = Leader::start(&[]);
+    let mut worker = stock_worker(leader.port, &["job.assign.*"]);
+    let (job, msg) = ("11111111-2222-3333-4444-555555555555", "99999999-8888-7777-6666-555555555555");
+    let result = one_result(&leader, json!({"exec": "echo", "job_id": job, "msg_id": msg}));
+    assert_eq!((&result["msg_id"], &result["corr_id"]), (&json!(job), &json!(job)));
+    assert_eq!(worker.event("assigned")["msg_id"], job);
+}
+
+#[test]
+fn c03_minimal_workers_and_clients_are_served_in_their_own_layout() {
+    for generation in ["f0", "f1"] {
+        let leader = Leader::start(&[]);
+        let mut worker = stock_worker(leader.port, &["--generation", generation]);
+        let jobs: Vec<Value> = (0..3).map(|job| json!({"text": format!("job-{job}")})).collect();
+        let client = stock_client(leader.port, "", &["--generation", generation, "--no-wait"], &jobs);
+        assert_eq!(client.finish().0, Some(0), "{generation}");
+        for _ in 0..3 {
+            worker.event("acked");
+        }
+    }
+}
+
+#[test]
+fn s02_a_group_job_reaches_a_worker_of_that_group_only() {
+    let leader = Leader::start(&[]);
+    let mut in_group = stock_worker(leader.port, &["groupA"]);
+    let mut other = stock_worker(leader.port, &["groupB"]);
+    assert_eq!(one_result(&leader, json!({"exec": "echo", "subject": "groupA"}))["status"], "OK");
+    in_group.event("assigned");
+    assert_eq!(one_result(&leader, json!({"exec": "echo", "subject": "job.submit.groupB"}))["status"], "OK");
+    assert_eq!(other.event("assigned")["exec"], "echo");
+}
+
+#[test]
+fn s07_a_direct_subject_reaches_only_the_worker_that_matches() {
+    let leader = Leader::start(&[]);
+    let mut wanted = stock_worker(leader.port, &["job.assign.A.*"]);
+    let _other = stock_worker(leader.port, &["job.assign.B.>"]);
+    assert_eq!(one_result(&leader, json!({"exec": "echo", "subject": "job.assign.A.1"}))["status"], "OK");
+    wanted.event("assigned");
+}
+
+#[test]
+fn the_leader_lets_running_jobs_end_when_it_is_told_to_stop() {
+    let leader = Leader::start(&[]);
+    let mut worker = stock_worker(leader.port, &["job.assign.*"]);
+    let mut client = stock_client(leader.port, "clientA", &[], &[json!({"exec": "sleep", "args": ["0.5"]})]);
+    worker.event("assigned");
+    leader.proc.terminate();
+    assert_eq!(client.event("result")["status"], "OK");
+    assert_eq!(leader.proc.finish().0, Some(0));
+}
+
+#[test]
+fn c33_beyond_this_machine_the_leader_wants_to_be_told_twice() {
+    let dir = TempDir::new();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
+    let output = command.args(["leader", "0", "--listen", "0.0.0.0"]).current_dir(&dir.0).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--insecure"));
+}

@@ -1,0 +1,209 @@
+//! Real processes for integration tests: leaders, workers, clients, ours and stock. Each ends with its handle.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::indexing_slicing
+)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long anything may take before a test says what it waited for. Generous: it is not a measurement.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process whose lines of output can be waited for.
+pub struct Proc {
+    name: String,
+    child: Child,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Proc {
+    /// Starts a command; its standard output is read line by line, its standard error goes to the test's.
+    pub fn start(name: &str, command: &mut Command) -> Proc {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        let stdout = child.stdout.take().expect("its output is piped");
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Proc { name: name.to_owned(), child, lines, seen: Vec::new() }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Writes to its standard input.
+    pub fn write(&mut self, text: &str) {
+        self.child.stdin.as_mut().expect("its input is open").write_all(text.as_bytes()).expect("it reads");
+    }
+
+    /// Ends its standard input.
+    pub fn end_input(&mut self) {
+        self.child.stdin = None;
+    }
+
+    /// The next line that `wanted` finds something in; lines before it are passed over.
+    pub fn wait_for<T>(&mut self, what: &str, mut wanted: impl FnMut(&str) -> Option<T>) -> T {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    let found = wanted(&line);
+                    self.seen.push(line);
+                    if let Some(found) = found {
+                        return found;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("{}: no {what}; it said {:#?}", self.name, self.seen)
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!("{} ended without {what}; it said {:#?}", self.name, self.seen)
+                }
+            }
+        }
+    }
+
+    /// The next event of a stock peer with this name.
+    pub fn event(&mut self, event: &str) -> Value {
+        self.event_where(event, |_| true)
+    }
+
+    /// The next event with this name that fits.
+    pub fn event_where(&mut self, event: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        self.wait_for(&format!("event {event}"), |line| {
+            let value: Value = serde_json::from_str(line).ok()?;
+            (value["event"] == event && fits(&value)).then_some(value)
+        })
+    }
+
+    /// Waits for its end; gives its exit code and all lines it said.
+    pub fn finish(mut self) -> (Option<i32>, Vec<String>) {
+        let until = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("it can be waited for") {
+                break status;
+            }
+            assert!(Instant::now() < until, "{} does not end; it said {:#?}", self.name, self.seen);
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+            self.seen.push(line);
+        }
+        (status.code(), std::mem::take(&mut self.seen))
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        Command::new("kill").arg(self.pid().to_string()).status().expect("kill runs");
+    }
+}
+
+impl Drop for Proc {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A running heft leader.
+pub struct Leader {
+    pub proc: Proc,
+    pub port: u16,
+}
+
+impl Leader {
+    pub fn start(args: &[&str]) -> Leader {
+        Self::start_on(0, args)
+    }
+
+    pub fn start_on(port: u16, args: &[&str]) -> Leader {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
+        let mut proc = Proc::start("heft leader", command.arg("leader").arg(port.to_string()).args(args));
+        let port = proc.wait_for("its address", |line| {
+            line.contains("listening on")
+                .then(|| line.split(&[':', ' ']).find_map(|word| word.parse().ok()))?
+        });
+        Leader { proc, port }
+    }
+
+    pub fn addr(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+/// A stock peer, by the name of its program.
+pub fn stock(program: &str, args: &[&str]) -> Proc {
+    let path = root().join("tests/stock").join(program);
+    Proc::start(program, Command::new("python3").arg("-S").arg(path).args(args))
+}
+
+/// A stock worker that has said hello.
+pub fn stock_worker(port: u16, args: &[&str]) -> Proc {
+    let port = port.to_string();
+    let mut worker = stock("worker.py", &[&["127.0.0.1", &port], args].concat());
+    worker.event("started");
+    worker
+}
+
+/// A stock client that submits these jobs, one JSON object each, and waits for their results.
+pub fn stock_client(port: u16, id: &str, args: &[&str], jobs: &[Value]) -> Proc {
+    let port = port.to_string();
+    let mut client = stock("client.py", &[&["127.0.0.1", &port, id, "--jobs", "-"], args].concat());
+    client.event("started");
+    for job in jobs {
+        client.write(&format!("{job}\n"));
+    }
+    client.end_input();
+    client
+}
+
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}
+
+/// A directory that goes with its handle.
+pub struct TempDir(pub PathBuf);
+
+impl TempDir {
+    pub fn new() -> TempDir {
+        let path = std::env::temp_dir().join(format!("heft-test-{}", uuid::Uuid::new_v4().simple()));
+        std::fs::create_dir_all(&path).expect("a directory for the test");
+        TempDir(path)
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn text(&self) -> &str {
+        self.0.to_str().expect("a plain path")
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
