@@ -146,6 +146,7 @@ impl Broker {
         lease.started = class != WorkerClass::Leasing;
         match presence {
             super::worker::Presence::Here(conn) => {
+                chosen.send();
                 if let Some(until) = until {
                     self.watch_lease(worker, id, until);
                 }

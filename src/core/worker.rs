@@ -42,7 +42,9 @@ pub struct Worker {
     parallel_max: Option<u32>,
     /// What its first offer was, and what it has offered in all.
     offered: Option<(u64, u64)>,
-    /// Answers it has given on this connection.
+    /// Jobs it was sent on this connection, or brought along.
+    sent: u64,
+    /// Answers it has given to them.
     answered: u64,
     /// Jobs it holds.
     pub held: BTreeMap<JobId, Lease>,
@@ -99,9 +101,15 @@ impl Worker {
         self.credit = self.credit.saturating_add(u32::try_from(taken).unwrap_or(u32::MAX));
     }
 
-    /// Notes an answer for a job; gives back the lease, if it had one.
+    /// Notes that it is sent a job.
+    pub fn send(&mut self) {
+        self.sent = self.sent.saturating_add(1);
+    }
+
+    /// Notes an answer for a job; gives back the lease, if it had one. Answers to what it was never sent count for
+    /// nothing, or they would buy credit.
     pub fn answer(&mut self, job: JobId) -> Option<Lease> {
-        self.answered = self.answered.saturating_add(1);
+        self.answered = self.answered.saturating_add(1).min(self.sent);
         self.held.remove(&job)
     }
 
@@ -186,6 +194,7 @@ impl Workers {
             credit: 0,
             parallel_max: hello.parallel_max,
             offered: None,
+            sent: held.len() as u64,
             answered: 0,
             owes_inventory: !held.is_empty(),
             held,
