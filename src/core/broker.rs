@@ -333,8 +333,9 @@ impl Broker {
         let Some(worker) = self.workers.at(conn) else {
             return self.drop_result(outcome);
         };
-        let lease = self.workers.get_mut(worker).and_then(|worker| worker.answer(id));
-        self.due.insert((self.now.plus(self.config.credit_leak_after), Due::Leak(worker)));
+        let now = self.now;
+        let lease = self.workers.get_mut(worker).and_then(|worker| worker.answer(id, now));
+        self.watch_leak(worker);
         self.dirty = true;
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else {
             let run = self.state.job(id).map_or(Run(0), |job| job.run);
@@ -584,13 +585,7 @@ impl Broker {
                     self.make_ready(job);
                 }
                 Due::Grace(worker) => self.grace_due(worker),
-                Due::Leak(worker) => {
-                    if let Some(worker) = self.workers.get_mut(worker).filter(|worker| worker.lost_a_credit())
-                    {
-                        worker.offer(1);
-                        self.dirty = true;
-                    }
-                }
+                Due::Leak(worker) => self.leak_due(worker),
                 Due::Expire(job) => {
                     if self.ended.front().is_some_and(|(oldest, _)| *oldest == job) {
                         self.ended.pop_front();
@@ -624,6 +619,27 @@ impl Broker {
             self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
         }
         self.lose(id, job, AttemptEnd::TimedOut);
+    }
+
+    /// Looks after a worker's credit later, once however often it answers meanwhile.
+    fn watch_leak(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id).filter(|worker| worker.may_leak()) else { return };
+        if !std::mem::replace(&mut worker.leak_watched, true) {
+            self.due.insert((self.now.plus(self.config.credit_leak_after), Due::Leak(id)));
+        }
+    }
+
+    fn leak_due(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let until = worker.answered_at.plus(self.config.credit_leak_after);
+        if until > self.now {
+            self.due.insert((until, Due::Leak(id)));
+            return;
+        }
+        worker.leak_watched = false;
+        let lost = worker.lost_credits();
+        worker.offer(lost);
+        self.dirty |= lost > 0;
     }
 
     fn grace_due(&mut self, id: WorkerId) {

@@ -46,6 +46,10 @@ pub struct Worker {
     sent: u64,
     /// Answers it has given to them.
     answered: u64,
+    /// When it gave the last of them.
+    pub(super) answered_at: Micros,
+    /// Whether a look at lost credits is due.
+    pub(super) leak_watched: bool,
     /// Jobs it holds.
     pub held: BTreeMap<JobId, Lease>,
     /// Use of its processors in thousandths, as it last said.
@@ -108,17 +112,29 @@ impl Worker {
 
     /// Notes an answer for a job; gives back the lease, if it had one. Answers to what it was never sent count for
     /// nothing, or they would buy credit.
-    pub fn answer(&mut self, job: JobId) -> Option<Lease> {
+    pub fn answer(&mut self, job: JobId, now: Micros) -> Option<Lease> {
+        self.answered_at = now;
         self.answered = self.answered.saturating_add(1).min(self.sent);
         self.held.remove(&job)
     }
 
-    /// Whether a credit seems lost: it runs nothing, offers nothing, and has answered for more than it offered again
+    /// Whether it may forget to offer again what it has answered for. Ours do not: what they keep, they mean to (CR10).
+    pub fn may_leak(&self) -> bool {
+        match self.class {
+            WorkerClass::Leasing => false,
+            WorkerClass::Classic | WorkerClass::OneAtATime => true,
+        }
+    }
+
+    /// Credits that seem lost: it runs nothing, offers nothing, and has answered for so many more than it offered again
     /// (CR09).
-    pub fn lost_a_credit(&self) -> bool {
+    pub fn lost_credits(&self) -> i32 {
+        if self.conn().is_none() || self.credit > 0 || !self.held.is_empty() {
+            return 0;
+        }
         let (first, so_far) = self.offered.unwrap_or((0, 0));
-        let owes = self.parallel_max.is_some() || so_far < first.saturating_add(self.answered);
-        self.conn().is_some() && self.credit == 0 && self.held.is_empty() && owes
+        let lost = first.saturating_add(self.answered).saturating_sub(so_far);
+        i32::try_from(lost).unwrap_or(CREDIT_PER_MESSAGE_MAX)
     }
 }
 
@@ -196,6 +212,8 @@ impl Workers {
             offered: None,
             sent: held.len() as u64,
             answered: 0,
+            answered_at: Micros::default(),
+            leak_watched: false,
             owes_inventory: !held.is_empty(),
             held,
             cpu_permille: 0,
