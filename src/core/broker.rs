@@ -303,6 +303,10 @@ impl Broker {
             for job in missing {
                 self.lose(id, job, AttemptEnd::NotHeld);
             }
+            if let Some(worker) = self.workers.get_mut(id) {
+                worker.offer_early();
+            }
+            self.dirty = true;
         }
     }
 

@@ -58,6 +58,8 @@ pub struct Worker {
     pub last_assigned: u64,
     /// Whether it came back and has not yet said what it still holds.
     pub owes_inventory: bool,
+    /// What it offered before it said so: only then is it known how much room it has.
+    early_credit: i32,
 }
 
 /// Whether a worker is there.
@@ -88,6 +90,10 @@ impl Worker {
     /// how many jobs it runs at a time gets no more; any other gets, over time, no more than it first offered and has
     /// answered since, so that a peer that counts wrong cannot flood itself (C17).
     pub fn offer(&mut self, delta: i32) {
+        if self.owes_inventory {
+            self.early_credit = self.early_credit.saturating_add(delta.max(0));
+            return;
+        }
         let Some(delta) = u64::try_from(delta.min(CREDIT_PER_MESSAGE_MAX)).ok().filter(|delta| *delta > 0)
         else {
             return;
@@ -103,6 +109,12 @@ impl Worker {
         let taken = delta.min(room);
         self.offered = Some((first, so_far.saturating_add(taken)));
         self.credit = self.credit.saturating_add(u32::try_from(taken).unwrap_or(u32::MAX));
+    }
+
+    /// It has said what it holds: what it offered before that counts now.
+    pub fn offer_early(&mut self) {
+        let early = std::mem::take(&mut self.early_credit);
+        self.offer(early);
     }
 
     /// Notes that it is sent a job.
@@ -214,7 +226,8 @@ impl Workers {
             answered: 0,
             answered_at: Micros::default(),
             leak_watched: false,
-            owes_inventory: !held.is_empty(),
+            owes_inventory: hello.class == WorkerClass::Leasing && !held.is_empty(),
+            early_credit: 0,
             held,
             cpu_permille: 0,
             last_assigned: 0,
