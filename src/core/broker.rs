@@ -255,6 +255,10 @@ impl Broker {
 
     fn worker_hello(&mut self, hello: Hello) {
         let (worker, conn, class) = (hello.worker, hello.conn, hello.class);
+        // A second hello under another name: whoever spoke here before is not there any more.
+        if let Some(before) = self.workers.at(conn).filter(|before| *before != worker) {
+            self.worker_left(before);
+        }
         if let Some(old) = self.workers.join(hello).filter(|old| *old != conn) {
             self.actions.push_back(Action::Close { conn: old, why: "the worker connected again" });
         }
@@ -375,15 +379,13 @@ impl Broker {
     }
 
     fn closed(&mut self, conn: ConnId) {
-        if let Some(client) = self.clients.remove(&conn)
-            && let Some(conns) = self.conns_of.get_mut(&client)
-        {
-            conns.remove(&conn);
-            if conns.is_empty() {
-                self.conns_of.remove(&client);
-            }
+        self.client_left(conn);
+        if let Some(worker) = self.workers.at(conn) {
+            self.worker_left(worker);
         }
-        let Some(id) = self.workers.at(conn) else { return };
+    }
+
+    fn worker_left(&mut self, id: WorkerId) {
         match self.workers.get(id).map(|worker| worker.class) {
             Some(WorkerClass::Leasing) => {
                 self.workers.leave(id, self.now);

@@ -9,6 +9,8 @@ use super::retry::mix;
 
 impl Broker {
     pub(super) fn client_hello(&mut self, conn: ConnId, client: ClientId, cap: Option<u32>) {
+        // A second hello may name another client, and the first one's results are not for that.
+        self.client_left(conn);
         self.clients.insert(conn, client.clone());
         self.conns_of.entry(client.clone()).or_default().insert(conn);
         if let Some(cap) = cap.map(|cap| cap.max(1)).filter(|cap| *cap != self.cap_of(&client)) {
@@ -16,6 +18,17 @@ impl Broker {
         }
         for job in self.undelivered.remove(&client).unwrap_or_default() {
             self.deliver(job);
+        }
+    }
+
+    pub(super) fn client_left(&mut self, conn: ConnId) {
+        if let Some(client) = self.clients.remove(&conn)
+            && let Some(conns) = self.conns_of.get_mut(&client)
+        {
+            conns.remove(&conn);
+            if conns.is_empty() {
+                self.conns_of.remove(&client);
+            }
         }
     }
 
