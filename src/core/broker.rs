@@ -171,6 +171,24 @@ impl Broker {
         self.assigning.is_empty() && self.workers.iter().all(|worker| worker.held.is_empty())
     }
 
+    /// The same, with what is proposed and not yet applied.
+    pub(super) fn cap_to_be(&self, client: &ClientId) -> u32 {
+        let proposed = self.proposed.iter().rev().find_map(|(_, record)| match record {
+            Record::Cap { client: named, cap } if named == client => Some(*cap),
+            Record::Cap { .. }
+            | Record::Enqueue { .. }
+            | Record::Assign { .. }
+            | Record::Ack { .. }
+            | Record::Requeue { .. }
+            | Record::Dlq { .. }
+            | Record::Cancel { .. }
+            | Record::Orphan { .. }
+            | Record::Revive { .. }
+            | Record::Forget { .. } => None,
+        });
+        proposed.unwrap_or_else(|| self.cap_of(client))
+    }
+
     // --- records
 
     pub(super) fn propose(&mut self, record: Record) -> Index {
@@ -186,9 +204,8 @@ impl Broker {
     }
 
     fn committed(&mut self, up_to: Index) {
-        while let Some((index, record)) = self.proposed.front().cloned().filter(|(index, _)| *index <= up_to)
-        {
-            self.proposed.pop_front();
+        while self.proposed.front().is_some_and(|(index, _)| *index <= up_to) {
+            let Some((index, record)) = self.proposed.pop_front() else { return };
             let applied = self.state.apply(&record);
             self.after(&record, &applied);
             self.send_answers(index, &record, &applied);

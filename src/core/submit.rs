@@ -13,7 +13,7 @@ impl Broker {
         self.client_left(conn);
         self.clients.insert(conn, client.clone());
         self.conns_of.entry(client.clone()).or_default().insert(conn);
-        if let Some(cap) = cap.map(|cap| cap.max(1)).filter(|cap| *cap != self.cap_of(&client)) {
+        if let Some(cap) = cap.map(|cap| cap.max(1)).filter(|cap| *cap != self.cap_to_be(&client)) {
             self.propose(Record::Cap { client: client.clone(), cap });
         }
         for job in self.undelivered.remove(&client).unwrap_or_default() {
