@@ -21,17 +21,21 @@ impl Broker {
         }
         self.serve_pinned();
         let mut matching = Vec::new();
+        let mut turn = 0;
         for _ in 0..self.queues.key_count() {
-            let Some(key) = self.queues.next_key() else { return };
+            let Some(key) = self.queues.key_at(turn).cloned() else { return };
             self.workers.matching(key.as_str(), &mut matching);
-            self.serve(&key, &matching);
+            let given = self.serve(&key, &matching);
+            turn = self.queues.end_turn(turn, &key, given > 0);
         }
     }
 
-    fn serve(&mut self, key: &RoutingKey, matching: &[WorkerId]) {
+    /// Gives jobs of a key out; says how many.
+    fn serve(&mut self, key: &RoutingKey, matching: &[WorkerId]) -> usize {
         let mut passed_over = Vec::new();
-        for given in 0.. {
-            if given == ASSIGNMENTS_PER_PASS_MAX {
+        let mut given = 0;
+        loop {
+            if given + passed_over.len() == ASSIGNMENTS_PER_PASS_MAX {
                 self.pass_again();
                 break;
             }
@@ -47,13 +51,17 @@ impl Broker {
             };
             let Some(job) = self.queues.pop(key, may_run) else { break };
             match self.choose(job, matching) {
-                Some(worker) => self.assign(job, worker),
+                Some(worker) => {
+                    self.assign(job, worker);
+                    given += 1;
+                }
                 None => passed_over.push(job),
             }
         }
         for job in passed_over {
             self.make_ready(job);
         }
+        given
     }
 
     fn choose(&self, id: JobId, matching: &[WorkerId]) -> Option<WorkerId> {
