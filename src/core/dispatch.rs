@@ -154,7 +154,7 @@ impl Broker {
         lease.started = class != WorkerClass::Leasing;
         match presence {
             super::worker::Presence::Here(conn) => {
-                chosen.send();
+                chosen.send(id);
                 if let Some(until) = until {
                     self.watch_lease(worker, id, until);
                 }

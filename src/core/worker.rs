@@ -42,8 +42,9 @@ pub struct Worker {
     parallel_max: Option<u32>,
     /// What its first offer was, and what it has offered in all.
     offered: Option<(u64, u64)>,
-    /// Jobs it was sent on this connection, or brought along.
-    sent: u64,
+    /// Jobs it was sent on this connection, or brought along, and how many answers it owes for each. A job that was taken
+    /// from it is still one it may answer; as every one took a credit, there are no more than it offered.
+    sent: BTreeMap<JobId, u32>,
     /// Answers it has given to them.
     answered: u64,
     /// When it gave the last of them.
@@ -118,15 +119,21 @@ impl Worker {
     }
 
     /// Notes that it is sent a job.
-    pub fn send(&mut self) {
-        self.sent = self.sent.saturating_add(1);
+    pub fn send(&mut self, job: JobId) {
+        *self.sent.entry(job).or_default() += 1;
     }
 
     /// Notes an answer for a job; gives back the lease, if it had one. Answers to what it was never sent count for
     /// nothing, or they would buy credit.
     pub fn answer(&mut self, job: JobId, now: Micros) -> Option<Lease> {
         self.answered_at = now;
-        self.answered = self.answered.saturating_add(1).min(self.sent);
+        if let Some(owed) = self.sent.get_mut(&job) {
+            self.answered = self.answered.saturating_add(1);
+            *owed = owed.saturating_sub(1);
+            if *owed == 0 {
+                self.sent.remove(&job);
+            }
+        }
         self.held.remove(&job)
     }
 
@@ -222,7 +229,7 @@ impl Workers {
             credit: 0,
             parallel_max: hello.parallel_max,
             offered: None,
-            sent: held.len() as u64,
+            sent: held.keys().map(|job| (*job, 1)).collect(),
             answered: 0,
             answered_at: Micros::default(),
             leak_watched: false,
