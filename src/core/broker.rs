@@ -301,10 +301,9 @@ impl Broker {
         }
         let lease = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job));
         let began = lease.is_some_and(|lease| !std::mem::replace(&mut lease.started, true));
-        if let (true, Some(client)) = (began, self.submitters.get(&job).copied())
-            && self.clients.contains_key(&client)
-        {
-            self.actions.push_back(Action::Running { conn: client, job, run, attempt });
+        let client = self.state.job(job).and_then(|known| self.submitter_of(job, &known.client));
+        if let (true, Some(conn)) = (began, client) {
+            self.actions.push_back(Action::Running { conn, job, run, attempt });
         }
     }
 

@@ -105,10 +105,7 @@ impl Broker {
         } else {
             self.make_ready(id)
         };
-        let Some(conn) = self.submitters.get(&id).copied().filter(|conn| self.clients.contains_key(conn))
-        else {
-            return;
-        };
+        let Some(conn) = self.submitter_of(id, &submission.client) else { return };
         let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
         self.actions.push_back(Action::Submitted {
             conn,
@@ -119,11 +116,16 @@ impl Broker {
         });
     }
 
+    /// The connection that submitted a job, if it is there and still its client's.
+    pub(super) fn submitter_of(&self, job: JobId, client: &ClientId) -> Option<ConnId> {
+        self.submitters.get(&job).copied().filter(|conn| self.clients.get(conn) == Some(client))
+    }
+
     /// Sends a result to the connection that submitted the job, else to any of the same client; else it is kept.
     pub(super) fn deliver(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };
         let (client, run) = (job.client.clone(), job.run);
-        let submitter = self.submitters.get(&id).copied().filter(|conn| self.clients.contains_key(conn));
+        let submitter = self.submitter_of(id, &client);
         let any = || self.conns_of.get(&client).and_then(|conns| conns.last().copied());
         match submitter.or_else(any) {
             Some(conn) => self.actions.push_back(Action::Deliver { conn, job: id, run }),
