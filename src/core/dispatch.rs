@@ -71,7 +71,12 @@ impl Broker {
             .iter()
             .filter_map(|worker| self.workers.get(*worker))
             .filter(|worker| worker.has_room() && !job.was_lost_at(worker.id));
-        self.config.policy.choose(candidates, stuck_to).map(|worker| worker.id)
+        // Another one than had it last, else the same (RT04).
+        let last = job.history.last().map(|note| note.worker);
+        let others = candidates.clone().filter(|worker| Some(worker.id) != last);
+        let policy = self.config.policy;
+        let chosen = policy.choose(others, stuck_to).or_else(|| policy.choose(candidates, stuck_to));
+        chosen.map(|worker| worker.id)
     }
 
     /// Children of jobs to all workers, each to its own (S22). They take credit like any other, and no part of a cap:
