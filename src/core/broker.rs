@@ -373,9 +373,11 @@ impl Broker {
             }
             (Outcome::ResultLost, Some(lease)) => {
                 let others = self.others_than(worker, id);
-                self.attempt_over(id, lease, AttemptEnd::ResultLost, others);
+                self.attempt_over(worker, id, lease, AttemptEnd::ResultLost, others);
             }
-            (Outcome::GivenUp, Some(lease)) => self.attempt_over(id, lease, AttemptEnd::GivenUp, true),
+            (Outcome::GivenUp, Some(lease)) => {
+                self.attempt_over(worker, id, lease, AttemptEnd::GivenUp, true);
+            }
             (Outcome::ResultLost | Outcome::GivenUp, None) => {}
         }
     }
@@ -434,12 +436,12 @@ impl Broker {
     /// Takes a job from a worker that will not return a result for it.
     pub(super) fn lose(&mut self, worker: WorkerId, job: JobId, why: AttemptEnd) {
         if let Some(lease) = self.workers.get_mut(worker).and_then(|worker| worker.held.remove(&job)) {
-            self.attempt_over(job, lease, why, true);
+            self.attempt_over(worker, job, lease, why, true);
         }
     }
 
     /// An attempt ended without a result: the job waits again, or has used up its attempts.
-    fn attempt_over(&mut self, id: JobId, lease: Lease, why: AttemptEnd, others: bool) {
+    fn attempt_over(&mut self, worker: WorkerId, id: JobId, lease: Lease, why: AttemptEnd, others: bool) {
         let Some(job) = self.state.job(id) else { return };
         let (run, attempt) = (lease.run, lease.attempt);
         // An assignment that is not applied yet is found stale when its turn comes, unless it is the one that holds.
@@ -454,13 +456,16 @@ impl Broker {
             return;
         }
         let entropy = id.0.as_u64_pair().1 ^ u64::from(attempt.0);
+        // Also what does not count makes the next one wait: nothing may go round and round without a pause.
+        let before = u32::try_from(job.history.len()).unwrap_or(u32::MAX);
+        let is_stock = self.workers.get(worker).is_some_and(|worker| worker.class != WorkerClass::Leasing);
         let waits = match why {
-            // The time that ran out was the waiting time, where it is that of the schedule.
-            AttemptEnd::TimedOut if lease.until.is_some() && self.config.classic_ack_timeout => 0,
-            AttemptEnd::TimedOut => spent,
+            // A stock worker's time is that of the schedule: it has waited already.
+            AttemptEnd::TimedOut if is_stock => 0,
+            AttemptEnd::TimedOut => before.saturating_add(1),
             // A first loss is requeued at once; a job that loses worker after worker may be what kills them.
             AttemptEnd::WorkerLost | AttemptEnd::NotHeld | AttemptEnd::ResultLost | AttemptEnd::GivenUp => {
-                spent.saturating_sub(1)
+                before
             }
         };
         let not_before = self.now.plus(Backoff::DELIVERY.delay(waits, entropy));

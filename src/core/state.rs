@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ids::{Attempt, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{AttemptNote, Ending, Job, Phase};
+use super::limits::HISTORY_MAX;
 use super::record::{AttemptEnd, Record};
 
 /// All that outlives a connection.
@@ -161,6 +162,11 @@ impl State {
             return None;
         }
         one_less(&mut self.running, &job.client);
+        if job.history.len() >= HISTORY_MAX {
+            // Where the result was lost is still asked for.
+            let oldest = job.history.iter().position(|note| note.why != AttemptEnd::ResultLost);
+            job.history.remove(oldest.unwrap_or(0));
+        }
         job.history.push(AttemptNote { attempt, worker, why });
         Some(job)
     }
