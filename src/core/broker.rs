@@ -216,9 +216,16 @@ impl Broker {
     fn send_answers(&mut self, index: Index, record: &Record, applied: &Applied) {
         while self.answers.front().is_some_and(|(at, _, _)| *at <= index) {
             let Some((_, token, mut answer)) = self.answers.pop_front() else { return };
-            // The job may have ended by itself while the record was on its way.
-            if let (Record::Cancel { job, .. }, Applied::Stale) = (record, applied) {
-                answer = Err(OperateError::Ended { job: *job });
+            // The job may have changed while the record was on its way.
+            match (record, applied, &answer) {
+                (Record::Cancel { job, .. }, Applied::Stale, _) => {
+                    answer = Err(OperateError::Ended { job: *job });
+                }
+                (Record::Forget { job, .. }, Applied::Stale, Ok(Operated::Purged { jobs: 1 }))
+                | (Record::Revive { job, .. }, Applied::Stale, Ok(Operated::Revived { jobs: 1 })) => {
+                    answer = Err(OperateError::NotDead { job: *job });
+                }
+                (_, _, _) => {}
             }
             self.actions.push_back(Action::Operated { token, answer });
         }
@@ -263,8 +270,10 @@ impl Broker {
             }
             Record::Forget { .. } | Record::Cap { .. } => {}
         }
-        if let Applied::ChangedWithParent(parent) = applied {
-            self.job_ended(*parent, Run(1));
+        match applied {
+            Applied::ChangedWithParent(parent) => self.job_ended(*parent, Run(1)),
+            Applied::Forgot(jobs) => jobs.iter().for_each(|job| self.forgot(job)),
+            Applied::Changed | Applied::Stale => {}
         }
     }
 
@@ -573,33 +582,34 @@ impl Broker {
         }
     }
 
-    /// Forgets an ended job, its children and their results.
+    /// Forgets an ended job, its children and their results, once that is committed: until then they can be asked for.
     pub(super) fn forget(&mut self, id: JobId, run: Run) -> Option<Index> {
-        let job = self.state.job(id).filter(|job| job.run == run && job.has_ended())?;
-        let family = job.children.iter().filter_map(|child| self.state.job(*child)).chain([job]);
-        let results: Vec<_> = family
-            .filter_map(|job| match &job.phase {
-                Phase::Done { ending: Ending::Returned { result, .. }, .. } => Some(*result),
-                Phase::Done { .. }
-                | Phase::Dead { .. }
-                | Phase::Queued { .. }
-                | Phase::Leased { .. }
-                | Phase::Gathering { .. } => None,
-            })
-            .collect();
-        let client = job.client.clone();
-        if matches!(job.phase, Phase::Dead { .. }) {
-            self.actions.push_back(Action::ForgetInput { job: id });
+        self.state.job(id).filter(|job| job.run == run && job.has_ended())?;
+        Some(self.propose(Record::Forget { job: id, run }))
+    }
+
+    /// A job is not known any more, and nothing of it is needed.
+    fn forgot(&mut self, job: &Job) {
+        match &job.phase {
+            Phase::Done { ending: Ending::Returned { result, .. }, .. } => {
+                self.actions.push_back(Action::ForgetResult { result: *result });
+            }
+            Phase::Dead { .. } if job.child_of.is_none() => {
+                self.actions.push_back(Action::ForgetInput { job: job.id });
+            }
+            Phase::Done { .. }
+            | Phase::Dead { .. }
+            | Phase::Queued { .. }
+            | Phase::Leased { .. }
+            | Phase::Gathering { .. } => {}
         }
-        self.actions.extend(results.into_iter().map(|result| Action::ForgetResult { result }));
-        self.submitters.remove(&id);
-        if let Some(jobs) = self.undelivered.get_mut(&client) {
-            jobs.remove(&id);
+        self.submitters.remove(&job.id);
+        if let Some(jobs) = self.undelivered.get_mut(&job.client) {
+            jobs.remove(&job.id);
             if jobs.is_empty() {
-                self.undelivered.remove(&client);
+                self.undelivered.remove(&job.client);
             }
         }
-        Some(self.propose(Record::Forget { job: id, run }))
     }
 
     // --- time

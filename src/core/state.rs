@@ -27,6 +27,8 @@ pub enum Applied {
     Changed,
     /// It ended a job, and with it the job to all workers that waited for this last child.
     ChangedWithParent(JobId),
+    /// It forgot a job that had ended: these went, the job and its children.
+    Forgot(Vec<Job>),
     /// It came too late, or again: nothing changed.
     Stale,
 }
@@ -219,12 +221,11 @@ impl State {
         match self.jobs.get(&id) {
             Some(job) if job.run == run && job.has_ended() => {
                 self.dead.remove(&(job.seq, id));
-                if let Some(job) = self.jobs.remove(&id) {
-                    job.children.iter().for_each(|child| {
-                        self.jobs.remove(child);
-                    });
-                }
-                Applied::Changed
+                let job = self.jobs.remove(&id);
+                let children = job.iter().flat_map(|job| &job.children);
+                let mut gone: Vec<Job> = children.filter_map(|child| self.jobs.remove(child)).collect();
+                gone.extend(job);
+                Applied::Forgot(gone)
             }
             Some(_) | None => Applied::Stale,
         }
