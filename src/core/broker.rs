@@ -28,8 +28,8 @@ pub(super) enum Due {
     Grace(WorkerId),
     /// A worker may have lost a credit.
     Leak(WorkerId),
-    /// A result has been kept long enough.
-    Expire(JobId),
+    /// The oldest result may have been kept long enough.
+    Expire,
     /// A pass gave out all it may; there may be more.
     NextPass,
 }
@@ -62,7 +62,9 @@ pub struct Broker {
     pub(super) submitters: HashMap<JobId, ConnId>,
     /// Results that nobody was there for.
     pub(super) undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
-    ended: VecDeque<(JobId, Run)>,
+    /// Jobs that ended, the oldest first, and whether a look at them is due.
+    ended: VecDeque<(Micros, JobId, Run)>,
+    expiry_watched: bool,
     /// Answers to operators that wait for a record.
     answers: VecDeque<(Index, Token, Result<Operated, OperateError>)>,
 
@@ -94,6 +96,7 @@ impl Broker {
             submitters: HashMap::new(),
             undelivered: BTreeMap::new(),
             ended: VecDeque::new(),
+            expiry_watched: false,
             answers: VecDeque::new(),
             due: BTreeSet::new(),
             dirty: false,
@@ -134,6 +137,11 @@ impl Broker {
     /// When [`Event::Tick`] is due, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Micros> {
         self.due.first().map(|(at, _)| *at)
+    }
+
+    /// How many moments it waits for.
+    pub fn due_count(&self) -> usize {
+        self.due.len()
     }
 
     /// The committed state.
@@ -215,18 +223,13 @@ impl Broker {
 
     fn send_answers(&mut self, index: Index, record: &Record, applied: &Applied) {
         while self.answers.front().is_some_and(|(at, _, _)| *at <= index) {
-            let Some((_, token, mut answer)) = self.answers.pop_front() else { return };
+            let Some((_, token, answer)) = self.answers.pop_front() else { return };
             // The job may have changed while the record was on its way.
-            match (record, applied, &answer) {
-                (Record::Cancel { job, .. }, Applied::Stale, _) => {
-                    answer = Err(OperateError::Ended { job: *job });
-                }
-                (Record::Forget { job, .. }, Applied::Stale, Ok(Operated::Purged { jobs: 1 }))
-                | (Record::Revive { job, .. }, Applied::Stale, Ok(Operated::Revived { jobs: 1 })) => {
-                    answer = Err(OperateError::NotDead { job: *job });
-                }
-                (_, _, _) => {}
-            }
+            let answer = if *applied == Applied::Stale {
+                answer.and_then(|did| too_late(record, did))
+            } else {
+                answer
+            };
             self.actions.push_back(Action::Operated { token, answer });
         }
     }
@@ -368,6 +371,9 @@ impl Broker {
         };
         let now = self.now;
         let lease = self.workers.get_mut(worker).and_then(|worker| worker.answer(id, now));
+        if let Some(lease) = &lease {
+            self.unwatch_lease(worker, id, lease);
+        }
         self.watch_leak(worker);
         self.dirty = true;
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else {
@@ -445,6 +451,7 @@ impl Broker {
     /// Takes a job from a worker that will not return a result for it.
     pub(super) fn lose(&mut self, worker: WorkerId, job: JobId, why: AttemptEnd) {
         if let Some(lease) = self.workers.get_mut(worker).and_then(|worker| worker.held.remove(&job)) {
+            self.unwatch_lease(worker, job, &lease);
             self.attempt_over(worker, job, lease, why, true);
         }
     }
@@ -573,13 +580,31 @@ impl Broker {
     }
 
     fn keep_for_a_while(&mut self, job: JobId, run: Run) {
-        self.due.insert((self.now.plus(self.config.result_ttl), Due::Expire(job)));
-        self.ended.push_back((job, run));
+        self.ended.push_back((self.now, job, run));
         while self.ended.len() > self.config.results_max {
-            if let Some((job, run)) = self.ended.pop_front() {
+            if let Some((_, job, run)) = self.ended.pop_front() {
                 self.forget(job, run);
             }
         }
+        self.watch_expiry();
+    }
+
+    /// Looks at the oldest result again when its time is over: one moment for all of them.
+    fn watch_expiry(&mut self) {
+        if let Some((at, _, _)) = self.ended.front().filter(|_| !self.expiry_watched) {
+            self.due.insert((at.plus(self.config.result_ttl), Due::Expire));
+            self.expiry_watched = true;
+        }
+    }
+
+    fn expiry_due(&mut self) {
+        self.expiry_watched = false;
+        let (now, ttl) = (self.now, self.config.result_ttl);
+        while let Some((_, job, run)) = self.ended.front().copied().filter(|(at, _, _)| at.plus(ttl) <= now) {
+            self.ended.pop_front();
+            self.forget(job, run);
+        }
+        self.watch_expiry();
     }
 
     /// Forgets an ended job, its children and their results, once that is committed: until then they can be asked for.
@@ -623,14 +648,7 @@ impl Broker {
                 }
                 Due::Grace(worker) => self.grace_due(worker),
                 Due::Leak(worker) => self.leak_due(worker),
-                Due::Expire(job) => {
-                    if self.ended.front().is_some_and(|(oldest, _)| *oldest == job) {
-                        self.ended.pop_front();
-                    }
-                    if let Some(run) = self.state.job(job).map(|job| job.run) {
-                        self.forget(job, run);
-                    }
-                }
+                Due::Expire => self.expiry_due(),
                 Due::NextPass => self.dirty = true,
             }
         }
@@ -641,7 +659,17 @@ impl Broker {
     }
 
     pub(super) fn watch_lease(&mut self, worker: WorkerId, job: JobId, until: Micros) {
-        self.due.insert((until, Due::Lease(worker, job)));
+        if let Some(lease) = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job)) {
+            lease.watched_at = Some(until);
+            self.due.insert((until, Due::Lease(worker, job)));
+        }
+    }
+
+    /// A lease is over: no look at it is due any more.
+    fn unwatch_lease(&mut self, worker: WorkerId, job: JobId, lease: &Lease) {
+        if let Some(at) = lease.watched_at {
+            self.due.remove(&(at, Due::Lease(worker, job)));
+        }
     }
 
     fn lease_due(&mut self, id: WorkerId, job: JobId) {
@@ -692,6 +720,18 @@ impl Broker {
         } else {
             self.worker_gone(id);
         }
+    }
+}
+
+/// What an operation did whose last record changed nothing.
+fn too_late(record: &Record, did: Operated) -> Result<Operated, OperateError> {
+    match (record, did) {
+        (Record::Cancel { job, .. }, Operated::Cancelled { .. }) => Err(OperateError::Ended { job: *job }),
+        (Record::Forget { job, .. }, Operated::Purged { jobs: 1 })
+        | (Record::Revive { job, .. }, Operated::Revived { jobs: 1 }) => {
+            Err(OperateError::NotDead { job: *job })
+        }
+        (_, Operated::Cancelled { .. } | Operated::Purged { .. } | Operated::Revived { .. }) => Ok(did),
     }
 }
 

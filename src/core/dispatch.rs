@@ -105,7 +105,7 @@ impl Broker {
         self.assignments += 1;
         chosen.credit = chosen.credit.saturating_sub(1);
         chosen.last_assigned = self.assignments;
-        chosen.held.insert(id, Lease { run, attempt, started: false, until: None });
+        chosen.held.insert(id, Lease { run, attempt, started: false, until: None, watched_at: None });
         self.assigning.insert(id, worker);
         *self.assigning_of.entry(client.clone()).or_default() += 1;
         if self.config.policy == super::schedule::Policy::Sticky {

@@ -19,6 +19,8 @@ pub struct Lease {
     pub started: bool,
     /// When it is over unless renewed; never for a stock worker.
     pub until: Option<Micros>,
+    /// When the broker looks at it next.
+    pub(super) watched_at: Option<Micros>,
 }
 
 /// A worker.
