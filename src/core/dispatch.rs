@@ -100,14 +100,16 @@ impl Broker {
     fn assign(&mut self, id: JobId, worker: WorkerId) {
         let Some(job) = self.state.job(id) else { return };
         let (run, attempt) = (job.run, job.attempt.next());
-        let (client, key) = (job.client.clone(), job.key.clone());
+        let (client, key, is_capped) = (job.client.clone(), job.key.clone(), job.is_capped());
         let Some(chosen) = self.workers.get_mut(worker) else { return };
         self.assignments += 1;
         chosen.credit = chosen.credit.saturating_sub(1);
         chosen.last_assigned = self.assignments;
         chosen.held.insert(id, Lease { run, attempt, started: false, until: None, watched_at: None });
         self.assigning.insert(id, worker);
-        *self.assigning_of.entry(client.clone()).or_default() += 1;
+        if is_capped {
+            *self.assigning_of.entry(client.clone()).or_default() += 1;
+        }
         if self.config.policy == super::schedule::Policy::Sticky {
             self.stuck.insert((client, key), worker);
         }
@@ -120,7 +122,7 @@ impl Broker {
         let spent = match self.state.job(id) {
             Some(job) => {
                 let client = job.client.clone();
-                if let Some(count) = self.assigning_of.get_mut(&client) {
+                if let Some(count) = self.assigning_of.get_mut(&client).filter(|_| job.is_capped()) {
                     *count = count.saturating_sub(1);
                     if *count == 0 {
                         self.assigning_of.remove(&client);

@@ -59,7 +59,7 @@ impl State {
         self.caps.get(client).copied()
     }
 
-    /// Jobs of a client that workers have.
+    /// Jobs of a client that workers have, as far as they count toward its cap.
     pub fn running(&self, client: &ClientId) -> u32 {
         self.running.get(client).copied().unwrap_or(0)
     }
@@ -124,7 +124,9 @@ impl State {
         let Phase::Queued { .. } = job.phase else { return Applied::Stale };
         job.attempt = attempt;
         job.phase = Phase::Leased { worker, attempt };
-        *self.running.entry(job.client.clone()).or_default() += 1;
+        if job.is_capped() {
+            *self.running.entry(job.client.clone()).or_default() += 1;
+        }
         Applied::Changed
     }
 
@@ -163,7 +165,9 @@ impl State {
         if held != attempt {
             return None;
         }
-        one_less(&mut self.running, &job.client);
+        if job.is_capped() {
+            one_less(&mut self.running, &job.client);
+        }
         if job.history.len() >= HISTORY_MAX {
             // Where the result was lost is still asked for.
             let oldest = job.history.iter().position(|note| note.why != AttemptEnd::ResultLost);
@@ -178,7 +182,7 @@ impl State {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.run == run && !job.has_ended()) else {
             return Applied::Stale;
         };
-        if let Phase::Leased { .. } = job.phase {
+        if let (Phase::Leased { .. }, true) = (&job.phase, job.is_capped()) {
             one_less(&mut self.running, &job.client);
         }
         job.phase = Phase::Done { at, ending };
@@ -193,10 +197,11 @@ impl State {
         let Some(job) = self.jobs.get(&parent) else { return Applied::Changed };
         let Phase::Gathering { left } = job.phase else { return Applied::Changed };
         let left = left.saturating_sub(1);
-        let ok = job.children.iter().all(|child| {
-            let phase = self.jobs.get(child).map(|job| &job.phase);
-            matches!(phase, Some(Phase::Done { ending: Ending::Returned { ok: true, .. }, .. }))
-        });
+        let ok = left == 0
+            && job.children.iter().all(|child| {
+                let phase = self.jobs.get(child).map(|job| &job.phase);
+                matches!(phase, Some(Phase::Done { ending: Ending::Returned { ok: true, .. }, .. }))
+            });
         let Some(job) = self.jobs.get_mut(&parent) else { return Applied::Changed };
         if left > 0 {
             job.phase = Phase::Gathering { left };
