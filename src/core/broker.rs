@@ -406,6 +406,9 @@ impl Broker {
     /// Whether another worker is connected that could still have the job.
     fn others_than(&self, worker: WorkerId, id: JobId) -> bool {
         let Some(job) = self.state.job(id) else { return false };
+        if job.child_of.is_some() {
+            return false;
+        }
         let mut matching = Vec::new();
         self.workers.matching(job.key.as_str(), &mut matching);
         matching.iter().any(|other| *other != worker && !job.was_lost_at(*other))

@@ -53,10 +53,14 @@ impl Broker {
         }
         let (held, limit) = (self.state.job_count() + self.enqueuing.len(), self.config.jobs_max);
         let children = if job.to_all { self.children_of(&job) } else { Vec::new() };
+        let is_taken = |(child, _): &(JobId, WorkerId)| {
+            self.state.job(*child).is_some() || self.enqueuing.contains_key(child)
+        };
         let refusal = match () {
             () if self.draining => Some(Refusal::Draining),
             () if held + children.len() >= limit => Some(Refusal::Full { held, limit }),
             () if job.to_all && children.is_empty() => Some(Refusal::NoWorker { key: job.key.to_string() }),
+            () if children.iter().any(is_taken) => Some(Refusal::Conflict { job: id }),
             () => None,
         };
         if let Some(refusal) = refusal {
