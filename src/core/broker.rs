@@ -681,9 +681,11 @@ impl Broker {
         if until > self.now {
             return self.watch_lease(id, job, until);
         }
-        // While it is away its grace decides, not its leases.
-        let conn = worker.conn();
-        if let Some((conn, lease)) = conn.zip(worker.held.get(&job)) {
+        let Some(conn) = worker.conn() else {
+            // While it is away its grace decides, not its leases.
+            return self.watch_lease(id, job, self.now.plus(self.config.lease));
+        };
+        if let Some(lease) = worker.held.get(&job) {
             self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
         }
         self.lose(id, job, AttemptEnd::TimedOut);
