@@ -4,6 +4,7 @@
 //! decisions quick (queues, leases, who is connected where); all of them follow from [`State`] and from the connections.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
 use super::action::{Action, OperateError, Operated, Standing};
 use super::event::{Event, Outcome, WorkerClass};
@@ -33,6 +34,9 @@ pub(super) enum Due {
     /// A pass gave out all it may; there may be more.
     NextPass,
 }
+
+/// When to look again at what cannot be decided yet, at the soonest.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The broker.
 #[derive(Debug)]
@@ -321,9 +325,13 @@ impl Broker {
 
     fn heartbeat(&mut self, conn: ConnId, cpu_permille: u16, held: &[(JobId, Run, Attempt)]) {
         let Some(id) = self.workers.at(conn) else { return };
+        let is_back = self.workers.get(id).is_some_and(|worker| worker.owes_inventory);
         for (job, run, attempt) in held {
             if !self.renew(id, *job, *run, *attempt) {
                 self.not_wanted(conn, *job, *run, *attempt);
+            } else if is_back && self.state.job(*job).is_none_or(Job::has_ended) {
+                // It ended while the worker was away and could not be told.
+                self.actions.push_back(Action::Abandon { conn, job: *job, attempt: *attempt });
             }
         }
         let Some(worker) = self.workers.get_mut(id) else { return };
@@ -461,7 +469,8 @@ impl Broker {
 
     /// An attempt ended without a result: the job waits again, or has used up its attempts.
     fn attempt_over(&mut self, worker: WorkerId, id: JobId, lease: Lease, why: AttemptEnd, others: bool) {
-        let Some(job) = self.state.job(id) else { return };
+        // One that has ended keeps its worker's place until that answers; that is all that is lost with it.
+        let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
         let (run, attempt) = (lease.run, lease.attempt);
         // An assignment that is not applied yet is found stale when its turn comes, unless it is the one that holds.
         let counts = lease.started;
@@ -572,6 +581,8 @@ impl Broker {
             .iter()
             .filter(|worker| worker.held.contains_key(&job))
             .map(|worker| worker.id)
+            // One whose assignment is not applied has not heard of the job, and will not.
+            .filter(|worker| self.assigning.get(&job) != Some(worker))
             .collect();
         for holder in holders {
             // It keeps the place it takes until it answers: its credit comes back with that, not before.
@@ -683,7 +694,7 @@ impl Broker {
         }
         let Some(conn) = worker.conn() else {
             // While it is away its grace decides, not its leases.
-            return self.watch_lease(id, job, self.now.plus(self.config.lease));
+            return self.watch_lease(id, job, self.now.plus(self.config.lease.max(LOOK_AGAIN)));
         };
         if let Some(lease) = worker.held.get(&job) {
             self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
