@@ -88,7 +88,10 @@ impl Queues {
             Some(lane) => {
                 let is_last = lane.jobs.last_key_value().is_none_or(|(last, _)| *last < place);
                 let ahead = if is_last { lane.jobs.len() } else { lane.jobs.range(..place).count() };
-                lane.jobs.insert(place, (job, cost));
+                if lane.jobs.insert(place, (job, cost)).is_some() {
+                    // It waits already, and is not counted twice.
+                    return ahead;
+                }
                 ahead
             }
             None => {
