@@ -572,19 +572,17 @@ impl World {
 
     fn check(&self) {
         let state = self.broker.state();
-        let mut running: BTreeMap<&ClientId, (u32, u32)> = BTreeMap::new();
+        let mut running: BTreeMap<&ClientId, u32> = BTreeMap::new();
         for job in state.jobs() {
-            if let Phase::Leased { .. } = job.phase {
-                let (all, plain) = running.entry(&job.client).or_default();
-                *all += 1;
-                *plain += u32::from(job.child_of.is_none());
+            if let (Phase::Leased { .. }, None) = (&job.phase, job.child_of) {
+                *running.entry(&job.client).or_default() += 1;
             }
             assert!(job.spent <= 50 && job.history.len() <= 200, "{} is delivered for ever", job.id);
         }
         for client in &self.clients {
-            let (all, plain) = running.get(&client.id).copied().unwrap_or_default();
-            assert_eq!(state.running(&client.id), all, "{}: the count of running jobs", client.id);
-            assert!(plain <= CAP.max(4), "{}: over its cap", client.id);
+            let running = running.get(&client.id).copied().unwrap_or_default();
+            assert_eq!(state.running(&client.id), running, "{}: the count of running jobs", client.id);
+            assert!(running <= CAP.max(4), "{}: over its cap", client.id);
         }
         for worker in self.broker.workers() {
             let Some(sim) = self.workers.iter().find(|sim| sim.id == worker.id) else { continue };

@@ -4,15 +4,16 @@
 //! decisions quick (queues, leases, who is connected where); all of them follow from [`State`] and from the connections.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
-use super::action::{Action, OperateError, Operated, Refusal, Standing};
-use super::event::{Event, Outcome, Submission, WorkerClass};
+use super::action::{Action, OperateError, Operated, Standing};
+use super::event::{Event, Outcome, WorkerClass};
 use super::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, Run, Token, WorkerId};
 use super::job::{Ending, Job, Phase};
 use super::limits::Config;
 use super::queue::{Place, Queues};
 use super::record::{AttemptEnd, Record};
-use super::retry::{Backoff, mix};
+use super::retry::Backoff;
 use super::state::{Applied, State};
 use super::worker::{Hello, Lease, Worker, Workers};
 
@@ -28,11 +29,14 @@ pub(super) enum Due {
     Grace(WorkerId),
     /// A worker may have lost a credit.
     Leak(WorkerId),
-    /// A result has been kept long enough.
-    Expire(JobId),
+    /// The oldest result may have been kept long enough.
+    Expire,
     /// A pass gave out all it may; there may be more.
     NextPass,
 }
+
+/// When to look again at what cannot be decided yet, at the soonest.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The broker.
 #[derive(Debug)]
@@ -55,14 +59,16 @@ pub struct Broker {
     pub(super) stuck: HashMap<(ClientId, super::subject::RoutingKey), WorkerId>,
     pub(super) assignments: u64,
 
-    clients: BTreeMap<ConnId, ClientId>,
-    conns_of: BTreeMap<ClientId, BTreeSet<ConnId>>,
+    pub(super) clients: BTreeMap<ConnId, ClientId>,
+    pub(super) conns_of: BTreeMap<ClientId, BTreeSet<ConnId>>,
     /// Jobs that are being taken: what was handed in, and where it was.
-    enqueuing: HashMap<JobId, ([u8; 32], ClientId)>,
-    submitters: HashMap<JobId, ConnId>,
+    pub(super) enqueuing: HashMap<JobId, ([u8; 32], ClientId)>,
+    pub(super) submitters: HashMap<JobId, ConnId>,
     /// Results that nobody was there for.
-    undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
-    ended: VecDeque<(JobId, Run)>,
+    pub(super) undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
+    /// Jobs that ended, the oldest first, and whether a look at them is due.
+    ended: VecDeque<(Micros, JobId, Run)>,
+    expiry_watched: bool,
     /// Answers to operators that wait for a record.
     answers: VecDeque<(Index, Token, Result<Operated, OperateError>)>,
 
@@ -94,6 +100,7 @@ impl Broker {
             submitters: HashMap::new(),
             undelivered: BTreeMap::new(),
             ended: VecDeque::new(),
+            expiry_watched: false,
             answers: VecDeque::new(),
             due: BTreeSet::new(),
             dirty: false,
@@ -136,6 +143,11 @@ impl Broker {
         self.due.first().map(|(at, _)| *at)
     }
 
+    /// How many moments it waits for.
+    pub fn due_count(&self) -> usize {
+        self.due.len()
+    }
+
     /// The committed state.
     pub fn state(&self) -> &State {
         &self.state
@@ -171,6 +183,24 @@ impl Broker {
         self.assigning.is_empty() && self.workers.iter().all(|worker| worker.held.is_empty())
     }
 
+    /// The same, with what is proposed and not yet applied.
+    pub(super) fn cap_to_be(&self, client: &ClientId) -> u32 {
+        let proposed = self.proposed.iter().rev().find_map(|(_, record)| match record {
+            Record::Cap { client: named, cap } if named == client => Some(*cap),
+            Record::Cap { .. }
+            | Record::Enqueue { .. }
+            | Record::Assign { .. }
+            | Record::Ack { .. }
+            | Record::Requeue { .. }
+            | Record::Dlq { .. }
+            | Record::Cancel { .. }
+            | Record::Orphan { .. }
+            | Record::Revive { .. }
+            | Record::Forget { .. } => None,
+        });
+        proposed.unwrap_or_else(|| self.cap_of(client))
+    }
+
     // --- records
 
     pub(super) fn propose(&mut self, record: Record) -> Index {
@@ -186,9 +216,8 @@ impl Broker {
     }
 
     fn committed(&mut self, up_to: Index) {
-        while let Some((index, record)) = self.proposed.front().cloned().filter(|(index, _)| *index <= up_to)
-        {
-            self.proposed.pop_front();
+        while self.proposed.front().is_some_and(|(index, _)| *index <= up_to) {
+            let Some((index, record)) = self.proposed.pop_front() else { return };
             let applied = self.state.apply(&record);
             self.after(&record, &applied);
             self.send_answers(index, &record, &applied);
@@ -198,11 +227,13 @@ impl Broker {
 
     fn send_answers(&mut self, index: Index, record: &Record, applied: &Applied) {
         while self.answers.front().is_some_and(|(at, _, _)| *at <= index) {
-            let Some((_, token, mut answer)) = self.answers.pop_front() else { return };
-            // The job may have ended by itself while the record was on its way.
-            if let (Record::Cancel { job, .. }, Applied::Stale) = (record, applied) {
-                answer = Err(OperateError::Ended { job: *job });
-            }
+            let Some((_, token, answer)) = self.answers.pop_front() else { return };
+            // The job may have changed while the record was on its way.
+            let answer = if *applied == Applied::Stale {
+                answer.and_then(|did| too_late(record, did))
+            } else {
+                answer
+            };
             self.actions.push_back(Action::Operated { token, answer });
         }
     }
@@ -246,122 +277,10 @@ impl Broker {
             }
             Record::Forget { .. } | Record::Cap { .. } => {}
         }
-        if let Applied::ChangedWithParent(parent) = applied {
-            self.job_ended(*parent, Run(1));
-        }
-    }
-
-    // --- clients
-
-    fn client_hello(&mut self, conn: ConnId, client: ClientId, cap: Option<u32>) {
-        self.clients.insert(conn, client.clone());
-        self.conns_of.entry(client.clone()).or_default().insert(conn);
-        if let Some(cap) = cap.map(|cap| cap.max(1)).filter(|cap| *cap != self.cap_of(&client)) {
-            self.propose(Record::Cap { client: client.clone(), cap });
-        }
-        for job in self.undelivered.remove(&client).unwrap_or_default() {
-            self.deliver(job);
-        }
-    }
-
-    fn submit(&mut self, conn: ConnId, job: Submission) {
-        let id = job.job;
-        if let Some((fingerprint, client)) = self.enqueuing.get(&id) {
-            if *fingerprint == job.fingerprint && *client == job.client {
-                self.submitters.insert(id, conn);
-            } else {
-                self.refuse(conn, id, Refusal::Conflict { job: id });
-            }
-            return;
-        }
-        if let Some(known) = self.state.job(id) {
-            let is_same = known.fingerprint == job.fingerprint && known.client == job.client;
-            if is_same && known.child_of.is_none() {
-                self.submitted_again(conn, id);
-            } else {
-                self.refuse(conn, id, Refusal::Conflict { job: id });
-            }
-            return;
-        }
-        let (held, limit) = (self.state.job_count() + self.enqueuing.len(), self.config.jobs_max);
-        let children = if job.to_all { self.children_of(&job) } else { Vec::new() };
-        let refusal = match () {
-            () if self.draining => Some(Refusal::Draining),
-            () if held + children.len() >= limit => Some(Refusal::Full { held, limit }),
-            () if job.to_all && children.is_empty() => Some(Refusal::NoWorker { key: job.key.to_string() }),
-            () => None,
-        };
-        if let Some(refusal) = refusal {
-            return self.refuse(conn, id, refusal);
-        }
-        self.enqueuing.insert(id, (job.fingerprint, job.client.clone()));
-        self.submitters.insert(id, conn);
-        self.propose(Record::Enqueue { at: self.now, job, children });
-    }
-
-    fn refuse(&mut self, conn: ConnId, job: JobId, refusal: Refusal) {
-        self.actions.push_back(Action::Refuse { conn, job, refusal });
-    }
-
-    /// A job that is known comes again: its client hears where it stands, and gets the stored result (C17).
-    fn submitted_again(&mut self, conn: ConnId, id: JobId) {
-        self.submitters.insert(id, conn);
-        let Some(job) = self.state.job(id) else { return };
-        let (run, standing) = (job.run, standing(job));
-        self.actions.push_back(Action::Submitted { conn, job: id, run, standing, ahead: 0 });
-        if standing == Standing::Finished {
-            self.deliver(id);
-        }
-    }
-
-    /// One child for each worker that matches now (S22), with an id that follows from both.
-    fn children_of(&self, job: &Submission) -> Vec<(JobId, WorkerId)> {
-        let mut workers = Vec::new();
-        self.workers.matching(job.key.as_str(), &mut workers);
-        let child = |worker: WorkerId| {
-            let (job_high, job_low) = job.job.0.as_u64_pair();
-            let (high, low) = worker.0.as_u64_pair();
-            let id = uuid::Uuid::from_u64_pair(mix(job_high ^ mix(high)), mix(job_low ^ mix(low)));
-            (JobId(id), worker)
-        };
-        workers.into_iter().map(child).collect()
-    }
-
-    fn enqueued(&mut self, submission: &Submission, children: &[(JobId, WorkerId)]) {
-        let id = submission.job;
-        let ahead = if submission.to_all {
-            for (child, _) in children {
-                self.make_ready(*child);
-            }
-            0
-        } else {
-            self.make_ready(id)
-        };
-        let Some(conn) = self.submitters.get(&id).copied().filter(|conn| self.clients.contains_key(conn))
-        else {
-            return;
-        };
-        let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
-        self.actions.push_back(Action::Submitted {
-            conn,
-            job: id,
-            run: Run(1),
-            standing: Standing::Queued,
-            ahead,
-        });
-    }
-
-    /// Sends a result to the connection that submitted the job, else to any of the same client; else it is kept.
-    fn deliver(&mut self, id: JobId) {
-        let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };
-        let (client, run) = (job.client.clone(), job.run);
-        let submitter = self.submitters.get(&id).copied().filter(|conn| self.clients.contains_key(conn));
-        let any = || self.conns_of.get(&client).and_then(|conns| conns.last().copied());
-        match submitter.or_else(any) {
-            Some(conn) => self.actions.push_back(Action::Deliver { conn, job: id, run }),
-            None => {
-                self.undelivered.entry(client).or_default().insert(id);
-            }
+        match applied {
+            Applied::ChangedWithParent(parent) => self.job_ended(*parent, Run(1)),
+            Applied::Forgot(jobs) => jobs.iter().for_each(|job| self.forgot(job)),
+            Applied::Changed | Applied::Stale => {}
         }
     }
 
@@ -369,6 +288,10 @@ impl Broker {
 
     fn worker_hello(&mut self, hello: Hello) {
         let (worker, conn, class) = (hello.worker, hello.conn, hello.class);
+        // A second hello under another name: whoever spoke here before is not there any more.
+        if let Some(before) = self.workers.at(conn).filter(|before| *before != worker) {
+            self.worker_left(before);
+        }
         if let Some(old) = self.workers.join(hello).filter(|old| *old != conn) {
             self.actions.push_back(Action::Close { conn: old, why: "the worker connected again" });
         }
@@ -394,18 +317,21 @@ impl Broker {
         }
         let lease = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job));
         let began = lease.is_some_and(|lease| !std::mem::replace(&mut lease.started, true));
-        if let (true, Some(client)) = (began, self.submitters.get(&job).copied())
-            && self.clients.contains_key(&client)
-        {
-            self.actions.push_back(Action::Running { conn: client, job, run, attempt });
+        let client = self.state.job(job).and_then(|known| self.submitter_of(job, &known.client));
+        if let (true, Some(conn)) = (began, client) {
+            self.actions.push_back(Action::Running { conn, job, run, attempt });
         }
     }
 
     fn heartbeat(&mut self, conn: ConnId, cpu_permille: u16, held: &[(JobId, Run, Attempt)]) {
         let Some(id) = self.workers.at(conn) else { return };
+        let is_back = self.workers.get(id).is_some_and(|worker| worker.owes_inventory);
         for (job, run, attempt) in held {
             if !self.renew(id, *job, *run, *attempt) {
                 self.not_wanted(conn, *job, *run, *attempt);
+            } else if is_back && self.state.job(*job).is_none_or(Job::has_ended) {
+                // It ended while the worker was away and could not be told.
+                self.actions.push_back(Action::Abandon { conn, job: *job, attempt: *attempt });
             }
         }
         let Some(worker) = self.workers.get_mut(id) else { return };
@@ -417,6 +343,10 @@ impl Broker {
             for job in missing {
                 self.lose(id, job, AttemptEnd::NotHeld);
             }
+            if let Some(worker) = self.workers.get_mut(id) {
+                worker.offer_early();
+            }
+            self.dirty = true;
         }
     }
 
@@ -447,8 +377,12 @@ impl Broker {
         let Some(worker) = self.workers.at(conn) else {
             return self.drop_result(outcome);
         };
-        let lease = self.workers.get_mut(worker).and_then(|worker| worker.answer(id));
-        self.due.insert((self.now.plus(self.config.credit_leak_after), Due::Leak(worker)));
+        let now = self.now;
+        let lease = self.workers.get_mut(worker).and_then(|worker| worker.answer(id, now));
+        if let Some(lease) = &lease {
+            self.unwatch_lease(worker, id, lease);
+        }
+        self.watch_leak(worker);
         self.dirty = true;
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else {
             let run = self.state.job(id).map_or(Run(0), |job| job.run);
@@ -462,9 +396,11 @@ impl Broker {
             }
             (Outcome::ResultLost, Some(lease)) => {
                 let others = self.others_than(worker, id);
-                self.attempt_over(id, lease, AttemptEnd::ResultLost, others);
+                self.attempt_over(worker, id, lease, AttemptEnd::ResultLost, others);
             }
-            (Outcome::GivenUp, Some(lease)) => self.attempt_over(id, lease, AttemptEnd::GivenUp, true),
+            (Outcome::GivenUp, Some(lease)) => {
+                self.attempt_over(worker, id, lease, AttemptEnd::GivenUp, true);
+            }
             (Outcome::ResultLost | Outcome::GivenUp, None) => {}
         }
     }
@@ -478,21 +414,22 @@ impl Broker {
     /// Whether another worker is connected that could still have the job.
     fn others_than(&self, worker: WorkerId, id: JobId) -> bool {
         let Some(job) = self.state.job(id) else { return false };
+        if job.child_of.is_some() {
+            return false;
+        }
         let mut matching = Vec::new();
         self.workers.matching(job.key.as_str(), &mut matching);
         matching.iter().any(|other| *other != worker && !job.was_lost_at(*other))
     }
 
     fn closed(&mut self, conn: ConnId) {
-        if let Some(client) = self.clients.remove(&conn)
-            && let Some(conns) = self.conns_of.get_mut(&client)
-        {
-            conns.remove(&conn);
-            if conns.is_empty() {
-                self.conns_of.remove(&client);
-            }
+        self.client_left(conn);
+        if let Some(worker) = self.workers.at(conn) {
+            self.worker_left(worker);
         }
-        let Some(id) = self.workers.at(conn) else { return };
+    }
+
+    fn worker_left(&mut self, id: WorkerId) {
         match self.workers.get(id).map(|worker| worker.class) {
             Some(WorkerClass::Leasing) => {
                 self.workers.leave(id, self.now);
@@ -525,13 +462,15 @@ impl Broker {
     /// Takes a job from a worker that will not return a result for it.
     pub(super) fn lose(&mut self, worker: WorkerId, job: JobId, why: AttemptEnd) {
         if let Some(lease) = self.workers.get_mut(worker).and_then(|worker| worker.held.remove(&job)) {
-            self.attempt_over(job, lease, why, true);
+            self.unwatch_lease(worker, job, &lease);
+            self.attempt_over(worker, job, lease, why, true);
         }
     }
 
     /// An attempt ended without a result: the job waits again, or has used up its attempts.
-    fn attempt_over(&mut self, id: JobId, lease: Lease, why: AttemptEnd, others: bool) {
-        let Some(job) = self.state.job(id) else { return };
+    fn attempt_over(&mut self, worker: WorkerId, id: JobId, lease: Lease, why: AttemptEnd, others: bool) {
+        // One that has ended keeps its worker's place until that answers; that is all that is lost with it.
+        let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
         let (run, attempt) = (lease.run, lease.attempt);
         // An assignment that is not applied yet is found stale when its turn comes, unless it is the one that holds.
         let counts = lease.started;
@@ -545,13 +484,16 @@ impl Broker {
             return;
         }
         let entropy = id.0.as_u64_pair().1 ^ u64::from(attempt.0);
+        // Also what does not count makes the next one wait: nothing may go round and round without a pause.
+        let before = u32::try_from(job.history.len()).unwrap_or(u32::MAX);
+        let is_stock = self.workers.get(worker).is_some_and(|worker| worker.class != WorkerClass::Leasing);
         let waits = match why {
-            // The time that ran out was the waiting time, where it is that of the schedule.
-            AttemptEnd::TimedOut if lease.until.is_some() && self.config.classic_ack_timeout => 0,
-            AttemptEnd::TimedOut => spent,
+            // A stock worker's time is that of the schedule: it has waited already.
+            AttemptEnd::TimedOut if is_stock => 0,
+            AttemptEnd::TimedOut => before.saturating_add(1),
             // A first loss is requeued at once; a job that loses worker after worker may be what kills them.
             AttemptEnd::WorkerLost | AttemptEnd::NotHeld | AttemptEnd::ResultLost | AttemptEnd::GivenUp => {
-                spent.saturating_sub(1)
+                before
             }
         };
         let not_before = self.now.plus(Backoff::DELIVERY.delay(waits, entropy));
@@ -639,6 +581,8 @@ impl Broker {
             .iter()
             .filter(|worker| worker.held.contains_key(&job))
             .map(|worker| worker.id)
+            // One whose assignment is not applied has not heard of the job, and will not.
+            .filter(|worker| self.assigning.get(&job) != Some(worker))
             .collect();
         for holder in holders {
             // It keeps the place it takes until it answers: its credit comes back with that, not before.
@@ -650,42 +594,61 @@ impl Broker {
     }
 
     fn keep_for_a_while(&mut self, job: JobId, run: Run) {
-        self.due.insert((self.now.plus(self.config.result_ttl), Due::Expire(job)));
-        self.ended.push_back((job, run));
+        self.ended.push_back((self.now, job, run));
         while self.ended.len() > self.config.results_max {
-            if let Some((job, run)) = self.ended.pop_front() {
+            if let Some((_, job, run)) = self.ended.pop_front() {
                 self.forget(job, run);
             }
         }
+        self.watch_expiry();
     }
 
-    /// Forgets an ended job, its children and their results.
-    pub(super) fn forget(&mut self, id: JobId, run: Run) -> Option<Index> {
-        let job = self.state.job(id).filter(|job| job.run == run && job.has_ended())?;
-        let family = job.children.iter().filter_map(|child| self.state.job(*child)).chain([job]);
-        let results: Vec<_> = family
-            .filter_map(|job| match &job.phase {
-                Phase::Done { ending: Ending::Returned { result, .. }, .. } => Some(*result),
-                Phase::Done { .. }
-                | Phase::Dead { .. }
-                | Phase::Queued { .. }
-                | Phase::Leased { .. }
-                | Phase::Gathering { .. } => None,
-            })
-            .collect();
-        let client = job.client.clone();
-        if matches!(job.phase, Phase::Dead { .. }) {
-            self.actions.push_back(Action::ForgetInput { job: id });
+    /// Looks at the oldest result again when its time is over: one moment for all of them.
+    fn watch_expiry(&mut self) {
+        if let Some((at, _, _)) = self.ended.front().filter(|_| !self.expiry_watched) {
+            self.due.insert((at.plus(self.config.result_ttl), Due::Expire));
+            self.expiry_watched = true;
         }
-        self.actions.extend(results.into_iter().map(|result| Action::ForgetResult { result }));
-        self.submitters.remove(&id);
-        if let Some(jobs) = self.undelivered.get_mut(&client) {
-            jobs.remove(&id);
+    }
+
+    fn expiry_due(&mut self) {
+        self.expiry_watched = false;
+        let (now, ttl) = (self.now, self.config.result_ttl);
+        while let Some((_, job, run)) = self.ended.front().copied().filter(|(at, _, _)| at.plus(ttl) <= now) {
+            self.ended.pop_front();
+            self.forget(job, run);
+        }
+        self.watch_expiry();
+    }
+
+    /// Forgets an ended job, its children and their results, once that is committed: until then they can be asked for.
+    pub(super) fn forget(&mut self, id: JobId, run: Run) -> Option<Index> {
+        self.state.job(id).filter(|job| job.run == run && job.has_ended())?;
+        Some(self.propose(Record::Forget { job: id, run }))
+    }
+
+    /// A job is not known any more, and nothing of it is needed.
+    fn forgot(&mut self, job: &Job) {
+        match &job.phase {
+            Phase::Done { ending: Ending::Returned { result, .. }, .. } => {
+                self.actions.push_back(Action::ForgetResult { result: *result });
+            }
+            Phase::Dead { .. } if job.child_of.is_none() => {
+                self.actions.push_back(Action::ForgetInput { job: job.id });
+            }
+            Phase::Done { .. }
+            | Phase::Dead { .. }
+            | Phase::Queued { .. }
+            | Phase::Leased { .. }
+            | Phase::Gathering { .. } => {}
+        }
+        self.submitters.remove(&job.id);
+        if let Some(jobs) = self.undelivered.get_mut(&job.client) {
+            jobs.remove(&job.id);
             if jobs.is_empty() {
-                self.undelivered.remove(&client);
+                self.undelivered.remove(&job.client);
             }
         }
-        Some(self.propose(Record::Forget { job: id, run }))
     }
 
     // --- time
@@ -698,21 +661,8 @@ impl Broker {
                     self.make_ready(job);
                 }
                 Due::Grace(worker) => self.grace_due(worker),
-                Due::Leak(worker) => {
-                    if let Some(worker) = self.workers.get_mut(worker).filter(|worker| worker.lost_a_credit())
-                    {
-                        worker.offer(1);
-                        self.dirty = true;
-                    }
-                }
-                Due::Expire(job) => {
-                    if self.ended.front().is_some_and(|(oldest, _)| *oldest == job) {
-                        self.ended.pop_front();
-                    }
-                    if let Some(run) = self.state.job(job).map(|job| job.run) {
-                        self.forget(job, run);
-                    }
-                }
+                Due::Leak(worker) => self.leak_due(worker),
+                Due::Expire => self.expiry_due(),
                 Due::NextPass => self.dirty = true,
             }
         }
@@ -723,7 +673,17 @@ impl Broker {
     }
 
     pub(super) fn watch_lease(&mut self, worker: WorkerId, job: JobId, until: Micros) {
-        self.due.insert((until, Due::Lease(worker, job)));
+        if let Some(lease) = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job)) {
+            lease.watched_at = Some(until);
+            self.due.insert((until, Due::Lease(worker, job)));
+        }
+    }
+
+    /// A lease is over: no look at it is due any more.
+    fn unwatch_lease(&mut self, worker: WorkerId, job: JobId, lease: &Lease) {
+        if let Some(at) = lease.watched_at {
+            self.due.remove(&(at, Due::Lease(worker, job)));
+        }
     }
 
     fn lease_due(&mut self, id: WorkerId, job: JobId) {
@@ -732,12 +692,35 @@ impl Broker {
         if until > self.now {
             return self.watch_lease(id, job, until);
         }
-        // While it is away its grace decides, not its leases.
-        let conn = worker.conn();
-        if let Some((conn, lease)) = conn.zip(worker.held.get(&job)) {
+        let Some(conn) = worker.conn() else {
+            // While it is away its grace decides, not its leases.
+            return self.watch_lease(id, job, self.now.plus(self.config.lease.max(LOOK_AGAIN)));
+        };
+        if let Some(lease) = worker.held.get(&job) {
             self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
         }
         self.lose(id, job, AttemptEnd::TimedOut);
+    }
+
+    /// Looks after a worker's credit later, once however often it answers meanwhile.
+    fn watch_leak(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id).filter(|worker| worker.may_leak()) else { return };
+        if !std::mem::replace(&mut worker.leak_watched, true) {
+            self.due.insert((self.now.plus(self.config.credit_leak_after), Due::Leak(id)));
+        }
+    }
+
+    fn leak_due(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let until = worker.answered_at.plus(self.config.credit_leak_after);
+        if until > self.now {
+            self.due.insert((until, Due::Leak(id)));
+            return;
+        }
+        worker.leak_watched = false;
+        let lost = worker.lost_credits();
+        worker.offer(lost);
+        self.dirty |= lost > 0;
     }
 
     fn grace_due(&mut self, id: WorkerId) {
@@ -753,6 +736,18 @@ impl Broker {
         } else {
             self.worker_gone(id);
         }
+    }
+}
+
+/// What an operation did whose last record changed nothing.
+fn too_late(record: &Record, did: Operated) -> Result<Operated, OperateError> {
+    match (record, did) {
+        (Record::Cancel { job, .. }, Operated::Cancelled { .. }) => Err(OperateError::Ended { job: *job }),
+        (Record::Forget { job, .. }, Operated::Purged { jobs: 1 })
+        | (Record::Revive { job, .. }, Operated::Revived { jobs: 1 }) => {
+            Err(OperateError::NotDead { job: *job })
+        }
+        (_, Operated::Cancelled { .. } | Operated::Purged { .. } | Operated::Revived { .. }) => Ok(did),
     }
 }
 

@@ -21,17 +21,21 @@ impl Broker {
         }
         self.serve_pinned();
         let mut matching = Vec::new();
+        let mut turn = 0;
         for _ in 0..self.queues.key_count() {
-            let Some(key) = self.queues.next_key() else { return };
+            let Some(key) = self.queues.key_at(turn).cloned() else { return };
             self.workers.matching(key.as_str(), &mut matching);
-            self.serve(&key, &matching);
+            let given = self.serve(&key, &matching);
+            turn = self.queues.end_turn(turn, &key, given > 0);
         }
     }
 
-    fn serve(&mut self, key: &RoutingKey, matching: &[WorkerId]) {
+    /// Gives jobs of a key out; says how many.
+    fn serve(&mut self, key: &RoutingKey, matching: &[WorkerId]) -> usize {
         let mut passed_over = Vec::new();
-        for given in 0.. {
-            if given == ASSIGNMENTS_PER_PASS_MAX {
+        let mut given = 0;
+        loop {
+            if given + passed_over.len() == ASSIGNMENTS_PER_PASS_MAX {
                 self.pass_again();
                 break;
             }
@@ -47,13 +51,17 @@ impl Broker {
             };
             let Some(job) = self.queues.pop(key, may_run) else { break };
             match self.choose(job, matching) {
-                Some(worker) => self.assign(job, worker),
+                Some(worker) => {
+                    self.assign(job, worker);
+                    given += 1;
+                }
                 None => passed_over.push(job),
             }
         }
         for job in passed_over {
             self.make_ready(job);
         }
+        given
     }
 
     fn choose(&self, id: JobId, matching: &[WorkerId]) -> Option<WorkerId> {
@@ -63,7 +71,12 @@ impl Broker {
             .iter()
             .filter_map(|worker| self.workers.get(*worker))
             .filter(|worker| worker.has_room() && !job.was_lost_at(worker.id));
-        self.config.policy.choose(candidates, stuck_to).map(|worker| worker.id)
+        // Another one than had it last, else the same (RT04).
+        let last = job.history.last().map(|note| note.worker);
+        let others = candidates.clone().filter(|worker| Some(worker.id) != last);
+        let policy = self.config.policy;
+        let chosen = policy.choose(others, stuck_to).or_else(|| policy.choose(candidates, stuck_to));
+        chosen.map(|worker| worker.id)
     }
 
     /// Children of jobs to all workers, each to its own (S22). They take credit like any other, and no part of a cap:
@@ -87,14 +100,16 @@ impl Broker {
     fn assign(&mut self, id: JobId, worker: WorkerId) {
         let Some(job) = self.state.job(id) else { return };
         let (run, attempt) = (job.run, job.attempt.next());
-        let (client, key) = (job.client.clone(), job.key.clone());
+        let (client, key, is_capped) = (job.client.clone(), job.key.clone(), job.is_capped());
         let Some(chosen) = self.workers.get_mut(worker) else { return };
         self.assignments += 1;
         chosen.credit = chosen.credit.saturating_sub(1);
         chosen.last_assigned = self.assignments;
-        chosen.held.insert(id, Lease { run, attempt, started: false, until: None });
+        chosen.held.insert(id, Lease { run, attempt, started: false, until: None, watched_at: None });
         self.assigning.insert(id, worker);
-        *self.assigning_of.entry(client.clone()).or_default() += 1;
+        if is_capped {
+            *self.assigning_of.entry(client.clone()).or_default() += 1;
+        }
         if self.config.policy == super::schedule::Policy::Sticky {
             self.stuck.insert((client, key), worker);
         }
@@ -107,7 +122,7 @@ impl Broker {
         let spent = match self.state.job(id) {
             Some(job) => {
                 let client = job.client.clone();
-                if let Some(count) = self.assigning_of.get_mut(&client) {
+                if let Some(count) = self.assigning_of.get_mut(&client).filter(|_| job.is_capped()) {
                     *count = count.saturating_sub(1);
                     if *count == 0 {
                         self.assigning_of.remove(&client);
@@ -146,6 +161,7 @@ impl Broker {
         lease.started = class != WorkerClass::Leasing;
         match presence {
             super::worker::Presence::Here(conn) => {
+                chosen.send(id);
                 if let Some(until) = until {
                     self.watch_lease(worker, id, until);
                 }

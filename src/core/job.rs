@@ -144,6 +144,11 @@ impl Job {
         }
     }
 
+    /// Whether it counts toward its client's cap. Children do not: their number is the number of workers.
+    pub fn is_capped(&self) -> bool {
+        self.child_of.is_none()
+    }
+
     /// Whether a worker that says it lost the result may be asked again: not in this run.
     pub fn was_lost_at(&self, worker: WorkerId) -> bool {
         self.history.iter().any(|note| note.worker == worker && note.why == AttemptEnd::ResultLost)

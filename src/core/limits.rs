@@ -10,6 +10,10 @@ pub const CREDIT_PER_MESSAGE_MAX: i32 = 10_000;
 /// Jobs that one pass gives out for one routing key before the others have their turn (SC09).
 pub const ASSIGNMENTS_PER_PASS_MAX: usize = 1_000;
 
+/// Attempts without a result that are noted of one run of a job. Those that count are far fewer; of the others the oldest
+/// go first.
+pub const HISTORY_MAX: usize = 64;
+
 /// What a job weighs in the sharing between clients, beside its bytes.
 pub const JOB_COST_BYTES: u64 = 64 * 1024;
 

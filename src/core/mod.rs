@@ -17,6 +17,7 @@ pub mod retry;
 pub mod schedule;
 pub mod state;
 pub mod subject;
+mod submit;
 pub mod worker;
 
 pub use action::Action;

@@ -1,6 +1,6 @@
 //! What operators ask for: ending jobs, and the dead-letter queue.
 
-use super::action::{Action, OperateError, Operated};
+use super::action::{Action, OperateError, Operated, Standing};
 use super::broker::{Broker, standing};
 use super::event::Operation;
 use super::ids::{JobId, Run, Token};
@@ -20,11 +20,13 @@ impl Broker {
     }
 
     fn cancel(&mut self, token: Token, id: JobId, by: std::sync::Arc<str>) -> Result<(), OperateError> {
-        let job = self.state.job(id).ok_or(OperateError::Unknown { job: id })?;
-        if job.has_ended() {
-            return Err(OperateError::Ended { job: id });
-        }
-        let (run, was) = (job.run, standing(job));
+        let (run, was) = match self.state.job(id) {
+            Some(job) if job.has_ended() => return Err(OperateError::Ended { job: id }),
+            Some(job) => (job.run, standing(job)),
+            // It is being taken: the record comes behind the one that takes it.
+            None if self.enqueuing.contains_key(&id) => (Run(1), Standing::Queued),
+            None => return Err(OperateError::Unknown { job: id }),
+        };
         let index = self.propose(Record::Cancel { at: self.now, job: id, run, by });
         self.answer_after(index, token, Operated::Cancelled { was });
         Ok(())

@@ -88,7 +88,10 @@ impl Queues {
             Some(lane) => {
                 let is_last = lane.jobs.last_key_value().is_none_or(|(last, _)| *last < place);
                 let ahead = if is_last { lane.jobs.len() } else { lane.jobs.range(..place).count() };
-                lane.jobs.insert(place, (job, cost));
+                if lane.jobs.insert(place, (job, cost)).is_some() {
+                    // It waits already, and is not counted twice.
+                    return ahead;
+                }
                 ahead
             }
             None => {
@@ -119,11 +122,25 @@ impl Queues {
         true
     }
 
-    /// The key whose turn it is; the next call gives the next one. Call it [`Queues::key_count`] times for a round.
-    pub fn next_key(&mut self) -> Option<RoutingKey> {
-        let key = self.turns.pop_front()?;
-        self.turns.push_back(key.clone());
-        Some(key)
+    /// The key at this place in the order of turns.
+    pub fn key_at(&self, turn: usize) -> Option<&RoutingKey> {
+        self.turns.get(turn)
+    }
+
+    /// Ends the turn of the key at this place and says at which place the next one stands. A key that was served goes to
+    /// the end; one that was not keeps its place, or whoever stands first would be served first for ever.
+    pub fn end_turn(&mut self, turn: usize, key: &RoutingKey, served: bool) -> usize {
+        if self.turns.get(turn) != Some(key) {
+            // Its last job is gone, and it with it.
+            return turn;
+        }
+        if served {
+            self.turns.remove(turn);
+            self.turns.push_back(key.clone());
+            turn
+        } else {
+            turn + 1
+        }
     }
 
     /// Takes the next job of a key whose client may be served.
@@ -241,9 +258,13 @@ mod tests {
         let mut queues = Queues::default();
         fill(&mut queues, "a", "c", 0..3, 0);
         fill(&mut queues, "b", "c", 10..13, 0);
-        let turns: Vec<String> =
-            (0..4).filter_map(|_| queues.next_key()).map(|key| key.to_string()).collect();
-        assert_eq!(turns, ["job.assign.a", "job.assign.b", "job.assign.a", "job.assign.b"]);
+        let turns = |queues: &Queues| queues.keys().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
+        assert_eq!(turns(&queues), ["job.assign.a", "job.assign.b"]);
+        assert_eq!(queues.end_turn(0, &key("a"), false), 1, "who was not served keeps its turn");
+        assert_eq!(turns(&queues), ["job.assign.a", "job.assign.b"]);
+        assert_eq!(queues.end_turn(0, &key("a"), true), 0);
+        assert_eq!(turns(&queues), ["job.assign.b", "job.assign.a"]);
+        assert_eq!(queues.end_turn(0, &key("gone"), true), 0);
         assert_eq!(queues.key_count(), 2);
     }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ids::{Attempt, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{AttemptNote, Ending, Job, Phase};
+use super::limits::HISTORY_MAX;
 use super::record::{AttemptEnd, Record};
 
 /// All that outlives a connection.
@@ -26,6 +27,8 @@ pub enum Applied {
     Changed,
     /// It ended a job, and with it the job to all workers that waited for this last child.
     ChangedWithParent(JobId),
+    /// It forgot a job that had ended: these went, the job and its children.
+    Forgot(Vec<Job>),
     /// It came too late, or again: nothing changed.
     Stale,
 }
@@ -56,7 +59,7 @@ impl State {
         self.caps.get(client).copied()
     }
 
-    /// Jobs of a client that workers have.
+    /// Jobs of a client that workers have, as far as they count toward its cap.
     pub fn running(&self, client: &ClientId) -> u32 {
         self.running.get(client).copied().unwrap_or(0)
     }
@@ -121,7 +124,9 @@ impl State {
         let Phase::Queued { .. } = job.phase else { return Applied::Stale };
         job.attempt = attempt;
         job.phase = Phase::Leased { worker, attempt };
-        *self.running.entry(job.client.clone()).or_default() += 1;
+        if job.is_capped() {
+            *self.running.entry(job.client.clone()).or_default() += 1;
+        }
         Applied::Changed
     }
 
@@ -160,7 +165,14 @@ impl State {
         if held != attempt {
             return None;
         }
-        one_less(&mut self.running, &job.client);
+        if job.is_capped() {
+            one_less(&mut self.running, &job.client);
+        }
+        if job.history.len() >= HISTORY_MAX {
+            // Where the result was lost is still asked for.
+            let oldest = job.history.iter().position(|note| note.why != AttemptEnd::ResultLost);
+            job.history.remove(oldest.unwrap_or(0));
+        }
         job.history.push(AttemptNote { attempt, worker, why });
         Some(job)
     }
@@ -170,7 +182,7 @@ impl State {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.run == run && !job.has_ended()) else {
             return Applied::Stale;
         };
-        if let Phase::Leased { .. } = job.phase {
+        if let (Phase::Leased { .. }, true) = (&job.phase, job.is_capped()) {
             one_less(&mut self.running, &job.client);
         }
         job.phase = Phase::Done { at, ending };
@@ -185,10 +197,11 @@ impl State {
         let Some(job) = self.jobs.get(&parent) else { return Applied::Changed };
         let Phase::Gathering { left } = job.phase else { return Applied::Changed };
         let left = left.saturating_sub(1);
-        let ok = job.children.iter().all(|child| {
-            let phase = self.jobs.get(child).map(|job| &job.phase);
-            matches!(phase, Some(Phase::Done { ending: Ending::Returned { ok: true, .. }, .. }))
-        });
+        let ok = left == 0
+            && job.children.iter().all(|child| {
+                let phase = self.jobs.get(child).map(|job| &job.phase);
+                matches!(phase, Some(Phase::Done { ending: Ending::Returned { ok: true, .. }, .. }))
+            });
         let Some(job) = self.jobs.get_mut(&parent) else { return Applied::Changed };
         if left > 0 {
             job.phase = Phase::Gathering { left };
@@ -213,12 +226,11 @@ impl State {
         match self.jobs.get(&id) {
             Some(job) if job.run == run && job.has_ended() => {
                 self.dead.remove(&(job.seq, id));
-                if let Some(job) = self.jobs.remove(&id) {
-                    job.children.iter().for_each(|child| {
-                        self.jobs.remove(child);
-                    });
-                }
-                Applied::Changed
+                let job = self.jobs.remove(&id);
+                let children = job.iter().flat_map(|job| &job.children);
+                let mut gone: Vec<Job> = children.filter_map(|child| self.jobs.remove(child)).collect();
+                gone.extend(job);
+                Applied::Forgot(gone)
             }
             Some(_) | None => Applied::Stale,
         }

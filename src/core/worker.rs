@@ -19,6 +19,8 @@ pub struct Lease {
     pub started: bool,
     /// When it is over unless renewed; never for a stock worker.
     pub until: Option<Micros>,
+    /// When the broker looks at it next.
+    pub(super) watched_at: Option<Micros>,
 }
 
 /// A worker.
@@ -42,8 +44,15 @@ pub struct Worker {
     parallel_max: Option<u32>,
     /// What its first offer was, and what it has offered in all.
     offered: Option<(u64, u64)>,
-    /// Answers it has given on this connection.
+    /// Jobs it was sent on this connection, or brought along, and how many answers it owes for each. A job that was taken
+    /// from it is still one it may answer; as every one took a credit, there are no more than it offered.
+    sent: BTreeMap<JobId, u32>,
+    /// Answers it has given to them.
     answered: u64,
+    /// When it gave the last of them.
+    pub(super) answered_at: Micros,
+    /// Whether a look at lost credits is due.
+    pub(super) leak_watched: bool,
     /// Jobs it holds.
     pub held: BTreeMap<JobId, Lease>,
     /// Use of its processors in thousandths, as it last said.
@@ -52,6 +61,8 @@ pub struct Worker {
     pub last_assigned: u64,
     /// Whether it came back and has not yet said what it still holds.
     pub owes_inventory: bool,
+    /// What it offered before it said so: only then is it known how much room it has.
+    early_credit: i32,
 }
 
 /// Whether a worker is there.
@@ -82,6 +93,10 @@ impl Worker {
     /// how many jobs it runs at a time gets no more; any other gets, over time, no more than it first offered and has
     /// answered since, so that a peer that counts wrong cannot flood itself (C17).
     pub fn offer(&mut self, delta: i32) {
+        if self.owes_inventory {
+            self.early_credit = self.early_credit.saturating_add(delta.max(0));
+            return;
+        }
         let Some(delta) = u64::try_from(delta.min(CREDIT_PER_MESSAGE_MAX)).ok().filter(|delta| *delta > 0)
         else {
             return;
@@ -99,18 +114,48 @@ impl Worker {
         self.credit = self.credit.saturating_add(u32::try_from(taken).unwrap_or(u32::MAX));
     }
 
-    /// Notes an answer for a job; gives back the lease, if it had one.
-    pub fn answer(&mut self, job: JobId) -> Option<Lease> {
-        self.answered = self.answered.saturating_add(1);
+    /// It has said what it holds: what it offered before that counts now.
+    pub fn offer_early(&mut self) {
+        let early = std::mem::take(&mut self.early_credit);
+        self.offer(early);
+    }
+
+    /// Notes that it is sent a job.
+    pub fn send(&mut self, job: JobId) {
+        *self.sent.entry(job).or_default() += 1;
+    }
+
+    /// Notes an answer for a job; gives back the lease, if it had one. Answers to what it was never sent count for
+    /// nothing, or they would buy credit.
+    pub fn answer(&mut self, job: JobId, now: Micros) -> Option<Lease> {
+        self.answered_at = now;
+        if let Some(owed) = self.sent.get_mut(&job) {
+            self.answered = self.answered.saturating_add(1);
+            *owed = owed.saturating_sub(1);
+            if *owed == 0 {
+                self.sent.remove(&job);
+            }
+        }
         self.held.remove(&job)
     }
 
-    /// Whether a credit seems lost: it runs nothing, offers nothing, and has answered for more than it offered again
+    /// Whether it may forget to offer again what it has answered for. Ours do not: what they keep, they mean to (CR10).
+    pub fn may_leak(&self) -> bool {
+        match self.class {
+            WorkerClass::Leasing => false,
+            WorkerClass::Classic | WorkerClass::OneAtATime => true,
+        }
+    }
+
+    /// Credits that seem lost: it runs nothing, offers nothing, and has answered for so many more than it offered again
     /// (CR09).
-    pub fn lost_a_credit(&self) -> bool {
+    pub fn lost_credits(&self) -> i32 {
+        if self.conn().is_none() || self.credit > 0 || !self.held.is_empty() {
+            return 0;
+        }
         let (first, so_far) = self.offered.unwrap_or((0, 0));
-        let owes = self.parallel_max.is_some() || so_far < first.saturating_add(self.answered);
-        self.conn().is_some() && self.credit == 0 && self.held.is_empty() && owes
+        let lost = first.saturating_add(self.answered).saturating_sub(so_far);
+        i32::try_from(lost).unwrap_or(CREDIT_PER_MESSAGE_MAX)
     }
 }
 
@@ -186,8 +231,12 @@ impl Workers {
             credit: 0,
             parallel_max: hello.parallel_max,
             offered: None,
+            sent: held.keys().map(|job| (*job, 1)).collect(),
             answered: 0,
-            owes_inventory: !held.is_empty(),
+            answered_at: Micros::default(),
+            leak_watched: false,
+            owes_inventory: hello.class == WorkerClass::Leasing && !held.is_empty(),
+            early_credit: 0,
             held,
             cpu_permille: 0,
             last_assigned: 0,

@@ -1,0 +1,141 @@
+//! Clients: who they are, the jobs they hand in, and where their results go.
+
+use super::action::{Action, Refusal, Standing};
+use super::broker::{Broker, standing};
+use super::event::Submission;
+use super::ids::{ClientId, ConnId, JobId, Run, WorkerId};
+use super::record::Record;
+use super::retry::mix;
+
+impl Broker {
+    pub(super) fn client_hello(&mut self, conn: ConnId, client: ClientId, cap: Option<u32>) {
+        // A second hello may name another client, and the first one's results are not for that.
+        self.client_left(conn);
+        self.clients.insert(conn, client.clone());
+        self.conns_of.entry(client.clone()).or_default().insert(conn);
+        if let Some(cap) = cap.map(|cap| cap.max(1)).filter(|cap| *cap != self.cap_to_be(&client)) {
+            self.propose(Record::Cap { client: client.clone(), cap });
+        }
+        for job in self.undelivered.remove(&client).unwrap_or_default() {
+            self.deliver(job);
+        }
+    }
+
+    pub(super) fn client_left(&mut self, conn: ConnId) {
+        if let Some(client) = self.clients.remove(&conn)
+            && let Some(conns) = self.conns_of.get_mut(&client)
+        {
+            conns.remove(&conn);
+            if conns.is_empty() {
+                self.conns_of.remove(&client);
+            }
+        }
+    }
+
+    pub(super) fn submit(&mut self, conn: ConnId, job: Submission) {
+        let id = job.job;
+        if let Some((fingerprint, client)) = self.enqueuing.get(&id) {
+            if *fingerprint == job.fingerprint && *client == job.client {
+                self.submitters.insert(id, conn);
+            } else {
+                self.refuse(conn, id, Refusal::Conflict { job: id });
+            }
+            return;
+        }
+        if let Some(known) = self.state.job(id) {
+            let is_same = known.fingerprint == job.fingerprint && known.client == job.client;
+            if is_same && known.child_of.is_none() {
+                self.submitted_again(conn, id);
+            } else {
+                self.refuse(conn, id, Refusal::Conflict { job: id });
+            }
+            return;
+        }
+        let (held, limit) = (self.state.job_count() + self.enqueuing.len(), self.config.jobs_max);
+        let children = if job.to_all { self.children_of(&job) } else { Vec::new() };
+        let is_taken = |(child, _): &(JobId, WorkerId)| {
+            self.state.job(*child).is_some() || self.enqueuing.contains_key(child)
+        };
+        let refusal = match () {
+            () if self.draining => Some(Refusal::Draining),
+            () if held + children.len() >= limit => Some(Refusal::Full { held, limit }),
+            () if job.to_all && children.is_empty() => Some(Refusal::NoWorker { key: job.key.to_string() }),
+            () if children.iter().any(is_taken) => Some(Refusal::Conflict { job: id }),
+            () => None,
+        };
+        if let Some(refusal) = refusal {
+            return self.refuse(conn, id, refusal);
+        }
+        self.enqueuing.insert(id, (job.fingerprint, job.client.clone()));
+        self.submitters.insert(id, conn);
+        self.propose(Record::Enqueue { at: self.now, job, children });
+    }
+
+    fn refuse(&mut self, conn: ConnId, job: JobId, refusal: Refusal) {
+        self.actions.push_back(Action::Refuse { conn, job, refusal });
+    }
+
+    /// A job that is known comes again: its client hears where it stands, and gets the stored result (C17).
+    fn submitted_again(&mut self, conn: ConnId, id: JobId) {
+        self.submitters.insert(id, conn);
+        let Some(job) = self.state.job(id) else { return };
+        let (run, standing) = (job.run, standing(job));
+        self.actions.push_back(Action::Submitted { conn, job: id, run, standing, ahead: 0 });
+        if standing == Standing::Finished {
+            self.deliver(id);
+        }
+    }
+
+    /// One child for each worker that matches now (S22), with an id that follows from both.
+    fn children_of(&self, job: &Submission) -> Vec<(JobId, WorkerId)> {
+        let mut workers = Vec::new();
+        self.workers.matching(job.key.as_str(), &mut workers);
+        let child = |worker: WorkerId| {
+            let (job_high, job_low) = job.job.0.as_u64_pair();
+            let (high, low) = worker.0.as_u64_pair();
+            let id = uuid::Uuid::from_u64_pair(mix(job_high ^ mix(high)), mix(job_low ^ mix(low)));
+            (JobId(id), worker)
+        };
+        workers.into_iter().map(child).collect()
+    }
+
+    pub(super) fn enqueued(&mut self, submission: &Submission, children: &[(JobId, WorkerId)]) {
+        let id = submission.job;
+        let ahead = if submission.to_all {
+            for (child, _) in children {
+                self.make_ready(*child);
+            }
+            0
+        } else {
+            self.make_ready(id)
+        };
+        let Some(conn) = self.submitter_of(id, &submission.client) else { return };
+        let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
+        self.actions.push_back(Action::Submitted {
+            conn,
+            job: id,
+            run: Run(1),
+            standing: Standing::Queued,
+            ahead,
+        });
+    }
+
+    /// The connection that submitted a job, if it is there and still its client's.
+    pub(super) fn submitter_of(&self, job: JobId, client: &ClientId) -> Option<ConnId> {
+        self.submitters.get(&job).copied().filter(|conn| self.clients.get(conn) == Some(client))
+    }
+
+    /// Sends a result to the connection that submitted the job, else to any of the same client; else it is kept.
+    pub(super) fn deliver(&mut self, id: JobId) {
+        let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };
+        let (client, run) = (job.client.clone(), job.run);
+        let submitter = self.submitter_of(id, &client);
+        let any = || self.conns_of.get(&client).and_then(|conns| conns.last().copied());
+        match submitter.or_else(any) {
+            Some(conn) => self.actions.push_back(Action::Deliver { conn, job: id, run }),
+            None => {
+                self.undelivered.entry(client).or_default().insert(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! Attempts that end without a result: the rows RT01-RT06, RT08, DL01, DL02 and C17, by events.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "support/core.rs"]
+mod rig;
+
+use std::time::Duration;
+
+use heft::core::Config;
+use heft::core::event::{Operation, Outcome};
+use heft::core::job::Phase;
+use heft::core::limits::HISTORY_MAX;
+use heft::core::record::AttemptEnd;
+use rig::{Rig, SECOND, id, job, worker_id};
+
+fn submitted(config: Config) -> Rig {
+    let mut rig = Rig::with(config);
+    rig.client("alice");
+    rig.submit(job(1));
+    rig.expect(["+enqueue j1", "alice: submitted j1 Queued behind 0"]);
+    rig
+}
+
+fn ack_timeouts() -> Config {
+    Config { classic_ack_timeout: true, ..Config::default() }
+}
+
+/// Whether a waiting time is the schedule's, a fifth either way.
+#[track_caller]
+fn assert_about(wait: Duration, seconds: u64) {
+    let whole = SECOND * u32::try_from(seconds).unwrap();
+    assert!(wait >= whole * 4 / 5 && wait <= whole * 6 / 5, "{wait:?} is not about {seconds} s");
+}
+
+#[test]
+fn rt01_rt02_an_ack_timeout_requeues_the_job_of_a_stock_worker() {
+    let mut rig = submitted(ack_timeouts());
+    rig.stock("s1", "calcA", 1);
+    rig.skip();
+    rig.pass(Duration::from_millis(799));
+    rig.expect([]);
+    rig.pass(Duration::from_millis(401));
+    rig.expect(["s1: abandon j1#1", "+requeue j1#1 TimedOut counts now"]);
+}
+
+#[test]
+fn rt02_c06_without_the_flag_a_stock_workers_job_is_safe_while_its_connection_lives() {
+    let mut rig = submitted(Config::default());
+    rig.stock("s1", "calcA", 2);
+    rig.skip();
+    rig.pass(SECOND * 86_400);
+    rig.expect([]);
+    rig.ack("s1", 1);
+    rig.expect(["+ack j1 r1 ok s1", "s1: settle j1", "drop input j1", "alice: result j1"]);
+}
+
+#[test]
+fn rt03_ack_timeouts_double_from_one_second_to_thirty_and_the_sixth_is_the_last() {
+    let mut rig = submitted(ack_timeouts());
+    rig.stock("s1", "calcA", 10);
+    rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
+    for (attempt, seconds) in (1..).zip([1, 2, 4, 8, 16, 30]) {
+        let until = rig.worker_named("s1").held[&id(1)].until.unwrap();
+        let span = until.since(rig.now());
+        assert_about(span, seconds);
+        rig.pass(span);
+        let lines = rig.take();
+        assert_eq!(lines[0], format!("s1: abandon j1#{attempt}"));
+        if attempt < 6 {
+            assert_eq!(lines[1], format!("+requeue j1#{attempt} TimedOut counts now"));
+            assert_eq!(lines[3], format!("s1: assign j1#{}", attempt + 1));
+        } else {
+            assert_eq!(lines[1..], ["+dlq j1#6 TimedOut", "alice: result j1"]);
+        }
+    }
+    assert_eq!((rig.job(1).spent, rig.job(1).history.len()), (6, 6));
+}
+
+#[test]
+fn rt03_c06_a_first_loss_is_requeued_at_once_then_after_one_second_doubling_to_thirty() {
+    let mut rig = submitted(Config { attempts_max: 9, ..Config::default() });
+    for (attempt, seconds) in (1..).zip([0, 1, 2, 4, 8, 16, 30, 30]) {
+        rig.stock("s1", "calcA", 1);
+        rig.skip();
+        rig.close("s1");
+        let when = if seconds == 0 { "now" } else { "later" };
+        rig.expect([format!("+requeue j1#{attempt} WorkerLost counts {when}").as_str()]);
+        assert_about(rig.wait_of(1), seconds);
+        rig.pass(SECOND * 36);
+        rig.expect([]);
+    }
+}
+
+#[test]
+fn rt03_a_job_in_back_off_is_given_out_when_its_time_has_come_and_not_before() {
+    let mut rig = submitted(Config::default());
+    for _ in 0..2 {
+        rig.stock("s1", "calcA", 1);
+        rig.skip();
+        rig.close("s1");
+        rig.skip();
+    }
+    rig.stock("s2", "calcA", 1);
+    rig.expect([]);
+    let wait = rig.wait_of(1);
+    rig.pass(wait - Duration::from_micros(1));
+    rig.expect([]);
+    rig.pass(Duration::from_micros(1));
+    rig.expect(["+assign j1#3 s2", "s2: assign j1#3"]);
+}
+
+#[test]
+fn rt04_a_resend_goes_to_another_worker_with_credit() {
+    let mut rig = submitted(ack_timeouts());
+    rig.stock("s1", "calcA", 9);
+    rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
+    rig.stock("s2", "calcA", 1);
+    rig.pass(SECOND * 6 / 5);
+    rig.expect([
+        "s1: abandon j1#1",
+        "+requeue j1#1 TimedOut counts now",
+        "+assign j1#2 s2",
+        "s2: assign j1#2",
+    ]);
+}
+
+#[test]
+fn rt04_a_resend_goes_to_the_same_worker_where_no_other_has_credit() {
+    let mut rig = submitted(ack_timeouts());
+    rig.stock("s1", "calcA", 2);
+    rig.skip();
+    rig.stock("s2", "calcB", 9);
+    rig.pass(SECOND * 6 / 5);
+    rig.expect([
+        "s1: abandon j1#1",
+        "+requeue j1#1 TimedOut counts now",
+        "+assign j1#2 s1",
+        "s1: assign j1#2",
+    ]);
+}
+
+#[test]
+fn rt05_a_lost_stock_workers_jobs_are_requeued_at_once() {
+    let mut rig = submitted(Config::default());
+    rig.stock("s1", "calcA", 2);
+    rig.skip();
+    rig.submit(job(2));
+    rig.skip();
+    rig.stock("s2", "calcA", 2);
+    rig.close("s1");
+    rig.expect([
+        "+requeue j1#1 WorkerLost counts now",
+        "+requeue j2#1 WorkerLost counts now",
+        "+assign j1#2 s2",
+        "+assign j2#2 s2",
+        "s2: assign j1#2",
+        "s2: assign j2#2",
+    ]);
+    assert_eq!(rig.running("alice"), 2, "their client's count went down and up again");
+    assert!(rig.broker.workers().all(|worker| worker.id != worker_id("s1")));
+}
+
+#[test]
+fn rt06_what_could_not_be_sent_is_requeued_and_does_not_count() {
+    let mut rig = Rig::new();
+    rig.client("alice");
+    rig.stock("s1", "calcA", 1);
+    rig.delay_commits();
+    rig.submit(job(1));
+    rig.expect(["+enqueue j1"]);
+    rig.commit();
+    rig.expect(["alice: submitted j1 Queued behind 0", "+assign j1#1 s1"]);
+    rig.close("s1");
+    rig.expect(["+requeue j1#1 WorkerLost free now"]);
+    rig.commit();
+    rig.expect([]);
+    assert_eq!((rig.job(1).spent, rig.running("alice"), rig.broker.queues().len()), (0, 0, 1));
+}
+
+#[test]
+fn rt08_a_resend_leaves_the_counts_of_client_and_old_owner_right() {
+    let mut rig = submitted(ack_timeouts());
+    rig.stock("s1", "calcA", 1);
+    rig.skip();
+    rig.stock("s2", "calcA", 1);
+    rig.pass(SECOND * 6 / 5);
+    rig.skip();
+    let held = |rig: &Rig, name: &str| rig.worker_named(name).held.len();
+    assert_eq!((rig.running("alice"), held(&rig, "s1"), held(&rig, "s2")), (1, 0, 1));
+}
+
+#[test]
+fn rt08_c07_the_late_ack_of_a_timed_out_attempt_is_the_result() {
+    let mut rig = submitted(ack_timeouts());
+    rig.stock("s1", "calcA", 1);
+    rig.skip();
+    rig.stock("s2", "calcA", 1);
+    rig.pass(SECOND * 6 / 5);
+    rig.skip();
+    rig.ack("s1", 1);
+    rig.expect([
+        "+ack j1 r1 ok s1",
+        "s1: settle j1",
+        "s2: abandon j1#2",
+        "drop input j1",
+        "alice: result j1",
+    ]);
+    rig.ack("s2", 1);
+    rig.expect(["s2: settle j1", "drop result r2"]);
+    assert_eq!(rig.running("alice"), 0);
+}
+
+#[test]
+fn rt08_c07_a_late_ack_while_the_job_waits_again_is_the_result() {
+    let mut rig = submitted(ack_timeouts());
+    rig.stock("s1", "calcA", 1);
+    rig.skip();
+    rig.pass(SECOND * 6 / 5);
+    rig.skip();
+    rig.ack("s1", 1);
+    rig.expect(["+ack j1 r1 ok s1", "s1: settle j1", "drop input j1", "alice: result j1"]);
+    assert!(rig.broker.queues().is_empty());
+    rig.credit("s1", 1);
+    rig.expect([]);
+}
+
+#[test]
+fn c07_of_two_results_on_their_way_the_first_counts_and_the_second_is_dropped() {
+    let mut rig = submitted(ack_timeouts());
+    rig.stock("s1", "calcA", 1);
+    rig.skip();
+    rig.stock("s2", "calcA", 1);
+    rig.pass(SECOND * 6 / 5);
+    rig.skip();
+    rig.delay_commits();
+    rig.ack("s2", 1);
+    rig.expect(["+ack j1 r1 ok s2"]);
+    rig.ack("s1", 1);
+    rig.expect(["+ack j1 r2 ok s1"]);
+    rig.commit();
+    rig.expect(["s2: settle j1", "drop input j1", "alice: result j1", "drop result r2"]);
+}
+
+#[test]
+fn c07_a_result_that_overtakes_its_requeue_ends_the_job() {
+    let mut rig = submitted(ack_timeouts());
+    rig.stock("s1", "calcA", 1);
+    rig.skip();
+    rig.delay_commits();
+    rig.pass(SECOND * 6 / 5);
+    rig.expect(["s1: abandon j1#1", "+requeue j1#1 TimedOut counts now"]);
+    rig.ack("s1", 1);
+    rig.expect(["+ack j1 r1 ok s1"]);
+    rig.commit();
+    rig.expect(["s1: settle j1", "drop input j1", "alice: result j1"]);
+    rig.credit("s1", 1);
+    rig.expect([]);
+}
+
+#[test]
+fn dl01_a_poison_job_dies_after_six_counted_attempts_with_reason_and_history() {
+    let mut rig = submitted(Config::default());
+    for attempt in 1..=6 {
+        rig.worker("w1", "calcA", 1);
+        let lines = rig.take();
+        assert_eq!((lines.len(), &lines[0]), (2, &format!("+assign j1#{attempt} w1")));
+        rig.progress("w1", 1, attempt);
+        rig.expect([format!("alice: running j1#{attempt}").as_str()]);
+        rig.close("w1");
+        rig.pass(SECOND * 5);
+        if attempt < 6 {
+            assert_eq!(rig.take().len(), 1);
+            rig.pass(SECOND * 36);
+            rig.expect([]);
+        }
+    }
+    rig.expect(["+dlq j1#6 WorkerLost", "alice: result j1"]);
+    let dead = rig.broker.state().dead().next().unwrap();
+    assert!(matches!(dead.phase, Phase::Dead { why: AttemptEnd::WorkerLost, .. }));
+    assert_eq!(dead.spent, 6);
+    let notes: Vec<_> = dead.history.iter().map(|note| (note.attempt.0, note.worker, note.why)).collect();
+    let expected: Vec<_> =
+        (1..=6).map(|attempt| (attempt, worker_id("w1"), AttemptEnd::WorkerLost)).collect();
+    assert_eq!(notes, expected);
+}
+
+#[test]
+fn dl01_an_attempt_that_never_started_does_not_count_but_waits_longer_each_time() {
+    let mut rig = submitted(Config::default());
+    for (attempt, seconds) in (1..).zip([0, 1, 2, 4, 8, 16, 30, 30, 30, 30]) {
+        rig.worker("w1", "calcA", 1);
+        rig.skip();
+        rig.outcome("w1", 1, Outcome::GivenUp);
+        let when = if seconds == 0 { "now" } else { "later" };
+        rig.expect([format!("+requeue j1#{attempt} GivenUp free {when}").as_str()]);
+        assert_about(rig.wait_of(1), seconds);
+        rig.close("w1");
+        rig.pass(SECOND * 40);
+        rig.expect([]);
+    }
+    assert_eq!(rig.job(1).spent, 0);
+}
+
+#[test]
+fn dl01_the_history_of_attempts_that_do_not_count_is_bounded() {
+    let mut rig = submitted(Config::default());
+    for _ in 0..HISTORY_MAX + 20 {
+        rig.worker("w1", "calcA", 1);
+        rig.skip();
+        rig.outcome("w1", 1, Outcome::GivenUp);
+        rig.skip();
+        rig.close("w1");
+        rig.pass(SECOND * 40);
+        rig.expect([]);
+    }
+    let history = &rig.job(1).history;
+    assert_eq!((history.len(), history.last().unwrap().attempt), (HISTORY_MAX, rig.job(1).attempt));
+}
+
+fn dead(config: Config) -> Rig {
+    let mut rig = submitted(Config { attempts_max: 1, ..config });
+    rig.stock("s1", "calcA", 1);
+    rig.skip();
+    rig.close("s1");
+    rig.expect(["+dlq j1#1 WorkerLost", "alice: result j1"]);
+    rig
+}
+
+#[test]
+fn dl02_a_revived_job_runs_again_and_its_result_replaces_the_stored_one() {
+    let mut rig = dead(Config::default());
+    rig.operate(Operation::Revive { job: Some(id(1)) });
+    rig.expect(["+revive j1", "answer 1: Ok(Revived { jobs: 1 })"]);
+    assert_eq!((rig.job(1).spent, rig.job(1).history.len(), rig.broker.state().dead().count()), (0, 0, 0));
+    rig.stock("s2", "calcA", 1);
+    rig.expect(["+assign j1.2#2 s2", "s2: assign j1.2#2"]);
+    rig.submit(job(1));
+    rig.expect(["alice: submitted j1.2 Running behind 0"]);
+    rig.ack("s2", 1);
+    rig.expect(["+ack j1.2 r1 ok s2", "s2: settle j1.2", "drop input j1", "alice: result j1.2"]);
+    rig.submit(job(1));
+    rig.expect(["alice: submitted j1.2 Finished behind 0", "alice: result j1.2"]);
+}
+
+#[test]
+fn dl02_a_revived_job_has_all_its_attempts_again_and_can_die_again() {
+    let mut rig = dead(Config::default());
+    rig.operate(Operation::Revive { job: None });
+    rig.expect(["+revive j1", "answer 1: Ok(Revived { jobs: 1 })"]);
+    rig.stock("s2", "calcA", 1);
+    rig.skip();
+    rig.close("s2");
+    rig.expect(["+dlq j1.2#2 WorkerLost", "alice: result j1.2"]);
+}
+
+#[test]
+fn dl02_a_purged_job_is_forgotten_and_its_id_is_free() {
+    let mut rig = dead(Config::default());
+    rig.operate(Operation::Purge { job: Some(id(1)) });
+    rig.expect(["+forget j1", "drop input j1", "answer 1: Ok(Purged { jobs: 1 })"]);
+    assert_eq!(rig.broker.state().job_count(), 0);
+    rig.operate(Operation::Purge { job: Some(id(1)) });
+    rig.skip();
+    rig.submit(job(1));
+    rig.expect(["+enqueue j1", "alice: submitted j1 Queued behind 0"]);
+}
+
+#[test]
+fn dl02_all_dead_jobs_are_revived_or_purged_with_one_answer() {
+    for revive in [true, false] {
+        let mut rig = dead(Config::default());
+        rig.submit(job(2));
+        rig.skip();
+        rig.stock("s2", "calcA", 1);
+        rig.skip();
+        rig.close("s2");
+        rig.skip();
+        if revive {
+            rig.operate(Operation::Revive { job: None });
+            rig.expect(["+revive j1", "+revive j2", "answer 1: Ok(Revived { jobs: 2 })"]);
+            rig.operate(Operation::Revive { job: None });
+            rig.expect(["answer 2: Ok(Revived { jobs: 0 })"]);
+        } else {
+            rig.operate(Operation::Purge { job: None });
+            rig.expect([
+                "+forget j1",
+                "+forget j2",
+                "drop input j1",
+                "drop input j2",
+                "answer 1: Ok(Purged { jobs: 2 })",
+            ]);
+        }
+    }
+}
+
+#[test]
+fn dl02_only_dead_jobs_can_be_revived_or_purged() {
+    let mut rig = submitted(Config::default());
+    let job = Some(id(1));
+    rig.operate(Operation::Revive { job });
+    let not_dead = format!("Err(NotDead {{ job: {:?} }})", id(1));
+    rig.expect([format!("answer 1: {not_dead}").as_str()]);
+    rig.operate(Operation::Purge { job });
+    rig.expect([format!("answer 2: {not_dead}").as_str()]);
+    rig.operate(Operation::Purge { job: Some(id(9)) });
+    rig.expect([format!("answer 3: Err(Unknown {{ job: {:?} }})", id(9)).as_str()]);
+}
+
+#[test]
+fn dl02_a_purge_that_comes_behind_a_revival_takes_nothing_from_the_new_run() {
+    let mut rig = dead(Config::default());
+    rig.delay_commits();
+    rig.operate(Operation::Revive { job: Some(id(1)) });
+    rig.expect(["+revive j1"]);
+    rig.operate(Operation::Purge { job: Some(id(1)) });
+    rig.expect(["+forget j1"]);
+    rig.commit();
+    let not_dead = format!("answer 2: Err(NotDead {{ job: {:?} }})", id(1));
+    rig.expect(["answer 1: Ok(Revived { jobs: 1 })", not_dead.as_str()]);
+    assert_eq!(rig.broker.queues().len(), 1);
+}
+
+#[test]
+fn dl02_a_dead_job_is_kept_until_someone_decides() {
+    let mut rig = dead(Config::default());
+    rig.pass(SECOND * 86_400);
+    rig.expect([]);
+    assert_eq!(rig.broker.state().dead().count(), 1);
+}
+
+#[test]
+fn c07_a_result_that_comes_after_the_dlq_is_too_late() {
+    let mut rig = submitted(Config { attempts_max: 1, ..ack_timeouts() });
+    rig.stock("s1", "calcA", 1);
+    rig.skip();
+    rig.pass(SECOND * 2);
+    rig.expect(["s1: abandon j1#1", "+dlq j1#1 TimedOut", "alice: result j1"]);
+    rig.ack("s1", 1);
+    rig.expect(["s1: settle j1", "drop result r1"]);
+}
+
+#[test]
+fn c17_a_result_lost_at_its_worker_goes_to_another_and_never_back() {
+    let mut rig = submitted(Config::default());
+    rig.stock("s1", "calcA", 9);
+    rig.skip();
+    rig.hello("s2", heft::core::event::WorkerClass::Classic, "calcA", None);
+    rig.outcome("s1", 1, Outcome::ResultLost);
+    rig.expect(["+requeue j1#1 ResultLost counts now"]);
+    rig.pass(SECOND * 60);
+    rig.expect([]);
+    rig.credit("s2", 1);
+    rig.expect(["+assign j1#2 s2", "s2: assign j1#2"]);
+}
+
+#[test]
+fn c17_a_result_lost_at_the_only_worker_is_dead_as_lost() {
+    let mut rig = submitted(Config::default());
+    rig.stock("s1", "calcA", 1);
+    rig.skip();
+    rig.stock("s2", "calcB", 1);
+    rig.outcome("s1", 1, Outcome::ResultLost);
+    rig.expect(["+dlq j1#1 ResultLost", "alice: result j1"]);
+    let Phase::Dead { why, .. } = rig.job(1).phase else { panic!("it is dead") };
+    assert_eq!(why.text(), "result lost at worker");
+}
+
+#[test]
+fn c17_a_duplicate_answer_for_a_job_that_has_its_result_changes_nothing() {
+    let mut rig = submitted(Config::default());
+    rig.stock("s1", "calcA", 1);
+    rig.skip();
+    rig.ack("s1", 1);
+    rig.skip();
+    rig.outcome("s1", 1, Outcome::ResultLost);
+    rig.expect(["s1: settle j1"]);
+    rig.ack("s1", 99);
+    rig.expect(["s1: settle j99.0", "drop result r2"]);
+}

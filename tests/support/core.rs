@@ -1,0 +1,449 @@
+//! The broker under a test's hand: events go in, and every action that comes out is written down as one short line.
+//! A test names them all with [`Rig::expect`]; one that it forgot fails the next step.
+//!
+//! Records read `+requeue j1#2 WorkerLost counts now`; what is sent reads `w1: assign j1#2`. A job of the second run is
+//! `j1.2`, the child of a job to all workers `j1@w1`, a peer's second connection `w1/2`.
+#![allow(dead_code, unreachable_pub, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use heft::core::action::{Action, Refusal};
+use heft::core::event::{Operation, Outcome, Submission, WorkerClass};
+use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
+use heft::core::job::{Job, Phase};
+use heft::core::schedule::Policy;
+use heft::core::subject::{routing_key, worker_patterns};
+use heft::core::worker::Worker;
+use heft::core::{Broker, Config, Event, Record};
+use uuid::Uuid;
+
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// The broker, its world's clock, and what it did since the last [`Rig::expect`].
+pub struct Rig {
+    pub broker: Broker,
+    now: Micros,
+    lines: Vec<String>,
+    /// Commits wait for [`Rig::commit`].
+    delays: bool,
+    proposed: Option<Index>,
+    conns: BTreeMap<ConnId, String>,
+    /// The latest connection of each peer.
+    peers: HashMap<String, ConnId>,
+    hellos: HashMap<String, u32>,
+    children: HashMap<JobId, String>,
+    results: u64,
+    tokens: u64,
+}
+
+/// A job under its number, of `alice`, for the program `calcA`.
+pub fn job(number: u32) -> Submission {
+    Submission {
+        job: id(number),
+        client: "alice".into(),
+        key: routing_key("calcA", None).expect("a key"),
+        exec: "calcA".into(),
+        priority: 0,
+        to_all: false,
+        size: 100,
+        fingerprint: [7; 32],
+    }
+}
+
+pub fn job_of(client: &str, number: u32) -> Submission {
+    Submission { client: client.into(), ..job(number) }
+}
+
+pub fn job_for(subject: &str, number: u32) -> Submission {
+    Submission { key: routing_key(subject, None).expect("a key"), ..job(number) }
+}
+
+pub fn job_to_all(number: u32) -> Submission {
+    Submission { to_all: true, ..job(number) }
+}
+
+pub fn id(number: u32) -> JobId {
+    JobId(Uuid::from_u128(number.into()))
+}
+
+/// A worker's id from its name.
+pub fn worker_id(name: &str) -> WorkerId {
+    let mut bytes = [0; 16];
+    for (slot, byte) in bytes.iter_mut().zip(name.bytes()) {
+        *slot = byte;
+    }
+    WorkerId(Uuid::from_bytes(bytes))
+}
+
+fn worker_name(worker: WorkerId) -> String {
+    worker.0.as_bytes().iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect()
+}
+
+pub fn with_policy(policy: Policy) -> Config {
+    Config { policy, ..Config::default() }
+}
+
+impl Rig {
+    pub fn new() -> Rig {
+        Rig::with(Config::default())
+    }
+
+    pub fn with(config: Config) -> Rig {
+        Rig {
+            broker: Broker::new(config),
+            now: Micros(1_000_000),
+            lines: Vec::new(),
+            delays: false,
+            proposed: None,
+            conns: BTreeMap::new(),
+            peers: HashMap::new(),
+            hellos: HashMap::new(),
+            children: HashMap::new(),
+            results: 0,
+            tokens: 0,
+        }
+    }
+
+    /// From now on records wait until [`Rig::commit`].
+    pub fn delay_commits(&mut self) {
+        self.delays = true;
+    }
+
+    /// All that is proposed is committed.
+    pub fn commit(&mut self) {
+        let index = self.proposed.take().expect("something is proposed");
+        self.tell(Event::Committed { index });
+    }
+
+    // --- what is expected
+
+    /// Every action since the last time, and no other.
+    #[track_caller]
+    pub fn expect<const N: usize>(&mut self, expected: [&str; N]) {
+        let lines = std::mem::take(&mut self.lines);
+        assert_eq!(lines, expected);
+    }
+
+    /// What led here is another test's matter.
+    pub fn skip(&mut self) {
+        self.lines.clear();
+    }
+
+    /// The actions since the last time, for a test that counts them.
+    pub fn take(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines)
+    }
+
+    // --- what happens
+
+    #[track_caller]
+    pub fn tell(&mut self, event: Event) {
+        assert!(self.lines.is_empty(), "not asserted: {:#?}", self.lines);
+        self.handle(event);
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.broker.handle(self.now, event);
+        while let Some(action) = self.broker.poll_action() {
+            let line = self.line(&action);
+            self.lines.push(line);
+            if let Action::Commit { index, .. } = action {
+                if self.delays {
+                    self.proposed = Some(index);
+                } else {
+                    self.broker.handle(self.now, Event::Committed { index });
+                }
+            }
+        }
+    }
+
+    /// Time passes, and the broker is woken whenever it asked to be.
+    #[track_caller]
+    pub fn pass(&mut self, span: Duration) {
+        assert!(self.lines.is_empty(), "not asserted: {:#?}", self.lines);
+        let end = self.now.plus(span);
+        while let Some(due) = self.broker.next_deadline().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.handle(Event::Tick);
+        }
+        self.now = end;
+        self.handle(Event::Tick);
+    }
+
+    fn open(&mut self, peer: &str) -> ConnId {
+        let conn = ConnId(self.conns.len() as u64 + 1);
+        let times = self.hellos.entry(peer.to_owned()).or_default();
+        *times += 1;
+        let label = if *times == 1 { peer.to_owned() } else { format!("{peer}/{times}") };
+        self.conns.insert(conn, label);
+        self.peers.insert(peer.to_owned(), conn);
+        conn
+    }
+
+    pub fn conn(&self, peer: &str) -> ConnId {
+        match self.conns.iter().find(|(_, label)| *label == peer) {
+            Some((conn, _)) if peer.contains('/') => *conn,
+            Some(_) | None => self.peers[peer],
+        }
+    }
+
+    #[track_caller]
+    pub fn client(&mut self, name: &str) {
+        self.client_with_cap(name, None);
+    }
+
+    #[track_caller]
+    pub fn client_with_cap(&mut self, name: &str, cap: Option<u32>) {
+        let conn = self.open(name);
+        self.tell(Event::ClientHello { conn, client: name.into(), cap });
+    }
+
+    /// A worker says hello and offers nothing yet.
+    #[track_caller]
+    pub fn hello(&mut self, name: &str, class: WorkerClass, subject: &str, parallel_max: Option<u32>) {
+        let conn = self.open(name);
+        let patterns = subject.split(' ').flat_map(|subject| worker_patterns(subject).expect("a pattern"));
+        let patterns = patterns.collect();
+        let worker = worker_id(name);
+        self.tell(Event::WorkerHello { conn, worker, name: name.into(), class, patterns, parallel_max });
+    }
+
+    /// One of ours, with room for so many jobs.
+    #[track_caller]
+    pub fn worker(&mut self, name: &str, subject: &str, room: u32) {
+        self.hello(name, WorkerClass::Leasing, subject, Some(room));
+        self.credit(name, i32::try_from(room).expect("a credit"));
+    }
+
+    /// A stock worker, with room for so many jobs.
+    #[track_caller]
+    pub fn stock(&mut self, name: &str, subject: &str, room: i32) {
+        self.hello(name, WorkerClass::Classic, subject, None);
+        self.credit(name, room);
+    }
+
+    #[track_caller]
+    pub fn credit(&mut self, worker: &str, delta: i32) {
+        let conn = self.conn(worker);
+        self.tell(Event::Credit { conn, delta });
+    }
+
+    /// A client hands a job in at its latest connection.
+    #[track_caller]
+    pub fn submit(&mut self, job: Submission) {
+        let conn = self.conn(&job.client.0);
+        self.tell(Event::Submit { conn, job });
+    }
+
+    #[track_caller]
+    pub fn submit_at(&mut self, peer: &str, job: Submission) {
+        let conn = self.conn(peer);
+        self.tell(Event::Submit { conn, job });
+    }
+
+    #[track_caller]
+    pub fn progress(&mut self, worker: &str, number: u32, attempt: u32) {
+        self.progress_of(worker, number, 1, attempt);
+    }
+
+    #[track_caller]
+    pub fn progress_of(&mut self, worker: &str, number: u32, run: u32, attempt: u32) {
+        let conn = self.conn(worker);
+        self.tell(Event::Progress { conn, job: id(number), run: Run(run), attempt: Attempt(attempt) });
+    }
+
+    /// A heartbeat that names jobs of the first run with their attempts.
+    #[track_caller]
+    pub fn beat(&mut self, worker: &str, held: &[(u32, u32)]) {
+        self.beat_at(worker, 0, held);
+    }
+
+    #[track_caller]
+    pub fn beat_at(&mut self, worker: &str, cpu_permille: u16, held: &[(u32, u32)]) {
+        let conn = self.conn(worker);
+        let held = held.iter().map(|(number, attempt)| (id(*number), Run(1), Attempt(*attempt))).collect();
+        self.tell(Event::Heartbeat { conn, cpu_permille, held });
+    }
+
+    #[track_caller]
+    pub fn ack_id(&mut self, worker: &str, job: JobId, ok: bool) {
+        self.results += 1;
+        let (conn, result) = (self.conn(worker), ResultId(self.results));
+        self.tell(Event::Ack { conn, job, outcome: Outcome::Returned { result, ok } });
+    }
+
+    /// A result that is OK.
+    #[track_caller]
+    pub fn ack(&mut self, worker: &str, number: u32) {
+        self.ack_id(worker, id(number), true);
+    }
+
+    #[track_caller]
+    pub fn outcome(&mut self, worker: &str, number: u32, outcome: Outcome) {
+        let conn = self.conn(worker);
+        self.tell(Event::Ack { conn, job: id(number), outcome });
+    }
+
+    #[track_caller]
+    pub fn close(&mut self, peer: &str) {
+        let conn = self.conn(peer);
+        self.tell(Event::Closed { conn });
+    }
+
+    #[track_caller]
+    pub fn operate(&mut self, operation: Operation) {
+        self.tokens += 1;
+        self.tell(Event::Operate { token: Token(self.tokens), operation });
+    }
+
+    #[track_caller]
+    pub fn cancel(&mut self, number: u32) {
+        self.cancel_id(id(number));
+    }
+
+    #[track_caller]
+    pub fn cancel_id(&mut self, job: JobId) {
+        self.operate(Operation::Cancel { job, by: "ops".into() });
+    }
+
+    // --- what is known
+
+    pub fn now(&self) -> Micros {
+        self.now
+    }
+
+    #[track_caller]
+    pub fn job(&self, number: u32) -> &Job {
+        self.broker.state().job(id(number)).expect("the job is known")
+    }
+
+    #[track_caller]
+    pub fn worker_named(&self, name: &str) -> &Worker {
+        self.broker.workers().find(|worker| worker.id == worker_id(name)).expect("the worker is known")
+    }
+
+    pub fn room(&self, name: &str) -> u32 {
+        self.worker_named(name).credit
+    }
+
+    pub fn running(&self, client: &str) -> u32 {
+        self.broker.state().running(&ClientId::from(client))
+    }
+
+    /// How long a job in back-off still has to wait.
+    #[track_caller]
+    pub fn wait_of(&self, number: u32) -> Duration {
+        let Phase::Queued { not_before } = self.job(number).phase else {
+            panic!("j{number} does not wait: {:?}", self.job(number).phase)
+        };
+        not_before.since(self.now)
+    }
+
+    /// The child of a job to all workers that is for this worker.
+    #[track_caller]
+    pub fn child(&self, number: u32, worker: &str) -> JobId {
+        let label = format!("j{number}@{worker}");
+        let child = self.children.iter().find(|(_, name)| **name == label);
+        *child.expect("a child").0
+    }
+
+    // --- lines
+
+    fn name(&self, job: JobId) -> String {
+        self.children.get(&job).cloned().unwrap_or_else(|| format!("j{}", job.0.as_u128()))
+    }
+
+    fn name_of_run(&self, job: JobId, run: Run) -> String {
+        let name = self.name(job);
+        if run == Run(1) { name } else { format!("{name}.{run}") }
+    }
+
+    fn line(&mut self, action: &Action) -> String {
+        let at = |conn: &ConnId| self.conns.get(conn).cloned().unwrap_or_else(|| format!("{conn:?}"));
+        match action {
+            Action::Commit { record, .. } => self.record_line(record),
+            Action::Assign { conn, worker, job, run, attempt, .. } => {
+                assert_eq!(at(conn).split('/').next(), Some(worker_name(*worker).as_str()));
+                format!("{}: assign {}#{attempt}", at(conn), self.name_of_run(*job, *run))
+            }
+            Action::Abandon { conn, job, attempt } => {
+                format!("{}: abandon {}#{attempt}", at(conn), self.name(*job))
+            }
+            Action::Settle { conn, job, run } => {
+                format!("{}: settle {}", at(conn), self.name_of_run(*job, *run))
+            }
+            Action::Submitted { conn, job, run, standing, ahead } => {
+                let name = self.name_of_run(*job, *run);
+                format!("{}: submitted {name} {standing:?} behind {ahead}", at(conn))
+            }
+            Action::Refuse { conn, job, refusal } => {
+                let why = match refusal {
+                    Refusal::Conflict { .. } => "conflict".to_owned(),
+                    Refusal::Full { held, limit } => format!("full {held} of {limit}"),
+                    Refusal::NoWorker { key } => format!("no worker for {key}"),
+                    Refusal::Draining => "draining".to_owned(),
+                };
+                format!("{}: refused {} {why}", at(conn), self.name(*job))
+            }
+            Action::Running { conn, job, run, attempt } => {
+                format!("{}: running {}#{attempt}", at(conn), self.name_of_run(*job, *run))
+            }
+            Action::Deliver { conn, job, run } => {
+                format!("{}: result {}", at(conn), self.name_of_run(*job, *run))
+            }
+            Action::ForgetInput { job } => format!("drop input {}", self.name(*job)),
+            Action::ForgetResult { result } => format!("drop result r{result}"),
+            Action::Operated { token, answer } => format!("answer {token}: {answer:?}"),
+            Action::Close { conn, why } => format!("{}: close, {why}", at(conn)),
+        }
+    }
+
+    fn record_line(&mut self, record: &Record) -> String {
+        match record {
+            Record::Enqueue { job, children, .. } => {
+                let mut line = format!("+enqueue {}", self.name(job.job));
+                for (child, worker) in children {
+                    let worker = worker_name(*worker);
+                    let label = format!("{}@{worker}", self.name(job.job));
+                    self.children.insert(*child, label);
+                    line.push_str(" @");
+                    line.push_str(&worker);
+                }
+                line
+            }
+            Record::Assign { job, run, attempt, worker } => {
+                format!("+assign {}#{attempt} {}", self.name_of_run(*job, *run), worker_name(*worker))
+            }
+            Record::Ack { job, run, worker, result, ok, .. } => {
+                let how = if *ok { "ok" } else { "failed" };
+                let (name, worker) = (self.name_of_run(*job, *run), worker_name(*worker));
+                format!("+ack {name} r{result} {how} {worker}")
+            }
+            Record::Requeue { job, run, attempt, why, counts, not_before } => {
+                let counts = if *counts { "counts" } else { "free" };
+                let when = if *not_before <= self.now { "now" } else { "later" };
+                format!("+requeue {}#{attempt} {why:?} {counts} {when}", self.name_of_run(*job, *run))
+            }
+            Record::Dlq { job, run, attempt, why, .. } => {
+                format!("+dlq {}#{attempt} {why:?}", self.name_of_run(*job, *run))
+            }
+            Record::Cancel { job, run, by, .. } => {
+                format!("+cancel {} by {by}", self.name_of_run(*job, *run))
+            }
+            Record::Orphan { job, run, .. } => format!("+orphan {}", self.name_of_run(*job, *run)),
+            Record::Revive { job, run } => format!("+revive {}", self.name_of_run(*job, *run)),
+            Record::Forget { job, run } => format!("+forget {}", self.name_of_run(*job, *run)),
+            Record::Cap { client, cap } => format!("+cap {client} {cap}"),
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert!(self.lines.is_empty(), "not asserted: {:#?}", self.lines);
+            assert_eq!(self.broker.poll_action(), None);
+        }
+    }
+}
