@@ -633,7 +633,7 @@ fn inventory(worker: &SimWorker) -> Vec<(JobId, Run, Attempt)> {
 }
 
 #[test]
-fn in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
+fn simulation_in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
     let seeds = match std::env::var("HEFT_SIM_SEED") {
         Ok(seed) => {
             let seed: u64 = seed.parse().expect("HEFT_SIM_SEED is a number");
