@@ -23,15 +23,18 @@ impl Broker {
         let mut matching = Vec::new();
         let mut turn = 0;
         for _ in 0..self.queues.key_count() {
+            if !self.workers.any_roomy() {
+                return;
+            }
             let Some(key) = self.queues.key_at(turn).cloned() else { return };
-            self.workers.matching(key.as_str(), &mut matching);
-            let given = self.serve(&key, &matching);
+            self.workers.roomy(key.as_str(), &mut matching);
+            let given = self.serve(&key, &mut matching);
             turn = self.queues.end_turn(turn, &key, given > 0);
         }
     }
 
-    /// Gives jobs of a key out; says how many.
-    fn serve(&mut self, key: &RoutingKey, matching: &[WorkerId]) -> usize {
+    /// Gives jobs of a key out to these workers, which have room; says how many.
+    fn serve(&mut self, key: &RoutingKey, matching: &mut Vec<WorkerId>) -> usize {
         let mut passed_over = Vec::new();
         let mut given = 0;
         loop {
@@ -39,9 +42,7 @@ impl Broker {
                 self.pass_again();
                 break;
             }
-            let has_room =
-                |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.has_room());
-            if passed_over.len() == PASSED_OVER_MAX || !matching.iter().any(has_room) {
+            if passed_over.len() == PASSED_OVER_MAX || matching.is_empty() {
                 break;
             }
             let (state, config, assigning_of) = (&self.state, &self.config, &self.assigning_of);
@@ -54,6 +55,9 @@ impl Broker {
                 Some(worker) => {
                     self.assign(job, worker);
                     given += 1;
+                    if !self.workers.get(worker).is_some_and(|worker| worker.has_room()) {
+                        matching.retain(|with_room| *with_room != worker);
+                    }
                 }
                 None => passed_over.push(job),
             }

@@ -146,6 +146,12 @@ impl Queues {
     /// Takes the next job of a key whose client may be served.
     pub fn pop(&mut self, key: &RoutingKey, mut may_run: impl FnMut(&ClientId) -> bool) -> Option<JobId> {
         let queue = self.lanes.get_mut(key)?;
+        // Most of the time the first that may be served can pay, and the others need not be asked.
+        let can_pay =
+            |lane: &Lane| lane.jobs.first_key_value().is_some_and(|(_, (_, cost))| *cost <= lane.deficit);
+        if let Some(at) = queue.ring.iter().position(|lane| can_pay(lane) && may_run(&lane.client)) {
+            return self.serve_lane(key, at);
+        }
         let allowed: Vec<bool> = queue.ring.iter().map(|lane| may_run(&lane.client)).collect();
         // How often the ring would have to go round until each lane can pay for its first job; the lane with the fewest
         // rounds is next, the one nearer to the front among equals. Going round one by one gives the same.
@@ -164,6 +170,12 @@ impl Queues {
         for (lane, _) in queue.ring.iter_mut().zip(&allowed).filter(|(_, allowed)| **allowed) {
             lane.deficit = lane.deficit.saturating_add(fewest.saturating_mul(LANE_QUANTUM_BYTES));
         }
+        self.serve_lane(key, at)
+    }
+
+    /// Takes the first job of the lane at this place.
+    fn serve_lane(&mut self, key: &RoutingKey, at: usize) -> Option<JobId> {
+        let queue = self.lanes.get_mut(key)?;
         // What was passed over keeps its turn; what is served goes to the end once it cannot pay for another.
         let mut lane = queue.ring.remove(at)?;
         let (_, (job, cost)) = lane.jobs.pop_first()?;

@@ -1,12 +1,12 @@
 //! The workers that are connected, or were a moment ago: what they offer, what they hold. None of it outlives the leader.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::event::WorkerClass;
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::limits::CREDIT_PER_MESSAGE_MAX;
-use super::subject::{SubjectTree, subscriptions};
+use super::subject::{SubjectTree, matches, subscriptions};
 
 /// A job that a worker was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +81,11 @@ impl Worker {
             Presence::Here(conn) => Some(conn),
             Presence::Away(_) => None,
         }
+    }
+
+    /// Whether it asked for a key.
+    fn wants(&self, key: &str) -> bool {
+        self.subscriptions.iter().any(|pattern| matches(pattern, key))
     }
 
     /// Whether it can be given a job now.
@@ -165,7 +170,13 @@ pub struct Workers {
     all: BTreeMap<WorkerId, Worker>,
     by_conn: BTreeMap<ConnId, WorkerId>,
     tree: SubjectTree<WorkerId>,
+    /// Those with room, but for what happened to those touched since.
+    roomy: BTreeSet<WorkerId>,
+    touched: BTreeSet<WorkerId>,
 }
+
+/// Up to so many workers with room are asked one by one whether they want a key; more are looked up in the tree.
+const ROOMY_FEW: usize = 16;
 
 /// What a worker brings along when it says hello.
 #[derive(Clone, Debug)]
@@ -197,7 +208,34 @@ impl Workers {
 
     /// One, to change.
     pub fn get_mut(&mut self, worker: WorkerId) -> Option<&mut Worker> {
-        self.all.get_mut(&worker)
+        let found = self.all.get_mut(&worker)?;
+        self.touched.insert(worker);
+        Some(found)
+    }
+
+    /// Whether any has room. Most of the time most workers are busy, so this and [`Workers::roomy`] look only at those to
+    /// which something happened.
+    pub fn any_roomy(&mut self) -> bool {
+        while let Some(worker) = self.touched.pop_first() {
+            if self.get(worker).is_some_and(Worker::has_room) {
+                self.roomy.insert(worker);
+            } else {
+                self.roomy.remove(&worker);
+            }
+        }
+        !self.roomy.is_empty()
+    }
+
+    /// The ones that asked for a key and had room when [`Workers::any_roomy`] was last asked, in the order of their ids.
+    pub fn roomy(&self, key: &str, out: &mut Vec<WorkerId>) {
+        if self.roomy.len() > ROOMY_FEW {
+            self.matching(key, out);
+            out.retain(|worker| self.roomy.contains(worker));
+        } else {
+            let wants = |worker: &&WorkerId| self.get(**worker).is_some_and(|worker| worker.wants(key));
+            out.clear();
+            out.extend(self.roomy.iter().filter(wants));
+        }
     }
 
     /// The one at a connection.
@@ -242,12 +280,14 @@ impl Workers {
             last_assigned: 0,
         };
         self.all.insert(worker, joined);
+        self.touched.insert(worker);
         old_conn
     }
 
     /// A worker's connection ended; it keeps what it holds for now, and gets nothing.
     pub fn leave(&mut self, worker: WorkerId, now: Micros) {
         let Some(away) = self.all.get_mut(&worker) else { return };
+        self.touched.insert(worker);
         if let Presence::Here(conn) = away.presence {
             self.by_conn.remove(&conn);
         }
@@ -261,6 +301,7 @@ impl Workers {
     /// A worker is gone for good.
     pub fn remove(&mut self, worker: WorkerId) -> Option<Worker> {
         let gone = self.all.remove(&worker)?;
+        self.touched.insert(worker);
         if let Presence::Here(conn) = gone.presence {
             self.by_conn.remove(&conn);
         }
