@@ -378,7 +378,10 @@ impl Broker {
             return self.drop_result(outcome);
         };
         let now = self.now;
-        let lease = self.workers.get_mut(worker).and_then(|worker| worker.answer(id, now));
+        let lease = self.workers.release(worker, id);
+        if let Some(worker) = self.workers.get_mut(worker) {
+            worker.answer(id, now);
+        }
         if let Some(lease) = &lease {
             self.unwatch_lease(worker, id, lease);
         }
@@ -461,7 +464,7 @@ impl Broker {
 
     /// Takes a job from a worker that will not return a result for it.
     pub(super) fn lose(&mut self, worker: WorkerId, job: JobId, why: AttemptEnd) {
-        if let Some(lease) = self.workers.get_mut(worker).and_then(|worker| worker.held.remove(&job)) {
+        if let Some(lease) = self.workers.release(worker, job) {
             self.unwatch_lease(worker, job, &lease);
             self.attempt_over(worker, job, lease, why, true);
         }
@@ -576,17 +579,12 @@ impl Broker {
         if let Some(conn) = returned_by.and_then(|worker| self.workers.get(worker)?.conn()) {
             self.actions.push_back(Action::Settle { conn, job, run });
         }
-        let holders: Vec<WorkerId> = self
-            .workers
-            .iter()
-            .filter(|worker| worker.held.contains_key(&job))
-            .map(|worker| worker.id)
+        for worker in self.workers.holders(job) {
             // One whose assignment is not applied has not heard of the job, and will not.
-            .filter(|worker| self.assigning.get(&job) != Some(worker))
-            .collect();
-        for holder in holders {
+            if self.assigning.get(&job) == Some(&worker.id) {
+                continue;
+            }
             // It keeps the place it takes until it answers: its credit comes back with that, not before.
-            let Some(worker) = self.workers.get(holder) else { continue };
             if let (Some(conn), Some(lease)) = (worker.conn(), worker.held.get(&job)) {
                 self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
             }

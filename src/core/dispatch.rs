@@ -109,7 +109,8 @@ impl Broker {
         self.assignments += 1;
         chosen.credit = chosen.credit.saturating_sub(1);
         chosen.last_assigned = self.assignments;
-        chosen.held.insert(id, Lease { run, attempt, started: false, until: None, watched_at: None });
+        let lease = Lease { run, attempt, started: false, until: None, watched_at: None };
+        self.workers.hold(worker, id, lease);
         self.assigning.insert(id, worker);
         if is_capped {
             *self.assigning_of.entry(client.clone()).or_default() += 1;
@@ -144,8 +145,8 @@ impl Broker {
         };
         if !counts {
             // The job ended while the record was on its way; the worker never heard of it.
-            chosen.held.remove(&id);
             chosen.credit = chosen.credit.saturating_add(1);
+            self.workers.release(worker, id);
             return;
         }
         let (class, presence) = (chosen.class, chosen.presence);

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::event::WorkerClass;
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::limits::CREDIT_PER_MESSAGE_MAX;
@@ -130,9 +132,9 @@ impl Worker {
         *self.sent.entry(job).or_default() += 1;
     }
 
-    /// Notes an answer for a job; gives back the lease, if it had one. Answers to what it was never sent count for
+    /// Notes an answer for a job. Answers to what it was never sent count for
     /// nothing, or they would buy credit.
-    pub fn answer(&mut self, job: JobId, now: Micros) -> Option<Lease> {
+    pub fn answer(&mut self, job: JobId, now: Micros) {
         self.answered_at = now;
         if let Some(owed) = self.sent.get_mut(&job) {
             self.answered = self.answered.saturating_add(1);
@@ -141,7 +143,6 @@ impl Worker {
                 self.sent.remove(&job);
             }
         }
-        self.held.remove(&job)
     }
 
     /// Whether it may forget to offer again what it has answered for. Ours do not: what they keep, they mean to (CR10).
@@ -172,6 +173,8 @@ pub struct Workers {
     tree: SubjectTree<WorkerId>,
     /// Those with room, but for what happened to those touched since.
     roomy: BTreeSet<WorkerId>,
+    /// Who holds which job.
+    holders: BTreeSet<(JobId, WorkerId)>,
     touched: BTreeSet<WorkerId>,
 }
 
@@ -238,6 +241,26 @@ impl Workers {
         }
     }
 
+    /// A worker gets hold of a job.
+    pub fn hold(&mut self, worker: WorkerId, job: JobId, lease: Lease) {
+        if let Some(holder) = self.get_mut(worker) {
+            holder.held.insert(job, lease);
+            self.holders.insert((job, worker));
+        }
+    }
+
+    /// A worker does not hold a job any more; gives back the lease, if it had one.
+    pub fn release(&mut self, worker: WorkerId, job: JobId) -> Option<Lease> {
+        self.holders.remove(&(job, worker));
+        self.get_mut(worker)?.held.remove(&job)
+    }
+
+    /// The workers that hold a job: one, and any that has not answered for an earlier job of that id.
+    pub fn holders(&self, job: JobId) -> impl Iterator<Item = &Worker> {
+        let (first, last) = (WorkerId(Uuid::nil()), WorkerId(Uuid::max()));
+        self.holders.range((job, first)..=(job, last)).filter_map(|(_, worker)| self.get(*worker))
+    }
+
     /// The one at a connection.
     pub fn at(&self, conn: ConnId) -> Option<WorkerId> {
         self.by_conn.get(&conn).copied()
@@ -279,6 +302,7 @@ impl Workers {
             cpu_permille: 0,
             last_assigned: 0,
         };
+        self.holders.extend(joined.held.keys().map(|job| (*job, worker)));
         self.all.insert(worker, joined);
         self.touched.insert(worker);
         old_conn
@@ -301,6 +325,9 @@ impl Workers {
     /// A worker is gone for good.
     pub fn remove(&mut self, worker: WorkerId) -> Option<Worker> {
         let gone = self.all.remove(&worker)?;
+        for job in gone.held.keys() {
+            self.holders.remove(&(*job, worker));
+        }
         self.touched.insert(worker);
         if let Presence::Here(conn) = gone.presence {
             self.by_conn.remove(&conn);
