@@ -4,7 +4,7 @@ use super::action::Action;
 use super::broker::Broker;
 use super::event::WorkerClass;
 use super::ids::{Attempt, ClientId, JobId, Run, WorkerId};
-use super::limits::ASSIGNMENTS_PER_PASS_MAX;
+use super::limits::{ASSIGNMENTS_PER_PASS_MAX, STUCK_MAX};
 use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::subject::RoutingKey;
@@ -116,6 +116,9 @@ impl Broker {
             *self.assigning_of.entry(client.clone()).or_default() += 1;
         }
         if self.config.policy == super::schedule::Policy::Sticky {
+            if self.stuck.len() >= STUCK_MAX {
+                self.stuck.clear();
+            }
             self.stuck.insert((client, key), worker);
         }
         self.propose(Record::Assign { job: id, run, attempt, worker });
