@@ -220,8 +220,29 @@ impl Broker {
             let Some((index, record)) = self.proposed.pop_front() else { return };
             let applied = self.state.apply(&record);
             self.after(&record, &applied);
+            self.unpark(&record, &applied);
             self.send_answers(index, &record, &applied);
             self.dirty = true;
+        }
+    }
+
+    /// After a record that may have brought a client under its cap, its jobs are looked at again.
+    fn unpark(&mut self, record: &Record, applied: &Applied) {
+        match record {
+            Record::Cap { client, .. } => self.queues.unpark(client),
+            // One that counts takes a share; one that does not gives back what it had taken.
+            Record::Assign { .. } if *applied != Applied::Stale => {}
+            Record::Assign { job, .. }
+            | Record::Ack { job, .. }
+            | Record::Requeue { job, .. }
+            | Record::Dlq { job, .. }
+            | Record::Cancel { job, .. }
+            | Record::Orphan { job, .. } => {
+                if let Some(job) = self.state.job(*job) {
+                    self.queues.unpark(&job.client);
+                }
+            }
+            Record::Enqueue { .. } | Record::Revive { .. } | Record::Forget { .. } => {}
         }
     }
 
