@@ -27,8 +27,11 @@ impl Broker {
                 return;
             }
             let Some(key) = self.queues.key_at(turn).cloned() else { return };
-            self.workers.roomy(key.as_str(), &mut matching);
-            let given = self.serve(&key, &mut matching);
+            let mut given = 0;
+            if self.queues.is_open(&key) {
+                self.workers.roomy(key.as_str(), &mut matching);
+                given = self.serve(&key, &mut matching);
+            }
             turn = self.queues.end_turn(turn, &key, given > 0);
         }
     }

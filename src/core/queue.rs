@@ -152,6 +152,11 @@ impl Queues {
         self.turns.get(turn)
     }
 
+    /// Whether a key has jobs of a client that is not put aside.
+    pub fn is_open(&self, key: &RoutingKey) -> bool {
+        self.lanes.get(key).is_some_and(|queue| !queue.ring.is_empty())
+    }
+
     /// Ends the turn of the key at this place and says at which place the next one stands. A key that was served goes to
     /// the end; one that was not keeps its place, or whoever stands first would be served first for ever.
     pub fn end_turn(&mut self, turn: usize, key: &RoutingKey, served: bool) -> usize {
