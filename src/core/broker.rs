@@ -4,9 +4,9 @@
 //! decisions quick (queues, leases, who is connected where); all of them follow from [`State`] and from the connections.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::time::Duration;
 
 use super::action::{Action, OperateError, Operated, Standing};
+use super::due::Due;
 use super::event::{Event, Outcome, WorkerClass};
 use super::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, Run, Token, WorkerId};
 use super::job::{Ending, Job, Phase};
@@ -16,27 +16,6 @@ use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::state::{Applied, State};
 use super::worker::{Hello, Lease, Worker, Workers};
-
-/// A moment at which the broker has to look at something again. What it points to may have changed meanwhile; it is
-/// looked up when its time comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Due {
-    /// A lease may be over.
-    Lease(WorkerId, JobId),
-    /// A job has waited long enough.
-    Ready(JobId),
-    /// A worker has been away long enough.
-    Grace(WorkerId),
-    /// A worker may have lost a credit.
-    Leak(WorkerId),
-    /// The oldest result may have been kept long enough.
-    Expire,
-    /// A pass gave out all it may; there may be more.
-    NextPass,
-}
-
-/// When to look again at what cannot be decided yet, at the soonest.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The broker.
 #[derive(Debug)]
@@ -72,7 +51,7 @@ pub struct Broker {
     /// Answers to operators that wait for a record.
     answers: VecDeque<(Index, Token, Result<Operated, OperateError>)>,
 
-    due: BTreeSet<(Micros, Due)>,
+    pub(super) due: BTreeSet<(Micros, Due)>,
     pub(super) dirty: bool,
     pub(super) draining: bool,
 }
@@ -220,8 +199,29 @@ impl Broker {
             let Some((index, record)) = self.proposed.pop_front() else { return };
             let applied = self.state.apply(&record);
             self.after(&record, &applied);
+            self.unpark(&record, &applied);
             self.send_answers(index, &record, &applied);
             self.dirty = true;
+        }
+    }
+
+    /// After a record that may have brought a client under its cap, its jobs are looked at again.
+    fn unpark(&mut self, record: &Record, applied: &Applied) {
+        match record {
+            Record::Cap { client, .. } => self.queues.unpark(client),
+            // One that counts takes a share; one that does not gives back what it had taken.
+            Record::Assign { .. } if *applied != Applied::Stale => {}
+            Record::Assign { job, .. }
+            | Record::Ack { job, .. }
+            | Record::Requeue { job, .. }
+            | Record::Dlq { job, .. }
+            | Record::Cancel { job, .. }
+            | Record::Orphan { job, .. } => {
+                if let Some(job) = self.state.job(*job) {
+                    self.queues.unpark(&job.client);
+                }
+            }
+            Record::Enqueue { .. } | Record::Revive { .. } | Record::Forget { .. } => {}
         }
     }
 
@@ -378,7 +378,10 @@ impl Broker {
             return self.drop_result(outcome);
         };
         let now = self.now;
-        let lease = self.workers.get_mut(worker).and_then(|worker| worker.answer(id, now));
+        let lease = self.workers.release(worker, id);
+        if let Some(worker) = self.workers.get_mut(worker) {
+            worker.answer(id, now);
+        }
         if let Some(lease) = &lease {
             self.unwatch_lease(worker, id, lease);
         }
@@ -440,7 +443,7 @@ impl Broker {
         }
     }
 
-    fn worker_gone(&mut self, id: WorkerId) {
+    pub(super) fn worker_gone(&mut self, id: WorkerId) {
         self.lose_all(id, AttemptEnd::WorkerLost);
         self.workers.remove(id);
         // What only this worker could have, nobody will.
@@ -461,7 +464,7 @@ impl Broker {
 
     /// Takes a job from a worker that will not return a result for it.
     pub(super) fn lose(&mut self, worker: WorkerId, job: JobId, why: AttemptEnd) {
-        if let Some(lease) = self.workers.get_mut(worker).and_then(|worker| worker.held.remove(&job)) {
+        if let Some(lease) = self.workers.release(worker, job) {
             self.unwatch_lease(worker, job, &lease);
             self.attempt_over(worker, job, lease, why, true);
         }
@@ -576,17 +579,12 @@ impl Broker {
         if let Some(conn) = returned_by.and_then(|worker| self.workers.get(worker)?.conn()) {
             self.actions.push_back(Action::Settle { conn, job, run });
         }
-        let holders: Vec<WorkerId> = self
-            .workers
-            .iter()
-            .filter(|worker| worker.held.contains_key(&job))
-            .map(|worker| worker.id)
+        for worker in self.workers.holders(job) {
             // One whose assignment is not applied has not heard of the job, and will not.
-            .filter(|worker| self.assigning.get(&job) != Some(worker))
-            .collect();
-        for holder in holders {
+            if self.assigning.get(&job) == Some(&worker.id) {
+                continue;
+            }
             // It keeps the place it takes until it answers: its credit comes back with that, not before.
-            let Some(worker) = self.workers.get(holder) else { continue };
             if let (Some(conn), Some(lease)) = (worker.conn(), worker.held.get(&job)) {
                 self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
             }
@@ -611,7 +609,7 @@ impl Broker {
         }
     }
 
-    fn expiry_due(&mut self) {
+    pub(super) fn expiry_due(&mut self) {
         self.expiry_watched = false;
         let (now, ttl) = (self.now, self.config.result_ttl);
         while let Some((_, job, run)) = self.ended.front().copied().filter(|(at, _, _)| at.plus(ttl) <= now) {
@@ -650,93 +648,6 @@ impl Broker {
             }
         }
     }
-
-    // --- time
-
-    fn look_at_what_is_due(&mut self) {
-        while let Some((_, due)) = self.due.pop_first_if(self.now) {
-            match due {
-                Due::Lease(worker, job) => self.lease_due(worker, job),
-                Due::Ready(job) => {
-                    self.make_ready(job);
-                }
-                Due::Grace(worker) => self.grace_due(worker),
-                Due::Leak(worker) => self.leak_due(worker),
-                Due::Expire => self.expiry_due(),
-                Due::NextPass => self.dirty = true,
-            }
-        }
-    }
-
-    pub(super) fn pass_again(&mut self) {
-        self.due.insert((self.now, Due::NextPass));
-    }
-
-    pub(super) fn watch_lease(&mut self, worker: WorkerId, job: JobId, until: Micros) {
-        if let Some(lease) = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job)) {
-            lease.watched_at = Some(until);
-            self.due.insert((until, Due::Lease(worker, job)));
-        }
-    }
-
-    /// A lease is over: no look at it is due any more.
-    fn unwatch_lease(&mut self, worker: WorkerId, job: JobId, lease: &Lease) {
-        if let Some(at) = lease.watched_at {
-            self.due.remove(&(at, Due::Lease(worker, job)));
-        }
-    }
-
-    fn lease_due(&mut self, id: WorkerId, job: JobId) {
-        let Some(worker) = self.workers.get(id) else { return };
-        let Some(until) = worker.held.get(&job).and_then(|lease| lease.until) else { return };
-        if until > self.now {
-            return self.watch_lease(id, job, until);
-        }
-        let Some(conn) = worker.conn() else {
-            // While it is away its grace decides, not its leases.
-            return self.watch_lease(id, job, self.now.plus(self.config.lease.max(LOOK_AGAIN)));
-        };
-        if let Some(lease) = worker.held.get(&job) {
-            self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
-        }
-        self.lose(id, job, AttemptEnd::TimedOut);
-    }
-
-    /// Looks after a worker's credit later, once however often it answers meanwhile.
-    fn watch_leak(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get_mut(id).filter(|worker| worker.may_leak()) else { return };
-        if !std::mem::replace(&mut worker.leak_watched, true) {
-            self.due.insert((self.now.plus(self.config.credit_leak_after), Due::Leak(id)));
-        }
-    }
-
-    fn leak_due(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get_mut(id) else { return };
-        let until = worker.answered_at.plus(self.config.credit_leak_after);
-        if until > self.now {
-            self.due.insert((until, Due::Leak(id)));
-            return;
-        }
-        worker.leak_watched = false;
-        let lost = worker.lost_credits();
-        worker.offer(lost);
-        self.dirty |= lost > 0;
-    }
-
-    fn grace_due(&mut self, id: WorkerId) {
-        let Some(since) = self.workers.get(id).and_then(|worker| match worker.presence {
-            super::worker::Presence::Away(since) => Some(since),
-            super::worker::Presence::Here(_) => None,
-        }) else {
-            return;
-        };
-        let until = since.plus(self.config.worker_grace);
-        if until > self.now {
-            self.due.insert((until, Due::Grace(id)));
-        } else {
-            self.worker_gone(id);
-        }
-    }
 }
 
 /// What an operation did whose last record changed nothing.
@@ -757,19 +668,5 @@ pub(super) fn standing(job: &Job) -> Standing {
         Phase::Queued { .. } => Standing::Queued,
         Phase::Leased { .. } | Phase::Gathering { .. } => Standing::Running,
         Phase::Done { .. } | Phase::Dead { .. } => Standing::Finished,
-    }
-}
-
-/// Takes the first entry of a set of moments whose time has come.
-trait PopDue {
-    fn pop_first_if(&mut self, now: Micros) -> Option<(Micros, Due)>;
-}
-
-impl PopDue for BTreeSet<(Micros, Due)> {
-    fn pop_first_if(&mut self, now: Micros) -> Option<(Micros, Due)> {
-        if self.first()?.0 > now {
-            return None;
-        }
-        self.pop_first()
     }
 }

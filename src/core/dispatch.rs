@@ -4,7 +4,7 @@ use super::action::Action;
 use super::broker::Broker;
 use super::event::WorkerClass;
 use super::ids::{Attempt, ClientId, JobId, Run, WorkerId};
-use super::limits::ASSIGNMENTS_PER_PASS_MAX;
+use super::limits::{ASSIGNMENTS_PER_PASS_MAX, STUCK_MAX};
 use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::subject::RoutingKey;
@@ -23,15 +23,21 @@ impl Broker {
         let mut matching = Vec::new();
         let mut turn = 0;
         for _ in 0..self.queues.key_count() {
+            if !self.workers.any_roomy() {
+                return;
+            }
             let Some(key) = self.queues.key_at(turn).cloned() else { return };
-            self.workers.matching(key.as_str(), &mut matching);
-            let given = self.serve(&key, &matching);
+            let mut given = 0;
+            if self.queues.is_open(&key) {
+                self.workers.roomy(key.as_str(), &mut matching);
+                given = self.serve(&key, &mut matching);
+            }
             turn = self.queues.end_turn(turn, &key, given > 0);
         }
     }
 
-    /// Gives jobs of a key out; says how many.
-    fn serve(&mut self, key: &RoutingKey, matching: &[WorkerId]) -> usize {
+    /// Gives jobs of a key out to these workers, which have room; says how many.
+    fn serve(&mut self, key: &RoutingKey, matching: &mut Vec<WorkerId>) -> usize {
         let mut passed_over = Vec::new();
         let mut given = 0;
         loop {
@@ -39,9 +45,7 @@ impl Broker {
                 self.pass_again();
                 break;
             }
-            let has_room =
-                |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.has_room());
-            if passed_over.len() == PASSED_OVER_MAX || !matching.iter().any(has_room) {
+            if passed_over.len() == PASSED_OVER_MAX || matching.is_empty() {
                 break;
             }
             let (state, config, assigning_of) = (&self.state, &self.config, &self.assigning_of);
@@ -54,6 +58,9 @@ impl Broker {
                 Some(worker) => {
                     self.assign(job, worker);
                     given += 1;
+                    if !self.workers.get(worker).is_some_and(|worker| worker.has_room()) {
+                        matching.retain(|with_room| *with_room != worker);
+                    }
                 }
                 None => passed_over.push(job),
             }
@@ -105,12 +112,16 @@ impl Broker {
         self.assignments += 1;
         chosen.credit = chosen.credit.saturating_sub(1);
         chosen.last_assigned = self.assignments;
-        chosen.held.insert(id, Lease { run, attempt, started: false, until: None, watched_at: None });
+        let lease = Lease { run, attempt, started: false, until: None, watched_at: None };
+        self.workers.hold(worker, id, lease);
         self.assigning.insert(id, worker);
         if is_capped {
             *self.assigning_of.entry(client.clone()).or_default() += 1;
         }
         if self.config.policy == super::schedule::Policy::Sticky {
+            if self.stuck.len() >= STUCK_MAX {
+                self.stuck.clear();
+            }
             self.stuck.insert((client, key), worker);
         }
         self.propose(Record::Assign { job: id, run, attempt, worker });
@@ -140,8 +151,8 @@ impl Broker {
         };
         if !counts {
             // The job ended while the record was on its way; the worker never heard of it.
-            chosen.held.remove(&id);
             chosen.credit = chosen.credit.saturating_add(1);
+            self.workers.release(worker, id);
             return;
         }
         let (class, presence) = (chosen.class, chosen.presence);

@@ -14,6 +14,9 @@ pub const ASSIGNMENTS_PER_PASS_MAX: usize = 1_000;
 /// go first.
 pub const HISTORY_MAX: usize = 64;
 
+/// Pairs of client and key that the policy `sticky` remembers a worker for. Beyond that it begins anew.
+pub const STUCK_MAX: usize = 65_536;
+
 /// What a job weighs in the sharing between clients, beside its bytes.
 pub const JOB_COST_BYTES: u64 = 64 * 1024;
 

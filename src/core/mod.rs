@@ -6,6 +6,7 @@
 pub mod action;
 mod broker;
 mod dispatch;
+mod due;
 pub mod event;
 pub mod ids;
 pub mod job;

@@ -3,7 +3,7 @@
 //! Keys take turns (SC03), clients share a key by deficit round robin, and inside a lane the smaller priority goes first,
 //! then the older job (C28). It knows nothing of workers and caps; the broker says which clients may be served.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use super::ids::{ClientId, JobId};
 use super::limits::{JOB_COST_BYTES, LANE_QUANTUM_BYTES};
@@ -24,6 +24,8 @@ pub struct Queues {
     lanes: HashMap<RoutingKey, KeyQueue>,
     /// Keys that have jobs, the next to be served first. Each is in it once.
     turns: VecDeque<RoutingKey>,
+    /// Clients that may not be served, and the keys where they wait.
+    parked: HashMap<ClientId, HashSet<RoutingKey>>,
     len: usize,
 }
 
@@ -31,6 +33,8 @@ pub struct Queues {
 struct KeyQueue {
     /// Clients that have jobs, the next to be served first.
     ring: VecDeque<Lane>,
+    /// Clients that have jobs and may not be served for now. Nobody looks at them until that changes.
+    parked: HashMap<ClientId, Lane>,
     len: usize,
 }
 
@@ -40,6 +44,28 @@ struct Lane {
     jobs: BTreeMap<Place, (JobId, u64)>,
     /// Bytes the client may have served on its turn. Saved up while its first job costs more.
     deficit: u64,
+}
+
+impl Lane {
+    /// What its first job costs.
+    fn cost(&self) -> u64 {
+        self.jobs.first_key_value().map_or(0, |(_, (_, cost))| *cost)
+    }
+}
+
+impl KeyQueue {
+    fn lane_mut(&mut self, client: &ClientId) -> Option<&mut Lane> {
+        match self.parked.get_mut(client) {
+            Some(lane) => Some(lane),
+            None => self.ring.iter_mut().find(|lane| lane.client == *client),
+        }
+    }
+
+    fn park(&mut self, at: usize) {
+        if let Some(lane) = self.ring.remove(at) {
+            self.parked.insert(lane.client.clone(), lane);
+        }
+    }
 }
 
 impl Queues {
@@ -65,7 +91,7 @@ impl Queues {
 
     /// Jobs of a client that wait, under all keys.
     pub fn len_of(&self, client: &ClientId) -> usize {
-        let lanes = self.lanes.values().flat_map(|queue| &queue.ring);
+        let lanes = self.lanes.values().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()));
         lanes.filter(|lane| lane.client == *client).map(|lane| lane.jobs.len()).sum()
     }
 
@@ -84,7 +110,7 @@ impl Queues {
         }
         let Some(queue) = self.lanes.get_mut(key) else { return 0 };
         let cost = size.saturating_add(JOB_COST_BYTES);
-        let ahead = match queue.ring.iter_mut().find(|lane| lane.client == *client) {
+        let ahead = match queue.lane_mut(client) {
             Some(lane) => {
                 let is_last = lane.jobs.last_key_value().is_none_or(|(last, _)| *last < place);
                 let ahead = if is_last { lane.jobs.len() } else { lane.jobs.range(..place).count() };
@@ -108,13 +134,12 @@ impl Queues {
     /// Takes a job out that is not to be served any more. False if it does not wait here.
     pub fn remove(&mut self, key: &RoutingKey, client: &ClientId, place: Place) -> bool {
         let Some(queue) = self.lanes.get_mut(key) else { return false };
-        let Some(at) = queue.ring.iter().position(|lane| lane.client == *client) else { return false };
-        let Some(lane) = queue.ring.get_mut(at) else { return false };
+        let Some(lane) = queue.lane_mut(client) else { return false };
         if lane.jobs.remove(&place).is_none() {
             return false;
         }
-        if lane.jobs.is_empty() {
-            queue.ring.remove(at);
+        if lane.jobs.is_empty() && queue.parked.remove(client).is_none() {
+            queue.ring.retain(|lane| lane.client != *client);
         }
         queue.len -= 1;
         self.len -= 1;
@@ -125,6 +150,11 @@ impl Queues {
     /// The key at this place in the order of turns.
     pub fn key_at(&self, turn: usize) -> Option<&RoutingKey> {
         self.turns.get(turn)
+    }
+
+    /// Whether a key has jobs of a client that is not put aside.
+    pub fn is_open(&self, key: &RoutingKey) -> bool {
+        self.lanes.get(key).is_some_and(|queue| !queue.ring.is_empty())
     }
 
     /// Ends the turn of the key at this place and says at which place the next one stands. A key that was served goes to
@@ -143,27 +173,45 @@ impl Queues {
         }
     }
 
-    /// Takes the next job of a key whose client may be served.
+    /// A client may be served again: its lanes go to the end of their rings.
+    pub fn unpark(&mut self, client: &ClientId) {
+        for key in self.parked.remove(client).unwrap_or_default() {
+            if let Some(queue) = self.lanes.get_mut(&key) {
+                queue.ring.extend(queue.parked.remove(client));
+            }
+        }
+    }
+
+    /// Takes the next job of a key whose client may be served. A client that may not is passed over until
+    /// [`Queues::unpark`] says that it may.
     pub fn pop(&mut self, key: &RoutingKey, mut may_run: impl FnMut(&ClientId) -> bool) -> Option<JobId> {
         let queue = self.lanes.get_mut(key)?;
-        let allowed: Vec<bool> = queue.ring.iter().map(|lane| may_run(&lane.client)).collect();
+        // Most of the time the first that may be served can pay, and the others need not be asked. Who may not be served
+        // is put aside, and not asked again until something changes.
+        let mut at = 0;
+        while let Some(lane) = queue.ring.get(at) {
+            if !may_run(&lane.client) {
+                self.parked.entry(lane.client.clone()).or_default().insert(key.clone());
+                queue.park(at);
+            } else if lane.cost() <= lane.deficit {
+                return self.serve_lane(key, at);
+            } else {
+                at += 1;
+            }
+        }
         // How often the ring would have to go round until each lane can pay for its first job; the lane with the fewest
         // rounds is next, the one nearer to the front among equals. Going round one by one gives the same.
-        let rounds = |lane: &Lane| {
-            let (_, (_, cost)) = lane.jobs.first_key_value()?;
-            Some(cost.saturating_sub(lane.deficit).div_ceil(LANE_QUANTUM_BYTES))
-        };
-        let (at, fewest) = queue
-            .ring
-            .iter()
-            .zip(&allowed)
-            .enumerate()
-            .filter(|(_, (_, allowed))| **allowed)
-            .filter_map(|(at, (lane, _))| Some((at, rounds(lane)?)))
-            .min_by_key(|(_, rounds)| *rounds)?;
-        for (lane, _) in queue.ring.iter_mut().zip(&allowed).filter(|(_, allowed)| **allowed) {
+        let rounds = |lane: &Lane| lane.cost().saturating_sub(lane.deficit).div_ceil(LANE_QUANTUM_BYTES);
+        let (at, fewest) = queue.ring.iter().map(rounds).enumerate().min_by_key(|(_, rounds)| *rounds)?;
+        for lane in &mut queue.ring {
             lane.deficit = lane.deficit.saturating_add(fewest.saturating_mul(LANE_QUANTUM_BYTES));
         }
+        self.serve_lane(key, at)
+    }
+
+    /// Takes the first job of the lane at this place.
+    fn serve_lane(&mut self, key: &RoutingKey, at: usize) -> Option<JobId> {
+        let queue = self.lanes.get_mut(key)?;
         // What was passed over keeps its turn; what is served goes to the end once it cannot pay for another.
         let mut lane = queue.ring.remove(at)?;
         let (_, (job, cost)) = lane.jobs.pop_first()?;
@@ -249,7 +297,11 @@ mod tests {
         fill(&mut queues, "e", "free", 10..12, 0);
         let free = |client: &ClientId| &*client.0 == "free";
         let served: Vec<_> = std::iter::from_fn(|| queues.pop(&key("e"), free)).collect();
-        assert_eq!((served.len(), queues.len()), (2, 5));
+        assert_eq!((served.len(), queues.len(), queues.len_of(&"capped".into())), (2, 5, 5));
+        assert_eq!(drain(&mut queues, "e"), [0; 0], "put aside until something changes");
+        assert!(queues.remove(&key("e"), &"capped".into(), Place { priority: 0, seq: 2 }));
+        fill(&mut queues, "e", "capped", 2..3, 0);
+        queues.unpark(&"capped".into());
         assert_eq!(drain(&mut queues, "e"), [0, 1, 2, 3, 4], "the order inside a client is kept");
     }
 

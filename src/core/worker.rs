@@ -1,12 +1,14 @@
 //! The workers that are connected, or were a moment ago: what they offer, what they hold. None of it outlives the leader.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+use uuid::Uuid;
 
 use super::event::WorkerClass;
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::limits::CREDIT_PER_MESSAGE_MAX;
-use super::subject::{SubjectTree, subscriptions};
+use super::subject::{SubjectTree, matches, subscriptions};
 
 /// A job that a worker was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +85,11 @@ impl Worker {
         }
     }
 
+    /// Whether it asked for a key.
+    fn wants(&self, key: &str) -> bool {
+        self.subscriptions.iter().any(|pattern| matches(pattern, key))
+    }
+
     /// Whether it can be given a job now.
     pub fn has_room(&self) -> bool {
         let one_at_a_time = self.class == WorkerClass::OneAtATime && !self.held.is_empty();
@@ -125,9 +132,9 @@ impl Worker {
         *self.sent.entry(job).or_default() += 1;
     }
 
-    /// Notes an answer for a job; gives back the lease, if it had one. Answers to what it was never sent count for
+    /// Notes an answer for a job. Answers to what it was never sent count for
     /// nothing, or they would buy credit.
-    pub fn answer(&mut self, job: JobId, now: Micros) -> Option<Lease> {
+    pub fn answer(&mut self, job: JobId, now: Micros) {
         self.answered_at = now;
         if let Some(owed) = self.sent.get_mut(&job) {
             self.answered = self.answered.saturating_add(1);
@@ -136,7 +143,6 @@ impl Worker {
                 self.sent.remove(&job);
             }
         }
-        self.held.remove(&job)
     }
 
     /// Whether it may forget to offer again what it has answered for. Ours do not: what they keep, they mean to (CR10).
@@ -165,7 +171,15 @@ pub struct Workers {
     all: BTreeMap<WorkerId, Worker>,
     by_conn: BTreeMap<ConnId, WorkerId>,
     tree: SubjectTree<WorkerId>,
+    /// Those with room, but for what happened to those touched since.
+    roomy: BTreeSet<WorkerId>,
+    /// Who holds which job.
+    holders: BTreeSet<(JobId, WorkerId)>,
+    touched: BTreeSet<WorkerId>,
 }
+
+/// Up to so many workers with room are asked one by one whether they want a key; more are looked up in the tree.
+const ROOMY_FEW: usize = 16;
 
 /// What a worker brings along when it says hello.
 #[derive(Clone, Debug)]
@@ -197,7 +211,54 @@ impl Workers {
 
     /// One, to change.
     pub fn get_mut(&mut self, worker: WorkerId) -> Option<&mut Worker> {
-        self.all.get_mut(&worker)
+        let found = self.all.get_mut(&worker)?;
+        self.touched.insert(worker);
+        Some(found)
+    }
+
+    /// Whether any has room. Most of the time most workers are busy, so this and [`Workers::roomy`] look only at those to
+    /// which something happened.
+    pub fn any_roomy(&mut self) -> bool {
+        while let Some(worker) = self.touched.pop_first() {
+            if self.get(worker).is_some_and(Worker::has_room) {
+                self.roomy.insert(worker);
+            } else {
+                self.roomy.remove(&worker);
+            }
+        }
+        !self.roomy.is_empty()
+    }
+
+    /// The ones that asked for a key and had room when [`Workers::any_roomy`] was last asked, in the order of their ids.
+    pub fn roomy(&self, key: &str, out: &mut Vec<WorkerId>) {
+        if self.roomy.len() > ROOMY_FEW {
+            self.matching(key, out);
+            out.retain(|worker| self.roomy.contains(worker));
+        } else {
+            let wants = |worker: &&WorkerId| self.get(**worker).is_some_and(|worker| worker.wants(key));
+            out.clear();
+            out.extend(self.roomy.iter().filter(wants));
+        }
+    }
+
+    /// A worker gets hold of a job.
+    pub fn hold(&mut self, worker: WorkerId, job: JobId, lease: Lease) {
+        if let Some(holder) = self.get_mut(worker) {
+            holder.held.insert(job, lease);
+            self.holders.insert((job, worker));
+        }
+    }
+
+    /// A worker does not hold a job any more; gives back the lease, if it had one.
+    pub fn release(&mut self, worker: WorkerId, job: JobId) -> Option<Lease> {
+        self.holders.remove(&(job, worker));
+        self.get_mut(worker)?.held.remove(&job)
+    }
+
+    /// The workers that hold a job: one, and any that has not answered for an earlier job of that id.
+    pub fn holders(&self, job: JobId) -> impl Iterator<Item = &Worker> {
+        let (first, last) = (WorkerId(Uuid::nil()), WorkerId(Uuid::max()));
+        self.holders.range((job, first)..=(job, last)).filter_map(|(_, worker)| self.get(*worker))
     }
 
     /// The one at a connection.
@@ -241,13 +302,16 @@ impl Workers {
             cpu_permille: 0,
             last_assigned: 0,
         };
+        self.holders.extend(joined.held.keys().map(|job| (*job, worker)));
         self.all.insert(worker, joined);
+        self.touched.insert(worker);
         old_conn
     }
 
     /// A worker's connection ended; it keeps what it holds for now, and gets nothing.
     pub fn leave(&mut self, worker: WorkerId, now: Micros) {
         let Some(away) = self.all.get_mut(&worker) else { return };
+        self.touched.insert(worker);
         if let Presence::Here(conn) = away.presence {
             self.by_conn.remove(&conn);
         }
@@ -261,6 +325,10 @@ impl Workers {
     /// A worker is gone for good.
     pub fn remove(&mut self, worker: WorkerId) -> Option<Worker> {
         let gone = self.all.remove(&worker)?;
+        for job in gone.held.keys() {
+            self.holders.remove(&(*job, worker));
+        }
+        self.touched.insert(worker);
         if let Presence::Here(conn) = gone.presence {
             self.by_conn.remove(&conn);
         }

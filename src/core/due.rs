@@ -1,0 +1,132 @@
+//! Time: the moments at which the broker has to look at something again, and what it does then.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::action::Action;
+use super::broker::Broker;
+use super::ids::{JobId, Micros, WorkerId};
+use super::record::AttemptEnd;
+use super::worker::{Lease, Presence};
+
+/// A moment at which the broker has to look at something again. What it points to may have changed meanwhile; it is
+/// looked up when its time comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// A lease may be over.
+    Lease(WorkerId, JobId),
+    /// A job has waited long enough.
+    Ready(JobId),
+    /// A worker has been away long enough.
+    Grace(WorkerId),
+    /// A worker may have lost a credit.
+    Leak(WorkerId),
+    /// The oldest result may have been kept long enough.
+    Expire,
+    /// A pass gave out all it may; there may be more.
+    NextPass,
+}
+
+/// When to look again at what cannot be decided yet, at the soonest.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+impl Broker {
+    pub(super) fn look_at_what_is_due(&mut self) {
+        while let Some((_, due)) = self.due.pop_first_if(self.now) {
+            match due {
+                Due::Lease(worker, job) => self.lease_due(worker, job),
+                Due::Ready(job) => {
+                    self.make_ready(job);
+                }
+                Due::Grace(worker) => self.grace_due(worker),
+                Due::Leak(worker) => self.leak_due(worker),
+                Due::Expire => self.expiry_due(),
+                Due::NextPass => self.dirty = true,
+            }
+        }
+    }
+
+    pub(super) fn pass_again(&mut self) {
+        self.due.insert((self.now, Due::NextPass));
+    }
+
+    pub(super) fn watch_lease(&mut self, worker: WorkerId, job: JobId, until: Micros) {
+        if let Some(lease) = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job)) {
+            lease.watched_at = Some(until);
+            self.due.insert((until, Due::Lease(worker, job)));
+        }
+    }
+
+    /// A lease is over: no look at it is due any more.
+    pub(super) fn unwatch_lease(&mut self, worker: WorkerId, job: JobId, lease: &Lease) {
+        if let Some(at) = lease.watched_at {
+            self.due.remove(&(at, Due::Lease(worker, job)));
+        }
+    }
+
+    fn lease_due(&mut self, id: WorkerId, job: JobId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let Some(until) = worker.held.get(&job).and_then(|lease| lease.until) else { return };
+        if until > self.now {
+            return self.watch_lease(id, job, until);
+        }
+        let Some(conn) = worker.conn() else {
+            // While it is away its grace decides, not its leases.
+            return self.watch_lease(id, job, self.now.plus(self.config.lease.max(LOOK_AGAIN)));
+        };
+        if let Some(lease) = worker.held.get(&job) {
+            self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
+        }
+        self.lose(id, job, AttemptEnd::TimedOut);
+    }
+
+    /// Looks after a worker's credit later, once however often it answers meanwhile.
+    pub(super) fn watch_leak(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id).filter(|worker| worker.may_leak()) else { return };
+        if !std::mem::replace(&mut worker.leak_watched, true) {
+            self.due.insert((self.now.plus(self.config.credit_leak_after), Due::Leak(id)));
+        }
+    }
+
+    fn leak_due(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let until = worker.answered_at.plus(self.config.credit_leak_after);
+        if until > self.now {
+            self.due.insert((until, Due::Leak(id)));
+            return;
+        }
+        worker.leak_watched = false;
+        let lost = worker.lost_credits();
+        worker.offer(lost);
+        self.dirty |= lost > 0;
+    }
+
+    fn grace_due(&mut self, id: WorkerId) {
+        let Some(since) = self.workers.get(id).and_then(|worker| match worker.presence {
+            Presence::Away(since) => Some(since),
+            Presence::Here(_) => None,
+        }) else {
+            return;
+        };
+        let until = since.plus(self.config.worker_grace);
+        if until > self.now {
+            self.due.insert((until, Due::Grace(id)));
+        } else {
+            self.worker_gone(id);
+        }
+    }
+}
+
+/// Takes the first entry of a set of moments whose time has come.
+trait PopDue {
+    fn pop_first_if(&mut self, now: Micros) -> Option<(Micros, Due)>;
+}
+
+impl PopDue for BTreeSet<(Micros, Due)> {
+    fn pop_first_if(&mut self, now: Micros) -> Option<(Micros, Due)> {
+        if self.first()?.0 > now {
+            return None;
+        }
+        self.pop_first()
+    }
+}
