@@ -327,3 +327,37 @@ fn a_stranger_can_neither_renew_nor_end_a_job() {
     rig.tell(Event::Closed { conn: heft::core::ids::ConnId(99) });
     rig.expect([]);
 }
+
+#[test]
+fn a_silent_worker_is_given_nothing_after_a_lost_lease_and_cut_off_after_two() {
+    let mut rig = Rig::new();
+    rig.note_silence();
+    rig.worker("w1", "job.assign.>", 2);
+    rig.client("alice");
+    rig.submit(job(1));
+    rig.skip();
+    rig.pass(SECOND * 31);
+    rig.skip();
+    rig.submit(job(2));
+    assert!(
+        !rig.take().iter().any(|line| line.contains("assign")),
+        "it has said nothing since its lease ran out"
+    );
+    rig.pass(SECOND * 28);
+    assert!(!rig.take().iter().any(|line| line.contains("close")));
+    rig.pass(SECOND * 2);
+    rig.expect(["w1: close, the worker has said nothing for twice its lease"]);
+}
+
+#[test]
+fn a_worker_that_says_anything_is_not_silent() {
+    let mut rig = Rig::new();
+    rig.note_silence();
+    rig.worker("w1", "job.assign.>", 2);
+    rig.skip();
+    for _ in 0..10 {
+        rig.pass(SECOND * 20);
+        rig.beat("w1", &[]);
+        rig.expect([]);
+    }
+}

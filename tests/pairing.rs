@@ -166,3 +166,48 @@ fn cancel_ends_a_job_that_runs_and_its_submit_says_so() {
     assert_eq!((code, &result["status"]), (Some(1), &json!("FAILED")), "{result}");
     assert!(result["stderr"].as_str().unwrap().contains("cancelled by"), "{result}");
 }
+
+#[test]
+fn a_gathered_result_that_does_not_fit_a_frame_comes_without_its_archives() {
+    let leader = Leader::start(&[]);
+    let addr = leader.addr();
+    let two = "head -c 2000000 /dev/urandom > made.bin; echo done";
+    let _workers: Vec<Worker> = (0..3).map(|_| Worker::start(leader.port, &[("two", two)], &[])).collect();
+    while heft(&["status", &addr, "--output", "json"]).1.matches("\"patterns\"").count() < 3 {}
+    let (code, stdout, stderr) = heft(&["submit", &addr, "two", "--all", "--output", "json"]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("done") && stdout.contains("left out"), "{stdout}");
+}
+
+#[test]
+fn s22_a_job_to_all_that_would_not_fit_its_children_is_refused_at_the_door() {
+    let leader = Leader::start(&[]);
+    let mut worker = stock_worker(leader.port, &["job.assign.*"]);
+    // Our own JSON escapes what is not ASCII: three times the bytes.
+    let request =
+        format!(r#"{{"ExecName":"echo","Args":["{}"],"Files":[],"Deliver":"all"}}"#, "é".repeat(900_000));
+    let job = json!({"raw_b64": base64(request.as_bytes()), "subject": "job.submit.echo"});
+    let mut client = stock_client(leader.port, "clientA", &[], &[job]);
+    let refused = client.event("result");
+    assert_eq!(refused["status"], "FAILED");
+    assert!(refused["stderr"].as_str().unwrap().contains("at most 4194304"), "{}", refused["stderr"]);
+    let mut after = stock_client(leader.port, "clientA", &[], &[json!({"exec": "echo"})]);
+    assert_eq!(after.event("result")["status"], "OK", "the worker is still there");
+    worker.event("assigned");
+}
+
+#[test]
+fn results_are_kept_within_their_bytes_and_jobs_are_not_refused_for_them() {
+    let leader = Leader::start(&["--result-max", "5MiB", "--payload-max", "5MiB"]);
+    let addr = leader.addr();
+    let _worker =
+        Worker::start(leader.port, &[("two", "head -c 2000000 /dev/urandom > made.bin; echo done")], &[]);
+    for _ in 0..5 {
+        let (code, stdout, stderr) = heft(&["submit", &addr, "two"]);
+        assert_eq!((code, stdout.as_str()), (Some(0), "done\n"), "{stderr}");
+    }
+    let status: Value = serde_json::from_str(&heft(&["status", &addr, "--output", "json"]).1).unwrap();
+    let held = status["leader"]["result_bytes"].as_u64().unwrap();
+    assert!(held > 0 && held <= 5 << 20, "{status}");
+    assert_eq!(status["leader"]["payload_bytes"], 0, "{status}");
+}

@@ -4,6 +4,7 @@
 //! second; and 1,000 idle workers beside 1,000 idle clients.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::wildcard_enum_match_arm)]
 
 #[path = "support/procs.rs"]
 mod procs;
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use chunking::message::{Body, Heartbeat, HeldJobs};
-use chunking::{Generation, Head, Kind};
+use chunking::{Decoder, Generation, Head, InboundLimits, Kind};
 use heft::client::{Client, Options};
 use heft::model::{JobRequest, JobStatus};
 use procs::{Leader, PATIENCE, Worker};
@@ -60,6 +61,55 @@ async fn settle(handles: &mut Vec<(u32, heft::client::JobHandle)>, results: &mut
     }
 }
 
+/// The same on a bare connection, which sees every frame: how many Result frames came for each job. A client of ours would
+/// drop a second one.
+fn submit_all_raw(addr: &str, jobs: u32) -> BTreeMap<Uuid, u32> {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+    let config = br#"{"ClientId":"raw","DesiredParallelism":16,"Heft":{"Version":1,"Features":["ask"]}}"#;
+    let send = |stream: &mut TcpStream, kind: Kind, id: Uuid, subject: &str, payload: &[u8]| {
+        let payload_len = u32::try_from(payload.len()).unwrap();
+        let mut bytes = Vec::new();
+        let head = Head { msg_id: id, subject, payload_len, ..Head::new(kind) };
+        head.append(Generation::F2, &mut bytes).unwrap();
+        bytes.extend_from_slice(payload);
+        stream.write_all(&bytes).unwrap();
+    };
+    send(&mut stream, Kind::HelloClient, Uuid::nil(), "raw", config);
+    for number in 0..jobs {
+        let id = Uuid::new_v4();
+        let request = format!(
+            r#"{{"JobId":"{id}","ClientId":"raw","ExecName":"tick","Args":["{number}"],"Files":[]}}"#
+        );
+        send(&mut stream, Kind::SubmitJob, id, "job.submit.tick", request.as_bytes());
+    }
+    let (mut results, mut buffer, mut asked) = (BTreeMap::new(), Vec::new(), false);
+    loop {
+        let mut input = buffer.as_slice();
+        while let Some(frame) = decoder.poll_frame(&mut input).unwrap() {
+            match frame.head.kind() {
+                Ok(Kind::Result) => *results.entry(frame.head.msg_id).or_default() += 1,
+                // All that was sent before the question was answered has come.
+                Ok(Kind::Answer) => return results,
+                _ => {}
+            }
+        }
+        let consumed = buffer.len() - input.len();
+        buffer.drain(..consumed);
+        if results.len() == jobs as usize && !asked {
+            asked = true;
+            // A second result of a killed worker's job would come from another within its grace.
+            std::thread::sleep(Duration::from_secs(1));
+            send(&mut stream, Kind::Ask, Uuid::nil(), "status", &[1]);
+        }
+        let mut piece = [0; 16 * 1024];
+        let got = stream.read(&mut piece).unwrap();
+        assert!(got > 0, "the leader hung up");
+        buffer.extend_from_slice(&piece[..got]);
+    }
+}
+
 #[test]
 fn every_job_has_one_visible_result_while_workers_are_killed() {
     let jobs = scaled(800, 10_000) / CLIENTS;
@@ -84,16 +134,21 @@ fn every_job_has_one_visible_result_while_workers_are_killed() {
             killed
         })
     };
+    let raw = std::thread::spawn({
+        let addr = leader.addr();
+        move || submit_all_raw(&addr, jobs)
+    });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let results = runtime.block_on(async {
+    let mut results = runtime.block_on(async {
         let clients: Vec<_> =
-            (0..CLIENTS).map(|client| tokio::spawn(submit_all(leader.addr(), client, jobs))).collect();
+            (1..CLIENTS).map(|client| tokio::spawn(submit_all(leader.addr(), client, jobs))).collect();
         let mut all = BTreeMap::new();
         for client in clients {
             all.extend(client.await.unwrap());
         }
         all
     });
+    results.extend(raw.join().unwrap());
     over.store(true, Ordering::Relaxed);
     let killed = killer.join().unwrap();
     assert_eq!(results.len(), (jobs * CLIENTS) as usize);

@@ -60,9 +60,13 @@ pub struct LeaderArgs {
     #[arg(long)]
     classic_ack_timeout: bool,
 
-    /// Bytes of payloads and results that are held before jobs are refused.
+    /// Bytes of jobs that have not ended before more are refused.
     #[arg(long, default_value = "1GiB", value_name = "SIZE")]
     payload_max: ByteSize,
+
+    /// Bytes of results that are kept; beyond it the oldest is forgotten.
+    #[arg(long, default_value = "1GiB", value_name = "SIZE")]
+    result_max: ByteSize,
 
     /// How long results are kept.
     #[arg(long, default_value = "1h", value_name = "TIME")]
@@ -104,8 +108,13 @@ async fn serve(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
         ..Config::default()
     };
     let heartbeat = (args.lease.0 / 6).min(LeaderConfig::default().heartbeat);
-    let config =
-        LeaderConfig { broker, payload_bytes_max: args.payload_max.0, heartbeat, ..LeaderConfig::default() };
+    let config = LeaderConfig {
+        broker,
+        payload_bytes_max: args.payload_max.0,
+        result_bytes_max: args.result_max.0,
+        heartbeat,
+        ..LeaderConfig::default()
+    };
     let options = Options { tuning: Tuning { congestion: args.tcp_congestion.clone() }, drain: args.drain.0 };
     println!("heft leader listening on {} (driver portable, durability memory)", listener.local_addr()?);
     std::io::stdout().flush()?;

@@ -90,6 +90,13 @@ impl Broker {
     /// Takes an event.
     pub fn handle(&mut self, now: Micros, event: Event) {
         self.now = self.now.max(now);
+        if let Event::Credit { conn, .. }
+        | Event::Progress { conn, .. }
+        | Event::Heartbeat { conn, .. }
+        | Event::Ack { conn, .. } = &event
+        {
+            self.heard_of(*conn);
+        }
         match event {
             Event::ClientHello { conn, client, cap } => self.client_hello(conn, client, cap),
             Event::WorkerHello { conn, worker, name, class, patterns, parallel_max } => {
@@ -105,6 +112,11 @@ impl Broker {
             Event::Committed { index } => self.committed(index),
             Event::Tick => {}
             Event::Drain => self.draining = true,
+            Event::ForgetOldest => {
+                if let Some((_, job, run)) = self.ended.pop_front() {
+                    self.forget(job, run);
+                }
+            }
         }
         self.look_at_what_is_due();
         if std::mem::take(&mut self.dirty) {
@@ -292,14 +304,26 @@ impl Broker {
         if let Some(before) = self.workers.at(conn).filter(|before| *before != worker) {
             self.worker_left(before);
         }
-        if let Some(old) = self.workers.join(hello).filter(|old| *old != conn) {
+        if let Some(old) = self.workers.join(hello, self.now).filter(|old| *old != conn) {
             self.actions.push_back(Action::Close { conn: old, why: "the worker connected again" });
         }
-        if class != WorkerClass::Leasing {
+        if class == WorkerClass::Leasing {
+            self.watch_silence(worker, self.now);
+        } else {
             // A stock worker's id is new with each process, so what it held before is not with it any more.
             self.lose_all(worker, AttemptEnd::WorkerLost);
         }
+        self.queues.look_again();
         self.dirty = true;
+    }
+
+    /// A worker said something.
+    fn heard_of(&mut self, conn: ConnId) {
+        let now = self.now;
+        if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker)) {
+            worker.heard_at = now;
+            self.dirty |= std::mem::take(&mut worker.silent);
+        }
     }
 
     fn credit(&mut self, conn: ConnId, delta: i32) {

@@ -30,6 +30,14 @@ impl Broker {
             let mut given = 0;
             if self.queues.is_open(&key) {
                 self.workers.roomy(key.as_str(), &mut matching);
+                if matching.is_empty() {
+                    self.workers.matching(key.as_str(), &mut matching);
+                    if matching.is_empty() {
+                        self.queues.put_aside(turn);
+                        continue;
+                    }
+                    matching.clear();
+                }
                 given = self.serve(&key, &mut matching);
             }
             turn = self.queues.end_turn(turn, &key, given > 0);

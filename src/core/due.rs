@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::action::Action;
 use super::broker::Broker;
+use super::event::WorkerClass;
 use super::ids::{JobId, Micros, WorkerId};
 use super::record::AttemptEnd;
 use super::worker::{Lease, Presence};
@@ -23,6 +24,8 @@ pub(super) enum Due {
     Leak(WorkerId),
     /// The oldest result may have been kept long enough.
     Expire,
+    /// A worker may have said nothing for too long.
+    Silence(WorkerId),
     /// A pass gave out all it may; there may be more.
     NextPass,
 }
@@ -41,6 +44,7 @@ impl Broker {
                 Due::Grace(worker) => self.grace_due(worker),
                 Due::Leak(worker) => self.leak_due(worker),
                 Due::Expire => self.expiry_due(),
+                Due::Silence(worker) => self.silence_due(worker),
                 Due::NextPass => self.dirty = true,
             }
         }
@@ -77,7 +81,29 @@ impl Broker {
         if let Some(lease) = worker.held.get(&job) {
             self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
         }
+        if let Some(worker) = self.workers.get_mut(id).filter(|worker| worker.class == WorkerClass::Leasing) {
+            worker.silent = true;
+        }
         self.lose(id, job, AttemptEnd::TimedOut);
+    }
+
+    /// Looks at a worker that leases again when it has been silent for twice the time of a lease since `heard_at`.
+    pub(super) fn watch_silence(&mut self, id: WorkerId, heard_at: Micros) {
+        self.due.insert((heard_at.plus(self.config.lease * 2), Due::Silence(id)));
+    }
+
+    /// A worker that leases and is connected says that it lives well within a lease. One that does not hangs, or is cut
+    /// off in a way that the network does not show: its connection ends, and its grace begins.
+    fn silence_due(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let (conn, heard_at) = (worker.conn(), worker.heard_at);
+        let Some(conn) = conn.filter(|_| worker.class == WorkerClass::Leasing) else { return };
+        if heard_at.plus(self.config.lease * 2) > self.now {
+            self.watch_silence(id, heard_at);
+        } else {
+            self.actions
+                .push_back(Action::Close { conn, why: "the worker has said nothing for twice its lease" });
+        }
     }
 
     /// Looks after a worker's credit later, once however often it answers meanwhile.

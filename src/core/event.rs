@@ -96,6 +96,8 @@ pub enum Event {
     Tick,
     /// The leader is about to stop: no new jobs, none given out.
     Drain,
+    /// The driver has no room for results any more: the job that ended longest ago is forgotten.
+    ForgetOldest,
 }
 
 /// How a worker's silence is read.

@@ -3,11 +3,14 @@
 //! Keys take turns (SC03), clients share a key by deficit round robin, and inside a lane the smaller priority goes first,
 //! then the older job (C28). It knows nothing of workers and caps; the broker says which clients may be served.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::ids::{ClientId, JobId};
 use super::limits::{JOB_COST_BYTES, LANE_QUANTUM_BYTES};
 use super::subject::RoutingKey;
+
+/// Jobs before a new one that are counted one by one; beyond it the number is of no use to anybody.
+const AHEAD_COUNTED_MAX: usize = 1000;
 
 /// A job's place in its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +27,8 @@ pub struct Queues {
     lanes: HashMap<RoutingKey, KeyQueue>,
     /// Keys that have jobs, the next to be served first. Each is in it once.
     turns: VecDeque<RoutingKey>,
+    /// Keys that have jobs and that no connected worker asks for. Nobody looks at them until one joins.
+    unwanted: BTreeSet<RoutingKey>,
     /// Clients that may not be served, and the keys where they wait.
     parked: HashMap<ClientId, HashSet<RoutingKey>>,
     len: usize,
@@ -81,21 +86,25 @@ impl Queues {
 
     /// The keys that have jobs, with their number.
     pub fn keys(&self) -> impl Iterator<Item = (&RoutingKey, usize)> {
-        self.turns.iter().filter_map(|key| Some((key, self.lanes.get(key)?.len)))
+        let keys = self.turns.iter().chain(&self.unwanted);
+        keys.filter_map(|key| Some((key, self.lanes.get(key)?.len)))
     }
 
-    /// How many keys have jobs.
+    /// How many keys have jobs that someone may want.
     pub fn key_count(&self) -> usize {
         self.turns.len()
     }
 
-    /// Jobs of a client that wait, under all keys.
-    pub fn len_of(&self, client: &ClientId) -> usize {
-        let lanes = self.lanes.values().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()));
-        lanes.filter(|lane| lane.client == *client).map(|lane| lane.jobs.len()).sum()
+    /// Jobs that wait, by client, under all keys.
+    pub fn len_by_client(&self) -> HashMap<&ClientId, usize> {
+        let mut by_client = HashMap::new();
+        for lane in self.lanes.values().flat_map(|queue| queue.ring.iter().chain(queue.parked.values())) {
+            *by_client.entry(&lane.client).or_default() += lane.jobs.len();
+        }
+        by_client
     }
 
-    /// Adds a job; says how many of the same client and key are before it.
+    /// Adds a job; says how many of the same client and key are before it, as far as that is quickly counted.
     pub fn push(
         &mut self,
         key: &RoutingKey,
@@ -113,7 +122,11 @@ impl Queues {
         let ahead = match queue.lane_mut(client) {
             Some(lane) => {
                 let is_last = lane.jobs.last_key_value().is_none_or(|(last, _)| *last < place);
-                let ahead = if is_last { lane.jobs.len() } else { lane.jobs.range(..place).count() };
+                let ahead = if is_last {
+                    lane.jobs.len()
+                } else {
+                    lane.jobs.range(..place).take(AHEAD_COUNTED_MAX).count()
+                };
                 if lane.jobs.insert(place, (job, cost)).is_some() {
                     // It waits already, and is not counted twice.
                     return ahead;
@@ -171,6 +184,16 @@ impl Queues {
         } else {
             turn + 1
         }
+    }
+
+    /// No connected worker asks for the key at this place: it is put aside until one joins.
+    pub fn put_aside(&mut self, turn: usize) {
+        self.unwanted.extend(self.turns.remove(turn));
+    }
+
+    /// A worker joined: what was put aside may be wanted now.
+    pub fn look_again(&mut self) {
+        self.turns.extend(std::mem::take(&mut self.unwanted));
     }
 
     /// A client may be served again: its lanes go to the end of their rings.
@@ -231,7 +254,9 @@ impl Queues {
     fn drop_if_empty(&mut self, key: &RoutingKey) {
         if self.lanes.get(key).is_some_and(|queue| queue.len == 0) {
             self.lanes.remove(key);
-            self.turns.retain(|turn| turn != key);
+            if !self.unwanted.remove(key) {
+                self.turns.retain(|turn| turn != key);
+            }
         }
     }
 }
@@ -297,7 +322,10 @@ mod tests {
         fill(&mut queues, "e", "free", 10..12, 0);
         let free = |client: &ClientId| &*client.0 == "free";
         let served: Vec<_> = std::iter::from_fn(|| queues.pop(&key("e"), free)).collect();
-        assert_eq!((served.len(), queues.len(), queues.len_of(&"capped".into())), (2, 5, 5));
+        assert_eq!(
+            (served.len(), queues.len(), queues.len_by_client()[&ClientId::from("capped")]),
+            (2, 5, 5)
+        );
         assert_eq!(drain(&mut queues, "e"), [0; 0], "put aside until something changes");
         assert!(queues.remove(&key("e"), &"capped".into(), Place { priority: 0, seq: 2 }));
         fill(&mut queues, "e", "capped", 2..3, 0);

@@ -65,6 +65,10 @@ pub struct Worker {
     pub owes_inventory: bool,
     /// What it offered before it said so: only then is it known how much room it has.
     early_credit: i32,
+    /// When it last said anything.
+    pub(super) heard_at: Micros,
+    /// Whether it let a lease run out and has said nothing since. It is given nothing until it does.
+    pub(super) silent: bool,
 }
 
 /// Whether a worker is there.
@@ -93,7 +97,7 @@ impl Worker {
     /// Whether it can be given a job now.
     pub fn has_room(&self) -> bool {
         let one_at_a_time = self.class == WorkerClass::OneAtATime && !self.held.is_empty();
-        self.credit > 0 && self.conn().is_some() && !one_at_a_time
+        self.credit > 0 && self.conn().is_some() && !one_at_a_time && !self.silent
     }
 
     /// Takes an offer of credit, within reason: nothing below one and no more than a message may bring (CR04). Who said
@@ -272,7 +276,7 @@ impl Workers {
     }
 
     /// A worker joins or comes back, keeping what it holds. Gives the connection it had until now, if any.
-    pub fn join(&mut self, hello: Hello) -> Option<ConnId> {
+    pub fn join(&mut self, hello: Hello, now: Micros) -> Option<ConnId> {
         let (worker, conn) = (hello.worker, hello.conn);
         let before = self.remove(worker);
         let old_conn = before.as_ref().and_then(Worker::conn);
@@ -296,6 +300,8 @@ impl Workers {
             answered: 0,
             answered_at: Micros::default(),
             leak_watched: false,
+            heard_at: now,
+            silent: false,
             owes_inventory: hello.class == WorkerClass::Leasing && !held.is_empty(),
             early_credit: 0,
             held,

@@ -128,7 +128,10 @@ impl Hub {
         let due_before = leader.next_deadline();
         let answer = call(&mut leader, self.now());
         while let Some(output) = leader.poll_output() {
-            self.execute(&leader, output);
+            if let Some(cut_off) = self.execute(&leader, output) {
+                // What is meant for it from now on has to be kept for its next connection.
+                leader.closed(self.now(), cut_off);
+            }
         }
         if leader.next_deadline() != due_before {
             self.due_changed.notify_one();
@@ -136,11 +139,12 @@ impl Hub {
         answer
     }
 
-    fn execute(&self, leader: &Leader, output: Output) {
+    /// Does it. Gives the connection of a peer that had to be cut off for being too slow.
+    fn execute(&self, leader: &Leader, output: Output) -> Option<ConnId> {
         match output {
             Output::Send { conn, frame } => {
                 let outboxes = self.outboxes.borrow();
-                let Some(outbox) = outboxes.get(&conn).filter(|outbox| !outbox.closing.get()) else { return };
+                let outbox = outboxes.get(&conn).filter(|outbox| !outbox.closing.get())?;
                 outbox.push(frame.head);
                 outbox.push(frame.payload);
                 let over =
@@ -151,11 +155,13 @@ impl Hub {
                     outbox.pieces.borrow_mut().clear();
                     outbox.close();
                 }
+                over.then_some(conn)
             }
             Output::Close { conn } => {
                 if let Some(outbox) = self.outboxes.borrow().get(&conn) {
                     outbox.close();
                 }
+                None
             }
         }
     }

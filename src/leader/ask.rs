@@ -120,6 +120,7 @@ impl Leader {
                 })
             })
             .collect();
+        let queued_by = self.broker.queues().len_by_client();
         let clients: Vec<Value> = self
             .broker
             .clients()
@@ -127,7 +128,7 @@ impl Leader {
             .map(|(client, connections)| {
                 json!({
                     "id": client.to_string(), "cap": self.broker.cap_of(client), "in_flight": state.running(client),
-                    "queued": self.broker.queues().len_of(client), "connections": connections,
+                    "queued": queued_by.get(client).copied().unwrap_or(0), "connections": connections,
                 })
             })
             .collect();
@@ -139,7 +140,7 @@ impl Leader {
             "leader": {
                 "software": SOFTWARE, "uptime_ms": u64::try_from(uptime).unwrap_or(u64::MAX),
                 "driver": self.config.driver, "durability": "memory", "draining": self.broker.is_draining(),
-                "payload_bytes": self.store.bytes(),
+                "payload_bytes": self.store.input_bytes(), "result_bytes": self.store.result_bytes(),
             },
             "jobs": { "queued": queued, "running": running, "done": done, "dead": dead },
             "workers": workers, "clients": clients, "queues": queues,

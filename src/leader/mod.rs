@@ -30,8 +30,10 @@ use store::PayloadStore;
 pub struct LeaderConfig {
     /// The broker's part.
     pub broker: Config,
-    /// Bytes of payloads and results that are held in memory before jobs are refused.
+    /// Bytes of jobs that have not ended, held in memory, before jobs are refused.
     pub payload_bytes_max: u64,
+    /// Bytes of results that are held in memory before the oldest is forgotten.
+    pub result_bytes_max: u64,
     /// Time between heartbeats of a worker.
     pub heartbeat: Duration,
     /// The driver's name, for status.
@@ -43,6 +45,7 @@ impl Default for LeaderConfig {
         LeaderConfig {
             broker: Config::default(),
             payload_bytes_max: 1 << 30,
+            result_bytes_max: 1 << 30,
             heartbeat: Duration::from_secs(5),
             driver: "portable",
         }
@@ -250,8 +253,21 @@ impl Leader {
         self.outputs.extend(frames.into_iter().map(|frame| Output::Send { conn, frame }));
     }
 
-    /// Does what the broker wants done.
+    /// Does what the broker wants done, and keeps results within their bytes.
     fn act(&mut self) {
+        self.act_once();
+        while self.store.result_bytes() > self.config.result_bytes_max {
+            let before = self.store.result_bytes();
+            self.broker.handle(self.now, Event::ForgetOldest);
+            self.act_once();
+            if self.store.result_bytes() == before {
+                // What is left belongs to jobs that have not ended.
+                break;
+            }
+        }
+    }
+
+    fn act_once(&mut self) {
         while let Some(action) = self.broker.poll_action() {
             match action {
                 // Committed in memory: at once. The log of a durable leader stands in this place.
@@ -300,16 +316,17 @@ impl Leader {
         let Some(job) = self.broker.state().job(id) else { return };
         let Some(session) = self.sessions.get(&conn) else { return };
         let announced = session.has(chunking::message::Features::default());
-        let payload = outcome::result_of(&self.broker, &self.store, job, announced);
-        let frame = match session.result(id, payload.clone()) {
+        let whole = outcome::result_of(&self.broker, &self.store, job, announced);
+        // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
+        let frame = match session.result(id, whole.clone()) {
             None => return,
             Some(Ok(frame)) => Some(frame),
-            // The worker's frame fitted, the client's has a longer subject.
-            Some(Err(_)) => session.result(id, outcome::without_archive(&payload)).and_then(Result::ok),
+            Some(Err(error)) => {
+                warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
+                let mut smaller = outcome::cut_down(job, &whole);
+                smaller.find_map(|result| session.result(id, result)?.ok())
+            }
         };
-        if frame.is_none() {
-            warn!(job = %id, "the result does not fit a frame to {}", session.name());
-        }
         self.send(conn, frame);
     }
 }

@@ -76,13 +76,45 @@ fn gathered(broker: &Broker, store: &PayloadStore, parent: &Job) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A result whose archive does not fit, with a line that says so.
-pub(super) fn without_archive(payload: &[u8]) -> Bytes {
-    let Ok(mut result) = JobResult::parse(payload) else { return Bytes::new() };
-    let bytes = result.output_archive.take().map_or(0, |archive| archive.len());
-    result.stderr.push_str(&format!(
-        "\nheft: the archive of {bytes} bytes does not fit a frame of {} bytes and was left out",
+/// What is left of Stdout and Stderr, each, when a result has to be cut. In JSON a byte takes six at the most.
+const CUT_TEXT_BYTES: usize = 256 * 1024;
+
+/// The result in smaller and smaller forms: without archives, with its texts cut, and at last only that it was too large.
+pub(super) fn cut_down(job: &Job, whole: &[u8]) -> impl Iterator<Item = Bytes> {
+    let mut forms = Vec::new();
+    if let Ok(mut result) = JobResult::parse(whole) {
+        let archive = result.output_archive.take().map_or(0, |archive| archive.len());
+        if !job.children.is_empty() {
+            result.stdout = result.stdout.lines().map(without_archive).collect::<Vec<_>>().join("\n");
+        }
+        result.stderr.push_str(&format!(
+            "\nheft: archives ({archive} bytes of its own) do not fit a frame of {} bytes and were left out",
+            chunking::limits::FRAME_BODY_BYTES_MAX
+        ));
+        forms.push(result.to_json().into());
+        for text in [&mut result.stdout, &mut result.stderr] {
+            if text.len() > CUT_TEXT_BYTES {
+                text.truncate(text.floor_char_boundary(CUT_TEXT_BYTES));
+                text.push_str("\nheft: the rest does not fit a frame and was left out");
+            }
+        }
+        forms.push(result.to_json().into());
+    }
+    let mut failed = JobResult::new(job.id.0, "", "", JobStatus::Failed);
+    failed.stderr = format!(
+        "heft: the job ended, but its result of {} bytes does not fit a frame of {} bytes",
+        whole.len(),
         chunking::limits::FRAME_BODY_BYTES_MAX
-    ));
-    result.to_json().into()
+    );
+    forms.push(failed.to_json().into());
+    forms.into_iter()
+}
+
+/// A line of a gathered result without its archive.
+fn without_archive(line: &str) -> String {
+    let Ok(mut part) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
+    if let Some(archive) = part.pointer_mut("/Result/OutputArchive") {
+        *archive = Value::Null;
+    }
+    part.to_string()
 }

@@ -11,20 +11,26 @@ use crate::core::ids::{JobId, ResultId};
 pub(super) struct PayloadStore {
     inputs: HashMap<JobId, Bytes>,
     results: HashMap<ResultId, Bytes>,
-    bytes: u64,
+    input_bytes: u64,
+    result_bytes: u64,
     next: ResultId,
 }
 
 impl PayloadStore {
-    /// Bytes that are held.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+    /// Bytes of jobs that are held.
+    pub(super) fn input_bytes(&self) -> u64 {
+        self.input_bytes
+    }
+
+    /// Bytes of results that are held.
+    pub(super) fn result_bytes(&self) -> u64 {
+        self.result_bytes
     }
 
     /// Keeps the payload of a job. A job that is known keeps the one it has: it is the same, or the job is refused.
     pub(super) fn keep_input(&mut self, job: JobId, payload: Bytes) {
         if !self.inputs.contains_key(&job) {
-            self.bytes += payload.len() as u64;
+            self.input_bytes += payload.len() as u64;
             self.inputs.insert(job, payload);
         }
     }
@@ -37,14 +43,14 @@ impl PayloadStore {
     /// Drops the payload of a job.
     pub(super) fn forget_input(&mut self, job: JobId) {
         if let Some(payload) = self.inputs.remove(&job) {
-            self.bytes -= payload.len() as u64;
+            self.input_bytes -= payload.len() as u64;
         }
     }
 
     /// Keeps a result.
     pub(super) fn keep_result(&mut self, payload: Bytes) -> ResultId {
         self.next = self.next.next();
-        self.bytes += payload.len() as u64;
+        self.result_bytes += payload.len() as u64;
         self.results.insert(self.next, payload);
         self.next
     }
@@ -57,7 +63,7 @@ impl PayloadStore {
     /// Drops a result.
     pub(super) fn forget_result(&mut self, result: ResultId) {
         if let Some(payload) = self.results.remove(&result) {
-            self.bytes -= payload.len() as u64;
+            self.result_bytes -= payload.len() as u64;
         }
     }
 }
@@ -73,11 +79,14 @@ mod tests {
         store.keep_input(job, Bytes::from_static(b"abc"));
         store.keep_input(job, Bytes::from_static(b"abc"));
         let result = store.keep_result(Bytes::from_static(b"defgh"));
-        assert_eq!((store.bytes(), store.result(result).map(Bytes::len)), (8, Some(5)));
+        assert_eq!(
+            (store.input_bytes(), store.result_bytes(), store.result(result).map(Bytes::len)),
+            (3, 5, Some(5))
+        );
         store.forget_input(job);
         store.forget_input(job);
         store.forget_result(result);
         store.forget_result(result);
-        assert_eq!((store.bytes(), store.input(job)), (0, None));
+        assert_eq!((store.input_bytes(), store.result_bytes(), store.input(job)), (0, 0, None));
     }
 }

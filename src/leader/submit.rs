@@ -7,11 +7,11 @@ use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::message::{self, Reason};
 use tracing::{info, warn};
 
-use super::{Leader, Output};
+use super::Leader;
 use crate::conn::{Session, SubmitBody};
 use crate::core::Event;
 use crate::core::action::{Refusal, Standing};
-use crate::core::event::Submission;
+use crate::core::event::{Operation, Submission};
 use crate::core::ids::{Attempt, ConnId, JobId, Run, WorkerId};
 use crate::core::subject::routing_key;
 use crate::model::{Deliver, JobRequest, JobResult, JobStatus, JsonModel, ModelError};
@@ -93,7 +93,12 @@ impl Leader {
                 );
             }
         };
-        if let Some(refusal) = self.too_large(&submission) {
+        // A child travels under its own id, in JSON of our own writing, which may be longer.
+        let sent_bytes = match submission.to_all {
+            true => for_child(&body.payload, job).len(),
+            false => body.payload.len(),
+        };
+        if let Some(refusal) = self.too_large(&submission, sent_bytes) {
             return self.refuse(conn, job, refusal);
         }
         // A job that is known has its payload, or has ended and needs none.
@@ -104,9 +109,8 @@ impl Leader {
     }
 
     /// What no worker could be sent in one frame, or what the leader has no room for, is refused at the door.
-    fn too_large(&self, job: &Submission) -> Option<RefusalText> {
-        let payload = usize::try_from(job.size).unwrap_or(usize::MAX);
-        let body = Session::assign_body_len(job.key.as_str(), payload) as u64;
+    fn too_large(&self, job: &Submission, sent_bytes: usize) -> Option<RefusalText> {
+        let body = Session::assign_body_len(job.key.as_str(), sent_bytes) as u64;
         let limit = u64::from(FRAME_BODY_BYTES_MAX);
         if body > limit {
             let text = format!(
@@ -116,11 +120,12 @@ impl Leader {
             );
             return Some(RefusalText { reason: Reason::TOO_LARGE, value: body, limit, text });
         }
-        let (value, limit) = (self.store.bytes().saturating_add(job.size), self.config.payload_bytes_max);
+        let (value, limit) =
+            (self.store.input_bytes().saturating_add(job.size), self.config.payload_bytes_max);
         (value > limit).then(|| {
             let text = format!(
-                "the leader holds {} bytes of payloads and takes at most {limit}: wait until jobs have ended",
-                self.store.bytes()
+                "the leader holds {} bytes of jobs that have not ended and takes at most {limit}: wait until some have",
+                self.store.input_bytes()
             );
             RefusalText { reason: Reason::SPOOL_FULL, value, limit, text }
         })
@@ -162,9 +167,13 @@ impl Leader {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         match session.assign(&subject, id, run, attempt, lease_ms, payload) {
             Ok(frames) => self.send(conn, frames),
+            // What does not fit was refused at the door, so this is a mistake of ours; the job ends, not the worker.
             Err(error) => {
-                warn!(job = %id, "cannot assign: {error}");
-                self.outputs.push_back(Output::Close { conn });
+                warn!(job = %id, "cannot be sent to a worker: {error}");
+                self.next_token = self.next_token.next();
+                let by = format!("the leader, which cannot send it: {error}").into();
+                let operation = Operation::Cancel { job: id, by };
+                self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
             }
         }
     }
