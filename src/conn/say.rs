@@ -94,7 +94,8 @@ impl Session {
 
     /// A job is not wanted from this worker any more.
     pub fn abandon(&self, job: JobId, attempt: Attempt) -> Option<WireFrame> {
-        let cancel = Cancel { attempt: attempt.0, text: Text::default() };
+        let text = Text::from("the job has ended, or is given to another worker");
+        let cancel = Cancel { attempt: attempt.0, text };
         self.ours(Features::CANCEL, job.0, Uuid::nil(), &cancel)
     }
 
