@@ -362,7 +362,7 @@ async fn asked(args: &[&str], verb: &str, question: Value, status: AnswerStatus,
 #[tokio::test]
 async fn dlq_lists_shows_requeues_and_purges() {
     let dead = json!({"job_id": JOB, "client_id": "clientA", "exec": "calcA", "reason": "attempts spent", "attempts": 6,
-                      "run": 1, "dead_ms": 0});
+                      "run": 1, "dead_ms": 5_430_000});
     let page = json!({"jobs": [dead.clone()], "more": false});
     let limit = json!({"limit": 1_000});
     let ended = asked(&["dlq", "ls"], "dlq.ls", limit.clone(), AnswerStatus::Whole, page.clone()).await;
@@ -371,6 +371,7 @@ async fn dlq_lists_shows_requeues_and_purges() {
     assert!(lines[0].starts_with("JOB ") && lines[0].ends_with("REASON"), "{}", ended.out);
     assert!(lines[1].starts_with(JOB) && lines[1].ends_with("  attempts spent"), "{}", ended.out);
     assert_eq!(lines[0].find("REASON"), lines[1].find("attempts spent"));
+    assert_eq!(lines[1].split_whitespace().nth(5), Some("1h30m"), "AGE is the time since it died");
     let ended =
         asked(&["dlq", "ls", "--output", "json"], "dlq.ls", limit.clone(), AnswerStatus::Whole, page).await;
     assert_eq!(ended.json()["jobs"][0]["job_id"], JOB);
@@ -382,7 +383,7 @@ async fn dlq_lists_shows_requeues_and_purges() {
     shown["history"] = json!([{"attempt": 1, "worker": "w-1", "why": "worker lost"}]);
     let which = json!({"job_id": JOB});
     let ended = asked(&["dlq", "show", JOB], "dlq.show", which.clone(), AnswerStatus::Whole, shown).await;
-    for part in ["client    clientA\n", "ATTEMPT  WORKER  WHY\n      1  w-1     worker lost\n"] {
+    for part in ["client    clientA\n", "died      1h30m ago\n", "ATTEMPT  WORKER  WHY\n      1  w-1     worker lost\n"] {
         assert!(ended.out.contains(part), "{part:?}: {}", ended.out);
     }
     let all = json!({"all": true});

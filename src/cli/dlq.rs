@@ -1,7 +1,7 @@
 //! `heft dlq`: the jobs that used up their attempts.
 
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::client::{Client, DeadJob};
 use clap::{Args, Subcommand};
@@ -205,8 +205,7 @@ pub(super) fn cell(value: &Value, member: &str) -> String {
     }
 }
 
+/// How long a job has been dead, in whole seconds.
 fn age(dead_ms: u64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let age = now.saturating_sub(Duration::from_millis(dead_ms));
-    about(Duration::from_secs(age.as_secs()))
+    about(Duration::from_secs(dead_ms / 1_000))
 }
