@@ -383,7 +383,11 @@ async fn dlq_lists_shows_requeues_and_purges() {
     shown["history"] = json!([{"attempt": 1, "worker": "w-1", "why": "worker lost"}]);
     let which = json!({"job_id": JOB});
     let ended = asked(&["dlq", "show", JOB], "dlq.show", which.clone(), AnswerStatus::Whole, shown).await;
-    for part in ["client    clientA\n", "died      1h30m ago\n", "ATTEMPT  WORKER  WHY\n      1  w-1     worker lost\n"] {
+    for part in [
+        "client    clientA\n",
+        "died      1h30m ago\n",
+        "ATTEMPT  WORKER  WHY\n      1  w-1     worker lost\n",
+    ] {
         assert!(ended.out.contains(part), "{part:?}: {}", ended.out);
     }
     let all = json!({"all": true});
@@ -401,6 +405,27 @@ async fn dlq_lists_shows_requeues_and_purges() {
         (ended.code, ended.err.as_str()),
         (1, "heft: the leader answers: no such job in the dead-letter queue\n")
     );
+}
+
+#[tokio::test]
+async fn those_that_only_ask_wait_for_the_welcome_and_say_when_none_came() {
+    let leader = FakeLeader::start().await;
+    for args in [
+        vec!["status", &leader.address],
+        vec!["dlq", &leader.address, "ls"],
+        vec!["cancel", &leader.address, JOB],
+    ] {
+        let mut words = args.clone();
+        words.extend(["--connect-wait", "700ms"]);
+        let (ended, ()) = with(&words, async { until_closed(leader.accept().await).await }).await;
+        assert_eq!((ended.code, ended.out.as_str()), (3, ""), "{args:?}");
+        let said = format!(
+            "heft: no answer to the hello from {} within 700ms: the leader may be busy, or is a stock one, which answers no \
+             questions\n",
+            leader.address
+        );
+        assert_eq!(ended.err, said, "{args:?}");
+    }
 }
 
 #[tokio::test]

@@ -119,7 +119,8 @@ impl std::error::Error for TimedOut {}
 /// How the commands that talk to one leader reach it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Reach {
-    /// How long to try to reach the leader before giving up.
+    /// How long to try to reach the leader before giving up; status, dlq and cancel also wait that long for it to
+    /// answer the hello.
     #[arg(long, value_name = "TIME", default_value = "10s", global = true)]
     connect_wait: Span,
 
@@ -136,10 +137,11 @@ impl Reach {
         options
     }
 
-    /// A client that only asks. It needs a heft leader, so it is more patient than one that could do without.
+    /// A client that only asks. Without a Welcome it is of no use, so it waits for that as long as for the leader itself.
     pub(crate) async fn asking(&self, leader: &str) -> Result<Client, ClientError> {
         let mut options = self.options("");
-        options.welcome_wait = Duration::from_secs(2);
+        // Longer than `connect_wait`, so that it is `connect` that gives up, and says how far it came.
+        options.welcome_wait = self.connect_wait.0.saturating_add(Duration::from_secs(1));
         Client::connect(leader, &options).await
     }
 }
@@ -160,6 +162,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
             | ClientError::JobIdInUse(_) => USAGE,
             ClientError::Unreachable { .. }
             | ClientError::NotSupported { .. }
+            | ClientError::NoWelcome { .. }
             | ClientError::Disconnected { .. }
             | ClientError::Busy { .. }
             | ClientError::Closed => UNAVAILABLE,
