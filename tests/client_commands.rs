@@ -10,7 +10,7 @@ mod leader;
 use chunking::Kind;
 use chunking::message::{AnswerStatus, Reason, Refused, Standing};
 use command::{Dir, Ended, end, heft, until_closed, with, zip};
-use heft::model::{Deliver, InputFile, JobStatus};
+use heft::model::{Deliver, InputFile, JobResult, JobStatus, JsonModel};
 use leader::{FakeLeader, PATIENCE, ok};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -217,24 +217,33 @@ async fn a_job_that_an_interrupt_cancelled_is_shown_and_not_called_failed_by_its
         assert_eq!(peer.next().await.kind(), Kind::Cancel);
         let mut result = ok(&request, "");
         result.status = JobStatus::Failed;
-        result.stderr = "cancelled by clientA".to_owned();
+        result.stderr = "heft: cancelled by clientA".to_owned();
         peer.result(&result).await;
         until_closed(peer).await;
+        request.job_id
     };
-    let (output, ()) = tokio::join!(timeout(PATIENCE, child.wait_with_output()), script);
+    let (output, job) = tokio::join!(timeout(PATIENCE, child.wait_with_output()), script);
     let output = output.unwrap().unwrap();
     assert_eq!(output.status.code(), Some(130));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("cancelled by clientA"));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let end = format!("heft: cancelled by clientA\nheft: job {job} was cancelled\n");
+    assert!(said.ends_with(&end) && !said.contains("FAILED"), "{said}");
 }
 
 async fn with_archive(entries: &[(&str, &[u8])], out: &Path, form: &str) -> Ended {
+    with_out(&[], out, form, |result| result.output_archive = Some(zip(entries))).await
+}
+
+/// Submits with `--out`; `change` makes the result what it should be.
+async fn with_out(more: &[&str], out: &Path, form: &str, change: impl FnOnce(&mut JobResult)) -> Ended {
     let leader = FakeLeader::start().await;
-    let args = ["submit", &leader.address, "calcA", "--out", out.to_str().unwrap(), "--output", form];
+    let mut args = vec!["submit", &leader.address, "calcA", "--out", out.to_str().unwrap(), "--output", form];
+    args.extend(more);
     let script = async {
         let mut peer = leader.welcome().await;
         let request = peer.next().await.request();
         let mut result = ok(&request, "done\n");
-        result.output_archive = Some(zip(entries));
+        change(&mut result);
         peer.result(&result).await;
         until_closed(peer).await;
     };
@@ -242,7 +251,7 @@ async fn with_archive(entries: &[(&str, &[u8])], out: &Path, form: &str) -> Ende
 }
 
 #[tokio::test]
-async fn submit_unpacks_what_the_job_made_and_refuses_names_that_lead_elsewhere() {
+async fn submit_unpacks_what_the_job_made_and_skips_names_that_lead_elsewhere() {
     let dir = Dir::new();
     let out = dir.0.join("results");
     let ended = with_archive(&[("a.txt", b"A"), ("sub/b.bin", b"B")], &out, "table").await;
@@ -253,12 +262,71 @@ async fn submit_unpacks_what_the_job_made_and_refuses_names_that_lead_elsewhere(
     let evil_out = dir.0.join("evil-results");
     let ended = with_archive(&[("good.txt", b"A"), ("../evil", b"B")], &evil_out, "table").await;
     assert_eq!((ended.code, ended.out.as_str()), (1, "done\n"));
-    assert!(ended.err.contains("\"../evil\": nothing was unpacked"), "{}", ended.err);
-    assert!(!dir.0.join("evil").exists() && !evil_out.exists());
+    assert!(ended.err.contains("skipped \"../evil\" of the job's archive: the name holds"), "{}", ended.err);
+    assert!(ended.err.contains("1 file unpacked into") && ended.err.contains(", 1 skipped"), "{}", ended.err);
+    assert!(!dir.0.join("evil").exists() && evil_out.join("good.txt").exists());
 
     let ended = with_archive(&[("../evil", b"B")], &evil_out, "json").await;
     assert_eq!((ended.code, &ended.json()["status"]), (1, &json!("OK")));
-    assert!(ended.json()["error"].as_str().unwrap().contains("../evil"));
+    assert_eq!(
+        (&ended.json()["unpacked"], &ended.json()["skipped"][0]["name"]),
+        (&json!([]), &json!("../evil"))
+    );
+    assert!(!dir.0.join("evil").exists());
+}
+
+#[tokio::test]
+async fn submit_says_that_files_were_left_out_and_that_there_are_none_only_if_so() {
+    let dir = Dir::new();
+    let ended = with_out(&[], &dir.0, "table", |_| {}).await;
+    assert_eq!((ended.code, ended.err.as_str()), (0, "heft: the job left no files\n"));
+    let ended = with_out(&[], &dir.0, "table", |result| result.archive_lost = Some(5_000_000)).await;
+    assert_eq!((ended.code, ended.out.as_str()), (1, "done\n"));
+    assert!(ended.err.contains("the job's files were left out: 5000000 bytes do not fit"), "{}", ended.err);
+    assert!(!ended.err.contains("left no files"), "{}", ended.err);
+    let ended = with_out(&[], &dir.0, "json", |result| result.archive_lost = Some(5_000_000)).await;
+    assert_eq!((ended.code, &ended.json()["archive_lost"]), (1, &json!(5_000_000)));
+    assert!(ended.json()["error"].as_str().unwrap().contains("left out"));
+}
+
+/// Makes a result that of a job to two workers, of which the second failed if `status` says so.
+fn gathered(result: &mut JobResult, status: JobStatus) {
+    let mut first = JobResult { stdout: "one".to_owned(), ..result.clone() };
+    first.output_archive = Some(zip(&[("a.txt", b"A")]));
+    let mut second = JobResult { stdout: "two\n".to_owned(), status: status.clone(), ..result.clone() };
+    (second.stderr, second.output_archive) = ("why\n".to_owned(), Some(zip(&[("a.txt", b"B")])));
+    if status == JobStatus::Failed {
+        second.exit_code = Some(3);
+    }
+    let line = |worker: &str, own: &JobResult| {
+        let own: Value = serde_json::from_slice(&own.to_json()).unwrap();
+        json!({"Worker": worker, "Result": own}).to_string()
+    };
+    result.status = status;
+    result.stdout = [line("w-1", &first), line("w-2", &second)].join("\n");
+}
+
+#[tokio::test]
+async fn submit_to_all_shows_each_worker_and_unpacks_its_files_beneath_its_id() {
+    let dir = Dir::new();
+    let ended = with_out(&["--all"], &dir.0, "table", |result| gathered(result, JobStatus::Ok)).await;
+    assert_eq!((ended.code, ended.out.as_str()), (0, "== worker w-1: OK\none\n== worker w-2: OK\ntwo\n"));
+    assert!(ended.err.contains("heft: worker w-2, standard error:\nwhy\n"), "{}", ended.err);
+    assert!(ended.err.contains("heft: worker w-1: 1 file unpacked into"), "{}", ended.err);
+    assert_eq!(std::fs::read(dir.0.join("w-1/a.txt")).unwrap(), b"A");
+    assert_eq!(std::fs::read(dir.0.join("w-2/a.txt")).unwrap(), b"B");
+
+    let ended = with_out(&["--all"], &dir.0, "table", |result| gathered(result, JobStatus::Failed)).await;
+    assert_eq!(ended.code, 1);
+    assert!(ended.out.contains("== worker w-2: FAILED, its exit code is 3\ntwo\n"), "{}", ended.out);
+
+    let ended = with_out(&["--all"], &dir.0, "json", |result| gathered(result, JobStatus::Ok)).await;
+    let shown = ended.json();
+    assert_eq!(shown["workers"][1], json!({"worker": "w-2", "status": "OK", "unpacked": ["a.txt"]}));
+    let first: Value =
+        serde_json::from_str(shown["stdout"].as_str().unwrap().lines().next().unwrap()).unwrap();
+    assert_eq!((&first["Worker"], &first["Result"]["Stdout"]), (&json!("w-1"), &json!("one")));
+    assert_eq!(first["Result"]["OutputArchive"], json!(zip(&[("a.txt", b"A")]).len()));
 }
 
 #[tokio::test]

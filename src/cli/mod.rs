@@ -2,10 +2,12 @@
 //! Only `main.rs` calls it.
 
 pub mod cancel;
+mod children;
 pub mod client;
 pub mod clientx;
 pub mod demo;
 pub mod dlq;
+mod files;
 pub mod leader;
 mod progress;
 pub mod status;
