@@ -396,6 +396,8 @@ async fn files_that_are_missing_or_too_big_are_said_before_anything_is_sent() {
 
 #[tokio::test]
 async fn what_is_wrong_on_the_command_line_is_exit_code_two() {
+    let dir = Dir::new();
+    let (here, beneath_a_file) = (dir.path(""), dir.file("file", b"") + "/jobs");
     for args in [
         vec!["submit", "nowhere", "calcA"],
         vec!["submit", "127.0.0.1:1", "calcA", "--timeout", "soon"],
@@ -404,11 +406,60 @@ async fn what_is_wrong_on_the_command_line_is_exit_code_two() {
         vec!["dlq", "127.0.0.1:1", "requeue"],
         vec!["clientx", "me", "12"],
         vec!["clientx", "me", "127.0.0.1:1", "--policy", "fastest"],
+        vec!["leader", "0", "--listen", "0.0.0.0"],
+        vec![
+            "worker",
+            "127.0.0.1",
+            "1",
+            "--exe-dir",
+            &here,
+            "--cache-dir",
+            &here,
+            "--work-dir",
+            &beneath_a_file,
+        ],
+        vec!["worker", "127.0.0.1", "1", "--cpu-cap", "0.99"],
+        vec!["worker", "127.0.0.1", "1", "--name", ""],
         vec!["nonsense"],
     ] {
         let ended = end(heft(&args)).await;
         assert_eq!(ended.code, 2, "{args:?}: {}", ended.err);
     }
+    for (name, value, text) in [
+        ("WORKER_CPU_CAP", "2", "WORKER_CPU_CAP, takes a share of all processors from 0.10 to 0.95"),
+        ("WORKER_MAX_PAR", "abc", "WORKER_MAX_PAR, takes a whole number from 1 to 10000"),
+    ] {
+        let mut command = heft(&["worker", "127.0.0.1", "1"]);
+        command.env(name, value);
+        let ended = end(command).await;
+        assert!(ended.code == 2 && ended.err.contains(text), "{name}: {}", ended.err);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_job_id_or_no_time_limit_is_said_with_the_next_step() {
+    let id = "\"xyz\" is no job id: it is a Guid such as 00112233-4455-6677-8899-aabbccddeeff";
+    for (args, text) in [
+        (vec!["cancel", "127.0.0.1:1", "xyz"], id),
+        (vec!["dlq", "127.0.0.1:1", "show", "xyz"], id),
+        (vec!["dlq", "127.0.0.1:1", "requeue", "xyz"], id),
+        (
+            vec!["submit", "127.0.0.1:1", "calcA", "--time-limit", "0s"],
+            "a time limit of 0 lets no program run",
+        ),
+    ] {
+        let ended = end(heft(&args)).await;
+        assert!(ended.code == 2 && ended.err.contains(text), "{args:?}: {}", ended.err);
+    }
+}
+
+#[tokio::test]
+async fn a_leader_whose_port_is_in_use_says_so_and_exits_with_three() {
+    let other = FakeLeader::start().await;
+    let (_, port) = other.address.split_once(':').unwrap();
+    let ended = end(heft(&["leader", port])).await;
+    assert_eq!((ended.code, ended.out.as_str()), (3, ""));
+    assert!(ended.err.contains(&format!("cannot listen on {}", other.address)), "{}", ended.err);
 }
 
 /// One question, one answer.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::table::{Side, Table};
-use super::{Output, Reach, Usage, about, print, print_json, printable};
+use super::{Output, Reach, Usage, about, job_id, print, print_json, printable};
 
 const EXAMPLES: &str = "Examples:
   heft dlq 127.0.0.1:5000 ls
@@ -49,7 +49,7 @@ enum What {
     /// Show one of them with its attempts.
     Show {
         /// The job.
-        #[arg(value_name = "JOB_ID")]
+        #[arg(value_name = "JOB_ID", value_parser = job_id)]
         job: Uuid,
     },
     /// Run one of them again, or all.
@@ -62,7 +62,7 @@ enum What {
 #[group(required = true, multiple = false)]
 struct Which {
     /// The job.
-    #[arg(value_name = "JOB_ID")]
+    #[arg(value_name = "JOB_ID", value_parser = job_id)]
     job: Option<Uuid>,
     /// All of them.
     #[arg(long)]

@@ -25,6 +25,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
+use uuid::Uuid;
 
 use crate::client::{Client, ClientError, JobError, Options};
 use crate::units::Span;
@@ -78,7 +79,7 @@ pub const AFTER_HELP: &str = "Exit codes:
   0    done; for a job: it ended OK
   1    the job FAILED, or the leader answered with an error
   2    the command line or a file named on it is not right
-  3    the leader refused, or cannot be reached
+  3    the leader refused, or cannot be reached; `heft leader` cannot listen, as on a port in use
   4    --timeout ran out
   130  interrupted
 
@@ -105,6 +106,18 @@ impl fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+/// What the command needs of the system is not to be had now.
+#[derive(Debug)]
+pub(crate) struct Unavailable(pub(crate) String);
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unavailable {}
 
 /// `--timeout` ran out.
 #[derive(Debug)]
@@ -148,6 +161,24 @@ impl Reach {
     }
 }
 
+/// Reads a job's id from the command line.
+pub(crate) fn job_id(text: &str) -> Result<Uuid, String> {
+    let form = || format!("{text:?} is no job id: it is a Guid such as 00112233-4455-6677-8899-aabbccddeeff");
+    text.parse().map_err(|_| form())
+}
+
+/// Reads a time limit from the command line.
+pub(crate) fn time_limit(text: &str) -> Result<Span, String> {
+    match text.parse::<Span>() {
+        Ok(limit) if limit.0.is_zero() => Err(
+            "a time limit of 0 lets no program run: give a time such as 30s, or leave it out for no limit"
+                .to_owned(),
+        ),
+        Ok(limit) => Ok(limit),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Says what went wrong, and gives the exit code for it.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     say(&format!("{error:#}"));
@@ -180,6 +211,9 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     }
     if error.is::<Usage>() {
         return USAGE;
+    }
+    if error.is::<Unavailable>() {
+        return UNAVAILABLE;
     }
     if error.is::<TimedOut>() {
         return TIMED_OUT;

@@ -22,6 +22,7 @@ use super::files::Files;
 use super::progress::Line;
 use super::{
     FAILED, INTERRUPTED, Output, Reach, TimedOut, Usage, code_of, print, print_json, printable, say,
+    time_limit,
 };
 
 /// What a frame leaves for files: base64 makes four bytes of three, and the rest of the job needs a little.
@@ -66,7 +67,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "ID")]
     client: Option<String>,
     /// How long the program may run, such as 30s.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time_limit)]
     time_limit: Option<Span>,
     /// Unpack the files that the job made into this directory; with --all those of each worker into a directory
     /// beneath it that has the worker's id.
