@@ -79,13 +79,11 @@ fn job_result() -> impl Strategy<Value = JobResult> {
     let status = prop_oneof![select(vec!["OK", "FAILED", "DUPLICATE"]).prop_map(str::to_owned), text()];
     let stock = (guid(), text(), text(), status, text(), text(), option::of(content()));
     let ours = (any::<bool>(), option::of(any::<u32>()), option::of(any::<u32>()), option::of(any::<i32>()));
-    let archives = (option::of(blob()), option::of(any::<u64>()));
-    (stock, ours, archives).prop_map(|(stock, (dead, attempts, run, exit_code), (archive, archive_lost))| {
+    (stock, ours, option::of(blob())).prop_map(|(stock, (dead, attempts, run, exit_code), archive)| {
         let (job_id, client_id, exec_name, status, stdout, stderr, output_archive) = stock;
         let status = JobStatus::from(status);
         let empty = JobResult::new(job_id, client_id, exec_name, status);
-        let empty = JobResult { archive, archive_lost, ..empty };
-        JobResult { stdout, stderr, output_archive, dead, attempts, run, exit_code, ..empty }
+        JobResult { stdout, stderr, output_archive, dead, attempts, run, exit_code, archive, ..empty }
     })
 }
 
@@ -344,7 +342,6 @@ proptest! {
         prop_assert_eq!(&value["Stderr"], &json!(model.stderr));
         prop_assert_eq!(value["OutputArchive"].is_null(), model.output_archive.is_none());
         prop_assert_eq!(value.get("ExitCode").cloned(), model.exit_code.map(Value::from));
-        prop_assert_eq!(value.get("ArchiveLost").cloned(), model.archive_lost.map(Value::from));
     }
 
     #[test]
