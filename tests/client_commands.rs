@@ -10,7 +10,7 @@ mod leader;
 use chunking::Kind;
 use chunking::message::{AnswerStatus, Reason, Refused, Standing};
 use command::{Dir, Ended, end, heft, until_closed, with, zip};
-use heft::model::{Deliver, InputFile, JobStatus};
+use heft::model::{Deliver, InputFile, JobResult, JobStatus, JsonModel};
 use leader::{FakeLeader, PATIENCE, ok};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -217,24 +217,33 @@ async fn a_job_that_an_interrupt_cancelled_is_shown_and_not_called_failed_by_its
         assert_eq!(peer.next().await.kind(), Kind::Cancel);
         let mut result = ok(&request, "");
         result.status = JobStatus::Failed;
-        result.stderr = "cancelled by clientA".to_owned();
+        result.stderr = "heft: cancelled by clientA".to_owned();
         peer.result(&result).await;
         until_closed(peer).await;
+        request.job_id
     };
-    let (output, ()) = tokio::join!(timeout(PATIENCE, child.wait_with_output()), script);
+    let (output, job) = tokio::join!(timeout(PATIENCE, child.wait_with_output()), script);
     let output = output.unwrap().unwrap();
     assert_eq!(output.status.code(), Some(130));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("cancelled by clientA"));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let end = format!("heft: cancelled by clientA\nheft: job {job} was cancelled\n");
+    assert!(said.ends_with(&end) && !said.contains("FAILED"), "{said}");
 }
 
 async fn with_archive(entries: &[(&str, &[u8])], out: &Path, form: &str) -> Ended {
+    with_out(&[], out, form, |result| result.output_archive = Some(zip(entries))).await
+}
+
+/// Submits with `--out`; `change` makes the result what it should be.
+async fn with_out(more: &[&str], out: &Path, form: &str, change: impl FnOnce(&mut JobResult)) -> Ended {
     let leader = FakeLeader::start().await;
-    let args = ["submit", &leader.address, "calcA", "--out", out.to_str().unwrap(), "--output", form];
+    let mut args = vec!["submit", &leader.address, "calcA", "--out", out.to_str().unwrap(), "--output", form];
+    args.extend(more);
     let script = async {
         let mut peer = leader.welcome().await;
         let request = peer.next().await.request();
         let mut result = ok(&request, "done\n");
-        result.output_archive = Some(zip(entries));
+        change(&mut result);
         peer.result(&result).await;
         until_closed(peer).await;
     };
@@ -242,7 +251,7 @@ async fn with_archive(entries: &[(&str, &[u8])], out: &Path, form: &str) -> Ende
 }
 
 #[tokio::test]
-async fn submit_unpacks_what_the_job_made_and_refuses_names_that_lead_elsewhere() {
+async fn submit_unpacks_what_the_job_made_and_skips_names_that_lead_elsewhere() {
     let dir = Dir::new();
     let out = dir.0.join("results");
     let ended = with_archive(&[("a.txt", b"A"), ("sub/b.bin", b"B")], &out, "table").await;
@@ -253,12 +262,71 @@ async fn submit_unpacks_what_the_job_made_and_refuses_names_that_lead_elsewhere(
     let evil_out = dir.0.join("evil-results");
     let ended = with_archive(&[("good.txt", b"A"), ("../evil", b"B")], &evil_out, "table").await;
     assert_eq!((ended.code, ended.out.as_str()), (1, "done\n"));
-    assert!(ended.err.contains("\"../evil\": nothing was unpacked"), "{}", ended.err);
-    assert!(!dir.0.join("evil").exists() && !evil_out.exists());
+    assert!(ended.err.contains("skipped \"../evil\" of the job's archive: the name holds"), "{}", ended.err);
+    assert!(ended.err.contains("1 file unpacked into") && ended.err.contains(", 1 skipped"), "{}", ended.err);
+    assert!(!dir.0.join("evil").exists() && evil_out.join("good.txt").exists());
 
     let ended = with_archive(&[("../evil", b"B")], &evil_out, "json").await;
     assert_eq!((ended.code, &ended.json()["status"]), (1, &json!("OK")));
-    assert!(ended.json()["error"].as_str().unwrap().contains("../evil"));
+    assert_eq!(
+        (&ended.json()["unpacked"], &ended.json()["skipped"][0]["name"]),
+        (&json!([]), &json!("../evil"))
+    );
+    assert!(!dir.0.join("evil").exists());
+}
+
+#[tokio::test]
+async fn submit_says_that_files_were_left_out_and_that_there_are_none_only_if_so() {
+    let dir = Dir::new();
+    let ended = with_out(&[], &dir.0, "table", |_| {}).await;
+    assert_eq!((ended.code, ended.err.as_str()), (0, "heft: the job left no files\n"));
+    let ended = with_out(&[], &dir.0, "table", |result| result.archive_lost = Some(5_000_000)).await;
+    assert_eq!((ended.code, ended.out.as_str()), (1, "done\n"));
+    assert!(ended.err.contains("the job's files were left out: 5000000 bytes do not fit"), "{}", ended.err);
+    assert!(!ended.err.contains("left no files"), "{}", ended.err);
+    let ended = with_out(&[], &dir.0, "json", |result| result.archive_lost = Some(5_000_000)).await;
+    assert_eq!((ended.code, &ended.json()["archive_lost"]), (1, &json!(5_000_000)));
+    assert!(ended.json()["error"].as_str().unwrap().contains("left out"));
+}
+
+/// Makes a result that of a job to two workers, of which the second failed if `status` says so.
+fn gathered(result: &mut JobResult, status: JobStatus) {
+    let mut first = JobResult { stdout: "one".to_owned(), ..result.clone() };
+    first.output_archive = Some(zip(&[("a.txt", b"A")]));
+    let mut second = JobResult { stdout: "two\n".to_owned(), status: status.clone(), ..result.clone() };
+    (second.stderr, second.output_archive) = ("why\n".to_owned(), Some(zip(&[("a.txt", b"B")])));
+    if status == JobStatus::Failed {
+        second.exit_code = Some(3);
+    }
+    let line = |worker: &str, own: &JobResult| {
+        let own: Value = serde_json::from_slice(&own.to_json()).unwrap();
+        json!({"Worker": worker, "Result": own}).to_string()
+    };
+    result.status = status;
+    result.stdout = [line("w-1", &first), line("w-2", &second)].join("\n");
+}
+
+#[tokio::test]
+async fn submit_to_all_shows_each_worker_and_unpacks_its_files_beneath_its_id() {
+    let dir = Dir::new();
+    let ended = with_out(&["--all"], &dir.0, "table", |result| gathered(result, JobStatus::Ok)).await;
+    assert_eq!((ended.code, ended.out.as_str()), (0, "== worker w-1: OK\none\n== worker w-2: OK\ntwo\n"));
+    assert!(ended.err.contains("heft: worker w-2, standard error:\nwhy\n"), "{}", ended.err);
+    assert!(ended.err.contains("heft: worker w-1: 1 file unpacked into"), "{}", ended.err);
+    assert_eq!(std::fs::read(dir.0.join("w-1/a.txt")).unwrap(), b"A");
+    assert_eq!(std::fs::read(dir.0.join("w-2/a.txt")).unwrap(), b"B");
+
+    let ended = with_out(&["--all"], &dir.0, "table", |result| gathered(result, JobStatus::Failed)).await;
+    assert_eq!(ended.code, 1);
+    assert!(ended.out.contains("== worker w-2: FAILED, its exit code is 3\ntwo\n"), "{}", ended.out);
+
+    let ended = with_out(&["--all"], &dir.0, "json", |result| gathered(result, JobStatus::Ok)).await;
+    let shown = ended.json();
+    assert_eq!(shown["workers"][1], json!({"worker": "w-2", "status": "OK", "unpacked": ["a.txt"]}));
+    let first: Value =
+        serde_json::from_str(shown["stdout"].as_str().unwrap().lines().next().unwrap()).unwrap();
+    assert_eq!((&first["Worker"], &first["Result"]["Stdout"]), (&json!("w-1"), &json!("one")));
+    assert_eq!(first["Result"]["OutputArchive"], json!(zip(&[("a.txt", b"A")]).len()));
 }
 
 #[tokio::test]
@@ -328,6 +396,8 @@ async fn files_that_are_missing_or_too_big_are_said_before_anything_is_sent() {
 
 #[tokio::test]
 async fn what_is_wrong_on_the_command_line_is_exit_code_two() {
+    let dir = Dir::new();
+    let (here, beneath_a_file) = (dir.path(""), dir.file("file", b"") + "/jobs");
     for args in [
         vec!["submit", "nowhere", "calcA"],
         vec!["submit", "127.0.0.1:1", "calcA", "--timeout", "soon"],
@@ -336,11 +406,60 @@ async fn what_is_wrong_on_the_command_line_is_exit_code_two() {
         vec!["dlq", "127.0.0.1:1", "requeue"],
         vec!["clientx", "me", "12"],
         vec!["clientx", "me", "127.0.0.1:1", "--policy", "fastest"],
+        vec!["leader", "0", "--listen", "0.0.0.0"],
+        vec![
+            "worker",
+            "127.0.0.1",
+            "1",
+            "--exe-dir",
+            &here,
+            "--cache-dir",
+            &here,
+            "--work-dir",
+            &beneath_a_file,
+        ],
+        vec!["worker", "127.0.0.1", "1", "--cpu-cap", "0.99"],
+        vec!["worker", "127.0.0.1", "1", "--name", ""],
         vec!["nonsense"],
     ] {
         let ended = end(heft(&args)).await;
         assert_eq!(ended.code, 2, "{args:?}: {}", ended.err);
     }
+    for (name, value, text) in [
+        ("WORKER_CPU_CAP", "2", "WORKER_CPU_CAP, takes a share of all processors from 0.10 to 0.95"),
+        ("WORKER_MAX_PAR", "abc", "WORKER_MAX_PAR, takes a whole number from 1 to 10000"),
+    ] {
+        let mut command = heft(&["worker", "127.0.0.1", "1"]);
+        command.env(name, value);
+        let ended = end(command).await;
+        assert!(ended.code == 2 && ended.err.contains(text), "{name}: {}", ended.err);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_job_id_or_no_time_limit_is_said_with_the_next_step() {
+    let id = "\"xyz\" is no job id: it is a Guid such as 00112233-4455-6677-8899-aabbccddeeff";
+    for (args, text) in [
+        (vec!["cancel", "127.0.0.1:1", "xyz"], id),
+        (vec!["dlq", "127.0.0.1:1", "show", "xyz"], id),
+        (vec!["dlq", "127.0.0.1:1", "requeue", "xyz"], id),
+        (
+            vec!["submit", "127.0.0.1:1", "calcA", "--time-limit", "0s"],
+            "a time limit of 0 lets no program run",
+        ),
+    ] {
+        let ended = end(heft(&args)).await;
+        assert!(ended.code == 2 && ended.err.contains(text), "{args:?}: {}", ended.err);
+    }
+}
+
+#[tokio::test]
+async fn a_leader_whose_port_is_in_use_says_so_and_exits_with_three() {
+    let other = FakeLeader::start().await;
+    let (_, port) = other.address.split_once(':').unwrap();
+    let ended = end(heft(&["leader", port])).await;
+    assert_eq!((ended.code, ended.out.as_str()), (3, ""));
+    assert!(ended.err.contains(&format!("cannot listen on {}", other.address)), "{}", ended.err);
 }
 
 /// One question, one answer.
@@ -362,7 +481,7 @@ async fn asked(args: &[&str], verb: &str, question: Value, status: AnswerStatus,
 #[tokio::test]
 async fn dlq_lists_shows_requeues_and_purges() {
     let dead = json!({"job_id": JOB, "client_id": "clientA", "exec": "calcA", "reason": "attempts spent", "attempts": 6,
-                      "run": 1, "dead_ms": 0});
+                      "run": 1, "dead_ms": 5_430_000});
     let page = json!({"jobs": [dead.clone()], "more": false});
     let limit = json!({"limit": 1_000});
     let ended = asked(&["dlq", "ls"], "dlq.ls", limit.clone(), AnswerStatus::Whole, page.clone()).await;
@@ -371,6 +490,7 @@ async fn dlq_lists_shows_requeues_and_purges() {
     assert!(lines[0].starts_with("JOB ") && lines[0].ends_with("REASON"), "{}", ended.out);
     assert!(lines[1].starts_with(JOB) && lines[1].ends_with("  attempts spent"), "{}", ended.out);
     assert_eq!(lines[0].find("REASON"), lines[1].find("attempts spent"));
+    assert_eq!(lines[1].split_whitespace().nth(5), Some("1h30m"), "AGE is the time since it died");
     let ended =
         asked(&["dlq", "ls", "--output", "json"], "dlq.ls", limit.clone(), AnswerStatus::Whole, page).await;
     assert_eq!(ended.json()["jobs"][0]["job_id"], JOB);
@@ -382,7 +502,11 @@ async fn dlq_lists_shows_requeues_and_purges() {
     shown["history"] = json!([{"attempt": 1, "worker": "w-1", "why": "worker lost"}]);
     let which = json!({"job_id": JOB});
     let ended = asked(&["dlq", "show", JOB], "dlq.show", which.clone(), AnswerStatus::Whole, shown).await;
-    for part in ["client    clientA\n", "ATTEMPT  WORKER  WHY\n      1  w-1     worker lost\n"] {
+    for part in [
+        "client    clientA\n",
+        "died      1h30m ago\n",
+        "ATTEMPT  WORKER  WHY\n      1  w-1     worker lost\n",
+    ] {
         assert!(ended.out.contains(part), "{part:?}: {}", ended.out);
     }
     let all = json!({"all": true});
@@ -400,6 +524,27 @@ async fn dlq_lists_shows_requeues_and_purges() {
         (ended.code, ended.err.as_str()),
         (1, "heft: the leader answers: no such job in the dead-letter queue\n")
     );
+}
+
+#[tokio::test]
+async fn those_that_only_ask_wait_for_the_welcome_and_say_when_none_came() {
+    let leader = FakeLeader::start().await;
+    for args in [
+        vec!["status", &leader.address],
+        vec!["dlq", &leader.address, "ls"],
+        vec!["cancel", &leader.address, JOB],
+    ] {
+        let mut words = args.clone();
+        words.extend(["--connect-wait", "700ms"]);
+        let (ended, ()) = with(&words, async { until_closed(leader.accept().await).await }).await;
+        assert_eq!((ended.code, ended.out.as_str()), (3, ""), "{args:?}");
+        let said = format!(
+            "heft: no answer to the hello from {} within 700ms: the leader may be busy, or is a stock one, which answers no \
+             questions\n",
+            leader.address
+        );
+        assert_eq!(ended.err, said, "{args:?}");
+    }
 }
 
 #[tokio::test]

@@ -105,6 +105,7 @@ fn job_result(fields: &Value) -> JobResult {
         run: number(fields, "Run"),
         exit_code: number(fields, "ExitCode"),
         archive: fields.get("Archive").map(blob),
+        archive_lost: number(fields, "ArchiveLost"),
     }
 }
 

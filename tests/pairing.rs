@@ -108,9 +108,12 @@ fn s22_a_job_to_all_reaches_every_worker_and_comes_back_as_one() {
     // Both have to be there when it is submitted.
     let addr = leader.addr();
     while heft(&["status", &addr, "--output", "json"]).1.matches("\"patterns\"").count() < 2 {}
-    let (code, stdout, stderr) = heft(&["submit", &addr, "echo", "--all", "--", "to", "all"]);
+    let (code, stdout, stderr) =
+        heft(&["submit", &addr, "echo", "--all", "--output", "json", "--", "to", "all"]);
     assert_eq!(code, Some(0), "{stdout}{stderr}");
-    let parts: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let shown: Value = serde_json::from_str(&stdout).unwrap();
+    let lines = shown["stdout"].as_str().unwrap().lines();
+    let parts: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(parts.len(), 2, "{stdout}");
     assert!(parts.iter().all(|part| part["Result"]["Stdout"] == "to all\n"), "{stdout}");
     assert_ne!(parts[0]["Worker"], parts[1]["Worker"]);

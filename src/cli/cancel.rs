@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Output, Reach, print, print_json, printable};
+use super::{Output, Reach, job_id, print, print_json, printable};
 
 const EXAMPLES: &str = "Examples:
   heft cancel 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff
@@ -21,7 +21,7 @@ pub struct CancelArgs {
     #[arg(value_name = "HOST:PORT")]
     leader: String,
     /// The job.
-    #[arg(value_name = "JOB_ID")]
+    #[arg(value_name = "JOB_ID", value_parser = job_id)]
     job: Uuid,
     /// In which form to print.
     #[arg(long, value_enum, default_value_t)]

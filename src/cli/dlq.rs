@@ -1,7 +1,7 @@
 //! `heft dlq`: the jobs that used up their attempts.
 
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::client::{Client, DeadJob};
 use clap::{Args, Subcommand};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::table::{Side, Table};
-use super::{Output, Reach, Usage, about, print, print_json, printable};
+use super::{Output, Reach, Usage, about, job_id, print, print_json, printable};
 
 const EXAMPLES: &str = "Examples:
   heft dlq 127.0.0.1:5000 ls
@@ -49,7 +49,7 @@ enum What {
     /// Show one of them with its attempts.
     Show {
         /// The job.
-        #[arg(value_name = "JOB_ID")]
+        #[arg(value_name = "JOB_ID", value_parser = job_id)]
         job: Uuid,
     },
     /// Run one of them again, or all.
@@ -62,7 +62,7 @@ enum What {
 #[group(required = true, multiple = false)]
 struct Which {
     /// The job.
-    #[arg(value_name = "JOB_ID")]
+    #[arg(value_name = "JOB_ID", value_parser = job_id)]
     job: Option<Uuid>,
     /// All of them.
     #[arg(long)]
@@ -205,8 +205,7 @@ pub(super) fn cell(value: &Value, member: &str) -> String {
     }
 }
 
+/// How long a job has been dead, in whole seconds.
 fn age(dead_ms: u64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let age = now.saturating_sub(Duration::from_millis(dead_ms));
-    about(Duration::from_secs(age.as_secs()))
+    about(Duration::from_secs(dead_ms / 1_000))
 }

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use anyhow::{Context, ensure};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tracing::info;
@@ -17,13 +16,17 @@ use crate::leader::LeaderConfig;
 use crate::peer::Tuning;
 use crate::units::{ByteSize, Span};
 
+use super::{Unavailable, Usage};
+
 const EXAMPLES: &str = "Examples:
   heft leader 5000
   heft leader 0                                  a free port, which is said at start
   heft leader 5000 --policy sticky --lease 10s
   heft leader 5000 --listen 10.0.0.1 --insecure
 
-Jobs and results are held in memory: they are lost when the leader stops.";
+Jobs and results are held in memory: they are lost when the leader stops.
+
+Exit codes: 0 stopped when asked to, 2 the command line is not right, 3 it cannot listen, as on a port in use.";
 
 /// Run a leader: it takes jobs from clients and hands them to workers
 #[derive(clap::Args)]
@@ -83,20 +86,24 @@ pub struct LeaderArgs {
 
 /// Runs it until it is told to stop.
 pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
-    ensure!(
-        args.listen.is_loopback() || args.insecure,
-        "--listen {} reaches beyond this machine, and heft has no TLS and no access control yet: add --insecure if the \
-         network is trusted",
-        args.listen
-    );
+    if !args.listen.is_loopback() && !args.insecure {
+        return Err(Usage(format!(
+            "--listen {} reaches beyond this machine, and heft has no TLS and no access control yet: add --insecure if \
+             the network is trusted",
+            args.listen
+        ))
+        .into());
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(args))
 }
 
 async fn serve(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
     let addr = SocketAddr::new(args.listen, args.port);
-    let listener = TcpListener::bind(addr).await.with_context(|| {
-        format!("cannot listen on {addr}: is another leader running there? `heft leader 0` takes a free port")
+    let listener = TcpListener::bind(addr).await.map_err(|error| {
+        Unavailable(format!(
+            "cannot listen on {addr}: {error}; is another leader running there? `heft leader 0` takes a free port"
+        ))
     })?;
     let broker = Config {
         policy: args.policy,

@@ -2,10 +2,12 @@
 //! Only `main.rs` calls it.
 
 pub mod cancel;
+mod children;
 pub mod client;
 pub mod clientx;
 pub mod demo;
 pub mod dlq;
+mod files;
 pub mod leader;
 mod progress;
 pub mod status;
@@ -23,6 +25,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
+use uuid::Uuid;
 
 use crate::client::{Client, ClientError, JobError, Options};
 use crate::units::Span;
@@ -76,7 +79,7 @@ pub const AFTER_HELP: &str = "Exit codes:
   0    done; for a job: it ended OK
   1    the job FAILED, or the leader answered with an error
   2    the command line or a file named on it is not right
-  3    the leader refused, or cannot be reached
+  3    the leader refused, or cannot be reached; `heft leader` cannot listen, as on a port in use
   4    --timeout ran out
   130  interrupted
 
@@ -104,6 +107,18 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// What the command needs of the system is not to be had now.
+#[derive(Debug)]
+pub(crate) struct Unavailable(pub(crate) String);
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
 /// `--timeout` ran out.
 #[derive(Debug)]
 pub(crate) struct TimedOut(pub(crate) String);
@@ -119,7 +134,8 @@ impl std::error::Error for TimedOut {}
 /// How the commands that talk to one leader reach it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Reach {
-    /// How long to try to reach the leader before giving up.
+    /// How long to try to reach the leader before giving up; status, dlq and cancel also wait that long for it to
+    /// answer the hello.
     #[arg(long, value_name = "TIME", default_value = "10s", global = true)]
     connect_wait: Span,
 
@@ -136,11 +152,30 @@ impl Reach {
         options
     }
 
-    /// A client that only asks. It needs a heft leader, so it is more patient than one that could do without.
+    /// A client that only asks. Without a Welcome it is of no use, so it waits for that as long as for the leader itself.
     pub(crate) async fn asking(&self, leader: &str) -> Result<Client, ClientError> {
         let mut options = self.options("");
-        options.welcome_wait = Duration::from_secs(2);
+        // Longer than `connect_wait`, so that it is `connect` that gives up, and says how far it came.
+        options.welcome_wait = self.connect_wait.0.saturating_add(Duration::from_secs(1));
         Client::connect(leader, &options).await
+    }
+}
+
+/// Reads a job's id from the command line.
+pub(crate) fn job_id(text: &str) -> Result<Uuid, String> {
+    let form = || format!("{text:?} is no job id: it is a Guid such as 00112233-4455-6677-8899-aabbccddeeff");
+    text.parse().map_err(|_| form())
+}
+
+/// Reads a time limit from the command line.
+pub(crate) fn time_limit(text: &str) -> Result<Span, String> {
+    match text.parse::<Span>() {
+        Ok(limit) if limit.0.is_zero() => Err(
+            "a time limit of 0 lets no program run: give a time such as 30s, or leave it out for no limit"
+                .to_owned(),
+        ),
+        Ok(limit) => Ok(limit),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -160,6 +195,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
             | ClientError::JobIdInUse(_) => USAGE,
             ClientError::Unreachable { .. }
             | ClientError::NotSupported { .. }
+            | ClientError::NoWelcome { .. }
             | ClientError::Disconnected { .. }
             | ClientError::Busy { .. }
             | ClientError::Closed => UNAVAILABLE,
@@ -175,6 +211,9 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     }
     if error.is::<Usage>() {
         return USAGE;
+    }
+    if error.is::<Unavailable>() {
+        return UNAVAILABLE;
     }
     if error.is::<TimedOut>() {
         return TIMED_OUT;

@@ -1,6 +1,7 @@
 //! `heft submit`: one job, waited for. It rides out leaders that go away, prints what the job printed, unpacks what it made,
 //! and exits with 0 only if the job ended OK.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -16,9 +17,13 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::children::{Child, children, lines};
+use super::files::Files;
 use super::progress::Line;
-use super::unpack::unpack;
-use super::{FAILED, INTERRUPTED, Output, Reach, TimedOut, Usage, code_of, print, print_json, say};
+use super::{
+    FAILED, INTERRUPTED, Output, Reach, TimedOut, Usage, code_of, print, print_json, printable, say,
+    time_limit,
+};
 
 /// What a frame leaves for files: base64 makes four bytes of three, and the rest of the job needs a little.
 const FILE_BYTES_MAX: u64 = (chunking::limits::FRAME_BODY_BYTES_MAX as u64 - 4_096) / 4 * 3;
@@ -62,9 +67,10 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "ID")]
     client: Option<String>,
     /// How long the program may run, such as 30s.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time_limit)]
     time_limit: Option<Span>,
-    /// Unpack the files that the job made into this directory.
+    /// Unpack the files that the job made into this directory; with --all those of each worker into a directory
+    /// beneath it that has the worker's id.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// In which form to print.
@@ -272,42 +278,112 @@ async fn sleep_until(deadline: Option<tokio::time::Instant>) {
 }
 
 fn show(args: &SubmitArgs, result: &JobResult) -> anyhow::Result<ExitCode> {
-    let unpacked = match (&args.out, &result.output_archive) {
-        (Some(dir), Some(archive)) => Some(unpack(archive, dir)),
-        (Some(_), None) | (None, _) => None,
-    };
+    if args.all
+        && let Some(children) = children(result)
+    {
+        return show_all(args, result, &children);
+    }
+    let files = args.out.as_ref().map(|dir| Files::take(result, dir));
     match args.output {
-        Output::Table => show_text(args, result, unpacked.as_ref())?,
+        Output::Table => {
+            show_outputs(&result.stdout, &result.stderr)?;
+            say_end(args, result);
+            if let Some(files) = &files {
+                files.say("");
+            }
+        }
         Output::Json => {
             let mut shown = as_json(result);
-            if let (Value::Object(members), Some(unpacked)) = (&mut shown, &unpacked) {
-                match unpacked {
-                    Ok(files) => members.insert("unpacked".to_owned(), json!(files)),
-                    Err(error) => members.insert("error".to_owned(), json!(format!("{error:#}"))),
-                };
+            if let (Value::Object(members), Some(files)) = (&mut shown, &files) {
+                files.put(members);
             }
             print_json(&shown)?;
         }
     }
-    let ended_well = result.status == JobStatus::Ok && unpacked.is_none_or(|unpacked| unpacked.is_ok());
-    Ok(if ended_well { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    Ok(exit_code(result, files.is_none_or(|files| files.complete())))
 }
 
-fn show_text(
-    args: &SubmitArgs,
-    result: &JobResult,
-    unpacked: Option<&anyhow::Result<Vec<String>>>,
-) -> anyhow::Result<()> {
-    print(result.stdout.as_bytes()).context("cannot write the job's output")?;
-    let mut errors = io::stderr().lock();
-    errors.write_all(result.stderr.as_bytes()).ok();
-    if !result.stderr.is_empty() && !result.stderr.ends_with('\n') {
-        errors.write_all(b"\n").ok();
+/// Shows what each worker made of a job to all of them.
+fn show_all(args: &SubmitArgs, result: &JobResult, children: &[Child]) -> anyhow::Result<ExitCode> {
+    let mut complete = true;
+    let mut shown = Vec::new();
+    for child in children {
+        let worker = printable(&child.worker);
+        let files = match (&args.out, args.out.as_ref().and_then(|all| child.dir(all))) {
+            (Some(_), Some(dir)) => Some(Files::take(&child.result, &dir)),
+            (Some(all), None) => {
+                let error = anyhow::anyhow!("the worker's id {:?} is no name for a directory", child.worker);
+                Some(Files::Broken(all.clone(), error))
+            }
+            (None, _) => None,
+        };
+        complete &= files.as_ref().is_none_or(Files::complete);
+        match args.output {
+            Output::Table => {
+                let code = child.result.exit_code.filter(|code| *code != 0);
+                let code = code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
+                let status = printable(child.result.status.as_str());
+                print(format!("== worker {worker}: {status}{code}\n").as_bytes())?;
+                show_outputs(&ended_line(&child.result.stdout), "")?;
+                if !child.result.stderr.is_empty() {
+                    say(&format!("worker {worker}, standard error:"));
+                    show_outputs("", &child.result.stderr)?;
+                }
+                if let Some(files) = &files {
+                    files.say(&format!("worker {worker}: "));
+                }
+            }
+            Output::Json => {
+                let mut members = serde_json::Map::new();
+                members.insert("worker".to_owned(), json!(child.worker));
+                members.insert("status".to_owned(), json!(child.result.status.as_str()));
+                if let Some(files) = &files {
+                    files.put(&mut members);
+                }
+                shown.push(Value::Object(members));
+            }
+        }
     }
-    drop(errors);
+    match args.output {
+        Output::Table => {
+            show_outputs("", &result.stderr)?;
+            say_end(args, result);
+        }
+        Output::Json => {
+            let mut all = as_json(result);
+            if let Value::Object(members) = &mut all {
+                members.insert("stdout".to_owned(), json!(lines(children)));
+                members.insert("workers".to_owned(), Value::Array(shown));
+            }
+            print_json(&all)?;
+        }
+    }
+    Ok(exit_code(result, complete))
+}
+
+fn exit_code(result: &JobResult, complete: bool) -> ExitCode {
+    if result.status == JobStatus::Ok && complete { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+}
+
+/// Prints what a job printed, each to where it belongs.
+fn show_outputs(stdout: &str, stderr: &str) -> anyhow::Result<()> {
+    print(stdout.as_bytes()).context("cannot write the job's output")?;
+    io::stderr().write_all(ended_line(stderr).as_bytes()).ok();
+    Ok(())
+}
+
+/// A text whose last line has an end.
+fn ended_line(text: &str) -> Cow<'_, str> {
+    if text.is_empty() || text.ends_with('\n') { text.into() } else { format!("{text}\n").into() }
+}
+
+/// Says how a job ended, unless that is OK.
+fn say_end(args: &SubmitArgs, result: &JobResult) {
     let job = result.job_id;
     match &result.status {
         JobStatus::Ok => {}
+        JobStatus::Cancelled => say(&format!("job {job} was cancelled")),
+        JobStatus::Failed if was_cancelled(result) => say(&format!("job {job} was cancelled")),
         JobStatus::Failed => {
             let code = result.exit_code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
             let attempts = result.attempts.filter(|attempts| *attempts > 1);
@@ -320,31 +396,17 @@ fn show_text(
             };
             say(&format!("job {job} FAILED{code}{attempts}{dead}"));
         }
-        JobStatus::Cancelled => say(&format!("job {job} was cancelled")),
         JobStatus::Duplicate => say(&format!(
             "job {job} had run before and its result is lost (DUPLICATE): submit it anew if running it twice does no harm"
         )),
         JobStatus::Other(word) => say(&format!("job {job} ended with the unknown status {word:?}")),
     }
-    match (&args.out, unpacked) {
-        (Some(dir), Some(Ok(files))) => {
-            let files = match files.len() {
-                1 => "1 file".to_owned(),
-                count => format!("{count} files"),
-            };
-            say(&format!("{files} unpacked into {}", dir.display()));
-        }
-        (Some(dir), Some(Err(error))) => say(&format!("cannot unpack into {}: {error:#}", dir.display())),
-        (Some(_), None) => match &result.archive {
-            Some(blob) => say(&format!(
-                "the job's archive of {} comes as a transfer, which this version cannot receive yet",
-                ByteSize(blob.size)
-            )),
-            None => say("the job left no files"),
-        },
-        (None, _) => {}
-    }
-    Ok(())
+}
+
+/// Whether a result that says FAILED is what a leader makes for a job that was cancelled: no program ended for it.
+fn was_cancelled(result: &JobResult) -> bool {
+    let says_so = result.stderr.trim_start_matches("heft: ").starts_with("cancelled by ");
+    says_so && result.exit_code.is_none() && result.stdout.is_empty()
 }
 
 fn as_json(result: &JobResult) -> Value {
@@ -360,6 +422,7 @@ fn as_json(result: &JobResult) -> Value {
         "stdout": result.stdout,
         "stderr": result.stderr,
         "archive_bytes": result.output_archive.as_ref().map(Vec::len),
+        "archive_lost": result.archive_lost,
     })
 }
 

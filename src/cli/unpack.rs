@@ -1,6 +1,6 @@
 //! Unpacks a job's archive beneath a directory. The archive comes from a worker and may be hostile: every entry is judged
-//! before the first byte is written, names stay beneath the directory, links are never made or followed, and what it
-//! inflates to is bounded.
+//! before the first byte is written and those that are not safe are skipped, names stay beneath the directory, links are
+//! never made or followed, and what it inflates to is bounded.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Cursor, Read};
@@ -16,12 +16,21 @@ const ENTRIES_MAX: usize = 65_536;
 /// What an archive may inflate to. It arrived in a frame of 4 MiB; deflate makes at most a thousand times as much of it.
 const UNPACKED_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-/// Unpacks the archive and returns the names of its files.
-pub(crate) fn unpack(archive: &[u8], dir: &Path) -> anyhow::Result<Vec<String>> {
+/// What an archive held.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unpacked {
+    /// The names of the files that were unpacked.
+    pub(crate) files: Vec<String>,
+    /// The names of those that were not, with the reason.
+    pub(crate) skipped: Vec<(String, String)>,
+}
+
+/// Unpacks what is safe of the archive.
+pub(crate) fn unpack(archive: &[u8], dir: &Path) -> anyhow::Result<Unpacked> {
     unpack_bounded(archive, dir, UNPACKED_BYTES_MAX)
 }
 
-fn unpack_bounded(archive: &[u8], dir: &Path, bytes_max: u64) -> anyhow::Result<Vec<String>> {
+fn unpack_bounded(archive: &[u8], dir: &Path, bytes_max: u64) -> anyhow::Result<Unpacked> {
     let mut zip =
         ZipArchive::new(Cursor::new(archive)).context("the job's archive is no ZIP file that can be read")?;
     let entries = zip.len();
@@ -29,23 +38,29 @@ fn unpack_bounded(archive: &[u8], dir: &Path, bytes_max: u64) -> anyhow::Result<
         entries <= ENTRIES_MAX,
         "the job's archive has {entries} entries; at most {ENTRIES_MAX} are unpacked"
     );
+    let mut unpacked = Unpacked::default();
     let mut plan = Vec::with_capacity(entries);
     for index in 0..entries {
         let entry = zip.by_index_raw(index).with_context(|| format!("entry {index} of the job's archive"))?;
         let name = entry.name().with_context(|| format!("entry {index} of the job's archive"))?.into_owned();
-        let path = safe_path(&name).with_context(|| {
-            format!("the job's archive holds {name:?}: nothing was unpacked; only names beneath the directory are taken")
-        })?;
-        ensure!(
-            !entry.is_symlink(),
-            "the job's archive holds the symbolic link {name:?}: nothing was unpacked; links are not taken"
-        );
-        ensure!(!entry.encrypted(), "the job's archive holds {name:?} encrypted: nothing was unpacked");
-        plan.push((index, name, path, entry.is_dir()));
+        let judged = if entry.is_symlink() {
+            Err("it is a symbolic link".to_owned())
+        } else if entry.encrypted() {
+            Err("it is encrypted".to_owned())
+        } else {
+            safe_path(&name).map_err(|why| format!("{why}, and only names beneath the directory are taken"))
+        };
+        match judged {
+            // Not `entry.is_dir()`, to which a backslash at the end is one too.
+            Ok(path) => {
+                let is_dir = name.ends_with('/');
+                plan.push((index, name, path, is_dir));
+            }
+            Err(why) => unpacked.skipped.push((name, why)),
+        }
     }
     fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
     let mut left = bytes_max;
-    let mut files = Vec::new();
     for (index, name, path, is_dir) in plan {
         let target = dir.join(&path);
         let parent = if is_dir { Some(path.as_path()) } else { path.parent() };
@@ -62,16 +77,18 @@ fn unpack_bounded(archive: &[u8], dir: &Path, bytes_max: u64) -> anyhow::Result<
             bail!("the job's archive inflates to more than {}, which is the limit", ByteSize(bytes_max));
         }
         left -= copied;
-        files.push(name);
+        unpacked.files.push(name);
     }
-    Ok(files)
+    Ok(unpacked)
 }
 
 /// The path an entry goes to, beneath the directory.
-fn safe_path(name: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn safe_path(name: &str) -> anyhow::Result<PathBuf> {
     ensure!(!name.is_empty(), "the name is empty");
     ensure!(!name.starts_with('/'), "the name is absolute");
-    ensure!(!name.contains(['\0', '\\', ':']), "the name holds a NUL, a backslash or a colon");
+    ensure!(!name.contains('\0'), "the name holds a NUL");
+    // On Unix they are characters like others.
+    ensure!(cfg!(unix) || !name.contains(['\\', ':']), "the name holds a backslash or a colon");
     let mut path = PathBuf::new();
     for part in name.trim_end_matches('/').split('/') {
         ensure!(!matches!(part, "" | "." | ".."), "the name holds the part {part:?}");
@@ -154,7 +171,11 @@ mod tests {
             zip.write_all(&[7; 100_000]).unwrap();
         });
         for _ in 0..2 {
-            assert_eq!(unpack(&zipped, &out).unwrap(), ["a.txt", "sub/deep/b.txt"]);
+            let unpacked = unpack(&zipped, &out).unwrap();
+            assert_eq!(
+                (unpacked.files, unpacked.skipped),
+                (vec!["a.txt".into(), "sub/deep/b.txt".into()], vec![])
+            );
         }
         assert_eq!(fs::read(out.join("a.txt")).unwrap(), b"one");
         assert_eq!(fs::read(out.join("sub/deep/b.txt")).unwrap(), [7; 100_000]);
@@ -162,19 +183,33 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_elsewhere_are_refused_before_anything_is_written() {
+    fn names_that_lead_elsewhere_are_skipped_and_the_rest_is_unpacked() {
         let dir = Dir::new("evil");
-        for name in ["../evil", "a/../../evil", "/etc/evil", "a\\b", "c:evil", "a//b", "./a", ".."] {
+        let out = dir.0.join("out");
+        for name in ["../evil", "a/../../evil", "/etc/evil", "a//b", "./a", "..", "nul\0", ""] {
             let zipped = archive(|zip| {
-                zip.start_file("good.txt", SimpleFileOptions::default()).unwrap();
                 zip.start_file(name, SimpleFileOptions::default()).unwrap();
+                zip.start_file("good.txt", SimpleFileOptions::default()).unwrap();
             });
-            let error = format!("{:#}", unpack(&zipped, &dir.0.join("out")).unwrap_err());
-            assert!(error.contains("nothing was unpacked"), "{name}: {error}");
+            let unpacked = unpack(&zipped, &out).unwrap();
+            assert_eq!(unpacked.files, ["good.txt"], "{name:?}");
+            let [(skipped, why)] = &unpacked.skipped[..] else { panic!("{name:?}: {unpacked:?}") };
+            assert!(skipped == name && why.starts_with("the name "), "{name:?}: {why}");
         }
         let linked = archive(|zip| zip.add_symlink("link", "/etc", SimpleFileOptions::default()).unwrap());
-        assert!(unpack(&linked, &dir.0.join("out")).unwrap_err().to_string().contains("symbolic link"));
-        assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
+        let unpacked = unpack(&linked, &out).unwrap();
+        assert_eq!(unpacked.skipped, [("link".to_owned(), "it is a symbolic link".to_owned())]);
+        assert_eq!((fs::read_dir(&dir.0).unwrap().count(), fs::read_dir(&out).unwrap().count()), (1, 1));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn colons_and_backslashes_are_characters_like_others() {
+        let dir = Dir::new("odd");
+        for name in ["12:30.log", "a\\b", "c:\\", "..\\up"] {
+            assert_eq!(unpack(&with_file(name, b"x"), &dir.0).unwrap().files, [name]);
+            assert_eq!(fs::read(dir.0.join(name)).unwrap(), b"x", "{name}");
+        }
     }
 
     #[cfg(unix)]

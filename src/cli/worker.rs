@@ -12,8 +12,10 @@ use uuid::Uuid;
 
 use crate::peer::Tuning;
 use crate::units::{ByteSize, Span};
-use crate::worker::limits::{ARCHIVE_BYTES_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX};
+use crate::worker::limits::{ARCHIVE_BYTES_MAX, PARALLEL_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX};
 use crate::worker::{Exec, ExecConfig, Worker, WorkerConfig};
+
+use super::{Usage, time_limit};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,10 +51,10 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "DIR", default_value = "/opt/grid/cache")]
     pub cache_dir: PathBuf,
     /// Jobs at a time
-    #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", default_value_t = 4, value_parser = max_par)]
     pub max_par: u32,
     /// Share of the processors above which a free place is offered up to a second later, 0.10 to 0.95
-    #[arg(long, value_name = "SHARE", env = "WORKER_CPU_CAP", default_value_t = 0.75)]
+    #[arg(long, value_name = "SHARE", env = "WORKER_CPU_CAP", default_value_t = 0.75, value_parser = cpu_cap)]
     pub cpu_cap: f64,
     /// The worker's id, a Guid; started again with the same one, the leader knows it and gets the results
     /// it had not taken yet [default: random]
@@ -62,7 +64,7 @@ pub struct WorkerArgs {
     #[arg(long)]
     pub name: Option<String>,
     /// How long a job may run that names no limit itself, such as 30s or 10m [default: no limit]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time_limit)]
     pub time_limit: Option<Span>,
     /// How long running jobs may take to finish after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "30s")]
@@ -121,9 +123,26 @@ impl WorkerArgs {
     }
 }
 
+/// Reads how many jobs may run at a time.
+fn max_par(text: &str) -> Result<u32, String> {
+    let number = text.trim().parse().ok().filter(|number| (1..=PARALLEL_MAX).contains(number));
+    number.ok_or_else(|| {
+        format!("--max-par, or else WORKER_MAX_PAR, takes a whole number from 1 to {PARALLEL_MAX}")
+    })
+}
+
+/// Reads a share of the processors (ENV03).
+fn cpu_cap(text: &str) -> Result<f64, String> {
+    let share = text.trim().parse().ok().filter(|share| (0.10..=0.95).contains(share));
+    let form =
+        || "--cpu-cap, or else WORKER_CPU_CAP, takes a share of all processors from 0.10 to 0.95".to_owned();
+    share.ok_or_else(form)
+}
+
 /// Runs a worker until it is told to stop.
 pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
-    let worker = Worker::new(args.worker_config(), Exec::new(absolute(args.exec_config())?))?;
+    let worker = Worker::new(args.worker_config(), Exec::new(absolute(args.exec_config())?))
+        .map_err(|error| Usage(error.to_string()))?;
     make(&args.exe_dir, "exe", "--exe-dir", 0o755)?;
     make(&args.cache_dir, "cache", "--cache-dir", 0o755)?;
     make(&args.work_dir, "work", "--work-dir", 0o700)?;
@@ -165,12 +184,12 @@ fn absolute(config: ExecConfig) -> Result<ExecConfig> {
 }
 
 /// Makes a directory that is not there yet (FS01).
-fn make(path: &Path, what: &str, flag: &str, mode: u32) -> Result<()> {
-    DirBuilder::new().recursive(true).mode(mode).create(path).with_context(|| {
-        format!(
-            "cannot create the {what} directory {}: create it, or name another with {flag}",
+fn make(path: &Path, what: &str, flag: &str, mode: u32) -> Result<(), Usage> {
+    DirBuilder::new().recursive(true).mode(mode).create(path).map_err(|error| {
+        Usage(format!(
+            "cannot create the {what} directory {}: {error}; create it, or name another with {flag}",
             path.display()
-        )
+        ))
     })
 }
 
@@ -220,7 +239,14 @@ mod tests {
     #[test]
     fn bad_flags_are_refused_with_the_range() {
         for (flags, text) in [
-            ("--max-par 0", "1..=10000"),
+            ("--max-par 0", "--max-par, or else WORKER_MAX_PAR, takes a whole number from 1 to 10000"),
+            ("--max-par 10001", "from 1 to 10000"),
+            (
+                "--cpu-cap 0.99",
+                "--cpu-cap, or else WORKER_CPU_CAP, takes a share of all processors from 0.10 to 0.95",
+            ),
+            ("--cpu-cap NaN", "from 0.10 to 0.95"),
+            ("--time-limit 0s", "lets no program run"),
             ("--time-limit soon", "is not a time"),
             ("--stdout-max big", "is not a size"),
             ("--id x", "invalid value"),

@@ -37,7 +37,7 @@ pub struct DeadJob {
     pub attempts: u64,
     /// Which run of the job it was.
     pub run: u64,
-    /// When it died, in milliseconds since 1970.
+    /// How long it had been dead when the leader answered, in milliseconds.
     pub dead_ms: u64,
 }
 

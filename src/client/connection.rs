@@ -70,6 +70,8 @@ pub(super) struct Outgoing {
 /// What a connection tells the driver, in order.
 #[derive(Debug)]
 pub(super) enum News {
+    /// The leader took the connection and has the hello; its answer is waited for.
+    Greeting { address: String },
     /// It is ready; frames go into `outbox`.
     Up { mode: Mode, address: String, outbox: mpsc::Sender<Outgoing> },
     /// A frame came.
@@ -236,6 +238,7 @@ impl Session<'_> {
             }
         };
         writer.send(self.hello()).await.map_err(|error| lost(error.to_string()))?;
+        self.reporter.report(News::Greeting { address: target.to_owned() }).await?;
         let deadline = Instant::now() + self.options.welcome_wait;
         loop {
             let Ok(frame) = timeout_at(deadline, reader.next()).await else {

@@ -232,6 +232,7 @@ impl Driver {
 
     fn take_news(&mut self, conn: Conn, news: News) {
         match news {
+            News::Greeting { address } => self.set_state(conn, LinkState::Greeting { leader: address }),
             News::Up { mode, address, outbox } => {
                 tracing::info!(leader = %address, ?mode, "connected");
                 self.set_state(conn, LinkState::Up { leader: address.clone(), mode: mode.clone() });

@@ -5,6 +5,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::model::ModelError;
+use crate::units::Span;
 
 /// Why something could not be asked of a leader.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -55,12 +56,26 @@ pub enum ClientError {
     #[error("job {0} is already under way from this client: give the new one another id")]
     JobIdInUse(Uuid),
     /// The leader is a stock one, or too old.
-    #[error("the leader at {leader} does not know `{feature}`: it is not a heft leader, or an older one")]
+    #[error(
+        "the leader at {leader} does not know `{feature}`: it is a stock or an older one, or was too busy to answer the \
+         hello in time"
+    )]
     NotSupported {
         /// Its address.
         leader: String,
         /// What was wanted.
         feature: &'static str,
+    },
+    /// The leader took the connection, but did not answer the hello in the time given.
+    #[error(
+        "no answer to the hello from {leader} within {waited}: the leader may be busy, or is a stock one, which answers \
+         no questions"
+    )]
+    NoWelcome {
+        /// Its address.
+        leader: String,
+        /// How long it was waited for.
+        waited: Span,
     },
     /// The connection ended before the answer was there.
     #[error("the connection to {leader} ended before it answered: {why}")]
@@ -96,9 +111,10 @@ impl ClientError {
     /// Whether the same may succeed later.
     pub fn is_retryable(&self) -> bool {
         match self {
-            ClientError::Unreachable { .. } | ClientError::Disconnected { .. } | ClientError::Busy { .. } => {
-                true
-            }
+            ClientError::Unreachable { .. }
+            | ClientError::NoWelcome { .. }
+            | ClientError::Disconnected { .. }
+            | ClientError::Busy { .. } => true,
             ClientError::TooLarge { .. }
             | ClientError::SubjectTooLong { .. }
             | ClientError::ClientIdTooLong { .. }

@@ -18,6 +18,7 @@ use super::error::ClientError;
 use super::job::{EVENTS_KEPT_MAX, JobHandle};
 use super::remote::{Command, Remote, Sink};
 use crate::model::{JobRequest, JsonModel};
+use crate::units::Span;
 
 /// How a connection stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,11 @@ pub enum LinkState {
     /// Not tried to the end yet.
     Connecting {
         /// The leader's address.
+        leader: String,
+    },
+    /// Connected; the leader has not answered the hello yet.
+    Greeting {
+        /// The leader's address, which a redirect may have changed.
         leader: String,
     },
     /// Connected.
@@ -52,7 +58,7 @@ impl LinkState {
     pub fn is_up(&self) -> bool {
         match self {
             LinkState::Up { .. } => true,
-            LinkState::Connecting { .. } | LinkState::Down { .. } => false,
+            LinkState::Connecting { .. } | LinkState::Greeting { .. } | LinkState::Down { .. } => false,
         }
     }
 }
@@ -175,10 +181,19 @@ pub(super) async fn reached(
     };
     let waited_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let seen = states.borrow();
+    let greeted = seen.iter().find_map(|state| match state {
+        LinkState::Greeting { leader } => Some(leader.clone()),
+        LinkState::Connecting { .. } | LinkState::Up { .. } | LinkState::Down { .. } => None,
+    });
+    if let Some(leader) = greeted {
+        return Err(ClientError::NoWelcome { leader, waited: Span(wait) });
+    }
     let (leaders, whys): (Vec<String>, Vec<String>) = seen
         .iter()
         .map(|state| match state {
-            LinkState::Connecting { leader } => (leader.clone(), "no answer yet".to_owned()),
+            LinkState::Connecting { leader } | LinkState::Greeting { leader } => {
+                (leader.clone(), "no answer yet".to_owned())
+            }
             LinkState::Down { leader, why } => (leader.clone(), why.clone()),
             LinkState::Up { leader, .. } => (leader.clone(), "connected".to_owned()),
         })

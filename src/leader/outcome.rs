@@ -84,6 +84,7 @@ pub(super) fn cut_down(job: &Job, whole: &[u8]) -> impl Iterator<Item = Bytes> {
     let mut forms = Vec::new();
     if let Ok(mut result) = JobResult::parse(whole) {
         let archive = result.output_archive.take().map_or(0, |archive| archive.len());
+        result.archive_lost = (archive > 0).then_some(archive as u64).or(result.archive_lost);
         if !job.children.is_empty() {
             result.stdout = result.stdout.lines().map(without_archive).collect::<Vec<_>>().join("\n");
         }
@@ -113,8 +114,12 @@ pub(super) fn cut_down(job: &Job, whole: &[u8]) -> impl Iterator<Item = Bytes> {
 /// A line of a gathered result without its archive.
 fn without_archive(line: &str) -> String {
     let Ok(mut part) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
-    if let Some(archive) = part.pointer_mut("/Result/OutputArchive") {
-        *archive = Value::Null;
+    if let Some(Value::Object(result)) = part.get_mut("Result") {
+        let archive = result.insert("OutputArchive".to_owned(), Value::Null);
+        // Four characters of base64 are three bytes.
+        if let Some(Value::String(base64)) = archive {
+            result.insert("ArchiveLost".to_owned(), (base64.len() / 4 * 3).into());
+        }
     }
     part.to_string()
 }

@@ -79,6 +79,8 @@ pub struct JobResult {
     pub exit_code: Option<i32>,
     /// Ours: the transfer that brings the archive.
     pub archive: Option<BlobRef>,
+    /// Ours: the files it left behind have so many bytes, and were left out since they do not fit.
+    pub archive_lost: Option<u64>,
 }
 
 impl JobResult {
@@ -103,6 +105,7 @@ impl JobResult {
             run: None,
             exit_code: None,
             archive: None,
+            archive_lost: None,
         }
     }
 }
@@ -123,6 +126,7 @@ impl JsonModel for JobResult {
             "Run",
             "ExitCode",
             "Archive",
+            "ArchiveLost",
         ],
     };
 
@@ -142,6 +146,7 @@ impl JsonModel for JobResult {
             run: object.whole("Run", 0, u32::MAX.into())?,
             exit_code: object.int32("ExitCode")?,
             archive: archive.map(|blob| BlobRef::read(&blob)).transpose()?,
+            archive_lost: object.whole("ArchiveLost", 0, u64::MAX)?,
         })
     }
 
@@ -158,6 +163,7 @@ impl JsonModel for JobResult {
         object.whole_if_some("Run", self.run);
         object.whole_if_some("ExitCode", self.exit_code);
         object.model_if_some("Archive", self.archive.as_ref());
+        object.whole_if_some("ArchiveLost", self.archive_lost);
     }
 
     fn json_bytes(&self) -> usize {

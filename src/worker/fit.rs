@@ -17,6 +17,7 @@ fn encode_within(mut result: JobResult, bytes_max: usize) -> Vec<u8> {
         return json;
     }
     if let Some(archive) = result.output_archive.take() {
+        result.archive_lost = Some(archive.len() as u64);
         let note = format!(
             "the archive of {} bytes is left out: with it the result has {} bytes, and at most {bytes_max} can be \
              sent: let the job leave fewer or smaller files",
@@ -48,7 +49,11 @@ fn encode_within(mut result: JobResult, bytes_max: usize) -> Vec<u8> {
             "the result has {} bytes without its outputs; at most {bytes_max} can be sent",
             json.len()
         );
-        let bare = JobResult { stderr: why, ..JobResult::new(result.job_id, "", "", JobStatus::Failed) };
+        let bare = JobResult {
+            stderr: why,
+            archive_lost: result.archive_lost,
+            ..JobResult::new(result.job_id, "", "", JobStatus::Failed)
+        };
         json = bare.to_json();
     }
     json
@@ -95,6 +100,7 @@ mod tests {
         let json = encode(big);
         let read = JobResult::parse(&json).unwrap();
         assert_eq!((read.output_archive, read.stdout.as_str()), (None, "out"));
+        assert_eq!(read.archive_lost, Some(RESULT_BYTES_MAX as u64));
         assert!(read.stderr.contains("archive of 4194265 bytes is left out"), "{}", read.stderr);
         assert!(read.stderr.contains("at most 4194265"), "{}", read.stderr);
     }

@@ -23,6 +23,8 @@ use super::name::{NameUse, SafeName};
 pub(super) struct Packed {
     /// The archive; `None` if there is nothing to pack, or too much.
     pub(super) archive: Option<Vec<u8>>,
+    /// Bytes of the files, if they were too much to pack.
+    pub(super) lost: Option<u64>,
     /// What the client should know.
     pub(super) notes: Vec<String>,
 }
@@ -70,6 +72,7 @@ pub(super) fn pack(packing: Packing<'_>) -> Result<Packed, PackError> {
     }
     let total: u64 = files.iter().map(|file| file.bytes).sum();
     if files.len() > packing.files_max {
+        packed.lost = Some(total);
         packed.notes.push(format!(
             "the archive is left out: the job made {} files; at most {} are packed",
             files.len(),
@@ -98,6 +101,7 @@ pub(super) fn pack(packing: Packing<'_>) -> Result<Packed, PackError> {
     let path = || packing.directory.display().to_string();
     let sink = writer.finish().map_err(|source| PackError::Zip { path: path(), source })?;
     if over.get() {
+        packed.lost = Some(total);
         packed.notes.push(format!(
             "the archive is left out: the job made {total} bytes in {} files, and packed they are over the limit of {} \
              bytes: let the job leave fewer or smaller files",
@@ -231,6 +235,7 @@ mod tests {
         let inputs = write_all(&files, dir, dir).unwrap();
         let none = pack(packing(dir, &inputs)).unwrap();
         assert!(none.archive.is_none() && none.notes.is_empty(), "nothing made, nothing packed");
+        assert_eq!(none.lost, None);
 
         fs::write(dir.join("d/changed"), "22").unwrap();
         fs::create_dir(dir.join("sub")).unwrap();
@@ -253,7 +258,7 @@ mod tests {
         let noise: Vec<u8> = (0..200_000u64).map(|i| crate::core::retry::mix(i).to_le_bytes()[0]).collect();
         fs::write(root.path().join("noise"), noise).unwrap();
         let packed = pack(packing(root.path(), &Inputs::new())).unwrap();
-        assert!(packed.archive.is_none());
+        assert_eq!((packed.archive, packed.lost), (None, Some(200_000)));
         assert!(packed.notes[0].contains("made 200000 bytes in 1 files"), "{:?}", packed.notes);
         assert!(packed.notes[0].contains("limit of 100000 bytes"), "{:?}", packed.notes);
 
@@ -261,6 +266,7 @@ mod tests {
             fs::write(root.path().join(format!("f{number}")), "").unwrap();
         }
         let packed = pack(packing(root.path(), &Inputs::new())).unwrap();
+        assert_eq!((packed.archive, packed.lost), (None, Some(200_000)));
         assert!(packed.notes[0].contains("made 12 files; at most 10"), "{:?}", packed.notes);
     }
 

@@ -123,6 +123,7 @@ impl Exec {
             match self.pack(directory, inputs, program).await {
                 Ok(packed) => {
                     result.output_archive = packed.archive;
+                    result.archive_lost = packed.lost;
                     packed.notes.iter().for_each(|note| append_note(&mut result.stderr, note));
                 }
                 Err(text) => {

@@ -1,0 +1,107 @@
+//! What became of the files that a job left, for those who asked for them with `--out`.
+
+use std::path::{Path, PathBuf};
+
+use crate::model::JobResult;
+use crate::units::ByteSize;
+use serde_json::{Map, Value, json};
+
+use super::say;
+use super::unpack::{Unpacked, unpack};
+
+/// Skipped entries that are named one by one.
+const SKIPPED_SAID_MAX: usize = 10;
+
+/// What became of a job's files.
+pub(crate) enum Files {
+    /// It left none.
+    None,
+    /// They are beneath the directory, but for those that were skipped.
+    Unpacked(PathBuf, Unpacked),
+    /// They cannot be unpacked.
+    Broken(PathBuf, anyhow::Error),
+    /// They were too large to come with the result.
+    Lost(u64),
+    /// They come as a transfer.
+    Transfer(u64),
+}
+
+impl Files {
+    /// Unpacks what the result brought into the directory.
+    pub(crate) fn take(result: &JobResult, dir: &Path) -> Files {
+        match (&result.output_archive, &result.archive, result.archive_lost) {
+            (Some(archive), _, _) => match unpack(archive, dir) {
+                Ok(unpacked) => Files::Unpacked(dir.to_owned(), unpacked),
+                Err(error) => Files::Broken(dir.to_owned(), error),
+            },
+            (None, Some(blob), _) => Files::Transfer(blob.size),
+            (None, None, Some(bytes)) => Files::Lost(bytes),
+            (None, None, None) => Files::None,
+        }
+    }
+
+    /// Whether all files that there are have been unpacked.
+    pub(crate) fn complete(&self) -> bool {
+        match self {
+            Files::None => true,
+            Files::Unpacked(_, unpacked) => unpacked.skipped.is_empty(),
+            Files::Broken(..) | Files::Lost(_) | Files::Transfer(_) => false,
+        }
+    }
+
+    /// Says it to the person at the terminal; `whose` stands before each line.
+    pub(crate) fn say(&self, whose: &str) {
+        match self {
+            Files::Unpacked(dir, unpacked) => {
+                for (name, why) in unpacked.skipped.iter().take(SKIPPED_SAID_MAX) {
+                    say(&format!("{whose}skipped {name:?} of the job's archive: {why}"));
+                }
+                let count = match unpacked.files.len() {
+                    1 => "1 file".to_owned(),
+                    count => format!("{count} files"),
+                };
+                let skipped = match unpacked.skipped.len() {
+                    0 => String::new(),
+                    skipped => format!(", {skipped} skipped"),
+                };
+                say(&format!("{whose}{count} unpacked into {}{skipped}", dir.display()));
+            }
+            Files::None | Files::Broken(..) | Files::Lost(_) | Files::Transfer(_) => {
+                say(&format!(
+                    "{whose}{}",
+                    self.trouble().unwrap_or_else(|| "the job left no files".to_owned())
+                ));
+            }
+        }
+    }
+
+    /// Adds it to what is printed for programs.
+    pub(crate) fn put(&self, members: &mut Map<String, Value>) {
+        if let Files::Unpacked(_, unpacked) = self {
+            members.insert("unpacked".to_owned(), json!(unpacked.files));
+            if !unpacked.skipped.is_empty() {
+                let skipped = unpacked.skipped.iter().map(|(name, why)| json!({"name": name, "why": why}));
+                members.insert("skipped".to_owned(), skipped.collect());
+            }
+        }
+        if let Some(trouble) = self.trouble() {
+            members.insert("error".to_owned(), json!(trouble));
+        }
+    }
+
+    /// Why there are no files although the job left some.
+    fn trouble(&self) -> Option<String> {
+        match self {
+            Files::None | Files::Unpacked(..) => None,
+            Files::Broken(dir, error) => Some(format!("cannot unpack into {}: {error:#}", dir.display())),
+            Files::Lost(bytes) => Some(format!(
+                "the job's files were left out: {bytes} bytes do not fit the one frame that carries a result; let the job \
+                 leave fewer or smaller files"
+            )),
+            Files::Transfer(bytes) => Some(format!(
+                "the job's archive of {} comes as a transfer, which this version cannot receive yet",
+                ByteSize(*bytes)
+            )),
+        }
+    }
+}
