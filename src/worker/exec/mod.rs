@@ -177,7 +177,7 @@ impl Handler for Exec {
 
 /// `NAME.exe`, then `NAME` (C20).
 fn find_program(exe_dir: &Path, exec_name: &str) -> Result<PathBuf, ProgramError> {
-    let name = SafeName::parse_one(NameUse::Program, exec_name)?;
+    let name = SafeName::parse_program(exec_name)?;
     let (exe, plain) = (exe_dir.join(format!("{}.exe", name.file())), exe_dir.join(name.file()));
     for path in [&exe, &plain] {
         match fs::metadata(path) {
