@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::peer::Tuning;
 use crate::units::{ByteSize, Span};
 use crate::worker::limits::{ARCHIVE_BYTES_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX};
-use crate::worker::{Exec, ExecConfig, Worker, WorkerConfig};
+use crate::worker::{Exec, ExecConfig, Worker, WorkerConfig, remove_abandoned};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -127,6 +127,7 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     make(&args.exe_dir, "exe", "--exe-dir", 0o755)?;
     make(&args.cache_dir, "cache", "--cache-dir", 0o755)?;
     make(&args.work_dir, "work", "--work-dir", 0o700)?;
+    clear(args);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut term = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -172,6 +173,20 @@ fn make(path: &Path, what: &str, flag: &str, mode: u32) -> Result<()> {
             path.display()
         )
     })
+}
+
+/// Removes what killed workers left in the work directory, unless what failed jobs leave is wanted.
+fn clear(args: &WorkerArgs) {
+    if args.keep_failed {
+        return;
+    }
+    match remove_abandoned(&args.work_dir) {
+        Ok(0) => {}
+        Ok(count) => tracing::info!(count, "removed old job directories that no worker uses"),
+        Err(error) => {
+            tracing::warn!("cannot look for old job directories in {}: {error}", args.work_dir.display());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -229,6 +244,22 @@ mod tests {
             let error = Cli::try_parse_from(line.split_whitespace()).err().unwrap().to_string();
             assert!(error.contains(text), "{error}");
         }
+    }
+
+    #[test]
+    fn old_job_directories_go_at_the_start_unless_failed_ones_are_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let old = root.path().join(Uuid::from_u128(5).simple().to_string());
+        std::fs::create_dir(&old).unwrap();
+        let path = root.path().to_str().unwrap();
+        let args = |more: &[&str]| {
+            let line = [&["worker", "h", "1", "--work-dir", path], more].concat();
+            Cli::try_parse_from(line).unwrap().worker
+        };
+        clear(&args(&["--keep-failed"]));
+        assert!(old.exists());
+        clear(&args(&[]));
+        assert!(!old.exists());
     }
 
     #[test]
