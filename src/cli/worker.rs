@@ -1,5 +1,6 @@
 //! `heft worker`: takes jobs from a leader and runs executables.
 
+use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use uuid::Uuid;
 
 use crate::peer::Tuning;
 use crate::units::{ByteSize, Span};
+use crate::worker::exec;
 use crate::worker::limits::{ARCHIVE_BYTES_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX};
 use crate::worker::{Exec, ExecConfig, Worker, WorkerConfig, remove_abandoned};
 
@@ -117,17 +119,20 @@ impl WorkerArgs {
             stdout_bytes_max: bytes(self.stdout_max),
             stderr_bytes_max: bytes(self.stderr_max),
             archive_bytes_max: ARCHIVE_BYTES_MAX,
+            launcher: None,
         }
     }
 }
 
 /// Runs a worker until it is told to stop.
 pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
-    let worker = Worker::new(args.worker_config(), Exec::new(absolute(args.exec_config())?))?;
+    let exec = ExecConfig { launcher: this_program(), ..absolute(args.exec_config())? };
+    let worker = Worker::new(args.worker_config(), Exec::new(exec))?;
     make(&args.exe_dir, "exe", "--exe-dir", 0o755)?;
     make(&args.cache_dir, "cache", "--cache-dir", 0o755)?;
     make(&args.work_dir, "work", "--work-dir", 0o700)?;
     clear(args);
+    // One thread, which lives as long as the worker: programs that it launched are killed when it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut term = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -155,6 +160,34 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
             stop.take().map(|stop| stop.send(()));
         }
     })
+}
+
+/// This `heft`, even when another has been installed in its place since.
+fn this_program() -> Option<PathBuf> {
+    let link = Path::new("/proc/self/exe");
+    let found = link.exists().then(|| link.to_owned());
+    if found.is_none() {
+        tracing::warn!("there is no {}: if this worker is killed, its programs go on", link.display());
+    }
+    found
+}
+
+/// Start a program that ends with its worker; `heft worker` calls it
+#[derive(Args, Clone, Debug)]
+pub struct LaunchArgs {
+    /// The worker's process id
+    worker: u32,
+    /// The program
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Becomes the program. Nothing is logged: standard error is the program's.
+pub fn launch(args: &LaunchArgs) -> ExitCode {
+    match args.command.split_first() {
+        Some((program, rest)) => exec::launch(args.worker, Path::new(program), rest),
+        None => ExitCode::FAILURE,
+    }
 }
 
 /// Programs run with their job's directory as the current one, so paths must not depend on it.
