@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use heft::cli;
+use heft::worker::exec::LAUNCH;
 use tracing::level_filters::LevelFilter;
 
 /// A job broker for heavy payloads
@@ -27,27 +28,33 @@ enum Command {
     Client(cli::client::ClientArgs),
     Clientx(cli::clientx::ClientxArgs),
     Demo(cli::demo::DemoArgs),
+    #[command(name = LAUNCH, hide = true)]
+    Launch(cli::worker::LaunchArgs),
 }
 
 impl Command {
-    /// What is logged unless `HEFT_LOG` says otherwise: a server's log is its voice, a command's output is its own.
-    fn log_level(&self) -> LevelFilter {
+    /// What is logged unless `HEFT_LOG` says otherwise: a server's log is its voice, a command's output is its own,
+    /// and what becomes another program says nothing.
+    fn log_level(&self) -> Option<LevelFilter> {
         match self {
-            Command::Leader(_) | Command::Worker(_) => LevelFilter::INFO,
+            Command::Leader(_) | Command::Worker(_) => Some(LevelFilter::INFO),
             Command::Submit(_)
             | Command::Status(_)
             | Command::Dlq(_)
             | Command::Cancel(_)
             | Command::Client(_)
             | Command::Clientx(_)
-            | Command::Demo(_) => LevelFilter::WARN,
+            | Command::Demo(_) => Some(LevelFilter::WARN),
+            Command::Launch(_) => None,
         }
     }
 }
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    cli::log_to_stderr(command.log_level());
+    if let Some(level) = command.log_level() {
+        cli::log_to_stderr(level);
+    }
     let ended = match &command {
         Command::Leader(args) => cli::leader::run(args),
         Command::Worker(args) => cli::worker::run(args),
@@ -58,6 +65,7 @@ fn main() -> ExitCode {
         Command::Client(args) => cli::client::run(args),
         Command::Clientx(args) => cli::clientx::run(args),
         Command::Demo(args) => cli::demo::run(args),
+        Command::Launch(args) => Ok(cli::worker::launch(args)),
     };
     ended.unwrap_or_else(|error| cli::report(&error))
 }

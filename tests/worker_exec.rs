@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "support/procs.rs"]
+mod procs;
+
 use std::fs;
 use std::io::{Cursor, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -336,6 +339,69 @@ async fn dropping_an_attempt_kills_its_group() {
         pid = number_in(Path::new(&pid_file)) => pid,
     };
     gone(pid).await;
+}
+
+#[tokio::test]
+async fn a_launched_program_is_the_same_as_one_started_directly() {
+    let mut bench = Bench::new();
+    bench.program(
+        "x",
+        r#"cat; printf '<%s>' "$@"; echo "$0" err >&2; cut -d' ' -f5 /proc/$$/stat > group; echo $$ > pid; exit 3"#,
+    );
+    fs::write(bench.config.exe_dir.join("broken"), "#!/no/such/interpreter\n").unwrap();
+    fs::write(bench.config.exe_dir.join("noise"), "\u{1}\u{2}").unwrap();
+    for name in ["broken", "noise"] {
+        fs::set_permissions(bench.config.exe_dir.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let args = ["--", "-h", "--help", "", "two words", "--", "ü"].map(String::from).to_vec();
+    let mut seen = Vec::new();
+    for launcher in [None, Some(env!("CARGO_BIN_EXE_heft").into())] {
+        bench.config.launcher = launcher;
+        let result = bench.run(JobRequest { args: args.clone(), ..request("x") }).await;
+        let files = unpack(&result);
+        let text = |at: usize| String::from_utf8_lossy(&files[at].1).trim().to_owned();
+        assert_eq!((files.len(), text(0)), (2, text(1)), "it leads its own group");
+        let broken = bench.run(request("broken")).await;
+        let noise = bench.run(request("noise")).await;
+        assert!(broken.stderr.starts_with("Process error: "), "{}", broken.stderr);
+        assert!(noise.stderr.starts_with("Process error: "), "{}", noise.stderr);
+        seen.push((
+            result.stdout,
+            result.stderr,
+            result.exit_code,
+            broken.stderr,
+            noise.stderr,
+            noise.exit_code,
+        ));
+    }
+    assert_eq!(seen[0].0, "<--><-h><--help><><two words><--><ü>");
+    assert_eq!(seen[0], seen[1]);
+}
+
+#[tokio::test]
+async fn a_launched_program_is_stopped_with_its_group() {
+    let mut bench = Bench::new();
+    bench.config.launcher = Some(env!("CARGO_BIN_EXE_heft").into());
+    let pid_file = bench.path("pid");
+    bench.program("x", &format!("sleep 600 & echo $! > {pid_file}; echo begun; sleep 600"));
+    let result = bench.run(JobRequest { time_limit_ms: Some(1000), ..request("x") }).await;
+    assert_eq!((result.status, result.stdout.as_str()), (JobStatus::Failed, "begun\n"));
+    gone(number_in(Path::new(&pid_file)).await).await;
+}
+
+#[tokio::test]
+async fn a_program_ends_with_a_worker_that_is_killed() {
+    let leader = procs::Leader::start(&[]);
+    let script = r#"echo $$ > "$(dirname "$0")/pid"; exec sleep 600"#;
+    let mut worker = procs::Worker::start(leader.port, &[("sleeper", script)], &[]);
+    let addr = leader.addr();
+    let args = ["submit", addr.as_str(), "sleeper"];
+    let mut submit = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
+    let _submit = procs::Proc::start("heft submit", submit.args(args));
+    let limit = Duration::from_secs(60);
+    let pid = tokio::time::timeout(limit, number_in(&worker.dir.join("exe/pid"))).await.expect("it starts");
+    worker.proc.kill();
+    tokio::time::timeout(limit, gone(pid)).await.expect("it is killed");
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! `heft worker`: takes jobs from a leader and runs executables.
 
+use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,9 @@ use uuid::Uuid;
 
 use crate::peer::Tuning;
 use crate::units::{ByteSize, Span};
+use crate::worker::exec;
 use crate::worker::limits::{ARCHIVE_BYTES_MAX, PARALLEL_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX};
-use crate::worker::{Exec, ExecConfig, Worker, WorkerConfig};
+use crate::worker::{Exec, ExecConfig, Worker, WorkerConfig, remove_abandoned};
 
 use super::{Usage, time_limit};
 
@@ -119,6 +121,7 @@ impl WorkerArgs {
             stdout_bytes_max: bytes(self.stdout_max),
             stderr_bytes_max: bytes(self.stderr_max),
             archive_bytes_max: ARCHIVE_BYTES_MAX,
+            launcher: None,
         }
     }
 }
@@ -141,11 +144,14 @@ fn cpu_cap(text: &str) -> Result<f64, String> {
 
 /// Runs a worker until it is told to stop.
 pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
-    let worker = Worker::new(args.worker_config(), Exec::new(absolute(args.exec_config())?))
-        .map_err(|error| Usage(error.to_string()))?;
+    let exec = ExecConfig { launcher: this_program(), ..absolute(args.exec_config())? };
+    let worker =
+        Worker::new(args.worker_config(), Exec::new(exec)).map_err(|error| Usage(error.to_string()))?;
     make(&args.exe_dir, "exe", "--exe-dir", 0o755)?;
     make(&args.cache_dir, "cache", "--cache-dir", 0o755)?;
     make(&args.work_dir, "work", "--work-dir", 0o700)?;
+    clear(args);
+    // One thread, which lives as long as the worker: programs that it launched are killed when it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut term = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -175,6 +181,34 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     })
 }
 
+/// This `heft`, even when another has been installed in its place since.
+fn this_program() -> Option<PathBuf> {
+    let link = Path::new("/proc/self/exe");
+    let found = link.exists().then(|| link.to_owned());
+    if found.is_none() {
+        tracing::warn!("there is no {}: if this worker is killed, its programs go on", link.display());
+    }
+    found
+}
+
+/// Start a program that ends with its worker; `heft worker` calls it
+#[derive(Args, Clone, Debug)]
+pub struct LaunchArgs {
+    /// The worker's process id
+    worker: u32,
+    /// The program
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Becomes the program. Nothing is logged: standard error is the program's.
+pub fn launch(args: &LaunchArgs) -> ExitCode {
+    match args.command.split_first() {
+        Some((program, rest)) => exec::launch(args.worker, Path::new(program), rest),
+        None => ExitCode::FAILURE,
+    }
+}
+
 /// Programs run with their job's directory as the current one, so paths must not depend on it.
 fn absolute(config: ExecConfig) -> Result<ExecConfig> {
     let whole = |path: &Path| {
@@ -191,6 +225,20 @@ fn make(path: &Path, what: &str, flag: &str, mode: u32) -> Result<(), Usage> {
             path.display()
         ))
     })
+}
+
+/// Removes what killed workers left in the work directory, unless what failed jobs leave is wanted.
+fn clear(args: &WorkerArgs) {
+    if args.keep_failed {
+        return;
+    }
+    match remove_abandoned(&args.work_dir) {
+        Ok(0) => {}
+        Ok(count) => tracing::info!(count, "removed old job directories that no worker uses"),
+        Err(error) => {
+            tracing::warn!("cannot look for old job directories in {}: {error}", args.work_dir.display());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -255,6 +303,22 @@ mod tests {
             let error = Cli::try_parse_from(line.split_whitespace()).err().unwrap().to_string();
             assert!(error.contains(text), "{error}");
         }
+    }
+
+    #[test]
+    fn old_job_directories_go_at_the_start_unless_failed_ones_are_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let old = root.path().join(Uuid::from_u128(5).simple().to_string());
+        std::fs::create_dir(&old).unwrap();
+        let path = root.path().to_str().unwrap();
+        let args = |more: &[&str]| {
+            let line = [&["worker", "h", "1", "--work-dir", path], more].concat();
+            Cli::try_parse_from(line).unwrap().worker
+        };
+        clear(&args(&["--keep-failed"]));
+        assert!(old.exists());
+        clear(&args(&[]));
+        assert!(!old.exists());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, lstat, openat};
 use uuid::Uuid;
 
 use super::limits::DIRECTORY_TRIES_MAX;
@@ -78,6 +78,46 @@ impl JobDirectory {
     }
 }
 
+/// Removes the job directories beneath `root` that no worker holds: those of workers that were killed. Gives their number.
+/// One that cannot be removed is said in the log and stays.
+pub fn remove_abandoned(root: &Path) -> io::Result<usize> {
+    let mut removed = 0;
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let ours = entry.file_name().to_str().is_some_and(is_job_directory);
+        if !ours || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        let path = entry.path();
+        let gone = match lock(&path) {
+            Ok(Some(_held)) => fs::remove_dir_all(&path),
+            Ok(None) => continue,
+            Err(error) => Err(error),
+        };
+        match gone {
+            Ok(()) => removed += 1,
+            Err(error) => tracing::warn!("cannot remove the old job directory {}: {error}", path.display()),
+        }
+    }
+    Ok(removed)
+}
+
+/// Whether [`JobDirectory::make`] gives such a name: 32 digits, perhaps with a number.
+fn is_job_directory(name: &str) -> bool {
+    let (id, number) = match name.split_once('-') {
+        Some((id, number)) => (id, Some(number)),
+        None => (name, None),
+    };
+    let digits = id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    digits
+        && number.is_none_or(|text| {
+            text.parse().is_ok_and(|number: u32| {
+                (2..=DIRECTORY_TRIES_MAX).contains(&number) && number.to_string() == text
+            })
+        })
+}
+
+/// `None` if another worker holds the directory, or has just removed it.
 fn lock(path: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let handle = match openat(CWD, path, flags, Mode::empty()) {
@@ -87,7 +127,15 @@ fn lock(path: &Path) -> io::Result<Option<OwnedFd>> {
         Err(error) => return Err(error.into()),
     };
     match flock(&handle, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(handle)),
+        Ok(()) => {
+            // Between the opening and the lock its holder may have removed it, and somebody may have made it again.
+            let held = fstat(&handle)?;
+            match lstat(path) {
+                Ok(named) if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino) => Ok(Some(handle)),
+                Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        }
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -122,6 +170,39 @@ mod tests {
         let third = JobDirectory::make(root.path(), job).unwrap();
         assert_eq!(third.path(), root.path().join(job.simple().to_string()));
         assert_eq!(fs::read_dir(third.path()).unwrap().count(), 0, "it starts empty");
+    }
+
+    #[test]
+    fn only_abandoned_job_directories_are_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let held = JobDirectory::make(root.path(), Uuid::from_u128(1)).unwrap();
+        let second = JobDirectory::make(root.path(), Uuid::from_u128(1)).unwrap();
+        let left = JobDirectory::make(root.path(), Uuid::from_u128(2)).unwrap();
+        fs::create_dir(left.path().join("folder")).unwrap();
+        fs::write(left.path().join("folder/file"), "1").unwrap();
+        drop((second, left));
+        let id = Uuid::from_u128(3).simple().to_string();
+        let others = [
+            format!("results-{id}"),
+            format!("{id}-1"),
+            format!("{id}-02"),
+            format!("{id}-65"),
+            format!("{id}0"),
+            "A".repeat(32),
+            Uuid::from_u128(3).to_string(),
+            "notes".into(),
+        ];
+        others.iter().for_each(|name| fs::create_dir(root.path().join(name)).unwrap());
+        fs::write(root.path().join(&id), "a file").unwrap();
+        let link = root.path().join(Uuid::from_u128(4).simple().to_string());
+        std::os::unix::fs::symlink(root.path().join("notes"), &link).unwrap();
+
+        assert_eq!(remove_abandoned(root.path()).unwrap(), 2);
+        assert!(held.path().exists() && root.path().join(&id).exists() && link.exists());
+        assert!(others.iter().all(|name| root.path().join(name).exists()));
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), others.len() + 3);
+        drop(held);
+        assert_eq!(remove_abandoned(root.path()).unwrap(), 1);
     }
 
     #[test]

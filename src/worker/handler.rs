@@ -206,3 +206,14 @@ impl JobContext {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cancel_without_a_reason_promises_none() {
+        let shown = |text: &str| StopReason::Cancelled { text: text.into() }.to_string();
+        assert_eq!((shown(""), shown("by clientA")), ("cancelled".into(), "cancelled: by clientA".into()));
+    }
+}

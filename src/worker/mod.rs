@@ -52,7 +52,7 @@ use std::sync::Arc;
 
 pub use attempt::{Outcome, Workplace, run_once};
 pub use config::{ConfigError, WorkerConfig};
-pub use directory::JobDirectory;
+pub use directory::{JobDirectory, remove_abandoned};
 pub use exec::{Exec, ExecConfig};
 pub use fit::encode as encode_result;
 pub use handler::{CancelToken, Handler, Job, JobContext, StopReason};

@@ -27,7 +27,7 @@ use super::credit::Purse;
 use super::desk::{Desk, Numbers, Offer, Todo};
 use super::directory::JobDirectory;
 use super::fit;
-use super::handler::{CancelToken, Handler, Job, Note};
+use super::handler::{CancelToken, Handler, Job, Note, StopReason};
 use super::hello::{FEATURES, hello};
 use super::limits::{CPU_SAMPLE, HEARTBEAT, HEARTBEAT_MIN, LEAVE_MAX, SETTLE_MAX};
 use super::line::{Line, News};
@@ -255,7 +255,8 @@ impl<H: Handler> Session<H> {
             }
             Kind::Cancel => {
                 let cancel = Cancel::decode(&frame.payload)?;
-                info!(%job, "cancelled: {}", cancel.text);
+                let reason = StopReason::Cancelled { text: cancel.text.as_str().to_owned() };
+                info!(%job, "{reason}");
                 self.desk.on_cancel(job, cancel.attempt, cancel.text.as_str());
             }
             Kind::Settled => self.desk.on_settled(job, Settled::decode(&frame.payload)?.run),

@@ -7,9 +7,11 @@
 mod archive;
 mod beneath;
 mod inputs;
+mod launch;
 mod name;
 mod process;
 
+pub use launch::{LAUNCH, launch};
 pub use name::{NameError, NameRule, NameUse, SafeName};
 
 use std::fs;
@@ -26,7 +28,7 @@ use thiserror::Error;
 
 use self::archive::{Packed, Packing, pack};
 use self::inputs::{Inputs, write_all};
-use self::process::{Ended, Keep};
+use self::process::{Ended, Keep, Start};
 use super::fit::append_note;
 use super::handler::{Handler, Job, JobContext};
 use super::limits::{ARCHIVE_BYTES_MAX, ARCHIVE_FILES_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX};
@@ -47,6 +49,9 @@ pub struct ExecConfig {
     pub stderr_bytes_max: usize,
     /// The largest archive.
     pub archive_bytes_max: usize,
+    /// The `heft` command, to start programs through [`launch()`], so that they are killed when this process is; only for
+    /// a runtime whose threads live as long as the process. Without it, programs are started as they are.
+    pub launcher: Option<PathBuf>,
 }
 
 impl Default for ExecConfig {
@@ -58,6 +63,7 @@ impl Default for ExecConfig {
             stdout_bytes_max: STDOUT_BYTES_MAX,
             stderr_bytes_max: STDERR_BYTES_MAX,
             archive_bytes_max: ARCHIVE_BYTES_MAX,
+            launcher: None,
         }
     }
 }
@@ -112,7 +118,13 @@ impl Exec {
         }
         let keep =
             Keep { stdout_bytes: self.config.stdout_bytes_max, stderr_bytes: self.config.stderr_bytes_max };
-        let ended = process::run(&program, &request.args, &directory, keep, context.cancel_token()).await;
+        let start = Start {
+            program: &program,
+            args: &request.args,
+            directory: &directory,
+            launcher: self.config.launcher.as_deref(),
+        };
+        let ended = process::run(start, keep, context.cancel_token()).await;
         let mut result = match ended {
             Ok(ended) => result_of(job, &ended),
             Err(error) => return job.failed(format!("Process error: {}: {error}", program.display())),
@@ -178,7 +190,7 @@ impl Handler for Exec {
 
 /// `NAME.exe`, then `NAME` (C20).
 fn find_program(exe_dir: &Path, exec_name: &str) -> Result<PathBuf, ProgramError> {
-    let name = SafeName::parse_one(NameUse::Program, exec_name)?;
+    let name = SafeName::parse_program(exec_name)?;
     let (exe, plain) = (exe_dir.join(format!("{}.exe", name.file())), exe_dir.join(name.file()));
     for path in [&exe, &plain] {
         match fs::metadata(path) {

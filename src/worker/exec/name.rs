@@ -40,13 +40,13 @@ pub enum NameRule {
     #[error("it is absolute: leave out the '/' at the start")]
     Absolute,
     /// It leads upwards.
-    #[error("it holds \"..\": name a file beneath the job's directory")]
+    #[error("it holds \"..\": leave that out")]
     Parent,
     /// It ends with a slash.
     #[error("it ends with '/', as a directory: name a file")]
     Directory,
-    /// It has several segments where one is needed.
-    #[error("it holds '/': give one name without a path")]
+    /// It is a path where one file name is needed.
+    #[error("it must be one file name in the exe directory, without a path")]
     Path,
     /// It holds a byte that ends a path for the system.
     #[error("it holds a NUL byte: remove it")]
@@ -111,13 +111,13 @@ impl SafeName {
         })
     }
 
-    /// Checks a name that must be a single segment, taken as it is.
-    pub fn parse_one(of: NameUse, name: &str) -> Result<Self, NameError> {
-        let safe = Self::parse(of, name)?;
-        match name.contains('/') {
-            true => Err(NameError { of, excerpt: excerpt(name), rule: NameRule::Path }),
-            false => Ok(safe),
+    /// Checks a program's name, which must be a single segment and is taken as it is.
+    pub fn parse_program(name: &str) -> Result<Self, NameError> {
+        let of = NameUse::Program;
+        if name == ".." || name.contains(['/', '\\']) {
+            return Err(NameError { of, excerpt: excerpt(name), rule: NameRule::Path });
         }
+        Self::parse(of, name)
     }
 
     /// This name beneath another: `self/inner`.
@@ -265,11 +265,19 @@ mod tests {
 
     #[test]
     fn c20_a_program_is_one_segment() {
-        assert_eq!(SafeName::parse_one(NameUse::Program, "calcA").unwrap().file(), "calcA");
-        let refused = SafeName::parse_one(NameUse::Program, "bin/calcA").unwrap_err();
-        assert_eq!(refused.rule, NameRule::Path);
-        assert!(refused.to_string().starts_with("invalid exec name: "), "{refused}");
-        assert_eq!(SafeName::parse_one(NameUse::Program, "./calcA").unwrap_err().rule, NameRule::Path);
+        assert_eq!(SafeName::parse_program("calcA").unwrap().file(), "calcA");
+        for name in ["bin/calcA", "./calcA", "../x", "..", "/bin/sh", "calcA/", "..\\x"] {
+            let refused = SafeName::parse_program(name).unwrap_err();
+            assert_eq!(refused.rule, NameRule::Path, "{name:?}");
+            let text = refused.to_string();
+            assert!(text.starts_with("invalid exec name: "), "{text}");
+            assert!(
+                text.ends_with("it must be one file name in the exe directory, without a path"),
+                "{text}"
+            );
+        }
+        assert_eq!(SafeName::parse_program("").unwrap_err().rule, NameRule::Empty);
+        assert_eq!(SafeName::parse_program(".").unwrap_err().rule, NameRule::Empty);
     }
 
     #[test]

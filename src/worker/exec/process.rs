@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use super::launch::{self, Report};
 use crate::worker::handler::CancelToken;
 use crate::worker::limits::DRAIN_MAX;
 
@@ -80,18 +81,35 @@ pub(super) struct Ended {
     pub(super) stderr: Captured,
 }
 
+/// What to run, where, and through which launcher, if any.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start<'a> {
+    pub(super) program: &'a Path,
+    pub(super) args: &'a [String],
+    pub(super) directory: &'a Path,
+    pub(super) launcher: Option<&'a Path>,
+}
+
+impl Start<'_> {
+    fn command(&self) -> io::Result<(std::process::Command, Option<Report>)> {
+        let launcher = self.launcher.filter(|launcher| launch::can_launch(launcher, self.program));
+        if let Some(launcher) = launcher {
+            return launch::command(launcher, self.program).map(|(command, report)| (command, Some(report)));
+        }
+        let mut command = std::process::Command::new(self.program);
+        command.stdin(Stdio::null());
+        Ok((command, None))
+    }
+}
+
 /// Runs a program to its end, or until `cancel` says stop, which kills its group.
-pub(super) async fn run(
-    program: &Path,
-    args: &[String],
-    directory: &Path,
-    keep: Keep,
-    cancel: &CancelToken,
-) -> io::Result<Ended> {
-    let mut child = Command::new(program)
-        .args(args)
-        .current_dir(directory)
-        .stdin(Stdio::null())
+///
+/// With a launcher the program lives no longer than the thread that polls this first: it is for runtimes with one thread.
+pub(super) async fn run(start: Start<'_>, keep: Keep, cancel: &CancelToken) -> io::Result<Ended> {
+    let (command, report) = start.command()?;
+    let mut child = Command::from(command)
+        .args(start.args)
+        .current_dir(start.directory)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
@@ -128,7 +146,10 @@ pub(super) async fn run(
         }
         status
     };
-    Ok(Ended { status, stdout, stderr })
+    match report.and_then(Report::failure) {
+        Some(error) => Err(error),
+        None => Ok(Ended { status, stdout, stderr }),
+    }
 }
 
 /// A process group that does not outlive this value.
