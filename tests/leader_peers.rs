@@ -268,3 +268,31 @@ fn a_result_goes_to_another_connection_of_its_client_or_waits_for_one() {
     let result = second.next().unwrap();
     assert_eq!((result.kind, result.msg_id), (Kind::Result, job));
 }
+
+#[test]
+fn unknown_types_and_types_for_others_are_skipped_and_the_work_goes_on() {
+    let leader = Leader::start(&[]);
+    let unknown = |raw: &mut Raw, code: u8| {
+        let mut bytes = 40_i32.to_le_bytes().to_vec();
+        bytes.push(code);
+        bytes.extend_from_slice(&[0; 34]);
+        bytes.extend_from_slice(&1_u32.to_le_bytes());
+        bytes.push(b'?');
+        raw.stream.write_all(&bytes).unwrap();
+    };
+    let mut worker = Raw::connect(&leader);
+    worker.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.*", b"");
+    let mut client = Raw::client(&leader, "c");
+    for code in [8, 11, 28, 55, 200, 255, Kind::AssignJob.code(), Kind::Welcome.code(), Kind::Chunk.code()] {
+        unknown(&mut worker, code);
+        unknown(&mut client, code);
+    }
+    worker.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &1_i32.to_le_bytes());
+    let job = Uuid::from_u128(77);
+    client.submit(job, "echo", &[]);
+    assert_eq!(client.next().unwrap().kind, Kind::Submitted);
+    let assigned = worker.next().unwrap();
+    assert_eq!((assigned.kind, assigned.msg_id), (Kind::AssignJob, job));
+    worker.send(Kind::AckJob, Uuid::nil(), job, "", br#"{"Status":"OK","Stdout":"done"}"#);
+    assert_eq!(client.next().unwrap().kind, Kind::Result);
+}

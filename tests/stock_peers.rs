@@ -100,7 +100,7 @@ fn a_worker_killed_in_the_middle_of_a_job_costs_a_requeue_and_no_job() {
 }
 
 #[test]
-fn unknown_types_are_skipped_on_both_sides_and_missing_lists_are_never_sent() {
+fn m15_missing_lists_are_never_sent() {
     let leader = Leader::start(&[]);
     let mut worker = stock_worker(leader.port, &["job.assign.*"]);
     assert_eq!(one_result(&leader, json!({"exec": "echo"}))["status"], "OK");
@@ -198,4 +198,36 @@ fn c33_beyond_this_machine_the_leader_wants_to_be_told_twice() {
     let output = command.args(["leader", "0", "--listen", "0.0.0.0"]).current_dir(&dir.0).output().unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("--insecure"));
+}
+
+#[test]
+fn c02_a_cached_input_of_our_client_reaches_a_stock_worker_by_its_path() {
+    use heft::client::{Client, Options};
+    use heft::model::{InputFile, JobRequest, JobStatus};
+    let leader = Leader::start(&[]);
+    let cache = TempDir::new();
+    std::fs::create_dir_all(cache.join("dataset-1")).unwrap();
+    std::fs::write(cache.join("dataset-1/a.bin"), "from the cache").unwrap();
+    let mut worker = stock_worker(leader.port, &["job.assign.*", "--cache-dir", cache.text()]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let result = runtime.block_on(async {
+        let client = Client::connect(&leader.addr(), &Options::new("ours")).await.unwrap();
+        let files = vec![InputFile::cached("a.bin", "dataset-1")];
+        let request = JobRequest {
+            job_id: uuid::Uuid::new_v4(),
+            exec_name: "cache".into(),
+            files,
+            ..JobRequest::default()
+        };
+        client.submit(request).await.unwrap().wait().await.unwrap()
+    });
+    assert_eq!(result.status, JobStatus::Ok, "{}", result.stderr);
+    assert!(result.stdout.starts_with("a.bin 14 "), "{}", result.stdout);
+    assert_eq!(worker.event("assigned")["files"][0]["cache_id"], "dataset-1/a.bin");
+    // A stock client's CacheId is a flat file, and stays as it is.
+    std::fs::write(cache.join("flat.bin"), "flat").unwrap();
+    let flat =
+        one_result(&leader, json!({"exec": "cache", "files": [{"name": "b.bin", "cache_id": "flat.bin"}]}));
+    assert_eq!(flat["status"], "OK", "{flat}");
+    assert_eq!(worker.event("assigned")["files"][0]["cache_id"], "flat.bin");
 }

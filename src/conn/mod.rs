@@ -72,6 +72,11 @@ impl Session {
         self.features.is_some_and(|announced| announced.has(features))
     }
 
+    /// Whether the peer is one of ours.
+    pub fn is_announced(&self) -> bool {
+        self.features.is_some()
+    }
+
     /// Whether it has said who it is.
     pub fn said_hello(&self) -> bool {
         self.role != Role::Stranger

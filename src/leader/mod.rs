@@ -315,7 +315,7 @@ impl Leader {
     fn deliver(&mut self, conn: ConnId, id: JobId) {
         let Some(job) = self.broker.state().job(id) else { return };
         let Some(session) = self.sessions.get(&conn) else { return };
-        let announced = session.has(chunking::message::Features::default());
+        let announced = session.is_announced();
         let whole = outcome::result_of(&self.broker, &self.store, job, announced);
         // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
         let frame = match session.result(id, whole.clone()) {

@@ -6,10 +6,19 @@ use bytes::Bytes;
 
 use crate::core::ids::{JobId, ResultId};
 
+/// The payload of a job.
+#[derive(Clone, Debug)]
+pub(super) struct Input {
+    /// Its bytes.
+    pub(super) payload: Bytes,
+    /// Whether a client that announced itself wrote it.
+    pub(super) from_ours: bool,
+}
+
 /// Payloads by what they belong to.
 #[derive(Debug, Default)]
 pub(super) struct PayloadStore {
-    inputs: HashMap<JobId, Bytes>,
+    inputs: HashMap<JobId, Input>,
     results: HashMap<ResultId, Bytes>,
     input_bytes: u64,
     result_bytes: u64,
@@ -28,22 +37,22 @@ impl PayloadStore {
     }
 
     /// Keeps the payload of a job. A job that is known keeps the one it has: it is the same, or the job is refused.
-    pub(super) fn keep_input(&mut self, job: JobId, payload: Bytes) {
+    pub(super) fn keep_input(&mut self, job: JobId, input: Input) {
         if !self.inputs.contains_key(&job) {
-            self.input_bytes += payload.len() as u64;
-            self.inputs.insert(job, payload);
+            self.input_bytes += input.payload.len() as u64;
+            self.inputs.insert(job, input);
         }
     }
 
     /// The payload of a job.
-    pub(super) fn input(&self, job: JobId) -> Option<&Bytes> {
+    pub(super) fn input(&self, job: JobId) -> Option<&Input> {
         self.inputs.get(&job)
     }
 
     /// Drops the payload of a job.
     pub(super) fn forget_input(&mut self, job: JobId) {
-        if let Some(payload) = self.inputs.remove(&job) {
-            self.input_bytes -= payload.len() as u64;
+        if let Some(input) = self.inputs.remove(&job) {
+            self.input_bytes -= input.payload.len() as u64;
         }
     }
 
@@ -76,8 +85,9 @@ mod tests {
     fn every_byte_is_counted_once_and_given_back() {
         let mut store = PayloadStore::default();
         let job = JobId(uuid::Uuid::from_u128(1));
-        store.keep_input(job, Bytes::from_static(b"abc"));
-        store.keep_input(job, Bytes::from_static(b"abc"));
+        let input = Input { payload: Bytes::from_static(b"abc"), from_ours: false };
+        store.keep_input(job, input.clone());
+        store.keep_input(job, input);
         let result = store.keep_result(Bytes::from_static(b"defgh"));
         assert_eq!(
             (store.input_bytes(), store.result_bytes(), store.result(result).map(Bytes::len)),
@@ -87,6 +97,6 @@ mod tests {
         store.forget_input(job);
         store.forget_result(result);
         store.forget_result(result);
-        assert_eq!((store.input_bytes(), store.result_bytes(), store.input(job)), (0, 0, None));
+        assert_eq!((store.input_bytes(), store.result_bytes(), store.input(job).is_none()), (0, 0, true));
     }
 }

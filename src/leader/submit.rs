@@ -8,13 +8,14 @@ use chunking::message::{self, Reason};
 use tracing::{info, warn};
 
 use super::Leader;
+use super::store::Input;
 use crate::conn::{Session, SubmitBody};
 use crate::core::Event;
 use crate::core::action::{Refusal, Standing};
 use crate::core::event::{Operation, Submission};
 use crate::core::ids::{Attempt, ConnId, JobId, Run, WorkerId};
 use crate::core::subject::routing_key;
-use crate::model::{Deliver, JobRequest, JobResult, JobStatus, JsonModel, ModelError};
+use crate::model::{Deliver, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
 
 /// A refusal with its numbers, for peers that can hear it.
 pub(super) struct RefusalText {
@@ -103,7 +104,8 @@ impl Leader {
         }
         // A job that is known has its payload, or has ended and needs none.
         if self.broker.state().job(job).is_none() {
-            self.store.keep_input(job, body.payload);
+            let from_ours = self.sessions.get(&conn).is_some_and(Session::is_announced);
+            self.store.keep_input(job, Input { payload: body.payload, from_ours });
         }
         self.broker.handle(self.now, Event::Submit { conn, job: submission });
     }
@@ -157,11 +159,14 @@ impl Leader {
     ) {
         let Some(job) = self.broker.state().job(id) else { return };
         let owner = job.child_of.map_or(id, |(parent, _)| parent);
-        let Some(payload) = self.store.input(owner).cloned() else {
+        let Some(Input { payload, from_ours }) = self.store.input(owner).cloned() else {
             warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
             return;
         };
-        let payload = if owner == id { payload } else { for_child(&payload, id) };
+        let mut payload = if owner == id { payload } else { for_child(&payload, id) };
+        if from_ours && self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
+            payload = for_stock_worker(payload, job.key.as_str());
+        }
         let subject = Session::assign_subject(job.key.as_str(), worker);
         let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
         let Some(session) = self.sessions.get_mut(&conn) else { return };
@@ -189,6 +194,25 @@ fn for_child(payload: &Bytes, child: JobId) -> Bytes {
         }
         Err(_) => payload.clone(),
     }
+}
+
+/// A request of ours for a stock worker, which knows a cached file by one path only: `<CacheId>/<Name>` stands in its
+/// CacheId (C02). What a stock client wrote is never touched: it means the flat form.
+fn for_stock_worker(payload: Bytes, key: &str) -> Bytes {
+    let Ok(mut request) = JobRequest::parse(&payload) else { return payload };
+    let mut rewritten = false;
+    for file in &mut request.files {
+        if let Source::Cache(cache_id) = file.source() {
+            file.cache_id = Some(format!("{cache_id}/{}", file.name));
+            rewritten = true;
+        }
+    }
+    if !rewritten {
+        return payload;
+    }
+    let written: Bytes = request.to_json().into();
+    let fits = Session::assign_body_len(key, written.len()) <= FRAME_BODY_BYTES_MAX as usize;
+    if fits { written } else { payload }
 }
 
 /// Whether a payload is no JobRequest at all, rather than a bad one.
