@@ -296,3 +296,20 @@ fn unknown_types_and_types_for_others_are_skipped_and_the_work_goes_on() {
     worker.send(Kind::AckJob, Uuid::nil(), job, "", br#"{"Status":"OK","Stdout":"done"}"#);
     assert_eq!(client.next().unwrap().kind, Kind::Result);
 }
+
+#[test]
+fn a_peer_that_does_not_read_what_it_is_sent_is_cut_off() {
+    let leader = Leader::start(&[]);
+    let mut deaf = Raw::client(&leader, "deaf");
+    let payload = b"\x01{}";
+    let mut asks = Vec::new();
+    for _ in 0..200 {
+        let head = Head { subject: "status", payload_len: 3, ..Head::new(Kind::Ask) };
+        head.append(Generation::F2, &mut asks).unwrap();
+        asks.extend_from_slice(payload);
+    }
+    deaf.stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let cut_off = (0..5000).any(|_| deaf.stream.write_all(&asks).is_err());
+    assert!(cut_off, "a million answers wait for it");
+    assert_well(&leader);
+}

@@ -101,6 +101,7 @@ struct Outbox {
     pieces: RefCell<VecDeque<Bytes>>,
     bytes: std::cell::Cell<usize>,
     closing: std::cell::Cell<bool>,
+    cut: std::cell::Cell<bool>,
     filled: Notify,
     /// Tells the reader that the connection is over.
     over: Notify,
@@ -152,8 +153,7 @@ impl Hub {
                 if over {
                     let waiting = outbox.bytes.get();
                     warn!(peer = %leader.name(conn), waiting, "too slow: it does not take what it is sent; cutting it off");
-                    outbox.pieces.borrow_mut().clear();
-                    outbox.close();
+                    outbox.cut_off();
                 }
                 over.then_some(conn)
             }
@@ -215,6 +215,10 @@ impl Hub {
         info!(%addr, peer = %name, "connection ended: {why}");
         self.with_leader(|leader, now| leader.closed(now, conn));
         outbox.close();
+        if outbox.cut.get() {
+            // It waits for a peer that takes nothing.
+            writer.abort();
+        }
         if writer.await.is_err() {
             debug!(%addr, "its writer was cancelled");
         }
@@ -287,6 +291,14 @@ impl Outbox {
             self.pieces.borrow_mut().push_back(piece);
             self.filled.notify_one();
         }
+    }
+
+    /// Nothing more is taken and nothing more is sent: the connection ends at once.
+    fn cut_off(&self) {
+        self.cut.set(true);
+        self.pieces.borrow_mut().clear();
+        self.close();
+        self.over.notify_one();
     }
 
     /// Nothing more is taken; what waits is still sent.
