@@ -10,14 +10,14 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use uuid::Uuid;
 
-/// Time since the client's start.
-pub type Micros = u64;
+use crate::core::ids::Micros;
 
 /// How long a connection may be away before its jobs go to others (CL07).
-pub const GRACE_US: Micros = 10_000_000;
+pub const GRACE: Duration = Duration::from_secs(10);
 
 /// How a live connection is chosen for a job (CL04).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,7 +140,7 @@ struct Job {
 #[derive(Debug)]
 pub struct Dispatch {
     policy: Policy,
-    grace_us: Micros,
+    grace: Duration,
     links: Vec<Link>,
     in_flight: Vec<usize>,
     /// Where the next round begins.
@@ -154,11 +154,11 @@ pub struct Dispatch {
 
 impl Dispatch {
     /// No jobs, and `conns` connections that are not up yet.
-    pub fn new(conns: usize, policy: Policy, grace_us: Micros) -> Self {
+    pub fn new(conns: usize, policy: Policy, grace: Duration) -> Self {
         Dispatch {
             policy,
-            grace_us,
-            links: vec![Link::Down { since: 0 }; conns],
+            grace,
+            links: vec![Link::Down { since: Micros::default() }; conns],
             in_flight: vec![0; conns],
             turn: 0,
             jobs: HashMap::new(),
@@ -268,7 +268,7 @@ impl Dispatch {
 
     fn grace_end(&self, link: Link) -> Option<Micros> {
         match link {
-            Link::Down { since } => Some(since.saturating_add(self.grace_us)),
+            Link::Down { since } => Some(since.plus(self.grace)),
             Link::Up | Link::Draining => None,
         }
     }

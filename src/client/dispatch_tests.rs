@@ -2,7 +2,7 @@
 
 use super::*;
 
-const SECOND: Micros = 1_000_000;
+const SECOND: u64 = 1_000_000;
 
 struct World {
     dispatch: Dispatch,
@@ -23,7 +23,7 @@ fn again(conn: Conn, number: u128) -> Action {
 
 impl World {
     fn new(conns: usize, policy: Policy) -> Self {
-        World { dispatch: Dispatch::new(conns, policy, GRACE_US), now: 0 }
+        World { dispatch: Dispatch::new(conns, policy, GRACE), now: Micros(0) }
     }
 
     /// All connections up.
@@ -105,12 +105,12 @@ fn cl07_after_the_grace_jobs_of_a_dead_connection_move_with_the_same_id() {
     let mut world = World::up(2, Policy::RoundRobin);
     world.does(Event::Submit(job(1)), &[first(0, 1)]);
     world.does(Event::Submit(job(2)), &[first(1, 2)]);
-    world.now = 5 * SECOND;
+    world.now = Micros(5 * SECOND);
     world.does(Event::Down(0, vec![]), &[]);
-    assert_eq!(world.dispatch.next_deadline(), Some(15 * SECOND));
-    world.now = 15 * SECOND - 1;
+    assert_eq!(world.dispatch.next_deadline(), Some(Micros(15 * SECOND)));
+    world.now = Micros(15 * SECOND - 1);
     world.does(Event::Tick, &[]);
-    world.now = 15 * SECOND;
+    world.now = Micros(15 * SECOND);
     world.does(Event::Tick, &[Action::Moved { from: 0, job: job(1) }, again(1, 1)]);
     assert_eq!(world.dispatch.next_deadline(), None);
     assert_eq!(world.dispatch.conn_of(job(1)), Some(1));
@@ -123,10 +123,10 @@ fn cl07_a_connection_that_returns_within_the_grace_keeps_its_jobs_and_hears_of_t
     world.does(Event::Submit(job(2)), &[first(1, 2)]);
     world.does(Event::Submit(job(3)), &[first(0, 3)]);
     world.does(Event::Down(0, vec![]), &[]);
-    world.now = 9 * SECOND;
+    world.now = Micros(9 * SECOND);
     world.does(Event::Up(0), &[again(0, 1), again(0, 3)]);
     assert_eq!(world.dispatch.next_deadline(), None);
-    world.now = 30 * SECOND;
+    world.now = Micros(30 * SECOND);
     world.does(Event::Tick, &[]);
 }
 
@@ -135,10 +135,10 @@ fn cl07_with_nobody_else_alive_moved_jobs_wait_for_whoever_comes_first() {
     let mut world = World::up(1, Policy::RoundRobin);
     world.does(Event::Submit(job(1)), &[first(0, 1)]);
     world.does(Event::Down(0, vec![]), &[]);
-    world.now = GRACE_US;
+    world.now = Micros(10 * SECOND);
     world.does(Event::Tick, &[Action::Moved { from: 0, job: job(1) }]);
     assert!(world.dispatch.was_sent(job(1)));
-    world.now = 40 * SECOND;
+    world.now = Micros(40 * SECOND);
     world.does(Event::Up(0), &[again(0, 1)]);
 }
 
@@ -148,9 +148,9 @@ fn cl07_the_grace_counts_from_the_first_sign() {
     world.does(Event::Submit(job(1)), &[first(0, 1)]);
     world.does(Event::Submit(job(2)), &[first(0, 2)]);
     world.does(Event::NotSent(0, job(2)), &[]);
-    world.now = 3 * SECOND;
+    world.now = Micros(3 * SECOND);
     world.does(Event::Down(0, vec![]), &[]);
-    assert_eq!(world.dispatch.next_deadline(), Some(GRACE_US));
+    assert_eq!(world.dispatch.next_deadline(), Some(Micros(10 * SECOND)));
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn cl10_the_first_result_wins_from_whichever_connection_and_later_ones_are_count
     let mut world = World::up(2, Policy::RoundRobin);
     world.does(Event::Submit(job(1)), &[first(0, 1)]);
     world.does(Event::Down(0, vec![]), &[]);
-    world.now = GRACE_US;
+    world.now = Micros(10 * SECOND);
     world.does(Event::Tick, &[Action::Moved { from: 0, job: job(1) }, again(1, 1)]);
     world.does(Event::Up(0), &[]);
     world.does(Event::Ended(job(1)), &[Action::Deliver(job(1))]);
@@ -172,7 +172,7 @@ fn cl10_a_result_for_a_job_that_waits_to_move_ends_it() {
     let mut world = World::up(1, Policy::RoundRobin);
     world.does(Event::Submit(job(1)), &[first(0, 1)]);
     world.does(Event::Down(0, vec![]), &[]);
-    world.now = GRACE_US;
+    world.now = Micros(10 * SECOND);
     world.does(Event::Tick, &[Action::Moved { from: 0, job: job(1) }]);
     world.does(Event::Ended(job(1)), &[Action::Deliver(job(1))]);
     world.does(Event::Up(0), &[]);

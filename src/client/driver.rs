@@ -14,11 +14,12 @@ use uuid::Uuid;
 
 use super::ask::Questions;
 use super::connection::{self, Mode, News, Outgoing, Reporter};
-use super::dispatch::{Action, Conn, Dispatch, Event, Micros, split_cap};
+use super::dispatch::{Action, Conn, Dispatch, Event, split_cap};
 use super::error::{ClientError, JobError, Refusal};
 use super::job::{Ending, JobEvent};
 use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, NewJob, Permit, Remote, Sink};
 use super::{LinkState, Options, QUESTIONS_MAX};
+use crate::core::ids::Micros;
 use crate::peer::{InFrame, OutFrame};
 
 /// Commands and news that wait for the driver.
@@ -63,10 +64,9 @@ pub(super) fn start(
             connection::keep(leader.clone(), cap, options.clone(), reporter, OUTBOX_MAX, stopped.clone());
         tasks.spawn(kept);
     }
-    let grace = u64::try_from(options.grace.as_micros()).unwrap_or(u64::MAX);
     let driver = Driver {
         started: Instant::now(),
-        dispatch: Dispatch::new(leaders.len(), options.policy, grace),
+        dispatch: Dispatch::new(leaders.len(), options.policy, options.grace),
         conns: leaders.iter().map(|leader| Connection { address: leader.clone(), up: None }).collect(),
         jobs: HashMap::new(),
         questions: Questions::default(),
@@ -130,11 +130,11 @@ struct Driver {
 
 impl Driver {
     fn now(&self) -> Micros {
-        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+        Micros::default().plus(self.started.elapsed())
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.dispatch.next_deadline().map(|due| self.started + Duration::from_micros(due))
+        self.dispatch.next_deadline().map(|due| self.started + due.since(Micros::default()))
     }
 
     fn take_command(&mut self, command: Command) {

@@ -75,7 +75,7 @@ impl Options {
             connect_wait: None,
             backoff: Backoff::CONNECT,
             policy: Policy::default(),
-            grace: Duration::from_micros(dispatch::GRACE_US),
+            grace: dispatch::GRACE,
         }
     }
 }

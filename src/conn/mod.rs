@@ -10,8 +10,8 @@ mod say;
 pub use hear::{AckBody, AckSays, Heard, SubmitBody};
 pub use say::WireFrame;
 
+use chunking::Generation;
 use chunking::message::Features;
-use chunking::{Generation, InboundLimits};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -62,11 +62,6 @@ impl Session {
         Session { conn, generation, role: Role::Stranger, features: None }
     }
 
-    /// The connection.
-    pub const fn conn(&self) -> ConnId {
-        self.conn
-    }
-
     /// Whether the peer announced itself with all of these features.
     pub fn has(&self, features: Features) -> bool {
         self.features.is_some_and(|announced| announced.has(features))
@@ -75,17 +70,6 @@ impl Session {
     /// Whether the peer is one of ours.
     pub fn is_announced(&self) -> bool {
         self.features.is_some()
-    }
-
-    /// Whether it has said who it is.
-    pub fn said_hello(&self) -> bool {
-        self.role != Role::Stranger
-    }
-
-    /// What is accepted from it from now on.
-    pub fn inbound_limits(&self) -> InboundLimits {
-        // Classic frames beyond a frame's limit are streamed once there is a store to stream them to.
-        InboundLimits::ANNOUNCED
     }
 
     /// The client that it is.

@@ -120,7 +120,7 @@ impl Hub {
     }
 
     fn now(&self) -> Micros {
-        Micros(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+        Micros::default().plus(self.started.elapsed())
     }
 
     /// Calls the leader, then hands out what it wants sent. No await in here: the leader is borrowed.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::message::{LimitId, LimitList};
-use chunking::{Generation, Head, InboundLimits, limits};
+use chunking::{Generation, Head, limits};
 use thiserror::Error;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
@@ -156,16 +156,6 @@ impl Leader {
         }
         self.act();
         Ok(())
-    }
-
-    /// What is accepted from a connection.
-    pub fn inbound_limits(&self, conn: ConnId) -> InboundLimits {
-        self.sessions.get(&conn).map_or(InboundLimits::ANNOUNCED, Session::inbound_limits)
-    }
-
-    /// Whether a connection has said hello.
-    pub fn knows(&self, conn: ConnId) -> bool {
-        self.sessions.get(&conn).is_some_and(Session::said_hello)
     }
 
     /// How logs call a connection.
