@@ -41,17 +41,25 @@ def frame_members(frame: Frame) -> dict[str, Any]:
 
 
 class Ending:
-    """Why this program ends. SIGTERM, SIGINT and the lifetime call `wake`, which must only unblock the main thread: it
-    runs inside a signal handler and may take no lock."""
+    """Why this program ends. SIGTERM, SIGINT and the lifetime call `wake` from a thread of their own; it unblocks the main
+    thread. Made before any other thread, which then inherits that these signals are blocked."""
+
+    SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
     def __init__(self, lifetime: float, wake: Callable[[], Any]):
         self.asked: str | None = None
         self._wake = wake
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _stack: self._ask("signal"))
+        # Waited for by a thread: a handler runs in the main thread only, and one whose signal comes right before a
+        # blocking read would run after that read.
+        signal.pthread_sigmask(signal.SIG_BLOCK, self.SIGNALS)
+        threading.Thread(target=self._await_signal, daemon=True).start()
         timer = threading.Timer(lifetime, self._ask, ["lifetime"])  # no test leaves a process behind
         timer.daemon = True
         timer.start()
+
+    def _await_signal(self) -> None:
+        signal.sigwait(self.SIGNALS)
+        self._ask("signal")
 
     def _ask(self, why: str) -> None:
         self.asked = self.asked or why

@@ -173,7 +173,7 @@ class Leader:
                 peer.send(frame)
 
     def run_clock(self, stop: int) -> None:
-        """Until there is something to read from `stop`, which a signal handler can write to without a lock."""
+        """Until there is something to read from `stop`, which whoever ends the program writes to."""
         while not select.select([stop], [], [], self.tick)[0]:
             with self.lock:
                 sends = self.scheduler.tick()

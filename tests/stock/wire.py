@@ -144,7 +144,7 @@ class Connection:
         return read_frame(self._sock, self.generation)
 
     def shut(self) -> None:
-        """Ends both directions. Wakes readers and writers in other threads; takes no lock, so a signal handler may."""
+        """Ends both directions. Wakes readers and writers in other threads; takes no lock."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
