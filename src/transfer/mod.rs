@@ -17,6 +17,7 @@ mod incoming;
 mod sink;
 mod stored;
 
+pub(crate) use download::is_full;
 pub use download::{Download, DownloadState, Report};
 pub use incoming::{Arrival, Incoming, Ruling};
 pub use sink::{ChunkSink, FileSink, MemorySink};
