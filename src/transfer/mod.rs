@@ -11,16 +11,25 @@
 //! | `sink` | where the bytes of a blob go |
 //! | `download` | a blob that comes: checks, inflates, stores, and says what to answer |
 //! | `stored` | its second half: what is done to the bytes, in place or on a thread of its own |
+//! | `outgoing` | which chunks are to be sent, and when Done is due: pure |
+//! | `source` | where the bytes of a blob come from, and how a chunk of them is made ready |
+//! | `upload` | a blob that goes: the task that sends it |
 
 mod download;
 mod incoming;
+mod outgoing;
 mod sink;
+mod source;
 mod stored;
+mod upload;
 
 pub(crate) use download::is_full;
 pub use download::{Download, DownloadState, Report};
 pub use incoming::{Arrival, Incoming, Ruling};
+pub use outgoing::{Heard, Outgoing, Waiting, Work};
 pub use sink::{ChunkSink, FileSink, MemorySink};
+pub use source::{FileSource, Source, SourceError};
+pub use upload::{Blob, Compression, State, Status, Upload, Wire};
 
 use chunking::Kind;
 use chunking::message::{Body, Purpose};
@@ -48,6 +57,7 @@ pub(crate) fn transfer_frame<M: Body>(transfer: Uuid, message: &M) -> OutFrame {
     let kind: Kind = M::KIND;
     OutFrame { msg_id: transfer, ..OutFrame::new(kind, payload) }
 }
+<<<<<<< HEAD
 
 #[cfg(test)]
 mod tests {
@@ -69,3 +79,5 @@ mod tests {
         }
     }
 }
+=======
+>>>>>>> h4-D
