@@ -57,7 +57,6 @@ pub(crate) fn transfer_frame<M: Body>(transfer: Uuid, message: &M) -> OutFrame {
     let kind: Kind = M::KIND;
     OutFrame { msg_id: transfer, ..OutFrame::new(kind, payload) }
 }
-<<<<<<< HEAD
 
 #[cfg(test)]
 mod tests {
@@ -79,5 +78,3 @@ mod tests {
         }
     }
 }
-=======
->>>>>>> h4-D
