@@ -10,12 +10,23 @@
 //! | `outgoing` | which chunks are to be sent, and when Done is due: pure |
 //! | `source` | where the bytes of a blob come from, and how a chunk of them is made ready |
 //! | `upload` | a blob that goes: the task that sends it |
+//! | `incoming` | which chunks came, what may come, what is wrong: pure |
+//! | `sink` | where the bytes of a blob go |
+//! | `download` | a blob that comes: checks, inflates, stores, and says what to answer |
+//! | `stored` | its second half: what is done to the bytes, in place or on a thread of its own |
 
+mod download;
+mod incoming;
 mod outgoing;
+mod sink;
 mod source;
+mod stored;
 mod upload;
 
+pub use download::{Download, DownloadState, Report};
+pub use incoming::{Arrival, Incoming, Ruling};
 pub use outgoing::{Heard, Outgoing, Waiting, Work};
+pub use sink::{ChunkSink, FileSink, MemorySink};
 pub use source::{FileSource, Source, SourceError};
 pub use upload::{Blob, Compression, State, Status, Upload, Wire};
 
@@ -44,4 +55,25 @@ pub(crate) fn transfer_frame<M: Body>(transfer: Uuid, message: &M) -> OutFrame {
     message.encode(&mut payload);
     let kind: Kind = M::KIND;
     OutFrame { msg_id: transfer, ..OutFrame::new(kind, payload) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blob_has_the_same_id_whenever_it_is_named_and_another_for_each_part() {
+        let job = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+        let id = blob_id(job, 0, Purpose::Input, 0);
+        assert_eq!(id, blob_id(job, 0, Purpose::Input, 0));
+        assert_eq!(id.to_string(), "b7ed4e6d-4efc-72a0-3151-e516f5a0284c");
+        for other in [
+            blob_id(Uuid::nil(), 0, Purpose::Input, 0),
+            blob_id(job, 1, Purpose::Input, 0),
+            blob_id(job, 0, Purpose::Archive, 0),
+            blob_id(job, 0, Purpose::Input, 1),
+        ] {
+            assert_ne!(id, other);
+        }
+    }
 }
