@@ -163,7 +163,9 @@ impl Session {
             hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
         self.role = Role::Worker { id, class, last_job: None };
         let parallel_max = hello.as_ref().and_then(|hello| hello.max_parallel);
-        let event = Event::WorkerHello { conn: self.conn, worker: id, name, class, patterns, parallel_max };
+        let transfers = announced.is_some_and(|features| features.has(Features::TRANSFERS));
+        let conn = self.conn;
+        let event = Event::WorkerHello { conn, worker: id, name, class, patterns, parallel_max, transfers };
         Ok(self.announced(hello.map(|hello| hello.heft), event))
     }
 

@@ -117,9 +117,10 @@ impl Session {
         reason: Reason,
         value: u64,
         limit: u64,
+        hop: &str,
         text: &str,
     ) -> Option<WireFrame> {
-        let hop = Name::try_from("leader".to_owned()).unwrap_or_default();
+        let hop = Name::try_from(hop.to_owned()).unwrap_or_default();
         let refused = Refused { reason, value, limit, hop, text: text.into() };
         self.ours(Features::SUBMIT_ANSWERS, job.0, job.0, &refused)
     }

@@ -262,9 +262,13 @@ impl Leader {
             match action {
                 // Committed in memory: at once. The log of a durable leader stands in this place.
                 Action::Commit { index, .. } => self.broker.handle(self.now, Event::Committed { index }),
-                Action::Assign { conn, worker, job, run, attempt, lease } => {
+                Action::Assign { conn, worker, job, run, attempt, lease, .. } => {
                     self.assign(conn, worker, job, run, attempt, lease);
                 }
+                Action::Start { job, .. } | Action::Resume { job, .. } => {
+                    debug!(%job, "inputs that come as transfers are not handled yet");
+                }
+                Action::Waiting { job, why, .. } => debug!(%job, "waits: {why}"),
                 Action::Abandon { conn, job, attempt } => {
                     let frame = self.sessions.get(&conn).and_then(|session| session.abandon(job, attempt));
                     self.send(conn, frame);

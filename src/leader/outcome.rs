@@ -28,6 +28,7 @@ pub(super) fn result_of(broker: &Broker, store: &PayloadStore, job: &Job, announ
         Phase::Done { ending: Ending::Cancelled { by }, .. } => {
             result.stderr = format!("heft: cancelled by {by}")
         }
+        Phase::Done { ending: Ending::Failed { why }, .. } => result.stderr = format!("heft: {why}"),
         Phase::Done { ending: Ending::Orphaned, .. } => result.stderr = "heft: the worker is gone".to_owned(),
         Phase::Done { ending: Ending::Gathered { ok }, .. } => {
             if *ok {

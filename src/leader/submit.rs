@@ -12,34 +12,41 @@ use super::store::Input;
 use crate::conn::{Session, SubmitBody};
 use crate::core::Event;
 use crate::core::action::{Refusal, Standing};
-use crate::core::event::{Operation, Submission};
+use crate::core::event::{Inputs, Operation, Submission};
 use crate::core::ids::{Attempt, ConnId, JobId, Run, WorkerId};
 use crate::core::subject::routing_key;
 use crate::model::{Deliver, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
+
+/// The hop of limits that are the leader's own.
+const LEADER: &str = "leader";
 
 /// A refusal with its numbers, for peers that can hear it.
 pub(super) struct RefusalText {
     reason: Reason,
     value: u64,
     limit: u64,
+    /// Whose limit it is.
+    hop: &'static str,
     text: String,
 }
 
 impl From<&Refusal> for RefusalText {
     fn from(refusal: &Refusal) -> Self {
-        let (reason, value, limit) = match refusal {
-            Refusal::Conflict { .. } => (Reason::CONFLICT, 0, 0),
-            Refusal::Full { held, limit } => (Reason::BUSY, *held as u64, *limit as u64),
-            Refusal::NoWorker { .. } => (Reason::NO_WORKER, 0, 0),
-            Refusal::Draining => (Reason::DRAINING, 0, 0),
+        let (reason, value, limit, hop) = match refusal {
+            Refusal::Conflict { .. } => (Reason::CONFLICT, 0, 0, LEADER),
+            Refusal::Full { held, limit } => (Reason::BUSY, *held as u64, *limit as u64, LEADER),
+            Refusal::NoWorker { .. } => (Reason::NO_WORKER, 0, 0, LEADER),
+            Refusal::NoCapableWorker { bytes, limit, .. } => (Reason::TOO_LARGE, *bytes, *limit, "worker"),
+            Refusal::Draining => (Reason::DRAINING, 0, 0, LEADER),
         };
-        RefusalText { reason, value, limit, text: refusal.to_string() }
+        RefusalText { reason, value, limit, hop, text: refusal.to_string() }
     }
 }
 
 pub(super) fn standing_on_the_wire(standing: Standing) -> message::Standing {
     match standing {
         Standing::Queued => message::Standing::Queued,
+        Standing::Assigned => message::Standing::Assigned,
         Standing::Running => message::Standing::Running,
         Standing::Finished => message::Standing::Finished,
     }
@@ -82,6 +89,9 @@ impl Leader {
                 to_all: request.as_ref().is_some_and(|request| request.deliver == Deliver::All),
                 size: body.payload.len() as u64,
                 fingerprint: chunking::digest::blake3(&body.payload),
+                inputs: Inputs::Here,
+                needs_transfers: false,
+                require_worker: false,
             })
         });
         let submission = match submission {
@@ -90,7 +100,7 @@ impl Leader {
                 return self.refuse(
                     conn,
                     job,
-                    RefusalText { reason: Reason::INVALID, value: 0, limit: 0, text },
+                    RefusalText { reason: Reason::INVALID, value: 0, limit: 0, hop: LEADER, text },
                 );
             }
         };
@@ -120,7 +130,7 @@ impl Leader {
                  bytes",
                 body - limit
             );
-            return Some(RefusalText { reason: Reason::TOO_LARGE, value: body, limit, text });
+            return Some(RefusalText { reason: Reason::TOO_LARGE, value: body, limit, hop: LEADER, text });
         }
         let (value, limit) =
             (self.store.input_bytes().saturating_add(job.size), self.config.payload_bytes_max);
@@ -129,7 +139,7 @@ impl Leader {
                 "the leader holds {} bytes of jobs that have not ended and takes at most {limit}: wait until some have",
                 self.store.input_bytes()
             );
-            RefusalText { reason: Reason::SPOOL_FULL, value, limit, text }
+            RefusalText { reason: Reason::SPOOL_FULL, value, limit, hop: LEADER, text }
         })
     }
 
@@ -138,8 +148,8 @@ impl Leader {
     pub(super) fn refuse(&mut self, conn: ConnId, job: JobId, refusal: RefusalText) {
         let Some(session) = self.sessions.get(&conn) else { return };
         info!(%job, peer = %session.name(), "refused a job: {}", refusal.text);
-        let RefusalText { reason, value, limit, text } = refusal;
-        let frame = session.refused(job, reason, value, limit, &text).or_else(|| {
+        let RefusalText { reason, value, limit, hop, text } = refusal;
+        let frame = session.refused(job, reason, value, limit, hop, &text).or_else(|| {
             let client = session.client()?.to_string();
             let mut result = JobResult::new(job.0, client, "", JobStatus::Failed);
             result.stderr = format!("heft: {text}");
