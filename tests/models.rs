@@ -106,6 +106,8 @@ fn job_result(fields: &Value) -> JobResult {
         exit_code: number(fields, "ExitCode"),
         archive: fields.get("Archive").map(blob),
         archive_lost: number(fields, "ArchiveLost"),
+        stdout_blob: fields.get("StdoutBlob").map(blob),
+        stderr_blob: fields.get("StderrBlob").map(blob),
     }
 }
 

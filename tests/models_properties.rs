@@ -79,11 +79,25 @@ fn job_result() -> impl Strategy<Value = JobResult> {
     let status = prop_oneof![select(vec!["OK", "FAILED", "DUPLICATE"]).prop_map(str::to_owned), text()];
     let stock = (guid(), text(), text(), status, text(), text(), option::of(content()));
     let ours = (any::<bool>(), option::of(any::<u32>()), option::of(any::<u32>()), option::of(any::<i32>()));
-    (stock, ours, option::of(blob())).prop_map(|(stock, (dead, attempts, run, exit_code), archive)| {
+    let blobs = (option::of(blob()), option::of(blob()), option::of(blob()));
+    (stock, ours, blobs).prop_map(|(stock, (dead, attempts, run, exit_code), blobs)| {
+        let (archive, stdout_blob, stderr_blob) = blobs;
         let (job_id, client_id, exec_name, status, stdout, stderr, output_archive) = stock;
         let status = JobStatus::from(status);
         let empty = JobResult::new(job_id, client_id, exec_name, status);
-        JobResult { stdout, stderr, output_archive, dead, attempts, run, exit_code, archive, ..empty }
+        JobResult {
+            stdout,
+            stderr,
+            output_archive,
+            dead,
+            attempts,
+            run,
+            exit_code,
+            archive,
+            stdout_blob,
+            stderr_blob,
+            ..empty
+        }
     })
 }
 
