@@ -7,13 +7,13 @@
 //!
 //! | file | does |
 //! |---|---|
+//! | `outgoing` | which chunks are to be sent, and when Done is due: pure |
+//! | `source` | where the bytes of a blob come from, and how a chunk of them is made ready |
+//! | `upload` | a blob that goes: the task that sends it |
 //! | `incoming` | which chunks came, what may come, what is wrong: pure |
 //! | `sink` | where the bytes of a blob go |
 //! | `download` | a blob that comes: checks, inflates, stores, and says what to answer |
 //! | `stored` | its second half: what is done to the bytes, in place or on a thread of its own |
-//! | `outgoing` | which chunks are to be sent, and when Done is due: pure |
-//! | `source` | where the bytes of a blob come from, and how a chunk of them is made ready |
-//! | `upload` | a blob that goes: the task that sends it |
 
 mod download;
 mod incoming;
@@ -57,7 +57,6 @@ pub(crate) fn transfer_frame<M: Body>(transfer: Uuid, message: &M) -> OutFrame {
     let kind: Kind = M::KIND;
     OutFrame { msg_id: transfer, ..OutFrame::new(kind, payload) }
 }
-<<<<<<< HEAD
 
 #[cfg(test)]
 mod tests {
@@ -79,5 +78,3 @@ mod tests {
         }
     }
 }
-=======
->>>>>>> h4-D
