@@ -125,7 +125,10 @@ impl Session {
                 }
                 Err(error) => Heard::Skipped(error.to_string()),
             }),
-            (Role::Client { .. } | Role::Worker { .. }, Kind::Open | Kind::Grant | Kind::Done | Kind::Verdict)
+            (
+                Role::Client { .. } | Role::Worker { .. },
+                Kind::Open | Kind::Grant | Kind::Done | Kind::Verdict,
+            )
             | (Role::Client { .. } | Role::Worker { .. }, Kind::Abort | Kind::Void)
                 if self.has(Features::TRANSFERS) =>
             {

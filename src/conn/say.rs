@@ -46,7 +46,13 @@ impl Session {
     }
 
     /// A message of ours; `None` if the peer did not announce that it can hear it.
-    pub(super) fn ours<M: Body>(&self, needs: Features, id: Uuid, corr: Uuid, message: &M) -> Option<WireFrame> {
+    pub(super) fn ours<M: Body>(
+        &self,
+        needs: Features,
+        id: Uuid,
+        corr: Uuid,
+        message: &M,
+    ) -> Option<WireFrame> {
         if !self.has(needs) {
             return None;
         }

@@ -166,7 +166,7 @@ impl Broker {
     }
 
     /// The connection that submitted a job, if it is there and still its client's.
-    pub(super) fn submitter_of(&self, job: JobId, client: &ClientId) -> Option<ConnId> {
+    pub fn submitter_of(&self, job: JobId, client: &ClientId) -> Option<ConnId> {
         self.submitters.get(&job).copied().filter(|conn| self.clients.get(conn) == Some(client))
     }
 

@@ -303,7 +303,7 @@ impl LinkWriter {
 }
 
 /// Takes what was written off the front of what is to be written.
-pub(crate) fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
+fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
     while let Some(front) = pieces.front_mut() {
         if written < front.len() {
             bytes::Buf::advance(front, written);

@@ -154,8 +154,8 @@ impl Blob {
     }
 
     /// The open frame for who gets it: chunks come as they came, and the digest is the sender's.
-    pub(super) fn open_for(&self, attempt: u32) -> Open {
-        Open { attempt, flags: OpenFlags::default(), ..self.open.clone() }
+    pub(super) fn open_for(&self, owner: JobId, attempt: u32) -> Open {
+        Open { attempt, owner: owner.0, flags: OpenFlags::default(), ..self.open.clone() }
     }
 
     /// Whether the digest is right, as far as a leader can say: full ones are checked at the ends.

@@ -75,7 +75,9 @@ impl Relay {
         let Relay { blobs, chunks_out, out, pool, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return false };
         let Blob { downs, stored, .. } = blob;
-        let Some(down) = downs.iter_mut().find(|down| down.conn == conn && down.granted) else { return false };
+        let Some(down) = downs.iter_mut().find(|down| down.conn == conn && down.granted) else {
+            return false;
+        };
         let pending = chunks_out.entry(conn).or_default();
         if down.window == 0 || *pending >= OUTBOX_CHUNKS_MAX {
             return false;
@@ -204,7 +206,9 @@ impl Relay {
                 continue;
             }
             let why = match no_room.filter(|_| !flowing) {
-                None if no_buffers => Some((Reason::POOL_FULL, "all buffers of the leader are in use".to_owned())),
+                None if no_buffers => {
+                    Some((Reason::POOL_FULL, "all buffers of the leader are in use".to_owned()))
+                }
                 why => why,
             };
             if let Some((reason, text)) = why.filter(|(reason, _)| up.told != Some(*reason)) {
@@ -278,13 +282,19 @@ impl Relay {
                 stalled.push((*id, blob.owner()));
             }
             let is_slow = blob.in_memory > 0 && moved_at.is_some_and(|moved| moved.plus(SLOW_AFTER) <= now);
-            if let Some(up) = blob.up.as_mut().filter(|up| is_slow && up.outstanding == 0 && up.told.is_none()) {
+            if let Some(up) =
+                blob.up.as_mut().filter(|up| is_slow && up.outstanding == 0 && up.told.is_none())
+            {
                 up.told = Some(Reason::SLOW_RECEIVER);
                 slow.push((up.conn, *id));
             }
         }
         for (conn, id) in slow {
-            self.say(conn, id, Says::Grant(grant(0, Reason::SLOW_RECEIVER, "the worker takes nothing at the moment")));
+            self.say(
+                conn,
+                id,
+                Says::Grant(grant(0, Reason::SLOW_RECEIVER, "the worker takes nothing at the moment")),
+            );
         }
         for (blob, owner) in stalled {
             self.out.push_back(Out::News(News::Stalled { blob, owner }));

@@ -23,12 +23,13 @@ use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Abort, Done, Grant, Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkHead, ChunkPlan, Ranges};
 
+use crate::conn::TransferSays as Says;
 use crate::core::ids::{ConnId, JobId, Micros};
 use crate::peer::{ChunkStart, InChunk, Pool};
 use blob::{Blob, Down, Up};
 
 /// Transfers that one connection may bring at a time.
-pub const TRANSFERS_MAX: usize = 1024;
+pub(super) const TRANSFERS_MAX: usize = 1024;
 
 /// Done frames in a row that bring nothing new before a sender is taken to be broken.
 const IDLE_ROUNDS_MAX: u32 = 8;
@@ -52,16 +53,6 @@ impl Default for RelayConfig {
             input_stall: std::time::Duration::from_secs(30),
         }
     }
-}
-
-/// A message of a transfer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Says {
-    Open(Open),
-    Grant(Grant),
-    Done(Done),
-    Verdict(Verdict),
-    Abort(Abort),
 }
 
 /// What the relay wants done.
@@ -201,9 +192,7 @@ impl Relay {
     /// Somebody brings a blob that is expected, or goes on after its connection broke.
     pub(super) fn open(&mut self, conn: ConnId, id: BlobId, open: Open) {
         let brings = self.by_conn.get(&conn).map_or(0, VecDeque::len);
-        let Some(blob) = self.blobs.get_mut(&id) else {
-            return self.abort(conn, id, Reason::UNKNOWN, "no such blob is expected: the job has ended, or was refused");
-        };
+        let Some(blob) = self.blobs.get_mut(&id) else { return self.turn_away(conn, id) };
         if open.size != blob.open.size || open.chunk_bytes != CHUNK_BYTES_MAX {
             let text = format!(
                 "the blob was announced with {} bytes in chunks of {CHUNK_BYTES_MAX} and opened with {} in chunks of {}",
@@ -212,7 +201,8 @@ impl Relay {
             return self.abort(conn, id, Reason::INVALID, &text);
         }
         if brings >= TRANSFERS_MAX {
-            let text = format!("this connection has {brings} transfers under way, and may have {TRANSFERS_MAX}");
+            let text =
+                format!("this connection has {brings} transfers under way, and may have {TRANSFERS_MAX}");
             return self.abort(conn, id, Reason::BUSY, &text);
         }
         if let Some(old) = blob.up.take() {
@@ -234,6 +224,11 @@ impl Relay {
         let window = self.promise(id, true);
         self.say(conn, id, Says::Grant(Grant { window, ..grant }));
         self.pump();
+    }
+
+    /// Somebody brings what nobody expects.
+    pub(super) fn turn_away(&mut self, conn: ConnId, id: BlobId) {
+        self.abort(conn, id, Reason::UNKNOWN, "no such blob is expected: the job has ended, or was refused");
     }
 
     /// A chunk begins. False: let it pass by.
@@ -380,7 +375,7 @@ impl Relay {
     // --- who gets
 
     /// A connection is to get a blob. One that gets it already goes on.
-    pub(super) fn attach(&mut self, conn: ConnId, id: BlobId, attempt: u32) {
+    pub(super) fn attach(&mut self, conn: ConnId, id: BlobId, owner: JobId, attempt: u32) {
         let now = self.now;
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         if blob.down(conn).is_some() {
@@ -388,15 +383,10 @@ impl Relay {
         }
         let chunks = blob.plan.count();
         blob.downs.push(Down::new(conn, chunks, now));
-        let open = blob.open_for(attempt);
+        let open = blob.open_for(owner, attempt);
         self.link(conn, id);
         self.say(conn, id, Says::Open(open));
         self.make_hungry(id);
-    }
-
-    /// Whether a connection has got a blob, or is about to.
-    pub(super) fn is_attached(&self, conn: ConnId, id: BlobId) -> bool {
-        self.blobs.get(&id).is_some_and(|blob| blob.downs.iter().any(|down| down.conn == conn))
     }
 
     /// A connection is not to get a blob any more. False if it was not.
@@ -440,7 +430,8 @@ impl Relay {
             }
             Verdict::Resend(ranges) => {
                 down.done_sent = false;
-                for index in ranges.indices().take_while(|index| *index < down.sent.count()) {
+                let chunks = down.sent.count();
+                for index in ranges.indices().take_while(|index| *index < chunks) {
                     down.sent.remove(index);
                 }
                 self.ask_sender_again(id);

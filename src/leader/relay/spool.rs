@@ -105,7 +105,11 @@ impl Relay {
                 blob.on_disk = true;
                 blob.in_memory -= 1;
                 self.in_memory -= 1;
-                self.out.push_back(Out::Disk(DiskOp::Write { blob: id, index: *index, bytes: bytes.clone() }));
+                self.out.push_back(Out::Disk(DiskOp::Write {
+                    blob: id,
+                    index: *index,
+                    bytes: bytes.clone(),
+                }));
                 chunk.place = Place::Writing(bytes);
             }
         }
@@ -119,7 +123,8 @@ impl Relay {
             return;
         }
         if !blob.keep && blob.is_flowing() {
-            let sent = |index: &u32| blob.downs.iter().all(|down| down.finished || down.sent.contains(*index));
+            let sent =
+                |index: &u32| blob.downs.iter().all(|down| down.finished || down.sent.contains(*index));
             let gone: Vec<u32> = blob
                 .stored
                 .iter()
