@@ -166,7 +166,13 @@ impl Broker {
         let undelivered: usize = self.undelivered.values().map(BTreeSet::len).sum();
         let under_way = self.assigning.len() + self.assigning_of.len() + self.enqueuing.len();
         let inputs = self.completing.len() + self.withdrawing.len() + self.sources.len();
-        under_way + inputs + pinned + undelivered + self.submitters.len() + self.waits.len() + self.queues.len()
+        under_way
+            + inputs
+            + pinned
+            + undelivered
+            + self.submitters.len()
+            + self.waits.len()
+            + self.queues.len()
     }
 
     /// The committed state.
@@ -271,7 +277,10 @@ impl Broker {
                     self.queues.unpark(&job.client);
                 }
             }
-            Record::Announce { .. } | Record::Enqueue { .. } | Record::Revive { .. } | Record::Forget { .. } => {}
+            Record::Announce { .. }
+            | Record::Enqueue { .. }
+            | Record::Revive { .. }
+            | Record::Forget { .. } => {}
         }
     }
 
@@ -548,7 +557,14 @@ impl Broker {
     }
 
     /// An attempt ended without a result: the job waits again, or has used up its attempts.
-    pub(super) fn attempt_over(&mut self, worker: WorkerId, id: JobId, lease: Lease, why: AttemptEnd, others: bool) {
+    pub(super) fn attempt_over(
+        &mut self,
+        worker: WorkerId,
+        id: JobId,
+        lease: Lease,
+        why: AttemptEnd,
+        others: bool,
+    ) {
         // One that has ended keeps its worker's place until that answers; that is all that is lost with it.
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
         if !self.is_with(id, worker) {

@@ -200,7 +200,8 @@ impl Broker {
     /// No new jobs: those that are announced are not taken any more, either.
     pub(super) fn drain(&mut self) {
         self.draining = true;
-        let announced = |id: &JobId| self.state.job(*id).is_some_and(|job| job.announced && job.run == Run(1));
+        let announced =
+            |id: &JobId| self.state.job(*id).is_some_and(|job| job.announced && job.run == Run(1));
         let mut jobs: Vec<JobId> = self.sources.of.keys().copied().filter(announced).collect();
         jobs.sort_unstable();
         for job in jobs {

@@ -264,7 +264,8 @@ impl Queues {
         let rounds = |(at, lane): (usize, &Lane)| {
             Some((at, lane.cost(takes)?.saturating_sub(lane.deficit).div_ceil(LANE_QUANTUM_BYTES)))
         };
-        let (at, fewest) = queue.ring.iter().enumerate().filter_map(rounds).min_by_key(|(_, rounds)| *rounds)?;
+        let (at, fewest) =
+            queue.ring.iter().enumerate().filter_map(rounds).min_by_key(|(_, rounds)| *rounds)?;
         for lane in queue.ring.iter_mut().filter(|lane| lane.cost(takes).is_some()) {
             lane.deficit = lane.deficit.saturating_add(fewest.saturating_mul(LANE_QUANTUM_BYTES));
         }
@@ -299,7 +300,8 @@ impl Queues {
 
     /// The jobs of a key, in no order that matters.
     pub fn jobs_of(&self, key: &RoutingKey) -> impl Iterator<Item = JobId> {
-        let lanes = self.lanes.get(key).into_iter().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()));
+        let lanes =
+            self.lanes.get(key).into_iter().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()));
         lanes.flat_map(|lane| lane.jobs.values().chain(lane.by_transfer.values())).map(|(job, _)| *job)
     }
 
@@ -343,7 +345,9 @@ mod tests {
     }
 
     fn drain(queues: &mut Queues, exec: &str) -> Vec<u128> {
-        std::iter::from_fn(|| queues.pop(&key(exec), Takes::All, |_| true)).map(|job| job.0.as_u128()).collect()
+        std::iter::from_fn(|| queues.pop(&key(exec), Takes::All, |_| true))
+            .map(|job| job.0.as_u128())
+            .collect()
     }
 
     #[test]

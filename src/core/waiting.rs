@@ -88,7 +88,8 @@ impl Broker {
     fn workers_changed(&mut self, changed: &[Vec<String>]) {
         // A key that a wave of workers asked for is looked at once.
         self.waits.causes.retain(|key, _| self.queues.has(key));
-        let concerned = |key: &RoutingKey| changed.iter().flatten().any(|pattern| matches(pattern, key.as_str()));
+        let concerned =
+            |key: &RoutingKey| changed.iter().flatten().any(|pattern| matches(pattern, key.as_str()));
         let keys = self.queues.keys().map(|(key, _)| key);
         let keys: Vec<RoutingKey> = keys.filter(|key| concerned(key)).cloned().collect();
         for key in keys {
