@@ -23,6 +23,7 @@ mod source;
 mod stored;
 mod upload;
 
+pub(crate) use download::is_full;
 pub use download::{Download, DownloadState, Report};
 pub use incoming::{Arrival, Incoming, Ruling};
 pub use outgoing::{Heard, Outgoing, Waiting, Work};
