@@ -7,13 +7,13 @@
 //!
 //! | file | does |
 //! |---|---|
+//! | `outgoing` | which chunks are to be sent, and when Done is due: pure |
+//! | `source` | where the bytes of a blob come from, and how a chunk of them is made ready |
+//! | `upload` | a blob that goes: the task that sends it |
 //! | `incoming` | which chunks came, what may come, what is wrong: pure |
 //! | `sink` | where the bytes of a blob go |
 //! | `download` | a blob that comes: checks, inflates, stores, and says what to answer |
 //! | `stored` | its second half: what is done to the bytes, in place or on a thread of its own |
-//! | `outgoing` | which chunks are to be sent, and when Done is due: pure |
-//! | `source` | where the bytes of a blob come from, and how a chunk of them is made ready |
-//! | `upload` | a blob that goes: the task that sends it |
 
 mod download;
 mod incoming;
