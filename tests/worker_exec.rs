@@ -238,8 +238,10 @@ async fn an_archive_too_large_for_a_result_is_a_file_beside_the_directory_and_bo
     let outcome = bench.attempt(request("x"), CancelToken::default()).await;
     assert_eq!((&outcome.result.status, outcome.result.stdout.as_str()), (&JobStatus::Ok, "fine\n"));
     assert_eq!((&outcome.result.output_archive, outcome.result.archive_lost), (&None, None));
-    let Some(Content::File(path)) = outcome.attached(Purpose::Archive) else { panic!("{outcome:?}") };
-    let mut archive = zip::ZipArchive::new(fs::File::open(path).unwrap()).unwrap();
+    let Some(Content::File(path)) = outcome.attached(Purpose::Archive).cloned() else {
+        panic!("{outcome:?}")
+    };
+    let mut archive = zip::ZipArchive::new(fs::File::open(&path).unwrap()).unwrap();
     assert_eq!(archive.by_name("big").unwrap().size(), 5_000_000);
     let directory = outcome.directory.unwrap();
     assert!(!path.starts_with(directory.path()), "not in the folder that it packs");

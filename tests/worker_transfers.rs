@@ -1,7 +1,13 @@
 //! A worker that takes inputs and returns results by transfer, against a leader made of a socket and the wire format: what
 //! arrives, what a broken connection or a bad chunk costs, and that nothing is left behind (C01, C08, C31).
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm
+)]
 
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
@@ -9,7 +15,6 @@ mod fake_leader;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -462,7 +467,6 @@ async fn a_stopping_worker_drops_what_it_was_receiving() {
     sent.begin(&mut conn, 0, 1).await;
     sent.chunks(&mut conn, 0, [0]).await;
     let jobs = scene.jobs().to_owned();
-    let _kept = tempfile::tempdir().unwrap();
     let Scene { worker, stop, work_dir, .. } = scene;
     drop(stop);
     drop(conn);
