@@ -11,6 +11,7 @@
 
 mod blob;
 mod flow;
+mod local;
 mod spool;
 
 pub(super) use blob::{BlobId, announced};
