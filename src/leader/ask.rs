@@ -102,30 +102,27 @@ impl Leader {
         if !job.has_ended() {
             return Err(format!("job {job_id} has not ended: wait for it, or look at `heft status`"));
         }
-        let (returned, whole) =
-            (outcome::returned(job), outcome::result_of(&self.broker, &self.store, job, true));
-        let result: Value = serde_json::from_slice(&whole).map_err(|_| {
-            format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
-        })?;
-        let json = json!({ "found": true, "result": result }).to_string();
-        let session = self.sessions.get(&conn);
-        // A result that fills a frame does not fit an answer, which has a little more around it.
-        let whole =
-            session.and_then(|session| session.answer(id, verb, AnswerStatus::Whole, json.as_bytes()));
-        let frames = match whole {
-            Some(frame) => vec![frame],
-            None => {
-                let half = json.floor_char_boundary(json.len() / 2);
-                let (first, second) = json.split_at_checked(half).unwrap_or_default();
-                let part = |status, text: &str| session?.answer(id, verb, status, text.as_bytes());
-                let parts = [part(AnswerStatus::MoreFollows, first), part(AnswerStatus::Whole, second)];
-                parts.into_iter().flatten().collect()
-            }
+        let returned = outcome::returned(job);
+        let whole = outcome::result_of(&self.broker, &self.store, job, true);
+        let mut result: Value = serde_json::from_slice(&whole)
+            .map_err(|_| format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len()))?;
+        let frame = |leader: &Leader, result: &Value| {
+            let json = json!({ "found": true, "result": result }).to_string();
+            leader.sessions.get(&conn)?.answer(id, verb, AnswerStatus::Whole, json.as_bytes())
         };
+        // A result that fills a frame does not fit an answer, which has a little more around it: its archive goes apart.
+        let mut answer = frame(self, &result);
+        if let (None, Some(returned)) = (&answer, returned)
+            && let Some(apart) = self.archive_apart(job_id, returned, &whole)
+        {
+            result = serde_json::from_slice(&apart).unwrap_or_default();
+            answer = frame(self, &result);
+        }
+        let answer = answer.ok_or_else(|| format!("the result of job {job_id} does not fit an answer"))?;
         if let Some(result) = returned {
             self.send_parts(conn, job_id, result);
         }
-        self.send(conn, frames);
+        self.send(conn, [answer]);
         Ok(())
     }
 

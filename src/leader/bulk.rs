@@ -12,7 +12,7 @@ use super::relay::{BlobId, Relay};
 use super::submit::Gathered;
 use super::{HangUp, Leader};
 use crate::conn::{AckBody, BulkOf, SubmitBody, says_of};
-use crate::core::ids::{ConnId, JobId, Micros};
+use crate::core::ids::{ConnId, JobId, Micros, ResultId};
 use crate::model::{
     BlobRef, ContentEvent, ContentStream, JobRequest, JobResult, JobStatus, JsonModel, Residue, Shape,
 };
@@ -231,6 +231,23 @@ impl Leader {
         };
         let payload = result.to_json();
         self.ack(conn, AckBody { job, says: says_of(&payload), payload: payload.into() });
+    }
+}
+
+impl Leader {
+    /// A result with its inline archive as a blob, which is kept like the result. `None` if it has none.
+    pub(super) fn archive_apart(&mut self, job: JobId, result: ResultId, whole: &[u8]) -> Option<Vec<u8>> {
+        let mut parsed = JobResult::parse(whole).ok()?;
+        let archive = parsed.output_archive.take()?;
+        let id = blob_id(job.0, 0, Purpose::Archive, 0);
+        if !self.relay.knows(id) {
+            let mut content = Content { blob: Some(id), len: archive.len() as u64, ..Content::default() };
+            content.fill(&mut archive.as_slice(), &mut self.relay)?;
+            content.into_ref(&mut self.relay, job, Purpose::Archive, "");
+            self.keep_parts(job, result, vec![id]);
+        }
+        parsed.archive = Some(BlobRef { id, size: archive.len() as u64, digest: self.relay.digest(id) });
+        Some(parsed.to_json())
     }
 }
 
