@@ -61,8 +61,12 @@ fn input_file() -> impl Strategy<Value = InputFile> {
 fn job_request() -> impl Strategy<Value = JobRequest> {
     let stock = (guid(), text(), name(), vec(text(), 0..4), vec(input_file(), 0..4));
     let deliver = select(vec![Deliver::One, Deliver::All]);
-    (stock, any::<i64>(), deliver, option::of(1..=i64::MAX.unsigned_abs())).prop_map(
-        |((job_id, client_id, exec_name, args, files), priority, deliver, time_limit_ms)| JobRequest {
+    let ours = (any::<i64>(), deliver, option::of(1..=i64::MAX.unsigned_abs()), any::<bool>());
+    (stock, ours).prop_map(
+        |(
+            (job_id, client_id, exec_name, args, files),
+            (priority, deliver, time_limit_ms, require_worker),
+        )| JobRequest {
             job_id,
             client_id,
             exec_name,
@@ -71,6 +75,7 @@ fn job_request() -> impl Strategy<Value = JobRequest> {
             priority,
             deliver,
             time_limit_ms,
+            require_worker,
         },
     )
 }
