@@ -528,6 +528,17 @@ fn a_worker_lost_while_it_receives_costs_the_job_nothing() {
     rig.expect(["+assign j1#2 w2", "w2: assign j1#2 not to start"]);
 }
 
+#[test]
+fn a_worker_that_comes_back_too_late_with_what_it_was_still_receiving_drops_it() {
+    let mut rig = to_be_sent_again();
+    rig.cancel(1);
+    rig.skip();
+    rig.hello("w1", WorkerClass::Leasing, "calcA", Some(2));
+    // It may have a result, or still wait for inputs.
+    rig.beat("w1", &[(1, 1)]);
+    rig.expect(["w1/2: abandon j1#1", "w1/2: settle j1"]);
+}
+
 // --- clients that leave
 
 #[test]

@@ -434,13 +434,15 @@ impl Broker {
 
     /// A worker holds what it should not: a job that has ended is settled, any other is taken away.
     fn not_wanted(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt) {
-        match self.state.job(job) {
-            // What was not started has no result that could be settled.
-            _ if run == Run(0) => self.actions.push_back(Action::Abandon { conn, job, attempt }),
-            Some(known) if !known.has_ended() => {
-                self.actions.push_back(Action::Abandon { conn, job, attempt })
-            }
-            Some(_) | None => self.actions.push_back(Action::Settle { conn, job, run }),
+        let known = self.state.job(job);
+        let has_ended = known.is_none_or(Job::has_ended);
+        // What was not started has no result, and what came as transfers may still be coming: that is to stop, too.
+        let may_be_receiving = run == Run(0) || known.is_some_and(Job::comes_by_transfer);
+        if !has_ended || may_be_receiving {
+            self.actions.push_back(Action::Abandon { conn, job, attempt });
+        }
+        if has_ended && run != Run(0) {
+            self.actions.push_back(Action::Settle { conn, job, run });
         }
     }
 

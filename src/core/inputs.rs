@@ -259,7 +259,7 @@ impl Broker {
         };
         let lease = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
         let is_receiving = lease.is_some_and(|lease| !lease.started);
-        if is_receiving && (job.inputs == Inputs::Expected || job.needs_transfers) {
+        if is_receiving && job.comes_by_transfer() {
             let (run, start, lease) = (job.run, !job.announced, self.config.lease);
             self.actions.push_back(Action::Resume { conn, worker, job: id, run, attempt, lease, start });
         }

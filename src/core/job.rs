@@ -187,6 +187,11 @@ impl Job {
         !self.has_ended() && (self.announced || !self.inputs_kept)
     }
 
+    /// Whether a worker gets inputs of it as transfers.
+    pub fn comes_by_transfer(&self) -> bool {
+        self.inputs == Inputs::Expected || self.needs_transfers
+    }
+
     /// Whether only a worker that can take transfers may have it as it stands.
     pub fn goes_by_transfer(&self) -> bool {
         self.needs_transfers || self.announced
