@@ -6,7 +6,7 @@
 mod rig;
 
 use heft::core::event::{Inputs, Operation, Outcome, Submission, WorkerClass};
-use heft::core::ids::{Attempt, Run};
+use heft::core::ids::{Attempt, Index, Run};
 use heft::core::job::{Ending, Phase};
 use heft::core::record::AttemptEnd;
 use heft::core::{Config, Event};
@@ -272,6 +272,25 @@ fn a_job_withdrawn_while_its_assignment_is_on_its_way_gives_credit_and_cap_back(
     rig.expect(["+enqueue j2"]);
     rig.commit();
     rig.expect(["alice: submitted j2 Queued behind 0", "+assign j2#1 w1"]);
+}
+
+#[test]
+fn an_assignment_that_a_withdrawal_overtook_gives_its_share_of_the_cap_to_the_next_job() {
+    let mut rig = Rig::new();
+    rig.client_with_cap("alice", Some(1));
+    rig.skip();
+    rig.submit(announced(1));
+    rig.submit_next(job(2));
+    rig.skip();
+    rig.delay_commits();
+    rig.tell(Event::Withdraw { job: id(1) });
+    rig.expect(["+withdraw j1"]);
+    rig.worker("w1", "calcA", 2);
+    rig.expect(["+assign j1#1 w1"]);
+    rig.tell(Event::Committed { index: Index(4) });
+    rig.expect(["drop input j1"]);
+    rig.tell(Event::Committed { index: Index(5) });
+    rig.expect(["+assign j2#1 w1"]);
 }
 
 #[test]
