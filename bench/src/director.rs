@@ -81,13 +81,13 @@ pub(crate) fn run(workload: Workload, args: &BenchArgs) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// The processes of one side.
+/// The processes of one side, in the order in which they end: nobody misses another.
 struct Cast {
     side: Side,
-    middle: Actor,
-    workers: Vec<Actor>,
     /// The first one is measured; the second, of mixed, makes the load beside it.
     clients: Vec<Actor>,
+    workers: Vec<Actor>,
+    middle: Actor,
 }
 
 impl Cast {

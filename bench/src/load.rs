@@ -38,7 +38,7 @@ pub(crate) struct Load {
 
 /// Hands out jobs to lanes.
 pub(crate) enum Tickets {
-    /// A lane's next job is due when it asks.
+    /// A lane's next job is due as soon as it is free.
     Closed { left: Option<AtomicU64>, ends: Option<Instant>, stop: Arc<AtomicBool> },
     /// Due as the pacer says.
     Open(Mutex<mpsc::Receiver<Instant>>),
@@ -63,33 +63,34 @@ impl Tickets {
         Arc::new(tickets)
     }
 
-    /// When the next job was due, or none if there are no more. Waits until it is due.
-    pub(crate) async fn next(&self) -> Option<Instant> {
+    /// When the next job is due for a lane that has been free since then, or none if there are no more. Waits until it
+    /// is due.
+    pub(crate) async fn next(&self, free_since: Instant) -> Option<Instant> {
         match self {
-            Tickets::Closed { .. } => self.next_closed(),
+            Tickets::Closed { .. } => self.next_closed(free_since),
             Tickets::Open(taken) => taken.lock().await.recv().await,
         }
     }
 
     /// The same on a thread of its own.
-    pub(crate) fn next_blocking(&self) -> Option<Instant> {
+    pub(crate) fn next_blocking(&self, free_since: Instant) -> Option<Instant> {
         match self {
-            Tickets::Closed { .. } => self.next_closed(),
+            Tickets::Closed { .. } => self.next_closed(free_since),
             Tickets::Open(taken) => taken.blocking_lock().blocking_recv(),
         }
     }
 
-    fn next_closed(&self) -> Option<Instant> {
+    /// In a closed loop a job is due when the one before it has ended, even if its lane cannot send it at once.
+    fn next_closed(&self, free_since: Instant) -> Option<Instant> {
         let Tickets::Closed { left, ends, stop } = self else { return None };
-        let now = Instant::now();
-        if stop.load(Ordering::Relaxed) || ends.is_some_and(|ends| now >= ends) {
+        if stop.load(Ordering::Relaxed) || ends.is_some_and(|ends| Instant::now() >= ends) {
             return None;
         }
         if let Some(left) = left {
             let less = |left: u64| left.checked_sub(1);
             left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok()?;
         }
-        Some(now)
+        Some(free_since)
     }
 }
 
@@ -128,17 +129,21 @@ mod tests {
         Tickets::new(&Load { size: 1, in_flight: 1, until, rate }, stop.clone())
     }
 
+    fn take(tickets: &Tickets) -> Option<Instant> {
+        tickets.next_blocking(Instant::now())
+    }
+
     #[test]
     fn a_closed_loop_hands_out_as_many_jobs_as_it_should() {
         let stop = Arc::default();
         let counted = tickets(Until::Count(3), None, &stop);
-        assert_eq!(std::iter::from_fn(|| counted.next_blocking()).count(), 3);
-        assert!(counted.next_blocking().is_none());
-        assert!(tickets(Until::Time(Duration::ZERO), None, &stop).next_blocking().is_none());
+        assert_eq!(std::iter::from_fn(|| take(&counted)).count(), 3);
+        assert!(take(&counted).is_none());
+        assert!(take(&tickets(Until::Time(Duration::ZERO), None, &stop)).is_none());
         let endless = tickets(Until::Stop, None, &stop);
-        assert!(endless.next_blocking().is_some());
+        assert!(take(&endless).is_some());
         stop.store(true, Ordering::Relaxed);
-        assert!(endless.next_blocking().is_none());
+        assert!(take(&endless).is_none());
     }
 
     #[test]
@@ -147,7 +152,7 @@ mod tests {
         let tickets = tickets(Until::Count(3), Some(1_000.0), &stop);
         let due: Vec<Instant> = std::iter::from_fn(|| {
             std::thread::sleep(Duration::from_millis(3));
-            tickets.next_blocking()
+            take(&tickets)
         })
         .collect();
         let gaps: Vec<Duration> = due.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -158,6 +163,6 @@ mod tests {
     fn an_open_loop_ends_with_its_time() {
         let stop = Arc::default();
         let tickets = tickets(Until::Time(Duration::from_millis(10)), Some(500.0), &stop);
-        assert_eq!(std::iter::from_fn(|| tickets.next_blocking()).count(), 5, "at 0, 2, 4, 6 and 8 ms");
+        assert_eq!(std::iter::from_fn(|| take(&tickets)).count(), 5, "at 0, 2, 4, 6 and 8 ms");
     }
 }

@@ -69,7 +69,7 @@ async fn run(jobs: &Arc<Jobs>, load: &Load, tickets: &Arc<Tickets>) -> anyhow::R
         lanes.spawn(async move {
             let mut latencies = Latencies::new()?;
             let mut last = start;
-            while let Some(due) = tickets.next().await {
+            while let Some(due) = tickets.next(Instant::now()).await {
                 jobs.one().await?;
                 last = Instant::now();
                 latencies.record(last.saturating_duration_since(due));

@@ -19,6 +19,9 @@ const TICKS_PER_HALF: u32 = 8;
 /// Beyond this span between the least and the largest time, a linear axis would show a flat line and a spike.
 const LINEAR_SPAN_MAX: f64 = 12.0;
 
+/// Where an axis has ticks within a decade.
+const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
+
 const QUANTILES: [(f64, &str); 7] = [
     (0.0, "0 %"),
     (0.5, "50 %"),
@@ -115,7 +118,7 @@ impl Axis {
             times.fold((f64::MAX, 1.0), |(least, most), time| (time.min(least), time.max(most)));
         let least = least.clamp(0.001, most);
         match most / least > LINEAR_SPAN_MAX {
-            true => Axis { min: tenth(least), max: most * 1.2, log: true },
+            true => Axis { min: step_below(least), max: most * 1.2, log: true },
             false => Axis { min: 0.0, max: most * 1.08, log: false },
         }
     }
@@ -130,9 +133,10 @@ impl Axis {
     fn ticks(&self) -> Vec<(f64, String)> {
         let times: Vec<f64> = match self.log {
             true => {
-                let decades = std::iter::successors(Some(self.min), |decade| Some(decade * 10.0));
+                let decades = std::iter::successors(Some(tenth(self.min)), |decade| Some(decade * 10.0));
                 let decades = decades.take_while(|decade| *decade <= self.max);
-                decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|step| decade * step)).collect()
+                let steps = decades.flat_map(|decade| STEPS.map(|step| decade * step));
+                steps.filter(|time| *time >= self.min * 0.999).collect()
             }
             false => {
                 let rough = self.max / 6.0;
@@ -145,6 +149,12 @@ impl Axis {
         };
         times.into_iter().filter(|time| *time <= self.max).map(|time| (time, label(time))).collect()
     }
+}
+
+/// One, two or five times a power of ten, at or below a value.
+fn step_below(value: f64) -> f64 {
+    let decade = tenth(value);
+    STEPS.map(|step| step * decade).into_iter().rfind(|step| *step <= value).unwrap_or(decade)
 }
 
 /// The power of ten at or below a value.

@@ -105,7 +105,7 @@ impl Lane {
             return self.run_pipelined(start, depth, head, held, tickets);
         }
         let mut found = Found::new(start)?;
-        while let Some(due) = tickets.next_blocking() {
+        while let Some(due) = tickets.next_blocking(Instant::now()) {
             send(&mut self.out, head, held).context("cannot send to the relay")?;
             take_answer(&mut self.inbox)?;
             found.done(due);
@@ -130,7 +130,7 @@ impl Lane {
                 for due in answers_due {
                     take_answer(inbox)?;
                     found.done(due);
-                    answered.send(()).ok();
+                    answered.send(found.last).ok();
                 }
                 Ok(found)
             });
@@ -149,15 +149,19 @@ fn write_jobs(
     held: &[u8],
     tickets: &Tickets,
     sent: &std::sync::mpsc::SyncSender<Instant>,
-    places: &Receiver<()>,
+    places: &Receiver<Instant>,
 ) -> anyhow::Result<()> {
-    let mut free = depth;
+    let start = Instant::now();
+    let mut unused = depth;
     loop {
-        match free {
+        let free_since = match unused {
             0 => places.recv().context("the relay's answers ended")?,
-            _ => free -= 1,
-        }
-        let Some(due) = tickets.next_blocking() else { return Ok(()) };
+            _ => {
+                unused -= 1;
+                start
+            }
+        };
+        let Some(due) = tickets.next_blocking(free_since) else { return Ok(()) };
         sent.send(due).context("the relay's answers ended")?;
         send(out, head, held).context("cannot send to the relay")?;
     }
