@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::Options;
 use super::dispatch::Conn;
 use crate::model::{ClientConfig, JsonModel};
-use crate::peer::{self, InFrame, LinkReader, LinkWriter, OutFrame};
+use crate::peer::{self, InFrame, Item, LinkReader, LinkWriter, OutFrame};
 
 /// Redirects that are followed in a row before the client goes back to the address it was given, and waits.
 pub const REDIRECTS_MAX: u32 = 8;
@@ -245,13 +245,14 @@ impl Session<'_> {
                 return Ok((reader, writer, Mode::Classic));
             };
             match frame {
-                Ok(Some(frame)) if frame.kind() == Some(Kind::Welcome) => {
+                Ok(Some(Item::Frame(frame))) if frame.kind() == Some(Kind::Welcome) => {
                     return match Mode::of_welcome(&frame.payload) {
                         Some(mode) => Ok((reader, writer, mode)),
                         None => Err(lost(format!("{target} sent a Welcome that cannot be read"))),
                     };
                 }
-                Ok(Some(frame)) => self.take(frame).await?,
+                Ok(Some(Item::Frame(frame))) => self.take(frame).await?,
+                Ok(Some(Item::Chunk(_))) => {}
                 Ok(None) => return Err(lost(format!("{target} closed the connection after the hello"))),
                 Err(error) => return Err(lost(error.to_string())),
             }
@@ -275,11 +276,12 @@ impl Session<'_> {
     async fn read(&self, reader: &mut LinkReader) -> End {
         loop {
             match reader.next().await {
-                Ok(Some(frame)) => {
+                Ok(Some(Item::Frame(frame))) => {
                     if let Err(end) = self.take(frame).await {
                         return end;
                     }
                 }
+                Ok(Some(Item::Chunk(_))) => {}
                 Ok(None) => return End::Lost { why: "the leader closed the connection".to_owned() },
                 Err(error) => return End::Lost { why: error.to_string() },
             }

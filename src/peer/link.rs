@@ -1,25 +1,29 @@
-//! One connection: a reader of whole frames and a writer that many tasks share.
+//! One connection: a reader of frames and chunks, and a writer that many tasks share.
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use chunking::frame::head_len;
-use chunking::{Decoder, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
+use chunking::limits::WINDOW_CHUNKS_MAX;
+use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
 use thiserror::Error;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpStream, ToSocketAddrs};
-use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
 
+use super::buffers::Pool;
+use super::inlet::{InChunk, Inlet, Step};
 use super::socket::{Tuning, tune};
 
-/// Frames that wait to be written before a sender has to wait too (W15).
-pub const OUTBOX_FRAMES_MAX: usize = 1024;
+/// Buffers of one connection: a few windows full, so that transfers whose disks are slow do not hold up the others at
+/// once.
+const BUFFERS_MAX: usize = 4 * WINDOW_CHUNKS_MAX as usize;
 
-const READ_BYTES: usize = 64 * 1024;
+/// Pieces that one call writes: what Linux takes (UIO_MAXIOV).
+const SLICES_MAX: usize = 1024;
 
 /// Why a connection could not be made, or ended.
 #[derive(Debug, Error)]
@@ -110,7 +114,7 @@ impl OutFrame {
     }
 }
 
-/// Connects to a leader. The writer's task ends when the connection does.
+/// Connects to a leader.
 pub async fn connect(
     addr: impl ToSocketAddrs + ToString,
     tuning: &Tuning,
@@ -120,95 +124,182 @@ pub async fn connect(
     let stream = TcpStream::connect(addr).await.map_err(refused)?;
     tune(&stream, tuning).map_err(refused)?;
     let (read, write) = stream.into_split();
-    let (sender, receiver) = mpsc::channel(OUTBOX_FRAMES_MAX);
-    let broken = Arc::new(Mutex::new(None));
-    tokio::spawn(write_all(write, receiver, broken.clone()));
-    let decoder = Decoder::speaking(Generation::F2, InboundLimits::DIALLED);
-    let reader = LinkReader { read, decoder, buffer: BytesMut::with_capacity(READ_BYTES) };
-    Ok((reader, LinkWriter { sender, broken }))
+    let inlet = Inlet::speaking(Generation::F2, InboundLimits::DIALLED);
+    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX) };
+    Ok((reader, LinkWriter::new(write)))
 }
 
-/// Reads whole frames.
+/// What comes over a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// A frame.
+    Frame(InFrame),
+    /// A chunk.
+    Chunk(InChunk),
+}
+
+/// Reads frames and chunks.
 #[derive(Debug)]
 pub struct LinkReader {
     read: OwnedReadHalf,
-    decoder: Decoder,
-    buffer: BytesMut,
+    inlet: Inlet,
+    pool: Pool,
 }
 
 impl LinkReader {
-    /// The next frame; `None` when the other side has closed the connection between frames.
+    /// What comes next; `None` when the other side has closed the connection between frames. It waits while all of the
+    /// connection's buffers hold chunks that nobody is done with.
     ///
-    /// May be dropped while it waits (in a `select!`) without losing bytes: they stay in the buffer.
-    pub async fn next(&mut self) -> Result<Option<InFrame>, LinkError> {
+    /// May be dropped while it waits (in a `select!`) without losing bytes.
+    pub async fn next(&mut self) -> Result<Option<Item>, LinkError> {
         loop {
-            let mut input = &self.buffer[..];
-            if let Some(frame) = self.decoder.poll_frame(&mut input)? {
-                let payload_end = self.buffer.len() - input.len() - frame.trailing as usize;
-                let payload_start = payload_end - frame.payload.len();
-                let (code, msg_id, corr_id) = (frame.head.code, frame.head.msg_id, frame.head.corr_id);
-                let subject = frame.head.subject.to_owned();
-                let rest = input.len();
-                let mut whole = self.buffer.split_to(self.buffer.len() - rest);
-                whole.truncate(payload_end);
-                let payload = whole.split_off(payload_start).freeze();
-                return Ok(Some(InFrame { code, msg_id, corr_id, subject, payload }));
-            }
-            self.buffer.reserve(READ_BYTES);
-            if self.read.read_buf(&mut self.buffer).await? == 0 {
-                self.decoder.finish(&self.buffer)?;
-                return Ok(None);
+            match self.inlet.poll()? {
+                Step::Frame(_, frame) => {
+                    let Head { code, msg_id, corr_id, subject, .. } = frame.head;
+                    let payload = Bytes::copy_from_slice(frame.payload);
+                    let subject = subject.to_owned();
+                    return Ok(Some(Item::Frame(InFrame { code, msg_id, corr_id, subject, payload })));
+                }
+                Step::Came(chunk) => return Ok(Some(Item::Chunk(chunk))),
+                Step::Chunk(_) => {
+                    let buffer = self.pool.taken().await;
+                    self.inlet.take(buffer);
+                }
+                // Only leaders take large frames.
+                Step::Bulk(..) | Step::Piece(_) | Step::BulkEnd => {}
+                Step::Read => {
+                    if read_some(&self.read, &mut self.inlet).await? == 0 {
+                        self.inlet.finish()?;
+                        return Ok(None);
+                    }
+                }
             }
         }
     }
 }
 
-/// Sends frames, in the order in which `send` was called. Clones write to the same connection.
+/// Reads what is there, or waits for it; says how many bytes came, none at the end. May be dropped while it waits.
+pub(crate) async fn read_some(read: &OwnedReadHalf, inlet: &mut Inlet) -> io::Result<usize> {
+    loop {
+        read.readable().await?;
+        match read.try_read_vectored(&mut inlet.room()) {
+            Ok(bytes) => {
+                inlet.filled(bytes);
+                return Ok(bytes);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Sends frames, in the order in which they were queued. Clones write to the same connection. There is no task behind it:
+/// who sends, writes, and what others queued meanwhile goes along. So a large chunk never changes tasks, and small frames
+/// stand between chunks.
 #[derive(Clone, Debug)]
-pub struct LinkWriter {
-    sender: mpsc::Sender<(Bytes, Bytes)>,
-    broken: Arc<Mutex<Option<io::ErrorKind>>>,
+pub struct LinkWriter(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<Queue>,
+    socket: tokio::sync::Mutex<Socket>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    pieces: VecDeque<Bytes>,
+    /// Bytes that were queued since the connection was made.
+    queued: u64,
+    broken: Option<io::ErrorKind>,
+}
+
+#[derive(Debug)]
+struct Socket {
+    write: OwnedWriteHalf,
+    /// What is being written. It stays here if a sender is dropped in the middle of it, and the next one goes on.
+    pieces: VecDeque<Bytes>,
+    written: u64,
 }
 
 impl LinkWriter {
-    /// Hands a frame to the connection; waits while too many are before it. An error says that this frame was certainly
-    /// not sent; success only that it will be tried.
-    pub async fn send(&self, frame: OutFrame) -> Result<(), LinkError> {
-        let head = frame.encoded_head()?;
-        match self.sender.send((head, frame.payload)).await {
-            Ok(()) => Ok(()),
-            Err(_) => match *self.broken.lock().await {
-                Some(kind) => Err(LinkError::Io(kind.into())),
-                None => Err(LinkError::Closed),
-            },
-        }
+    fn new(write: OwnedWriteHalf) -> Self {
+        let socket = Socket { write, pieces: VecDeque::new(), written: 0 };
+        LinkWriter(Arc::new(Shared { queue: Mutex::default(), socket: tokio::sync::Mutex::new(socket) }))
     }
-}
 
-/// Writes what is waiting, several small frames in one call.
-async fn write_all(
-    mut write: OwnedWriteHalf,
-    mut receiver: mpsc::Receiver<(Bytes, Bytes)>,
-    broken: Arc<Mutex<Option<io::ErrorKind>>>,
-) {
-    let mut batch = Vec::new();
-    while receiver.recv_many(&mut batch, 64).await > 0 {
-        let mut pieces: VecDeque<Bytes> = batch
-            .drain(..)
-            .flat_map(|(head, payload)| [head, payload])
-            .filter(|piece| !piece.is_empty())
-            .collect();
-        while !pieces.is_empty() {
-            let slices: Vec<io::IoSlice<'_>> = pieces.iter().map(|piece| io::IoSlice::new(piece)).collect();
-            match write.write_vectored(&slices).await {
-                Ok(written) if written > 0 => advance(&mut pieces, written),
-                Ok(_) => return *broken.lock().await = Some(io::ErrorKind::WriteZero),
-                Err(error) => return *broken.lock().await = Some(error.kind()),
+    /// Sends a frame. An error says that this frame was certainly not sent; success that it was handed to the system,
+    /// or that the connection broke in the middle of it.
+    pub async fn send(&self, frame: OutFrame) -> Result<(), LinkError> {
+        let start = self.put(frame.encoded_head()?, frame.payload)?;
+        self.write(start).await
+    }
+
+    /// Sends a chunk: its head and its bytes in one write, without a copy.
+    pub async fn send_chunk(&self, transfer: Uuid, head: &ChunkHead, bytes: Bytes) -> Result<(), LinkError> {
+        let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let frame_head = head.frame_head(transfer, sent_len)?;
+        let start = self.put(Bytes::copy_from_slice(&frame_head), bytes)?;
+        self.write(start).await
+    }
+
+    /// Queues a frame that goes out with the next one that is sent, or with [`LinkWriter::flush`], which is to follow soon.
+    pub fn queue(&self, frame: OutFrame) -> Result<(), LinkError> {
+        self.put(frame.encoded_head()?, frame.payload).map(|_| ())
+    }
+
+    /// Sends what is queued.
+    pub async fn flush(&self) -> Result<(), LinkError> {
+        let start = self.queue_locked().queued;
+        self.write(start).await
+    }
+
+    /// Queues a frame; gives its place in all that is sent.
+    fn put(&self, head: Bytes, payload: Bytes) -> Result<u64, LinkError> {
+        let mut queue = self.queue_locked();
+        if let Some(kind) = queue.broken {
+            return Err(LinkError::Io(kind.into()));
+        }
+        let start = queue.queued;
+        queue.queued += (head.len() + payload.len()) as u64;
+        queue.pieces.extend([head, payload].into_iter().filter(|piece| !piece.is_empty()));
+        Ok(start)
+    }
+
+    fn queue_locked(&self) -> MutexGuard<'_, Queue> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes until nothing is queued. The lock is fair, so nobody waits behind more than a few chunks.
+    async fn write(&self, start: u64) -> Result<(), LinkError> {
+        let mut socket = self.0.socket.lock().await;
+        loop {
+            {
+                let mut queue = self.queue_locked();
+                if let Some(kind) = queue.broken {
+                    let untouched = socket.written <= start;
+                    return if untouched { Err(LinkError::Io(kind.into())) } else { Ok(()) };
+                }
+                socket.pieces.append(&mut queue.pieces);
             }
+            if socket.pieces.is_empty() {
+                return Ok(());
+            }
+            let Socket { write, pieces, written } = &mut *socket;
+            let slices: Vec<io::IoSlice<'_>> =
+                pieces.iter().take(SLICES_MAX).map(|piece| io::IoSlice::new(piece)).collect();
+            let failed = match write.write_vectored(&slices).await {
+                Ok(0) => io::ErrorKind::WriteZero,
+                Ok(bytes) => {
+                    *written += bytes as u64;
+                    advance(pieces, bytes);
+                    continue;
+                }
+                Err(error) => error.kind(),
+            };
+            pieces.clear();
+            self.queue_locked().broken = Some(failed);
         }
     }
-    // All writers are gone: tell the other side that nothing more comes.
-    write.shutdown().await.ok();
 }
 
 /// Takes what was written off the front of what is to be written.

@@ -4,12 +4,16 @@
 //! side of connections is `conn` and `driver`.
 
 mod address;
+mod buffers;
+mod inlet;
 mod link;
 mod socket;
 
 pub use address::{is_address, redirect_in};
-pub(crate) use link::advance;
-pub use link::{InFrame, LinkError, LinkReader, LinkWriter, OUTBOX_FRAMES_MAX, OutFrame, connect};
+pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
+pub use inlet::{ChunkStart, InChunk, Inlet, Step};
+pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
+pub(crate) use link::{advance, read_some};
 pub use socket::{Tuning, is_loopback, tune};
 
 use chunking::message::Features;

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::config::WorkerConfig;
 use super::limits::{CONNECT_MAX, LEAVE_MAX, REDIRECTS_AT_ONCE_MAX, SEND_MAX};
-use crate::peer::{InFrame, LinkError, LinkReader, LinkWriter, OutFrame, connect};
+use crate::peer::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
 use uuid::Uuid;
 
 type Dialled = Result<(LinkReader, LinkWriter), LinkError>;
@@ -72,7 +72,8 @@ impl Line {
                     Err(error) => self.failed(&error.to_string()),
                 },
                 State::Up { reader, .. } => match reader.next().await {
-                    Ok(Some(frame)) => return News::Frame(frame),
+                    Ok(Some(Item::Frame(frame))) => return News::Frame(frame),
+                    Ok(Some(Item::Chunk(_))) => {}
                     Ok(None) => return self.lose("the leader closed the connection"),
                     Err(error) => return self.lose(&error.to_string()),
                 },

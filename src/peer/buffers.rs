@@ -1,0 +1,167 @@
+//! Buffers for chunks: page-aligned, of one chunk each, made once and used again.
+//!
+//! A buffer is filled from a socket, frozen into [`Bytes`] that any number of places may share, and goes back to its
+//! pool when the last of them is done with it. Nobody copies. The number of buffers is a limit: who finds the pool empty
+//! waits, and that is how a slow receiver slows its sender down. Connections of workers and clients have a pool each, a
+//! leader has one for all.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use chunking::limits::CHUNK_BYTES_MAX;
+use tokio::sync::Notify;
+
+/// Bytes of a buffer: the largest chunk.
+pub const BUFFER_BYTES: usize = CHUNK_BYTES_MAX as usize;
+
+/// Kernel copies into the front of a page are the fast ones.
+const PAGE_BYTES: usize = 4096;
+
+/// A set of buffers. Clones are the same set.
+#[derive(Clone, Debug)]
+pub struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    free: Mutex<Vec<Box<[u8]>>>,
+    in_use: AtomicUsize,
+    buffers_max: usize,
+    freed: Notify,
+}
+
+impl Pool {
+    /// A pool of up to so many buffers. Memory is taken with the first use of each.
+    pub fn new(buffers_max: usize) -> Self {
+        let free = Mutex::new(Vec::with_capacity(buffers_max));
+        Pool(Arc::new(Shared { free, in_use: AtomicUsize::new(0), buffers_max, freed: Notify::new() }))
+    }
+
+    /// A buffer, unless all are in use.
+    pub fn take(&self) -> Option<PoolBuf> {
+        let mut free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.0.in_use.load(Ordering::Relaxed) >= self.0.buffers_max {
+            return None;
+        }
+        self.0.in_use.fetch_add(1, Ordering::Relaxed);
+        let memory = free.pop().unwrap_or_else(|| vec![0; BUFFER_BYTES + PAGE_BYTES].into_boxed_slice());
+        Some(PoolBuf { memory, pool: self.clone() })
+    }
+
+    /// A buffer, as soon as there is one. May be dropped while it waits.
+    pub async fn taken(&self) -> PoolBuf {
+        loop {
+            let freed = self.0.freed.notified();
+            if let Some(buffer) = self.take() {
+                return buffer;
+            }
+            freed.await;
+        }
+    }
+
+    /// Buffers that somebody holds.
+    pub fn in_use(&self) -> usize {
+        self.0.in_use.load(Ordering::Relaxed)
+    }
+
+    /// Buffers in all.
+    pub fn buffers_max(&self) -> usize {
+        self.0.buffers_max
+    }
+}
+
+/// A buffer that one place fills.
+#[derive(Debug)]
+pub struct PoolBuf {
+    memory: Box<[u8]>,
+    pool: Pool,
+}
+
+impl PoolBuf {
+    /// The first `len` bytes, to be shared.
+    pub fn freeze(self, len: usize) -> Bytes {
+        Bytes::from_owner(Frozen { len: len.min(BUFFER_BYTES), buffer: self })
+    }
+
+    fn start(&self) -> usize {
+        self.memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES)
+    }
+}
+
+impl Deref for PoolBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let start = self.start();
+        self.memory.get(start..start + BUFFER_BYTES).unwrap_or_default()
+    }
+}
+
+impl DerefMut for PoolBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let start = self.start();
+        self.memory.get_mut(start..start + BUFFER_BYTES).unwrap_or_default()
+    }
+}
+
+impl Drop for PoolBuf {
+    fn drop(&mut self) {
+        let shared = &self.pool.0;
+        let mut free = shared.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.push(std::mem::take(&mut self.memory));
+        shared.in_use.fetch_sub(1, Ordering::Relaxed);
+        drop(free);
+        shared.freed.notify_one();
+    }
+}
+
+struct Frozen {
+    buffer: PoolBuf,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Frozen {
+    fn as_ref(&self) -> &[u8] {
+        self.buffer.get(..self.len).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_shared_without_a_copy_and_come_back() {
+        let pool = Pool::new(2);
+        let mut first = pool.take().unwrap();
+        assert_eq!((first.len(), first.as_ptr().align_offset(PAGE_BYTES)), (BUFFER_BYTES, 0));
+        first[..3].copy_from_slice(b"abc");
+        let place = first.as_ptr();
+        let shared = first.freeze(3);
+        let again = shared.clone();
+        assert_eq!((&shared[..], shared.as_ptr()), (&b"abc"[..], place));
+        let second = pool.take().unwrap();
+        assert!(pool.take().is_none(), "two are all there are");
+        drop(shared);
+        assert_eq!(pool.in_use(), 2, "one of two holders is still there");
+        drop(again);
+        assert_eq!(pool.in_use(), 1);
+        assert_eq!(pool.take().unwrap().as_ptr(), place, "the warm one is used again");
+        drop(second);
+        assert_eq!(pool.in_use(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_waits_gets_the_next_buffer() {
+        let pool = Pool::new(1);
+        let held = pool.take().unwrap();
+        let waiting = tokio::spawn({
+            let pool = pool.clone();
+            async move { pool.taken().await.len() }
+        });
+        tokio::task::yield_now().await;
+        drop(held);
+        assert_eq!(waiting.await.unwrap(), BUFFER_BYTES);
+    }
+}

@@ -1,0 +1,476 @@
+//! The receiving end of a connection, without the socket: says where to read to, and what has come.
+//!
+//! Small frames are gathered in one small buffer. A chunk's head is shown first; who takes the chunk gives it a pooled
+//! buffer, and the bytes are read straight into that, with the next frame's head behind them in the same call. The CRC is
+//! made of each piece while it is in the cache. A large frame of a stock peer comes in pieces and is never gathered.
+//! Leaders, workers and clients read with it; a driver brings the socket.
+
+use std::io::IoSliceMut;
+
+use bytes::Bytes;
+use chunking::chunk::{CHUNK_FRAME_HEAD_BYTES, CHUNK_HEAD_BYTES};
+use chunking::{ChunkHead, Decoder, Frame, FrameError, Generation, InboundLimits, Kind};
+use uuid::Uuid;
+
+use super::buffers::{BUFFER_BYTES, PoolBuf};
+
+/// What a connection without traffic holds.
+const IDLE_BYTES: usize = 4 * 1024;
+const READ_BYTES: usize = 64 * 1024;
+
+/// A chunk is about to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkStart {
+    /// The transfer's id.
+    pub transfer: Uuid,
+    /// Its head.
+    pub head: ChunkHead,
+    /// Bytes on the wire.
+    pub sent_len: u32,
+}
+
+/// A chunk that has come. Its place and its checksum have not been looked at yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InChunk {
+    /// The transfer's id.
+    pub transfer: Uuid,
+    /// Its head.
+    pub head: ChunkHead,
+    /// CRC-32 of the bytes as they came.
+    pub crc: u32,
+    /// The bytes as they came.
+    pub bytes: Bytes,
+}
+
+/// What has come.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// Nothing whole: read on.
+    Read,
+    /// A frame.
+    Frame(Generation, Frame<'a>),
+    /// A chunk begins: call [`Inlet::take`] or [`Inlet::skip`].
+    Chunk(ChunkStart),
+    /// A chunk is here.
+    Came(InChunk),
+    /// A frame too large to be gathered begins; its payload follows in pieces. Only where [`Inlet::stream_over`] was called.
+    Bulk(Generation, chunking::Head<'a>),
+    /// A piece of it.
+    Piece(&'a [u8]),
+    /// That was all of it.
+    BulkEnd,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Between frames, or inside one that is gathered.
+    Frames,
+    /// A chunk's head was shown.
+    Offered(ChunkStart),
+    /// A chunk is read into its buffer.
+    Filling { start: ChunkStart, buffer: PoolBuf, have: usize, crc: crc32fast::Hasher },
+    /// A chunk that nobody wants, or what stands behind a payload, passes by.
+    Dropping,
+    /// A large frame comes in pieces.
+    Streaming,
+}
+
+/// One connection's receiving end.
+#[derive(Debug)]
+pub struct Inlet {
+    decoder: Decoder,
+    bulk_over: Option<u32>,
+    small: Vec<u8>,
+    start: usize,
+    end: usize,
+    state: State,
+}
+
+impl Inlet {
+    /// For a connection that shows its generation with its first frame.
+    pub fn detecting(limits: InboundLimits) -> Self {
+        Inlet::new(Decoder::detecting(limits))
+    }
+
+    /// For a connection whose generation is known.
+    pub fn speaking(generation: Generation, limits: InboundLimits) -> Self {
+        Inlet::new(Decoder::speaking(generation, limits))
+    }
+
+    fn new(decoder: Decoder) -> Self {
+        Inlet { decoder, bulk_over: None, small: Vec::new(), start: 0, end: 0, state: State::Frames }
+    }
+
+    /// Bulk frames (W06) with payloads over so many bytes come in pieces from now on.
+    pub fn stream_over(&mut self, payload_bytes: u32) {
+        self.bulk_over = Some(payload_bytes);
+    }
+
+    /// Changes what is accepted from the next frame on.
+    pub fn set_limits(&mut self, limits: InboundLimits) {
+        self.decoder.set_limits(limits);
+    }
+
+    /// What has come. An error is final.
+    pub fn poll(&mut self) -> Result<Step<'_>, FrameError> {
+        loop {
+            match self.state {
+                State::Frames => match self.next_chunk()? {
+                    Some(start) => self.state = State::Offered(start),
+                    None if matches!(self.state, State::Dropping) => {}
+                    None => return self.gathered(),
+                },
+                State::Offered(start) => return Ok(Step::Chunk(start)),
+                State::Filling { ref start, have, .. } if have < in_memory(start.sent_len) => {
+                    return Ok(Step::Read);
+                }
+                State::Filling { .. } => {
+                    if let State::Filling { start, buffer, have, crc } =
+                        std::mem::replace(&mut self.state, State::Dropping)
+                    {
+                        let ChunkStart { transfer, head, .. } = start;
+                        let bytes = buffer.freeze(have);
+                        return Ok(Step::Came(InChunk { transfer, head, crc: crc.finalize(), bytes }));
+                    }
+                }
+                State::Dropping => {
+                    if !self.dropped()? {
+                        return Ok(Step::Read);
+                    }
+                }
+                State::Streaming => return self.streamed(),
+            }
+        }
+    }
+
+    /// Reads the chunk that was shown into this buffer.
+    pub fn take(&mut self, mut buffer: PoolBuf) {
+        let State::Offered(start) = self.state else { return };
+        let wanted = in_memory(start.sent_len);
+        if wanted > BUFFER_BYTES {
+            // No chunk is so long. It is missed when the transfer is done.
+            return self.state = State::Dropping;
+        }
+        let here = self.small.get(self.start..self.end).unwrap_or_default();
+        let here = here.get(..wanted.min(here.len())).unwrap_or_default();
+        let mut crc = crc32fast::Hasher::new();
+        let have = match buffer.get_mut(..here.len()) {
+            Some(front) => {
+                front.copy_from_slice(here);
+                crc.update(here);
+                here.len()
+            }
+            None => 0,
+        };
+        self.start += have;
+        self.decoder.skip_payload(start.sent_len);
+        self.state = State::Filling { start, buffer, have, crc };
+    }
+
+    /// Lets the chunk that was shown pass by.
+    pub fn skip(&mut self) {
+        if let State::Offered(_) = self.state {
+            self.state = State::Dropping;
+        }
+    }
+
+    /// Where to read to: one piece, or a chunk's buffer and the place of the next head behind it.
+    pub fn room(&mut self) -> [IoSliceMut<'_>; 2] {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        if !matches!(self.state, State::Filling { .. }) {
+            self.make_room();
+        } else if self.small.is_empty() {
+            self.small.resize(IDLE_BYTES, 0);
+        }
+        match &mut self.state {
+            State::Filling { start, buffer, have, .. } => {
+                let chunk = buffer.get_mut(*have..in_memory(start.sent_len)).unwrap_or_default();
+                let behind = self.small.get_mut(..CHUNK_FRAME_HEAD_BYTES).unwrap_or_default();
+                [IoSliceMut::new(chunk), IoSliceMut::new(behind)]
+            }
+            State::Frames | State::Offered(_) | State::Dropping | State::Streaming => {
+                let free = self.small.get_mut(self.end..).unwrap_or_default();
+                [IoSliceMut::new(free), IoSliceMut::new(&mut [])]
+            }
+        }
+    }
+
+    fn make_room(&mut self) {
+        let (held, idle) = (self.end - self.start, self.start == self.end);
+        if idle && self.small.len() > READ_BYTES {
+            // A peer that was busy once does not keep a large buffer for ever.
+            self.small = Vec::new();
+        }
+        let bulky = matches!(self.state, State::Dropping | State::Streaming);
+        let wanted = if idle && !bulky { IDLE_BYTES } else { READ_BYTES };
+        if self.small.len() - self.end < wanted {
+            self.small.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, held);
+            // Twice as much, so that a large frame is not moved over and over.
+            let len = self.small.len();
+            if len - held < wanted {
+                self.small.resize((held + wanted).max(if idle { 0 } else { 2 * len }), 0);
+            }
+        }
+    }
+
+    /// So many bytes were read to where [`Inlet::room`] said.
+    pub fn filled(&mut self, bytes: usize) {
+        let behind = match &mut self.state {
+            State::Filling { start, buffer, have, crc } => {
+                let end = (*have + bytes).min(in_memory(start.sent_len));
+                crc.update(buffer.get(*have..end).unwrap_or_default());
+                let behind = bytes - (end - *have);
+                *have = end;
+                behind
+            }
+            State::Frames | State::Offered(_) | State::Dropping | State::Streaming => bytes,
+        };
+        self.end = (self.end + behind).min(self.small.len());
+    }
+
+    /// The other side has closed the connection: whether that was between frames.
+    pub fn finish(&self) -> Result<(), FrameError> {
+        if let State::Filling { start, have, .. } = &self.state {
+            return Err(FrameError::Truncated { missing: in_memory(start.sent_len) - have });
+        }
+        self.decoder.finish(self.small.get(self.start..self.end).unwrap_or_default())
+    }
+
+    /// Lets bytes pass by; says whether the frame is over.
+    fn dropped(&mut self) -> Result<bool, FrameError> {
+        loop {
+            let mut input = self.small.get(self.start..self.end).unwrap_or_default();
+            let before = input.len();
+            let step = self.decoder.poll(&mut input)?;
+            self.start += before - input.len();
+            match step {
+                chunking::Step::End { .. } => {
+                    self.state = State::Frames;
+                    return Ok(true);
+                }
+                chunking::Step::NeedMore { .. } => return Ok(false),
+                chunking::Step::Payload(_) | chunking::Step::Head(_) => {}
+            }
+        }
+    }
+
+    /// The chunk that is next, if one is and its head is here. One whose head makes no sense is dropped.
+    fn next_chunk(&mut self) -> Result<Option<ChunkStart>, FrameError> {
+        if self.chunk_is_next() { self.chunk_head() } else { Ok(None) }
+    }
+
+    fn chunk_is_next(&self) -> bool {
+        let held = self.small.get(self.start..self.end).unwrap_or_default();
+        let long_enough = held.first_chunk().is_some_and(|length| {
+            u32::from_le_bytes(*length) as usize + size_of::<u32>() >= CHUNK_FRAME_HEAD_BYTES
+        });
+        self.decoder.generation() == Some(Generation::F2)
+            && held.get(size_of::<u32>()) == Some(&Kind::Chunk.code())
+            && held.len() >= CHUNK_FRAME_HEAD_BYTES
+            && long_enough
+    }
+
+    fn chunk_head(&mut self) -> Result<Option<ChunkStart>, FrameError> {
+        let mut input = self.small.get(self.start..self.end).unwrap_or_default();
+        let before = input.len();
+        let chunking::Step::Head(frame) = self.decoder.poll(&mut input)? else { return Ok(None) };
+        let (transfer, payload_len) = (frame.msg_id, frame.payload_len);
+        self.start += before - input.len();
+        match ChunkHead::decode(input) {
+            Ok((head, _)) if in_memory(payload_len) >= CHUNK_HEAD_BYTES => {
+                let head_len = u32::try_from(CHUNK_HEAD_BYTES).unwrap_or(u32::MAX);
+                self.decoder.skip_payload(head_len);
+                self.start += CHUNK_HEAD_BYTES;
+                Ok(Some(ChunkStart { transfer, head, sent_len: payload_len - head_len }))
+            }
+            // Its head makes no sense: it passes by, and is missed when the transfer is done.
+            Ok(_) | Err(_) => {
+                self.state = State::Dropping;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The next frame of those that are gathered, or the head of one that is not.
+    fn gathered(&mut self) -> Result<Step<'_>, FrameError> {
+        if let Some(limit) = self.bulk_over
+            && self.bulk_is_next(limit)?
+        {
+            let mut input = self.small.get(self.start..self.end).unwrap_or_default();
+            let before = input.len();
+            if let chunking::Step::Head(head) = self.decoder.poll(&mut input)? {
+                self.start += before - input.len();
+                self.state = State::Streaming;
+                let generation = self.decoder.generation().unwrap_or(Generation::F2);
+                return Ok(Step::Bulk(generation, head));
+            }
+            return Ok(Step::Read);
+        }
+        let mut input = self.small.get(self.start..self.end).unwrap_or_default();
+        let before = input.len();
+        match self.decoder.poll_frame(&mut input)? {
+            Some(frame) => {
+                self.start += before - input.len();
+                Ok(Step::Frame(self.decoder.generation().unwrap_or(Generation::F2), frame))
+            }
+            None => Ok(Step::Read),
+        }
+    }
+
+    fn bulk_is_next(&self, limit: u32) -> Result<bool, FrameError> {
+        let mut input = self.small.get(self.start..self.end).unwrap_or_default();
+        match self.decoder.clone().poll(&mut input)? {
+            chunking::Step::Head(head) => {
+                Ok(head.payload_len > limit && head.kind().is_ok_and(Kind::is_classic_bulk))
+            }
+            chunking::Step::NeedMore { .. } | chunking::Step::Payload(_) | chunking::Step::End { .. } => {
+                Ok(false)
+            }
+        }
+    }
+
+    fn streamed(&mut self) -> Result<Step<'_>, FrameError> {
+        let mut input = self.small.get(self.start..self.end).unwrap_or_default();
+        let before = input.len();
+        let step = self.decoder.poll(&mut input)?;
+        self.start += before - input.len();
+        match step {
+            chunking::Step::Payload(piece) => Ok(Step::Piece(piece)),
+            chunking::Step::End { .. } => {
+                self.state = State::Frames;
+                Ok(Step::BulkEnd)
+            }
+            chunking::Step::NeedMore { .. } | chunking::Step::Head(_) => Ok(Step::Read),
+        }
+    }
+}
+
+fn in_memory(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::Pool;
+    use chunking::Head;
+
+    const ID: Uuid = Uuid::from_u128(7);
+
+    fn frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let payload_len = u32::try_from(payload.len()).unwrap();
+        Head { msg_id: ID, payload_len, ..Head::new(kind) }.append(Generation::F2, &mut out).unwrap();
+        [out, payload.to_vec()].concat()
+    }
+
+    fn chunk(offset: u64, bytes: &[u8]) -> Vec<u8> {
+        let head = ChunkHead::plain(offset, bytes);
+        let sent_len = u32::try_from(bytes.len()).unwrap();
+        [head.frame_head(ID, sent_len).unwrap().to_vec(), bytes.to_vec()].concat()
+    }
+
+    /// Everything that comes out of a stream that is read in pieces of these sizes, over and over.
+    fn read(stream: &[u8], pieces: &[usize], take: bool) -> Vec<String> {
+        let pool = Pool::new(2);
+        let mut inlet = Inlet::detecting(InboundLimits::CLASSIC);
+        inlet.stream_over(100_000);
+        let (mut rest, mut seen, mut bulk) = (stream, Vec::new(), 0);
+        let mut pieces = pieces.iter().cycle();
+        loop {
+            let came = match inlet.poll().unwrap() {
+                Step::Read => {
+                    if rest.is_empty() {
+                        break;
+                    }
+                    let mut wanted = (*pieces.next().unwrap()).min(rest.len());
+                    let mut got = 0;
+                    for mut room in inlet.room() {
+                        let part = wanted.min(room.len());
+                        room[..part].copy_from_slice(&rest[..part]);
+                        rest = &rest[part..];
+                        wanted -= part;
+                        got += part;
+                    }
+                    assert!(got > 0, "there is always room");
+                    inlet.filled(got);
+                    continue;
+                }
+                Step::Frame(_, frame) => format!("{} {}", frame.head.kind().unwrap(), frame.payload.len()),
+                Step::Chunk(start) => {
+                    match take {
+                        true => inlet.take(pool.take().unwrap()),
+                        false => inlet.skip(),
+                    }
+                    format!("chunk at {} of {}", start.head.offset, start.sent_len)
+                }
+                Step::Came(chunk) => {
+                    assert_eq!(crc32fast::hash(&chunk.bytes), chunk.crc);
+                    format!("came {} {}", chunk.bytes.len(), chunk.head.check_sent(chunk.crc).is_ok())
+                }
+                Step::Bulk(_, head) => format!("bulk of {}", head.payload_len),
+                Step::Piece(piece) => {
+                    bulk += piece.len();
+                    continue;
+                }
+                Step::BulkEnd => format!("bulk was {}", std::mem::take(&mut bulk)),
+            };
+            seen.push(came);
+        }
+        inlet.finish().unwrap();
+        assert_eq!(pool.in_use(), 0);
+        seen
+    }
+
+    #[test]
+    fn chunks_frames_and_large_frames_come_apart_however_they_are_cut() {
+        let noise: Vec<u8> =
+            (0..300_000u32).map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
+        let mut broken = chunk(1 << 20, &noise[..70_000]);
+        broken[64 + 5] ^= 1;
+        let stream = [
+            frame(Kind::HelloWorker, b""),
+            frame(Kind::Heartbeat, &noise[..5000]),
+            chunk(0, &noise),
+            chunk(3 << 20, b"x"),
+            frame(Kind::Done, &noise[..34]),
+            broken,
+            frame(Kind::Chunk, b"no head"),
+            frame(Kind::AckJob, &noise[..250_000]),
+            frame(Kind::AckJob, b"small"),
+        ]
+        .concat();
+        let expected = [
+            "HelloWorker 0",
+            "Heartbeat 5000",
+            "chunk at 0 of 300000",
+            "came 300000 true",
+            "chunk at 3145728 of 1",
+            "came 1 true",
+            "Done 34",
+            "chunk at 1048576 of 70000",
+            "came 70000 false",
+            "Chunk 7",
+            "bulk of 250000",
+            "bulk was 250000",
+            "AckJob 5",
+        ];
+        for pieces in [&[1usize, 63, 64, 65][..], &[100_000], &[7, 5000, 300_000, 2], &[usize::MAX]] {
+            assert_eq!(read(&stream, pieces, true), expected, "{pieces:?}");
+            let skipped: Vec<&str> = expected.into_iter().filter(|line| !line.starts_with("came")).collect();
+            assert_eq!(read(&stream, pieces, false), skipped, "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn a_chunk_longer_than_a_buffer_passes_by() {
+        let head = ChunkHead { raw_len: 3 << 20, ..ChunkHead::plain(0, b"") };
+        let long = [head.frame_head(ID, 3 << 20).unwrap().to_vec(), vec![1; 3 << 20]].concat();
+        let stream = [frame(Kind::HelloWorker, b""), long, frame(Kind::Credit, b"")].concat();
+        let seen = read(&stream, &[100_000], true);
+        assert_eq!(seen, ["HelloWorker 0", "chunk at 0 of 3145728", "Credit 0"]);
+    }
+}
