@@ -12,5 +12,6 @@ pub mod driver;
 pub mod leader;
 pub mod model;
 pub mod peer;
+pub mod transfer;
 pub mod units;
 pub mod worker;

@@ -25,6 +25,7 @@ enum Command {
     Status(cli::status::StatusArgs),
     Dlq(cli::dlq::DlqArgs),
     Cancel(cli::cancel::CancelArgs),
+    Result(cli::result::ResultArgs),
     Client(cli::client::ClientArgs),
     Clientx(cli::clientx::ClientxArgs),
     Demo(cli::demo::DemoArgs),
@@ -42,6 +43,7 @@ impl Command {
             | Command::Status(_)
             | Command::Dlq(_)
             | Command::Cancel(_)
+            | Command::Result(_)
             | Command::Client(_)
             | Command::Clientx(_)
             | Command::Demo(_) => Some(LevelFilter::WARN),
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Command::Status(args) => cli::status::run(args),
         Command::Dlq(args) => cli::dlq::run(args),
         Command::Cancel(args) => cli::cancel::run(args),
+        Command::Result(args) => cli::result::run(args),
         Command::Client(args) => cli::client::run(args),
         Command::Clientx(args) => cli::clientx::run(args),
         Command::Demo(args) => cli::demo::run(args),

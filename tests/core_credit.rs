@@ -403,7 +403,15 @@ fn a_second_hello_on_a_connection_leaves_nothing_of_the_first_behind() {
     let conn = rig.conn("s1");
     let patterns = vec!["job.assign.calcB".to_owned()];
     let (worker, class) = (worker_id("s2"), WorkerClass::Classic);
-    rig.tell(Event::WorkerHello { conn, worker, name: "s2".into(), class, patterns, parallel_max: None });
+    rig.tell(Event::WorkerHello {
+        conn,
+        worker,
+        name: "s2".into(),
+        class,
+        patterns,
+        parallel_max: None,
+        transfers: false,
+    });
     rig.expect(["+requeue j1#1 WorkerLost counts now"]);
     assert_eq!(rig.broker.workers().map(|worker| worker.id).collect::<Vec<_>>(), [worker_id("s2")]);
 }

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use chunking::message::{Body, Refused, Submitted, Welcome};
+use chunking::message::{Body, Progress, Refused, Stage, Submitted, Welcome};
 use chunking::{Decoder, Generation, Head, InboundLimits, Kind};
 use procs::{Leader, PATIENCE, stock_client, stock_worker};
 use serde_json::{Value, json};
@@ -65,6 +65,11 @@ impl Raw {
                 };
                 let consumed = self.buffer.len() - input.len();
                 self.buffer.drain(..consumed);
+                let waits = Progress::decode(&found.payload).is_ok_and(|told| told.stage == Stage::Waiting);
+                if found.kind == Kind::Progress && waits {
+                    // That a job waits for a worker is told whenever that changes; it is no answer to anything.
+                    continue;
+                }
                 return Some(found);
             }
             let mut piece = [0; 4096];

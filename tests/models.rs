@@ -83,6 +83,7 @@ fn job_request(fields: &Value) -> JobRequest {
         priority: number(fields, "Priority").unwrap_or(0),
         deliver: if fields.get("Deliver").is_some() { Deliver::All } else { Deliver::One },
         time_limit_ms: number(fields, "TimeLimitMs"),
+        require_worker: fields.get("RequireWorker").is_some(),
     }
 }
 
@@ -106,6 +107,8 @@ fn job_result(fields: &Value) -> JobResult {
         exit_code: number(fields, "ExitCode"),
         archive: fields.get("Archive").map(blob),
         archive_lost: number(fields, "ArchiveLost"),
+        stdout_blob: fields.get("StdoutBlob").map(blob),
+        stderr_blob: fields.get("StderrBlob").map(blob),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The broker in a lossy, slow, crashing world over virtual time, seeded.
 //!
 //! Clients submit and come back, workers of every class run jobs, lose connections, crash and answer twice; commits take
-//! their time. After every step the books must balance; once the faults stop, every job must end, with one visible result.
+//! their time. Of some jobs the inputs come as transfers: they are announced, taken, withdrawn, refused by workers, stalled and
+//! resumed. After every step the books must balance; once the faults stop, every job must end, with one visible result.
 //! A failure prints its seed: `HEFT_SIM_SEED=n scripts/test simulation` replays it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -10,11 +11,13 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use heft::core::action::{Action, Refusal};
-use heft::core::event::{Outcome, Submission, WorkerClass};
-use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, WorkerId};
-use heft::core::job::{Ending, Phase};
+use heft::core::event::{Inputs, Operation, Outcome, Submission, WorkerClass};
+use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
+use heft::core::job::{Ending, Job, Phase};
+use heft::core::record::AttemptEnd;
 use heft::core::retry::mix;
 use heft::core::schedule::Policy;
 use heft::core::subject::routing_key;
@@ -58,6 +61,11 @@ enum Wake {
     /// A job that kills its worker.
     Poisoned(usize, u64),
     WorkerFault(usize),
+    /// The last inputs of a job leave its client.
+    InputsLeave(ConnId, JobId),
+    /// The inputs of a job would be at the worker, if they came on.
+    InputsAtWorker(usize, ConnId, JobId, Attempt),
+    Revive(JobId),
     ClientConnects(usize),
     ClientSubmits(usize),
     ClientFault(usize),
@@ -74,8 +82,19 @@ struct SimWorker {
     life: u64,
     /// Jobs that run, with their run and attempt.
     running: BTreeMap<JobId, (Run, Attempt)>,
+    /// Jobs whose inputs it receives, or that it may not start yet.
+    receiving: BTreeMap<JobId, Receiving>,
     /// Results that are kept: until settled by ours, for good by a stock worker's dedup, which has no result.
     finished: BTreeMap<JobId, (Run, Attempt, ResultId, bool)>,
+}
+
+/// A job at a worker before it runs.
+#[derive(Clone, Copy)]
+struct Receiving {
+    attempt: Attempt,
+    /// The run, once it may start.
+    run: Option<Run>,
+    whole: bool,
 }
 
 struct SimClient {
@@ -97,6 +116,13 @@ struct Coverage {
     abandoned: u64,
     to_all: u64,
     refused: u64,
+    announced: u64,
+    withdrawn: u64,
+    failed: u64,
+    started: u64,
+    resumed: u64,
+    waiting: u64,
+    revived: u64,
 }
 
 struct World {
@@ -120,6 +146,13 @@ struct World {
     tick_at: Option<u64>,
 }
 
+impl SimWorker {
+    /// Jobs that take its room.
+    fn load(&self) -> usize {
+        self.running.len() + self.receiving.len()
+    }
+}
+
 impl World {
     fn new(seed: u64) -> World {
         let mut random = Random(mix(seed));
@@ -128,6 +161,7 @@ impl World {
             policy,
             classic_ack_timeout: random.chance(20),
             attempts_max: [2, 6, 6, 50][random.below(4) as usize],
+            input_wait: Duration::from_secs([1, 5, 60][random.below(3) as usize]),
             ..Config::default()
         };
         let mut world = World {
@@ -170,6 +204,7 @@ impl World {
                 conn: None,
                 life: 0,
                 running: BTreeMap::new(),
+                receiving: BTreeMap::new(),
                 finished: BTreeMap::new(),
             });
             let at = world.random.below(3 * SECOND);
@@ -192,6 +227,10 @@ impl World {
 
     fn submission(&mut self, client: &ClientId, number: u64, job: u64) -> Submission {
         let exec = ["a", "b"][self.random.below(2) as usize];
+        let takes_transfers =
+            |worker: &SimWorker| worker.exec == exec && worker.class == WorkerClass::Leasing;
+        let can_transfer = self.workers.iter().any(takes_transfers);
+        let inputs = if can_transfer && self.random.chance(40) { Inputs::Expected } else { Inputs::Here };
         Submission {
             job: JobId(Uuid::from_u128(u128::from(number * 1000 + job + 1))),
             client: client.clone(),
@@ -201,6 +240,9 @@ impl World {
             to_all: self.random.chance(8),
             size: self.random.below(5_000_000),
             fingerprint: [u8::try_from(job % 256).unwrap(); 32],
+            inputs,
+            needs_transfers: inputs == Inputs::Expected && self.random.chance(70),
+            require_worker: self.random.chance(5),
         }
     }
 
@@ -244,7 +286,7 @@ impl World {
             self.wake(wake);
             self.check();
             if !self.faulty() && self.at_rest() {
-                return;
+                return self.leave_nothing_behind();
             }
         }
         assert!(self.at_rest(), "nothing happens any more, and jobs are open: {:?}", self.unfinished());
@@ -252,6 +294,34 @@ impl World {
 
     fn at_rest(&self) -> bool {
         self.clients.iter().all(|client| client.to_submit.is_empty() && client.open.is_empty())
+            && self.broker.state().jobs().all(Job::has_ended)
+    }
+
+    /// All peers go and time passes: of jobs that ended long ago nothing is left.
+    fn leave_nothing_behind(&mut self) {
+        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        self.conns.clear();
+        for conn in conns {
+            self.tell(Event::Closed { conn });
+        }
+        let is_commit =
+            |wake: &Wake| matches!(wake, Wake::Commit(_) | Wake::ToBroker(_, Event::Closed { .. }));
+        for _ in 0..10_000 {
+            let next = self.agenda.iter().find(|(_, wake)| is_commit(wake)).map(|(at, _)| *at);
+            if let Some(wake) = next.and_then(|at| self.agenda.remove(&at)) {
+                self.wake(wake);
+            } else if let Some(due) = self.broker.next_deadline() {
+                self.now = self.now.max(due.0);
+                self.tell(Event::Tick);
+            } else if self.broker.state().job_count() > 0 {
+                self.tell(Event::Operate { token: Token(0), operation: Operation::Purge { job: None } });
+            } else {
+                break;
+            }
+        }
+        let jobs: Vec<&Job> = self.broker.state().jobs().collect();
+        assert_eq!((jobs, self.broker.due_count(), self.broker.note_count()), (vec![], 0, 0), "a leak");
+        assert_eq!(self.broker.workers().count(), 0);
     }
 
     fn unfinished(&self) -> Vec<String> {
@@ -275,6 +345,12 @@ impl World {
         let conn = match &action {
             Action::Commit { index, record } => {
                 self.coverage.note(record);
+                if let Record::Dlq { job, .. } = record
+                    && self.random.chance(20)
+                {
+                    let at = self.now + self.random.below(10 * SECOND);
+                    self.at(at, Wake::Revive(*job));
+                }
                 // In order, at their own pace.
                 let delay = if self.random.chance(70) { 0 } else { self.random.below(5_000) };
                 self.commit_at = self.commit_at.max(self.now + delay);
@@ -298,11 +374,22 @@ impl World {
                 self.note_result(job, run);
                 conn
             }
-            Action::Assign { conn, .. }
-            | Action::Abandon { conn, .. }
+            Action::Assign { conn, job, run, attempt, start, .. }
+            | Action::Resume { conn, job, run, attempt, start, .. } => {
+                self.check_start(*job, *run, *attempt, *start);
+                self.coverage.resumed += u64::from(matches!(action, Action::Resume { .. }));
+                *conn
+            }
+            Action::Start { conn, job, run, attempt, .. } => {
+                self.check_start(*job, *run, *attempt, true);
+                self.coverage.started += 1;
+                *conn
+            }
+            Action::Abandon { conn, .. }
             | Action::Settle { conn, .. }
             | Action::Submitted { conn, .. }
             | Action::Refuse { conn, .. }
+            | Action::Waiting { conn, .. }
             | Action::Running { conn, .. } => *conn,
         };
         let delay = 1 + self.random.below(20_000);
@@ -311,6 +398,14 @@ impl World {
             let at = *to_peer;
             self.at(at, Wake::ToPeer(conn, action));
         }
+    }
+
+    /// Who is told to start runs a job that is taken; who is not, one that is announced.
+    fn check_start(&self, job: JobId, run: Run, attempt: Attempt, start: bool) {
+        let known =
+            self.broker.state().job(job).unwrap_or_else(|| panic!("{job} is given out and not known"));
+        assert_eq!((known.run, known.announced), (run, !start), "{job}");
+        assert!(matches!(known.phase, Phase::Leased { attempt: held, .. } if held == attempt), "{job}");
     }
 
     /// One visible result for each run of a job, and its bytes are still there.
@@ -334,6 +429,14 @@ impl World {
         match wake {
             Wake::ToBroker(conn, event) => {
                 if self.conns.contains_key(&conn) || matches!(event, Event::Closed { .. }) {
+                    if let Event::InputsFailed { job, .. } | Event::Withdraw { job } = &event
+                        && self.broker.state().job(*job).is_none_or(|job| job.announced)
+                    {
+                        // The leader tells the client itself.
+                        for client in &mut self.clients {
+                            client.open.remove(job);
+                        }
+                    }
                     self.tell(event);
                 }
             }
@@ -355,6 +458,17 @@ impl World {
                     self.worker_dies(number, true);
                     self.at(self.now + SECOND, Wake::WorkerConnects(number));
                 }
+            }
+            Wake::InputsLeave(conn, job) => self.inputs_leave(conn, job),
+            Wake::InputsAtWorker(number, conn, job, attempt) => {
+                self.inputs_at_worker(number, conn, job, attempt);
+            }
+            Wake::Revive(job) => {
+                self.coverage.revived += 1;
+                self.tell(Event::Operate {
+                    token: Token(0),
+                    operation: Operation::Revive { job: Some(job) },
+                });
             }
             Wake::WorkerFault(number) => self.worker_fault(number),
             Wake::ClientConnects(number) => self.client_connects(number),
@@ -383,13 +497,21 @@ impl World {
         let leasing = worker.class == WorkerClass::Leasing;
         let (id, class, life) = (worker.id, worker.class, worker.life);
         let patterns = vec![format!("job.assign.{}", worker.exec)];
-        let credit = i32::try_from(worker.max_par).unwrap() - i32::try_from(worker.running.len()).unwrap();
+        let credit = i32::try_from(worker.max_par).unwrap() - i32::try_from(worker.load()).unwrap();
         let parallel_max = leasing.then_some(worker.max_par);
         let held = inventory(worker);
         let results: Vec<_> = worker.finished.iter().map(|(job, kept)| (*job, *kept)).collect();
         self.say(
             conn,
-            Event::WorkerHello { conn, worker: id, name: "sim".into(), class, patterns, parallel_max },
+            Event::WorkerHello {
+                conn,
+                worker: id,
+                name: "sim".into(),
+                class,
+                patterns,
+                parallel_max,
+                transfers: leasing,
+            },
         );
         if leasing {
             self.say(conn, Event::Heartbeat { conn, cpu_permille: 100, held });
@@ -411,13 +533,53 @@ impl World {
     }
 
     fn worker_hears(&mut self, number: usize, action: &Action) {
-        let takes = if self.random.chance(10) { 45 * SECOND } else { 2 * SECOND };
-        let takes = self.random.below(takes);
-        let worker = &mut self.workers[number];
+        let by_transfer = |job: JobId, world: &World| {
+            world.broker.state().job(job).is_some_and(|job| job.inputs == Inputs::Expected)
+        };
+        let worker = &self.workers[number];
         let conn = worker.conn.unwrap();
         match action {
-            Action::Assign { job, run, attempt, worker: id, .. } => {
+            Action::Assign { job, run, attempt, worker: id, start, .. }
+                if worker.class == WorkerClass::Leasing
+                    && !worker.running.contains_key(job)
+                    && !worker.finished.contains_key(job)
+                    && (!start || by_transfer(*job, self)) =>
+            {
                 assert_eq!(*id, worker.id, "a job for another worker");
+                let (job, attempt) = (*job, *attempt);
+                let run = start.then_some(*run);
+                let worker = &mut self.workers[number];
+                worker.receiving.insert(job, Receiving { attempt, run, whole: false });
+                assert!(worker.load() <= worker.max_par as usize, "more jobs than the worker has room for");
+                let at = self.now + self.random.below(4 * SECOND);
+                return self.at(at, Wake::InputsAtWorker(number, conn, job, attempt));
+            }
+            Action::Start { job, run, attempt, .. } => {
+                let held =
+                    self.workers[number].receiving.get_mut(job).filter(|held| held.attempt == *attempt);
+                if let Some(held) = held {
+                    held.run = Some(*run);
+                }
+                return self.run_if_whole(number, *job);
+            }
+            Action::Resume { job, run, attempt, start, .. } => {
+                let held =
+                    self.workers[number].receiving.get_mut(job).filter(|held| held.attempt == *attempt);
+                if let Some(held) = held {
+                    held.run = start.then_some(*run);
+                    let at = self.now + self.random.below(4 * SECOND);
+                    self.at(at, Wake::InputsAtWorker(number, conn, *job, *attempt));
+                }
+                return self.run_if_whole(number, *job);
+            }
+            _ => {}
+        }
+        let takes = self.takes();
+        let worker = &mut self.workers[number];
+        match action {
+            Action::Assign { job, run, attempt, worker: id, start, .. } => {
+                assert_eq!(*id, worker.id, "a job for another worker");
+                assert!(*start || worker.class == WorkerClass::Leasing, "a stock worker cannot wait");
                 let life = worker.life;
                 if let Some(held) = worker.running.get_mut(job) {
                     // It runs already: the new attempt takes it over, and the credit comes back with its end.
@@ -433,10 +595,7 @@ impl World {
                     return self.say(conn, Event::Credit { conn, delta: 1 });
                 }
                 worker.running.insert(*job, (*run, *attempt));
-                assert!(
-                    worker.running.len() <= worker.max_par as usize,
-                    "more jobs than the worker has room for"
-                );
+                assert!(worker.load() <= worker.max_par as usize, "more jobs than the worker has room for");
                 if worker.class == WorkerClass::Leasing {
                     self.say(conn, Event::Progress { conn, job: *job, run: *run, attempt: *attempt });
                 }
@@ -448,8 +607,11 @@ impl World {
             }
             Action::Abandon { job, attempt, .. } => {
                 self.coverage.abandoned += 1;
-                if worker.running.get(job).is_some_and(|(_, held)| held == attempt) {
+                let runs = worker.running.get(job).is_some_and(|(_, held)| held == attempt);
+                let receives = worker.receiving.get(job).is_some_and(|held| held.attempt == *attempt);
+                if runs || receives {
                     worker.running.remove(job);
+                    worker.receiving.remove(job);
                     self.say(conn, Event::Ack { conn, job: *job, outcome: Outcome::GivenUp });
                     self.say(conn, Event::Credit { conn, delta: 1 });
                 }
@@ -458,6 +620,55 @@ impl World {
                 worker.finished.remove(job);
             }
             other => panic!("a worker hears {other:?}"),
+        }
+    }
+
+    fn takes(&mut self) -> u64 {
+        let takes = if self.random.chance(10) { 45 * SECOND } else { 2 * SECOND };
+        self.random.below(takes)
+    }
+
+    /// A worker that has all inputs of a job and may start it does.
+    fn run_if_whole(&mut self, number: usize, job: JobId) {
+        let worker = &mut self.workers[number];
+        let Some(held) = worker.receiving.get(&job).copied().filter(|held| held.whole) else { return };
+        let Some(run) = held.run else { return };
+        worker.receiving.remove(&job);
+        worker.running.insert(job, (run, held.attempt));
+        let (conn, life) = (worker.conn, worker.life);
+        if let Some(conn) = conn {
+            self.say(conn, Event::Progress { conn, job, run, attempt: held.attempt });
+        }
+        let at = self.now + self.takes();
+        let end =
+            if is_poison(job) { Wake::Poisoned(number, life) } else { Wake::JobEnds(number, life, job) };
+        self.at(at, end);
+    }
+
+    /// The leader has sent a worker what it has of a job's inputs.
+    fn inputs_at_worker(&mut self, number: usize, conn: ConnId, job: JobId, attempt: Attempt) {
+        let worker = &self.workers[number];
+        let held = worker.receiving.get(&job).filter(|held| held.attempt == attempt && !held.whole);
+        if worker.conn != Some(conn) || held.is_none() {
+            return;
+        }
+        let is_kept = self.broker.state().job(job).is_some_and(|job| !job.announced && job.inputs_kept);
+        let has_client = |client: &SimClient| client.conn.is_some() && client.open.contains_key(&job);
+        let why = match self.random.below(100) {
+            _ if !is_kept && !self.clients.iter().any(has_client) => Some(AttemptEnd::InputsStalled),
+            0..4 => Some(AttemptEnd::DiskFull),
+            4..8 => Some(AttemptEnd::InputsBad),
+            8..12 => Some(AttemptEnd::InputsStalled),
+            _ => None,
+        };
+        match why {
+            Some(why) => self.tell(Event::InputsRefused { job, attempt, why }),
+            None => {
+                if let Some(held) = self.workers[number].receiving.get_mut(&job) {
+                    held.whole = true;
+                }
+                self.run_if_whole(number, job);
+            }
         }
     }
 
@@ -499,6 +710,7 @@ impl World {
             // A stock worker does not reconnect: another process takes its place, under another id.
             worker.life += 1;
             worker.running.clear();
+            worker.receiving.clear();
             worker.finished.clear();
             if stock {
                 worker.id = WorkerId(Uuid::from_u128(worker.id.0.as_u128() + 100));
@@ -522,7 +734,7 @@ impl World {
         let again: Vec<Submission> = client.open.values().cloned().collect();
         self.say(conn, Event::ClientHello { conn, client: id, cap: Some(CAP) });
         for job in again {
-            self.say(conn, Event::Submit { conn, job });
+            self.submits(conn, job);
         }
         self.at(self.now + 1, Wake::ClientSubmits(number));
     }
@@ -533,9 +745,37 @@ impl World {
         let Some(conn) = client.conn else { return };
         if let Some(job) = client.to_submit.pop() {
             client.open.insert(job.job, job.clone());
-            self.say(conn, Event::Submit { conn, job });
+            self.submits(conn, job);
             self.at(self.now + pause, Wake::ClientSubmits(number));
         }
+    }
+
+    fn submits(&mut self, conn: ConnId, job: Submission) {
+        let (id, inputs) = (job.job, job.inputs);
+        self.say(conn, Event::Submit { conn, job });
+        if inputs == Inputs::Expected {
+            let at = self.now + self.random.below(6 * SECOND);
+            self.at(at, Wake::InputsLeave(conn, id));
+        }
+    }
+
+    /// The inputs of a job have come to the leader over this connection, or something is wrong with them.
+    fn inputs_leave(&mut self, conn: ConnId, job: JobId) {
+        let known = self.broker.state().job(job);
+        if known.is_some_and(|job| !job.announced) && !self.random.chance(5) {
+            return;
+        }
+        let leased = known.is_some_and(|job| matches!(job.phase, Phase::Leased { .. }));
+        let event = match self.random.below(100) {
+            0..4 => Event::InputsFailed { job, why: "wrong digest".into() },
+            4..8 => Event::Withdraw { job },
+            8..12 => {
+                let operation = Operation::Cancel { job, by: "ops".into() };
+                Event::Operate { token: Token(0), operation }
+            }
+            _ => Event::InputsHere { job, kept: !leased || self.random.chance(50) },
+        };
+        self.say(conn, event);
     }
 
     fn client_hears(&mut self, number: usize, action: &Action) {
@@ -546,10 +786,12 @@ impl World {
                 self.ended_at_client.insert(*job);
             }
             Action::Refuse { job, refusal, .. } => {
-                assert!(matches!(refusal, Refusal::NoWorker { .. }), "{refusal}");
+                let expected = matches!(refusal, Refusal::NoWorker { .. } | Refusal::NoCapableWorker { .. });
+                assert!(expected, "{refusal}");
                 self.coverage.refused += 1;
                 client.open.remove(job);
             }
+            Action::Waiting { .. } => self.coverage.waiting += 1,
             Action::Submitted { .. } | Action::Running { .. } => {}
             other => panic!("a client hears {other:?}"),
         }
@@ -600,6 +842,9 @@ impl Coverage {
             Record::Dlq { .. } => self.dead += 1,
             Record::Orphan { .. } => self.orphans += 1,
             Record::Enqueue { job, .. } => self.to_all += u64::from(job.to_all),
+            Record::Announce { .. } => self.announced += 1,
+            Record::Withdraw { .. } => self.withdrawn += 1,
+            Record::Fail { .. } => self.failed += 1,
             Record::Assign { .. }
             | Record::Cancel { .. }
             | Record::Revive { .. }
@@ -616,6 +861,13 @@ impl Coverage {
         self.abandoned += other.abandoned;
         self.to_all += other.to_all;
         self.refused += other.refused;
+        self.announced += other.announced;
+        self.withdrawn += other.withdrawn;
+        self.failed += other.failed;
+        self.started += other.started;
+        self.resumed += other.resumed;
+        self.waiting += other.waiting;
+        self.revived += other.revived;
         for (why, count) in other.requeues {
             *self.requeues.entry(why).or_default() += count;
         }
@@ -629,7 +881,12 @@ fn is_poison(job: JobId) -> bool {
 
 fn inventory(worker: &SimWorker) -> Vec<(JobId, Run, Attempt)> {
     let running = worker.running.iter().map(|(job, (run, attempt))| (*job, *run, *attempt));
-    running.chain(worker.finished.iter().map(|(job, (run, attempt, ..))| (*job, *run, *attempt))).collect()
+    let receiving = worker.receiving.iter();
+    let receiving = receiving.map(|(job, held)| (*job, held.run.unwrap_or(Run(0)), held.attempt));
+    running
+        .chain(receiving)
+        .chain(worker.finished.iter().map(|(job, (run, attempt, ..))| (*job, *run, *attempt)))
+        .collect()
 }
 
 #[test]
@@ -660,7 +917,10 @@ fn simulation_in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
     println!("{coverage:?}");
     let counts =
         [coverage.results, coverage.dead, coverage.orphans, coverage.stale_results, coverage.abandoned];
-    let seen_all =
-        counts.iter().all(|count| *count > 0) && coverage.requeues.len() >= 4 && coverage.to_all > 0;
+    let of_inputs =
+        [coverage.announced, coverage.withdrawn, coverage.failed, coverage.started, coverage.resumed];
+    let more = [coverage.to_all, coverage.waiting, coverage.revived];
+    let seen_all = counts.iter().chain(&of_inputs).chain(&more).all(|count| *count > 0);
+    let seen_all = seen_all && coverage.requeues.len() >= 7;
     assert!(!whole || seen_all, "something never happened: {coverage:?}");
 }

@@ -164,6 +164,11 @@ impl Bitmap {
         self.runs(false)
     }
 
+    /// The first chunk that is not here.
+    pub fn first_missing(&self) -> Option<u32> {
+        self.next(0, false)
+    }
+
     fn runs(&self, held: bool) -> Ranges {
         let mut runs = Vec::new();
         let mut at = 0;
@@ -226,6 +231,7 @@ mod tests {
         }
         assert_eq!(map.held(), ranges(&[(0, 2), (63, 3), (128, 1), (199, 1)]));
         assert_eq!(map.missing(), ranges(&[(2, 61), (66, 62), (129, 70)]));
+        assert_eq!((map.first_missing(), Bitmap::new(0).first_missing()), (Some(2), None));
         assert!(map.remove(64) && !map.remove(64));
         assert_eq!(map.held_count(), 6);
     }

@@ -205,8 +205,18 @@ impl ChunkHead {
         inflater: &mut Inflater,
         scratch: &'a mut Vec<u8>,
     ) -> Result<&'a [u8], ChunkError> {
+        self.raw_with_crc(sent, crc32fast::hash(sent), inflater, scratch)
+    }
+
+    /// [`raw`](Self::raw) for who has made the checksum of `sent` while the bytes came.
+    pub fn raw_with_crc<'a>(
+        &self,
+        sent: &'a [u8],
+        crc: u32,
+        inflater: &mut Inflater,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8], ChunkError> {
         let offset = self.offset;
-        let crc = crc32fast::hash(sent);
         self.check_sent(crc)?;
         if self.codec == Codec::None {
             self.check_raw(crc)?;

@@ -7,7 +7,7 @@ use crate::units::ByteSize;
 use serde_json::{Map, Value, json};
 
 use super::say;
-use super::unpack::{Unpacked, unpack};
+use super::unpack::{Unpacked, unpack, unpack_file};
 
 /// Skipped entries that are named one by one.
 const SKIPPED_SAID_MAX: usize = 10;
@@ -22,21 +22,34 @@ pub(crate) enum Files {
     Broken(PathBuf, anyhow::Error),
     /// They were too large to come with the result.
     Lost(u64),
-    /// They come as a transfer.
-    Transfer(u64),
+    /// They did not come: so many bytes, and why.
+    Missing(u64, String),
+}
+
+/// What came of an archive that is too large for the result itself.
+#[derive(Clone, Copy)]
+pub(crate) enum Beside<'a> {
+    /// It is in this file.
+    File(&'a Path),
+    /// It did not come.
+    Missing(&'a str),
 }
 
 impl Files {
-    /// Unpacks what the result brought into the directory.
-    pub(crate) fn take(result: &JobResult, dir: &Path) -> Files {
-        match (&result.output_archive, &result.archive, result.archive_lost) {
-            (Some(archive), _, _) => match unpack(archive, dir) {
-                Ok(unpacked) => Files::Unpacked(dir.to_owned(), unpacked),
-                Err(error) => Files::Broken(dir.to_owned(), error),
+    /// Unpacks what the result brought into the directory: inside it, or beside it as a part.
+    pub(crate) fn take(result: &JobResult, dir: &Path, beside: Beside<'_>) -> Files {
+        let taken = match (&result.output_archive, &result.archive, result.archive_lost) {
+            (Some(archive), _, _) => unpack(archive, dir),
+            (None, Some(blob), _) => match beside {
+                Beside::File(archive) => unpack_file(archive, dir),
+                Beside::Missing(why) => return Files::Missing(blob.size, why.to_owned()),
             },
-            (None, Some(blob), _) => Files::Transfer(blob.size),
-            (None, None, Some(bytes)) => Files::Lost(bytes),
-            (None, None, None) => Files::None,
+            (None, None, Some(bytes)) => return Files::Lost(bytes),
+            (None, None, None) => return Files::None,
+        };
+        match taken {
+            Ok(unpacked) => Files::Unpacked(dir.to_owned(), unpacked),
+            Err(error) => Files::Broken(dir.to_owned(), error),
         }
     }
 
@@ -45,7 +58,7 @@ impl Files {
         match self {
             Files::None => true,
             Files::Unpacked(_, unpacked) => unpacked.skipped.is_empty(),
-            Files::Broken(..) | Files::Lost(_) | Files::Transfer(_) => false,
+            Files::Broken(..) | Files::Lost(_) | Files::Missing(..) => false,
         }
     }
 
@@ -66,7 +79,7 @@ impl Files {
                 };
                 say(&format!("{whose}{count} unpacked into {}{skipped}", dir.display()));
             }
-            Files::None | Files::Broken(..) | Files::Lost(_) | Files::Transfer(_) => {
+            Files::None | Files::Broken(..) | Files::Lost(_) | Files::Missing(..) => {
                 say(&format!(
                     "{whose}{}",
                     self.trouble().unwrap_or_else(|| "the job left no files".to_owned())
@@ -98,10 +111,9 @@ impl Files {
                 "the job's files were left out: {bytes} bytes do not fit the one frame that carries a result; let the job \
                  leave fewer or smaller files"
             )),
-            Files::Transfer(bytes) => Some(format!(
-                "the job's archive of {} comes as a transfer, which this version cannot receive yet",
-                ByteSize(*bytes)
-            )),
+            Files::Missing(bytes, why) => {
+                Some(format!("the job's archive of {} did not come: {why}", ByteSize(*bytes)))
+            }
         }
     }
 }

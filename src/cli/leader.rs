@@ -2,9 +2,11 @@
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 
+use chunking::limits::CHUNK_BYTES_MAX;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tracing::info;
@@ -12,7 +14,7 @@ use tracing::info;
 use crate::core::Config;
 use crate::core::schedule::Policy;
 use crate::driver::portable::{self, Options};
-use crate::leader::LeaderConfig;
+use crate::leader::{LeaderConfig, RelayConfig};
 use crate::peer::Tuning;
 use crate::units::{ByteSize, Span};
 
@@ -23,10 +25,15 @@ const EXAMPLES: &str = "Examples:
   heft leader 0                                  a free port, which is said at start
   heft leader 5000 --policy sticky --lease 10s
   heft leader 5000 --listen 10.0.0.1 --insecure
+  heft leader 5000 --data /var/lib/heft --spool-max 500GiB
 
-Jobs and results are held in memory: they are lost when the leader stops.
+Jobs and results are lost when the leader stops: they are held in memory, and large inputs and results that wait in
+files beneath --data, which do not outlive it.
 
 Exit codes: 0 stopped when asked to, 2 the command line is not right, 3 it cannot listen, as on a port in use.";
+
+/// Fewer buffers would not fill two windows and leave room for reading back.
+const BUFFERS_MIN: usize = 16;
 
 /// Run a leader: it takes jobs from clients and hands them to workers
 #[derive(clap::Args)]
@@ -63,7 +70,24 @@ pub struct LeaderArgs {
     #[arg(long)]
     classic_ack_timeout: bool,
 
-    /// Bytes of jobs that have not ended before more are refused.
+    /// Directory for large inputs and results that wait: `DIR/spool` is made when it is first needed.
+    #[arg(long, default_value = "heft-data", value_name = "DIR", env = "HEFT_DATA")]
+    data: PathBuf,
+
+    /// Bytes of large inputs and results that may wait at the leader, in memory and beneath --data. Beyond it senders wait
+    /// until a worker takes some, or jobs end.
+    #[arg(long, default_value = "64GiB", value_name = "SIZE")]
+    spool_max: ByteSize,
+
+    /// Memory for chunks on their way through the leader, in buffers of 1 MiB.
+    #[arg(long, default_value = "48MiB", value_name = "SIZE")]
+    buffers: ByteSize,
+
+    /// How long a job whose inputs its client still has waits for a client that is away.
+    #[arg(long, default_value = "60s", value_name = "TIME")]
+    input_wait: Span,
+
+    /// Bytes of jobs that have not ended, without large inputs, before more are refused.
     #[arg(long, default_value = "1GiB", value_name = "SIZE")]
     payload_max: ByteSize,
 
@@ -112,18 +136,37 @@ async fn serve(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
         attempts_max: args.attempts,
         classic_ack_timeout: args.classic_ack_timeout,
         result_ttl: args.result_ttl.0,
+        input_wait: args.input_wait.0,
         ..Config::default()
     };
+    let buffers = usize::try_from(args.buffers.0 / u64::from(CHUNK_BYTES_MAX)).unwrap_or(usize::MAX);
+    if buffers < BUFFERS_MIN {
+        return Err(Usage(format!(
+            "--buffers {} is {buffers} buffers of 1 MiB: give at least {BUFFERS_MIN} MiB",
+            args.buffers
+        ))
+        .into());
+    }
+    let local = listener.local_addr()?;
+    let host = if local.ip().is_unspecified() { "HOST".to_owned() } else { local.ip().to_string() };
+    let relay = RelayConfig { buffers, spool_bytes_max: args.spool_max.0, ..RelayConfig::default() };
     let heartbeat = (args.lease.0 / 6).min(LeaderConfig::default().heartbeat);
     let config = LeaderConfig {
         broker,
         payload_bytes_max: args.payload_max.0,
         result_bytes_max: args.result_max.0,
         heartbeat,
+        relay,
+        address: format!("{host}:{}", local.port()),
         ..LeaderConfig::default()
     };
-    let options = Options { tuning: Tuning { congestion: args.tcp_congestion.clone() }, drain: args.drain.0 };
-    println!("heft leader listening on {} (driver portable, durability memory)", listener.local_addr()?);
+    let tuning = Tuning { congestion: args.tcp_congestion.clone() };
+    let options = Options { tuning, data: args.data.clone(), drain: args.drain.0 };
+    println!(
+        "heft leader listening on {local} (driver portable, durability memory, data {}, spool up to {})",
+        args.data.display(),
+        args.spool_max
+    );
     std::io::stdout().flush()?;
 
     let stop = Rc::new(Notify::new());

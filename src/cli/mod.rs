@@ -10,6 +10,8 @@ pub mod dlq;
 mod files;
 pub mod leader;
 mod progress;
+pub mod result;
+mod show;
 pub mod status;
 pub mod submit;
 mod table;
@@ -21,6 +23,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use chunking::message::Reason;
 use clap::ValueEnum;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
@@ -189,6 +192,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<ClientError>() {
         return match error {
             ClientError::TooLarge { .. }
+            | ClientError::BadInput { .. }
             | ClientError::SubjectTooLong { .. }
             | ClientError::ClientIdTooLong { .. }
             | ClientError::BadAddress(_)
@@ -204,7 +208,9 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     }
     if let Some(error) = error.downcast_ref::<JobError>() {
         return match error {
-            JobError::Refused { .. } | JobError::Closed { .. } => UNAVAILABLE,
+            // The file is not what it was when it was named.
+            JobError::InputLost { reason: Reason::SOURCE_GONE, .. } => USAGE,
+            JobError::Refused { .. } | JobError::InputLost { .. } | JobError::Closed { .. } => UNAVAILABLE,
             JobError::CancelledUnsent { .. } => INTERRUPTED,
             JobError::BadResult { .. } => FAILED,
         };

@@ -1,40 +1,39 @@
 //! `heft submit`: one job, waited for. It rides out leaders that go away, prints what the job printed, unpacks what it made,
 //! and exits with 0 only if the job ended OK.
 
-use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::client::{Client, JobError, JobHandle};
-use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel};
+use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options};
+use crate::model::{Deliver, JobRequest, JobStatus};
+use crate::transfer::{Compression, Source};
 use crate::units::{ByteSize, Span};
-use anyhow::Context;
 use base64::Engine;
-use clap::Args;
+use chunking::{Codec, DigestKind};
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::children::{Child, children, lines};
-use super::files::Files;
-use super::progress::Line;
-use super::{
-    FAILED, INTERRUPTED, Output, Reach, TimedOut, Usage, code_of, print, print_json, printable, say,
-    time_limit,
-};
+use super::progress::{Line, Progress};
+use super::result::downloads;
+use super::show::{Show, show};
+use super::{INTERRUPTED, Output, Reach, TimedOut, Usage, code_of, print, print_json, say, time_limit};
 
-/// What a frame leaves for files: base64 makes four bytes of three, and the rest of the job needs a little.
-const FILE_BYTES_MAX: u64 = (chunking::limits::FRAME_BODY_BYTES_MAX as u64 - 4_096) / 4 * 3;
+/// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what fits one frame.
+const READ_BYTES_MAX: u64 = chunking::limits::FRAME_BODY_BYTES_MAX as u64 - 4_096;
 
 const EXAMPLES: &str = "Examples:
   heft submit 127.0.0.1:5000 calcA -- --mode=fast --seed=1
   heft submit 127.0.0.1:5000 calcA --file model.bin --file run7.cfg=config.cfg --out results
+  heft submit 127.0.0.1:5000 calcA --file 20GiB.bin --digest blake3 --progress json 2> progress.jsonl
   heft submit 127.0.0.1:5000 calcA --output json | jq -r .status
   heft submit 127.0.0.1:5000 groupA --raw --subject groupA --file payload.bin > answer.bin
 
-The job's standard output and error are printed as they are. Ctrl-C cancels the job; a second one leaves at once.
+Files of any size stream from where they are; they must not change before the job has ended. The job's standard output and
+error are printed as they are. Ctrl-C cancels the job; a second one leaves at once.
 
 Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown), 2 the command line or a file is not right,
 3 the leader refused it or cannot be reached, 4 --timeout ran out (the job goes on), 130 interrupted: cancelled or left.";
@@ -51,6 +50,15 @@ pub struct SubmitArgs {
     /// An input file, and the name it gets in the job's directory (default: its own).
     #[arg(long = "file", value_name = "PATH[=NAME]")]
     files: Vec<String>,
+    /// The digest that large files are checked by: over the list of chunk checksums, or over every byte.
+    #[arg(long, value_enum, default_value_t)]
+    digest: DigestChoice,
+    /// How chunks of large files are compressed.
+    #[arg(long, value_enum, default_value_t)]
+    compress: CompressChoice,
+    /// Refuse the job at once if no connected worker could take it, instead of waiting for one.
+    #[arg(long)]
+    require_worker: bool,
     /// Smaller goes first.
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i64,
@@ -58,7 +66,7 @@ pub struct SubmitArgs {
     #[arg(long)]
     all: bool,
     /// Send the bytes of the one --file as they are, without a JobRequest around them; its result is printed as it comes.
-    #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args"], requires = "files")]
+    #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker"], requires = "files")]
     raw: bool,
     /// The subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
     #[arg(long, value_name = "SUBJECT")]
@@ -76,6 +84,9 @@ pub struct SubmitArgs {
     /// In which form to print.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
+    /// How to show how far it is: a line on a terminal, JSON objects on standard error, or not at all.
+    #[arg(long, value_enum, default_value_t)]
+    progress: Progress,
     /// How long to wait for the result, such as 10m (default: as long as it takes).
     #[arg(long, value_name = "TIME")]
     timeout: Option<Span>,
@@ -84,6 +95,56 @@ pub struct SubmitArgs {
     /// Arguments of the program.
     #[arg(last = true)]
     args: Vec<String>,
+}
+
+/// The digests on the command line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DigestChoice {
+    /// SHA-256 over the chunks' CRC-32s: cheap.
+    #[default]
+    ChunkList,
+    /// SHA-256 of all bytes.
+    Sha256,
+    /// BLAKE3 of all bytes.
+    Blake3,
+}
+
+impl From<DigestChoice> for DigestKind {
+    fn from(choice: DigestChoice) -> DigestKind {
+        match choice {
+            DigestChoice::ChunkList => DigestKind::ChunkList,
+            DigestChoice::Sha256 => DigestKind::Sha256,
+            DigestChoice::Blake3 => DigestKind::Blake3,
+        }
+    }
+}
+
+/// The ways to compress on the command line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompressChoice {
+    /// With zstd, where a sample says that it pays.
+    #[default]
+    Auto,
+    /// With zstd, where it makes chunks smaller.
+    Zstd,
+    /// With brotli.
+    Brotli,
+    /// With gzip.
+    Gzip,
+    /// Not at all.
+    None,
+}
+
+impl From<CompressChoice> for Compression {
+    fn from(choice: CompressChoice) -> Compression {
+        match choice {
+            CompressChoice::Auto => Compression::Auto,
+            CompressChoice::Zstd => Compression::Fixed(Codec::Zstd),
+            CompressChoice::Brotli => Compression::Fixed(Codec::Brotli),
+            CompressChoice::Gzip => Compression::Fixed(Codec::Gzip),
+            CompressChoice::None => Compression::Fixed(Codec::None),
+        }
+    }
 }
 
 /// Runs the command.
@@ -109,7 +170,9 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         Some(id) => id.clone(),
         None => format!("submit-{}", uuid::Uuid::new_v4().simple()),
     };
-    let client = Client::connect(&args.leader, &args.reach.options(&client_id)).await?;
+    let downloads = if args.all { Default::default() } else { downloads(args.out.as_ref(), args.output) };
+    let options = Options { downloads, ..args.reach.options(&client_id) };
+    let client = Client::connect(&args.leader, &options).await?;
     // From here on Ctrl-C is for the job: it must not end the command between sending the job and waiting for it.
     let interrupts = interrupts().await;
     let default_subject = format!("job.submit.{}", args.exec);
@@ -117,12 +180,18 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let mut job = if args.raw {
         client.submit_raw(subject, raw_payload(files)?).await?
     } else {
-        client.submit_to(subject, request(args, files)).await?
+        let spec = JobSpec {
+            inputs: files,
+            digest: args.digest.into(),
+            compression: args.compress.into(),
+            ..JobSpec::from(request(args))
+        };
+        client.submit_to(subject, spec).await?
     };
     let ending = follow(args, &mut job, interrupts).await;
     client.close().await;
-    let (payload, cancelled) = match ending? {
-        Followed::Ended { payload, cancelled } => (payload, cancelled),
+    let (finished, cancelled) = match ending? {
+        Followed::Ended { finished, cancelled } => (finished, cancelled),
         Followed::Left => {
             let job = job.id();
             say(&format!("left job {job} with the leader; `heft cancel {} {job}` ends it", args.leader));
@@ -132,23 +201,25 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(INTERRUPTED));
         }
     };
-    match JobResult::parse(&payload) {
+    let show_args =
+        Show { leader: &args.leader, out: args.out.as_deref(), output: args.output, all: args.all };
+    match finished.result() {
         Ok(result) if cancelled && result.status != JobStatus::Ok => {
-            show(args, &result)?;
+            show(&show_args, &result, &finished)?;
             Ok(ExitCode::from(INTERRUPTED))
         }
-        Ok(result) => show(args, &result),
-        Err(_) if args.raw => show_raw(args, job.id(), &payload),
+        Ok(result) => show(&show_args, &result, &finished),
+        Err(_) if args.raw => show_raw(args, job.id(), &finished.payload),
         Err(source) => Err(JobError::BadResult { job: job.id(), source }.into()),
     }
 }
 
-fn request(args: &SubmitArgs, files: Vec<InputFile>) -> JobRequest {
+fn request(args: &SubmitArgs) -> JobRequest {
     JobRequest {
         exec_name: args.exec.clone(),
         args: args.args.clone(),
-        files,
         priority: args.priority,
+        require_worker: args.require_worker,
         deliver: if args.all { Deliver::All } else { Deliver::One },
         time_limit_ms: args
             .time_limit
@@ -157,15 +228,25 @@ fn request(args: &SubmitArgs, files: Vec<InputFile>) -> JobRequest {
     }
 }
 
-fn raw_payload(mut files: Vec<InputFile>) -> Result<Vec<u8>, Usage> {
+fn raw_payload(mut files: Vec<Input>) -> Result<bytes::Bytes, Usage> {
     match (files.pop(), files.len()) {
-        (Some(file), 0) => Ok(file.content.unwrap_or_default()),
+        (Some(Input { source: Source::Memory(bytes), .. }), 0) => Ok(bytes),
+        (Some(Input { source: Source::File(file), .. }), 0) => match file.read_small(READ_BYTES_MAX) {
+            Ok(Some(content)) => Ok(content.into()),
+            Ok(None) => Err(Usage(format!(
+                "{} has {} bytes; --raw sends at most {READ_BYTES_MAX} in its one frame: submit it without --raw, so that \
+                 it goes as a transfer, or make it smaller",
+                file.path().display(),
+                file.size()
+            ))),
+            Err(error) => Err(Usage(error.to_string())),
+        },
         (_, more) => Err(Usage(format!("--raw sends the bytes of one --file; {} were given", more + 1))),
     }
 }
 
 /// Reads `PATH[=NAME]`.
-fn input_file(text: &str) -> anyhow::Result<InputFile> {
+fn input_file(text: &str) -> anyhow::Result<Input> {
     let (path, name) = match text.rsplit_once('=') {
         // A file whose own name holds a `=` is meant if it is there.
         Some((path, name)) if !Path::new(text).exists() => (Path::new(path), name.to_owned()),
@@ -184,27 +265,26 @@ fn input_file(text: &str) -> anyhow::Result<InputFile> {
         ))
     };
     let file = File::open(path).map_err(unreadable)?;
-    let bytes = file.metadata().map_err(unreadable)?.len();
+    if file.metadata().map_err(unreadable)?.is_file() {
+        return Ok(Input { name, source: Source::file(path).map_err(unreadable)? });
+    }
     let mut content = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(unreadable)?;
-    if content.len() as u64 > FILE_BYTES_MAX {
-        let bytes = bytes.max(content.len() as u64);
+    file.take(READ_BYTES_MAX + 1).read_to_end(&mut content).map_err(unreadable)?;
+    if content.len() as u64 > READ_BYTES_MAX {
         return Err(Usage(format!(
-            "input file {shown} has {bytes} bytes ({}); a job carries at most {FILE_BYTES_MAX} ({}) of files in its one \
-             frame: make it smaller, or put it where the workers can read it; transfers of large files come with a later \
-             version",
-            ByteSize(bytes),
-            ByteSize(FILE_BYTES_MAX)
+            "{shown} is no regular file, and over {READ_BYTES_MAX} bytes ({}) come out of it: write it to a file first, \
+             which may have any size",
+            ByteSize(READ_BYTES_MAX)
         ))
         .into());
     }
-    Ok(InputFile::inline(name, content))
+    Ok(Input { name, source: Source::Memory(content.into()) })
 }
 
 /// How waiting for a job ended.
 enum Followed {
     /// With its end; `cancelled` if Ctrl-C asked for that.
-    Ended { payload: bytes::Bytes, cancelled: bool },
+    Ended { finished: Finished, cancelled: bool },
     /// The person at the terminal did not want to wait any longer.
     Left,
 }
@@ -215,7 +295,7 @@ async fn follow(
     job: &mut JobHandle,
     mut interrupts: mpsc::Receiver<()>,
 ) -> anyhow::Result<Followed> {
-    let mut line = Line::new(job.id(), args.output == Output::Json);
+    let mut line = Line::new(job.id(), args.progress, args.output == Output::Json);
     let deadline = args.timeout.map(|timeout| tokio::time::Instant::now() + timeout.0);
     let mut refresh = tokio::time::interval(Duration::from_millis(500));
     let mut cancelled = false;
@@ -251,7 +331,7 @@ async fn follow(
             // The news end when the job does.
             None => {
                 line.clear();
-                return Ok(Followed::Ended { payload: job.wait_raw().await?, cancelled });
+                return Ok(Followed::Ended { finished: job.finish().await?, cancelled });
             }
         }
     }
@@ -277,155 +357,6 @@ async fn sleep_until(deadline: Option<tokio::time::Instant>) {
     }
 }
 
-fn show(args: &SubmitArgs, result: &JobResult) -> anyhow::Result<ExitCode> {
-    if args.all
-        && let Some(children) = children(result)
-    {
-        return show_all(args, result, &children);
-    }
-    let files = args.out.as_ref().map(|dir| Files::take(result, dir));
-    match args.output {
-        Output::Table => {
-            show_outputs(&result.stdout, &result.stderr)?;
-            say_end(args, result);
-            if let Some(files) = &files {
-                files.say("");
-            }
-        }
-        Output::Json => {
-            let mut shown = as_json(result);
-            if let (Value::Object(members), Some(files)) = (&mut shown, &files) {
-                files.put(members);
-            }
-            print_json(&shown)?;
-        }
-    }
-    Ok(exit_code(result, files.is_none_or(|files| files.complete())))
-}
-
-/// Shows what each worker made of a job to all of them.
-fn show_all(args: &SubmitArgs, result: &JobResult, children: &[Child]) -> anyhow::Result<ExitCode> {
-    let mut complete = true;
-    let mut shown = Vec::new();
-    for child in children {
-        let worker = printable(&child.worker);
-        let files = match (&args.out, args.out.as_ref().and_then(|all| child.dir(all))) {
-            (Some(_), Some(dir)) => Some(Files::take(&child.result, &dir)),
-            (Some(all), None) => {
-                let error = anyhow::anyhow!("the worker's id {:?} is no name for a directory", child.worker);
-                Some(Files::Broken(all.clone(), error))
-            }
-            (None, _) => None,
-        };
-        complete &= files.as_ref().is_none_or(Files::complete);
-        match args.output {
-            Output::Table => {
-                let code = child.result.exit_code.filter(|code| *code != 0);
-                let code = code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
-                let status = printable(child.result.status.as_str());
-                print(format!("== worker {worker}: {status}{code}\n").as_bytes())?;
-                show_outputs(&ended_line(&child.result.stdout), "")?;
-                if !child.result.stderr.is_empty() {
-                    say(&format!("worker {worker}, standard error:"));
-                    show_outputs("", &child.result.stderr)?;
-                }
-                if let Some(files) = &files {
-                    files.say(&format!("worker {worker}: "));
-                }
-            }
-            Output::Json => {
-                let mut members = serde_json::Map::new();
-                members.insert("worker".to_owned(), json!(child.worker));
-                members.insert("status".to_owned(), json!(child.result.status.as_str()));
-                if let Some(files) = &files {
-                    files.put(&mut members);
-                }
-                shown.push(Value::Object(members));
-            }
-        }
-    }
-    match args.output {
-        Output::Table => {
-            show_outputs("", &result.stderr)?;
-            say_end(args, result);
-        }
-        Output::Json => {
-            let mut all = as_json(result);
-            if let Value::Object(members) = &mut all {
-                members.insert("stdout".to_owned(), json!(lines(children)));
-                members.insert("workers".to_owned(), Value::Array(shown));
-            }
-            print_json(&all)?;
-        }
-    }
-    Ok(exit_code(result, complete))
-}
-
-fn exit_code(result: &JobResult, complete: bool) -> ExitCode {
-    if result.status == JobStatus::Ok && complete { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
-}
-
-/// Prints what a job printed, each to where it belongs.
-fn show_outputs(stdout: &str, stderr: &str) -> anyhow::Result<()> {
-    print(stdout.as_bytes()).context("cannot write the job's output")?;
-    io::stderr().write_all(ended_line(stderr).as_bytes()).ok();
-    Ok(())
-}
-
-/// A text whose last line has an end.
-fn ended_line(text: &str) -> Cow<'_, str> {
-    if text.is_empty() || text.ends_with('\n') { text.into() } else { format!("{text}\n").into() }
-}
-
-/// Says how a job ended, unless that is OK.
-fn say_end(args: &SubmitArgs, result: &JobResult) {
-    let job = result.job_id;
-    match &result.status {
-        JobStatus::Ok => {}
-        JobStatus::Cancelled => say(&format!("job {job} was cancelled")),
-        JobStatus::Failed if was_cancelled(result) => say(&format!("job {job} was cancelled")),
-        JobStatus::Failed => {
-            let code = result.exit_code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
-            let attempts = result.attempts.filter(|attempts| *attempts > 1);
-            let attempts =
-                attempts.map(|attempts| format!(", after {attempts} attempts")).unwrap_or_default();
-            let dead = if result.dead {
-                format!("; it is in the dead-letter queue: see `heft dlq {} show {job}`", args.leader)
-            } else {
-                String::new()
-            };
-            say(&format!("job {job} FAILED{code}{attempts}{dead}"));
-        }
-        JobStatus::Duplicate => say(&format!(
-            "job {job} had run before and its result is lost (DUPLICATE): submit it anew if running it twice does no harm"
-        )),
-        JobStatus::Other(word) => say(&format!("job {job} ended with the unknown status {word:?}")),
-    }
-}
-
-/// Whether a result that says FAILED is what a leader makes for a job that was cancelled: no program ended for it.
-fn was_cancelled(result: &JobResult) -> bool {
-    let says_so = result.stderr.trim_start_matches("heft: ").starts_with("cancelled by ");
-    says_so && result.exit_code.is_none() && result.stdout.is_empty()
-}
-
-fn as_json(result: &JobResult) -> Value {
-    json!({
-        "job_id": result.job_id,
-        "client_id": result.client_id,
-        "exec": result.exec_name,
-        "status": result.status.as_str(),
-        "exit_code": result.exit_code,
-        "attempts": result.attempts,
-        "run": result.run,
-        "dead": result.dead,
-        "stdout": result.stdout,
-        "stderr": result.stderr,
-        "archive_bytes": result.output_archive.as_ref().map(Vec::len),
-        "archive_lost": result.archive_lost,
-    })
-}
-
 fn show_raw(args: &SubmitArgs, job: uuid::Uuid, payload: &[u8]) -> anyhow::Result<ExitCode> {
     match args.output {
         Output::Table => print(payload)?,
@@ -447,6 +378,13 @@ fn failure(error: &anyhow::Error) -> Value {
             "value": refusal.value,
             "limit": refusal.limit,
             "hop": refusal.hop,
+            "error": format!("{error:#}"),
+        }),
+        Some(JobError::InputLost { job, name, reason, .. }) => json!({
+            "job_id": job,
+            "status": "ERROR",
+            "file": name,
+            "reason": reason.to_string(),
             "error": format!("{error:#}"),
         }),
         Some(JobError::CancelledUnsent { .. } | JobError::BadResult { .. } | JobError::Closed { .. })

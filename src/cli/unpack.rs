@@ -3,7 +3,7 @@
 //! never made or followed, and what it inflates to is bounded.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Cursor, Read};
+use std::io::{self, BufReader, Cursor, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use crate::units::ByteSize;
@@ -13,8 +13,11 @@ use zip::ZipArchive;
 /// Files and directories in one archive.
 const ENTRIES_MAX: usize = 65_536;
 
-/// What an archive may inflate to. It arrived in a frame of 4 MiB; deflate makes at most a thousand times as much of it.
+/// What any archive may inflate to. Deflate makes at most a thousand times as much of it.
 const UNPACKED_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// What a large one may, for each of its bytes: 1 GiB for 4 MiB, as for those that come in a frame.
+const UNPACKED_RATIO_MAX: u64 = 256;
 
 /// What an archive held.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,12 +30,20 @@ pub(crate) struct Unpacked {
 
 /// Unpacks what is safe of the archive.
 pub(crate) fn unpack(archive: &[u8], dir: &Path) -> anyhow::Result<Unpacked> {
-    unpack_bounded(archive, dir, UNPACKED_BYTES_MAX)
+    unpack_bounded(Cursor::new(archive), dir, UNPACKED_BYTES_MAX)
 }
 
-fn unpack_bounded(archive: &[u8], dir: &Path, bytes_max: u64) -> anyhow::Result<Unpacked> {
-    let mut zip =
-        ZipArchive::new(Cursor::new(archive)).context("the job's archive is no ZIP file that can be read")?;
+/// The same with an archive in a file, of which only the list of entries is ever in memory.
+pub(crate) fn unpack_file(archive: &Path, dir: &Path) -> anyhow::Result<Unpacked> {
+    let open = || format!("cannot open the job's archive {}", archive.display());
+    let file = File::open(archive).with_context(open)?;
+    let bytes = file.metadata().with_context(open)?.len();
+    let bytes_max = bytes.saturating_mul(UNPACKED_RATIO_MAX).max(UNPACKED_BYTES_MAX);
+    unpack_bounded(BufReader::new(file), dir, bytes_max)
+}
+
+fn unpack_bounded(archive: impl Read + Seek, dir: &Path, bytes_max: u64) -> anyhow::Result<Unpacked> {
+    let mut zip = ZipArchive::new(archive).context("the job's archive is no ZIP file that can be read")?;
     let entries = zip.len();
     ensure!(
         entries <= ENTRIES_MAX,
@@ -233,12 +244,23 @@ mod tests {
     fn what_inflates_over_the_limit_or_is_no_archive_is_refused() {
         let dir = Dir::new("bomb");
         let bomb = with_file("zeros", &[0; 5000]);
-        let error = unpack_bounded(&bomb, &dir.0, 4999).unwrap_err().to_string();
+        let error = unpack_bounded(Cursor::new(&bomb), &dir.0, 4999).unwrap_err().to_string();
         assert!(error.contains("more than 4.8 KiB"), "{error}");
         assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
-        unpack_bounded(&bomb, &dir.0, 5000).unwrap();
+        unpack_bounded(Cursor::new(&bomb), &dir.0, 5000).unwrap();
         for odd in [&b""[..], b"PK", b"not a zip at all, but long enough to hold an end record"] {
             assert!(unpack(odd, &dir.0).unwrap_err().to_string().contains("no ZIP file"));
         }
+    }
+
+    #[test]
+    fn an_archive_in_a_file_is_unpacked_from_there() {
+        let dir = Dir::new("file");
+        let path = dir.0.join("archive.part");
+        fs::write(&path, with_file("a.txt", b"one")).unwrap();
+        assert_eq!(unpack_file(&path, &dir.0.join("out")).unwrap().files, ["a.txt"]);
+        assert_eq!(fs::read(dir.0.join("out/a.txt")).unwrap(), b"one");
+        let error = unpack_file(&dir.0.join("none"), &dir.0).unwrap_err().to_string();
+        assert!(error.contains("cannot open the job's archive"), "{error}");
     }
 }

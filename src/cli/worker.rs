@@ -14,7 +14,9 @@ use uuid::Uuid;
 use crate::peer::Tuning;
 use crate::units::{ByteSize, Span};
 use crate::worker::exec;
-use crate::worker::limits::{ARCHIVE_BYTES_MAX, PARALLEL_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX};
+use crate::worker::limits::{
+    ARCHIVE_BYTES_MAX, OUTPUT_BYTES_MAX, PARALLEL_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX,
+};
 use crate::worker::{Exec, ExecConfig, Worker, WorkerConfig, remove_abandoned};
 
 use super::{Usage, time_limit};
@@ -77,12 +79,18 @@ pub struct WorkerArgs {
     /// Return input files and the executable too, not only what the job made
     #[arg(long)]
     pub zip_all: bool,
-    /// What is kept of a program's stdout
+    /// What goes inside a result of a program's stdout; a longer one goes as a whole beside it
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(STDOUT_BYTES_MAX as u64))]
     pub stdout_max: ByteSize,
-    /// What is kept of a program's stderr
+    /// The same of its stderr
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(STDERR_BYTES_MAX as u64))]
     pub stderr_max: ByteSize,
+    /// What is kept of a program's stdout, and of its stderr, at all
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(OUTPUT_BYTES_MAX))]
+    pub output_max: ByteSize,
+    /// The largest archive of the files that a job made; a larger one is left out and its size said
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(ARCHIVE_BYTES_MAX))]
+    pub archive_max: ByteSize,
     /// TCP congestion control, such as cubic or bbr [default: the system's; cubic to this machine]
     #[arg(long, value_name = "NAME")]
     pub tcp_congestion: Option<String>,
@@ -120,7 +128,8 @@ impl WorkerArgs {
             zip_all: self.zip_all,
             stdout_bytes_max: bytes(self.stdout_max),
             stderr_bytes_max: bytes(self.stderr_max),
-            archive_bytes_max: ARCHIVE_BYTES_MAX,
+            output_bytes_max: self.output_max.0,
+            archive_bytes_max: self.archive_max.0,
             launcher: None,
         }
     }
@@ -272,6 +281,7 @@ mod tests {
     fn flags_reach_the_configuration() {
         let line = "worker ::1 7000 groupA job.assign.B.* --max-par 9 --cpu-cap 0.5 --time-limit 1.5s --stop-grace 2m \
                     --id 00112233-4455-6677-8899-aabbccddeeff --name w1 --keep-failed --zip-all --stdout-max 2MiB \
+                    --output-max 3MiB --archive-max 5GiB \
                     --tcp-congestion reno";
         let args = Cli::try_parse_from(line.split_whitespace()).unwrap().worker;
         let config = args.worker_config();
@@ -282,6 +292,8 @@ mod tests {
         assert_eq!(config.stop_grace, Duration::from_secs(120));
         assert_eq!(config.id, Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff));
         assert!(args.exec_config().zip_all && args.exec_config().stdout_bytes_max == 2 << 20);
+        let exec = args.exec_config();
+        assert_eq!((exec.output_bytes_max, exec.archive_bytes_max), (3 << 20, 5 << 30));
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Questions {
             Ask { json: &open.question.json }.encode(&mut payload);
             let subject = open.question.verb.clone();
             let frame = OutFrame { msg_id: id, subject, ..OutFrame::new(Kind::Ask, payload) };
-            open.asked = outbox.try_send(Outgoing { frame, job: None }).is_ok();
+            open.asked = outbox.try_send(Outgoing::plain(frame)).is_ok();
         }
     }
 

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use uuid::Uuid;
 
 use super::Options;
+use super::arrivals::Arrivals;
 use super::dispatch::Conn;
 use crate::model::{ClientConfig, JsonModel};
 use crate::peer::{self, InFrame, Item, LinkReader, LinkWriter, OutFrame};
@@ -26,7 +27,11 @@ const FEATURES: Features = Features::SUBMIT_ANSWERS
     .with(Features::PROGRESS)
     .with(Features::CANCEL)
     .with(Features::ASK)
-    .with(Features::REDIRECTS);
+    .with(Features::REDIRECTS)
+    .with(Features::TRANSFERS)
+    .with(Features::GZIP)
+    .with(Features::BROTLI)
+    .with(Features::ZSTD);
 
 /// What a leader is to us.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,9 +52,14 @@ pub enum Mode {
 impl Mode {
     /// Whether both can do `features`.
     pub fn has(&self, features: Features) -> bool {
+        self.features().has(features)
+    }
+
+    /// What both can do.
+    pub fn features(&self) -> Features {
         match self {
-            Mode::Announced { features: common, .. } => common.has(features),
-            Mode::Classic => false,
+            Mode::Announced { features, .. } => *features,
+            Mode::Classic => Features::default(),
         }
     }
 
@@ -64,7 +74,16 @@ impl Mode {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) frame: OutFrame,
+    /// Frames that go right behind it: the job's transfers are opened once the leader has the job.
+    pub(super) opens: Vec<OutFrame>,
     pub(super) job: Option<Uuid>,
+}
+
+impl Outgoing {
+    /// A frame whose loss does no harm.
+    pub(super) fn plain(frame: OutFrame) -> Self {
+        Outgoing { frame, opens: Vec::new(), job: None }
+    }
 }
 
 /// What a connection tells the driver, in order.
@@ -72,8 +91,8 @@ pub(super) struct Outgoing {
 pub(super) enum News {
     /// The leader took the connection and has the hello; its answer is waited for.
     Greeting { address: String },
-    /// It is ready; frames go into `outbox`.
-    Up { mode: Mode, address: String, outbox: mpsc::Sender<Outgoing> },
+    /// It is ready; frames go into `outbox`, and chunks to `writer`.
+    Up { mode: Mode, address: String, outbox: mpsc::Sender<Outgoing>, writer: LinkWriter },
     /// A frame came.
     Frame(InFrame),
     /// It is not connected (any more) and tries again after `retry_in`. `unsent` were in the outbox.
@@ -85,6 +104,8 @@ pub(super) enum News {
 pub(super) struct Reporter {
     pub(super) conn: Conn,
     pub(super) news: mpsc::Sender<(Conn, News)>,
+    /// Takes the frames of downloads, which do not go by the driver.
+    pub(super) arrivals: Arrivals,
 }
 
 impl Reporter {
@@ -200,14 +221,14 @@ impl Session<'_> {
             Err(end) => return end,
         };
         let (outbox, mut queue) = mpsc::channel(outbox_max);
-        let up = News::Up { mode, address: target.to_owned(), outbox };
+        let up = News::Up { mode, address: target.to_owned(), outbox, writer: writer.clone() };
         if self.reporter.report(up).await.is_err() {
             return End::Gone;
         }
         *was_up = true;
         // Two loops side by side: reading must go on while a full outbox waits, or both ends could wait for each other.
         let end = tokio::select! {
-            end = self.read(&mut reader) => end,
+            end = self.read(&mut reader, &writer) => end,
             end = forward(&mut queue, &writer, unsent) => end,
         };
         drop(writer);
@@ -273,15 +294,18 @@ impl Session<'_> {
     }
 
     /// Gives every frame to the driver. Ends with the connection.
-    async fn read(&self, reader: &mut LinkReader) -> End {
+    async fn read(&self, reader: &mut LinkReader, writer: &LinkWriter) -> End {
+        let (conn, arrivals) = (self.reporter.conn, &self.reporter.arrivals);
         loop {
             match reader.next().await {
                 Ok(Some(Item::Frame(frame))) => {
-                    if let Err(end) = self.take(frame).await {
+                    if !arrivals.frame(conn, writer, &frame)
+                        && let Err(end) = self.take(frame).await
+                    {
                         return end;
                     }
                 }
-                Ok(Some(Item::Chunk(_))) => {}
+                Ok(Some(Item::Chunk(chunk))) => arrivals.chunk(conn, writer, chunk),
                 Ok(None) => return End::Lost { why: "the leader closed the connection".to_owned() },
                 Err(error) => return End::Lost { why: error.to_string() },
             }
@@ -302,6 +326,11 @@ async fn forward(queue: &mut mpsc::Receiver<Outgoing>, writer: &LinkWriter, unse
         if let Err(error) = writer.send(outgoing.frame).await {
             unsent.extend(outgoing.job);
             return End::Lost { why: error.to_string() };
+        }
+        for open in outgoing.opens {
+            if let Err(error) = writer.send(open).await {
+                return End::Lost { why: error.to_string() };
+            }
         }
     }
     End::Gone

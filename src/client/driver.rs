@@ -1,26 +1,35 @@
 //! The task behind a client: it drives [`Dispatch`] with what connections and callers report, and does what it says. One
 //! task owns all state of a client; callers reach it by commands and never wait for a connection inside it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::Kind;
-use chunking::message::{Body as _, Cancel, Features, Progress, Reason, Refused, Submitted};
+use chunking::limits::FRAME_BODY_BYTES_MAX;
+use chunking::message::{
+    Abort, Body as _, Cancel, Features, Grant, Progress, Reason, Refused, Stage, Submitted, Verdict,
+};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use uuid::Uuid;
 
+use super::arrivals::Arrivals;
 use super::ask::Questions;
 use super::connection::{self, Mode, News, Outgoing, Reporter};
 use super::dispatch::{Action, Conn, Dispatch, Event, split_cap};
+use super::downloads::{Downloads, Finished, Named, named_in};
 use super::error::{ClientError, JobError, Refusal};
+use super::inputs::{Failed, Inputs};
 use super::job::{Ending, JobEvent};
 use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, NewJob, Permit, Remote, Sink};
 use super::{LinkState, Options, QUESTIONS_MAX};
 use crate::core::ids::Micros;
-use crate::peer::{InFrame, OutFrame};
+use crate::model::{JobResult, JsonModel};
+use crate::peer::{InFrame, LinkWriter, OutFrame, is_loopback_address};
+use crate::transfer::{Report, Upload, Waiting, Wire};
+use crate::units::ByteSize;
 
 /// Commands and news that wait for the driver.
 const COMMANDS_MAX: usize = 256;
@@ -31,17 +40,43 @@ const OUTBOX_MAX: usize = 2 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX;
 /// How long connections get to send what is left when the client closes.
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
 
+/// How long a leader that did not answer the hello in time may still turn out to be one that takes transfers, before a job that
+/// needs them is refused.
+const LATE_WELCOME_WAIT: Duration = Duration::from_secs(2);
+
 struct Job {
     subject: String,
     payload: Bytes,
+    inputs: Inputs,
     sink: Sink,
     permit: Permit,
     cancel: Option<String>,
+    /// Its result, while parts of it are still to come.
+    result: Option<(Bytes, Vec<Named>)>,
+    /// It needs transfers, and the leader it is meant for has not said that it takes them: when to give up.
+    parked: Option<(Conn, Instant)>,
 }
 
 struct Connection {
     address: String,
-    up: Option<(Mode, mpsc::Sender<Outgoing>)>,
+    up: Option<Up>,
+}
+
+/// A connection that is up.
+struct Up {
+    mode: Mode,
+    outbox: mpsc::Sender<Outgoing>,
+    writer: LinkWriter,
+}
+
+/// What comes to the driver from tasks and threads of transfers.
+struct Transfers {
+    /// Blobs of ours with news.
+    uploads: mpsc::UnboundedReceiver<Uuid>,
+    /// Jobs whose parts have news.
+    arrivals: mpsc::UnboundedReceiver<Uuid>,
+    /// What threads have done for downloads.
+    reports: mpsc::UnboundedReceiver<Report>,
 }
 
 /// Starts a client over these leaders.
@@ -56,10 +91,15 @@ pub(super) fn start(
     let (stop, stopped) = watch::channel(false);
     let connecting = |leader: &String| LinkState::connecting(leader);
     let (states, states_seen) = watch::channel(leaders.iter().map(connecting).collect());
+    let (upload_news, uploads) = mpsc::unbounded_channel();
+    let (arrival_news, arrivals_seen) = mpsc::unbounded_channel();
+    let (report_sender, reports) = mpsc::unbounded_channel();
+    let arrivals = Arrivals::new(report_sender, arrival_news);
+    let transfers = Transfers { uploads, arrivals: arrivals_seen, reports };
     let mut tasks = JoinSet::new();
     let caps = split_cap(options.desired.max(1), leaders.len());
     for (conn, (leader, cap)) in leaders.iter().zip(caps).enumerate() {
-        let reporter = Reporter { conn, news: news_sender.clone() };
+        let reporter = Reporter { conn, news: news_sender.clone(), arrivals: arrivals.clone() };
         let kept =
             connection::keep(leader.clone(), cap, options.clone(), reporter, OUTBOX_MAX, stopped.clone());
         tasks.spawn(kept);
@@ -69,19 +109,25 @@ pub(super) fn start(
         dispatch: Dispatch::new(leaders.len(), options.policy, options.grace),
         conns: leaders.iter().map(|leader| Connection { address: leader.clone(), up: None }).collect(),
         jobs: HashMap::new(),
+        blobs: HashMap::new(),
+        parked: HashSet::new(),
+        downloads: options.downloads.clone(),
+        arrivals: arrivals.clone(),
+        upload_news,
         questions: Questions::default(),
         arrived: None,
         ended,
         states,
     };
-    tokio::spawn(run(driver, command_queue, news, stop, tasks));
-    Ok((Remote::new(commands, states_seen), ended_queue))
+    tokio::spawn(run(driver, command_queue, news, transfers, stop, tasks));
+    Ok((Remote::new(commands, states_seen, arrivals), ended_queue))
 }
 
 async fn run(
     mut driver: Driver,
     mut commands: mpsc::Receiver<Command>,
     mut news: mpsc::Receiver<(Conn, News)>,
+    mut transfers: Transfers,
     stop: watch::Sender<bool>,
     mut tasks: JoinSet<()>,
 ) {
@@ -94,12 +140,17 @@ async fn run(
                 None => break None,
             },
             Some((conn, news)) = news.recv() => driver.take_news(conn, news),
+            Some(blob) = transfers.uploads.recv() => driver.look_at_upload(blob),
+            Some(job) = transfers.arrivals.recv() => driver.look_at_parts(job),
+            Some(report) = transfers.reports.recv() => driver.arrivals.report(report),
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 driver.handle(Event::Tick);
+                driver.give_up_parked();
             }
         }
     };
     stop.send(true).ok();
+    driver.arrivals.clear();
     drop(driver);
     // What comes now is not for anyone any more, but has to be taken so that connections can end.
     let drained = async {
@@ -121,6 +172,13 @@ struct Driver {
     dispatch: Dispatch,
     conns: Vec<Connection>,
     jobs: HashMap<Uuid, Job>,
+    /// The jobs of the blobs that are being sent.
+    blobs: HashMap<Uuid, Uuid>,
+    /// Jobs that are, or were, held back.
+    parked: HashSet<Uuid>,
+    downloads: Downloads,
+    arrivals: Arrivals,
+    upload_news: mpsc::UnboundedSender<Uuid>,
     questions: Questions,
     /// The end that is being handled; `Deliver` takes it.
     arrived: Option<Ending>,
@@ -134,7 +192,9 @@ impl Driver {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.dispatch.next_deadline().map(|due| self.started + due.since(Micros::default()))
+        let grace = self.dispatch.next_deadline().map(|due| self.started + due.since(Micros::default()));
+        let parked = self.parked.iter().filter_map(|job| self.jobs.get(job)?.parked).map(|(_, until)| until);
+        parked.chain(grace).min()
     }
 
     fn take_command(&mut self, command: Command) {
@@ -159,8 +219,12 @@ impl Driver {
         if self.jobs.contains_key(&new.id) {
             return Err(ClientError::JobIdInUse(new.id));
         }
-        let NewJob { id, subject, payload, sink, permit } = new;
-        self.jobs.insert(id, Job { subject, payload, sink, permit, cancel: None });
+        let NewJob { id, subject, payload, blobs, sink, permit } = new;
+        let inputs = Inputs::start(blobs, &self.upload_news);
+        self.blobs.extend(inputs.ids().map(|blob| (blob, id)));
+        self.arrivals.want(id, &self.downloads);
+        let job = Job { subject, payload, inputs, sink, permit, cancel: None, result: None, parked: None };
+        self.jobs.insert(id, job);
         self.handle(Event::Submit(id));
         Ok(())
     }
@@ -168,11 +232,14 @@ impl Driver {
     /// Says to the leader that a job is not wanted any more; a job that no leader has seen ends here.
     fn cancel(&mut self, id: Uuid, why: String) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else { return false };
-        if !self.dispatch.was_sent(id) {
+        if !self.dispatch.was_sent(id) || job.parked.is_some() {
             self.end(id, Err(JobError::CancelledUnsent { job: id }));
             return true;
         }
         job.cancel = Some(why);
+        for blob in job.inputs.stop() {
+            self.blobs.remove(&blob);
+        }
         if let Some(conn) = self.dispatch.conn_of(id) {
             self.send_cancel(conn, id);
         }
@@ -181,15 +248,19 @@ impl Driver {
 
     fn send_cancel(&self, conn: Conn, id: Uuid) {
         let Some(why) = self.jobs.get(&id).and_then(|job| job.cancel.clone()) else { return };
-        let Some((mode, outbox)) = self.conns.get(conn).and_then(|conn| conn.up.as_ref()) else { return };
-        if !mode.has(Features::CANCEL) {
+        let Some(up) = self.up(conn) else { return };
+        if !up.mode.has(Features::CANCEL) {
             return;
         }
         let mut payload = Vec::new();
         Cancel { attempt: 0, text: why.into() }.encode(&mut payload);
         let frame = OutFrame { msg_id: id, corr_id: id, ..OutFrame::new(Kind::Cancel, payload) };
         // A connection that takes nothing ends soon, and the wish is kept for the next one.
-        outbox.try_send(Outgoing { frame, job: None }).ok();
+        up.outbox.try_send(Outgoing::plain(frame)).ok();
+    }
+
+    fn up(&self, conn: Conn) -> Option<&Up> {
+        self.conns.get(conn).and_then(|conn| conn.up.as_ref())
     }
 
     fn handle(&mut self, event: Event) {
@@ -208,20 +279,29 @@ impl Driver {
     }
 
     fn send(&mut self, conn: Conn, id: Uuid, again: bool) {
-        let Some(job) = self.jobs.get(&id) else { return };
-        let up = self.conns.get(conn).and_then(|conn| conn.up.as_ref());
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let connection = self.conns.get(conn);
+        let Some((connection, up)) = connection.and_then(|conn| Some((conn, conn.up.as_ref()?))) else {
+            self.dispatch.handle(self.now(), Event::NotSent(conn, id));
+            return;
+        };
+        if !job.inputs.is_empty() && !up.mode.has(Features::TRANSFERS) {
+            return self.park(conn, id);
+        }
+        job.parked = None;
         let frame = OutFrame {
             msg_id: id,
             subject: job.subject.clone(),
             ..OutFrame::new(Kind::SubmitJob, job.payload.clone())
         };
-        let taken = up.is_some_and(|(_, outbox)| outbox.try_send(Outgoing { frame, job: Some(id) }).is_ok());
-        if !taken {
+        let wire = Wire { features: up.mode.features(), loopback: is_loopback_address(&connection.address) };
+        let opens = job.inputs.connected(conn, &up.writer, wire);
+        if up.outbox.try_send(Outgoing { frame, opens, job: Some(id) }).is_err() {
             self.dispatch.handle(self.now(), Event::NotSent(conn, id));
             return;
         }
+        let classic = up.mode == Mode::Classic;
         let leader = self.address(conn);
-        let classic = up.is_some_and(|(mode, _)| *mode == Mode::Classic);
         self.tell(id, JobEvent::Sent { leader: leader.clone(), again });
         if again && classic {
             tracing::info!(job = %id, %leader, "submitted again to a stock leader, which loses results of clients that are away");
@@ -233,11 +313,11 @@ impl Driver {
     fn take_news(&mut self, conn: Conn, news: News) {
         match news {
             News::Greeting { address } => self.set_state(conn, LinkState::Greeting { leader: address }),
-            News::Up { mode, address, outbox } => {
+            News::Up { mode, address, outbox, writer } => {
                 tracing::info!(leader = %address, ?mode, "connected");
                 self.set_state(conn, LinkState::Up { leader: address.clone(), mode: mode.clone() });
                 if let Some(connection) = self.conns.get_mut(conn) {
-                    *connection = Connection { address, up: Some((mode, outbox)) };
+                    *connection = Connection { address, up: Some(Up { mode, outbox, writer }) };
                 }
                 self.handle(Event::Up(conn));
                 self.send_questions();
@@ -246,6 +326,11 @@ impl Driver {
                 if let Some(connection) = self.conns.get_mut(conn) {
                     connection.up = None;
                 }
+                for job in self.jobs.values_mut() {
+                    job.inputs.disconnected(conn);
+                    job.parked.take_if(|(on, _)| *on == conn);
+                }
+                self.arrivals.disconnected();
                 let leader = self.address(conn);
                 self.questions.fail(conn, &leader, &why);
                 self.set_state(conn, LinkState::Down { leader: leader.clone(), why: why.clone() });
@@ -262,9 +347,18 @@ impl Driver {
         let Some(kind) = frame.kind() else { return };
         let read = match kind {
             Kind::Result => {
-                self.end(job, Ok(frame.payload.clone()));
+                self.take_result(conn, job, frame.payload.clone());
                 Ok(())
             }
+            Kind::Grant => Grant::decode(&frame.payload).map(|grant| {
+                self.with_upload(conn, frame.msg_id, |upload| upload.grant(&grant));
+            }),
+            Kind::Verdict => Verdict::decode(&frame.payload).map(|verdict| {
+                self.with_upload(conn, frame.msg_id, |upload| upload.verdict(&verdict));
+            }),
+            Kind::Abort => Abort::decode(&frame.payload).map(|abort| {
+                self.with_upload(conn, frame.msg_id, |upload| upload.abort(&abort));
+            }),
             Kind::Submitted => Submitted::decode(&frame.payload).map(|submitted| {
                 let Submitted { standing, run, ahead } = submitted;
                 self.tell(job, JobEvent::Submitted { standing, run, ahead });
@@ -272,7 +366,15 @@ impl Driver {
             Kind::Progress => Progress::decode(&frame.payload).map(|progress| {
                 let Progress { attempt, stage, done, total, text, .. } = progress;
                 let text = text.as_str().to_owned();
-                self.tell(job, JobEvent::Progress { attempt, stage, done, total, text });
+                self.tell(
+                    job,
+                    match stage {
+                        Stage::Waiting => JobEvent::Waiting { reason: Reason::NONE, text },
+                        Stage::Receiving | Stage::Running | Stage::Packing | Stage::Returning => {
+                            JobEvent::Progress { attempt, stage, done, total, text }
+                        }
+                    },
+                );
             }),
             Kind::Refused => {
                 Refused::decode(&frame.payload).map(|refused| self.take_refused(conn, frame, refused))
@@ -302,11 +404,8 @@ impl Driver {
             | Kind::InstallSnapshot
             | Kind::InstallSnapResp
             | Kind::Open
-            | Kind::Grant
             | Kind::Chunk
             | Kind::Done
-            | Kind::Verdict
-            | Kind::Abort
             | Kind::Void
             | Kind::Start
             | Kind::Heartbeat
@@ -326,11 +425,109 @@ impl Driver {
     fn take_late_welcome(&mut self, conn: Conn, frame: &InFrame) {
         let Some(mode) = Mode::of_welcome(&frame.payload) else { return };
         let Some(connection) = self.conns.get_mut(conn) else { return };
-        let Some((known, _)) = &mut connection.up else { return };
-        known.clone_from(&mode);
+        let Some(up) = &mut connection.up else { return };
+        up.mode.clone_from(&mode);
         let leader = connection.address.clone();
         self.set_state(conn, LinkState::Up { leader, mode });
         self.send_questions();
+        let parked = self.jobs.iter().filter(|(_, job)| job.parked.is_some_and(|(on, _)| on == conn));
+        let parked: Vec<Uuid> = parked.map(|(id, _)| *id).collect();
+        for job in parked {
+            self.send(conn, job, false);
+        }
+    }
+
+    /// Holds a job back that the leader cannot take as far as we know.
+    fn park(&mut self, conn: Conn, id: Uuid) {
+        let wait = match self.up(conn).map(|up| &up.mode) {
+            // It has said what it can do.
+            Some(Mode::Announced { .. }) => Duration::ZERO,
+            Some(Mode::Classic) | None => LATE_WELCOME_WAIT,
+        };
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.parked = Some((conn, Instant::now() + wait));
+        self.parked.insert(id);
+    }
+
+    /// Refuses jobs that no leader has offered to take.
+    fn give_up_parked(&mut self) {
+        let now = Instant::now();
+        self.parked.retain(|id| self.jobs.get(id).is_some_and(|job| job.parked.is_some()));
+        let over =
+            |id: &&Uuid| self.jobs.get(*id).and_then(|job| job.parked).is_some_and(|(_, until)| until <= now);
+        let over: Vec<Uuid> = self.parked.iter().filter(over).copied().collect();
+        for id in over {
+            let Some(job) = self.jobs.get(&id) else { continue };
+            let leader = job.parked.map(|(conn, _)| self.address(conn)).unwrap_or_default();
+            let (bytes, limit) = (job.inputs.total(), u64::from(FRAME_BODY_BYTES_MAX));
+            let text = format!(
+                "the job's files have {bytes} bytes ({}), and a leader without transfers takes a job of at most {limit} \
+                 ({}) in all: submit it to a heft leader, or make the files smaller",
+                ByteSize(bytes),
+                ByteSize(limit)
+            );
+            let hop = format!("leader {leader}");
+            let refusal = Refusal { reason: Reason::TOO_LARGE, value: bytes, limit, hop, text };
+            self.end(id, Err(JobError::Refused { job: id, refusal }));
+        }
+    }
+
+    fn with_upload(&self, conn: Conn, blob: Uuid, then: impl FnOnce(&Upload)) {
+        let job = self.blobs.get(&blob).and_then(|job| self.jobs.get(job));
+        if let Some(upload) = job.and_then(|job| job.inputs.upload(conn, blob)) {
+            then(upload);
+        }
+    }
+
+    /// Passes on what an upload has to tell; one that has failed for good ends its job.
+    fn look_at_upload(&mut self, blob: Uuid) {
+        let Some(id) = self.blobs.get(&blob).copied() else { return };
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let told = job.inputs.look(std::time::Instant::now());
+        if let Some((done, total)) = told.progress {
+            self.tell(id, JobEvent::Uploading { done, total });
+        }
+        if let Some(Waiting { reason, text }) = told.waiting {
+            self.tell(id, JobEvent::Waiting { reason, text });
+        }
+        if let Some(Failed { name, reason, why }) = told.failed {
+            self.cancel(id, format!("its file {name:?} cannot be sent: {why}"));
+            self.end(id, Err(JobError::InputLost { job: id, name, reason, why }));
+        }
+    }
+
+    /// A result came: the job ends with it, once its parts are here.
+    fn take_result(&mut self, conn: Conn, id: Uuid, payload: Bytes) {
+        let may_name = self.up(conn).is_some_and(|up| up.mode.has(Features::TRANSFERS));
+        let named = match self.downloads {
+            Downloads::None => Vec::new(),
+            Downloads::Directory(_) | Downloads::Outputs(_) | Downloads::Sink(_) if !may_name => Vec::new(),
+            Downloads::Directory(_) | Downloads::Outputs(_) | Downloads::Sink(_) => {
+                // What cannot be read names nothing; whoever waits for the result gets the error.
+                JobResult::parse(&payload).map(|result| named_in(&result)).unwrap_or_default()
+            }
+        };
+        match self.jobs.get_mut(&id) {
+            Some(job) if !named.is_empty() => {
+                job.result = Some((payload, named));
+                self.look_at_parts(id);
+            }
+            Some(_) | None => self.end(id, Ok(Finished::plain(payload))),
+        }
+    }
+
+    /// Passes on how far the parts of a job's result are, and ends the job when they are here.
+    fn look_at_parts(&mut self, id: Uuid) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let (done, total) = self.arrivals.progress(id);
+        let settled = job.result.as_ref().and_then(|(_, named)| self.arrivals.settle(id, named));
+        let ended = settled.and_then(|settled| Some((settled, job.result.take()?)));
+        if total > 0 {
+            self.tell(id, JobEvent::Downloading { done, total });
+        }
+        if let Some(((parts, missing), (payload, _))) = ended {
+            self.end(id, Ok(Finished { payload, parts, missing }));
+        }
     }
 
     fn take_refused(&mut self, conn: Conn, frame: &InFrame, refused: Refused) {
@@ -360,7 +557,11 @@ impl Driver {
     }
 
     fn deliver(&mut self, id: Uuid) {
-        let (Some(job), Some(ending)) = (self.jobs.remove(&id), self.arrived.take()) else { return };
+        let (Some(mut job), Some(ending)) = (self.jobs.remove(&id), self.arrived.take()) else { return };
+        for blob in job.inputs.stop() {
+            self.blobs.remove(&blob);
+        }
+        self.arrivals.forget(id);
         match job.sink {
             // Nobody waits any more: that is the caller's choice.
             Sink::Handle { ending: sink, .. } => sink.send(ending).unwrap_or_else(drop),
@@ -374,7 +575,7 @@ impl Driver {
 
     fn send_questions(&mut self) {
         for (conn, connection) in self.conns.iter().enumerate() {
-            if let Some((mode, outbox)) = &connection.up {
+            if let Some(Up { mode, outbox, .. }) = &connection.up {
                 self.questions.send(conn, &connection.address, mode, outbox);
             }
         }

@@ -24,14 +24,22 @@ pub enum ClientError {
     },
     /// The job does not fit the one frame that carries it.
     #[error(
-        "the job is {bytes} bytes on the wire (files count 4 bytes for every 3); a frame takes at most {limit}: leave \
-         out or shrink a file; transfers of large files come with a later version"
+        "the job has {bytes} bytes without its files, and the frame that carries it takes at most {limit}: give it fewer or \
+         shorter arguments, or put what is large into a file"
     )]
     TooLarge {
-        /// The body its frame would have.
+        /// The payload its frame would have.
         bytes: u64,
         /// What a frame takes (W05).
         limit: u64,
+    },
+    /// An input file cannot be taken.
+    #[error("cannot take input file {name:?}: {why}")]
+    BadInput {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        why: String,
     },
     /// The subject does not fit a frame.
     #[error("the subject has {bytes} bytes; at most {limit} fit a frame: shorten it")]
@@ -118,6 +126,7 @@ impl ClientError {
             ClientError::TooLarge { .. }
             | ClientError::SubjectTooLong { .. }
             | ClientError::ClientIdTooLong { .. }
+            | ClientError::BadInput { .. }
             | ClientError::BadAddress(_)
             | ClientError::JobIdInUse(_)
             | ClientError::NotSupported { .. }
@@ -181,6 +190,18 @@ pub enum JobError {
         job: Uuid,
         /// Why.
         refusal: Refusal,
+    },
+    /// One of its files could not be sent; the leader was told to forget the job.
+    #[error("job {job} ends here: its file {name:?} could not be sent ({reason}): {why}")]
+    InputLost {
+        /// The job.
+        job: Uuid,
+        /// The file.
+        name: String,
+        /// Why, for programs.
+        reason: Reason,
+        /// The same for people.
+        why: String,
     },
     /// It was cancelled before it was sent to any leader.
     #[error("job {job} was cancelled before it was sent")]

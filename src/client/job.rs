@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use chunking::message::{Stage, Standing};
+use chunking::message::{Reason, Stage, Standing};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+use super::downloads::Finished;
 use super::error::JobError;
 use super::remote::Command;
 use crate::model::{JobResult, JsonModel};
@@ -47,6 +48,27 @@ pub enum JobEvent {
         /// For people.
         text: String,
     },
+    /// Its files are being sent.
+    Uploading {
+        /// Bytes that were sent or that the leader had, over all of its files.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// Something makes it wait.
+    Waiting {
+        /// What, for programs.
+        reason: Reason,
+        /// The same for people.
+        text: String,
+    },
+    /// The large parts of its result are coming.
+    Downloading {
+        /// Bytes that came.
+        done: u64,
+        /// Bytes of all parts that were begun.
+        total: u64,
+    },
     /// The leader is away; the client tries again.
     Reconnecting {
         /// The leader's address.
@@ -69,8 +91,8 @@ pub enum JobEvent {
     },
 }
 
-/// What comes in the end: the payload of the Result frame.
-pub(super) type Ending = Result<Bytes, JobError>;
+/// What comes in the end.
+pub(super) type Ending = Result<Finished, JobError>;
 
 /// A job that was submitted. Dropping it does not cancel the job.
 #[derive(Debug)]
@@ -113,9 +135,14 @@ impl JobHandle {
 
     /// The payload of the job's result as it came.
     pub async fn wait_raw(&mut self) -> Result<Bytes, JobError> {
-        let closed = Err(JobError::Closed { job: self.id });
-        let Some(ending) = &mut self.ending else { return closed };
-        let ended = ending.await.unwrap_or(closed);
+        self.finish().await.map(|finished| finished.payload)
+    }
+
+    /// The job's result together with the parts that came beside it.
+    pub async fn finish(&mut self) -> Result<Finished, JobError> {
+        let closed = || Err(JobError::Closed { job: self.id });
+        let Some(ending) = &mut self.ending else { return closed() };
+        let ended = ending.await.unwrap_or_else(|_| closed());
         self.ending = None;
         ended
     }

@@ -12,27 +12,38 @@
 //! could run it twice, so the client does not: it says [`JobEvent::ResultMayBeLost`] and goes on waiting, and how long
 //! is the caller's decision.
 //!
-//! What it never does: run jobs, keep anything on disk, or hold more than [`JOBS_UNFINISHED_MAX`] jobs and
-//! [`JOB_BYTES_UNFINISHED_MAX`] bytes of them. The command line and programs that embed heft call it.
+//! **Files of any size** go with a job ([`JobSpec`]): what fits one frame inside it, the rest as transfers that stream from
+//! where the bytes are and go on where they were after a break. The source is kept until the job has ended, since the leader
+//! may ask for it again. Large parts of results come the same way, if they are wanted ([`Downloads`]).
+//!
+//! What it never does: run jobs, keep anything on disk but parts of results that are wanted there, or hold more than
+//! [`JOBS_UNFINISHED_MAX`] jobs and [`JOB_BYTES_UNFINISHED_MAX`] bytes of them. The command line and programs that embed heft call it.
 
+mod arrivals;
 mod ask;
 mod connection;
 pub mod dispatch;
+mod downloads;
 mod driver;
 mod error;
+mod fetch;
+mod inputs;
 mod job;
 mod multi;
 mod remote;
 mod single;
+mod spec;
 
 pub use ask::{DeadJob, DeadPage, QUESTION_ANSWER_BYTES_MAX, QUESTIONS_MAX};
 pub use connection::{Mode, REDIRECTS_MAX};
 pub use dispatch::Policy;
+pub use downloads::{Downloads, Finished, Missing, Part, SinkFactory};
 pub use error::{ClientError, JobError, Refusal};
 pub use job::{EVENTS_KEPT_MAX, JobEvent, JobHandle};
 pub use multi::MultiClient;
 pub use remote::{JOB_BYTES_UNFINISHED_MAX, JOBS_UNFINISHED_MAX};
 pub use single::{Client, LinkState};
+pub use spec::{Input, JobSpec};
 
 use std::time::Duration;
 
@@ -61,6 +72,8 @@ pub struct Options {
     pub policy: Policy,
     /// How long a leader may be away before its jobs go to others (CL07).
     pub grace: Duration,
+    /// Which large parts of results are wanted, and where they go.
+    pub downloads: Downloads,
 }
 
 impl Options {
@@ -76,6 +89,7 @@ impl Options {
             backoff: Backoff::CONNECT,
             policy: Policy::default(),
             grace: dispatch::GRACE,
+            downloads: Downloads::None,
         }
     }
 }

@@ -7,12 +7,14 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::Options;
+use super::downloads::Finished;
 use super::driver;
 use super::error::{ClientError, JobError};
 use super::job::JobHandle;
 use super::remote::{Ended, Remote, Sink};
-use super::single::{LinkState, ask, handle, prepared, reached};
-use crate::model::{JobRequest, JobResult, JsonModel};
+use super::single::{LinkState, ask, handle, raw_job, reached};
+use super::spec::{JobSpec, Prepared, prepared};
+use crate::model::{JobResult, JsonModel};
 
 /// A client of several leaders.
 ///
@@ -45,26 +47,32 @@ impl MultiClient {
         self.remote.states.borrow().clone()
     }
 
-    /// Submits a job whose result comes by its handle.
-    pub async fn submit(&self, request: JobRequest) -> Result<JobHandle, ClientError> {
-        let subject = format!("job.submit.{}", request.exec_name);
-        let (id, payload) = prepared(request, &self.client_id);
-        handle(&self.remote, id, subject, payload).await
+    /// Submits a job, with files of any size, whose result comes by its handle.
+    pub async fn submit(&self, job: impl Into<JobSpec>) -> Result<JobHandle, ClientError> {
+        let (subject, prepared) = self.prepared(job.into()).await?;
+        handle(&self.remote, subject, prepared).await
+    }
+
+    async fn prepared(&self, spec: JobSpec) -> Result<(String, Prepared), ClientError> {
+        let subject = format!("job.submit.{}", spec.request.exec_name);
+        let prepared = prepared(spec, &subject, &self.client_id).await?;
+        Ok((subject, prepared))
     }
 
     /// Submits a job whose result comes by [`next`](Self::next), where the results of all leaders are merged (CL10).
     /// Waits for room when [`JOBS_UNFINISHED_MAX`](super::JOBS_UNFINISHED_MAX) results have not been taken.
-    pub async fn send(&self, request: JobRequest) -> Result<Uuid, ClientError> {
-        let subject = format!("job.submit.{}", request.exec_name);
-        let (id, payload) = prepared(request, &self.client_id);
-        self.remote.submit(id, subject, payload, Sink::Stream).await?;
+    pub async fn send(&self, job: impl Into<JobSpec>) -> Result<Uuid, ClientError> {
+        let (subject, prepared) = self.prepared(job.into()).await?;
+        let id = prepared.id;
+        self.remote.submit(subject, prepared, Sink::Stream).await?;
         Ok(id)
     }
 
     /// The same with any bytes (M19).
     pub async fn send_raw(&self, subject: &str, payload: impl Into<Bytes>) -> Result<Uuid, ClientError> {
-        let id = Uuid::new_v4();
-        self.remote.submit(id, subject.to_owned(), payload.into(), Sink::Stream).await?;
+        let job = raw_job(subject, payload.into())?;
+        let id = job.id;
+        self.remote.submit(subject.to_owned(), job, Sink::Stream).await?;
         Ok(id)
     }
 
@@ -81,6 +89,12 @@ impl MultiClient {
 
     /// The same, with the payload of the result as it came.
     pub async fn next_raw(&mut self) -> Option<(Uuid, Result<Bytes, JobError>)> {
+        let (job, ending) = self.next_finished().await?;
+        Some((job, ending.map(|finished| finished.payload)))
+    }
+
+    /// The same, with the parts of the result that came beside it.
+    pub async fn next_finished(&mut self) -> Option<(Uuid, Result<Finished, JobError>)> {
         let ended = self.ended.recv().await?;
         Some((ended.job, ended.ending))
     }

@@ -8,16 +8,20 @@ use chunking::limits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use uuid::Uuid;
 
+use super::arrivals::Arrivals;
 use super::ask::Question;
 use super::error::ClientError;
 use super::job::{Ending, JobEvent};
+use super::spec::Prepared;
 use super::{LinkState, Options};
+use crate::transfer::Blob;
 
 /// Jobs of one client without a result that was taken; `submit` waits beyond that.
 pub const JOBS_UNFINISHED_MAX: usize = 65_536;
 
-/// Bytes of those jobs, as they are kept to be sent again; `submit` waits beyond that.
-pub const JOB_BYTES_UNFINISHED_MAX: usize = 256 * 1024 * 1024;
+/// Bytes of those jobs that are kept in memory to be sent again; `submit` waits beyond that. Files on disk do not count. A
+/// job that alone has more is taken when there is no other.
+pub const JOB_BYTES_UNFINISHED_MAX: usize = 1024 * 1024 * 1024;
 
 /// The longest client id: it stands in the hello twice, once escaped, and a first frame has little room.
 const CLIENT_ID_BYTES_MAX: usize = 4_096;
@@ -57,6 +61,7 @@ pub(super) struct NewJob {
     pub(super) id: Uuid,
     pub(super) subject: String,
     pub(super) payload: Bytes,
+    pub(super) blobs: Vec<Blob>,
     pub(super) sink: Sink,
     pub(super) permit: Permit,
 }
@@ -93,45 +98,36 @@ pub(super) fn check(leaders: &[String], options: &Options) -> Result<(), ClientE
 pub(super) struct Remote {
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) states: watch::Receiver<Vec<LinkState>>,
+    pub(super) arrivals: Arrivals,
     jobs: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
 }
 
 impl Remote {
-    pub(super) fn new(commands: mpsc::Sender<Command>, states: watch::Receiver<Vec<LinkState>>) -> Self {
+    pub(super) fn new(
+        commands: mpsc::Sender<Command>,
+        states: watch::Receiver<Vec<LinkState>>,
+        arrivals: Arrivals,
+    ) -> Self {
         let jobs = Arc::new(Semaphore::new(JOBS_UNFINISHED_MAX));
         let bytes = Arc::new(Semaphore::new(JOB_BYTES_UNFINISHED_MAX / PERMIT_BYTES));
-        Remote { commands, states, jobs, bytes }
+        Remote { commands, states, arrivals, jobs, bytes }
     }
 
-    /// Checks a job, waits until there is room for it, and hands it to the driver.
-    pub(super) async fn submit(
-        &self,
-        id: Uuid,
-        subject: String,
-        payload: Bytes,
-        sink: Sink,
-    ) -> Result<(), ClientError> {
-        if subject.len() > limits::SUBJECT_BYTES_MAX {
-            let (bytes, limit) = (subject.len(), limits::SUBJECT_BYTES_MAX);
-            return Err(ClientError::SubjectTooLong { bytes, limit });
-        }
-        let head =
-            chunking::frame::head_len(chunking::Generation::F2, &subject) - chunking::frame::LENGTH_BYTES;
-        let (bytes, limit) = ((head + payload.len()) as u64, u64::from(limits::FRAME_BODY_BYTES_MAX));
-        if bytes > limit {
-            return Err(ClientError::TooLarge { bytes, limit });
-        }
-        let permit = self.room(payload.len()).await?;
+    /// Waits until there is room for a job, and hands it to the driver.
+    pub(super) async fn submit(&self, subject: String, job: Prepared, sink: Sink) -> Result<(), ClientError> {
+        let permit = self.room(job.memory_bytes()).await?;
         let (reply, answer) = oneshot::channel();
-        let job = NewJob { id, subject, payload, sink, permit };
+        let Prepared { id, payload, blobs } = job;
+        let job = NewJob { id, subject, payload, blobs, sink, permit };
         let submit = Command::Submit { job, reply };
         self.commands.send(submit).await.map_err(|_| ClientError::Closed)?;
         answer.await.unwrap_or(Err(ClientError::Closed))
     }
 
-    async fn room(&self, payload_bytes: usize) -> Result<Permit, ClientError> {
-        let pieces = u32::try_from(payload_bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
+    async fn room(&self, memory_bytes: usize) -> Result<Permit, ClientError> {
+        let counted = memory_bytes.min(JOB_BYTES_UNFINISHED_MAX);
+        let pieces = u32::try_from(counted.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
         let job = self.jobs.clone().acquire_owned().await.map_err(|_| ClientError::Closed)?;
         let bytes = self.bytes.clone().acquire_many_owned(pieces).await.map_err(|_| ClientError::Closed)?;
         Ok(Permit { _job: job, _bytes: bytes })

@@ -13,11 +13,13 @@ use super::Options;
 use super::ask::{DeadPage, Question};
 use super::connection::Mode;
 use super::dispatch::Conn;
+use super::downloads::{Downloads, Finished};
 use super::driver;
 use super::error::ClientError;
+use super::fetch::fetch;
 use super::job::{EVENTS_KEPT_MAX, JobHandle};
 use super::remote::{Command, Remote, Sink};
-use crate::model::{JobRequest, JsonModel};
+use super::spec::{JobSpec, Prepared, payload_room, prepared};
 use crate::units::Span;
 
 /// How a connection stands.
@@ -89,16 +91,18 @@ impl Client {
         self.remote.states.borrow().first().cloned().unwrap_or_else(|| LinkState::connecting(""))
     }
 
-    /// Waits for room, then submits a job. A nil `job_id` is replaced by a new one, an empty `client_id` by this client's.
-    pub async fn submit(&self, request: JobRequest) -> Result<JobHandle, ClientError> {
-        let subject = format!("job.submit.{}", request.exec_name);
-        self.submit_to(&subject, request).await
+    /// Waits for room, then submits a job: a [`JobRequest`](crate::model::JobRequest), or a [`JobSpec`] with files of any
+    /// size. A nil `job_id` is replaced by a new one, an empty `client_id` by this client's.
+    pub async fn submit(&self, job: impl Into<JobSpec>) -> Result<JobHandle, ClientError> {
+        let spec = job.into();
+        let subject = format!("job.submit.{}", spec.request.exec_name);
+        self.submit_to(&subject, spec).await
     }
 
     /// The same, to a subject of one's own: a group or `job.assign....` (C11).
-    pub async fn submit_to(&self, subject: &str, request: JobRequest) -> Result<JobHandle, ClientError> {
-        let (id, payload) = prepared(request, &self.client_id);
-        handle(&self.remote, id, subject.to_owned(), payload).await
+    pub async fn submit_to(&self, subject: &str, job: impl Into<JobSpec>) -> Result<JobHandle, ClientError> {
+        let prepared = prepared(job.into(), subject, &self.client_id).await?;
+        handle(&self.remote, subject.to_owned(), prepared).await
     }
 
     /// Submits any bytes as a job (M19). Its result is had with [`JobHandle::wait_raw`].
@@ -107,7 +111,7 @@ impl Client {
         subject: &str,
         payload: impl Into<Bytes>,
     ) -> Result<JobHandle, ClientError> {
-        handle(&self.remote, Uuid::new_v4(), subject.to_owned(), payload.into()).await
+        handle(&self.remote, subject.to_owned(), raw_job(subject, payload.into())?).await
     }
 
     /// Asks the leader to end a job that this client submitted; whether it is one of its unfinished ones. The job's end
@@ -160,6 +164,17 @@ impl Client {
         Ok(answer.get("was").and_then(Value::as_str).unwrap_or("unknown").to_owned())
     }
 
+    /// The result of any job that has ended, with the parts that are wanted; `None` if the leader has none of it. Rides out
+    /// leaders that go away, and goes on where it was.
+    pub async fn fetch(&self, job: Uuid, downloads: &Downloads) -> Result<Option<Finished>, ClientError> {
+        fetch(&self.remote, job, downloads).await
+    }
+
+    /// How far [`fetch`](Self::fetch) is with a job: bytes that came, bytes of all parts that were begun.
+    pub fn fetched(&self, job: Uuid) -> (u64, u64) {
+        self.remote.arrivals.progress(job)
+    }
+
     /// Sends what is waiting and closes the connection. Jobs without a result stay with the leader.
     pub async fn close(&self) {
         self.remote.close().await;
@@ -201,27 +216,25 @@ pub(super) async fn reached(
     Err(ClientError::Unreachable { leader: leaders.join(", "), why: whys.join("; "), waited_ms })
 }
 
-/// Fills in what the request leaves to the client. JobId and MsgId are the same (M17).
-pub(super) fn prepared(mut request: JobRequest, client_id: &str) -> (Uuid, Bytes) {
-    if request.job_id.is_nil() {
-        request.job_id = Uuid::new_v4();
-    }
-    if request.client_id.is_empty() {
-        client_id.clone_into(&mut request.client_id);
-    }
-    (request.job_id, request.to_json().into())
-}
-
 pub(super) async fn handle(
     remote: &Remote,
-    id: Uuid,
     subject: String,
-    payload: Bytes,
+    job: Prepared,
 ) -> Result<JobHandle, ClientError> {
     let (news, events) = mpsc::channel(EVENTS_KEPT_MAX);
     let (end, ending) = oneshot::channel();
-    remote.submit(id, subject, payload, Sink::Handle { events: news, ending: end }).await?;
+    let id = job.id;
+    remote.submit(subject, job, Sink::Handle { events: news, ending: end }).await?;
     Ok(JobHandle { id, events, ending: Some(ending), commands: remote.commands.clone() })
+}
+
+/// A job of any bytes (M19). They go in one frame: there is no request that could name a blob.
+pub(super) fn raw_job(subject: &str, payload: Bytes) -> Result<Prepared, ClientError> {
+    let (bytes, limit) = (payload.len() as u64, payload_room(subject)?);
+    if bytes > limit {
+        return Err(ClientError::TooLarge { bytes, limit });
+    }
+    Ok(Prepared { id: Uuid::new_v4(), payload, blobs: Vec::new() })
 }
 
 pub(super) async fn ask(

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chunking::message::{Ask, Body, Features, Heartbeat, Progress, parse_credit};
+use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Stage, parse_credit};
 use chunking::{Generation, Head, Kind};
 
-use super::{FEATURES, MakeId, Role, Session, SessionError};
+use super::{FEATURES, MakeId, Role, Session, SessionError, TransferSays};
 use crate::core::Event;
 use crate::core::event::WorkerClass;
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
@@ -28,6 +28,13 @@ pub enum Heard {
     Ack(AckBody),
     /// A client does not want a job any more.
     Cancel(JobId),
+    /// A message of a transfer.
+    Transfer {
+        /// The transfer's id.
+        id: uuid::Uuid,
+        /// What it says.
+        says: TransferSays,
+    },
     /// A question.
     Ask {
         /// The verb.
@@ -118,6 +125,19 @@ impl Session {
                 }
                 Err(error) => Heard::Skipped(error.to_string()),
             }),
+            (
+                Role::Client { .. } | Role::Worker { .. },
+                Kind::Open | Kind::Grant | Kind::Done | Kind::Verdict,
+            )
+            | (Role::Client { .. } | Role::Worker { .. }, Kind::Abort | Kind::Void)
+                if self.has(Features::TRANSFERS) =>
+            {
+                Ok(match TransferSays::decode(kind, &payload) {
+                    Some(Ok(says)) => Heard::Transfer { id: head.msg_id, says },
+                    Some(Err(error)) => Heard::Skipped(error.to_string()),
+                    None => Heard::Skipped(format!("{kind} is no message of a transfer")),
+                })
+            }
             (Role::Client { .. } | Role::Worker { .. }, other) => {
                 Ok(Heard::Skipped(format!("{other} is not for a leader, or not from such a peer")))
             }
@@ -163,7 +183,9 @@ impl Session {
             hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
         self.role = Role::Worker { id, class, last_job: None };
         let parallel_max = hello.as_ref().and_then(|hello| hello.max_parallel);
-        let event = Event::WorkerHello { conn: self.conn, worker: id, name, class, patterns, parallel_max };
+        let transfers = announced.is_some_and(|features| features.has(Features::TRANSFERS));
+        let conn = self.conn;
+        let event = Event::WorkerHello { conn, worker: id, name, class, patterns, parallel_max, transfers };
         Ok(self.announced(hello.map(|hello| hello.heft), event))
     }
 
@@ -197,6 +219,10 @@ impl Session {
 
     fn progress(&self, head: &Head<'_>, payload: &[u8]) -> Heard {
         match Progress::decode(payload) {
+            // It has not begun to run; its heartbeats renew the lease.
+            Ok(progress) if progress.stage == Stage::Receiving => {
+                Heard::Skipped("a worker receives inputs".to_owned())
+            }
             Ok(progress) => Heard::Event(Event::Progress {
                 conn: self.conn,
                 job: JobId(head.msg_id),

@@ -6,9 +6,11 @@
 
 mod hear;
 mod say;
+mod transfer;
 
 pub use hear::{AckBody, AckSays, Heard, SubmitBody};
 pub use say::WireFrame;
+pub use transfer::TransferSays;
 
 use chunking::Generation;
 use chunking::message::Features;
@@ -19,7 +21,11 @@ use crate::core::event::WorkerClass;
 use crate::core::ids::{ClientId, ConnId, JobId, WorkerId};
 
 /// What this build can do for an announced peer.
-pub const FEATURES: Features = Features::SUBMIT_ANSWERS
+pub const FEATURES: Features = Features::TRANSFERS
+    .with(Features::GZIP)
+    .with(Features::BROTLI)
+    .with(Features::ZSTD)
+    .with(Features::SUBMIT_ANSWERS)
     .with(Features::LEASES)
     .with(Features::PROGRESS)
     .with(Features::CANCEL)
@@ -77,6 +83,14 @@ impl Session {
         match &self.role {
             Role::Client { id } => Some(id),
             Role::Stranger | Role::Worker { .. } => None,
+        }
+    }
+
+    /// The worker that it is.
+    pub fn worker(&self) -> Option<WorkerId> {
+        match &self.role {
+            Role::Worker { id, .. } => Some(*id),
+            Role::Stranger | Role::Client { .. } => None,
         }
     }
 

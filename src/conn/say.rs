@@ -1,5 +1,7 @@
 //! What is said to a peer, in frames it can read. What it cannot hear is not said.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::message::{
@@ -44,7 +46,13 @@ impl Session {
     }
 
     /// A message of ours; `None` if the peer did not announce that it can hear it.
-    fn ours<M: Body>(&self, needs: Features, id: Uuid, corr: Uuid, message: &M) -> Option<WireFrame> {
+    pub(super) fn ours<M: Body>(
+        &self,
+        needs: Features,
+        id: Uuid,
+        corr: Uuid,
+        message: &M,
+    ) -> Option<WireFrame> {
         if !self.has(needs) {
             return None;
         }
@@ -61,24 +69,21 @@ impl Session {
         self.ours(Features::default(), Uuid::nil(), hello, &Welcome { leader, software, features, limits })
     }
 
-    /// A job for this worker, and the word to start for one that waits for it.
-    pub fn assign(
-        &mut self,
-        subject: &str,
-        job: JobId,
-        run: Run,
-        attempt: Attempt,
-        lease_ms: u32,
-        payload: Bytes,
-    ) -> Result<Vec<WireFrame>, EncodeError> {
+    /// A job for this worker.
+    pub fn assign(&mut self, subject: &str, job: JobId, payload: Bytes) -> Result<WireFrame, EncodeError> {
         let head = Head { msg_id: job.0, subject, ..Head::new(Kind::AssignJob) };
-        let mut frames = vec![self.frame(head, payload)?];
+        let frame = self.frame(head, payload)?;
         if let Role::Worker { last_job, .. } = &mut self.role {
             *last_job = Some(job);
         }
+        Ok(frame)
+    }
+
+    /// The word to start, for a worker that waits for it.
+    pub fn start(&self, job: JobId, run: Run, attempt: Attempt, lease: Duration) -> Option<WireFrame> {
+        let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
         let start = Start { run: run.0, attempt: attempt.0, lease_ms };
-        frames.extend(self.ours(Features::LEASES, job.0, Uuid::nil(), &start));
-        Ok(frames)
+        self.ours(Features::LEASES, job.0, Uuid::nil(), &start)
     }
 
     /// Bytes of the body of an AssignJob with this payload, for a worker of any id.
@@ -117,9 +122,10 @@ impl Session {
         reason: Reason,
         value: u64,
         limit: u64,
+        hop: &str,
         text: &str,
     ) -> Option<WireFrame> {
-        let hop = Name::try_from("leader".to_owned()).unwrap_or_default();
+        let hop = Name::try_from(hop.to_owned()).unwrap_or_default();
         let refused = Refused { reason, value, limit, hop, text: text.into() };
         self.ours(Features::SUBMIT_ANSWERS, job.0, job.0, &refused)
     }
@@ -128,6 +134,13 @@ impl Session {
     pub fn running(&self, job: JobId, run: Run, attempt: Attempt) -> Option<WireFrame> {
         let (stage, text) = (Stage::Running, Text::default());
         let progress = Progress { run: run.0, attempt: attempt.0, stage, done: 0, total: 0, text };
+        self.ours(Features::PROGRESS, job.0, job.0, &progress)
+    }
+
+    /// A job waits for something that only people can bring.
+    pub fn waiting(&self, job: JobId, why: &str) -> Option<WireFrame> {
+        let (stage, text) = (Stage::Waiting, Text::from(why));
+        let progress = Progress { run: 1, attempt: 0, stage, done: 0, total: 0, text };
         self.ours(Features::PROGRESS, job.0, job.0, &progress)
     }
 

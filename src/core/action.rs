@@ -1,5 +1,6 @@
 //! What the broker wants done. The driver does it in this order and reports back by events only.
 
+use std::fmt;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -31,6 +32,40 @@ pub enum Action {
         attempt: Attempt,
         /// How long it may be silent.
         lease: Duration,
+        /// Whether it may run the job once it has the inputs. If not, [`Action::Start`] follows.
+        start: bool,
+    },
+    /// Tell a worker that it may run a job it was given while that was only announced.
+    Start {
+        /// Where.
+        conn: ConnId,
+        /// Whom.
+        worker: WorkerId,
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+        /// Which attempt.
+        attempt: Attempt,
+        /// How long it may be silent.
+        lease: Duration,
+    },
+    /// A worker came back on a new connection while it was receiving a job's inputs: they go on there.
+    Resume {
+        /// Where.
+        conn: ConnId,
+        /// Who.
+        worker: WorkerId,
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+        /// Which attempt.
+        attempt: Attempt,
+        /// How long it may be silent.
+        lease: Duration,
+        /// Whether it may run the job once it has the inputs.
+        start: bool,
     },
     /// Tell a worker that a job is not wanted from it any more.
     Abandon {
@@ -71,6 +106,15 @@ pub enum Action {
         job: JobId,
         /// Why.
         refusal: Refusal,
+    },
+    /// Tell a client that its job waits for a worker that is not there. Said once, until the cause changes.
+    Waiting {
+        /// Where.
+        conn: ConnId,
+        /// Which job.
+        job: JobId,
+        /// For what.
+        why: Waiting,
     },
     /// Tell a client that a worker runs its job.
     Running {
@@ -123,6 +167,8 @@ pub enum Action {
 pub enum Standing {
     /// It waits.
     Queued,
+    /// A worker has it, and is still receiving its inputs.
+    Assigned,
     /// A worker has it.
     Running,
     /// It has ended.
@@ -148,17 +194,63 @@ pub enum Refusal {
         /// What it takes.
         limit: usize,
     },
-    /// A job for all workers, and there is none.
+    /// A job for all workers, or for one that must be there, and there is none.
     #[error(
-        "no connected worker matches {key}, so there is none to deliver to: start one, or submit without --all"
+        "no connected worker matches {key}, so there is none to deliver to: start one, or submit without --all or \
+         --require-worker"
     )]
     NoWorker {
         /// What would have to match.
         key: String,
     },
+    /// A job that has to be there as a transfer, and only workers that take none.
+    #[error(
+        "the job has {bytes} bytes, and the {workers} connected workers that match {key} are stock workers, which take \
+         frames of at most {limit}: start a heft worker"
+    )]
+    NoCapableWorker {
+        /// What matched.
+        key: String,
+        /// How many did.
+        workers: usize,
+        /// Bytes of the job.
+        bytes: u64,
+        /// Bytes that such a worker takes in one frame.
+        limit: u64,
+    },
     /// The leader is about to stop.
     #[error("the leader is about to stop and takes no new jobs: submit to another, or again when it is back")]
     Draining,
+}
+
+/// What a job waits for that only people can bring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// No connected worker matches its key.
+    NoWorker {
+        /// The key.
+        key: String,
+    },
+    /// All connected workers that match its key are stock workers, and it can only go as a transfer.
+    NoTransfers {
+        /// The key.
+        key: String,
+        /// How many they are.
+        workers: usize,
+    },
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Waiting::NoWorker { key } => write!(f, "no connected worker matches {key}: start one"),
+            Waiting::NoTransfers { key, workers } => write!(
+                f,
+                "the {workers} connected workers that match {key} are stock workers, which take frames of at most \
+                 4,194,304 bytes; start a heft worker"
+            ),
+        }
+    }
 }
 
 /// What an operation did.

@@ -6,15 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::action::{Action, OperateError, Operated, Standing};
+use super::dispatch::Assigning;
 use super::due::Due;
 use super::event::{Event, Outcome, WorkerClass};
 use super::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, Run, Token, WorkerId};
+use super::inputs::{Resubmitted, Sources};
 use super::job::{Ending, Job, Phase};
 use super::limits::Config;
 use super::queue::{Place, Queues};
 use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::state::{Applied, State};
+use super::submit::Taking;
+use super::waiting::Waits;
 use super::worker::{Hello, Lease, Worker, Workers};
 
 /// The broker.
@@ -31,17 +35,25 @@ pub struct Broker {
     pub(super) queues: Queues,
     /// Children of jobs to all workers, which only their worker may have.
     pub(super) pinned: BTreeMap<WorkerId, BTreeMap<Place, JobId>>,
-    /// Jobs whose assignment is proposed and not yet applied, with the worker whose credit it took.
-    pub(super) assigning: HashMap<JobId, WorkerId>,
-    /// The same by client, toward its cap.
+    /// Jobs whose assignment is proposed and not yet applied.
+    pub(super) assigning: HashMap<JobId, Assigning>,
+    /// Their number by client, toward its cap.
     pub(super) assigning_of: HashMap<ClientId, u32>,
     pub(super) stuck: HashMap<(ClientId, super::subject::RoutingKey), WorkerId>,
     pub(super) assignments: u64,
 
     pub(super) clients: BTreeMap<ConnId, ClientId>,
     pub(super) conns_of: BTreeMap<ClientId, BTreeSet<ConnId>>,
-    /// Jobs that are being taken: what was handed in, and where it was.
-    pub(super) enqueuing: HashMap<JobId, ([u8; 32], ClientId)>,
+    /// Jobs that are being taken or announced.
+    pub(super) enqueuing: HashMap<JobId, Taking>,
+    /// Announced jobs whose inputs are here and that are being taken.
+    pub(super) completing: HashSet<JobId>,
+    /// Announced jobs that are being dropped, and whether they were handed in again meanwhile.
+    pub(super) withdrawing: HashMap<JobId, Option<Resubmitted>>,
+    /// Where the inputs come from that are not here.
+    pub(super) sources: Sources,
+    /// Jobs whose clients are told that no worker is there.
+    pub(super) waits: Waits,
     pub(super) submitters: HashMap<JobId, ConnId>,
     /// Results that nobody was there for.
     pub(super) undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
@@ -76,6 +88,10 @@ impl Broker {
             clients: BTreeMap::new(),
             conns_of: BTreeMap::new(),
             enqueuing: HashMap::new(),
+            completing: HashSet::new(),
+            withdrawing: HashMap::new(),
+            sources: Sources::default(),
+            waits: Waits::default(),
             submitters: HashMap::new(),
             undelivered: BTreeMap::new(),
             ended: VecDeque::new(),
@@ -99,11 +115,15 @@ impl Broker {
         }
         match event {
             Event::ClientHello { conn, client, cap } => self.client_hello(conn, client, cap),
-            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max } => {
-                self.worker_hello(Hello { conn, worker, name, class, patterns, parallel_max });
+            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers } => {
+                self.worker_hello(Hello { conn, worker, name, class, patterns, parallel_max, transfers });
             }
             Event::Credit { conn, delta } => self.credit(conn, delta),
             Event::Submit { conn, job } => self.submit(conn, job),
+            Event::InputsHere { job, kept } => self.inputs_here(job, kept),
+            Event::InputsRefused { job, attempt, why } => self.inputs_refused(job, attempt, why),
+            Event::InputsFailed { job, why } => self.inputs_failed(job, why),
+            Event::Withdraw { job } => self.withdrawal(job),
             Event::Progress { conn, job, run, attempt } => self.progress(conn, job, run, attempt),
             Event::Heartbeat { conn, cpu_permille, held } => self.heartbeat(conn, cpu_permille, &held),
             Event::Ack { conn, job, outcome } => self.ack(conn, job, outcome),
@@ -111,7 +131,7 @@ impl Broker {
             Event::Closed { conn } => self.closed(conn),
             Event::Committed { index } => self.committed(index),
             Event::Tick => {}
-            Event::Drain => self.draining = true,
+            Event::Drain => self.drain(),
             Event::ForgetOldest => {
                 if let Some((_, job, run)) = self.ended.pop_front() {
                     self.forget(job, run);
@@ -122,6 +142,7 @@ impl Broker {
         if std::mem::take(&mut self.dirty) {
             self.schedule();
         }
+        self.tell_who_waits();
     }
 
     /// The next thing to do.
@@ -137,6 +158,21 @@ impl Broker {
     /// How many moments it waits for.
     pub fn due_count(&self) -> usize {
         self.due.len()
+    }
+
+    /// How much it keeps of jobs beside their state: who submitted them, where they wait and what for.
+    pub fn note_count(&self) -> usize {
+        let pinned: usize = self.pinned.values().map(BTreeMap::len).sum();
+        let undelivered: usize = self.undelivered.values().map(BTreeSet::len).sum();
+        let under_way = self.assigning.len() + self.assigning_of.len() + self.enqueuing.len();
+        let inputs = self.completing.len() + self.withdrawing.len() + self.sources.len();
+        under_way
+            + inputs
+            + pinned
+            + undelivered
+            + self.submitters.len()
+            + self.waits.len()
+            + self.queues.len()
     }
 
     /// The committed state.
@@ -179,7 +215,10 @@ impl Broker {
         let proposed = self.proposed.iter().rev().find_map(|(_, record)| match record {
             Record::Cap { client: named, cap } if named == client => Some(*cap),
             Record::Cap { .. }
+            | Record::Announce { .. }
             | Record::Enqueue { .. }
+            | Record::Withdraw { .. }
+            | Record::Fail { .. }
             | Record::Assign { .. }
             | Record::Ack { .. }
             | Record::Requeue { .. }
@@ -221,19 +260,27 @@ impl Broker {
     fn unpark(&mut self, record: &Record, applied: &Applied) {
         match record {
             Record::Cap { client, .. } => self.queues.unpark(client),
-            // One that counts takes a share; one that does not gives back what it had taken.
-            Record::Assign { .. } if *applied != Applied::Stale => {}
-            Record::Assign { job, .. }
-            | Record::Ack { job, .. }
+            // One that counts takes a share; what one that does not had taken is given back where it is found stale.
+            Record::Assign { .. } => {}
+            Record::Withdraw { .. } => {
+                if let Applied::Withdrew(job) = applied {
+                    self.queues.unpark(&job.client);
+                }
+            }
+            Record::Ack { job, .. }
             | Record::Requeue { job, .. }
             | Record::Dlq { job, .. }
             | Record::Cancel { job, .. }
+            | Record::Fail { job, .. }
             | Record::Orphan { job, .. } => {
                 if let Some(job) = self.state.job(*job) {
                     self.queues.unpark(&job.client);
                 }
             }
-            Record::Enqueue { .. } | Record::Revive { .. } | Record::Forget { .. } => {}
+            Record::Announce { .. }
+            | Record::Enqueue { .. }
+            | Record::Revive { .. }
+            | Record::Forget { .. } => {}
         }
     }
 
@@ -254,8 +301,14 @@ impl Broker {
     fn after(&mut self, record: &Record, applied: &Applied) {
         let changed = *applied != Applied::Stale;
         match record {
-            Record::Enqueue { job, children, .. } => {
+            Record::Announce { job, .. } => {
                 self.enqueuing.remove(&job.job);
+                if changed {
+                    self.announced(job.job);
+                }
+            }
+            Record::Enqueue { job, children, .. } => {
+                self.end_taking(job);
                 if changed {
                     self.enqueued(job, children);
                 }
@@ -277,6 +330,7 @@ impl Broker {
             }
             Record::Dlq { job, run, .. }
             | Record::Orphan { job, run, .. }
+            | Record::Fail { job, run, .. }
             | Record::Cancel { job, run, .. } => {
                 if changed {
                     self.job_ended(*job, *run);
@@ -284,15 +338,16 @@ impl Broker {
             }
             Record::Revive { job, .. } => {
                 if changed {
-                    self.wait_until(*job, self.now);
+                    self.revived(*job);
                 }
             }
+            Record::Withdraw { job, .. } => self.withdrawn(*job, applied),
             Record::Forget { .. } | Record::Cap { .. } => {}
         }
         match applied {
             Applied::ChangedWithParent(parent) => self.job_ended(*parent, Run(1)),
             Applied::Forgot(jobs) => jobs.iter().for_each(|job| self.forgot(job)),
-            Applied::Changed | Applied::Stale => {}
+            Applied::Changed | Applied::Withdrew(_) | Applied::Stale => {}
         }
     }
 
@@ -339,6 +394,10 @@ impl Broker {
             self.actions.push_back(Action::Abandon { conn, job, attempt });
             return;
         }
+        if self.state.job(job).is_some_and(|job| job.announced) {
+            // It is receiving: nothing runs before the job is taken.
+            return;
+        }
         let lease = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job));
         let began = lease.is_some_and(|lease| !std::mem::replace(&mut lease.started, true));
         let client = self.state.job(job).and_then(|known| self.submitter_of(job, &known.client));
@@ -353,9 +412,8 @@ impl Broker {
         for (job, run, attempt) in held {
             if !self.renew(id, *job, *run, *attempt) {
                 self.not_wanted(conn, *job, *run, *attempt);
-            } else if is_back && self.state.job(*job).is_none_or(Job::has_ended) {
-                // It ended while the worker was away and could not be told.
-                self.actions.push_back(Action::Abandon { conn, job: *job, attempt: *attempt });
+            } else if is_back {
+                self.brought_along(id, conn, *job, *attempt);
             }
         }
         let Some(worker) = self.workers.get_mut(id) else { return };
@@ -377,6 +435,8 @@ impl Broker {
     /// A worker holds what it should not: a job that has ended is settled, any other is taken away.
     fn not_wanted(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt) {
         match self.state.job(job) {
+            // What was not started has no result that could be settled.
+            _ if run == Run(0) => self.actions.push_back(Action::Abandon { conn, job, attempt }),
             Some(known) if !known.has_ended() => {
                 self.actions.push_back(Action::Abandon { conn, job, attempt })
             }
@@ -388,7 +448,9 @@ impl Broker {
     fn renew(&mut self, worker: WorkerId, job: JobId, run: Run, attempt: Attempt) -> bool {
         let until = self.now.plus(self.config.lease);
         let lease = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job));
-        match lease.filter(|lease| lease.run == run && lease.attempt == attempt) {
+        // Who was not told to start does not know the run; attempts count over all of them.
+        let is_run = |lease: &Lease| lease.run == run || run == Run(0);
+        match lease.filter(|lease| is_run(lease) && lease.attempt == attempt) {
             Some(lease) => {
                 lease.until = lease.until.map(|_| until);
                 true
@@ -495,12 +557,33 @@ impl Broker {
     }
 
     /// An attempt ended without a result: the job waits again, or has used up its attempts.
-    fn attempt_over(&mut self, worker: WorkerId, id: JobId, lease: Lease, why: AttemptEnd, others: bool) {
+    pub(super) fn attempt_over(
+        &mut self,
+        worker: WorkerId,
+        id: JobId,
+        lease: Lease,
+        why: AttemptEnd,
+        others: bool,
+    ) {
         // One that has ended keeps its worker's place until that answers; that is all that is lost with it.
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
+        if !self.is_with(id, worker) {
+            // An earlier job of that id was dropped, and this is what the worker had of it.
+            return;
+        }
         let (run, attempt) = (lease.run, lease.attempt);
         // An assignment that is not applied yet is found stale when its turn comes, unless it is the one that holds.
-        let counts = lease.started;
+        let counts = match why {
+            // A job that fits nowhere must not go round for ever.
+            AttemptEnd::DiskFull | AttemptEnd::InputsBad => true,
+            // That is its client's doing, and says nothing of the job.
+            AttemptEnd::InputsStalled => false,
+            AttemptEnd::TimedOut
+            | AttemptEnd::WorkerLost
+            | AttemptEnd::NotHeld
+            | AttemptEnd::ResultLost
+            | AttemptEnd::GivenUp => lease.started,
+        };
         let spent = job.spent + u32::from(counts);
         if job.child_of.is_some() && why == AttemptEnd::WorkerLost {
             self.propose(Record::Orphan { at: self.now, job: id, run });
@@ -519,9 +602,13 @@ impl Broker {
             AttemptEnd::TimedOut if is_stock => 0,
             AttemptEnd::TimedOut => before.saturating_add(1),
             // A first loss is requeued at once; a job that loses worker after worker may be what kills them.
-            AttemptEnd::WorkerLost | AttemptEnd::NotHeld | AttemptEnd::ResultLost | AttemptEnd::GivenUp => {
-                before
-            }
+            AttemptEnd::WorkerLost
+            | AttemptEnd::NotHeld
+            | AttemptEnd::ResultLost
+            | AttemptEnd::GivenUp
+            | AttemptEnd::InputsStalled
+            | AttemptEnd::DiskFull
+            | AttemptEnd::InputsBad => before,
         };
         let not_before = self.now.plus(Backoff::DELIVERY.delay(waits, entropy));
         self.propose(Record::Requeue { job: id, run, attempt, why, counts, not_before });
@@ -530,7 +617,7 @@ impl Broker {
     // --- jobs
 
     /// A job waits until then, then it can be given out.
-    fn wait_until(&mut self, job: JobId, not_before: Micros) {
+    pub(super) fn wait_until(&mut self, job: JobId, not_before: Micros) {
         if not_before > self.now {
             self.due.insert((not_before, Due::Ready(job)));
         } else {
@@ -542,9 +629,13 @@ impl Broker {
     pub(super) fn make_ready(&mut self, id: JobId) -> usize {
         let Some(job) = self.state.job(id) else { return 0 };
         let Phase::Queued { not_before } = job.phase else { return 0 };
-        if not_before > self.now || self.assigning.contains_key(&id) {
+        if not_before > self.now || self.assigning.contains_key(&id) || (job.announced && job.to_all) {
             return 0;
         }
+        if job.needs_client() && !self.is_fed(id) {
+            return 0;
+        }
+        let Some(job) = self.state.job(id) else { return 0 };
         let place = Place { priority: job.priority, seq: job.seq };
         self.dirty = true;
         match job.child_of {
@@ -557,7 +648,10 @@ impl Broker {
                 }
                 0
             }
-            None => self.queues.push(&job.key, &job.client, place, id, job.size),
+            None => {
+                self.waits.look_at(id);
+                self.queues.push(&job.key, &job.client, place, id, job.size, job.goes_by_transfer())
+            }
         }
     }
 
@@ -576,6 +670,8 @@ impl Broker {
         };
         let (key, client) = (job.key.clone(), job.client.clone());
         self.queues.remove(&key, &client, place);
+        self.waits.forget(id);
+        self.drop_source(id);
         if let Some((_, worker)) = child_of {
             self.pinned.entry(worker).and_modify(|jobs| {
                 jobs.remove(&place);
@@ -599,13 +695,13 @@ impl Broker {
     }
 
     /// Tells workers of a job that ended: the one that returned the result may forget it, others may stop.
-    fn settle(&mut self, job: JobId, run: Run, returned_by: Option<WorkerId>) {
+    pub(super) fn settle(&mut self, job: JobId, run: Run, returned_by: Option<WorkerId>) {
         if let Some(conn) = returned_by.and_then(|worker| self.workers.get(worker)?.conn()) {
             self.actions.push_back(Action::Settle { conn, job, run });
         }
         for worker in self.workers.holders(job) {
             // One whose assignment is not applied has not heard of the job, and will not.
-            if self.assigning.get(&job) == Some(&worker.id) {
+            if self.assigning.get(&job).is_some_and(|assigning| assigning.worker == worker.id) {
                 continue;
             }
             // It keeps the place it takes until it answers: its credit comes back with that, not before.
@@ -690,6 +786,7 @@ fn too_late(record: &Record, did: Operated) -> Result<Operated, OperateError> {
 pub(super) fn standing(job: &Job) -> Standing {
     match job.phase {
         Phase::Queued { .. } => Standing::Queued,
+        Phase::Leased { .. } if job.announced => Standing::Assigned,
         Phase::Leased { .. } | Phase::Gathering { .. } => Standing::Running,
         Phase::Done { .. } | Phase::Dead { .. } => Standing::Finished,
     }

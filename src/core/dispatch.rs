@@ -5,6 +5,7 @@ use super::broker::Broker;
 use super::event::WorkerClass;
 use super::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use super::limits::{ASSIGNMENTS_PER_PASS_MAX, STUCK_MAX};
+use super::queue::Takes;
 use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::subject::RoutingKey;
@@ -12,6 +13,15 @@ use super::worker::Lease;
 
 /// Jobs that a pass may find no worker for, although there is one for others of the same key.
 const PASSED_OVER_MAX: usize = 64;
+
+/// An assignment that is proposed and not yet applied.
+#[derive(Debug)]
+pub(super) struct Assigning {
+    /// The worker whose credit it took.
+    pub(super) worker: WorkerId,
+    /// The client whose cap it counts toward, if it does.
+    capped: Option<ClientId>,
+}
 
 impl Broker {
     /// Gives out what can be given out (SC08, SC09).
@@ -48,6 +58,7 @@ impl Broker {
     fn serve(&mut self, key: &RoutingKey, matching: &mut Vec<WorkerId>) -> usize {
         let mut passed_over = Vec::new();
         let mut given = 0;
+        let mut takes = self.taken_by(matching);
         loop {
             if given + passed_over.len() == ASSIGNMENTS_PER_PASS_MAX {
                 self.pass_again();
@@ -61,13 +72,14 @@ impl Broker {
                 let under_way = state.running(client) + assigning_of.get(client).copied().unwrap_or(0);
                 under_way < state.cap(client).unwrap_or(config.cap_default)
             };
-            let Some(job) = self.queues.pop(key, may_run) else { break };
+            let Some(job) = self.queues.pop(key, takes, may_run) else { break };
             match self.choose(job, matching) {
                 Some(worker) => {
                     self.assign(job, worker);
                     given += 1;
                     if !self.workers.get(worker).is_some_and(|worker| worker.has_room()) {
                         matching.retain(|with_room| *with_room != worker);
+                        takes = self.taken_by(matching);
                     }
                 }
                 None => passed_over.push(job),
@@ -79,13 +91,20 @@ impl Broker {
         given
     }
 
+    /// What these workers can take: a job that needs transfers is not even looked at where nobody takes them.
+    fn taken_by(&self, workers: &[WorkerId]) -> Takes {
+        let transfers = |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.transfers);
+        if workers.iter().any(transfers) { Takes::All } else { Takes::Plain }
+    }
+
     fn choose(&self, id: JobId, matching: &[WorkerId]) -> Option<WorkerId> {
         let job = self.state.job(id)?;
         let stuck_to = self.stuck.get(&(job.client.clone(), job.key.clone())).copied();
         let candidates = matching
             .iter()
             .filter_map(|worker| self.workers.get(*worker))
-            .filter(|worker| worker.has_room() && !job.was_lost_at(worker.id));
+            .filter(|worker| worker.has_room() && !job.was_lost_at(worker.id))
+            .filter(|worker| (worker.transfers || !job.goes_by_transfer()) && worker.is_done_with(id));
         // Another one than had it last, else the same (RT04).
         let last = job.history.last().map(|note| note.worker);
         let others = candidates.clone().filter(|worker| Some(worker.id) != last);
@@ -122,10 +141,11 @@ impl Broker {
         chosen.last_assigned = self.assignments;
         let lease = Lease { run, attempt, started: false, until: None, watched_at: None };
         self.workers.hold(worker, id, lease);
-        self.assigning.insert(id, worker);
+        self.assigning.insert(id, Assigning { worker, capped: is_capped.then(|| client.clone()) });
         if is_capped {
             *self.assigning_of.entry(client.clone()).or_default() += 1;
         }
+        self.waits.forget(id);
         if self.config.policy == super::schedule::Policy::Sticky {
             if self.stuck.len() >= STUCK_MAX {
                 self.stuck.clear();
@@ -137,20 +157,19 @@ impl Broker {
 
     /// An assignment is committed: it is sent, unless it came too late.
     pub(super) fn assigned(&mut self, id: JobId, run: Run, attempt: Attempt, worker: WorkerId, counts: bool) {
-        self.assigning.remove(&id);
-        let spent = match self.state.job(id) {
-            Some(job) => {
-                let client = job.client.clone();
-                if let Some(count) = self.assigning_of.get_mut(&client).filter(|_| job.is_capped()) {
-                    *count = count.saturating_sub(1);
-                    if *count == 0 {
-                        self.assigning_of.remove(&client);
-                    }
+        if let Some(client) = self.assigning.remove(&id).and_then(|assigning| assigning.capped) {
+            if let Some(count) = self.assigning_of.get_mut(&client) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    self.assigning_of.remove(&client);
                 }
-                job.spent
             }
-            None => 0,
-        };
+            if !counts {
+                // It gives back the share it had taken.
+                self.queues.unpark(&client);
+            }
+        }
+        let (spent, start) = self.state.job(id).map_or((0, true), |job| (job.spent, !job.announced));
         let Some(chosen) = self.workers.get_mut(worker) else { return };
         let Some(lease) =
             chosen.held.get_mut(&id).filter(|lease| lease.run == run && lease.attempt == attempt)
@@ -185,7 +204,7 @@ impl Broker {
                     self.watch_lease(worker, id, until);
                 }
                 let lease = self.config.lease;
-                self.actions.push_back(Action::Assign { conn, worker, job: id, run, attempt, lease });
+                self.actions.push_back(Action::Assign { conn, worker, job: id, run, attempt, lease, start });
             }
             // It left while the record was on its way. It never heard of the job, so there is nothing to wait for.
             super::worker::Presence::Away(_) => {

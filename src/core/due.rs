@@ -26,6 +26,8 @@ pub(super) enum Due {
     Expire,
     /// A worker may have said nothing for too long.
     Silence(WorkerId),
+    /// A client has been away long enough from a job that needs its connection.
+    Source(JobId),
     /// A pass gave out all it may; there may be more.
     NextPass,
 }
@@ -45,6 +47,7 @@ impl Broker {
                 Due::Leak(worker) => self.leak_due(worker),
                 Due::Expire => self.expiry_due(),
                 Due::Silence(worker) => self.silence_due(worker),
+                Due::Source(job) => self.source_due(job),
                 Due::NextPass => self.dirty = true,
             }
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::ids::{Attempt, ClientId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
+use super::record::AttemptEnd;
 use super::subject::RoutingKey;
 
 /// Something that happened.
@@ -31,6 +32,8 @@ pub enum Event {
         patterns: Vec<String>,
         /// Jobs it runs at a time, if it said.
         parallel_max: Option<u32>,
+        /// Whether it can take inputs as transfers.
+        transfers: bool,
     },
     /// A worker has room for more jobs.
     Credit {
@@ -45,6 +48,35 @@ pub enum Event {
         conn: ConnId,
         /// The job.
         job: Submission,
+    },
+    /// All inputs of an announced job have arrived whole: it can be taken.
+    InputsHere {
+        /// Which job.
+        job: JobId,
+        /// Whether the leader holds all of them. If not, they went through to a worker, and a later attempt needs the
+        /// client's connection again.
+        kept: bool,
+    },
+    /// The worker that holds a job cannot have its inputs: the attempt is over.
+    InputsRefused {
+        /// Which job.
+        job: JobId,
+        /// Which attempt.
+        attempt: Attempt,
+        /// Why.
+        why: AttemptEnd,
+    },
+    /// The inputs of a job can never be had.
+    InputsFailed {
+        /// Which job.
+        job: JobId,
+        /// Why, for its client.
+        why: Arc<str>,
+    },
+    /// An announced job is dropped without a trace; whoever submitted it has been told.
+    Withdraw {
+        /// Which job.
+        job: JobId,
     },
     /// A worker began to run a job, or still works on it.
     Progress {
@@ -146,6 +178,21 @@ pub struct Submission {
     pub size: u64,
     /// A digest of its payload, to tell a repetition from another job under the same id.
     pub fingerprint: [u8; 32],
+    /// Whether its inputs are here.
+    pub inputs: Inputs,
+    /// Whether only a worker that can take transfers may have it.
+    pub needs_transfers: bool,
+    /// Whether it is refused if no connected worker could take it, instead of waiting for one.
+    pub require_worker: bool,
+}
+
+/// Where the inputs of a job are when it is handed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inputs {
+    /// With it.
+    Here,
+    /// Transfers bring them: until [`Event::InputsHere`] the job is announced only.
+    Expected,
 }
 
 /// What operators ask for.

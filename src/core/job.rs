@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::event::Submission;
+use super::event::{Inputs, Submission};
 use super::ids::{Attempt, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 use super::record::AttemptEnd;
 use super::subject::RoutingKey;
@@ -67,6 +67,11 @@ pub enum Ending {
     },
     /// A child whose worker is gone.
     Orphaned,
+    /// The leader ended it.
+    Failed {
+        /// Why.
+        why: Arc<str>,
+    },
 }
 
 /// An attempt that ended without a result.
@@ -99,6 +104,16 @@ pub struct Job {
     pub size: u64,
     /// A digest of its payload.
     pub fingerprint: [u8; 32],
+    /// Whether every matching worker gets it.
+    pub to_all: bool,
+    /// How its inputs come, or came.
+    pub inputs: Inputs,
+    /// Whether they are still to come: it is known and not taken.
+    pub announced: bool,
+    /// Whether the leader holds them. If not, a further attempt needs its client's connection.
+    pub inputs_kept: bool,
+    /// Whether only a worker that can take transfers may have it.
+    pub needs_transfers: bool,
     /// Which run this is.
     pub run: Run,
     /// The attempt that was made last.
@@ -126,6 +141,11 @@ impl Job {
             seq,
             size: submission.size,
             fingerprint: submission.fingerprint,
+            to_all: submission.to_all,
+            inputs: submission.inputs,
+            announced: false,
+            inputs_kept: true,
+            needs_transfers: submission.needs_transfers,
             run: Run(1),
             attempt: Attempt(0),
             spent: 0,
@@ -142,6 +162,33 @@ impl Job {
             Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } => false,
             Phase::Done { .. } | Phase::Dead { .. } => true,
         }
+    }
+
+    /// The job as it was handed in, now that it is known and need not ask for a worker any more.
+    pub(super) fn submission(&self) -> Submission {
+        Submission {
+            job: self.id,
+            client: self.client.clone(),
+            key: self.key.clone(),
+            exec: self.exec.clone(),
+            priority: self.priority,
+            to_all: self.to_all,
+            size: self.size,
+            fingerprint: self.fingerprint,
+            inputs: self.inputs,
+            needs_transfers: self.needs_transfers,
+            require_worker: false,
+        }
+    }
+
+    /// Whether an attempt needs its client's connection.
+    pub fn needs_client(&self) -> bool {
+        !self.has_ended() && (self.announced || !self.inputs_kept)
+    }
+
+    /// Whether only a worker that can take transfers may have it as it stands.
+    pub fn goes_by_transfer(&self) -> bool {
+        self.needs_transfers || self.announced
     }
 
     /// Whether it counts toward its client's cap. Children do not: their number is the number of workers.

@@ -44,6 +44,8 @@ pub struct Config {
     pub results_max: usize,
     /// Jobs in all: waiting, running, ended and dead.
     pub jobs_max: usize,
+    /// How long a job that waits for inputs outlives its client's connection.
+    pub input_wait: Duration,
     /// After this time a worker that runs nothing, offers nothing and has answered is taken to have lost a credit (CR09).
     pub credit_leak_after: Duration,
 }
@@ -60,6 +62,7 @@ impl Default for Config {
             result_ttl: Duration::from_secs(3600),
             results_max: 100_000,
             jobs_max: 1_000_000,
+            input_wait: Duration::from_secs(60),
             credit_leak_after: Duration::from_secs(5),
         }
     }

@@ -9,6 +9,7 @@ mod dispatch;
 mod due;
 pub mod event;
 pub mod ids;
+mod inputs;
 pub mod job;
 pub mod limits;
 mod operate;
@@ -19,6 +20,7 @@ pub mod schedule;
 pub mod state;
 pub mod subject;
 mod submit;
+mod waiting;
 pub mod worker;
 
 pub use action::Action;

@@ -47,15 +47,52 @@ struct KeyQueue {
 struct Lane {
     client: ClientId,
     jobs: BTreeMap<Place, (JobId, u64)>,
+    /// The same, of jobs that only a worker with transfers may have. They are served in one order with the others where
+    /// such a worker has room, and do not stand before them where none has.
+    by_transfer: BTreeMap<Place, (JobId, u64)>,
     /// Bytes the client may have served on its turn. Saved up while its first job costs more.
     deficit: u64,
 }
 
 impl Lane {
-    /// What its first job costs.
-    fn cost(&self) -> u64 {
-        self.jobs.first_key_value().map_or(0, |(_, (_, cost))| *cost)
+    fn new(client: ClientId) -> Self {
+        Lane { client, jobs: BTreeMap::new(), by_transfer: BTreeMap::new(), deficit: 0 }
     }
+
+    fn len(&self) -> usize {
+        self.jobs.len() + self.by_transfer.len()
+    }
+
+    /// The jobs among which the next one is.
+    fn next_of(&mut self, takes: Takes) -> &mut BTreeMap<Place, (JobId, u64)> {
+        let first = |jobs: &BTreeMap<Place, (JobId, u64)>| jobs.first_key_value().map(|(place, _)| *place);
+        let by_transfer_first = match (takes, first(&self.jobs), first(&self.by_transfer)) {
+            (Takes::All, Some(plain), Some(by_transfer)) => by_transfer < plain,
+            (Takes::All, None, Some(_)) => true,
+            (Takes::All, Some(_) | None, None) | (Takes::Plain, _, _) => false,
+        };
+        if by_transfer_first { &mut self.by_transfer } else { &mut self.jobs }
+    }
+
+    /// What the next job costs, if there is one.
+    fn cost(&self, takes: Takes) -> Option<u64> {
+        let plain = self.jobs.first_key_value();
+        let by_transfer = self.by_transfer.first_key_value().filter(|_| takes == Takes::All);
+        let next = match (plain, by_transfer) {
+            (Some(plain), Some(by_transfer)) => Some(plain.min(by_transfer)),
+            (plain, by_transfer) => plain.or(by_transfer),
+        };
+        next.map(|(_, (_, cost))| *cost)
+    }
+}
+
+/// What the workers that have room can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Whatever there is.
+    All,
+    /// Only jobs that need no transfer.
+    Plain,
 }
 
 impl KeyQueue {
@@ -99,7 +136,7 @@ impl Queues {
     pub fn len_by_client(&self) -> HashMap<&ClientId, usize> {
         let mut by_client = HashMap::new();
         for lane in self.lanes.values().flat_map(|queue| queue.ring.iter().chain(queue.parked.values())) {
-            *by_client.entry(&lane.client).or_default() += lane.jobs.len();
+            *by_client.entry(&lane.client).or_default() += lane.len();
         }
         by_client
     }
@@ -112,6 +149,7 @@ impl Queues {
         place: Place,
         job: JobId,
         size: u64,
+        by_transfer: bool,
     ) -> usize {
         if !self.lanes.contains_key(key) {
             self.lanes.insert(key.clone(), KeyQueue::default());
@@ -119,26 +157,20 @@ impl Queues {
         }
         let Some(queue) = self.lanes.get_mut(key) else { return 0 };
         let cost = size.saturating_add(JOB_COST_BYTES);
-        let ahead = match queue.lane_mut(client) {
-            Some(lane) => {
-                let is_last = lane.jobs.last_key_value().is_none_or(|(last, _)| *last < place);
-                let ahead = if is_last {
-                    lane.jobs.len()
-                } else {
-                    lane.jobs.range(..place).take(AHEAD_COUNTED_MAX).count()
-                };
-                if lane.jobs.insert(place, (job, cost)).is_some() {
-                    // It waits already, and is not counted twice.
-                    return ahead;
-                }
-                ahead
-            }
-            None => {
-                let jobs = BTreeMap::from([(place, (job, cost))]);
-                queue.ring.push_back(Lane { client: client.clone(), jobs, deficit: 0 });
-                0
-            }
+        if queue.lane_mut(client).is_none() {
+            queue.ring.push_back(Lane::new(client.clone()));
+        }
+        let Some(lane) = queue.lane_mut(client) else { return 0 };
+        let ahead_among = |jobs: &BTreeMap<Place, (JobId, u64)>| {
+            let is_last = jobs.last_key_value().is_none_or(|(last, _)| *last < place);
+            if is_last { jobs.len() } else { jobs.range(..place).take(AHEAD_COUNTED_MAX).count() }
         };
+        let ahead = ahead_among(&lane.jobs) + ahead_among(&lane.by_transfer);
+        let jobs = if by_transfer { &mut lane.by_transfer } else { &mut lane.jobs };
+        if jobs.insert(place, (job, cost)).is_some() {
+            // It waits already, and is not counted twice.
+            return ahead;
+        }
         queue.len += 1;
         self.len += 1;
         ahead
@@ -148,10 +180,10 @@ impl Queues {
     pub fn remove(&mut self, key: &RoutingKey, client: &ClientId, place: Place) -> bool {
         let Some(queue) = self.lanes.get_mut(key) else { return false };
         let Some(lane) = queue.lane_mut(client) else { return false };
-        if lane.jobs.remove(&place).is_none() {
+        if lane.jobs.remove(&place).is_none() && lane.by_transfer.remove(&place).is_none() {
             return false;
         }
-        if lane.jobs.is_empty() && queue.parked.remove(client).is_none() {
+        if lane.len() == 0 && queue.parked.remove(client).is_none() {
             queue.ring.retain(|lane| lane.client != *client);
         }
         queue.len -= 1;
@@ -207,7 +239,12 @@ impl Queues {
 
     /// Takes the next job of a key whose client may be served. A client that may not is passed over until
     /// [`Queues::unpark`] says that it may.
-    pub fn pop(&mut self, key: &RoutingKey, mut may_run: impl FnMut(&ClientId) -> bool) -> Option<JobId> {
+    pub fn pop(
+        &mut self,
+        key: &RoutingKey,
+        takes: Takes,
+        mut may_run: impl FnMut(&ClientId) -> bool,
+    ) -> Option<JobId> {
         let queue = self.lanes.get_mut(key)?;
         // Most of the time the first that may be served can pay, and the others need not be asked. Who may not be served
         // is put aside, and not asked again until something changes.
@@ -216,39 +253,68 @@ impl Queues {
             if !may_run(&lane.client) {
                 self.parked.entry(lane.client.clone()).or_default().insert(key.clone());
                 queue.park(at);
-            } else if lane.cost() <= lane.deficit {
-                return self.serve_lane(key, at);
+            } else if lane.cost(takes).is_some_and(|cost| cost <= lane.deficit) {
+                return self.serve_lane(key, takes, at);
             } else {
                 at += 1;
             }
         }
         // How often the ring would have to go round until each lane can pay for its first job; the lane with the fewest
         // rounds is next, the one nearer to the front among equals. Going round one by one gives the same.
-        let rounds = |lane: &Lane| lane.cost().saturating_sub(lane.deficit).div_ceil(LANE_QUANTUM_BYTES);
-        let (at, fewest) = queue.ring.iter().map(rounds).enumerate().min_by_key(|(_, rounds)| *rounds)?;
-        for lane in &mut queue.ring {
+        let rounds = |(at, lane): (usize, &Lane)| {
+            Some((at, lane.cost(takes)?.saturating_sub(lane.deficit).div_ceil(LANE_QUANTUM_BYTES)))
+        };
+        let (at, fewest) =
+            queue.ring.iter().enumerate().filter_map(rounds).min_by_key(|(_, rounds)| *rounds)?;
+        for lane in queue.ring.iter_mut().filter(|lane| lane.cost(takes).is_some()) {
             lane.deficit = lane.deficit.saturating_add(fewest.saturating_mul(LANE_QUANTUM_BYTES));
         }
-        self.serve_lane(key, at)
+        self.serve_lane(key, takes, at)
     }
 
     /// Takes the first job of the lane at this place.
-    fn serve_lane(&mut self, key: &RoutingKey, at: usize) -> Option<JobId> {
+    fn serve_lane(&mut self, key: &RoutingKey, takes: Takes, at: usize) -> Option<JobId> {
         let queue = self.lanes.get_mut(key)?;
         // What was passed over keeps its turn; what is served goes to the end once it cannot pay for another.
         let mut lane = queue.ring.remove(at)?;
-        let (_, (job, cost)) = lane.jobs.pop_first()?;
+        let Some((_, (job, cost))) = lane.next_of(takes).pop_first() else {
+            queue.ring.insert(at, lane);
+            return None;
+        };
         lane.deficit = lane.deficit.saturating_sub(cost);
-        match lane.jobs.first_key_value() {
-            Some((_, (_, next))) if *next <= lane.deficit => queue.ring.insert(at, lane),
+        match lane.cost(takes) {
+            Some(next) if next <= lane.deficit => queue.ring.insert(at, lane),
             Some(_) => queue.ring.push_back(lane),
             // A client that has nothing to be served saves nothing up.
-            None => {}
+            None if lane.len() == 0 => {}
+            None => {
+                lane.deficit = 0;
+                queue.ring.push_back(lane);
+            }
         }
         queue.len -= 1;
         self.len -= 1;
         self.drop_if_empty(key);
         Some(job)
+    }
+
+    /// The jobs of a key, in no order that matters.
+    pub fn jobs_of(&self, key: &RoutingKey) -> impl Iterator<Item = JobId> {
+        let lanes =
+            self.lanes.get(key).into_iter().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()));
+        lanes.flat_map(|lane| lane.jobs.values().chain(lane.by_transfer.values())).map(|(job, _)| *job)
+    }
+
+    /// Whether a job waits here.
+    pub fn contains(&self, key: &RoutingKey, client: &ClientId, place: Place) -> bool {
+        let Some(queue) = self.lanes.get(key) else { return false };
+        let lane = queue.parked.get(client).or_else(|| queue.ring.iter().find(|lane| lane.client == *client));
+        lane.is_some_and(|lane| lane.jobs.contains_key(&place) || lane.by_transfer.contains_key(&place))
+    }
+
+    /// Whether a key has jobs.
+    pub fn has(&self, key: &RoutingKey) -> bool {
+        self.lanes.contains_key(key)
     }
 
     fn drop_if_empty(&mut self, key: &RoutingKey) {
@@ -274,12 +340,14 @@ mod tests {
     fn fill(queues: &mut Queues, exec: &str, client: &str, jobs: std::ops::Range<u64>, size: u64) {
         for seq in jobs {
             let place = Place { priority: 0, seq };
-            queues.push(&key(exec), &client.into(), place, JobId(Uuid::from_u128(seq.into())), size);
+            queues.push(&key(exec), &client.into(), place, JobId(Uuid::from_u128(seq.into())), size, false);
         }
     }
 
     fn drain(queues: &mut Queues, exec: &str) -> Vec<u128> {
-        std::iter::from_fn(|| queues.pop(&key(exec), |_| true)).map(|job| job.0.as_u128()).collect()
+        std::iter::from_fn(|| queues.pop(&key(exec), Takes::All, |_| true))
+            .map(|job| job.0.as_u128())
+            .collect()
     }
 
     #[test]
@@ -310,7 +378,7 @@ mod tests {
         let mut queues = Queues::default();
         for (seq, priority) in [(1, 5), (2, -1), (3, 5), (4, i64::MIN), (5, 0)] {
             let id = JobId(Uuid::from_u128(seq.into()));
-            queues.push(&key("e"), &"c".into(), Place { priority, seq }, id, 0);
+            queues.push(&key("e"), &"c".into(), Place { priority, seq }, id, 0, seq == 2);
         }
         assert_eq!(drain(&mut queues, "e"), [4, 2, 5, 1, 3]);
     }
@@ -321,7 +389,7 @@ mod tests {
         fill(&mut queues, "e", "capped", 0..5, 0);
         fill(&mut queues, "e", "free", 10..12, 0);
         let free = |client: &ClientId| &*client.0 == "free";
-        let served: Vec<_> = std::iter::from_fn(|| queues.pop(&key("e"), free)).collect();
+        let served: Vec<_> = std::iter::from_fn(|| queues.pop(&key("e"), Takes::Plain, free)).collect();
         assert_eq!(
             (served.len(), queues.len(), queues.len_by_client()[&ClientId::from("capped")]),
             (2, 5, 5)

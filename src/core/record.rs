@@ -5,9 +5,16 @@ use std::sync::Arc;
 use super::event::Submission;
 use super::ids::{Attempt, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 
-/// A committed change. The first six are the founding documents' events (PE03).
+/// A committed change. But for `Announce` the first are the founding documents' events (PE03).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
+    /// A job is announced: it is known, and transfers bring its inputs (C30).
+    Announce {
+        /// When.
+        at: Micros,
+        /// The job.
+        job: Submission,
+    },
     /// `enqueue`: a job is taken.
     Enqueue {
         /// When.
@@ -16,6 +23,8 @@ pub enum Record {
         job: Submission,
         /// For a job to all workers: the child for each of them.
         children: Vec<(JobId, WorkerId)>,
+        /// Whether the leader holds its inputs.
+        kept: bool,
     },
     /// `assign`: a worker gets a job.
     Assign {
@@ -82,6 +91,24 @@ pub enum Record {
         /// By whom.
         by: Arc<str>,
     },
+    /// An announced job is dropped, as if it had never been.
+    Withdraw {
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+    },
+    /// A job is ended by the leader, which has a reason for its client.
+    Fail {
+        /// When.
+        at: Micros,
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+        /// The reason.
+        why: Arc<str>,
+    },
     /// A child of a job to all workers will get no result: its worker is gone.
     Orphan {
         /// When.
@@ -127,6 +154,12 @@ pub enum AttemptEnd {
     ResultLost,
     /// Its worker gave it up.
     GivenUp,
+    /// Its worker waited for inputs that did not come on.
+    InputsStalled,
+    /// Its worker had no room for its inputs.
+    DiskFull,
+    /// Its worker got inputs that are not what they should be.
+    InputsBad,
 }
 
 impl AttemptEnd {
@@ -138,6 +171,9 @@ impl AttemptEnd {
             AttemptEnd::NotHeld => "the worker came back without it",
             AttemptEnd::ResultLost => "result lost at worker",
             AttemptEnd::GivenUp => "the worker gave it up",
+            AttemptEnd::InputsStalled => "the inputs did not come on in time",
+            AttemptEnd::DiskFull => "the worker's disk is full",
+            AttemptEnd::InputsBad => "the inputs did not arrive whole at the worker",
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::event::{Inputs, Submission};
 use super::ids::{Attempt, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{AttemptNote, Ending, Job, Phase};
 use super::limits::HISTORY_MAX;
@@ -29,6 +30,8 @@ pub enum Applied {
     ChangedWithParent(JobId),
     /// It forgot a job that had ended: these went, the job and its children.
     Forgot(Vec<Job>),
+    /// It dropped an announced job.
+    Withdrew(Box<Job>),
     /// It came too late, or again: nothing changed.
     Stale,
 }
@@ -67,7 +70,8 @@ impl State {
     /// Changes the state by a committed record.
     pub fn apply(&mut self, record: &Record) -> Applied {
         match record {
-            Record::Enqueue { at, job, children } => self.enqueue(*at, job, children),
+            Record::Announce { at, job } => self.announce(*at, job),
+            Record::Enqueue { at, job, children, kept } => self.enqueue(*at, job, children, *kept),
             Record::Assign { job, run, attempt, worker } => self.assign(*job, *run, *attempt, *worker),
             Record::Ack { at, job, run, worker, result, ok } => {
                 let ending = Ending::Returned { result: *result, ok: *ok, worker: *worker };
@@ -80,6 +84,10 @@ impl State {
             Record::Cancel { at, job, run, by } => {
                 self.end(*at, *job, *run, Ending::Cancelled { by: by.clone() })
             }
+            Record::Withdraw { job, run } => self.withdraw(*job, *run),
+            Record::Fail { at, job, run, why } => {
+                self.end(*at, *job, *run, Ending::Failed { why: why.clone() })
+            }
             Record::Orphan { at, job, run } => self.end(*at, *job, *run, Ending::Orphaned),
             Record::Revive { job, run } => self.revive(*job, *run),
             Record::Forget { job, run } => self.forget(*job, *run),
@@ -90,28 +98,57 @@ impl State {
         }
     }
 
-    fn enqueue(
-        &mut self,
-        at: Micros,
-        submission: &super::event::Submission,
-        children: &[(JobId, WorkerId)],
-    ) -> Applied {
+    fn announce(&mut self, at: Micros, submission: &Submission) -> Applied {
         if self.jobs.contains_key(&submission.job) {
             return Applied::Stale;
         }
-        let mut job = Job::new(at, self.next_seq(), submission);
+        let job = Job { announced: true, inputs_kept: false, ..Job::new(at, self.next_seq(), submission) };
+        self.jobs.insert(job.id, job);
+        Applied::Changed
+    }
+
+    fn enqueue(
+        &mut self,
+        at: Micros,
+        submission: &Submission,
+        children: &[(JobId, WorkerId)],
+        kept: bool,
+    ) -> Applied {
+        let mut job = match (self.jobs.get(&submission.job), submission.inputs) {
+            (None, Inputs::Here) => Job::new(at, self.next_seq(), submission),
+            // It keeps its place, and the worker that may have it already.
+            (Some(job), Inputs::Expected) if job.announced && !job.has_ended() => job.clone(),
+            (Some(_), Inputs::Here | Inputs::Expected) | (None, Inputs::Expected) => return Applied::Stale,
+        };
+        job.announced = false;
+        // The inputs of a job to all workers are here before any of them gets it.
+        job.inputs_kept = kept || submission.to_all;
         if submission.to_all {
             job.phase = Phase::Gathering { left: children.len() };
             job.children = children.iter().map(|(child, _)| *child).collect();
             for (child, worker) in children {
                 let mut part = Job::new(at, self.next_seq(), submission);
                 part.id = *child;
+                part.to_all = false;
                 part.child_of = Some((submission.job, *worker));
                 self.jobs.insert(*child, part);
             }
         }
         self.jobs.insert(submission.job, job);
         Applied::Changed
+    }
+
+    /// Drops a job that was announced and never taken.
+    fn withdraw(&mut self, id: JobId, run: Run) -> Applied {
+        match self.jobs.get(&id) {
+            Some(job) if job.run == run && job.announced && !job.has_ended() => {}
+            Some(_) | None => return Applied::Stale,
+        }
+        let Some(job) = self.jobs.remove(&id) else { return Applied::Stale };
+        if let (Phase::Leased { .. }, true) = (&job.phase, job.is_capped()) {
+            one_less(&mut self.running, &job.client);
+        }
+        Applied::Withdrew(Box::new(job))
     }
 
     fn next_seq(&mut self) -> u64 {

@@ -1,11 +1,23 @@
 //! Clients: who they are, the jobs they hand in, and where their results go.
 
+use chunking::limits::FRAME_BODY_BYTES_MAX;
+
 use super::action::{Action, Refusal, Standing};
 use super::broker::{Broker, standing};
-use super::event::Submission;
-use super::ids::{ClientId, ConnId, JobId, Run, WorkerId};
+use super::event::{Inputs, Submission};
+use super::ids::{ClientId, ConnId, JobId, WorkerId};
+use super::job::Phase;
 use super::record::Record;
 use super::retry::mix;
+
+/// A job that is being taken or announced.
+#[derive(Debug)]
+pub(super) struct Taking {
+    fingerprint: [u8; 32],
+    client: ClientId,
+    /// What was handed in, if it is only announced.
+    pub(super) announced: Option<Box<Submission>>,
+}
 
 impl Broker {
     pub(super) fn client_hello(&mut self, conn: ConnId, client: ClientId, cap: Option<u32>) {
@@ -30,12 +42,16 @@ impl Broker {
                 self.conns_of.remove(&client);
             }
         }
+        self.sources_left(conn);
     }
 
     pub(super) fn submit(&mut self, conn: ConnId, job: Submission) {
         let id = job.job;
-        if let Some((fingerprint, client)) = self.enqueuing.get(&id) {
-            if *fingerprint == job.fingerprint && *client == job.client {
+        if self.resubmitted(conn, &job) {
+            return;
+        }
+        if let Some(taking) = self.enqueuing.get(&id) {
+            if taking.fingerprint == job.fingerprint && taking.client == job.client {
                 self.submitters.insert(id, conn);
             } else {
                 self.refuse(conn, id, Refusal::Conflict { job: id });
@@ -59,19 +75,40 @@ impl Broker {
         let refusal = match () {
             () if self.draining => Some(Refusal::Draining),
             () if held + children.len() >= limit => Some(Refusal::Full { held, limit }),
-            () if job.to_all && children.is_empty() => Some(Refusal::NoWorker { key: job.key.to_string() }),
             () if children.iter().any(is_taken) => Some(Refusal::Conflict { job: id }),
+            () if job.to_all && children.is_empty() || job.require_worker => self.no_worker_for(&job),
             () => None,
         };
         if let Some(refusal) = refusal {
             return self.refuse(conn, id, refusal);
         }
-        self.enqueuing.insert(id, (job.fingerprint, job.client.clone()));
+        let is_announced = job.inputs == Inputs::Expected;
+        let announced = is_announced.then(|| Box::new(job.clone()));
+        let taking = Taking { fingerprint: job.fingerprint, client: job.client.clone(), announced };
+        self.enqueuing.insert(id, taking);
         self.submitters.insert(id, conn);
-        self.propose(Record::Enqueue { at: self.now, job, children });
+        let at = self.now;
+        self.propose(match job.inputs {
+            Inputs::Here => Record::Enqueue { at, job, children, kept: true },
+            Inputs::Expected => Record::Announce { at, job },
+        });
     }
 
-    fn refuse(&mut self, conn: ConnId, job: JobId, refusal: Refusal) {
+    /// Why no connected worker could take a job, if none could.
+    fn no_worker_for(&self, job: &Submission) -> Option<Refusal> {
+        let mut workers = Vec::new();
+        self.workers.matching(job.key.as_str(), &mut workers);
+        let key = job.key.to_string();
+        if workers.is_empty() {
+            return Some(Refusal::NoWorker { key });
+        }
+        let transfers = |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.transfers);
+        let lacks = job.needs_transfers && !workers.iter().any(transfers);
+        let (bytes, limit) = (job.size, FRAME_BODY_BYTES_MAX.into());
+        lacks.then_some(Refusal::NoCapableWorker { key, workers: workers.len(), bytes, limit })
+    }
+
+    pub(super) fn refuse(&mut self, conn: ConnId, job: JobId, refusal: Refusal) {
         self.actions.push_back(Action::Refuse { conn, job, refusal });
     }
 
@@ -79,7 +116,13 @@ impl Broker {
     fn submitted_again(&mut self, conn: ConnId, id: JobId) {
         self.submitters.insert(id, conn);
         let Some(job) = self.state.job(id) else { return };
-        let (run, standing) = (job.run, standing(job));
+        let (run, standing, is_announced) = (job.run, standing(job), job.announced && !job.has_ended());
+        self.source_came(id);
+        self.waits.tell_again(id);
+        if is_announced {
+            // It hears of the job when that is taken.
+            return;
+        }
         self.actions.push_back(Action::Submitted { conn, job: id, run, standing, ahead: 0 });
         if standing == Standing::Finished {
             self.deliver(id);
@@ -87,9 +130,12 @@ impl Broker {
     }
 
     /// One child for each worker that matches now (S22), with an id that follows from both.
-    fn children_of(&self, job: &Submission) -> Vec<(JobId, WorkerId)> {
+    pub(super) fn children_of(&self, job: &Submission) -> Vec<(JobId, WorkerId)> {
         let mut workers = Vec::new();
         self.workers.matching(job.key.as_str(), &mut workers);
+        if job.needs_transfers {
+            workers.retain(|worker| self.workers.get(*worker).is_some_and(|worker| worker.transfers));
+        }
         let child = |worker: WorkerId| {
             let (job_high, job_low) = job.job.0.as_u64_pair();
             let (high, low) = worker.0.as_u64_pair();
@@ -101,27 +147,26 @@ impl Broker {
 
     pub(super) fn enqueued(&mut self, submission: &Submission, children: &[(JobId, WorkerId)]) {
         let id = submission.job;
-        let ahead = if submission.to_all {
-            for (child, _) in children {
-                self.make_ready(*child);
-            }
-            0
-        } else {
-            self.make_ready(id)
+        if submission.inputs == Inputs::Expected {
+            self.inputs_came(id);
+        }
+        for (child, _) in children {
+            self.make_ready(*child);
+        }
+        let Some(job) = self.state.job(id) else { return };
+        let run = job.run;
+        let (standing, ahead) = match job.phase {
+            Phase::Leased { .. } => (Standing::Assigned, 0),
+            Phase::Queued { .. } => (Standing::Queued, self.make_ready(id)),
+            Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => (Standing::Queued, 0),
         };
         let Some(conn) = self.submitter_of(id, &submission.client) else { return };
         let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
-        self.actions.push_back(Action::Submitted {
-            conn,
-            job: id,
-            run: Run(1),
-            standing: Standing::Queued,
-            ahead,
-        });
+        self.actions.push_back(Action::Submitted { conn, job: id, run, standing, ahead });
     }
 
     /// The connection that submitted a job, if it is there and still its client's.
-    pub(super) fn submitter_of(&self, job: JobId, client: &ClientId) -> Option<ConnId> {
+    pub fn submitter_of(&self, job: JobId, client: &ClientId) -> Option<ConnId> {
         self.submitters.get(&job).copied().filter(|conn| self.clients.get(conn) == Some(client))
     }
 

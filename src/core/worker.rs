@@ -44,11 +44,16 @@ pub struct Worker {
     pub credit: u32,
     /// Jobs it runs at a time, if it said.
     parallel_max: Option<u32>,
+    /// Whether it can take inputs as transfers.
+    pub transfers: bool,
     /// What its first offer was, and what it has offered in all.
     offered: Option<(u64, u64)>,
     /// Jobs it was sent on this connection, or brought along, and how many answers it owes for each. A job that was taken
     /// from it is still one it may answer; as every one took a credit, there are no more than it offered.
     sent: BTreeMap<JobId, u32>,
+    /// Jobs that were taken from it because it could not have their inputs, and that it has not answered for. It gets
+    /// none of them again before, or its answer would be taken for the next attempt's.
+    refused: BTreeSet<JobId>,
     /// Answers it has given to them.
     answered: u64,
     /// When it gave the last of them.
@@ -136,10 +141,21 @@ impl Worker {
         *self.sent.entry(job).or_default() += 1;
     }
 
+    /// Notes that it could not have the inputs of a job, and is told to give it up.
+    pub(super) fn refuse(&mut self, job: JobId) {
+        self.refused.insert(job);
+    }
+
+    /// Whether it could be given this job, as far as its own books tell: nothing of an earlier attempt is open.
+    pub(super) fn is_done_with(&self, job: JobId) -> bool {
+        !self.held.contains_key(&job) && !self.refused.contains(&job)
+    }
+
     /// Notes an answer for a job. Answers to what it was never sent count for
     /// nothing, or they would buy credit.
     pub fn answer(&mut self, job: JobId, now: Micros) {
         self.answered_at = now;
+        self.refused.remove(&job);
         if let Some(owed) = self.sent.get_mut(&job) {
             self.answered = self.answered.saturating_add(1);
             *owed = owed.saturating_sub(1);
@@ -180,6 +196,8 @@ pub struct Workers {
     /// Who holds which job.
     holders: BTreeSet<(JobId, WorkerId)>,
     touched: BTreeSet<WorkerId>,
+    /// What those that joined or left asked for, since anybody looked.
+    changed: Vec<Vec<String>>,
 }
 
 /// Up to so many workers with room are asked one by one whether they want a key; more are looked up in the tree.
@@ -200,6 +218,8 @@ pub struct Hello {
     pub patterns: Vec<String>,
     /// Jobs it runs at a time, if it said.
     pub parallel_max: Option<u32>,
+    /// Whether it can take inputs as transfers.
+    pub transfers: bool,
 }
 
 impl Workers {
@@ -275,6 +295,11 @@ impl Workers {
         self.tree.matching(key, out);
     }
 
+    /// What workers asked for that joined or left since this was last asked.
+    pub(super) fn take_changed(&mut self) -> Vec<Vec<String>> {
+        std::mem::take(&mut self.changed)
+    }
+
     /// A worker joins or comes back, keeping what it holds. Gives the connection it had until now, if any.
     pub fn join(&mut self, hello: Hello, now: Micros) -> Option<ConnId> {
         let (worker, conn) = (hello.worker, hello.conn);
@@ -295,8 +320,10 @@ impl Workers {
             subscriptions,
             credit: 0,
             parallel_max: hello.parallel_max,
+            transfers: hello.transfers,
             offered: None,
             sent: held.keys().map(|job| (*job, 1)).collect(),
+            refused: BTreeSet::new(),
             answered: 0,
             answered_at: Micros::default(),
             leak_watched: false,
@@ -309,6 +336,7 @@ impl Workers {
             last_assigned: 0,
         };
         self.holders.extend(joined.held.keys().map(|job| (*job, worker)));
+        self.changed.push(joined.subscriptions.clone());
         self.all.insert(worker, joined);
         self.touched.insert(worker);
         old_conn
@@ -323,6 +351,7 @@ impl Workers {
         }
         away.presence = Presence::Away(now);
         away.credit = 0;
+        self.changed.push(away.subscriptions.clone());
         for pattern in &away.subscriptions {
             self.tree.remove(pattern, &worker);
         }
@@ -341,6 +370,7 @@ impl Workers {
         for pattern in &gone.subscriptions {
             self.tree.remove(pattern, &worker);
         }
+        self.changed.push(gone.subscriptions.clone());
         Some(gone)
     }
 }

@@ -1,3 +1,4 @@
 //! What executes the leader's outputs: sockets, timers, signals. The only rooms with I/O in the leader.
 
 pub mod portable;
+pub mod spool;

@@ -66,6 +66,7 @@ impl Leader {
             Ok(Operated::Cancelled { was }) => {
                 let was = match was {
                     Standing::Queued => "queued",
+                    Standing::Assigned => "assigned",
                     Standing::Running => "running",
                     Standing::Finished => "finished",
                 };

@@ -5,14 +5,18 @@
 
 mod ask;
 mod outcome;
+mod relay;
 mod store;
 mod submit;
+mod transfers;
+
+pub use relay::{DiskDone, DiskOp, RelayConfig};
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use chunking::message::{LimitId, LimitList};
+use chunking::message::{Features, LimitId, LimitList};
 use chunking::{Generation, Head, limits};
 use thiserror::Error;
 use tracing::{debug, info, warn};
@@ -21,9 +25,11 @@ use uuid::Uuid;
 use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
-use crate::core::ids::{ConnId, JobId, Micros, Token};
+use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run, Token};
 use crate::core::{Broker, Config, Event};
+use relay::Relay;
 use store::PayloadStore;
+use transfers::Blobs;
 
 /// How a leader behaves.
 #[derive(Clone, Debug)]
@@ -34,8 +40,12 @@ pub struct LeaderConfig {
     pub payload_bytes_max: u64,
     /// Bytes of results that are held in memory before the oldest is forgotten.
     pub result_bytes_max: u64,
+    /// Blobs on their way through.
+    pub relay: RelayConfig,
     /// Time between heartbeats of a worker.
     pub heartbeat: Duration,
+    /// How people reach it, for texts.
+    pub address: String,
     /// The driver's name, for status.
     pub driver: &'static str,
 }
@@ -46,14 +56,16 @@ impl Default for LeaderConfig {
             broker: Config::default(),
             payload_bytes_max: 1 << 30,
             result_bytes_max: 1 << 30,
+            relay: RelayConfig::default(),
             heartbeat: Duration::from_secs(5),
+            address: "HOST:PORT".to_owned(),
             driver: "portable",
         }
     }
 }
 
 /// Something for the driver to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Output {
     /// Send a frame.
     Send {
@@ -62,6 +74,15 @@ pub enum Output {
         /// What.
         frame: WireFrame,
     },
+    /// Send a chunk; then [`Leader::chunks_sent`].
+    Chunk {
+        /// Where.
+        conn: ConnId,
+        /// What.
+        frame: WireFrame,
+    },
+    /// Do something with a spool file; then [`Leader::disk_done`].
+    Disk(DiskOp),
     /// End a connection once what was sent before has gone.
     Close {
         /// Which.
@@ -84,6 +105,8 @@ pub struct Leader {
     broker: Broker,
     sessions: HashMap<ConnId, Session>,
     store: PayloadStore,
+    relay: Relay,
+    blobs: Blobs,
     outputs: VecDeque<Output>,
     asked: HashMap<Token, Asked>,
     next_token: Token,
@@ -102,6 +125,8 @@ impl Leader {
         let id = make_id();
         Leader {
             broker: Broker::new(config.broker.clone()),
+            relay: Relay::new(config.relay.clone()),
+            blobs: Blobs::default(),
             config,
             id,
             make_id,
@@ -128,7 +153,7 @@ impl Leader {
         head: &Head<'_>,
         payload: Bytes,
     ) -> Result<(), HangUp> {
-        self.now = self.now.max(now);
+        self.pass_time(now);
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
         let heard = session.hear(head, payload, &mut *self.make_id)?;
         match heard {
@@ -151,11 +176,17 @@ impl Leader {
                 let operation = Operation::Cancel { job, by };
                 self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
             }
+            Heard::Transfer { id, says } => self.transfer(conn, id, says),
             Heard::Ask { verb, id, json } => self.ask(conn, &verb, id, &json),
             Heard::Skipped(why) => debug!(peer = %self.name(conn), "skipped a frame: {why}"),
         }
         self.act();
         Ok(())
+    }
+
+    fn pass_time(&mut self, now: Micros) {
+        self.now = self.now.max(now);
+        self.relay.set_now(self.now);
     }
 
     /// How logs call a connection.
@@ -165,9 +196,10 @@ impl Leader {
 
     /// A connection ended.
     pub fn closed(&mut self, now: Micros, conn: ConnId) {
-        self.now = self.now.max(now);
+        self.pass_time(now);
         if let Some(session) = self.sessions.remove(&conn) {
             debug!(peer = %session.name(), "disconnected");
+            self.relay.closed(conn);
             self.broker.handle(self.now, Event::Closed { conn });
             self.act();
         }
@@ -175,14 +207,15 @@ impl Leader {
 
     /// Time has passed.
     pub fn tick(&mut self, now: Micros) {
-        self.now = self.now.max(now);
+        self.pass_time(now);
         self.broker.handle(self.now, Event::Tick);
+        self.relay.tick();
         self.act();
     }
 
     /// No new jobs; those that run may end.
     pub fn drain(&mut self, now: Micros) {
-        self.now = self.now.max(now);
+        self.pass_time(now);
         self.broker.handle(self.now, Event::Drain);
         self.act();
     }
@@ -194,7 +227,7 @@ impl Leader {
 
     /// When [`Leader::tick`] is due.
     pub fn next_deadline(&self) -> Option<Micros> {
-        self.broker.next_deadline()
+        self.broker.next_deadline().into_iter().chain(self.relay.next_deadline()).min()
     }
 
     /// The next thing for the driver to do.
@@ -208,6 +241,11 @@ impl Leader {
         LimitList::from_iter([
             (LimitId::FRAME_BODY_BYTES, limits::FRAME_BODY_BYTES_MAX.into()),
             (LimitId::CLASSIC_BODY_BYTES, limits::FRAME_BODY_BYTES_MAX.into()),
+            (LimitId::CHUNK_BYTES, limits::CHUNK_BYTES_MAX.into()),
+            (LimitId::WINDOW_CHUNKS, limits::WINDOW_CHUNKS_MAX.into()),
+            (LimitId::BLOB_BYTES, u64::from(limits::BLOB_CHUNKS_MAX) * u64::from(limits::CHUNK_BYTES_MAX)),
+            (LimitId::SPOOL_BYTES, self.config.relay.spool_bytes_max),
+            (LimitId::TRANSFERS, relay::TRANSFERS_MAX as u64),
             (LimitId::HEARTBEAT_MS, ms(self.config.heartbeat)),
             (LimitId::LEASE_MS, ms(broker.lease)),
             (LimitId::WORKER_GRACE_MS, ms(broker.worker_grace)),
@@ -225,13 +263,21 @@ impl Leader {
 
     fn ack(&mut self, conn: ConnId, body: AckBody) {
         let job = body.job;
-        let mut keep =
-            |payload: Bytes, ok: bool| Outcome::Returned { result: self.store.keep_result(payload), ok };
         let outcome = match body.says {
-            AckSays::Result { ok } => keep(body.payload, ok),
+            AckSays::Result { ok } => match self.parts_of(job, &body.payload) {
+                Some(parts) => {
+                    let result = self.store.keep_result(body.payload);
+                    self.keep_parts(job, result, parts);
+                    Outcome::Returned { result, ok }
+                }
+                None => {
+                    warn!(%job, "a result names a blob that has not come whole");
+                    Outcome::ResultLost
+                }
+            },
             AckSays::PlainOk => {
                 let payload = outcome::plain_ok(self.broker.state().job(job), job);
-                keep(payload, true)
+                Outcome::Returned { result: self.store.keep_result(payload), ok: true }
             }
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => Outcome::GivenUp,
@@ -243,14 +289,18 @@ impl Leader {
         self.outputs.extend(frames.into_iter().map(|frame| Output::Send { conn, frame }));
     }
 
-    /// Does what the broker wants done, and keeps results within their bytes.
+    /// Does what the broker and the relay want done, and keeps results within their bytes.
     fn act(&mut self) {
         self.act_once();
-        while self.store.result_bytes() > self.config.result_bytes_max {
-            let before = self.store.result_bytes();
+        loop {
+            let short = self.store.result_bytes() > self.config.result_bytes_max || self.relay.is_short();
+            let before = (self.store.result_bytes(), self.relay.fill().blobs);
+            if !short {
+                break;
+            }
             self.broker.handle(self.now, Event::ForgetOldest);
             self.act_once();
-            if self.store.result_bytes() == before {
+            if (self.store.result_bytes(), self.relay.fill().blobs) == before {
                 // What is left belongs to jobs that have not ended.
                 break;
             }
@@ -258,14 +308,38 @@ impl Leader {
     }
 
     fn act_once(&mut self) {
+        loop {
+            self.broker_on();
+            if !self.relay_on() {
+                break;
+            }
+        }
+    }
+
+    fn broker_on(&mut self) {
         while let Some(action) = self.broker.poll_action() {
             match action {
                 // Committed in memory: at once. The log of a durable leader stands in this place.
                 Action::Commit { index, .. } => self.broker.handle(self.now, Event::Committed { index }),
-                Action::Assign { conn, worker, job, run, attempt, lease } => {
-                    self.assign(conn, worker, job, run, attempt, lease);
+                Action::Assign { conn, worker, job, run, attempt, lease, start } => {
+                    if self.assign(conn, worker, job) {
+                        self.send_inputs(conn, job, attempt);
+                        self.start(start, conn, job, run, attempt, lease);
+                    }
+                }
+                Action::Start { conn, job, run, attempt, lease, .. } => {
+                    self.start(true, conn, job, run, attempt, lease);
+                }
+                Action::Resume { conn, job, run, attempt, lease, start, .. } => {
+                    self.send_inputs(conn, job, attempt);
+                    self.start(start, conn, job, run, attempt, lease);
+                }
+                Action::Waiting { conn, job, why } => {
+                    let frame = self.sessions.get(&conn).and_then(|s| s.waiting(job, &why.to_string()));
+                    self.send(conn, frame);
                 }
                 Action::Abandon { conn, job, attempt } => {
+                    self.withhold_inputs(conn, job);
                     let frame = self.sessions.get(&conn).and_then(|session| session.abandon(job, attempt));
                     self.send(conn, frame);
                 }
@@ -282,6 +356,7 @@ impl Leader {
                     // The id of a conflict is another job's, and so is its payload.
                     if !matches!(refusal, Refusal::Conflict { .. }) {
                         self.store.forget_input(job);
+                        self.forget_inputs(job);
                     }
                     self.refuse(conn, job, submit::RefusalText::from(&refusal));
                 }
@@ -291,8 +366,14 @@ impl Leader {
                     self.send(conn, frame);
                 }
                 Action::Deliver { conn, job, .. } => self.deliver(conn, job),
-                Action::ForgetInput { job } => self.store.forget_input(job),
-                Action::ForgetResult { result } => self.store.forget_result(result),
+                Action::ForgetInput { job } => {
+                    self.store.forget_input(job);
+                    self.forget_inputs(job);
+                }
+                Action::ForgetResult { result } => {
+                    self.store.forget_result(result);
+                    self.forget_parts(result);
+                }
                 Action::Operated { token, answer } => self.operated(token, answer),
                 Action::Close { conn, why } => {
                     warn!(peer = %self.name(conn), "closing the connection: {why}");
@@ -302,21 +383,34 @@ impl Leader {
         }
     }
 
+    /// The word to start, where it is time.
+    fn start(&mut self, now: bool, conn: ConnId, job: JobId, run: Run, attempt: Attempt, lease: Duration) {
+        let session = self.sessions.get(&conn).filter(|_| now);
+        let frame = session.and_then(|session| session.start(job, run, attempt, lease));
+        self.send(conn, frame);
+    }
+
     fn deliver(&mut self, conn: ConnId, id: JobId) {
         let Some(job) = self.broker.state().job(id) else { return };
         let Some(session) = self.sessions.get(&conn) else { return };
-        let announced = session.is_announced();
-        let whole = outcome::result_of(&self.broker, &self.store, job, announced);
+        let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
+        let mut whole = outcome::result_of(&self.broker, &self.store, job, session.is_announced());
+        if !takes_parts && result.is_some_and(|result| !self.blobs.of_result(result).is_empty()) {
+            whole = outcome::without_parts(&whole, &self.config.address);
+        }
         // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
         let frame = match session.result(id, whole.clone()) {
             None => return,
             Some(Ok(frame)) => Some(frame),
             Some(Err(error)) => {
                 warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
-                let mut smaller = outcome::cut_down(job, &whole);
+                let mut smaller = outcome::cut_down(job, &whole, &self.config.address);
                 smaller.find_map(|result| session.result(id, result)?.ok())
             }
         };
+        if let Some(result) = result {
+            self.send_parts(conn, id, result);
+        }
         self.send(conn, frame);
     }
 }

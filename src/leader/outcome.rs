@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::store::PayloadStore;
 use crate::core::Broker;
-use crate::core::ids::JobId;
+use crate::core::ids::{JobId, ResultId};
 use crate::core::job::{Ending, Job, Phase};
 use crate::model::{JobResult, JobStatus, JsonModel};
 
@@ -28,6 +28,7 @@ pub(super) fn result_of(broker: &Broker, store: &PayloadStore, job: &Job, announ
         Phase::Done { ending: Ending::Cancelled { by }, .. } => {
             result.stderr = format!("heft: cancelled by {by}")
         }
+        Phase::Done { ending: Ending::Failed { why }, .. } => result.stderr = format!("heft: {why}"),
         Phase::Done { ending: Ending::Orphaned, .. } => result.stderr = "heft: the worker is gone".to_owned(),
         Phase::Done { ending: Ending::Gathered { ok }, .. } => {
             if *ok {
@@ -59,6 +60,39 @@ pub(super) fn result_of(broker: &Broker, store: &PayloadStore, job: &Job, announ
     result.to_json().into()
 }
 
+/// The result that a worker returned for a job.
+pub(super) fn returned(job: &Job) -> Option<ResultId> {
+    match &job.phase {
+        Phase::Done { ending: Ending::Returned { result, .. }, .. } => Some(*result),
+        Phase::Done { .. }
+        | Phase::Dead { .. }
+        | Phase::Queued { .. }
+        | Phase::Leased { .. }
+        | Phase::Gathering { .. } => None,
+    }
+}
+
+/// The result for a client that takes no transfers: it says where the rest is (C01).
+pub(super) fn without_parts(whole: &[u8], address: &str) -> Bytes {
+    let Ok(mut result) = JobResult::parse(whole) else { return Bytes::copy_from_slice(whole) };
+    let sizes =
+        [("archive", &result.archive), ("stdout", &result.stdout_blob), ("stderr", &result.stderr_blob)];
+    let parts: Vec<String> = sizes
+        .iter()
+        .filter_map(|(name, part)| part.as_ref().map(|part| format!("{name} ({} bytes)", part.size)))
+        .collect();
+    let note = format!(
+        "\nheft: {} did not fit this connection's frames of {} bytes and is kept at the leader: fetch it with `heft \
+         result get {address} {} --out DIR`",
+        parts.join(", "),
+        chunking::limits::FRAME_BODY_BYTES_MAX,
+        result.job_id
+    );
+    result.stderr.push_str(&note);
+    (result.archive, result.stdout_blob, result.stderr_blob) = (None, None, None);
+    result.to_json().into()
+}
+
 /// One JSON line for each child of a job to all workers: who ran it, and what came of it.
 fn gathered(broker: &Broker, store: &PayloadStore, parent: &Job) -> String {
     let children = parent.children.iter().filter_map(|child| broker.state().job(*child));
@@ -80,7 +114,7 @@ fn gathered(broker: &Broker, store: &PayloadStore, parent: &Job) -> String {
 const CUT_TEXT_BYTES: usize = 256 * 1024;
 
 /// The result in smaller and smaller forms: without archives, with its texts cut, and at last only that it was too large.
-pub(super) fn cut_down(job: &Job, whole: &[u8]) -> impl Iterator<Item = Bytes> {
+pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<Item = Bytes> {
     let mut forms = Vec::new();
     if let Ok(mut result) = JobResult::parse(whole) {
         let archive = result.output_archive.take().map_or(0, |archive| archive.len());
@@ -89,8 +123,10 @@ pub(super) fn cut_down(job: &Job, whole: &[u8]) -> impl Iterator<Item = Bytes> {
             result.stdout = result.stdout.lines().map(without_archive).collect::<Vec<_>>().join("\n");
         }
         result.stderr.push_str(&format!(
-            "\nheft: archives ({archive} bytes of its own) do not fit a frame of {} bytes and were left out",
-            chunking::limits::FRAME_BODY_BYTES_MAX
+            "\nheft: archives ({archive} bytes of its own) do not fit a frame of {} bytes and were left out: fetch the \
+             whole result with `heft result get {address} {}`",
+            chunking::limits::FRAME_BODY_BYTES_MAX,
+            job.id
         ));
         forms.push(result.to_json().into());
         for text in [&mut result.stdout, &mut result.stderr] {

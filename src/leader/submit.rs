@@ -1,7 +1,5 @@
 //! Jobs that clients hand in, on their way to the broker and from there to a worker.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::message::{self, Reason};
@@ -9,37 +7,56 @@ use tracing::{info, warn};
 
 use super::Leader;
 use super::store::Input;
+use super::transfers::named_in;
 use crate::conn::{Session, SubmitBody};
 use crate::core::Event;
 use crate::core::action::{Refusal, Standing};
-use crate::core::event::{Operation, Submission};
-use crate::core::ids::{Attempt, ConnId, JobId, Run, WorkerId};
+use crate::core::event::{Inputs, Operation, Submission};
+use crate::core::ids::{ConnId, JobId, WorkerId};
 use crate::core::subject::routing_key;
 use crate::model::{Deliver, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
+
+/// The hop of limits that are the leader's own.
+const LEADER: &str = "leader";
 
 /// A refusal with its numbers, for peers that can hear it.
 pub(super) struct RefusalText {
     reason: Reason,
     value: u64,
     limit: u64,
+    /// Whose limit it is.
+    hop: &'static str,
     text: String,
+}
+
+impl RefusalText {
+    /// One of the leader's own, without numbers.
+    pub(super) fn new(reason: Reason, text: String) -> Self {
+        RefusalText { reason, value: 0, limit: 0, hop: LEADER, text }
+    }
+
+    pub(super) fn invalid(text: String) -> Self {
+        RefusalText::new(Reason::INVALID, text)
+    }
 }
 
 impl From<&Refusal> for RefusalText {
     fn from(refusal: &Refusal) -> Self {
-        let (reason, value, limit) = match refusal {
-            Refusal::Conflict { .. } => (Reason::CONFLICT, 0, 0),
-            Refusal::Full { held, limit } => (Reason::BUSY, *held as u64, *limit as u64),
-            Refusal::NoWorker { .. } => (Reason::NO_WORKER, 0, 0),
-            Refusal::Draining => (Reason::DRAINING, 0, 0),
+        let (reason, value, limit, hop) = match refusal {
+            Refusal::Conflict { .. } => (Reason::CONFLICT, 0, 0, LEADER),
+            Refusal::Full { held, limit } => (Reason::BUSY, *held as u64, *limit as u64, LEADER),
+            Refusal::NoWorker { .. } => (Reason::NO_WORKER, 0, 0, LEADER),
+            Refusal::NoCapableWorker { bytes, limit, .. } => (Reason::TOO_LARGE, *bytes, *limit, "worker"),
+            Refusal::Draining => (Reason::DRAINING, 0, 0, LEADER),
         };
-        RefusalText { reason, value, limit, text: refusal.to_string() }
+        RefusalText { reason, value, limit, hop, text: refusal.to_string() }
     }
 }
 
 pub(super) fn standing_on_the_wire(standing: Standing) -> message::Standing {
     match standing {
         Standing::Queued => message::Standing::Queued,
+        Standing::Assigned => message::Standing::Assigned,
         Standing::Running => message::Standing::Running,
         Standing::Finished => message::Standing::Finished,
     }
@@ -73,26 +90,26 @@ impl Leader {
             };
             let exec = request.as_ref().map_or("", |request| request.exec_name.as_str());
             let key = routing_key(&body.subject, Some(exec)).map_err(|error| error.to_string())?;
-            Ok(Submission {
+            let blobs = request.as_deref().map(named_in).unwrap_or_default();
+            let blob_bytes = blobs.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
+            let submission = Submission {
                 job,
                 client: body.client,
                 key,
                 exec: exec.into(),
                 priority: request.as_ref().map_or(0, |request| request.priority),
                 to_all: request.as_ref().is_some_and(|request| request.deliver == Deliver::All),
-                size: body.payload.len() as u64,
+                size: blob_bytes.saturating_add(body.payload.len() as u64),
                 fingerprint: chunking::digest::blake3(&body.payload),
-            })
+                inputs: if blobs.is_empty() { Inputs::Here } else { Inputs::Expected },
+                needs_transfers: !blobs.is_empty(),
+                require_worker: false,
+            };
+            Ok((submission, blobs))
         });
-        let submission = match submission {
+        let (submission, blobs) = match submission {
             Ok(submission) => submission,
-            Err(text) => {
-                return self.refuse(
-                    conn,
-                    job,
-                    RefusalText { reason: Reason::INVALID, value: 0, limit: 0, text },
-                );
-            }
+            Err(text) => return self.refuse(conn, job, RefusalText::invalid(text)),
         };
         // A child travels under its own id, in JSON of our own writing, which may be longer.
         let sent_bytes = match submission.to_all {
@@ -104,6 +121,12 @@ impl Leader {
         }
         // A job that is known has its payload, or has ended and needs none.
         if self.broker.state().job(job).is_none() {
+            if !blobs.is_empty()
+                && self.blobs.inputs(job).is_empty()
+                && let Err(refusal) = self.expect_inputs(conn, job, submission.to_all, &blobs)
+            {
+                return self.refuse(conn, job, refusal);
+            }
             let from_ours = self.sessions.get(&conn).is_some_and(Session::is_announced);
             self.store.keep_input(job, Input { payload: body.payload, from_ours });
         }
@@ -120,16 +143,16 @@ impl Leader {
                  bytes",
                 body - limit
             );
-            return Some(RefusalText { reason: Reason::TOO_LARGE, value: body, limit, text });
+            return Some(RefusalText { reason: Reason::TOO_LARGE, value: body, limit, hop: LEADER, text });
         }
         let (value, limit) =
-            (self.store.input_bytes().saturating_add(job.size), self.config.payload_bytes_max);
+            (self.store.input_bytes().saturating_add(sent_bytes as u64), self.config.payload_bytes_max);
         (value > limit).then(|| {
             let text = format!(
                 "the leader holds {} bytes of jobs that have not ended and takes at most {limit}: wait until some have",
                 self.store.input_bytes()
             );
-            RefusalText { reason: Reason::SPOOL_FULL, value, limit, text }
+            RefusalText { reason: Reason::SPOOL_FULL, value, limit, hop: LEADER, text }
         })
     }
 
@@ -138,8 +161,8 @@ impl Leader {
     pub(super) fn refuse(&mut self, conn: ConnId, job: JobId, refusal: RefusalText) {
         let Some(session) = self.sessions.get(&conn) else { return };
         info!(%job, peer = %session.name(), "refused a job: {}", refusal.text);
-        let RefusalText { reason, value, limit, text } = refusal;
-        let frame = session.refused(job, reason, value, limit, &text).or_else(|| {
+        let RefusalText { reason, value, limit, hop, text } = refusal;
+        let frame = session.refused(job, reason, value, limit, hop, &text).or_else(|| {
             let client = session.client()?.to_string();
             let mut result = JobResult::new(job.0, client, "", JobStatus::Failed);
             result.stderr = format!("heft: {text}");
@@ -148,30 +171,25 @@ impl Leader {
         self.send(conn, frame);
     }
 
-    pub(super) fn assign(
-        &mut self,
-        conn: ConnId,
-        worker: WorkerId,
-        id: JobId,
-        run: Run,
-        attempt: Attempt,
-        lease: Duration,
-    ) {
-        let Some(job) = self.broker.state().job(id) else { return };
+    /// Sends a job to its worker; false if that cannot be.
+    pub(super) fn assign(&mut self, conn: ConnId, worker: WorkerId, id: JobId) -> bool {
+        let Some(job) = self.broker.state().job(id) else { return false };
         let owner = job.child_of.map_or(id, |(parent, _)| parent);
         let Some(Input { payload, from_ours }) = self.store.input(owner).cloned() else {
             warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
-            return;
+            return false;
         };
         let mut payload = if owner == id { payload } else { for_child(&payload, id) };
         if from_ours && self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
             payload = for_stock_worker(payload, job.key.as_str());
         }
         let subject = Session::assign_subject(job.key.as_str(), worker);
-        let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
-        let Some(session) = self.sessions.get_mut(&conn) else { return };
-        match session.assign(&subject, id, run, attempt, lease_ms, payload) {
-            Ok(frames) => self.send(conn, frames),
+        let Some(session) = self.sessions.get_mut(&conn) else { return false };
+        match session.assign(&subject, id, payload) {
+            Ok(frame) => {
+                self.send(conn, [frame]);
+                true
+            }
             // What does not fit was refused at the door, so this is a mistake of ours; the job ends, not the worker.
             Err(error) => {
                 warn!(job = %id, "cannot be sent to a worker: {error}");
@@ -179,6 +197,7 @@ impl Leader {
                 let by = format!("the leader, which cannot send it: {error}").into();
                 let operation = Operation::Cancel { job: id, by };
                 self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
+                false
             }
         }
     }

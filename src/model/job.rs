@@ -141,12 +141,24 @@ pub struct JobRequest {
     pub deliver: Deliver,
     /// Ours: how long the program may run.
     pub time_limit_ms: Option<u64>,
+    /// Ours: refuse the job if no connected worker could take it, instead of waiting for one.
+    pub require_worker: bool,
 }
 
 impl JsonModel for JobRequest {
     const SCHEMA: Schema = Schema {
         name: "JobRequest",
-        members: &["JobId", "ClientId", "ExecName", "Args", "Files", "Priority", "Deliver", "TimeLimitMs"],
+        members: &[
+            "JobId",
+            "ClientId",
+            "ExecName",
+            "Args",
+            "Files",
+            "Priority",
+            "Deliver",
+            "TimeLimitMs",
+            "RequireWorker",
+        ],
     };
 
     fn read(object: &Object<'_>) -> Result<Self, ModelError> {
@@ -166,6 +178,7 @@ impl JsonModel for JobRequest {
             deliver: read_deliver(object)?,
             // A limit of 0 could mean "at once" or "none"; it is refused rather than guessed at.
             time_limit_ms: object.whole("TimeLimitMs", 1, i64::MAX.unsigned_abs())?,
+            require_worker: object.flag("RequireWorker")?.unwrap_or_default(),
         })
     }
 
@@ -182,6 +195,7 @@ impl JsonModel for JobRequest {
             Deliver::All => object.text("Deliver", "all"),
         }
         object.whole_if_some("TimeLimitMs", self.time_limit_ms);
+        object.flag_if_set("RequireWorker", self.require_worker);
     }
 
     fn json_bytes(&self) -> usize {

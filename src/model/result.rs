@@ -81,6 +81,10 @@ pub struct JobResult {
     pub archive: Option<BlobRef>,
     /// Ours: the files it left behind have so many bytes, and were left out since they do not fit.
     pub archive_lost: Option<u64>,
+    /// Ours: the transfer that brings the whole standard output; `stdout` then has its beginning.
+    pub stdout_blob: Option<BlobRef>,
+    /// Ours: the transfer that brings the whole standard error; `stderr` then has its beginning.
+    pub stderr_blob: Option<BlobRef>,
 }
 
 impl JobResult {
@@ -106,6 +110,8 @@ impl JobResult {
             exit_code: None,
             archive: None,
             archive_lost: None,
+            stdout_blob: None,
+            stderr_blob: None,
         }
     }
 }
@@ -127,12 +133,16 @@ impl JsonModel for JobResult {
             "ExitCode",
             "Archive",
             "ArchiveLost",
+            "StdoutBlob",
+            "StderrBlob",
         ],
     };
 
     fn read(object: &Object<'_>) -> Result<Self, ModelError> {
         object.refuse_null("JobId", "a Guid string")?;
-        let archive = object.object("Archive", BlobRef::SCHEMA)?;
+        let blob = |member| -> Result<Option<BlobRef>, ModelError> {
+            object.object(member, BlobRef::SCHEMA)?.map(|blob| BlobRef::read(&blob)).transpose()
+        };
         Ok(Self {
             job_id: object.guid("JobId")?.unwrap_or_default(),
             client_id: object.name("ClientId", SUBJECT_BYTES_MAX)?.unwrap_or_default(),
@@ -145,8 +155,10 @@ impl JsonModel for JobResult {
             attempts: object.whole("Attempts", 0, u32::MAX.into())?,
             run: object.whole("Run", 0, u32::MAX.into())?,
             exit_code: object.int32("ExitCode")?,
-            archive: archive.map(|blob| BlobRef::read(&blob)).transpose()?,
+            archive: blob("Archive")?,
             archive_lost: object.whole("ArchiveLost", 0, u64::MAX)?,
+            stdout_blob: blob("StdoutBlob")?,
+            stderr_blob: blob("StderrBlob")?,
         })
     }
 
@@ -164,6 +176,8 @@ impl JsonModel for JobResult {
         object.whole_if_some("ExitCode", self.exit_code);
         object.model_if_some("Archive", self.archive.as_ref());
         object.whole_if_some("ArchiveLost", self.archive_lost);
+        object.model_if_some("StdoutBlob", self.stdout_blob.as_ref());
+        object.model_if_some("StderrBlob", self.stderr_blob.as_ref());
     }
 
     fn json_bytes(&self) -> usize {

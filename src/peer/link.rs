@@ -180,6 +180,8 @@ impl LinkReader {
 
 /// Reads what is there, or waits for it; says how many bytes came, none at the end. May be dropped while it waits.
 pub(crate) async fn read_some(read: &OwnedReadHalf, inlet: &mut Inlet) -> io::Result<usize> {
+    // A peer that always has more to say must not keep others from being heard.
+    tokio::task::coop::consume_budget().await;
     loop {
         read.readable().await?;
         match read.try_read_vectored(&mut inlet.room()) {
@@ -303,7 +305,7 @@ impl LinkWriter {
 }
 
 /// Takes what was written off the front of what is to be written.
-pub(crate) fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
+fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
     while let Some(front) = pieces.front_mut() {
         if written < front.len() {
             bytes::Buf::advance(front, written);

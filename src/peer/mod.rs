@@ -9,11 +9,11 @@ mod inlet;
 mod link;
 mod socket;
 
-pub use address::{is_address, redirect_in};
+pub use address::{is_address, is_loopback_address, redirect_in};
 pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
 pub use inlet::{ChunkStart, InChunk, Inlet, Step};
+pub(crate) use link::read_some;
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
-pub(crate) use link::{advance, read_some};
 pub use socket::{Tuning, is_loopback, tune};
 
 use chunking::message::Features;

@@ -4,15 +4,18 @@
 //! job; an embedding program can call [`run_once`] to try its handler without a leader.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use chunking::message::Purpose;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{sleep, timeout};
 
 use super::directory::JobDirectory;
-use super::handler::{CancelToken, DirectorySlot, Handler, Job, JobContext, Note, StopReason};
+use super::handler::{
+    Attached, Attachment, CancelToken, Content, DirectorySlot, Handler, Job, JobContext, Note, StopReason,
+};
 use super::limits::CANCEL_GRACE;
 use crate::model::{JobResult, JobStatus};
 
@@ -32,6 +35,15 @@ pub struct Outcome {
     pub result: JobResult,
     /// The job's directory, if it asked for one. It is there until it is removed.
     pub directory: Option<JobDirectory>,
+    /// Large parts of the result.
+    pub(super) attached: Vec<Attachment>,
+}
+
+impl Outcome {
+    /// The large part of this purpose that the job attached.
+    pub fn attached(&self, purpose: Purpose) -> Option<&Content> {
+        self.attached.iter().find(|part| part.purpose == purpose).map(|part| &part.content)
+    }
 }
 
 /// Runs one job to its end.
@@ -41,7 +53,7 @@ pub async fn run_once<H: Handler>(
     place: &Workplace,
     cancel: CancelToken,
 ) -> Outcome {
-    attempt(handler, job, place, cancel, None).await
+    attempt(handler, job, place, cancel, None, None).await
 }
 
 pub(super) async fn attempt<H: Handler>(
@@ -50,14 +62,17 @@ pub(super) async fn attempt<H: Handler>(
     place: &Workplace,
     cancel: CancelToken,
     notes: Option<mpsc::Sender<Note>>,
+    made: Option<JobDirectory>,
 ) -> Outcome {
-    let directory = DirectorySlot::default();
+    let directory = DirectorySlot::new(Mutex::new(made));
+    let attached = Attached::default();
     let context = JobContext {
         job: job.id,
         work_dir: place.work_dir.as_path().into(),
         directory: directory.clone(),
         cancel: cancel.clone(),
         notes,
+        attached: attached.clone(),
     };
     let empty = job.result(JobStatus::Failed);
     let own_limit = job.request.as_ref().ok().and_then(|request| request.time_limit_ms);
@@ -83,7 +98,8 @@ pub(super) async fn attempt<H: Handler>(
         result.exec_name = empty.exec_name;
     }
     let directory = directory.lock().await.take();
-    Outcome { result, directory }
+    let attached = std::mem::take(&mut *attached.lock().unwrap_or_else(PoisonError::into_inner));
+    Outcome { result, directory, attached }
 }
 
 async fn watch(

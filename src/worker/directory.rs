@@ -2,8 +2,12 @@
 //!
 //! Its name is the job's id as 32 digits. Two workers may share a work directory and even be given the same job; the lock
 //! keeps one from removing what the other uses, and the second takes a name with a number.
+//!
+//! Large parts of a result (the archive, long outputs) are files in a second directory beside it, `<name>.out`, which comes
+//! with the first of them, belongs to whoever holds the lock and goes with the directory.
 
-use std::fs::{self, DirBuilder};
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -13,6 +17,31 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, lstat, openat}
 use uuid::Uuid;
 
 use super::limits::DIRECTORY_TRIES_MAX;
+
+/// What the name of the directory for large parts has behind that of the job's directory.
+const OUTPUTS: &str = ".out";
+
+/// Where the large parts of a result go, beside the job's directory. It may not be there yet.
+pub(super) fn outputs_beside(directory: &Path) -> PathBuf {
+    let mut name = directory.file_name().map(OsString::from).unwrap_or_default();
+    name.push(OUTPUTS);
+    directory.with_file_name(name)
+}
+
+/// Makes a file for a large part, and its directory if that is missing.
+pub(super) fn create_output(path: &Path) -> io::Result<File> {
+    if let Some(outputs) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(outputs)?;
+    }
+    File::options().read(true).write(true).create(true).truncate(true).open(path)
+}
+
+fn remove_if_there(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
 
 /// A directory that belongs to one job. Dropping it leaves the files and gives up the lock.
 #[derive(Debug)]
@@ -58,6 +87,7 @@ impl JobDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(told(error)),
         }
+        remove_if_there(&outputs_beside(&path)).map_err(told)?;
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
@@ -72,9 +102,21 @@ impl JobDirectory {
         &self.path
     }
 
-    /// Removes it with all that is in it.
+    /// Where large parts of the result may go. It may not be there yet.
+    pub fn outputs(&self) -> PathBuf {
+        outputs_beside(&self.path)
+    }
+
+    /// Removes it with all that is in it, and the large parts beside it.
     pub fn remove(self) -> io::Result<()> {
+        // In this order: whoever makes the directory again may put large parts beside it at once.
+        self.remove_outputs()?;
         fs::remove_dir_all(&self.path)
+    }
+
+    /// Removes the large parts alone.
+    pub fn remove_outputs(&self) -> io::Result<()> {
+        remove_if_there(&self.outputs())
     }
 }
 
@@ -84,15 +126,22 @@ pub fn remove_abandoned(root: &Path) -> io::Result<usize> {
     let mut removed = 0;
     for entry in fs::read_dir(root)? {
         let entry = entry?;
-        let ours = entry.file_name().to_str().is_some_and(is_job_directory);
-        if !ours || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|_| entry.file_type().is_ok_and(|kind| kind.is_dir())) else {
             continue;
-        }
+        };
         let path = entry.path();
-        let gone = match lock(&path) {
-            Ok(Some(_held)) => fs::remove_dir_all(&path),
-            Ok(None) => continue,
-            Err(error) => Err(error),
+        let gone = match name.strip_suffix(OUTPUTS) {
+            // Large parts whose directory is gone; those of the others go with it.
+            Some(job) if is_job_directory(job) && !root.join(job).exists() => remove_if_there(&path),
+            None if is_job_directory(name) => match lock(&path) {
+                Ok(Some(_held)) => {
+                    remove_if_there(&outputs_beside(&path)).and_then(|()| fs::remove_dir_all(&path))
+                }
+                Ok(None) => continue,
+                Err(error) => Err(error),
+            },
+            Some(_) | None => continue,
         };
         match gone {
             Ok(()) => removed += 1,
@@ -203,6 +252,39 @@ mod tests {
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), others.len() + 3);
         drop(held);
         assert_eq!(remove_abandoned(root.path()).unwrap(), 1);
+    }
+
+    #[test]
+    fn large_parts_lie_beside_and_go_with_the_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let count = || fs::read_dir(root.path()).unwrap().count();
+        let make = |number| {
+            let made = JobDirectory::make(root.path(), Uuid::from_u128(number)).unwrap();
+            create_output(&made.outputs().join("archive")).unwrap();
+            made
+        };
+        let (removed, held, left) = (make(1), make(2), make(3));
+        assert_eq!(count(), 6);
+        assert_eq!(fs::metadata(held.outputs()).unwrap().permissions().mode() & 0o777, 0o700);
+        removed.remove().unwrap();
+        assert_eq!(count(), 4);
+        drop(left);
+        fs::create_dir(outputs_beside(&root.path().join(Uuid::from_u128(4).simple().to_string()))).unwrap();
+        fs::create_dir(root.path().join("notes.out")).unwrap();
+        assert_eq!(
+            remove_abandoned(root.path()).unwrap(),
+            2,
+            "one with its directory, one whose directory is gone"
+        );
+        assert!(held.outputs().join("archive").exists() && root.path().join("notes.out").exists());
+        held.remove_outputs().unwrap();
+        assert_eq!(count(), 2);
+        drop(held);
+        let again = make(2);
+        fs::write(again.outputs().join("old"), "1").unwrap();
+        drop(again);
+        let fresh = JobDirectory::make(root.path(), Uuid::from_u128(2)).unwrap();
+        assert!(!fresh.outputs().exists(), "it starts empty");
     }
 
     #[test]

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use chunking::message::Stage;
+use chunking::message::{Purpose, Stage};
+use thiserror::Error;
 use tokio::sync::{Mutex, mpsc, watch};
 use uuid::Uuid;
 
-use super::directory::JobDirectory;
-use crate::model::{JobRequest, JobResult, JobStatus, JsonModel, ModelError};
+use super::directory::{JobDirectory, outputs_beside};
+use crate::model::{InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError};
+use crate::transfer::ChunkSink;
 use crate::units::Span;
 
 /// Runs jobs, several at a time.
@@ -25,6 +27,13 @@ use crate::units::Span;
 pub trait Handler: Send + Sync + 'static {
     /// Runs one job to its end. Ids in the result that are empty are filled in.
     fn run(&self, job: Job, context: JobContext) -> impl Future<Output = JobResult> + Send;
+
+    /// Where an input file goes that comes by transfer. `None`, the default, writes it into the job's directory, where
+    /// [`JobContext::directory`] has it under its name when the job runs. The job runs when all its inputs are whole.
+    fn sink(&self, job: &Job, file: &InputFile) -> Option<Box<dyn ChunkSink>> {
+        let _unused = (job, file);
+        None
+    }
 }
 
 impl<F, R> Handler for F
@@ -161,6 +170,44 @@ impl Note {
     }
 }
 
+/// The bytes of a large part of a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A file. It belongs to the worker from now on, which removes it when the leader has the result. Files beside the
+    /// job's directory ([`JobContext::outputs`]) outlive a restart of a worker that keeps its results; others need not.
+    File(PathBuf),
+    /// Memory.
+    Memory(Bytes),
+}
+
+impl Content {
+    /// How many there are.
+    pub fn bytes(&self) -> io::Result<u64> {
+        match self {
+            Content::File(path) => Ok(std::fs::metadata(path)?.len()),
+            Content::Memory(bytes) => Ok(bytes.len() as u64),
+        }
+    }
+}
+
+/// A large part of a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Attachment {
+    pub(super) purpose: Purpose,
+    pub(super) content: Content,
+}
+
+/// A part that results do not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a result has no part {purpose:?}: attach an Archive, Stdout or Stderr")]
+pub struct AttachError {
+    /// What it was to be.
+    pub purpose: Purpose,
+}
+
+/// What a job has attached so far.
+pub(super) type Attached = Arc<std::sync::Mutex<Vec<Attachment>>>;
+
 /// The directory of a job once somebody asked for one.
 pub(super) type DirectorySlot = Arc<Mutex<Option<JobDirectory>>>;
 
@@ -172,9 +219,32 @@ pub struct JobContext {
     pub(super) directory: DirectorySlot,
     pub(super) cancel: CancelToken,
     pub(super) notes: Option<mpsc::Sender<Note>>,
+    pub(super) attached: Attached,
 }
 
 impl JobContext {
+    /// A directory beside the job's own for large parts of its result, closed to others. What is in it is not packed and
+    /// goes once the result is safe.
+    pub async fn outputs(&self) -> io::Result<PathBuf> {
+        let outputs = outputs_beside(&self.directory().await?);
+        tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(&outputs).await?;
+        Ok(outputs)
+    }
+
+    /// Attaches a large part to the result: the archive, or a standard output of which `stdout` or `stderr` has the
+    /// beginning. It goes by transfer where the leader takes one, and is left out with a note where it does not. A part
+    /// that is attached again replaces the first.
+    pub fn attach(&self, purpose: Purpose, content: Content) -> Result<(), AttachError> {
+        match purpose {
+            Purpose::Archive | Purpose::Stdout | Purpose::Stderr => {}
+            Purpose::Input | Purpose::Dataset | Purpose::Payload => return Err(AttachError { purpose }),
+        }
+        let mut attached = self.attached.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        attached.retain(|part| part.purpose != purpose);
+        attached.push(Attachment { purpose, content });
+        Ok(())
+    }
+
     /// The job's own directory, made empty and closed to others when first asked for. It is removed once the result is
     /// safe.
     pub async fn directory(&self) -> io::Result<PathBuf> {

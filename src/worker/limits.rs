@@ -65,17 +65,26 @@ pub const ASSIGNED_MAX: usize = PARALLEL_MAX as usize;
 /// Bytes of jobs that were assigned and do not run yet, beyond what the credit allows by rights.
 pub const ASSIGNED_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// What is kept of a program's standard output.
+/// What goes inside a result of a program's standard output; a longer one goes as a whole by transfer.
 pub const STDOUT_BYTES_MAX: usize = 1024 * 1024;
 
-/// What is kept of a program's standard error.
+/// The same of its standard error.
 pub const STDERR_BYTES_MAX: usize = 1024 * 1024;
+
+/// What is kept of each output of a program at all, by default, so that one that runs wild does not fill the disk.
+pub const OUTPUT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// What a result has as text of an output that goes by transfer: enough to see what the job is about.
+pub const TEXT_HEAD_BYTES: usize = 64 * 1024;
 
 /// How long a job's pipes are read after its program has ended. Who still holds them then has left the process group.
 pub const DRAIN_MAX: Duration = Duration::from_millis(500);
 
-/// The largest archive: in base64 it fills a result, so a larger one could never be sent.
-pub const ARCHIVE_BYTES_MAX: usize = RESULT_BYTES_MAX / 4 * 3;
+/// The largest archive inside a result: in base64 it fills one.
+pub const ARCHIVE_INLINE_BYTES_MAX: usize = RESULT_BYTES_MAX / 4 * 3;
+
+/// The largest archive, by default: what a job leaves behind by mistake should not fill the disks on its way.
+pub const ARCHIVE_BYTES_MAX: u64 = 64 * 1024 * 1024 * 1024;
 
 /// The most files in an archive: what the classic ZIP directory can count.
 pub const ARCHIVE_FILES_MAX: usize = 65_535;
@@ -90,4 +99,4 @@ pub const SEGMENTS_MAX: usize = 32;
 pub const DIRECTORY_TRIES_MAX: u32 = 64;
 
 const _: () = assert!(PARALLEL_MAX as usize <= chunking::limits::HEARTBEAT_JOBS_MAX);
-const _: () = assert!(ARCHIVE_BYTES_MAX / 3 * 4 <= RESULT_BYTES_MAX);
+const _: () = assert!(ARCHIVE_INLINE_BYTES_MAX / 3 * 4 <= RESULT_BYTES_MAX);

@@ -55,7 +55,7 @@ pub use config::{ConfigError, WorkerConfig};
 pub use directory::{JobDirectory, remove_abandoned};
 pub use exec::{Exec, ExecConfig};
 pub use fit::encode as encode_result;
-pub use handler::{CancelToken, Handler, Job, JobContext, StopReason};
+pub use handler::{AttachError, CancelToken, Content, Handler, Job, JobContext, StopReason};
 pub use session::Summary;
 
 /// A worker, ready to run.

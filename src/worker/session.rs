@@ -397,7 +397,8 @@ impl<H: Handler> Session<H> {
                 attempt: numbers.attempt,
                 ..Job::new(id, offer.subject, offer.payload)
             };
-            let Outcome { mut result, directory } = attempt(handler, job, &place, cancel, Some(notes)).await;
+            let Outcome { mut result, directory, .. } =
+                attempt(handler, job, &place, cancel, Some(notes), None).await;
             let numbers = get(&shared);
             result.run = numbers.run;
             result.attempts = numbers.run.map(|_| numbers.attempt);

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use heft::core::action::{Action, Refusal};
-use heft::core::event::{Operation, Outcome, Submission, WorkerClass};
+use heft::core::action::{Action, Refusal, Waiting};
+use heft::core::event::{Inputs, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Job, Phase};
 use heft::core::schedule::Policy;
@@ -36,6 +36,7 @@ pub struct Rig {
     results: u64,
     tokens: u64,
     notes_silence: bool,
+    notes_waiting: bool,
 }
 
 /// A job under its number, of `alice`, for the program `calcA`.
@@ -49,7 +50,15 @@ pub fn job(number: u32) -> Submission {
         to_all: false,
         size: 100,
         fingerprint: [7; 32],
+        inputs: Inputs::Here,
+        needs_transfers: false,
+        require_worker: false,
     }
+}
+
+/// A job whose inputs come as transfers, and have to go so.
+pub fn announced(number: u32) -> Submission {
+    Submission { inputs: Inputs::Expected, needs_transfers: true, size: 64 << 20, ..job(number) }
 }
 
 pub fn job_of(client: &str, number: u32) -> Submission {
@@ -104,12 +113,18 @@ impl Rig {
             results: 0,
             tokens: 0,
             notes_silence: false,
+            notes_waiting: false,
         }
     }
 
     /// From now on it counts that a worker is cut off for being silent.
     pub fn note_silence(&mut self) {
         self.notes_silence = true;
+    }
+
+    /// From now on it counts that clients are told that no worker is there.
+    pub fn note_waiting(&mut self) {
+        self.notes_waiting = true;
     }
 
     /// From now on records wait until [`Rig::commit`].
@@ -155,7 +170,12 @@ impl Rig {
         while let Some(action) = self.broker.poll_action() {
             let line = self.line(&action);
             // Workers of other tests are idle, not hung: that their silence is noticed is one test's matter.
-            if self.notes_silence || !line.ends_with("twice its lease") {
+            // So is what clients are told of workers that are not there.
+            let is_noted = match &action {
+                Action::Waiting { .. } => self.notes_waiting,
+                _ => self.notes_silence || !line.ends_with("twice its lease"),
+            };
+            if is_noted {
                 self.lines.push(line);
             }
             if let Action::Commit { index, .. } = action {
@@ -212,11 +232,25 @@ impl Rig {
     /// A worker says hello and offers nothing yet.
     #[track_caller]
     pub fn hello(&mut self, name: &str, class: WorkerClass, subject: &str, parallel_max: Option<u32>) {
+        // A worker that leases is one of ours, and takes transfers.
+        self.hello_with(name, class, subject, parallel_max, class == WorkerClass::Leasing);
+    }
+
+    #[track_caller]
+    pub fn hello_with(
+        &mut self,
+        name: &str,
+        class: WorkerClass,
+        subject: &str,
+        parallel_max: Option<u32>,
+        transfers: bool,
+    ) {
         let conn = self.open(name);
         let patterns = subject.split(' ').flat_map(|subject| worker_patterns(subject).expect("a pattern"));
         let patterns = patterns.collect();
         let worker = worker_id(name);
-        self.tell(Event::WorkerHello { conn, worker, name: name.into(), class, patterns, parallel_max });
+        let name = name.into();
+        self.tell(Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers });
     }
 
     /// One of ours, with room for so many jobs.
@@ -373,9 +407,26 @@ impl Rig {
         let at = |conn: &ConnId| self.conns.get(conn).cloned().unwrap_or_else(|| format!("{conn:?}"));
         match action {
             Action::Commit { record, .. } => self.record_line(record),
-            Action::Assign { conn, worker, job, run, attempt, .. } => {
+            Action::Assign { conn, worker, job, run, attempt, start, .. } => {
                 assert_eq!(at(conn).split('/').next(), Some(worker_name(*worker).as_str()));
-                format!("{}: assign {}#{attempt}", at(conn), self.name_of_run(*job, *run))
+                let how = if *start { "" } else { " not to start" };
+                format!("{}: assign {}#{attempt}{how}", at(conn), self.name_of_run(*job, *run))
+            }
+            Action::Start { conn, worker, job, run, attempt, .. } => {
+                assert_eq!(at(conn).split('/').next(), Some(worker_name(*worker).as_str()));
+                format!("{}: start {}#{attempt}", at(conn), self.name_of_run(*job, *run))
+            }
+            Action::Resume { conn, worker, job, run, attempt, start, .. } => {
+                assert_eq!(at(conn).split('/').next(), Some(worker_name(*worker).as_str()));
+                let how = if *start { "" } else { " not to start" };
+                format!("{}: resume {}#{attempt}{how}", at(conn), self.name_of_run(*job, *run))
+            }
+            Action::Waiting { conn, job, why } => {
+                let why = match why {
+                    Waiting::NoWorker { key } => format!("no worker for {key}"),
+                    Waiting::NoTransfers { key, workers } => format!("{workers} stock workers for {key}"),
+                };
+                format!("{}: waiting {} {why}", at(conn), self.name(*job))
             }
             Action::Abandon { conn, job, attempt } => {
                 format!("{}: abandon {}#{attempt}", at(conn), self.name(*job))
@@ -392,6 +443,9 @@ impl Rig {
                     Refusal::Conflict { .. } => "conflict".to_owned(),
                     Refusal::Full { held, limit } => format!("full {held} of {limit}"),
                     Refusal::NoWorker { key } => format!("no worker for {key}"),
+                    Refusal::NoCapableWorker { key, workers, bytes, limit } => {
+                        format!("{workers} stock workers for {key}, {bytes} of {limit}")
+                    }
                     Refusal::Draining => "draining".to_owned(),
                 };
                 format!("{}: refused {} {why}", at(conn), self.name(*job))
@@ -411,8 +465,14 @@ impl Rig {
 
     fn record_line(&mut self, record: &Record) -> String {
         match record {
-            Record::Enqueue { job, children, .. } => {
-                let mut line = format!("+enqueue {}", self.name(job.job));
+            Record::Announce { job, .. } => format!("+announce {}", self.name(job.job)),
+            Record::Withdraw { job, run } => format!("+withdraw {}", self.name_of_run(*job, *run)),
+            Record::Fail { job, run, why, .. } => {
+                format!("+fail {}: {why}", self.name_of_run(*job, *run))
+            }
+            Record::Enqueue { job, children, kept, .. } => {
+                let how = if *kept { "" } else { " not kept" };
+                let mut line = format!("+enqueue {}{how}", self.name(job.job));
                 for (child, worker) in children {
                     let worker = worker_name(*worker);
                     let label = format!("{}@{worker}", self.name(job.job));

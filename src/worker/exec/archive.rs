@@ -1,11 +1,12 @@
-//! Packs what a job made into a ZIP archive (WX04, CO04), in memory and so outside of the folder it packs.
+//! Packs what a job made into a ZIP archive (WX04, CO04), outside of the folder it packs: in memory while it is small enough
+//! to stand inside a result, and in a file beside the folder when it has grown over that.
 //!
 //! An archive that grows over its limit is given up at once and the sizes are said. Links and other things that are no
 //! plain files are not followed and not packed. Blocking; the handler of executables calls it when a program has ended.
 
 use std::cell::Cell;
 use std::fs;
-use std::io::{self, Cursor, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Cursor, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,14 +16,20 @@ use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
 use super::beneath;
-use super::inputs::{Inputs, Look};
+use super::inputs::{Inputs, Look, next_step};
 use super::name::{NameUse, SafeName};
+use crate::worker::directory::create_output;
+use crate::worker::handler::Content;
+
+/// Files from this size on are written in the ZIP64 form. Packing may make a file larger by a little, so it is a little
+/// less than what the classic form can count.
+const ZIP64_BYTES_MIN: u64 = 4_000_000_000;
 
 /// What becomes of the files.
 #[derive(Debug, Default)]
 pub(super) struct Packed {
     /// The archive; `None` if there is nothing to pack, or too much.
-    pub(super) archive: Option<Vec<u8>>,
+    pub(super) archive: Option<Content>,
     /// Bytes of the files, if they were too much to pack.
     pub(super) lost: Option<u64>,
     /// What the client should know.
@@ -38,8 +45,12 @@ pub(super) struct Packing<'a> {
     pub(super) inputs: &'a Inputs,
     /// A program to pack beside them.
     pub(super) program: Option<&'a Path>,
+    /// Where the archive goes if it is over `memory_bytes_max`.
+    pub(super) file: &'a Path,
+    /// Bytes of the largest archive that is kept in memory.
+    pub(super) memory_bytes_max: usize,
     /// Bytes of the largest archive.
-    pub(super) bytes_max: usize,
+    pub(super) bytes_max: u64,
     /// The most files.
     pub(super) files_max: usize,
 }
@@ -51,6 +62,8 @@ pub(super) enum PackError {
     Read { path: String, source: io::Error },
     #[error("cannot pack {path}: {source}")]
     Zip { path: String, source: zip::result::ZipError },
+    #[error("cannot write the archive {}: {source}, after {bytes} bytes{}", path.display(), next_step(source))]
+    Write { path: PathBuf, bytes: u64, source: io::Error },
 }
 
 struct Found {
@@ -81,35 +94,45 @@ pub(super) fn pack(packing: Packing<'_>) -> Result<Packed, PackError> {
         return Ok(packed);
     }
 
-    let over = Rc::new(Cell::new(false));
-    let sink = Bounded { held: Cursor::new(Vec::new()), bytes_max: packing.bytes_max, over: over.clone() };
+    let stop = Rc::new(Cell::new(None));
+    let sink = Bounded {
+        held: Held::Memory(Cursor::new(Vec::new())),
+        end: 0,
+        file: packing.file.to_owned(),
+        memory_bytes_max: packing.memory_bytes_max as u64,
+        bytes_max: packing.bytes_max,
+        stop: stop.clone(),
+    };
     let mut writer = ZipWriter::new(sink);
     for file in &files {
         let zip_failed = |source| PackError::Zip { path: file.name.clone(), source };
         let read_failed = |source| PackError::Read { path: file.name.clone(), source };
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Deflated)
-            .large_file(file.bytes > u64::from(u32::MAX))
+            .large_file(file.bytes >= ZIP64_BYTES_MIN)
             .unix_permissions(file.mode & 0o777);
         let mut source = open_again(&packing, file).map_err(read_failed)?;
         writer.start_file(file.name.as_str(), options).map_err(zip_failed)?;
-        copy_until(&mut source, &mut writer, &over).map_err(read_failed)?;
-        if over.get() {
+        if !copy_until(&mut source, &mut writer, &stop).map_err(read_failed)? {
             break;
         }
     }
     let path = || packing.directory.display().to_string();
-    let sink = writer.finish().map_err(|source| PackError::Zip { path: path(), source })?;
-    if over.get() {
-        packed.lost = Some(total);
-        packed.notes.push(format!(
+    let mut sink = writer.finish().map_err(|source| PackError::Zip { path: path(), source })?;
+    sink.flush().map_err(|source| sink.failed(source))?;
+    match stop.take() {
+        None => packed.archive = Some(sink.content()),
+        Some(Stop::Failed(source)) => return Err(sink.failed(source)),
+        Some(Stop::Over) => {
+            sink.give_up();
+            packed.lost = Some(total);
+            packed.notes.push(format!(
             "the archive is left out: the job made {total} bytes in {} files, and packed they are over the limit of {} \
              bytes: let the job leave fewer or smaller files",
             files.len(),
             packing.bytes_max
         ));
-    } else {
-        packed.archive = Some(sink.held.into_inner());
+        }
     }
     Ok(packed)
 }
@@ -170,44 +193,136 @@ fn open_again(packing: &Packing<'_>, file: &Found) -> io::Result<fs::File> {
     }
 }
 
-fn copy_until(source: &mut fs::File, target: &mut impl Write, over: &Cell<bool>) -> io::Result<()> {
+/// Gives whether to go on.
+fn copy_until(source: &mut fs::File, target: &mut impl Write, stop: &Cell<Option<Stop>>) -> io::Result<bool> {
     let mut buffer = vec![0; 64 * 1024];
-    while !over.get() {
+    loop {
+        let stopped = stop.take();
+        if stopped.is_some() {
+            stop.set(stopped);
+            return Ok(false);
+        }
         let count = io::Read::read(source, &mut buffer)?;
         match buffer.get(..count) {
-            None | Some([]) => return Ok(()),
+            None | Some([]) => return Ok(true),
             Some(piece) => target.write_all(piece)?,
         }
     }
-    Ok(())
 }
 
-/// Takes bytes up to a limit; what would go over it is swallowed and noted. An error instead would make the ZIP writer
-/// complain on the process's standard error when it is dropped.
+/// Why an archive is not written on.
+#[derive(Debug)]
+enum Stop {
+    /// It is over its limit.
+    Over,
+    /// The file cannot be written.
+    Failed(io::Error),
+}
+
+#[derive(Debug)]
+enum Held {
+    Memory(Cursor<Vec<u8>>),
+    File(BufWriter<fs::File>),
+    Nothing,
+}
+
+/// Takes bytes up to a limit; what would go over it, or cannot be written, is swallowed and noted. An error instead would
+/// make the ZIP writer complain on the process's standard error when it is dropped.
 struct Bounded {
-    held: Cursor<Vec<u8>>,
-    bytes_max: usize,
-    over: Rc<Cell<bool>>,
+    held: Held,
+    /// Where the next byte goes.
+    end: u64,
+    file: PathBuf,
+    memory_bytes_max: u64,
+    bytes_max: u64,
+    stop: Rc<Cell<Option<Stop>>>,
+}
+
+impl Bounded {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let end = self.end.saturating_add(bytes.len() as u64);
+        if let Held::Memory(memory) = &mut self.held
+            && end > self.memory_bytes_max
+        {
+            let mut file = BufWriter::new(create_output(&self.file)?);
+            file.write_all(memory.get_ref())?;
+            file.seek(SeekFrom::Start(memory.position()))?;
+            self.held = Held::File(file);
+        }
+        match &mut self.held {
+            Held::Memory(memory) => memory.write_all(bytes)?,
+            Held::File(file) => file.write_all(bytes)?,
+            Held::Nothing => {}
+        }
+        self.end = end;
+        Ok(())
+    }
+
+    fn is_stopped(&self) -> bool {
+        let stop = self.stop.take();
+        let stopped = stop.is_some();
+        self.stop.set(stop);
+        stopped
+    }
+
+    fn stop(&mut self, why: Stop) {
+        self.stop.set(Some(why));
+        self.give_up();
+    }
+
+    /// Leaves nothing behind.
+    fn give_up(&mut self) {
+        if let Held::File(file) = std::mem::replace(&mut self.held, Held::Nothing) {
+            drop(file.into_parts());
+            // It goes with its directory at the latest.
+            fs::remove_file(&self.file).ok();
+        }
+    }
+
+    fn failed(&mut self, source: io::Error) -> PackError {
+        self.give_up();
+        PackError::Write { path: self.file.clone(), bytes: self.end, source }
+    }
+
+    fn content(self) -> Content {
+        match self.held {
+            Held::Memory(memory) => Content::Memory(memory.into_inner().into()),
+            Held::File(_) | Held::Nothing => Content::File(self.file),
+        }
+    }
 }
 
 impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let end = self.held.position().saturating_add(bytes.len() as u64);
-        if self.over.get() || end > self.bytes_max as u64 {
-            self.over.set(true);
-            return Ok(bytes.len());
+        if self.is_stopped() {
+        } else if self.end.saturating_add(bytes.len() as u64) > self.bytes_max {
+            self.stop(Stop::Over);
+        } else if let Err(error) = self.put(bytes) {
+            self.stop(Stop::Failed(error));
         }
-        self.held.write(bytes)
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match &mut self.held {
+            Held::File(file) => file.flush(),
+            Held::Memory(_) | Held::Nothing => Ok(()),
+        }
     }
 }
 
 impl Seek for Bounded {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.held.seek(to)
+        let sought = match &mut self.held {
+            Held::Memory(memory) => memory.seek(to),
+            Held::File(file) => file.seek(to),
+            Held::Nothing => Ok(self.end),
+        };
+        match sought {
+            Ok(end) => self.end = end,
+            Err(error) => self.stop(Stop::Failed(error)),
+        }
+        Ok(self.end)
     }
 }
 
@@ -223,8 +338,21 @@ mod tests {
         archive.file_names().map(|name| name.unwrap().into_owned()).collect()
     }
 
+    fn bytes(packed: Packed) -> Vec<u8> {
+        match packed.archive.unwrap() {
+            Content::Memory(bytes) => bytes.to_vec(),
+            Content::File(path) => fs::read(path).unwrap(),
+        }
+    }
+
+    fn noise(bytes: u64) -> Vec<u8> {
+        (0..bytes).map(|i| crate::core::retry::mix(i).to_le_bytes()[0]).collect()
+    }
+
     fn packing<'a>(directory: &'a Path, inputs: &'a Inputs) -> Packing<'a> {
-        Packing { directory, inputs, program: None, bytes_max: 100_000, files_max: 10 }
+        let file = Path::new("/nonexistent/archive");
+        let (memory_bytes_max, bytes_max) = (100_000, 100_000);
+        Packing { directory, inputs, program: None, file, memory_bytes_max, bytes_max, files_max: 10 }
     }
 
     #[test]
@@ -242,10 +370,11 @@ mod tests {
         fs::write(dir.join("sub/out.bin"), [7; 3000]).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.join("link")).unwrap();
         let packed = pack(packing(dir, &inputs)).unwrap();
-        let archive = packed.archive.unwrap();
+        let notes = packed.notes.clone();
+        let archive = bytes(packed);
         assert_eq!(names(&archive), ["d/changed", "sub/out.bin"]);
         assert!(archive.len() < 1000, "it is deflated");
-        assert_eq!(packed.notes, ["1 links or special files are not packed; only plain files are"]);
+        assert_eq!(notes, ["1 links or special files are not packed; only plain files are"]);
         let mut read = Vec::new();
         let mut archive = zip::ZipArchive::new(Cursor::new(archive)).unwrap();
         archive.by_name("sub/out.bin").unwrap().read_to_end(&mut read).unwrap();
@@ -255,8 +384,7 @@ mod tests {
     #[test]
     fn an_archive_over_its_limit_is_given_up_and_its_sizes_are_said() {
         let root = tempfile::tempdir().unwrap();
-        let noise: Vec<u8> = (0..200_000u64).map(|i| crate::core::retry::mix(i).to_le_bytes()[0]).collect();
-        fs::write(root.path().join("noise"), noise).unwrap();
+        fs::write(root.path().join("noise"), noise(200_000)).unwrap();
         let packed = pack(packing(root.path(), &Inputs::new())).unwrap();
         assert_eq!((packed.archive, packed.lost), (None, Some(200_000)));
         assert!(packed.notes[0].contains("made 200000 bytes in 1 files"), "{:?}", packed.notes);
@@ -271,6 +399,46 @@ mod tests {
     }
 
     #[test]
+    fn an_archive_too_large_for_memory_goes_to_a_file_beside_the_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let (dir, file) = (root.path().join("job"), root.path().join("job.out/archive"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("a"), noise(60_000)).unwrap();
+        fs::write(dir.join("b"), noise(60_000)).unwrap();
+        let inputs = Inputs::new();
+        let large =
+            Packing { file: &file, memory_bytes_max: 70_000, bytes_max: 200_000, ..packing(&dir, &inputs) };
+        let packed = pack(large).unwrap();
+        assert_eq!(packed.archive, Some(Content::File(file.clone())));
+        let mut archive = zip::ZipArchive::new(fs::File::open(&file).unwrap()).unwrap();
+        for name in ["a", "b"] {
+            let mut read = Vec::new();
+            archive.by_name(name).unwrap().read_to_end(&mut read).unwrap();
+            assert!(read == noise(60_000), "{name}");
+        }
+        let over = pack(Packing { bytes_max: 100_000, ..large }).unwrap();
+        assert_eq!((over.archive, over.lost, file.exists()), (None, Some(120_000), false));
+        fs::write(root.path().join("no-folder"), "").unwrap();
+        let bad = Packing { file: &root.path().join("no-folder/archive"), ..large };
+        let error = pack(bad).unwrap_err().to_string();
+        assert!(error.contains("cannot write the archive") && error.contains("no-folder/archive"), "{error}");
+    }
+
+    #[test]
+    fn a_full_disk_is_said_with_the_next_step() {
+        let error = PackError::Write {
+            path: "/w/j.out/archive".into(),
+            bytes: 7,
+            source: io::Error::from(io::ErrorKind::StorageFull),
+        };
+        let text = error.to_string();
+        assert!(
+            text.contains("after 7 bytes: free space there, or give the worker another --work-dir"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn the_program_is_packed_when_asked() {
         let root = tempfile::tempdir().unwrap();
         let program = root.path().join("prog.exe");
@@ -279,6 +447,6 @@ mod tests {
         fs::create_dir(&job).unwrap();
         let inputs = Inputs::new();
         let packed = pack(Packing { program: Some(&program), ..packing(&job, &inputs) }).unwrap();
-        assert_eq!(names(&packed.archive.unwrap()), ["prog.exe"]);
+        assert_eq!(names(&bytes(packed)), ["prog.exe"]);
     }
 }

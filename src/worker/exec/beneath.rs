@@ -18,12 +18,12 @@ const FOLDER_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Opens the directory that the names are beneath. It is the operator's, so links on the way to it are followed.
-pub(super) fn open_root(path: &Path) -> io::Result<OwnedFd> {
+pub(in crate::worker) fn open_root(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Makes a new file, and its folders as far as they are missing. A file that is there already is an error.
-pub(super) fn create(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
+pub(in crate::worker) fn create(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
     let mut folder = root.try_clone()?;
     for segment in name.folders() {
         match mkdirat(&folder, segment, Mode::RWXU) {
@@ -32,7 +32,7 @@ pub(super) fn create(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
         }
         folder = openat(&folder, segment, FOLDER_FLAGS, Mode::empty())?;
     }
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(&folder, name.file(), flags, Mode::RUSR | Mode::WUSR)?.into())
 }
 

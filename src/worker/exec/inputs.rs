@@ -1,10 +1,11 @@
 //! Writes a job's input files into its directory (C02, C08, C19, CA08, CA11).
 //!
 //! Blocking: the handler of executables calls it on a thread for that. It never opens a path that is not beneath the job's
-//! or the cache directory.
+//! or the cache directory. Files that come by transfer are made by [`create`] when their transfers open, and are whole when
+//! the job runs; then they only are looked at.
 
-use std::collections::HashMap;
-use std::fs::Metadata;
+use std::collections::{HashMap, HashSet};
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -15,14 +16,21 @@ use thiserror::Error;
 use super::beneath;
 use super::name::{NameError, NameUse, SafeName};
 use crate::model::{InputFile, Source};
+use crate::transfer::is_full;
 
 /// Why a job's inputs could not be laid out. Its text becomes the result's Stderr.
 #[derive(Debug, Error)]
-pub(super) enum InputError {
+pub(in crate::worker) enum InputError {
     #[error(transparent)]
     Name(#[from] NameError),
     #[error("invalid file name: \"{name}\" is given twice: give each input file its own name")]
     Twice { name: SafeName },
+    #[error("invalid file name: \"{name}\" is a folder of another input file: give each its own name")]
+    Folder { name: SafeName },
+    #[error(
+        "input file \"{name}\" of {expected} bytes has not come by its transfer: {found} bytes are there"
+    )]
+    NotHere { name: SafeName, expected: u64, found: u64 },
     #[error("Cache miss: {cache_id}")]
     CacheMiss { cache_id: String },
     #[error(
@@ -39,9 +47,8 @@ pub(super) enum InputError {
     Open { directory: PathBuf, source: io::Error },
 }
 
-fn next_step(error: &io::Error) -> &'static str {
-    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-    if full { ": free space there, or give the worker another --work-dir" } else { "" }
+pub(super) fn next_step(error: &io::Error) -> &'static str {
+    if is_full(error) { ": free space there, or give the worker another --work-dir" } else { "" }
 }
 
 /// What an input file looked like when it was written; it has another look if the job changed it.
@@ -61,15 +68,47 @@ impl Look {
 /// The inputs by name beneath the directory.
 pub(super) type Inputs = HashMap<PathBuf, Look>;
 
+/// Judges the names of all input files of a job together, before a byte of any is written.
+pub(in crate::worker) fn names(files: &[InputFile]) -> Result<Vec<SafeName>, InputError> {
+    let names = files.iter().map(|file| SafeName::parse(NameUse::File, &file.name));
+    let names = names.collect::<Result<Vec<_>, _>>()?;
+    let mut taken = HashSet::new();
+    if let Some(twice) = names.iter().find(|name| !taken.insert(name.to_string())) {
+        return Err(InputError::Twice { name: twice.clone() });
+    }
+    let folders = names.iter().flat_map(|name| {
+        let mut folder = PathBuf::new();
+        name.folders().map(move |segment| {
+            folder.push(segment);
+            folder.to_string_lossy().into_owned()
+        })
+    });
+    let folders: HashSet<String> = folders.collect();
+    match names.iter().find(|name| folders.contains(&name.to_string())) {
+        Some(clash) => Err(InputError::Folder { name: clash.clone() }),
+        None => Ok(names),
+    }
+}
+
+/// Makes the file of an input that comes by transfer.
+pub(in crate::worker) fn create(directory: &Path, name: &SafeName) -> Result<File, InputError> {
+    beneath::create(&open(directory)?, name).map_err(|source| write_failed(name, directory, source))
+}
+
+fn write_failed(name: &SafeName, directory: &Path, source: io::Error) -> InputError {
+    if source.kind() == io::ErrorKind::AlreadyExists {
+        return InputError::Twice { name: name.clone() };
+    }
+    InputError::Write { name: name.clone(), directory: directory.to_owned(), source }
+}
+
 /// Writes all files of a job.
 pub(super) fn write_all(
     files: &[InputFile],
     directory: &Path,
     cache_dir: &Path,
 ) -> Result<Inputs, InputError> {
-    // All names are judged before a byte is written.
-    let names = files.iter().map(|file| SafeName::parse(NameUse::File, &file.name));
-    let names = names.collect::<Result<Vec<_>, _>>()?;
+    let names = names(files)?;
     let root = open(directory)?;
     let mut inputs = Inputs::new();
     for (file, name) in files.iter().zip(names) {
@@ -90,16 +129,11 @@ fn write_one(
     let mut cached = match file.source() {
         Source::Inline(_) => None,
         Source::Cache(cache_id) => Some(open_cached(cache_id, name, cache_dir)?),
-        Source::Blob(_) => return Err(not_supported("a transfer (Blob)")),
+        Source::Blob(blob) => return came(blob.size, name, root, directory),
         Source::Url(_) => return Err(not_supported("a Url")),
         Source::Streamed { .. } | Source::Nothing => return Err(InputError::Nothing { name: name.clone() }),
     };
-    let failed = |source: io::Error| {
-        if source.kind() == io::ErrorKind::AlreadyExists {
-            return InputError::Twice { name: name.clone() };
-        }
-        InputError::Write { name: name.clone(), directory: directory.to_owned(), source }
-    };
+    let failed = |source: io::Error| write_failed(name, directory, source);
     let mut target = beneath::create(root, name).map_err(failed)?;
     match (&mut cached, file.source()) {
         (Some(cached), _) => io::copy(cached, &mut target).map(|_| ()).map_err(failed)?,
@@ -109,8 +143,21 @@ fn write_one(
     target.metadata().map(|written| Look::of(&written)).map_err(failed)
 }
 
+/// Looks at a file that a transfer brought.
+fn came(expected: u64, name: &SafeName, root: &OwnedFd, directory: &Path) -> Result<Look, InputError> {
+    let failed = |source: io::Error| write_failed(name, directory, source);
+    let found = beneath::open(root, name).map_err(failed)?.map(|file| file.metadata()).transpose();
+    match found.map_err(failed)? {
+        Some(file) if file.len() == expected => Ok(Look::of(&file)),
+        found => {
+            let found = found.map_or(0, |file| file.len());
+            Err(InputError::NotHere { name: name.clone(), expected, found })
+        }
+    }
+}
+
 /// `<cache>/<CacheId>/<Name>`, then the single file `<cache>/<CacheId>` (C02).
-fn open_cached(cache_id: &str, name: &SafeName, cache_dir: &Path) -> Result<std::fs::File, InputError> {
+fn open_cached(cache_id: &str, name: &SafeName, cache_dir: &Path) -> Result<File, InputError> {
     let set = SafeName::parse(NameUse::Cache, cache_id)?;
     let root = open(cache_dir)?;
     let found = match beneath::open(&root, &set.join(name)) {
@@ -149,6 +196,23 @@ mod tests {
         (root, written)
     }
 
+    fn blob(size: u64) -> crate::model::BlobRef {
+        crate::model::BlobRef { id: uuid::Uuid::from_u128(1), size, digest: None }
+    }
+
+    #[test]
+    fn a_file_that_came_by_transfer_is_looked_at_and_counts_as_input() {
+        let root = tempfile::tempdir().unwrap();
+        let file = InputFile { name: "d/big".into(), blob: Some(blob(3)), ..InputFile::default() };
+        let name = names(std::slice::from_ref(&file)).unwrap().remove(0);
+        create(root.path(), &name).unwrap().write_all(b"abc").unwrap();
+        assert!(matches!(create(root.path(), &name), Err(InputError::Twice { .. })));
+        let inputs = write_all(&[file, InputFile::inline("small", "1")], root.path(), root.path()).unwrap();
+        assert_eq!(inputs.len(), 2);
+        let look = Look::of(&fs::metadata(root.path().join("d/big")).unwrap());
+        assert_eq!(inputs.get(Path::new("d/big")), Some(&look));
+    }
+
     #[test]
     fn c02_a_cached_file_comes_from_the_set_or_is_the_file() {
         let (root, written) = write(&[
@@ -185,7 +249,11 @@ mod tests {
             (vec![InputFile::inline("a", "1"), InputFile::inline("./a", "2")], "\"a\" is given twice"),
             (
                 vec![InputFile::inline("a", "1"), InputFile::inline("a/b", "2")],
-                "cannot write input file \"a/b\"",
+                "\"a\" is a folder of another input file",
+            ),
+            (
+                vec![InputFile { blob: Some(blob(3)), ..nothing.clone() }],
+                "input file \"n\" of 3 bytes has not come by its transfer: 0 bytes are there",
             ),
             (vec![url], "input file \"u\" comes as a Url, which is not supported yet"),
             (vec![nothing], "input file \"n\" has no source"),

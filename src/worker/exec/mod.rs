@@ -6,7 +6,7 @@
 
 mod archive;
 mod beneath;
-mod inputs;
+pub(super) mod inputs;
 mod launch;
 mod name;
 mod process;
@@ -23,15 +23,19 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chunking::message::Stage;
+use chunking::message::{Purpose, Stage};
 use thiserror::Error;
 
 use self::archive::{Packed, Packing, pack};
 use self::inputs::{Inputs, write_all};
 use self::process::{Ended, Keep, Start};
+use super::directory::outputs_beside;
 use super::fit::append_note;
-use super::handler::{Handler, Job, JobContext};
-use super::limits::{ARCHIVE_BYTES_MAX, ARCHIVE_FILES_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX};
+use super::handler::{Content, Handler, Job, JobContext};
+use super::limits::{
+    ARCHIVE_BYTES_MAX, ARCHIVE_FILES_MAX, ARCHIVE_INLINE_BYTES_MAX, OUTPUT_BYTES_MAX, STDERR_BYTES_MAX,
+    STDOUT_BYTES_MAX,
+};
 use crate::model::{InputFile, JobResult, JobStatus};
 
 /// Where executables and cached files are, and what is kept of a job.
@@ -43,12 +47,14 @@ pub struct ExecConfig {
     pub cache_dir: PathBuf,
     /// Pack inputs and the program too, as stock workers mean to (WX04).
     pub zip_all: bool,
-    /// What is kept of a program's standard output.
+    /// What goes inside a result of a program's standard output. A longer one goes as a whole beside it.
     pub stdout_bytes_max: usize,
-    /// What is kept of a program's standard error.
+    /// The same of its standard error.
     pub stderr_bytes_max: usize,
+    /// What is kept of each of them at all.
+    pub output_bytes_max: u64,
     /// The largest archive.
-    pub archive_bytes_max: usize,
+    pub archive_bytes_max: u64,
     /// The `heft` command, to start programs through [`launch()`], so that they are killed when this process is; only for
     /// a runtime whose threads live as long as the process. Without it, programs are started as they are.
     pub launcher: Option<PathBuf>,
@@ -62,6 +68,7 @@ impl Default for ExecConfig {
             zip_all: false,
             stdout_bytes_max: STDOUT_BYTES_MAX,
             stderr_bytes_max: STDERR_BYTES_MAX,
+            output_bytes_max: OUTPUT_BYTES_MAX,
             archive_bytes_max: ARCHIVE_BYTES_MAX,
             launcher: None,
         }
@@ -116,8 +123,14 @@ impl Exec {
         if let Some(reason) = context.cancel_token().reason() {
             return job.failed(reason.to_string());
         }
+        let outputs = outputs_beside(&directory);
+        let keep = |bytes_max, file| Keep {
+            bytes_max,
+            file: outputs.join(file),
+            file_bytes_max: self.config.output_bytes_max,
+        };
         let keep =
-            Keep { stdout_bytes: self.config.stdout_bytes_max, stderr_bytes: self.config.stderr_bytes_max };
+            [keep(self.config.stdout_bytes_max, "stdout"), keep(self.config.stderr_bytes_max, "stderr")];
         let start = Start {
             program: &program,
             args: &request.args,
@@ -126,7 +139,7 @@ impl Exec {
         };
         let ended = process::run(start, keep, context.cancel_token()).await;
         let mut result = match ended {
-            Ok(ended) => result_of(job, &ended),
+            Ok(ended) => result_of(job, &ended, context),
             Err(error) => return job.failed(format!("Process error: {}: {error}", program.display())),
         };
         // Nobody waits for the files of a job that was told to stop.
@@ -134,8 +147,12 @@ impl Exec {
             context.progress(Stage::Packing, 0, 0, "");
             match self.pack(directory, inputs, program).await {
                 Ok(packed) => {
-                    result.output_archive = packed.archive;
                     result.archive_lost = packed.lost;
+                    match packed.archive {
+                        Some(Content::Memory(archive)) => result.output_archive = Some(archive.into()),
+                        Some(file @ Content::File(_)) => attach(context, Purpose::Archive, file),
+                        None => {}
+                    }
                     packed.notes.iter().for_each(|note| append_note(&mut result.stderr, note));
                 }
                 Err(text) => {
@@ -163,6 +180,8 @@ impl Exec {
             let inputs = if config.zip_all { Inputs::new() } else { inputs };
             pack(Packing {
                 directory: &directory,
+                file: &outputs_beside(&directory).join("archive"),
+                memory_bytes_max: ARCHIVE_INLINE_BYTES_MAX,
                 inputs: &inputs,
                 program: config.zip_all.then_some(program.as_path()),
                 bytes_max: config.archive_bytes_max,
@@ -214,7 +233,14 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename)
 }
 
-fn result_of(job: &Job, ended: &Ended) -> JobResult {
+/// A result has all the parts that programs give, so this cannot be refused.
+fn attach(context: &JobContext, purpose: Purpose, content: Content) {
+    if let Err(error) = context.attach(purpose, content) {
+        tracing::warn!("{error}");
+    }
+}
+
+fn result_of(job: &Job, ended: &Ended, context: &JobContext) -> JobResult {
     let status = if ended.status.success() { JobStatus::Ok } else { JobStatus::Failed };
     let mut result = JobResult {
         stdout: ended.stdout.text(),
@@ -224,6 +250,16 @@ fn result_of(job: &Job, ended: &Ended) -> JobResult {
     };
     let notes = [ended.stdout.note("stdout"), ended.stderr.note("stderr"), exit_note(ended.status)];
     notes.iter().flatten().for_each(|note| append_note(&mut result.stderr, note));
+    let outputs = [(Purpose::Stdout, &ended.stdout, "stdout"), (Purpose::Stderr, &ended.stderr, "stderr")];
+    for (purpose, captured, name) in outputs {
+        if let Some(file) = captured.file() {
+            attach(context, purpose, Content::File(file.to_owned()));
+        }
+        if let Some(failure) = captured.failure(name) {
+            append_note(&mut result.stderr, &failure);
+            result.status = JobStatus::Failed;
+        }
+    }
     result
 }
 

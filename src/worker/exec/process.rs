@@ -1,70 +1,146 @@
 //! Runs one program in its own process group and reads what it says (WX03, WX11).
 //!
-//! Both outputs are read together and to their ends, so the program never blocks on a full pipe; what is over the limit is
-//! counted and dropped. Whatever the program leaves running in its group is killed when it ends, is stopped, or when the
+//! Both outputs are read together and to their ends, so the program never blocks on a full pipe. Their beginnings are kept in
+//! memory; a longer output goes to a file as a whole, and what is over the limit of that is counted and dropped. Whatever the program leaves running in its group is killed when it ends, is stopped, or when the
 //! future is dropped. It knows programs and nothing of jobs; the handler of executables calls it.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use super::inputs::next_step;
 use super::launch::{self, Report};
+use crate::worker::directory::create_output;
 use crate::worker::handler::CancelToken;
 use crate::worker::limits::DRAIN_MAX;
 
-/// How much of each output is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How much of an output is kept, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keep {
-    pub(super) stdout_bytes: usize,
-    pub(super) stderr_bytes: usize,
+    /// Bytes in memory.
+    pub(super) bytes_max: usize,
+    /// Where all of it goes if it is longer than that.
+    pub(super) file: PathBuf,
+    /// Bytes in the file.
+    pub(super) file_bytes_max: u64,
 }
 
 /// What a program left in one of its outputs.
 #[derive(Debug)]
 pub(super) struct Captured {
+    keep: Keep,
     kept: Vec<u8>,
     seen_bytes: u64,
-    bytes_max: usize,
+    file: Option<tokio::fs::File>,
+    file_bytes: u64,
+    file_error: Option<io::Error>,
     /// Whether somebody still held the pipe when we stopped reading.
     cut_off: bool,
 }
 
 impl Captured {
-    fn new(bytes_max: usize) -> Self {
-        Captured { kept: Vec::new(), seen_bytes: 0, bytes_max, cut_off: true }
+    fn new(keep: Keep) -> Self {
+        Captured {
+            keep,
+            kept: Vec::new(),
+            seen_bytes: 0,
+            file: None,
+            file_bytes: 0,
+            file_error: None,
+            cut_off: true,
+        }
     }
 
-    /// Reads to the end. May be dropped while it waits without losing what came.
+    /// Reads to the end. May be dropped while it waits without losing what came, but for a piece that is on its way to a
+    /// file.
     async fn fill(&mut self, mut source: impl AsyncRead + Unpin) {
         let mut buffer = vec![0; 64 * 1024];
         loop {
             match source.read(&mut buffer).await {
                 Ok(0) | Err(_) => break,
                 Ok(count) => {
-                    let room = self.bytes_max.saturating_sub(self.kept.len()).min(count);
-                    self.kept.extend_from_slice(buffer.get(..room).unwrap_or_default());
+                    let piece = buffer.get(..count).unwrap_or_default();
+                    let room = self.keep.bytes_max.saturating_sub(self.kept.len()).min(count);
+                    let (kept, rest) = piece.split_at(room);
+                    self.kept.extend_from_slice(kept);
                     self.seen_bytes = self.seen_bytes.saturating_add(count as u64);
+                    if !rest.is_empty() && self.file_error.is_none() {
+                        self.spill(rest).await;
+                    }
                 }
             }
         }
         self.cut_off = false;
     }
 
-    /// As text; what is no UTF-8 is replaced.
+    /// Adds to the file, which begins with what is kept.
+    async fn spill(&mut self, rest: &[u8]) {
+        if self.file.is_none() {
+            match create_output(&self.keep.file) {
+                Ok(file) => self.file = Some(file.into()),
+                Err(error) => return self.file_error = Some(error),
+            }
+            let kept = std::mem::take(&mut self.kept);
+            self.append(&kept).await;
+            self.kept = kept;
+        }
+        self.append(rest).await;
+    }
+
+    async fn append(&mut self, bytes: &[u8]) {
+        let Some(file) = &mut self.file else { return };
+        let room = self.keep.file_bytes_max.saturating_sub(self.file_bytes);
+        let room = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
+        match file.write_all(bytes.get(..room).unwrap_or_default()).await {
+            Ok(()) => self.file_bytes += room as u64,
+            Err(error) => self.file_error = Some(error),
+        }
+    }
+
+    /// Brings the file to its end. One that is not whole is removed.
+    async fn close(&mut self) {
+        let Some(mut file) = self.file.take() else { return };
+        if let Err(error) = file.flush().await {
+            self.file_error.get_or_insert(error);
+        }
+        if self.file_error.is_some() {
+            tokio::fs::remove_file(&self.keep.file).await.ok();
+            self.file_bytes = 0;
+        }
+    }
+
+    /// As text, as far as it is kept in memory; what is no UTF-8 is replaced.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.kept).into_owned()
     }
 
-    /// What a reader of the text should know.
+    /// The file that has all of it, if it is longer than what is kept in memory.
+    pub(super) fn file(&self) -> Option<&Path> {
+        (self.file_bytes > 0).then_some(self.keep.file.as_path())
+    }
+
+    /// What went wrong with the file; that fails the job.
+    pub(super) fn failure(&self, output: &str) -> Option<String> {
+        let error = self.file_error.as_ref()?;
+        Some(format!(
+            "{output} had {} bytes; the first {} are kept: cannot write all of it to {}: {error}{}",
+            self.seen_bytes,
+            self.kept.len(),
+            self.keep.file.display(),
+            next_step(error)
+        ))
+    }
+
+    /// What a reader of the output should know.
     pub(super) fn note(&self, output: &str) -> Option<String> {
-        let kept = self.kept.len();
-        if self.seen_bytes > kept as u64 {
+        let kept = self.file_bytes.max(self.kept.len() as u64);
+        if self.file_error.is_none() && self.seen_bytes > kept {
             return Some(format!("{output} had {} bytes; the first {kept} are kept", self.seen_bytes));
         }
         self.cut_off.then(|| {
@@ -105,7 +181,11 @@ impl Start<'_> {
 /// Runs a program to its end, or until `cancel` says stop, which kills its group.
 ///
 /// With a launcher the program lives no longer than the thread that polls this first: it is for runtimes with one thread.
-pub(super) async fn run(start: Start<'_>, keep: Keep, cancel: &CancelToken) -> io::Result<Ended> {
+pub(super) async fn run(
+    start: Start<'_>,
+    [stdout, stderr]: [Keep; 2],
+    cancel: &CancelToken,
+) -> io::Result<Ended> {
     let (command, report) = start.command()?;
     let mut child = Command::from(command)
         .args(start.args)
@@ -120,7 +200,7 @@ pub(super) async fn run(start: Start<'_>, keep: Keep, cancel: &CancelToken) -> i
         return Err(io::Error::other("the system gave no pipes for the program's output"));
     };
 
-    let (mut stdout, mut stderr) = (Captured::new(keep.stdout_bytes), Captured::new(keep.stderr_bytes));
+    let (mut stdout, mut stderr) = (Captured::new(stdout), Captured::new(stderr));
     let status = {
         let mut reading = pin!(async {
             tokio::join!(stdout.fill(out), stderr.fill(err));
@@ -146,6 +226,8 @@ pub(super) async fn run(start: Start<'_>, keep: Keep, cancel: &CancelToken) -> i
         }
         status
     };
+    stdout.close().await;
+    stderr.close().await;
     match report.and_then(Report::failure) {
         Some(error) => Err(error),
         None => Ok(Ended { status, stdout, stderr }),

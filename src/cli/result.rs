@@ -1,0 +1,131 @@
+//! `heft result get`: fetches the result of a job that has ended, whoever submitted it, with what was too large to come with it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use tokio::time::{interval, timeout};
+use uuid::Uuid;
+
+use super::progress::{Line, Progress};
+use super::show::{Show, show};
+use super::{Output, Reach, TimedOut, job_id, print_json};
+use crate::client::{Client, Downloads, Finished};
+use crate::units::Span;
+
+const EXAMPLES: &str = "Examples:
+  heft result get 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff --out results
+  heft result get 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff --output json | jq -r .status
+
+Without --out the files that the job left are not fetched.
+
+Exit codes: 0 the job ended OK, 1 it FAILED or the leader has no result of it, 2 the command line is not right, 3 the leader
+cannot be reached or is a stock one, 4 --timeout ran out.";
+
+/// Results that the leader keeps
+#[derive(Debug, Args)]
+pub struct ResultArgs {
+    #[command(subcommand)]
+    command: ResultCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ResultCommand {
+    Get(GetArgs),
+}
+
+/// Fetch the result of a job that has ended
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+struct GetArgs {
+    /// The leader.
+    #[arg(value_name = "HOST:PORT")]
+    leader: String,
+    /// The job.
+    #[arg(value_name = "JOBID", value_parser = job_id)]
+    job: Uuid,
+    /// Unpack the files that the job made into this directory.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// In which form to print.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+    /// How long to try (default: as long as it takes).
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Span>,
+    /// How to show how far it is: a line on a terminal, JSON objects on standard error, or not at all.
+    #[arg(long, value_enum, default_value_t)]
+    progress: Progress,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Runs the command.
+pub fn run(args: &ResultArgs) -> anyhow::Result<ExitCode> {
+    let ResultCommand::Get(args) = &args.command;
+    super::block_on(get(args))
+}
+
+async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
+    let client = args.reach.asking(&args.leader).await?;
+    let fetched = match args.timeout {
+        Some(limit) => match timeout(limit.0, fetch(args, &client)).await {
+            Ok(fetched) => fetched,
+            Err(_) => Err(TimedOut(format!(
+                "the result of job {} did not come within {limit} (--timeout): try again with a longer one",
+                args.job
+            ))
+            .into()),
+        },
+        None => fetch(args, &client).await,
+    };
+    client.close().await;
+    let Some(finished) = fetched? else {
+        if args.output == Output::Json {
+            print_json(&serde_json::json!({"job_id": args.job, "status": "NOT_FOUND"}))?;
+        }
+        bail!(
+            "the leader at {} has no result of job {}: it has not ended, is not known there, or its result is no longer \
+             kept; see `heft status {}`",
+            args.leader,
+            args.job,
+            args.leader
+        );
+    };
+    let result = finished.result()?;
+    let show_args = Show { leader: &args.leader, out: args.out.as_deref(), output: args.output, all: true };
+    show(&show_args, &result, &finished)
+}
+
+async fn fetch(args: &GetArgs, client: &Client) -> anyhow::Result<Option<Finished>> {
+    let downloads = downloads(args.out.as_ref(), args.output);
+    let mut line = Line::new(args.job, args.progress, args.output == Output::Json);
+    let fetching = client.fetch(args.job, &downloads);
+    tokio::pin!(fetching);
+    let mut refresh = interval(Duration::from_millis(200));
+    let fetched = loop {
+        tokio::select! {
+            fetched = &mut fetching => break fetched,
+            _ = refresh.tick() => {
+                let (done, total) = client.fetched(args.job);
+                if total > 0 {
+                    line.take(&crate::client::JobEvent::Downloading { done, total });
+                }
+            }
+        }
+    };
+    line.clear();
+    Ok(fetched?)
+}
+
+/// Which parts of a result a command wants: the archive where it has a place for it, and what the job printed if that is
+/// printed. Those that are only printed pass through the directory for temporary files.
+pub(crate) fn downloads(out: Option<&PathBuf>, output: Output) -> Downloads {
+    match (out, output) {
+        (Some(dir), _) => Downloads::Directory(dir.clone()),
+        (None, Output::Table) => Downloads::Outputs(std::env::temp_dir()),
+        (None, Output::Json) => Downloads::None,
+    }
+}

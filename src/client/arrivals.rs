@@ -1,0 +1,297 @@
+//! The parts of results that are on their way to a client, over all of its connections.
+//!
+//! Connections hand it the frames of downloads as they read them, so that a chunk goes from the socket to its sink without
+//! another task between; the driver says which jobs may bring parts and takes them when they are whole. It never sends a
+//! frame and waits: answers are queued on the connection and flushed beside.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use chunking::Kind;
+use chunking::message::{Abort, Body as _, Done, Open, Purpose, Reason, Verdict, Void};
+use tokio::sync::{Notify, mpsc};
+use uuid::Uuid;
+
+use super::dispatch::Conn;
+use super::downloads::{Downloads, Missing, Named, Part, Temporary};
+use crate::peer::{InChunk, InFrame, LinkWriter, OutFrame};
+use crate::transfer::{Download, DownloadState, Report, transfer_frame};
+
+/// The shortest time between two reports of how far a job's downloads are.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+/// One part on its way.
+struct Arriving {
+    download: Download,
+    file: Option<Temporary>,
+    job: Uuid,
+    purpose: Purpose,
+    /// The connection that opened it last; what others say of it does not count.
+    conn: Conn,
+    writer: LinkWriter,
+}
+
+/// A job that may bring parts.
+struct Wanted {
+    downloads: Downloads,
+    /// Parts that will not come, with the reason.
+    gone: HashMap<Uuid, String>,
+    told: Option<Instant>,
+}
+
+struct Inner {
+    arriving: HashMap<Uuid, Arriving>,
+    wanted: HashMap<Uuid, Wanted>,
+    /// Connections that ended.
+    downs: u64,
+    reports: mpsc::UnboundedSender<Report>,
+    news: mpsc::UnboundedSender<Uuid>,
+}
+
+/// The parts of results that are on their way to one client. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Arrivals {
+    inner: Arc<Mutex<Inner>>,
+    /// Rings whenever a part has come, or will not come, or a connection ended.
+    changed: Arc<Notify>,
+}
+
+impl fmt::Debug for Arrivals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arrivals").finish_non_exhaustive()
+    }
+}
+
+impl Arrivals {
+    /// None yet. Threads report to `reports`, which has to come back by [`report`](Self::report); jobs whose parts
+    /// have news come through `news`.
+    pub(super) fn new(reports: mpsc::UnboundedSender<Report>, news: mpsc::UnboundedSender<Uuid>) -> Self {
+        let inner = Inner { arriving: HashMap::new(), wanted: HashMap::new(), downs: 0, reports, news };
+        Arrivals { inner: Arc::new(Mutex::new(inner)), changed: Arc::new(Notify::new()) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Parts of this job go there from now on.
+    pub(super) fn want(&self, job: Uuid, downloads: &Downloads) {
+        if !matches!(downloads, Downloads::None) {
+            let wanted = Wanted { downloads: downloads.clone(), gone: HashMap::new(), told: None };
+            self.lock().wanted.insert(job, wanted);
+        }
+    }
+
+    /// The job has ended: what is still coming for it is dropped.
+    pub(super) fn forget(&self, job: Uuid) {
+        let mut inner = self.lock();
+        if inner.wanted.remove(&job).is_some() {
+            inner.arriving.retain(|_, arriving| arriving.job != job);
+        }
+    }
+
+    /// The client ends.
+    pub(super) fn clear(&self) {
+        let mut inner = self.lock();
+        inner.wanted.clear();
+        inner.arriving.clear();
+        drop(inner);
+        self.changed.notify_waiters();
+    }
+
+    /// A connection ended.
+    pub(super) fn disconnected(&self) {
+        self.lock().downs += 1;
+        self.changed.notify_waiters();
+    }
+
+    /// Connections that ended so far.
+    pub(super) fn downs(&self) -> u64 {
+        self.lock().downs
+    }
+
+    /// What rings when something has come.
+    pub(super) fn bell(&self) -> Arc<Notify> {
+        self.changed.clone()
+    }
+
+    /// A frame came; whether it was of a download.
+    pub(super) fn frame(&self, conn: Conn, writer: &LinkWriter, frame: &InFrame) -> bool {
+        let id = frame.msg_id;
+        let mut out = Vec::new();
+        let mut inner = self.lock();
+        let read = match frame.kind() {
+            Some(Kind::Open) => {
+                Open::decode(&frame.payload).map(|open| inner.open(conn, writer, id, open, &mut out))
+            }
+            Some(Kind::Done) => Done::decode(&frame.payload).map(|done| {
+                inner.with(conn, id, |arriving| arriving.download.on_done(&done, &mut out));
+            }),
+            Some(Kind::Void) => Void::decode(&frame.payload).map(|void| {
+                inner.with(conn, id, |arriving| arriving.download.on_void(&void, &mut out));
+            }),
+            Some(Kind::Abort) if inner.arriving.contains_key(&id) => {
+                Abort::decode(&frame.payload).map(|abort| inner.abort(conn, id, &abort))
+            }
+            Some(_) | None => return false,
+        };
+        if let Err(error) = read {
+            tracing::warn!(transfer = %id, %error, "skipped a message of a transfer that cannot be read");
+        }
+        let ended = inner.tell(id);
+        drop(inner);
+        self.say(writer, out, ended);
+        true
+    }
+
+    /// A chunk came.
+    pub(super) fn chunk(&self, conn: Conn, writer: &LinkWriter, chunk: InChunk) {
+        let mut out = Vec::new();
+        let id = chunk.transfer;
+        let mut inner = self.lock();
+        inner.with(conn, id, |arriving| {
+            arriving.download.on_chunk(chunk.head, chunk.crc, chunk.bytes, &mut out);
+        });
+        let ended = inner.tell(id);
+        drop(inner);
+        self.say(writer, out, ended);
+    }
+
+    /// A thread has done something for a download.
+    pub(super) fn report(&self, report: Report) {
+        let mut out = Vec::new();
+        let id = report.transfer;
+        let mut inner = self.lock();
+        let Some(arriving) = inner.arriving.get_mut(&id) else { return };
+        arriving.download.on_report(report, &mut out);
+        let writer = arriving.writer.clone();
+        let ended = inner.tell(id);
+        drop(inner);
+        self.say(&writer, out, ended);
+    }
+
+    fn say(&self, writer: &LinkWriter, out: Vec<OutFrame>, ended: bool) {
+        if ended {
+            self.changed.notify_waiters();
+        }
+        if out.is_empty() {
+            return;
+        }
+        for frame in out {
+            // A connection that is broken is heard of by its reader.
+            writer.queue(frame).ok();
+        }
+        let writer = writer.clone();
+        tokio::spawn(async move { writer.flush().await });
+    }
+
+    /// The parts of an ended job; `None` while some that are wanted are still to come.
+    pub(super) fn settle(&self, job: Uuid, named: &[Named]) -> Option<(Vec<Part>, Vec<Missing>)> {
+        let mut inner = self.lock();
+        let Inner { arriving, wanted, .. } = &mut *inner;
+        let Some(wanted) = wanted.get(&job) else { return Some((Vec::new(), Vec::new())) };
+        // What an earlier attempt had begun to send is not of this result.
+        arriving.retain(|id, arriving| arriving.job != job || named.iter().any(|named| named.id == *id));
+        let ours = named.iter().filter(|named| wanted.downloads.wants(named.purpose));
+        let mut missing = Vec::new();
+        for Named { id, purpose, size } in ours.clone().copied() {
+            let why =
+                match (arriving.get(&id).map(|arriving| arriving.download.state()), wanted.gone.get(&id)) {
+                    (Some(DownloadState::Whole), _) => continue,
+                    (Some(DownloadState::Failed { text, .. }), _) => text.clone(),
+                    (None, Some(why)) => why.clone(),
+                    (Some(DownloadState::Receiving), _) | (None, None) => return None,
+                };
+            missing.push(Missing { purpose, size, why });
+        }
+        let whole = ours.filter_map(|named| {
+            let came = arriving.remove(&named.id).filter(|arriving| arriving.download.is_whole())?;
+            Some(Part { purpose: named.purpose, size: named.size, file: came.file })
+        });
+        Some((whole.collect(), missing))
+    }
+
+    /// How far the parts of a job are: bytes that came, bytes in all of those that were opened.
+    pub(super) fn progress(&self, job: Uuid) -> (u64, u64) {
+        let inner = self.lock();
+        let own = inner.arriving.values().filter(|arriving| arriving.job == job);
+        own.map(|arriving| arriving.download.progress()).fold((0, 0), |(done, total), (came, size)| {
+            (done.saturating_add(came), total.saturating_add(size))
+        })
+    }
+}
+
+impl Inner {
+    fn with(&mut self, conn: Conn, id: Uuid, then: impl FnOnce(&mut Arriving)) {
+        if let Some(arriving) = self.arriving.get_mut(&id).filter(|arriving| arriving.conn == conn) {
+            then(arriving);
+        }
+    }
+
+    fn open(&mut self, conn: Conn, writer: &LinkWriter, id: Uuid, open: Open, out: &mut Vec<OutFrame>) {
+        let (job, purpose) = (open.owner, open.purpose);
+        let refuse =
+            |reason: Reason, text: String| transfer_frame(id, &Verdict::Failed { reason, text: text.into() });
+        let Some(wanted) = self.wanted.get_mut(&job) else {
+            return out.push(refuse(Reason::CANCELLED, "not wanted".to_owned()));
+        };
+        wanted.gone.remove(&id);
+        if let Some(arriving) = self.arriving.get_mut(&id) {
+            (arriving.conn, arriving.writer) = (conn, writer.clone());
+            return arriving.download.reopen(open, out);
+        }
+        let (sink, file) = match wanted.downloads.sink(id, &open) {
+            Ok(Some(sink)) => sink,
+            Ok(None) => return out.push(refuse(Reason::CANCELLED, "not wanted".to_owned())),
+            Err(error) => {
+                let text = format!("cannot make a file for a part of the result: {error}");
+                wanted.gone.insert(id, text.clone());
+                return out.push(refuse(Reason::IO, text));
+            }
+        };
+        match Download::start(id, open, sink, self.reports.clone()) {
+            Ok(mut download) => {
+                download.grant(out);
+                // A part has one blob at a time: what an earlier attempt had begun to send is dropped.
+                self.arriving.retain(|_, old| (old.job, old.purpose) != (job, purpose));
+                let writer = writer.clone();
+                self.arriving.insert(id, Arriving { download, file, job, purpose, conn, writer });
+            }
+            Err(error) => {
+                wanted.gone.insert(id, error.to_string());
+                out.push(refuse(Reason::TOO_LARGE, error.to_string()));
+            }
+        }
+    }
+
+    fn abort(&mut self, conn: Conn, id: Uuid, abort: &Abort) {
+        let Some(arriving) = self.arriving.get(&id).filter(|arriving| arriving.conn == conn) else { return };
+        let job = arriving.job;
+        self.arriving.remove(&id);
+        if let Some(wanted) = self.wanted.get_mut(&job) {
+            wanted.gone.insert(
+                id,
+                format!("the leader ended the transfer ({}): {}", abort.reason, abort.text.as_str()),
+            );
+        }
+        self.news.send(job).ok();
+    }
+
+    /// Tells the driver what is worth telling of a part; whether it has ended.
+    fn tell(&mut self, id: Uuid) -> bool {
+        let Some(arriving) = self.arriving.get(&id) else { return true };
+        let ended = *arriving.download.state() != DownloadState::Receiving;
+        let now = Instant::now();
+        if let Some(wanted) = self.wanted.get_mut(&arriving.job) {
+            let due = wanted.told.is_none_or(|told| now.duration_since(told) >= PROGRESS_EVERY);
+            if ended || due {
+                wanted.told = Some(now);
+                // A driver that is gone needs no news.
+                self.news.send(arriving.job).ok();
+            }
+        }
+        ended
+    }
+}

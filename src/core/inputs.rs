@@ -1,0 +1,367 @@
+//! Jobs whose inputs come as transfers (C30): announced first, taken when the inputs are whole, dropped if they never are.
+//!
+//! Cut-through: an announced job may be with a worker while its inputs come, and is run only once it is taken. It also
+//! keeps track of the client's connection that the inputs come from: without it a job is not given out, and after a while
+//! it is given up. Bytes, spools and windows are the leader's matter; the broker hears only what came of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::action::{Action, Refusal};
+use super::broker::Broker;
+use super::due::Due;
+use super::event::{Inputs, Submission};
+use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
+use super::job::{Job, Phase};
+use super::queue::Place;
+use super::record::{AttemptEnd, Record};
+use super::state::Applied;
+
+/// Where the inputs come from that are not here: the connection that submitted the job last.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    of: HashMap<JobId, Source>,
+    at: BTreeMap<ConnId, BTreeSet<JobId>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Here(ConnId),
+    /// The connection is gone; another one is waited for until then.
+    Away(Micros),
+}
+
+impl Sources {
+    /// Jobs that need their client's connection.
+    pub(super) fn len(&self) -> usize {
+        self.of.len()
+    }
+}
+
+/// An announced job that was handed in again while it was being dropped.
+#[derive(Debug)]
+pub(super) struct Resubmitted {
+    conn: ConnId,
+    job: Submission,
+    /// Whether its inputs are here already, and whether the leader holds them.
+    here: Option<bool>,
+}
+
+impl Broker {
+    // --- announced, taken, dropped
+
+    /// A job is announced: an ordinary one may go to a worker that takes its inputs as they come.
+    pub(super) fn announced(&mut self, id: JobId) {
+        if self.draining && !self.completing.contains(&id) {
+            return self.refuse_announced(id);
+        }
+        self.source_came(id);
+        self.make_ready(id);
+    }
+
+    pub(super) fn inputs_here(&mut self, id: JobId, kept: bool) {
+        if let Some(dropped) = self.withdrawing.get_mut(&id) {
+            if let Some(again) = dropped {
+                again.here = Some(kept);
+            }
+            return;
+        }
+        if self.completing.contains(&id) {
+            return;
+        }
+        let pending = || self.enqueuing.get(&id).and_then(|taking| taking.announced.as_deref());
+        let (run, job) = match self.state.job(id) {
+            Some(job) if job.announced && !job.has_ended() => (job.run, job.submission()),
+            Some(_) => return,
+            None => match pending() {
+                Some(job) => (Run(1), job.clone()),
+                None => return,
+            },
+        };
+        let children = if job.to_all { self.children_of(&job) } else { Vec::new() };
+        let is_taken = |(child, _): &(JobId, WorkerId)| self.state.job(*child).is_some();
+        let refusal = match () {
+            () if job.to_all && children.is_empty() => Some(Refusal::NoWorker { key: job.key.to_string() }),
+            () if children.iter().any(is_taken) => Some(Refusal::Conflict { job: id }),
+            () => None,
+        };
+        if let Some(refusal) = refusal {
+            self.propose(Record::Fail { at: self.now, job: id, run, why: refusal.to_string().into() });
+            return;
+        }
+        self.completing.insert(id);
+        self.propose(Record::Enqueue { at: self.now, job, children, kept });
+    }
+
+    /// The record that takes a job has its turn.
+    pub(super) fn end_taking(&mut self, job: &Submission) {
+        match job.inputs {
+            Inputs::Here => {
+                self.enqueuing.remove(&job.job);
+            }
+            Inputs::Expected => {
+                self.completing.remove(&job.job);
+            }
+        }
+    }
+
+    /// An announced job is taken: its worker may start, or it may go to any that can have it now.
+    pub(super) fn inputs_came(&mut self, id: JobId) {
+        let Some(job) = self.state.job(id) else { return };
+        let run = job.run;
+        match job.phase {
+            Phase::Leased { worker, attempt } => self.start(worker, id, run, attempt),
+            // What it needs of a worker may be less now.
+            Phase::Queued { .. } => {
+                let (key, client, place) = (job.key.clone(), job.client.clone(), place_of(job));
+                self.queues.remove(&key, &client, place);
+            }
+            Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => {}
+        }
+        if self.state.job(id).is_some_and(|job| !job.needs_client()) {
+            self.drop_source(id);
+        }
+    }
+
+    fn start(&mut self, worker: WorkerId, job: JobId, run: Run, attempt: Attempt) {
+        // One that came back and has not yet said what it holds hears it with what it holds.
+        let told = self.workers.get(worker).filter(|worker| !worker.owes_inventory);
+        if let Some(conn) = told.and_then(|worker| worker.conn()) {
+            let lease = self.config.lease;
+            self.actions.push_back(Action::Start { conn, worker, job, run, attempt, lease });
+        }
+    }
+
+    /// The inputs of a job can never be had.
+    pub(super) fn inputs_failed(&mut self, id: JobId, why: Arc<str>) {
+        match self.state.job(id) {
+            Some(job) if job.has_ended() => {}
+            Some(job) if !job.announced || self.completing.contains(&id) => {
+                let run = job.run;
+                self.propose(Record::Fail { at: self.now, job: id, run, why });
+            }
+            Some(_) | None => self.drop_announced(id, why),
+        }
+    }
+
+    pub(super) fn withdrawal(&mut self, id: JobId) {
+        self.drop_announced(id, "its inputs were withdrawn".into());
+    }
+
+    /// Drops an announced job. One that had an end before, or that is being taken, cannot go without a trace.
+    fn drop_announced(&mut self, id: JobId, why: Arc<str>) {
+        if let Some(again) = self.withdrawing.get_mut(&id) {
+            *again = None;
+            return;
+        }
+        let run = match self.state.job(id) {
+            Some(job) if job.announced && !job.has_ended() => job.run,
+            Some(_) => return,
+            None if self.enqueuing.get(&id).is_some_and(|taking| taking.announced.is_some()) => Run(1),
+            None => return,
+        };
+        if run == Run(1) && !self.completing.contains(&id) {
+            self.withdrawing.insert(id, None);
+            self.propose(Record::Withdraw { job: id, run });
+        } else {
+            self.propose(Record::Fail { at: self.now, job: id, run, why });
+        }
+    }
+
+    /// A job that is being dropped is handed in again: it is announced anew once it is gone. False for any other.
+    pub(super) fn resubmitted(&mut self, conn: ConnId, job: &Submission) -> bool {
+        let Some(again) = self.withdrawing.get_mut(&job.job) else { return false };
+        *again = Some(Resubmitted { conn, job: job.clone(), here: None });
+        true
+    }
+
+    /// An announced job is gone, unless it ended first.
+    pub(super) fn withdrawn(&mut self, id: JobId, applied: &Applied) {
+        let again = self.withdrawing.remove(&id).flatten();
+        if let Applied::Withdrew(job) = applied {
+            self.queues.remove(&job.key, &job.client, place_of(job));
+            self.waits.forget(id);
+            self.drop_source(id);
+            self.submitters.remove(&id);
+            self.settle(id, job.run, None);
+            // The same job again goes on with what there is of its inputs.
+            if again.as_ref().is_none_or(|again| again.job.fingerprint != job.fingerprint) {
+                self.actions.push_back(Action::ForgetInput { job: id });
+            }
+        }
+        if let Some(Resubmitted { conn, job, here }) = again {
+            self.submit(conn, job);
+            if let Some(kept) = here {
+                self.inputs_here(id, kept);
+            }
+        }
+    }
+
+    /// No new jobs: those that are announced are not taken any more, either.
+    pub(super) fn drain(&mut self) {
+        self.draining = true;
+        let announced =
+            |id: &JobId| self.state.job(*id).is_some_and(|job| job.announced && job.run == Run(1));
+        let mut jobs: Vec<JobId> = self.sources.of.keys().copied().filter(announced).collect();
+        jobs.sort_unstable();
+        for job in jobs {
+            self.refuse_announced(job);
+        }
+    }
+
+    fn refuse_announced(&mut self, id: JobId) {
+        if self.completing.contains(&id) || self.withdrawing.contains_key(&id) {
+            return;
+        }
+        let client = self.state.job(id).map(|job| &job.client);
+        if let Some(conn) = client.and_then(|client| self.submitter_of(id, client)) {
+            self.refuse(conn, id, Refusal::Draining);
+        }
+        self.drop_announced(id, Refusal::Draining.to_string().into());
+    }
+
+    // --- at a worker
+
+    /// Whether a worker is the one that has a job, or is about to have it.
+    pub(super) fn is_with(&self, job: JobId, worker: WorkerId) -> bool {
+        match self.assigning.get(&job) {
+            Some(assigning) => assigning.worker == worker,
+            None => self.state.job(job).is_some_and(
+                |job| matches!(job.phase, Phase::Leased { worker: holder, .. } if holder == worker),
+            ),
+        }
+    }
+
+    /// The worker that holds a job cannot have its inputs: it is told to drop it, and answers for its credit.
+    pub(super) fn inputs_refused(&mut self, id: JobId, attempt: Attempt, why: AttemptEnd) {
+        let Some(job) = self.state.job(id) else { return };
+        let Phase::Leased { worker, attempt: held } = job.phase else { return };
+        if held != attempt {
+            return;
+        }
+        let Some(holder) = self.workers.get_mut(worker).filter(|holder| holder.held.contains_key(&id)) else {
+            return;
+        };
+        if let Some(conn) = holder.conn() {
+            holder.refuse(id);
+            self.actions.push_back(Action::Abandon { conn, job: id, attempt });
+        }
+        self.lose(worker, id, why);
+    }
+
+    /// A worker came back with a job: one that it is still receiving goes on, one that is not wanted from it any more is
+    /// taken away.
+    pub(super) fn brought_along(&mut self, worker: WorkerId, conn: ConnId, id: JobId, attempt: Attempt) {
+        let job = self.state.job(id).filter(|job| !job.has_ended());
+        let Some(job) = job.filter(|_| self.is_with(id, worker)) else {
+            // It ended while the worker was away and could not be told.
+            self.actions.push_back(Action::Abandon { conn, job: id, attempt });
+            return;
+        };
+        let lease = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
+        let is_receiving = lease.is_some_and(|lease| !lease.started);
+        if is_receiving && (job.inputs == Inputs::Expected || job.needs_transfers) {
+            let (run, start, lease) = (job.run, !job.announced, self.config.lease);
+            self.actions.push_back(Action::Resume { conn, worker, job: id, run, attempt, lease, start });
+        }
+    }
+
+    // --- the client's connection
+
+    /// Whether the inputs of a job that needs its client can come. One whose client was away too long ends here.
+    pub(super) fn is_fed(&mut self, id: JobId) -> bool {
+        match self.sources.of.get(&id) {
+            Some(Source::Here(_)) => true,
+            Some(Source::Away(until)) => {
+                if *until <= self.now {
+                    self.source_gone(id);
+                }
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// A job that needs its client is known, or was handed in again: its inputs come over this connection.
+    pub(super) fn source_came(&mut self, id: JobId) {
+        let Some(job) = self.state.job(id).filter(|job| job.needs_client()) else { return };
+        match self.submitter_of(id, &job.client) {
+            Some(conn) => {
+                self.drop_source(id);
+                self.sources.of.insert(id, Source::Here(conn));
+                self.sources.at.entry(conn).or_default().insert(id);
+                self.make_ready(id);
+            }
+            None => self.source_away(id),
+        }
+    }
+
+    /// Jobs whose inputs came over this connection are not given out until they are handed in again.
+    pub(super) fn sources_left(&mut self, conn: ConnId) {
+        for job in self.sources.at.remove(&conn).unwrap_or_default() {
+            self.source_away(job);
+        }
+    }
+
+    fn source_away(&mut self, id: JobId) {
+        self.drop_source(id);
+        let until = self.now.plus(self.config.input_wait);
+        self.sources.of.insert(id, Source::Away(until));
+        self.due.insert((until, Due::Source(id)));
+        self.take_out_of_queue(id);
+    }
+
+    fn take_out_of_queue(&mut self, id: JobId) {
+        let Some(job) = self.state.job(id) else { return };
+        self.queues.remove(&job.key, &job.client, place_of(job));
+        self.waits.forget(id);
+    }
+
+    /// A job does not need its client any more.
+    pub(super) fn drop_source(&mut self, id: JobId) {
+        match self.sources.of.remove(&id) {
+            Some(Source::Here(conn)) => {
+                if let Some(jobs) = self.sources.at.get_mut(&conn) {
+                    jobs.remove(&id);
+                    if jobs.is_empty() {
+                        self.sources.at.remove(&conn);
+                    }
+                }
+            }
+            Some(Source::Away(until)) => {
+                self.due.remove(&(until, Due::Source(id)));
+            }
+            None => {}
+        }
+    }
+
+    pub(super) fn source_due(&mut self, id: JobId) {
+        // What is with a worker is left alone; what is being taken is looked at when it is.
+        let is_queued = self.state.job(id).is_some_and(|job| matches!(job.phase, Phase::Queued { .. }));
+        if is_queued && !self.assigning.contains_key(&id) {
+            self.source_gone(id);
+        }
+    }
+
+    fn source_gone(&mut self, id: JobId) {
+        if self.completing.contains(&id) || self.withdrawing.contains_key(&id) {
+            return;
+        }
+        let Some(job) = self.state.job(id) else { return };
+        let why: Arc<str> = format!("input gone with client {}: submit it again", job.client).into();
+        self.inputs_failed(id, why);
+    }
+
+    /// A dead job has another run. Its client had its end and keeps nothing for it: inputs that are not here come again
+    /// only if it hands the job in again.
+    pub(super) fn revived(&mut self, id: JobId) {
+        if self.state.job(id).is_some_and(Job::needs_client) {
+            self.source_away(id);
+        }
+        self.wait_until(id, self.now);
+    }
+}
+
+fn place_of(job: &Job) -> Place {
+    Place { priority: job.priority, seq: job.seq }
+}

@@ -1,0 +1,148 @@
+//! Telling clients that a job waits for a worker that is not there: none matches its key, or none of those takes transfers.
+//!
+//! It gives nothing out and holds nothing back. The broker names the jobs to look at; each is told once, and again when
+//! the cause has changed or its client is on another connection.
+
+use std::collections::HashMap;
+
+use super::action::{Action, Waiting};
+use super::broker::Broker;
+use super::ids::JobId;
+use super::subject::{RoutingKey, matches};
+
+/// Jobs of one key that are told when a worker joins or leaves. A client with more of them has understood by then.
+const TOLD_AT_ONCE_MAX: usize = 1000;
+
+/// Why jobs of a key cannot be given out, as far as that is for want of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Causes {
+    /// Of any job.
+    plain: Option<Cause>,
+    /// Of one that needs transfers.
+    by_transfer: Option<Cause>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    NoWorker,
+    NoTransfers { workers: usize },
+}
+
+impl Cause {
+    /// Whether a client that was told the other knows this one. The number of workers alone is no news.
+    fn is_news_after(self, told: Option<Cause>) -> bool {
+        match (self, told) {
+            (Cause::NoWorker, Some(Cause::NoWorker))
+            | (Cause::NoTransfers { .. }, Some(Cause::NoTransfers { .. })) => false,
+            (Cause::NoWorker | Cause::NoTransfers { .. }, _) => true,
+        }
+    }
+}
+
+/// What clients were told.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    told: HashMap<JobId, Cause>,
+    /// Keys that had jobs since the last worker joined or left.
+    causes: HashMap<RoutingKey, Causes>,
+    /// Jobs to look at once all is given out that can be.
+    to_look_at: Vec<JobId>,
+}
+
+impl Waits {
+    /// A job waits.
+    pub(super) fn look_at(&mut self, job: JobId) {
+        self.to_look_at.push(job);
+    }
+
+    /// The client of a job is on another connection, which was told nothing.
+    pub(super) fn tell_again(&mut self, job: JobId) {
+        self.told.remove(&job);
+        self.to_look_at.push(job);
+    }
+
+    /// A job does not wait any more.
+    pub(super) fn forget(&mut self, job: JobId) {
+        self.told.remove(&job);
+    }
+
+    /// Jobs whose clients were told.
+    pub(super) fn len(&self) -> usize {
+        self.told.len()
+    }
+}
+
+impl Broker {
+    /// Tells the clients of jobs that wait in vain, where that is news.
+    pub(super) fn tell_who_waits(&mut self) {
+        let changed = self.workers.take_changed();
+        if !changed.is_empty() {
+            self.workers_changed(&changed);
+        }
+        for job in std::mem::take(&mut self.waits.to_look_at) {
+            self.tell_if_in_vain(job);
+        }
+    }
+
+    /// Looks again at the keys that workers asked for which joined or left.
+    fn workers_changed(&mut self, changed: &[Vec<String>]) {
+        // A key that a wave of workers asked for is looked at once.
+        self.waits.causes.retain(|key, _| self.queues.has(key));
+        let concerned =
+            |key: &RoutingKey| changed.iter().flatten().any(|pattern| matches(pattern, key.as_str()));
+        let keys = self.queues.keys().map(|(key, _)| key);
+        let keys: Vec<RoutingKey> = keys.filter(|key| concerned(key)).cloned().collect();
+        for key in keys {
+            let causes = self.causes_of(&key);
+            if self.waits.causes.insert(key.clone(), causes) != Some(causes) {
+                let jobs = self.queues.jobs_of(&key).take(TOLD_AT_ONCE_MAX);
+                self.waits.to_look_at.extend(jobs);
+            }
+        }
+    }
+
+    fn causes_of(&self, key: &RoutingKey) -> Causes {
+        let mut matching = Vec::new();
+        self.workers.matching(key.as_str(), &mut matching);
+        if matching.is_empty() {
+            let none = Some(Cause::NoWorker);
+            return Causes { plain: none, by_transfer: none };
+        }
+        let mut workers = matching.iter().filter_map(|worker| self.workers.get(*worker));
+        let takes_transfers = workers.any(|worker| worker.transfers);
+        let by_transfer = (!takes_transfers).then_some(Cause::NoTransfers { workers: matching.len() });
+        Causes { plain: None, by_transfer }
+    }
+
+    fn tell_if_in_vain(&mut self, id: JobId) {
+        let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
+        let place = super::queue::Place { priority: job.priority, seq: job.seq };
+        if !self.queues.contains(&job.key, &job.client, place) {
+            return;
+        }
+        let causes = match self.waits.causes.get(&job.key) {
+            Some(known) => *known,
+            None => {
+                let causes = self.causes_of(&job.key);
+                self.waits.causes.insert(job.key.clone(), causes);
+                causes
+            }
+        };
+        // One that needs transfers only while its inputs come waits for those first.
+        let cause = if job.needs_transfers { causes.by_transfer } else { causes.plain };
+        let told = self.waits.told.get(&id).copied();
+        let (Some(cause), Some(conn)) = (cause, self.submitter_of(id, &job.client)) else {
+            self.waits.forget(id);
+            return;
+        };
+        if cause.is_news_after(told) {
+            let key = job.key.to_string();
+            let why = match cause {
+                Cause::NoWorker => Waiting::NoWorker { key },
+                Cause::NoTransfers { workers } => Waiting::NoTransfers { key, workers },
+            };
+            self.waits.told.insert(id, cause);
+            self.actions.push_back(Action::Waiting { conn, job: id, why });
+        }
+    }
+}

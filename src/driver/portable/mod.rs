@@ -1,0 +1,319 @@
+//! The portable driver: tokio on one thread, which owns the leader and every connection.
+//!
+//! A connection has two tasks. The reader decodes frames and tells the leader; what the leader wants sent is written at
+//! once, as far as the sockets take it, and the writer's task sends what is left. So no task waits for another's socket. A
+//! peer that does not take what it is sent, or never says hello, is cut off by a named limit.
+
+mod outbox;
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use chunking::InboundLimits;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::LocalSet;
+use tracing::{debug, info, warn};
+
+use self::outbox::Outbox;
+use super::spool::Spool;
+use crate::core::ids::{ConnId, Micros};
+use crate::leader::{Leader, LeaderConfig, Output};
+use crate::peer::{Inlet, Pool, Step, Tuning, read_some, tune};
+
+/// A stranger says hello within this time.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How the driver behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How sockets are tuned.
+    pub tuning: Tuning,
+    /// Where what does not fit in memory is kept.
+    pub data: PathBuf,
+    /// How long a stop waits for jobs that run.
+    pub drain: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { tuning: Tuning::default(), data: "heft-data".into(), drain: Duration::ZERO }
+    }
+}
+
+/// Serves until `stop` is notified, then lets running jobs end for as long as the options say.
+pub async fn serve(
+    listener: TcpListener,
+    config: LeaderConfig,
+    options: Options,
+    stop: Rc<Notify>,
+) -> io::Result<()> {
+    let (sender, mut outcomes) = mpsc::unbounded_channel();
+    let spool = Spool::start(&options.data, move |done| sender.send(done).unwrap_or_default())?;
+    let hub = Rc::new(Hub::new(config, options, spool));
+    let local = LocalSet::new();
+    let spooling = hub.clone();
+    local.spawn_local(async move {
+        while let Some(done) = outcomes.recv().await {
+            spooling.with_leader(|leader, now| leader.disk_done(now, done));
+        }
+    });
+    let ticking = hub.clone();
+    local.spawn_local(async move { ticking.tick_for_ever().await });
+    local
+        .run_until(async {
+            let mut next = ConnId(0);
+            loop {
+                tokio::select! {
+                    accepted = listener.accept() => match accepted {
+                        Ok((stream, addr)) => {
+                            next = next.next();
+                            let (hub, conn) = (hub.clone(), next);
+                            tokio::task::spawn_local(async move { hub.serve_conn(conn, stream, addr).await });
+                        }
+                        // Out of descriptors, most likely: leave what waits in the backlog and go on.
+                        Err(error) => {
+                            warn!("cannot accept a connection: {error}; trying again in 100 ms");
+                            tokio::time::sleep(Duration::from_millis(100)).await;
+                        }
+                    },
+                    () = stop.notified() => break,
+                }
+            }
+            drop(listener);
+            hub.drain().await;
+        })
+        .await;
+    Ok(())
+}
+
+/// What all tasks of the driver share.
+struct Hub {
+    leader: RefCell<Leader>,
+    pool: Pool,
+    spool: Spool,
+    outboxes: RefCell<HashMap<ConnId, Rc<Outbox>>>,
+    started: Instant,
+    due_changed: Notify,
+    options: Options,
+}
+
+impl Hub {
+    fn new(config: LeaderConfig, options: Options, spool: Spool) -> Self {
+        let leader = Leader::new(config, Micros(0), Box::new(uuid::Uuid::new_v4));
+        Hub {
+            pool: leader.pool(),
+            leader: RefCell::new(leader),
+            spool,
+            outboxes: RefCell::default(),
+            started: Instant::now(),
+            due_changed: Notify::new(),
+            options,
+        }
+    }
+
+    fn now(&self) -> Micros {
+        Micros::default().plus(self.started.elapsed())
+    }
+
+    /// Calls the leader, then does what it wants done. No await in here: the leader is borrowed.
+    fn with_leader<T>(&self, call: impl FnOnce(&mut Leader, Micros) -> T) -> T {
+        let mut leader = self.leader.borrow_mut();
+        let due_before = leader.next_deadline();
+        let answer = call(&mut leader, self.now());
+        self.work_off(&mut leader);
+        if leader.next_deadline() != due_before {
+            self.due_changed.notify_one();
+        }
+        answer
+    }
+
+    /// Does all that the leader wants done. What is for one peer goes out in one write, and what that makes room for
+    /// follows.
+    fn work_off(&self, leader: &mut Leader) {
+        let mut touched = BTreeSet::new();
+        loop {
+            while let Some(output) = leader.poll_output() {
+                if let Some(conn) = self.execute(output) {
+                    touched.insert(conn);
+                }
+            }
+            let Some(conn) = touched.pop_first() else { return };
+            let Some(outbox) = self.outboxes.borrow().get(&conn).cloned() else { continue };
+            let chunks = outbox.flush();
+            if let Some(waiting) = outbox.is_over_full() {
+                warn!(peer = %leader.name(conn), waiting, "too slow: it does not take what it is sent; cutting it off");
+                outbox.cut_off();
+            }
+            if outbox.is_cut() {
+                // What is meant for it from now on has to be kept for its next connection.
+                leader.closed(self.now(), conn);
+            } else if chunks > 0 {
+                leader.chunks_sent(self.now(), conn, chunks);
+            }
+        }
+    }
+
+    /// Does it. Gives the connection that has something to send now.
+    fn execute(&self, output: Output) -> Option<ConnId> {
+        match output {
+            Output::Send { conn, frame } => self.push(conn, frame, false),
+            Output::Chunk { conn, frame } => self.push(conn, frame, true),
+            Output::Disk(operation) => {
+                self.spool.execute(operation);
+                None
+            }
+            Output::Close { conn } => {
+                if let Some(outbox) = self.outboxes.borrow().get(&conn) {
+                    outbox.close();
+                }
+                None
+            }
+        }
+    }
+
+    fn push(&self, conn: ConnId, frame: crate::conn::WireFrame, is_chunk: bool) -> Option<ConnId> {
+        self.outboxes.borrow().get(&conn)?.push(frame, is_chunk);
+        Some(conn)
+    }
+
+    async fn tick_for_ever(&self) {
+        loop {
+            let due = self.leader.borrow().next_deadline();
+            match due {
+                Some(due) => {
+                    let wait = due.since(self.now());
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => self.with_leader(|leader, now| leader.tick(now)),
+                        () = self.due_changed.notified() => {}
+                    }
+                }
+                None => self.due_changed.notified().await,
+            }
+        }
+    }
+
+    /// No new jobs and connections; those that run get their time.
+    async fn drain(&self) {
+        self.with_leader(|leader, now| leader.drain(now));
+        let until = Instant::now() + self.options.drain;
+        while !self.leader.borrow().is_idle() && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for outbox in self.outboxes.borrow().values() {
+            outbox.close();
+        }
+        // What was sent last still has to leave.
+        let flushed = Instant::now() + Duration::from_secs(1);
+        while !self.outboxes.borrow().is_empty() && Instant::now() < flushed {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn serve_conn(self: Rc<Self>, conn: ConnId, stream: TcpStream, addr: SocketAddr) {
+        if let Err(error) = tune(&stream, &self.options.tuning) {
+            warn!(%addr, "{error}");
+        }
+        let (read, write) = stream.into_split();
+        let outbox = Rc::new(Outbox::new(write));
+        self.outboxes.borrow_mut().insert(conn, outbox.clone());
+        let writer = tokio::task::spawn_local({
+            let (hub, outbox) = (self.clone(), outbox.clone());
+            async move { hub.write_out(conn, &outbox).await }
+        });
+        let why = tokio::select! {
+            why = self.read_in(conn, addr, read) => why,
+            () = outbox.over.notified() => "the leader closed it".to_owned(),
+        };
+        let name = self.leader.borrow().name(conn);
+        info!(%addr, peer = %name, "connection ended: {why}");
+        self.with_leader(|leader, now| leader.closed(now, conn));
+        outbox.close();
+        if outbox.is_cut() {
+            // It waits for a peer that takes nothing.
+            writer.abort();
+        }
+        if writer.await.is_err() {
+            debug!(%addr, "its writer was cancelled");
+        }
+        self.outboxes.borrow_mut().remove(&conn);
+    }
+
+    /// Sends what could not be sent at once, until the outbox is closed and empty or the peer takes nothing.
+    async fn write_out(&self, conn: ConnId, outbox: &Outbox) {
+        while outbox.ready().await.is_some() {
+            let chunks = outbox.flush();
+            if chunks > 0 {
+                self.with_leader(|leader, now| leader.chunks_sent(now, conn, chunks));
+            }
+        }
+        outbox.close();
+        outbox.over.notify_one();
+    }
+
+    /// Reads frames until the connection ends; says why it did.
+    async fn read_in(&self, conn: ConnId, addr: SocketAddr, read: OwnedReadHalf) -> String {
+        let mut inlet = Inlet::detecting(InboundLimits::ANNOUNCED);
+        let hello_until = tokio::time::Instant::now() + HELLO_TIMEOUT;
+        let mut knows = false;
+        loop {
+            match inlet.poll() {
+                Ok(Step::Frame(generation, frame)) => {
+                    if !knows {
+                        debug!(%addr, %generation, "connected");
+                        self.leader.borrow_mut().connected(conn, generation);
+                        knows = true;
+                    }
+                    let payload = Bytes::copy_from_slice(frame.payload);
+                    let heard = self.with_leader(|leader, now| leader.frame(now, conn, &frame.head, payload));
+                    if let Err(hang_up) = heard {
+                        return hang_up.to_string();
+                    }
+                }
+                Ok(Step::Chunk(start)) => {
+                    let wanted = self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start));
+                    // Windows promise buffers that are there; without one the chunk is asked for again.
+                    match self.pool.take().filter(|_| wanted) {
+                        Some(buffer) => inlet.take(buffer),
+                        None => inlet.skip(),
+                    }
+                }
+                Ok(Step::Came(chunk)) => {
+                    self.with_leader(|leader, now| leader.chunk(now, conn, chunk));
+                    // A stream of chunks never ends by itself: others have their turn after each.
+                    tokio::task::yield_now().await;
+                }
+                Ok(Step::Bulk(..) | Step::Piece(_) | Step::BulkEnd) => {}
+                Ok(Step::Read) => {
+                    let reading = read_some(&read, &mut inlet);
+                    let got = if knows {
+                        reading.await
+                    } else {
+                        match tokio::time::timeout_at(hello_until, reading).await {
+                            Ok(got) => got,
+                            Err(_) => return format!("no hello within {} s", HELLO_TIMEOUT.as_secs()),
+                        }
+                    };
+                    match got {
+                        Ok(0) => {
+                            return match inlet.finish() {
+                                Ok(()) => "the peer closed it".to_owned(),
+                                Err(error) => error.to_string(),
+                            };
+                        }
+                        Ok(_) => {}
+                        Err(error) => return error.to_string(),
+                    }
+                }
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! One blob on its way through the leader: what has come of it, what of that is here, who brings it and who gets it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use chunking::digest::ChunkCrcs;
+use chunking::message::{Open, OpenFlags, Reason};
+use chunking::{Bitmap, ChunkHead, ChunkPlan, Digest, DigestKind, Ranges};
+use uuid::Uuid;
+
+use crate::core::ids::{ConnId, JobId, Micros};
+
+/// Who brings a blob.
+#[derive(Clone, Debug)]
+pub(super) struct Up {
+    pub(super) conn: ConnId,
+    /// Chunks that may come and have not.
+    pub(super) outstanding: u32,
+    /// Why it was told to wait, if it was.
+    pub(super) told: Option<Reason>,
+    /// When something last came, or was last asked for.
+    pub(super) heard_at: Micros,
+    /// Whether it sends again what it has sent before.
+    pub(super) keeps_source: bool,
+}
+
+/// Who gets a blob.
+#[derive(Clone, Debug)]
+pub(super) struct Down {
+    pub(super) conn: ConnId,
+    /// Chunks it takes beyond those it was sent.
+    pub(super) window: u32,
+    /// Whether it has said what it has.
+    pub(super) granted: bool,
+    /// Chunks it has, or was sent.
+    pub(super) sent: Bitmap,
+    /// Chunks that are being read for it from the disk.
+    pub(super) reading: Bitmap,
+    pub(super) done_sent: bool,
+    /// It has the blob, checked.
+    pub(super) finished: bool,
+    pub(super) moved_at: Micros,
+}
+
+impl Down {
+    pub(super) fn new(conn: ConnId, chunks: u32, now: Micros) -> Self {
+        let (sent, reading) = (Bitmap::new(chunks), Bitmap::new(chunks));
+        let (granted, done_sent, finished) = (false, false, false);
+        Down { conn, window: 0, granted, sent, reading, done_sent, finished, moved_at: now }
+    }
+}
+
+/// Where a chunk lies.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    Memory(Bytes),
+    /// On its way to the disk, and still here.
+    Writing(Bytes),
+    Disk,
+}
+
+/// A chunk that is here.
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    pub(super) head: ChunkHead,
+    pub(super) len: u32,
+    pub(super) place: Place,
+}
+
+impl Stored {
+    pub(super) fn bytes(&self) -> Option<&Bytes> {
+        match &self.place {
+            Place::Memory(bytes) | Place::Writing(bytes) => Some(bytes),
+            Place::Disk => None,
+        }
+    }
+}
+
+/// A blob.
+#[derive(Clone, Debug)]
+pub(super) struct Blob {
+    /// As it was opened, or as a request named it.
+    pub(super) open: Open,
+    pub(super) plan: ChunkPlan,
+    /// What came stays here, whoever got it.
+    pub(super) keep: bool,
+    /// Chunks that need not come (again).
+    pub(super) seen: Bitmap,
+    pub(super) crcs: ChunkCrcs,
+    pub(super) stored: BTreeMap<u32, Stored>,
+    /// Chunks of it in memory that wait for someone.
+    pub(super) in_memory: usize,
+    /// What it hashes to, once it has come whole.
+    pub(super) digest: Option<Digest>,
+    pub(super) up: Option<Up>,
+    pub(super) downs: Vec<Down>,
+    /// Times that all chunks came and the digest was wrong.
+    pub(super) wrong_digests: u32,
+    /// Times in a row that nothing new had come when it was said to be done.
+    pub(super) idle_rounds: u32,
+    pub(super) seen_at_done: u32,
+    /// Whether it has a file.
+    pub(super) on_disk: bool,
+    /// Bytes of it that are here.
+    pub(super) bytes: u64,
+    /// Whether it is among those that may want a larger window.
+    pub(super) hungry: bool,
+}
+
+impl Blob {
+    pub(super) fn new(open: Open, plan: ChunkPlan, keep: bool) -> Self {
+        Blob {
+            open,
+            plan,
+            keep,
+            seen: Bitmap::new(plan.count()),
+            crcs: ChunkCrcs::default(),
+            stored: BTreeMap::new(),
+            in_memory: 0,
+            digest: None,
+            up: None,
+            downs: Vec::new(),
+            wrong_digests: 0,
+            idle_rounds: 0,
+            seen_at_done: 0,
+            on_disk: false,
+            bytes: 0,
+            hungry: false,
+        }
+    }
+
+    pub(super) fn owner(&self) -> JobId {
+        JobId(self.open.owner)
+    }
+
+    /// Whether someone takes it at the moment.
+    pub(super) fn is_flowing(&self) -> bool {
+        self.downs.iter().any(|down| !down.finished)
+    }
+
+    /// Whether all of it is here.
+    pub(super) fn is_kept(&self) -> bool {
+        self.stored.len() == self.plan.count() as usize
+    }
+
+    /// Chunks that are still to come, beyond those that may.
+    pub(super) fn wanted(&self) -> u32 {
+        let outstanding = self.up.as_ref().map_or(0, |up| up.outstanding);
+        (self.plan.count() - self.seen.held_count()).saturating_sub(outstanding)
+    }
+
+    pub(super) fn down(&mut self, conn: ConnId) -> Option<&mut Down> {
+        self.downs.iter_mut().find(|down| down.conn == conn)
+    }
+
+    /// The open frame for who gets it: chunks come as they came, and the digest is the sender's.
+    pub(super) fn open_for(&self, owner: JobId, attempt: u32) -> Open {
+        Open { attempt, owner: owner.0, flags: OpenFlags::default(), ..self.open.clone() }
+    }
+
+    /// Whether the digest is right, as far as a leader can say: full ones are checked at the ends.
+    pub(super) fn digest_fits(&self, digest: &Digest) -> bool {
+        digest.kind == self.open.digest
+            && match digest.kind {
+                DigestKind::ChunkList => self.crcs.digest(&self.plan) == *digest,
+                DigestKind::Sha256 | DigestKind::Blake3 => true,
+            }
+    }
+
+    /// All of it has to come again, and go out again.
+    pub(super) fn begin_anew(&mut self) {
+        let chunks = self.plan.count();
+        self.seen = Bitmap::new(chunks);
+        self.seen_at_done = 0;
+        self.digest = None;
+        for down in &mut self.downs {
+            down.sent = Bitmap::new(chunks);
+            down.done_sent = false;
+        }
+    }
+
+    /// Chunks that came once, are not here any more, and that somebody lacks: they have to come again.
+    pub(super) fn ask_again(&mut self) -> Ranges {
+        let mut gone = Bitmap::new(self.plan.count());
+        for down in self.downs.iter().filter(|down| down.granted && !down.finished) {
+            gone.insert_all(&down.sent.missing());
+        }
+        let lost: Vec<u32> = gone
+            .held()
+            .indices()
+            .filter(|index| self.seen.contains(*index) && !self.stored.contains_key(index))
+            .collect();
+        let mut again = Bitmap::new(self.plan.count());
+        for index in lost {
+            self.seen.remove(index);
+            again.insert(index);
+        }
+        again.held()
+    }
+}
+
+/// A blob that a request names, before it is opened.
+pub(in crate::leader) fn announced(owner: JobId, name: &str, size: u64) -> Open {
+    Open {
+        purpose: chunking::message::Purpose::Input,
+        codec: chunking::Codec::None,
+        digest: DigestKind::ChunkList,
+        flags: OpenFlags::default(),
+        chunk_bytes: chunking::limits::CHUNK_BYTES_MAX,
+        size,
+        owner: owner.0,
+        attempt: 0,
+        name: chunking::message::Name::try_from(name.to_owned()).unwrap_or_default(),
+    }
+}
+
+/// A blob's id.
+pub(in crate::leader) type BlobId = Uuid;

@@ -1,0 +1,308 @@
+//! What moves: chunks to those that wait for them, windows to those that bring more.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use chunking::ChunkHead;
+use chunking::limits::{WINDOW_CHUNKS_MAX, WINDOW_CHUNKS_MIN};
+use chunking::message::{Done, Grant, Reason};
+
+use super::blob::{Blob, Place};
+use super::{BlobId, DiskOp, News, Out, Relay, Says};
+use crate::core::ids::{ConnId, Micros};
+use crate::units::ByteSize;
+
+/// Chunks that wait in one connection's outbox: enough that the socket never runs dry, few enough that a small frame
+/// behind them does not wait long.
+const OUTBOX_CHUNKS_MAX: u32 = 4;
+
+/// Buffers that no window may promise, so that what lies on the disk can always be read back.
+const BUFFERS_FOR_READING: usize = 4;
+
+/// A window is made larger by at least so many chunks at a time, so that Grants are few.
+const GRANT_CHUNKS_MIN: u32 = 4;
+
+/// A chunk whose receiver takes nothing for so long makes room for others.
+const STUCK_AFTER: Duration = Duration::from_millis(100);
+
+/// A sender hears that its receiver is slow when nothing has moved for so long.
+const SLOW_AFTER: Duration = Duration::from_secs(1);
+
+impl Relay {
+    /// Gives a chunk that has come to those that wait for it; keeps it for those that cannot take it yet.
+    pub(super) fn pass_on(&mut self, id: BlobId, index: u32, head: ChunkHead, bytes: Bytes) {
+        let now = self.now;
+        let Relay { blobs, chunks_out, out, .. } = self;
+        let Some(blob) = blobs.get_mut(&id) else { return };
+        let mut waits = blob.keep || !blob.is_flowing();
+        for down in blob.downs.iter_mut().filter(|down| !down.finished) {
+            if down.sent.contains(index) {
+                continue;
+            }
+            let pending = chunks_out.entry(down.conn).or_default();
+            if down.window == 0 || *pending >= OUTBOX_CHUNKS_MAX {
+                waits = true;
+                continue;
+            }
+            *pending += 1;
+            down.window -= 1;
+            down.sent.insert(index);
+            down.moved_at = now;
+            out.push_back(Out::Chunk { conn: down.conn, blob: id, head, bytes: bytes.clone() });
+        }
+        if waits {
+            self.store(id, index, head, bytes);
+        }
+        self.say_done(id);
+    }
+
+    /// Sends what is here to those that lack it, as far as their windows go.
+    pub(super) fn feed(&mut self, id: BlobId) {
+        let downs: Vec<ConnId> = match self.blobs.get(&id) {
+            Some(blob) => blob.downs.iter().filter(|down| !down.finished).map(|down| down.conn).collect(),
+            None => return,
+        };
+        for conn in downs {
+            while self.feed_one(id, conn) {}
+        }
+        self.settle_memory(id);
+        self.say_done(id);
+    }
+
+    /// Sends one chunk, or has it read from the disk. False if there is none, or no room.
+    fn feed_one(&mut self, id: BlobId, conn: ConnId) -> bool {
+        let now = self.now;
+        let Relay { blobs, chunks_out, out, pool, .. } = self;
+        let Some(blob) = blobs.get_mut(&id) else { return false };
+        let Blob { downs, stored, .. } = blob;
+        let Some(down) = downs.iter_mut().find(|down| down.conn == conn && down.granted) else {
+            return false;
+        };
+        let pending = chunks_out.entry(conn).or_default();
+        if down.window == 0 || *pending >= OUTBOX_CHUNKS_MAX {
+            return false;
+        }
+        let from = down.sent.first_missing().unwrap_or_default();
+        let lacks = |index: &u32| !down.sent.contains(*index) && !down.reading.contains(*index);
+        let Some((index, chunk)) = stored.range(from..).find(|(index, _)| lacks(index)) else { return false };
+        match (&chunk.place, chunk.bytes()) {
+            (_, Some(bytes)) => {
+                out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes: bytes.clone() });
+                down.sent.insert(*index);
+            }
+            (Place::Disk | Place::Memory(_) | Place::Writing(_), None) => {
+                let Some(buffer) = pool.take() else { return false };
+                let (index, len) = (*index, chunk.len);
+                out.push_back(Out::Disk(DiskOp::Read { blob: id, index, len, conn, buffer }));
+                down.reading.insert(index);
+            }
+        }
+        *pending += 1;
+        down.window -= 1;
+        down.moved_at = now;
+        true
+    }
+
+    /// Tells those that were sent everything what it hashes to, once that is known.
+    fn say_done(&mut self, id: BlobId) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let Some(digest) = blob.digest else { return };
+        for down in blob.downs.iter_mut().filter(|down| down.granted && !down.done_sent) {
+            if down.sent.is_complete() {
+                down.done_sent = true;
+                self.out.push_back(Out::Say { conn: down.conn, blob: id, says: Says::Done(Done { digest }) });
+            }
+        }
+    }
+
+    /// So many chunks have left for a connection.
+    pub(in crate::leader) fn chunks_sent(&mut self, conn: ConnId, count: u32) {
+        let Some(pending) = self.chunks_out.get_mut(&conn) else { return };
+        *pending = pending.saturating_sub(count);
+        self.feed_conn(conn);
+        self.pump();
+    }
+
+    /// Feeds all blobs that a connection gets, the one whose turn it is first.
+    pub(super) fn feed_conn(&mut self, conn: ConnId) {
+        let Some(turns) = self.by_conn.get_mut(&conn) else { return };
+        turns.rotate_left(1);
+        let blobs: Vec<BlobId> = turns.iter().copied().collect();
+        for id in blobs {
+            if self.chunks_out.get(&conn).is_some_and(|pending| *pending >= OUTBOX_CHUNKS_MAX) {
+                return;
+            }
+            if self.blobs.get(&id).is_some_and(|blob| blob.downs.iter().any(|down| down.conn == conn)) {
+                self.feed(id);
+            }
+        }
+    }
+
+    // --- windows
+
+    pub(super) fn make_hungry(&mut self, id: BlobId) {
+        if let Some(blob) = self.blobs.get_mut(&id)
+            && !std::mem::replace(&mut blob.hungry, true)
+        {
+            self.hungry.push_back(id);
+        }
+    }
+
+    /// Buffers that can be promised.
+    fn free(&self) -> usize {
+        self.config.buffers.saturating_sub(self.pool.in_use() + self.promised + BUFFERS_FOR_READING)
+    }
+
+    /// How many chunks of one blob may be on their way or wait in memory: fewer as buffers get scarce, and never more than
+    /// a quarter of all.
+    fn window(&self) -> u32 {
+        let chunks = |buffers: usize| u32::try_from(buffers).unwrap_or(u32::MAX);
+        let scarce = chunks(self.free() / 2).clamp(WINDOW_CHUNKS_MIN, WINDOW_CHUNKS_MAX);
+        scarce.min(chunks(self.config.buffers / 4).max(1))
+    }
+
+    /// Promises a sender as much as there is; gives the number of chunks.
+    pub(super) fn promise(&mut self, id: BlobId, first: bool) -> u32 {
+        let (free, window, spool_has_room) = (self.free(), self.window(), self.no_room().is_none());
+        let Some(blob) = self.blobs.get_mut(&id) else { return 0 };
+        let (wanted, flowing, in_memory) = (blob.wanted(), blob.is_flowing() && !blob.keep, blob.in_memory);
+        let Some(up) = blob.up.as_mut() else { return 0 };
+        if !flowing && !spool_has_room {
+            return 0;
+        }
+        let under_way = up.outstanding.saturating_add(u32::try_from(in_memory).unwrap_or(u32::MAX));
+        let more = window.saturating_sub(if flowing { under_way } else { up.outstanding });
+        let more = more.min(wanted).min(u32::try_from(free).unwrap_or(u32::MAX));
+        // A few at a time, unless nothing is on its way or these are the last.
+        if more < GRANT_CHUNKS_MIN.min(wanted) && up.outstanding > 0 && !first {
+            return 0;
+        }
+        up.outstanding += more;
+        if more > 0 {
+            up.told = None;
+        }
+        self.promised += more as usize;
+        more
+    }
+
+    /// Hands out windows to those that bring, in turn, as long as there are buffers; tells the others to wait, and why.
+    pub(in crate::leader) fn pump(&mut self) {
+        for _ in 0..self.hungry.len() {
+            let Some(id) = self.hungry.pop_front() else { break };
+            let window = self.promise(id, false);
+            let no_buffers = self.free() == 0;
+            let no_room = self.no_room();
+            let Some(blob) = self.blobs.get_mut(&id) else { continue };
+            blob.hungry = false;
+            let (wanted, flowing) = (blob.wanted(), blob.is_flowing() && !blob.keep);
+            let Some(up) = blob.up.as_mut() else { continue };
+            let conn = up.conn;
+            if window > 0 {
+                self.say(conn, id, Says::Grant(grant(window, Reason::NONE, "")));
+                continue;
+            }
+            if wanted == 0 || up.outstanding > 0 {
+                // It has all it wants, or is looked at again when its next chunk has come.
+                continue;
+            }
+            let why = match no_room.filter(|_| !flowing) {
+                None if no_buffers => {
+                    Some((Reason::POOL_FULL, "all buffers of the leader are in use".to_owned()))
+                }
+                why => why,
+            };
+            if let Some((reason, text)) = why.filter(|(reason, _)| up.told != Some(*reason)) {
+                up.told = Some(reason);
+                self.say(conn, id, Says::Grant(grant(0, reason, &text)));
+            }
+            self.make_hungry(id);
+        }
+        self.arm();
+    }
+
+    /// Time matters while something waits in memory, or somebody waits for something.
+    fn arm(&mut self) {
+        let waits = self.in_memory > 0 || !self.by_conn.is_empty();
+        if self.tick_at.is_none() && waits {
+            self.tick_at = Some(self.now.plus(STUCK_AFTER));
+        }
+    }
+
+    /// Why nothing more may wait here.
+    fn no_room(&self) -> Option<(Reason, String)> {
+        let max = self.config.spool_bytes_max;
+        if let Some(trouble) = &self.disk_trouble {
+            return Some((Reason::DISK_FULL, trouble.clone()));
+        }
+        let promised = (self.promised as u64).saturating_mul(chunking::limits::CHUNK_BYTES_MAX.into());
+        (self.spool_bytes.saturating_add(promised) >= max).then(|| {
+            let text = format!(
+                "the leader's spool holds {} and takes at most {} (--spool-max): waiting for a worker, or for jobs to end",
+                ByteSize(self.spool_bytes),
+                ByteSize(max)
+            );
+            (Reason::SPOOL_FULL, text)
+        })
+    }
+
+    /// Whether senders wait because there is no room.
+    pub(in crate::leader) fn is_short(&self) -> bool {
+        self.no_room().is_some() && !self.hungry.is_empty()
+    }
+
+    // --- time
+
+    /// When [`Relay::tick`] is due.
+    pub(in crate::leader) fn next_deadline(&self) -> Option<Micros> {
+        self.tick_at
+    }
+
+    /// Moves what is stuck in memory to the disk where others wait for buffers; reports inputs that do not come on.
+    pub(in crate::leader) fn tick(&mut self) {
+        let now = self.now;
+        if self.tick_at.take_if(|due| *due <= now).is_none() {
+            return;
+        }
+        let stuck = |blob: &Blob| {
+            blob.in_memory > 0 && blob.downs.iter().all(|down| down.moved_at.plus(STUCK_AFTER) <= now)
+        };
+        if self.free() == 0 && !self.hungry.is_empty() {
+            let blobs: Vec<BlobId> =
+                self.blobs.iter().filter(|(_, blob)| stuck(blob)).map(|(id, _)| *id).collect();
+            for id in blobs {
+                self.spill(id);
+            }
+        }
+        let stall = self.config.input_stall;
+        let (mut stalled, mut slow) = (Vec::new(), Vec::new());
+        for (id, blob) in self.blobs.iter_mut().filter(|(_, blob)| blob.is_flowing() && !blob.keep) {
+            let moved_at = blob.downs.iter().map(|down| down.moved_at).max();
+            let last = moved_at.into_iter().chain(blob.up.as_ref().map(|up| up.heard_at)).max();
+            if !blob.seen.is_complete() && last.is_some_and(|last| last.plus(stall) <= now) {
+                stalled.push((*id, blob.owner()));
+            }
+            let is_slow = blob.in_memory > 0 && moved_at.is_some_and(|moved| moved.plus(SLOW_AFTER) <= now);
+            if let Some(up) =
+                blob.up.as_mut().filter(|up| is_slow && up.outstanding == 0 && up.told.is_none())
+            {
+                up.told = Some(Reason::SLOW_RECEIVER);
+                slow.push((up.conn, *id));
+            }
+        }
+        for (conn, id) in slow {
+            self.say(
+                conn,
+                id,
+                Says::Grant(grant(0, Reason::SLOW_RECEIVER, "the worker takes nothing at the moment")),
+            );
+        }
+        for (blob, owner) in stalled {
+            self.out.push_back(Out::News(News::Stalled { blob, owner }));
+        }
+        self.pump();
+    }
+}
+
+fn grant(window: u32, reason: Reason, text: &str) -> Grant {
+    Grant { window, reason, text: text.into(), held: Default::default() }
+}

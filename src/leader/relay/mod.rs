@@ -1,0 +1,531 @@
+//! Blobs on their way through the leader: from the one that brings them to those that get them, and in between, if need
+//! be, in memory or on the disk. Free of sockets, files and clocks.
+//!
+//! A chunk that somebody waits for goes on at once, in the buffer it came in (cut-through). One that nobody can take yet
+//! waits: in memory, as far as the pool's share goes, else in the blob's spool file. What was passed on is not kept where
+//! the sender keeps the source; if it is needed again, the sender is asked again.
+//!
+//! Windows are how senders are slowed down: a window is a promise of buffers, and all promises and all buffers in use
+//! together never exceed the pool. Buffers count themselves (`peer::Pool`), so whatever becomes of a chunk, its buffer
+//! comes back.
+
+mod blob;
+mod flow;
+mod spool;
+
+pub(super) use blob::{BlobId, announced};
+pub use spool::{DiskDone, DiskOp};
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use chunking::limits::CHUNK_BYTES_MAX;
+use chunking::message::{Abort, Done, Grant, Open, OpenFlags, Reason, Verdict};
+use chunking::{ChunkHead, ChunkPlan, Ranges};
+
+use crate::conn::TransferSays as Says;
+use crate::core::ids::{ConnId, JobId, Micros};
+use crate::peer::{ChunkStart, InChunk, Pool};
+use blob::{Blob, Down, Up};
+
+/// Transfers that one connection may bring at a time.
+pub(super) const TRANSFERS_MAX: usize = 1024;
+
+/// Done frames in a row that bring nothing new before a sender is taken to be broken.
+const IDLE_ROUNDS_MAX: u32 = 8;
+
+/// What an operator may set.
+#[derive(Clone, Debug)]
+pub struct RelayConfig {
+    /// Buffers of one chunk each.
+    pub buffers: usize,
+    /// Bytes of blobs that may wait here, in memory and on the disk.
+    pub spool_bytes_max: u64,
+    /// How long a worker waits for inputs of which nothing comes.
+    pub input_stall: std::time::Duration,
+}
+
+impl Default for RelayConfig {
+    fn default() -> Self {
+        RelayConfig {
+            buffers: 48,
+            spool_bytes_max: 64 << 30,
+            input_stall: std::time::Duration::from_secs(30),
+        }
+    }
+}
+
+/// What the relay wants done.
+#[derive(Debug)]
+pub(super) enum Out {
+    /// Say something.
+    Say { conn: ConnId, blob: BlobId, says: Says },
+    /// Send a chunk; then [`Relay::chunk_sent`].
+    Chunk { conn: ConnId, blob: BlobId, head: ChunkHead, bytes: Bytes },
+    /// Do something with a spool file.
+    Disk(DiskOp),
+    /// Something that the leader has to know.
+    News(News),
+}
+
+/// What happened to a blob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// It has come whole.
+    Arrived { blob: BlobId, owner: JobId },
+    /// It cannot be had.
+    Failed { blob: BlobId, owner: JobId, reason: Reason, text: String },
+    /// Who should have got it does not take it.
+    Refused { blob: BlobId, owner: JobId, conn: ConnId, reason: Reason, text: String },
+    /// Nothing of it has come for a long time, and a worker waits for it.
+    Stalled { blob: BlobId, owner: JobId },
+}
+
+/// How full it is, for status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fill {
+    pub(super) blobs: usize,
+    pub(super) bytes: u64,
+    pub(super) bytes_max: u64,
+    pub(super) buffers_in_use: usize,
+    pub(super) buffers: usize,
+    pub(super) promised: usize,
+}
+
+/// All blobs that the leader knows.
+#[derive(Debug)]
+pub(super) struct Relay {
+    config: RelayConfig,
+    pool: Pool,
+    now: Micros,
+    blobs: HashMap<BlobId, Blob>,
+    /// Blobs that a connection brings or gets, in the order of their turns.
+    by_conn: HashMap<ConnId, VecDeque<BlobId>>,
+    /// Chunks that were handed to a connection and are not sent.
+    chunks_out: HashMap<ConnId, u32>,
+    /// Chunks that senders may send and have not.
+    promised: usize,
+    /// Blobs that may want a larger window.
+    hungry: VecDeque<BlobId>,
+    /// Chunks in memory that wait for someone.
+    in_memory: usize,
+    /// Bytes of blobs that are here.
+    spool_bytes: u64,
+    /// Why the disk takes nothing, if it does not.
+    disk_trouble: Option<String>,
+    tick_at: Option<Micros>,
+    out: VecDeque<Out>,
+}
+
+impl Relay {
+    pub(super) fn new(config: RelayConfig) -> Self {
+        Relay {
+            pool: Pool::new(config.buffers),
+            config,
+            now: Micros::default(),
+            blobs: HashMap::new(),
+            by_conn: HashMap::new(),
+            chunks_out: HashMap::new(),
+            promised: 0,
+            hungry: VecDeque::new(),
+            in_memory: 0,
+            spool_bytes: 0,
+            disk_trouble: None,
+            tick_at: None,
+            out: VecDeque::new(),
+        }
+    }
+
+    /// The buffers that chunks are read into.
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(super) fn poll(&mut self) -> Option<Out> {
+        self.out.pop_front()
+    }
+
+    pub(super) fn fill(&self) -> Fill {
+        Fill {
+            blobs: self.blobs.len(),
+            bytes: self.spool_bytes,
+            bytes_max: self.config.spool_bytes_max,
+            buffers_in_use: self.pool.in_use(),
+            buffers: self.pool.buffers_max(),
+            promised: self.promised,
+        }
+    }
+
+    pub(super) fn set_now(&mut self, now: Micros) {
+        self.now = self.now.max(now);
+    }
+
+    /// A request names a blob that will be brought. One that is known stays as it is.
+    pub(super) fn expect(&mut self, id: BlobId, open: Open, plan: ChunkPlan, keep: bool) {
+        self.blobs.entry(id).or_insert_with(|| Blob::new(open, plan, keep));
+    }
+
+    /// Whether a blob is known.
+    pub(super) fn knows(&self, id: BlobId) -> bool {
+        self.blobs.contains_key(&id)
+    }
+
+    /// Whether a blob has come whole.
+    pub(super) fn has_arrived(&self, id: BlobId) -> bool {
+        self.blobs.get(&id).is_some_and(|blob| blob.digest.is_some())
+    }
+
+    /// Whether all of a blob is here, so that nobody has to be asked again.
+    pub(super) fn is_kept(&self, id: BlobId) -> bool {
+        self.blobs.get(&id).is_some_and(Blob::is_kept)
+    }
+
+    /// All of a blob stays here from now on, whoever gets it.
+    pub(super) fn keep(&mut self, id: BlobId) {
+        if let Some(blob) = self.blobs.get_mut(&id) {
+            blob.keep = true;
+        }
+    }
+
+    // --- who brings
+
+    /// Somebody brings a blob that is expected, or goes on after its connection broke.
+    pub(super) fn open(&mut self, conn: ConnId, id: BlobId, open: Open) {
+        let brings = self.by_conn.get(&conn).map_or(0, VecDeque::len);
+        let Some(blob) = self.blobs.get_mut(&id) else { return self.turn_away(conn, id) };
+        if open.size != blob.open.size || open.chunk_bytes != CHUNK_BYTES_MAX {
+            let text = format!(
+                "the blob was announced with {} bytes in chunks of {CHUNK_BYTES_MAX} and opened with {} in chunks of {}",
+                blob.open.size, open.size, open.chunk_bytes
+            );
+            return self.abort(conn, id, Reason::INVALID, &text);
+        }
+        if brings >= TRANSFERS_MAX {
+            let text =
+                format!("this connection has {brings} transfers under way, and may have {TRANSFERS_MAX}");
+            return self.abort(conn, id, Reason::BUSY, &text);
+        }
+        if let Some(old) = blob.up.take() {
+            self.promised -= old.outstanding as usize;
+            let old_conn = old.conn;
+            self.unlink(old_conn, id);
+        }
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let keeps_source = open.flags.has(OpenFlags::KEEPS_SOURCE);
+        blob.keep |= !keeps_source;
+        // Full digests are between the ends; they say which with each opening.
+        blob.open = Open { owner: blob.open.owner, ..open };
+        blob.up = Some(Up { conn, outstanding: 0, told: None, heard_at: self.now, keeps_source });
+        // What somebody lacks and is not here has to come again.
+        blob.ask_again();
+        let grant = Grant { window: 0, reason: Reason::NONE, text: "".into(), held: blob.seen.held() };
+        self.link(conn, id);
+        // The first one says what is held; how much may come follows at once, if there is room.
+        let window = self.promise(id, true);
+        self.say(conn, id, Says::Grant(Grant { window, ..grant }));
+        self.pump();
+    }
+
+    /// Somebody brings what nobody expects.
+    pub(super) fn turn_away(&mut self, conn: ConnId, id: BlobId) {
+        self.abort(conn, id, Reason::UNKNOWN, "no such blob is expected: the job has ended, or was refused");
+    }
+
+    /// A chunk begins. False: let it pass by.
+    pub(super) fn chunk_starts(&mut self, conn: ConnId, start: &ChunkStart) -> bool {
+        let id = start.transfer;
+        let Some(blob) = self.blobs.get_mut(&id) else {
+            self.abort(conn, id, Reason::UNKNOWN, "no such transfer is under way");
+            return false;
+        };
+        let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) else {
+            self.abort(conn, id, Reason::UNKNOWN, "this connection has not opened the transfer");
+            return false;
+        };
+        if up.outstanding == 0 {
+            blob.up = None;
+            self.unlink(conn, id);
+            self.abort(conn, id, Reason::WINDOW_IGNORED, "more chunks came than the window allowed");
+            return false;
+        }
+        up.outstanding -= 1;
+        up.heard_at = self.now;
+        self.promised -= 1;
+        let takes = match blob.plan.check(&start.head, start.sent_len) {
+            Ok(index) => !blob.seen.contains(index),
+            Err(error) => {
+                tracing::warn!(blob = %id, "a chunk is dropped: {error}");
+                false
+            }
+        };
+        if !takes {
+            self.make_hungry(id);
+            self.pump();
+        }
+        takes
+    }
+
+    /// A chunk has come.
+    pub(super) fn chunk(&mut self, conn: ConnId, chunk: InChunk) {
+        let id = chunk.transfer;
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        if blob.up.as_ref().is_none_or(|up| up.conn != conn) {
+            return;
+        }
+        let sent_len = u32::try_from(chunk.bytes.len()).unwrap_or(u32::MAX);
+        let checked = chunk.head.check_sent(chunk.crc).and_then(|()| blob.plan.check(&chunk.head, sent_len));
+        match checked {
+            Ok(index) => {
+                if blob.seen.insert(index) {
+                    blob.crcs.insert(&blob.plan, index, chunk.head.crc_raw);
+                    self.pass_on(id, index, chunk.head, chunk.bytes);
+                }
+            }
+            Err(error) => tracing::warn!(blob = %id, "a chunk is asked for again: {error}"),
+        }
+        self.make_hungry(id);
+        self.pump();
+    }
+
+    /// The chunk that went before must not be used.
+    pub(super) fn void(&mut self, conn: ConnId, id: BlobId, offset: u64) {
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| is_from(blob, conn)) else { return };
+        if let Ok(index) = u32::try_from(offset / u64::from(CHUNK_BYTES_MAX)) {
+            blob.seen.remove(index);
+            for down in &mut blob.downs {
+                down.sent.remove(index);
+            }
+            self.drop_stored(id, index);
+        }
+    }
+
+    /// Who brings a blob says that all of it was sent.
+    pub(super) fn done(&mut self, conn: ConnId, id: BlobId, done: &Done) {
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| is_from(blob, conn)) else {
+            return self.abort(conn, id, Reason::UNKNOWN, "no such transfer is under way");
+        };
+        if !blob.seen.is_complete() {
+            let held = blob.seen.held_count();
+            blob.idle_rounds = if held > blob.seen_at_done { 0 } else { blob.idle_rounds + 1 };
+            blob.seen_at_done = held;
+            if blob.idle_rounds > IDLE_ROUNDS_MAX {
+                let text = format!(
+                    "{} of {} chunks did not come whole in {IDLE_ROUNDS_MAX} rounds",
+                    blob.plan.count() - held,
+                    blob.plan.count()
+                );
+                return self.fail(id, Reason::BAD_CHUNK, text);
+            }
+            let again = blob.seen.missing();
+            self.say(conn, id, Says::Verdict(Verdict::Resend(again)));
+            self.make_hungry(id);
+            return self.pump();
+        }
+        if !blob.digest_fits(&done.digest) {
+            blob.wrong_digests += 1;
+            if blob.wrong_digests > 1 {
+                let text = format!("the digest {} is not that of the bytes that came, twice", done.digest);
+                return self.fail(id, Reason::BAD_DIGEST, text);
+            }
+            tracing::warn!(blob = %id, digest = %done.digest, "the digest is wrong: asking for all of it again");
+            return self.again_from_the_start(conn, id);
+        }
+        let news = blob.digest.replace(done.digest).is_none();
+        let owner = blob.owner();
+        self.say(conn, id, Says::Verdict(Verdict::Ok));
+        if news {
+            self.out.push_back(Out::News(News::Arrived { blob: id, owner }));
+        }
+        self.feed(id);
+    }
+
+    fn again_from_the_start(&mut self, conn: ConnId, id: BlobId) {
+        self.drop_all_stored(id);
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        blob.begin_anew();
+        let all = blob.seen.missing();
+        self.say(conn, id, Says::Verdict(Verdict::Resend(all)));
+        self.make_hungry(id);
+        self.pump();
+    }
+
+    /// Either side gives a transfer up.
+    pub(super) fn aborted(&mut self, conn: ConnId, id: BlobId, abort: &Abort) {
+        let Some(blob) = self.blobs.get(&id) else { return };
+        let (owner, text) = (blob.owner(), abort.text.as_str().to_owned());
+        let reason = abort.reason;
+        if is_from(blob, conn) {
+            self.fail(id, reason, text);
+        } else if self.detach(conn, id) {
+            self.out.push_back(Out::News(News::Refused { blob: id, owner, conn, reason, text }));
+        }
+    }
+
+    /// A blob cannot be had: who brings it and those that get it are told, and the leader is.
+    fn fail(&mut self, id: BlobId, reason: Reason, text: String) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let owner = blob.owner();
+        if let Some(conn) = blob.up.as_ref().map(|up| up.conn) {
+            let failed = Verdict::Failed { reason, text: text.as_str().into() };
+            self.say(conn, id, Says::Verdict(failed));
+        }
+        self.out.push_back(Out::News(News::Failed { blob: id, owner, reason, text }));
+    }
+
+    // --- who gets
+
+    /// A connection is to get a blob. One that gets it already goes on.
+    pub(super) fn attach(&mut self, conn: ConnId, id: BlobId, owner: JobId, attempt: u32) {
+        let now = self.now;
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        if blob.down(conn).is_some() {
+            return;
+        }
+        let chunks = blob.plan.count();
+        blob.downs.push(Down::new(conn, chunks, now));
+        let open = blob.open_for(owner, attempt);
+        self.link(conn, id);
+        self.say(conn, id, Says::Open(open));
+        self.make_hungry(id);
+    }
+
+    /// A connection is not to get a blob any more. False if it was not.
+    pub(super) fn detach(&mut self, conn: ConnId, id: BlobId) -> bool {
+        let Some(blob) = self.blobs.get_mut(&id) else { return false };
+        let before = blob.downs.len();
+        blob.downs.retain(|down| down.conn != conn);
+        let was = blob.downs.len() < before;
+        if was {
+            self.unlink(conn, id);
+            self.settle_memory(id);
+        }
+        was
+    }
+
+    /// Who gets a blob has room.
+    pub(super) fn granted(&mut self, conn: ConnId, id: BlobId, grant: &Grant) {
+        let now = self.now;
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let Some(down) = blob.down(conn) else { return };
+        if !down.granted {
+            down.granted = true;
+            down.sent.insert_all(&grant.held);
+        }
+        down.window = down.window.saturating_add(grant.window);
+        down.moved_at = now;
+        self.ask_sender_again(id);
+        self.feed(id);
+        self.pump();
+    }
+
+    /// What who gets a blob makes of it.
+    pub(super) fn verdict(&mut self, conn: ConnId, id: BlobId, verdict: &Verdict) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let owner = blob.owner();
+        let Some(down) = blob.down(conn) else { return };
+        match verdict {
+            Verdict::Ok => {
+                down.finished = true;
+                self.settle_memory(id);
+            }
+            Verdict::Resend(ranges) => {
+                down.done_sent = false;
+                let chunks = down.sent.count();
+                for index in ranges.indices().take_while(|index| *index < chunks) {
+                    down.sent.remove(index);
+                }
+                self.ask_sender_again(id);
+                self.feed(id);
+            }
+            Verdict::Failed { reason, text } => {
+                let (reason, text) = (*reason, text.as_str().to_owned());
+                self.detach(conn, id);
+                self.out.push_back(Out::News(News::Refused { blob: id, owner, conn, reason, text }));
+            }
+        }
+        self.pump();
+    }
+
+    /// Asks who brings a blob for what was passed on before and is needed again.
+    fn ask_sender_again(&mut self, id: BlobId) {
+        let now = self.now;
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let Some(up) = blob.up.as_mut().filter(|up| up.keeps_source) else { return };
+        let conn = up.conn;
+        up.heard_at = now;
+        let again: Ranges = blob.ask_again();
+        if !again.is_empty() {
+            // It has come whole before, and its digest is known; what comes again is checked by its CRC.
+            self.say(conn, id, Says::Verdict(Verdict::Resend(again)));
+            self.make_hungry(id);
+        }
+    }
+
+    // --- connections, time, the end
+
+    /// A connection ended.
+    pub(super) fn closed(&mut self, conn: ConnId) {
+        for id in self.by_conn.remove(&conn).unwrap_or_default() {
+            let Some(blob) = self.blobs.get_mut(&id) else { continue };
+            if let Some(up) = blob.up.take_if(|up| up.conn == conn) {
+                self.promised -= up.outstanding as usize;
+            }
+            blob.downs.retain(|down| down.conn != conn);
+            self.settle_memory(id);
+        }
+        self.chunks_out.remove(&conn);
+        self.pump();
+    }
+
+    /// A blob is not needed any more.
+    pub(super) fn forget(&mut self, id: BlobId) {
+        self.drop_all_stored(id);
+        let Some(mut blob) = self.blobs.remove(&id) else { return };
+        if let Some(up) = blob.up.take() {
+            self.promised -= up.outstanding as usize;
+            self.unlink(up.conn, id);
+            if blob.digest.is_none() {
+                self.abort(up.conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
+            }
+        }
+        for down in &blob.downs {
+            self.unlink(down.conn, id);
+            if !down.finished {
+                self.abort(down.conn, id, Reason::UNKNOWN, "the blob is not needed any more");
+            }
+        }
+        if blob.on_disk {
+            self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
+            self.disk_trouble = None;
+        }
+        self.pump();
+    }
+
+    fn abort(&mut self, conn: ConnId, id: BlobId, reason: Reason, text: &str) {
+        self.say(conn, id, Says::Abort(Abort { reason, text: text.into() }));
+    }
+
+    fn say(&mut self, conn: ConnId, blob: BlobId, says: Says) {
+        self.out.push_back(Out::Say { conn, blob, says });
+    }
+
+    fn link(&mut self, conn: ConnId, id: BlobId) {
+        let blobs = self.by_conn.entry(conn).or_default();
+        if !blobs.contains(&id) {
+            blobs.push_back(id);
+        }
+    }
+
+    fn unlink(&mut self, conn: ConnId, id: BlobId) {
+        if let Some(blobs) = self.by_conn.get_mut(&conn) {
+            blobs.retain(|linked| *linked != id);
+            if blobs.is_empty() {
+                self.by_conn.remove(&conn);
+            }
+        }
+    }
+}
+
+fn is_from(blob: &Blob, conn: ConnId) -> bool {
+    blob.up.as_ref().is_some_and(|up| up.conn == conn)
+}

@@ -1,0 +1,381 @@
+//! Transfers as jobs need them: which blobs a job brings, which its result leaves, who may bring and who gets them. The
+//! bytes are the relay's matter.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use chunking::ChunkPlan;
+use chunking::limits::CHUNK_BYTES_MAX;
+use chunking::message::{Features, Open, Purpose, Reason};
+use tracing::{info, warn};
+
+use super::relay::{BlobId, News, Out, announced};
+use super::submit::RefusalText;
+use super::{Leader, Output};
+use crate::conn::{Session, TransferSays};
+use crate::core::Event;
+use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
+use crate::core::job::{Job, Phase};
+use crate::core::record::AttemptEnd;
+use crate::model::{BlobRef, JobRequest, JobResult, JsonModel, Source};
+use crate::peer::{ChunkStart, InChunk, Pool};
+
+use super::relay::DiskDone;
+use crate::core::ids::Micros;
+
+/// The blobs of jobs and of results.
+#[derive(Debug, Default)]
+pub(super) struct Blobs {
+    /// Inputs of jobs that have not ended.
+    inputs: HashMap<JobId, Vec<BlobId>>,
+    /// Parts of results that have not been acknowledged, with the attempt that made them.
+    coming: HashMap<JobId, Vec<(Attempt, BlobId)>>,
+    /// Parts of results that are kept.
+    of_result: HashMap<ResultId, Vec<BlobId>>,
+    /// Results that name a blob: a result that is sent again names the same ones.
+    named: HashMap<BlobId, usize>,
+}
+
+impl Blobs {
+    /// The inputs of a job.
+    pub(super) fn inputs(&self, job: JobId) -> &[BlobId] {
+        self.inputs.get(&job).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The parts of a result.
+    pub(super) fn of_result(&self, result: ResultId) -> &[BlobId] {
+        self.of_result.get(&result).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+/// The blobs that a request names: id, name and size of each.
+pub(super) fn named_in(request: &JobRequest) -> Vec<(BlobId, String, u64)> {
+    let blob = |source: Source<'_>| match source {
+        Source::Blob(BlobRef { id, size, .. }) => Some((*id, *size)),
+        Source::Inline(_) | Source::Streamed { .. } | Source::Cache(_) | Source::Url(_) | Source::Nothing => {
+            None
+        }
+    };
+    let files = request.files.iter();
+    files.filter_map(|file| blob(file.source()).map(|(id, size)| (id, file.name.clone(), size))).collect()
+}
+
+impl Leader {
+    /// The buffers that a driver reads chunks into.
+    pub fn pool(&self) -> Pool {
+        self.relay.pool().clone()
+    }
+
+    /// A chunk begins; false if it is not wanted.
+    pub fn chunk_starts(&mut self, now: Micros, conn: ConnId, start: &ChunkStart) -> bool {
+        self.pass_time(now);
+        let wanted = self.relay.chunk_starts(conn, start);
+        self.act();
+        wanted
+    }
+
+    /// A chunk has come.
+    pub fn chunk(&mut self, now: Micros, conn: ConnId, chunk: InChunk) {
+        self.pass_time(now);
+        self.relay.chunk(conn, chunk);
+        self.act();
+    }
+
+    /// So many chunks have left for a connection, and their buffers are free.
+    pub fn chunks_sent(&mut self, now: Micros, conn: ConnId, count: u32) {
+        self.pass_time(now);
+        self.relay.chunks_sent(conn, count);
+        self.act();
+    }
+
+    /// A disk operation ended.
+    pub fn disk_done(&mut self, now: Micros, done: DiskDone) {
+        self.pass_time(now);
+        self.relay.disk_done(done);
+        self.act();
+    }
+
+    // --- inputs
+
+    /// Notes the blobs of a new job. An error is a refusal.
+    pub(super) fn expect_inputs(
+        &mut self,
+        conn: ConnId,
+        job: JobId,
+        to_all: bool,
+        blobs: &[(BlobId, String, u64)],
+    ) -> Result<(), RefusalText> {
+        if !self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS)) {
+            let text =
+                "the job names blobs, and this connection did not announce transfers: send contents inline";
+            return Err(RefusalText::invalid(text.to_owned()));
+        }
+        let mut plans = Vec::with_capacity(blobs.len());
+        for (id, name, size) in blobs {
+            let plan = ChunkPlan::new(*size, CHUNK_BYTES_MAX);
+            let plan =
+                plan.map_err(|error| RefusalText::invalid(format!("input file \"{name}\": {error}")))?;
+            if self.relay.knows(*id) || plans.iter().any(|(other, _, _, _)| other == id) {
+                let text = format!(
+                    "input file \"{name}\" names the blob {id}, which is another one's: use a new id"
+                );
+                return Err(RefusalText::invalid(text));
+            }
+            plans.push((*id, name, *size, plan));
+        }
+        for (id, name, size, plan) in plans {
+            self.relay.expect(id, announced(job, name, size), plan, to_all);
+        }
+        self.blobs.inputs.insert(job, blobs.iter().map(|(id, _, _)| *id).collect());
+        Ok(())
+    }
+
+    /// Opens a job's inputs to its worker.
+    pub(super) fn send_inputs(&mut self, conn: ConnId, job: JobId, attempt: Attempt) {
+        let owner = self.owner_of_inputs(job);
+        for blob in self.blobs.inputs(owner).to_vec() {
+            self.relay.attach(conn, blob, job, attempt.0);
+        }
+    }
+
+    /// A worker does not get a job's inputs any more.
+    pub(super) fn withhold_inputs(&mut self, conn: ConnId, job: JobId) {
+        let owner = self.owner_of_inputs(job);
+        for blob in self.blobs.inputs(owner).to_vec() {
+            self.relay.detach(conn, blob);
+        }
+    }
+
+    /// The job whose inputs these are: a child has its parent's.
+    fn owner_of_inputs(&self, job: JobId) -> JobId {
+        let child_of = self.broker.state().job(job).and_then(|job| job.child_of);
+        child_of.map_or(job, |(parent, _)| parent)
+    }
+
+    pub(super) fn forget_inputs(&mut self, job: JobId) {
+        for blob in self.blobs.inputs.remove(&job).unwrap_or_default() {
+            self.relay.forget(blob);
+        }
+        self.forget_coming(job, None);
+    }
+
+    // --- results
+
+    /// The parts that an acknowledged result names; `None` if one of them has not come whole.
+    pub(super) fn parts_of(&self, job: JobId, payload: &[u8]) -> Option<Vec<BlobId>> {
+        let Some(coming) = self.blobs.coming.get(&job) else { return Some(Vec::new()) };
+        let Ok(result) = JobResult::parse(payload) else { return Some(Vec::new()) };
+        let parts = [&result.archive, &result.stdout_blob, &result.stderr_blob];
+        let parts: Vec<BlobId> = parts.into_iter().flatten().map(|part| part.id).collect();
+        let here = |id: &BlobId| {
+            self.relay.has_arrived(*id) && coming.iter().any(|(_, known)| known == id)
+                || self.blobs.named.contains_key(id)
+        };
+        parts.iter().all(here).then_some(parts)
+    }
+
+    /// Keeps the parts of a result as long as the result is kept.
+    pub(super) fn keep_parts(&mut self, job: JobId, result: ResultId, parts: Vec<BlobId>) {
+        for part in &parts {
+            *self.blobs.named.entry(*part).or_default() += 1;
+        }
+        if let Some(coming) = self.blobs.coming.get_mut(&job) {
+            coming.retain(|(_, blob)| !parts.contains(blob));
+        }
+        if !parts.is_empty() {
+            self.blobs.of_result.insert(result, parts);
+        }
+        self.forget_coming(job, None);
+    }
+
+    pub(super) fn forget_parts(&mut self, result: ResultId) {
+        for part in self.blobs.of_result.remove(&result).unwrap_or_default() {
+            let Some(named) = self.blobs.named.get_mut(&part) else { continue };
+            *named -= 1;
+            if *named == 0 {
+                self.blobs.named.remove(&part);
+                self.relay.forget(part);
+            }
+        }
+    }
+
+    /// Drops parts of results that nobody acknowledged: all of a job's, but for those of one attempt.
+    pub(super) fn forget_coming(&mut self, job: JobId, except: Option<Attempt>) {
+        let Some(coming) = self.blobs.coming.get_mut(&job) else { return };
+        let dropped: Vec<BlobId> =
+            coming.extract_if(.., |(attempt, _)| Some(*attempt) != except).map(|(_, blob)| blob).collect();
+        if coming.is_empty() {
+            self.blobs.coming.remove(&job);
+        }
+        for blob in dropped {
+            self.relay.forget(blob);
+        }
+    }
+
+    /// Opens the parts of a result to a connection that can take them.
+    pub(super) fn send_parts(&mut self, conn: ConnId, job: JobId, result: ResultId) {
+        if self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS)) {
+            for part in self.blobs.of_result(result).to_vec() {
+                self.relay.attach(conn, part, job, 0);
+            }
+        }
+    }
+
+    // --- what peers say
+
+    pub(super) fn transfer(&mut self, conn: ConnId, id: BlobId, says: TransferSays) {
+        match says {
+            TransferSays::Open(open) => self.opened(conn, id, open),
+            TransferSays::Grant(grant) => self.relay.granted(conn, id, &grant),
+            TransferSays::Done(done) => self.relay.done(conn, id, &done),
+            TransferSays::Verdict(verdict) => self.relay.verdict(conn, id, &verdict),
+            TransferSays::Abort(abort) => self.relay.aborted(conn, id, &abort),
+            TransferSays::Void(void) => self.relay.void(conn, id, void.offset),
+        }
+    }
+
+    /// A client brings an input that its job named, or a worker a part of the result of a job it holds.
+    fn opened(&mut self, conn: ConnId, id: BlobId, open: Open) {
+        let Some(session) = self.sessions.get(&conn) else { return };
+        let owner = JobId(open.owner);
+        let job = self.broker.state().job(owner);
+        let may = match open.purpose {
+            Purpose::Input | Purpose::Payload | Purpose::Dataset => {
+                let is_theirs = job.is_none_or(|job| Some(&job.client) == session.client());
+                is_theirs && self.blobs.inputs(owner).contains(&id)
+            }
+            Purpose::Archive | Purpose::Stdout | Purpose::Stderr => {
+                job.is_some_and(|job| is_with(job, session, open.attempt)) && self.expect_part(id, &open)
+            }
+        };
+        if may {
+            self.relay.open(conn, id, open);
+        } else {
+            self.relay.turn_away(conn, id);
+        }
+    }
+
+    /// A part of a result begins to come; the job's client gets it as it comes.
+    fn expect_part(&mut self, id: BlobId, open: &Open) -> bool {
+        let (job, attempt) = (JobId(open.owner), Attempt(open.attempt));
+        if self.relay.knows(id) {
+            return self.blobs.coming.get(&job).is_some_and(|coming| coming.contains(&(attempt, id)))
+                || self.blobs.named.contains_key(&id);
+        }
+        let Ok(plan) = ChunkPlan::new(open.size, open.chunk_bytes) else { return false };
+        self.forget_coming(job, Some(attempt));
+        self.relay.expect(id, open.clone(), plan, true);
+        self.blobs.coming.entry(job).or_default().push((attempt, id));
+        let client = self.broker.state().job(job).filter(|job| job.child_of.is_none());
+        let client = client.and_then(|job| self.broker.submitter_of(job.id, &job.client));
+        if let Some(client) = client
+            && self.sessions.get(&client).is_some_and(|session| session.has(Features::TRANSFERS))
+        {
+            self.relay.attach(client, id, job, open.attempt);
+        }
+        true
+    }
+
+    // --- what becomes of blobs
+
+    /// Does what the relay wants done. Says whether there was anything.
+    pub(super) fn relay_on(&mut self) -> bool {
+        let mut any = false;
+        while let Some(out) = self.relay.poll() {
+            any = true;
+            match out {
+                Out::Say { conn, blob, says } => {
+                    let frame = self.sessions.get(&conn).and_then(|session| session.transfer(blob, &says));
+                    self.send(conn, frame);
+                }
+                Out::Chunk { conn, blob, head, bytes } => {
+                    match self.sessions.get(&conn).and_then(|session| session.chunk(blob, &head, bytes)) {
+                        Some(frame) => self.outputs.push_back(Output::Chunk { conn, frame }),
+                        None => self.relay.chunks_sent(conn, 1),
+                    }
+                }
+                Out::Disk(operation) => self.outputs.push_back(Output::Disk(operation)),
+                Out::News(news) => self.blob_news(news),
+            }
+        }
+        any
+    }
+
+    fn blob_news(&mut self, news: News) {
+        match news {
+            News::Arrived { blob, owner } if self.blobs.inputs(owner).contains(&blob) => {
+                self.input_arrived(owner)
+            }
+            // A part of a result: the acknowledgement follows.
+            News::Arrived { .. } => {}
+            News::Failed { blob, owner, reason, text } => self.blob_failed(blob, owner, reason, text),
+            News::Refused { blob, owner, conn, reason, text } => {
+                let is_input = self.blobs.inputs(owner).contains(&blob);
+                let Some(worker) = self.sessions.get(&conn).and_then(Session::worker).filter(|_| is_input)
+                else {
+                    return;
+                };
+                info!(%worker, job = %owner, %reason, "a worker does not take an input: {text}");
+                let why = match reason {
+                    Reason::DISK_FULL => AttemptEnd::DiskFull,
+                    Reason::BAD_DIGEST | Reason::INVALID => {
+                        let why: Arc<str> =
+                            format!("worker {worker} does not take an input ({reason}): {text}").into();
+                        return self.broker.handle(self.now, Event::InputsFailed { job: owner, why });
+                    }
+                    _ => AttemptEnd::InputsBad,
+                };
+                self.inputs_refused(owner, why);
+            }
+            News::Stalled { owner, .. } => self.inputs_refused(owner, AttemptEnd::InputsStalled),
+        }
+    }
+
+    fn input_arrived(&mut self, job: JobId) {
+        let inputs = self.blobs.inputs(job).to_vec();
+        if inputs.iter().all(|blob| self.relay.has_arrived(*blob)) {
+            let kept = inputs.iter().all(|blob| self.relay.is_kept(*blob));
+            if kept {
+                inputs.iter().for_each(|blob| self.relay.keep(*blob));
+            }
+            self.broker.handle(self.now, Event::InputsHere { job, kept });
+        }
+    }
+
+    fn inputs_refused(&mut self, job: JobId, why: AttemptEnd) {
+        let leased = self.broker.state().job(job).and_then(|job| match job.phase {
+            Phase::Leased { attempt, .. } => Some(attempt),
+            Phase::Queued { .. } | Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => None,
+        });
+        if let Some(attempt) = leased {
+            self.broker.handle(self.now, Event::InputsRefused { job, attempt, why });
+        }
+    }
+
+    fn blob_failed(&mut self, blob: BlobId, owner: JobId, reason: Reason, text: String) {
+        warn!(%blob, job = %owner, %reason, "a blob cannot be had: {text}");
+        if !self.blobs.inputs(owner).contains(&blob) {
+            if let Some(coming) = self.blobs.coming.get_mut(&owner) {
+                coming.retain(|(_, coming)| *coming != blob);
+            }
+            return self.relay.forget(blob);
+        }
+        let Some(job) = self.broker.state().job(owner) else { return };
+        if job.announced
+            && let Some(conn) = self.broker.submitter_of(owner, &job.client)
+        {
+            let text = format!("an input did not arrive whole: {text}");
+            self.refuse(conn, owner, RefusalText::new(reason, text));
+        }
+        let why: Arc<str> = format!("an input cannot be had ({reason}): {text}").into();
+        self.broker.handle(self.now, Event::InputsFailed { job: owner, why });
+    }
+}
+
+/// Whether the worker at this connection holds a job in this attempt.
+fn is_with(job: &Job, session: &Session, attempt: u32) -> bool {
+    match job.phase {
+        Phase::Leased { worker, attempt: held } => Some(worker) == session.worker() && held.0 == attempt,
+        Phase::Queued { .. } | Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
+    }
+}

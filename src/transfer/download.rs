@@ -1,0 +1,265 @@
+//! One blob that comes: it takes the frames of its transfer, stores what is right, and says what to answer.
+//!
+//! It lives longer than a connection: after a break its sender opens the transfer again, hears what is here and sends the
+//! rest. It never sends by itself and never waits: answers go to a list that its owner (a worker session, a client
+//! connection) sends, and what a thread has done for it comes back as a [`Report`] through that owner.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use chunking::limits::WINDOW_CHUNKS_MAX;
+use chunking::message::{self, Grant, Open, Reason, Verdict, Void};
+use chunking::{ChunkHead, PlanError};
+use tokio::sync::mpsc;
+use tracing::debug;
+use uuid::Uuid;
+
+use super::incoming::{Arrival, Incoming, Ruling};
+use super::sink::ChunkSink;
+pub use super::stored::Report;
+use super::stored::{Done, Fault, Place, Task, Work};
+use super::transfer_frame;
+use crate::peer::OutFrame;
+
+/// Tells downloads apart that had the same id one after the other, so that no report of one reaches the next.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// Where a download stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DownloadState {
+    /// Something is still to come.
+    Receiving,
+    /// All of it is in its sink, and right.
+    Whole,
+    /// It cannot be taken; the sender was told.
+    Failed {
+        /// Why.
+        reason: Reason,
+        /// The same for people.
+        text: String,
+    },
+}
+
+/// One blob that comes.
+pub struct Download {
+    id: Uuid,
+    serial: u64,
+    open: Open,
+    incoming: Incoming,
+    place: Place,
+    /// Where the sink is, for texts.
+    where_to: String,
+    state: DownloadState,
+    finishing: bool,
+}
+
+impl Download {
+    /// A transfer that was opened, into this sink. Reports of threads go to `reports`. [`grant`](Self::grant) is to follow.
+    pub fn start(
+        id: Uuid,
+        open: Open,
+        sink: Box<dyn ChunkSink>,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> Result<Self, PlanError> {
+        let incoming = Incoming::new(&open, WINDOW_CHUNKS_MAX)?;
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let where_to = sink.place();
+        let work = Work::new(*incoming.plan(), open.digest, sink);
+        let place = Place::new(work, id, serial, reports);
+        let state = DownloadState::Receiving;
+        Ok(Download { id, serial, open, incoming, place, where_to, state, finishing: false })
+    }
+
+    /// The transfer's id.
+    pub fn id(&self) -> Uuid {
+        self.id
+    }
+
+    /// The Open that began it, or began it again.
+    pub fn opened(&self) -> &Open {
+        &self.open
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> &DownloadState {
+        &self.state
+    }
+
+    /// Whether all of it is here, and right.
+    pub fn is_whole(&self) -> bool {
+        self.state == DownloadState::Whole
+    }
+
+    /// Bytes that are here, and bytes in all.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.incoming.held_bytes(), self.incoming.plan().size())
+    }
+
+    /// The first Grant of a connection: what is here, and room for the rest.
+    pub fn grant(&mut self, out: &mut Vec<OutFrame>) {
+        let grant = self.incoming.first_grant();
+        out.push(transfer_frame(self.id, &grant));
+    }
+
+    /// The transfer is opened again, on another connection or for another attempt. Answers with the first Grant; an Open of
+    /// another blob under the same id is refused, and what is here stays for its own.
+    pub fn reopen(&mut self, open: Open, out: &mut Vec<OutFrame>) {
+        let blob = |open: &Open| (open.purpose, open.digest, open.chunk_bytes, open.size, open.owner);
+        if blob(&open) != blob(&self.open) || open.name != self.open.name {
+            let text = format!(
+                "transfer {} was opened with {} bytes under the name {:?}, and now with {} under {:?}",
+                self.id,
+                self.open.size,
+                self.open.name.as_str(),
+                open.size,
+                open.name.as_str()
+            );
+            let refused = Verdict::Failed { reason: Reason::CONFLICT, text: text.into() };
+            return out.push(transfer_frame(self.id, &refused));
+        }
+        self.open = open;
+        match &self.state {
+            DownloadState::Failed { reason, text } => {
+                let failed = Verdict::Failed { reason: *reason, text: text.as_str().into() };
+                out.push(transfer_frame(self.id, &failed));
+            }
+            DownloadState::Receiving | DownloadState::Whole => self.grant(out),
+        }
+    }
+
+    /// A chunk came; `crc` is the CRC-32 of its bytes as they came.
+    pub fn on_chunk(&mut self, head: ChunkHead, crc: u32, bytes: Bytes, out: &mut Vec<OutFrame>) {
+        let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        match self.incoming.check(&head, sent_len) {
+            Arrival::Wanted { index } => {
+                let done = self.place.run(Task::Chunk { index, head, crc, bytes });
+                self.on_done_here(done, out);
+            }
+            Arrival::Doubled(grant) => self.say_grant(grant.as_ref(), out),
+            Arrival::Bad(error, grant) => {
+                debug!(transfer = %self.id, "dropped a chunk: {error}");
+                self.say_grant(grant.as_ref(), out);
+            }
+            Arrival::Uninvited(verdict) => self.answer(verdict, out),
+            Arrival::Late => {}
+        }
+    }
+
+    /// The sender has sent all it was to send.
+    pub fn on_done(&mut self, done: &message::Done, out: &mut Vec<OutFrame>) {
+        let ruling = self.incoming.on_done(done);
+        self.follow(ruling, out);
+    }
+
+    /// A chunk that came must not be used.
+    pub fn on_void(&mut self, void: &Void, out: &mut Vec<OutFrame>) {
+        if let Some(index) = self.incoming.on_void(void) {
+            let done = self.place.run(Task::Forget(index));
+            self.on_done_here(done, out);
+        }
+    }
+
+    /// A thread has done something for a download under this id, which may have been an earlier one.
+    pub fn on_report(&mut self, report: Report, out: &mut Vec<OutFrame>) {
+        if report.serial == self.serial {
+            self.on_done_here(Some(report.done), out);
+        }
+    }
+
+    fn on_done_here(&mut self, done: Option<Done>, out: &mut Vec<OutFrame>) {
+        match done {
+            None | Some(Done::Quiet) => {}
+            Some(Done::Chunk { index, crc_raw, stored }) => {
+                let grant = match stored {
+                    Ok(()) => self.incoming.accept(index, crc_raw),
+                    Err(Fault::Bad(error)) => {
+                        debug!(transfer = %self.id, "a chunk came damaged and is asked for again: {error}");
+                        self.incoming.reject(index)
+                    }
+                    Err(Fault::Io(error)) => return self.on_io(&error, out),
+                };
+                self.say_grant(grant.as_ref(), out);
+                let ruling = self.incoming.rule();
+                self.follow(ruling, out);
+            }
+            Some(Done::Digest(Ok(digest))) => {
+                let ruling = self.incoming.on_digest(digest);
+                self.follow(ruling, out);
+            }
+            Some(Done::Finish(Ok(()))) => {
+                self.state = DownloadState::Whole;
+                self.answer(Verdict::Ok, out);
+            }
+            Some(Done::Digest(Err(fault)) | Done::Finish(Err(fault))) => match fault {
+                Fault::Io(error) => self.on_io(&error, out),
+                Fault::Bad(error) => self.on_io(&io::Error::other(error), out),
+            },
+        }
+    }
+
+    fn follow(&mut self, ruling: Ruling, out: &mut Vec<OutFrame>) {
+        match ruling {
+            Ruling::Later => {}
+            Ruling::NeedsDigest => {
+                let done = self.place.run(Task::Digest);
+                self.on_done_here(done, out);
+            }
+            Ruling::Whole if self.is_whole() => self.answer(Verdict::Ok, out),
+            // A Done that comes twice: the first one is being seen to.
+            Ruling::Whole if self.finishing => {}
+            Ruling::Whole => {
+                self.finishing = true;
+                let done = self.place.run(Task::Finish);
+                self.on_done_here(done, out);
+            }
+            Ruling::Again(verdict) => {
+                let done = self.place.run(Task::Restart);
+                self.on_done_here(done, out);
+                self.answer(verdict, out);
+            }
+            Ruling::Answer(verdict) => self.answer(verdict, out),
+        }
+    }
+
+    fn answer(&mut self, verdict: Verdict, out: &mut Vec<OutFrame>) {
+        out.push(transfer_frame(self.id, &verdict));
+        if let Verdict::Failed { reason, text } = verdict {
+            self.incoming.fail();
+            self.state = DownloadState::Failed { reason, text: text.as_str().to_owned() };
+        }
+    }
+
+    fn say_grant(&self, grant: Option<&Grant>, out: &mut Vec<OutFrame>) {
+        if let Some(grant) = grant {
+            out.push(transfer_frame(self.id, grant));
+        }
+    }
+
+    /// The sink fails.
+    fn on_io(&mut self, error: &io::Error, out: &mut Vec<OutFrame>) {
+        if let DownloadState::Failed { .. } = self.state {
+            return;
+        }
+        let (reason, next_step) = match is_full(error) {
+            true => (Reason::DISK_FULL, ": free space there, or use another directory"),
+            false => (Reason::IO, ""),
+        };
+        let (held, size) = self.progress();
+        let text = format!(
+            "cannot store \"{}\" {}: {error}, with {held} of {size} bytes there{next_step}",
+            self.open.name.as_str(),
+            self.where_to
+        );
+        self.answer(Verdict::Failed { reason, text: text.into() }, out);
+    }
+}
+
+/// Whether an error says that there is no room for more bytes.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+#[cfg(test)]
+#[path = "download_tests.rs"]
+mod tests;

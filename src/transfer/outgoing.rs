@@ -1,0 +1,471 @@
+//! What is still to be sent of one blob on the present connection, and when its Done is due.
+//!
+//! Pure: no socket, file, clock or thread. It hands out one chunk at a time, never more than the receiver granted, in
+//! index order and without those the receiver has. Every chunk is digested exactly once, in order, whatever is sent or
+//! skipped and however often the connection breaks: who passes its work on to a reader gets told which chunks are to
+//! be read for the digest. [`Upload`](super::Upload) calls it.
+
+use chunking::message::{Grant, Open, Reason, Verdict};
+use chunking::{Bitmap, ChunkPlan, PlanError, Ranges};
+
+/// What is to be done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Read the chunk and send it.
+    Send {
+        /// Which.
+        index: u32,
+        /// Whether it is the next one of the digest.
+        digest: bool,
+    },
+    /// The receiver has the chunk; read it for the digest alone.
+    Digest {
+        /// Which.
+        index: u32,
+    },
+}
+
+/// Why nothing may be sent at the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The receiver's reason.
+    pub reason: Reason,
+    /// The same for people.
+    pub text: String,
+}
+
+/// What a verdict means for the sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Nothing: it came at a time when it cannot be meant.
+    Nothing,
+    /// The receiver has the blob.
+    Arrived,
+    /// Chunks are to be sent again.
+    Again,
+    /// The receiver will not take the blob.
+    Over(Waiting),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No connection.
+    Away,
+    /// Opened; the first Grant has not come.
+    Opened,
+    Sending,
+    DoneSent,
+    Arrived,
+    Over,
+}
+
+/// One blob on its way to one receiver.
+#[derive(Debug)]
+pub struct Outgoing {
+    open: Open,
+    plan: ChunkPlan,
+    /// Chunks that the receiver has or that were handed out, on this connection.
+    settled: Bitmap,
+    /// No chunk below is unsettled.
+    next: u32,
+    /// Chunks below were handed out for the digest; never goes back.
+    digested: u32,
+    /// Chunks that may still be sent.
+    window: u32,
+    waiting: Option<Waiting>,
+    phase: Phase,
+}
+
+impl Outgoing {
+    /// Of the blob that `open` describes; not connected yet.
+    pub fn new(open: Open) -> Result<Self, PlanError> {
+        let plan = ChunkPlan::new(open.size, open.chunk_bytes)?;
+        let settled = Bitmap::new(plan.count());
+        let phase = Phase::Away;
+        Ok(Outgoing { open, plan, settled, next: 0, digested: 0, window: 0, waiting: None, phase })
+    }
+
+    /// How the transfer opens.
+    pub const fn open(&self) -> &Open {
+        &self.open
+    }
+
+    /// How the blob is cut.
+    pub const fn plan(&self) -> &ChunkPlan {
+        &self.plan
+    }
+
+    /// A new connection: the transfer is opened on it with `codec`, and nothing may be sent before its first Grant.
+    pub fn on_connected(&mut self, codec: chunking::Codec) -> &Open {
+        self.reset(Phase::Opened);
+        self.open.codec = codec;
+        &self.open
+    }
+
+    /// The connection ended.
+    pub fn on_disconnected(&mut self) {
+        self.reset(Phase::Away);
+    }
+
+    fn reset(&mut self, phase: Phase) {
+        if self.phase == Phase::Over {
+            return;
+        }
+        self.settled = Bitmap::new(self.plan.count());
+        (self.next, self.window, self.waiting, self.phase) = (0, 0, None, phase);
+    }
+
+    /// Room for more chunks; the first of a connection says what the receiver has.
+    pub fn on_grant(&mut self, grant: &Grant) {
+        match self.phase {
+            Phase::Away | Phase::Over => return,
+            Phase::Opened => {
+                self.settled.insert_all(&grant.held);
+                self.phase = Phase::Sending;
+            }
+            Phase::Sending | Phase::DoneSent | Phase::Arrived => {}
+        }
+        self.window = self.window.saturating_add(grant.window);
+        let told = || Waiting { reason: grant.reason, text: grant.text.as_str().to_owned() };
+        self.waiting = (grant.window == 0 && grant.reason != Reason::NONE).then(told);
+    }
+
+    /// What the receiver makes of the blob.
+    pub fn on_verdict(&mut self, verdict: &Verdict) -> Heard {
+        match (verdict, self.phase) {
+            (_, Phase::Away | Phase::Over) => Heard::Nothing,
+            (Verdict::Failed { reason, text }, _) => {
+                self.on_over();
+                Heard::Over(Waiting { reason: *reason, text: text.as_str().to_owned() })
+            }
+            (Verdict::Ok, Phase::DoneSent) => {
+                self.phase = Phase::Arrived;
+                Heard::Arrived
+            }
+            (Verdict::Resend(ranges), Phase::Sending | Phase::DoneSent | Phase::Arrived) => {
+                self.take_back(ranges);
+                self.phase = Phase::Sending;
+                Heard::Again
+            }
+            (Verdict::Ok, Phase::Opened | Phase::Sending | Phase::Arrived)
+            | (Verdict::Resend(_), Phase::Opened) => Heard::Nothing,
+        }
+    }
+
+    /// Nothing more is to be sent: the transfer was aborted, or its owner has gone.
+    pub fn on_over(&mut self) {
+        self.phase = Phase::Over;
+        self.waiting = None;
+    }
+
+    fn take_back(&mut self, ranges: &Ranges) {
+        for index in ranges.indices() {
+            if self.settled.remove(index) {
+                self.next = self.next.min(index);
+            }
+        }
+    }
+
+    /// The next thing to do; it counts as done from now on. `None` while the receiver has to say something first.
+    pub fn next_work(&mut self) -> Option<Work> {
+        if self.phase != Phase::Sending {
+            return None;
+        }
+        while self.next < self.plan.count() && self.settled.contains(self.next) {
+            self.next += 1;
+        }
+        let index = self.next;
+        if self.digested < index {
+            let index = self.digested;
+            self.digested += 1;
+            return Some(Work::Digest { index });
+        }
+        if index >= self.plan.count() || self.window == 0 {
+            return None;
+        }
+        let digest = index == self.digested;
+        if digest {
+            self.digested += 1;
+        }
+        self.window -= 1;
+        self.settled.insert(index);
+        Some(Work::Send { index, digest })
+    }
+
+    /// Whether everything was handed out, so that Done is the next frame.
+    pub fn is_done_due(&self) -> bool {
+        self.phase == Phase::Sending && self.settled.is_complete() && self.digested == self.plan.count()
+    }
+
+    /// Done was sent.
+    pub fn on_done_sent(&mut self) {
+        if self.is_done_due() {
+            self.phase = Phase::DoneSent;
+        }
+    }
+
+    /// Whether the receiver has the blob.
+    pub fn is_arrived(&self) -> bool {
+        self.phase == Phase::Arrived
+    }
+
+    /// What the receiver waits for, while nothing may be sent.
+    pub fn waiting(&self) -> Option<&Waiting> {
+        self.waiting.as_ref().filter(|_| self.window == 0)
+    }
+
+    /// Bytes that the receiver has or that were handed out.
+    pub fn settled_bytes(&self) -> u64 {
+        let whole = u64::from(self.settled.held_count()) * u64::from(self.plan.chunk_bytes());
+        let last = self.plan.count().saturating_sub(1);
+        let short = u64::from(self.plan.chunk_bytes() - self.plan.len_of(last).min(self.plan.chunk_bytes()));
+        if self.settled.contains(last) { whole.saturating_sub(short) } else { whole }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chunking::message::{OpenFlags, Purpose};
+    use chunking::{ChunkRange, Codec, DigestKind};
+    use proptest::prelude::*;
+    use uuid::Uuid;
+
+    const CHUNK: u32 = 4096;
+
+    fn outgoing(size: u64) -> Outgoing {
+        let open = Open {
+            purpose: Purpose::Input,
+            codec: Codec::None,
+            digest: DigestKind::ChunkList,
+            flags: OpenFlags::KEEPS_SOURCE,
+            chunk_bytes: CHUNK,
+            size,
+            owner: Uuid::from_u128(1),
+            attempt: 0,
+            name: String::new().try_into().unwrap(),
+        };
+        Outgoing::new(open).unwrap()
+    }
+
+    fn of_chunks(count: u32) -> Outgoing {
+        let mut outgoing = outgoing(u64::from(count) * u64::from(CHUNK));
+        outgoing.on_connected(Codec::None);
+        outgoing
+    }
+
+    fn ranges(list: &[(u32, u32)]) -> Ranges {
+        let list: Vec<ChunkRange> = list.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
+        list.try_into().unwrap()
+    }
+
+    fn grant(window: u32, held: &[(u32, u32)]) -> Grant {
+        Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held) }
+    }
+
+    fn works(outgoing: &mut Outgoing) -> Vec<Work> {
+        std::iter::from_fn(|| outgoing.next_work()).collect()
+    }
+
+    fn fresh(index: u32) -> Work {
+        Work::Send { index, digest: true }
+    }
+
+    fn again(index: u32) -> Work {
+        Work::Send { index, digest: false }
+    }
+
+    #[test]
+    fn nothing_is_sent_before_the_first_grant_and_never_more_than_granted() {
+        let mut outgoing = of_chunks(3);
+        assert_eq!(works(&mut outgoing), []);
+        outgoing.on_grant(&grant(2, &[]));
+        assert_eq!(works(&mut outgoing), [fresh(0), fresh(1)]);
+        assert!(!outgoing.is_done_due());
+        outgoing.on_grant(&grant(8, &[]));
+        assert_eq!(works(&mut outgoing), [fresh(2)]);
+        assert!(outgoing.is_done_due());
+        outgoing.on_done_sent();
+        assert!(!outgoing.is_done_due());
+        assert_eq!(outgoing.on_verdict(&Verdict::Ok), Heard::Arrived);
+        assert!(outgoing.is_arrived());
+    }
+
+    #[test]
+    fn what_the_receiver_has_is_skipped_and_still_digested_in_order() {
+        let mut outgoing = of_chunks(5);
+        outgoing.on_grant(&grant(1, &[(0, 2), (3, 2)]));
+        let digest = |index| Work::Digest { index };
+        assert_eq!(works(&mut outgoing), [digest(0), digest(1), fresh(2), digest(3), digest(4)]);
+        assert!(outgoing.is_done_due());
+        let mut all_held = of_chunks(2);
+        all_held.on_grant(&grant(0, &[(0, 2)]));
+        assert_eq!(works(&mut all_held), [digest(0), digest(1)]);
+        assert!(all_held.is_done_due());
+    }
+
+    #[test]
+    fn chunks_are_sent_again_before_done_after_it_and_after_ok() {
+        let mut outgoing = of_chunks(3);
+        outgoing.on_grant(&grant(8, &[]));
+        assert_eq!(works(&mut outgoing).len(), 3);
+        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(1, 1)]))), Heard::Again);
+        assert_eq!(works(&mut outgoing), [again(1)]);
+        outgoing.on_done_sent();
+        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(0, 1), (2, 1)]))), Heard::Again);
+        assert!(!outgoing.is_done_due());
+        assert_eq!(works(&mut outgoing), [again(0), again(2)]);
+        outgoing.on_done_sent();
+        assert_eq!(outgoing.on_verdict(&Verdict::Ok), Heard::Arrived);
+        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(0, 3)]))), Heard::Again);
+        assert_eq!(works(&mut outgoing), [again(0), again(1)], "the window of 8 has 2 left");
+        outgoing.on_grant(&grant(4, &[]));
+        assert_eq!(works(&mut outgoing), [again(2)]);
+        assert!(outgoing.is_done_due());
+    }
+
+    #[test]
+    fn a_resend_that_names_no_chunk_of_the_blob_asks_for_done_alone() {
+        let mut outgoing = of_chunks(1);
+        outgoing.on_grant(&grant(8, &[]));
+        works(&mut outgoing);
+        outgoing.on_done_sent();
+        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(7, 9)]))), Heard::Again);
+        assert_eq!(works(&mut outgoing), []);
+        assert!(outgoing.is_done_due());
+    }
+
+    #[test]
+    fn a_window_of_nothing_says_why_until_there_is_room() {
+        let mut outgoing = of_chunks(2);
+        let full =
+            Grant { window: 0, reason: Reason::SPOOL_FULL, text: "spool full".into(), held: ranges(&[]) };
+        outgoing.on_grant(&full);
+        assert_eq!(works(&mut outgoing), []);
+        assert_eq!(
+            outgoing.waiting(),
+            Some(&Waiting { reason: Reason::SPOOL_FULL, text: "spool full".into() })
+        );
+        outgoing.on_grant(&grant(2, &[]));
+        assert_eq!(outgoing.waiting(), None);
+        assert_eq!(works(&mut outgoing), [fresh(0), fresh(1)]);
+    }
+
+    #[test]
+    fn a_blob_of_no_bytes_is_done_with_the_first_grant() {
+        let mut outgoing = outgoing(0);
+        outgoing.on_connected(Codec::None);
+        assert!(!outgoing.is_done_due());
+        outgoing.on_grant(&grant(0, &[]));
+        assert_eq!(works(&mut outgoing), []);
+        assert!(outgoing.is_done_due());
+        assert_eq!(outgoing.settled_bytes(), 0);
+    }
+
+    #[test]
+    fn a_new_connection_starts_with_what_the_receiver_has_and_digests_nothing_twice() {
+        let mut outgoing = of_chunks(4);
+        outgoing.on_grant(&grant(3, &[]));
+        assert_eq!(works(&mut outgoing).len(), 3);
+        outgoing.on_disconnected();
+        outgoing.on_grant(&grant(8, &[]));
+        assert_eq!((works(&mut outgoing), outgoing.on_verdict(&Verdict::Ok)), (vec![], Heard::Nothing));
+        outgoing.on_connected(Codec::None);
+        outgoing.on_grant(&grant(8, &[(0, 1)]));
+        assert_eq!(works(&mut outgoing), [again(1), again(2), fresh(3)]);
+        outgoing.on_done_sent();
+        outgoing.on_verdict(&Verdict::Ok);
+        outgoing.on_connected(Codec::None);
+        outgoing.on_grant(&grant(8, &[(0, 4)]));
+        assert_eq!(works(&mut outgoing), []);
+        assert!(outgoing.is_done_due(), "also a blob that had arrived is opened again");
+    }
+
+    #[test]
+    fn a_failed_blob_stays_so() {
+        let mut outgoing = of_chunks(1);
+        let failed = Verdict::Failed { reason: Reason::DISK_FULL, text: "no room".into() };
+        let over = Waiting { reason: Reason::DISK_FULL, text: "no room".to_owned() };
+        assert_eq!(outgoing.on_verdict(&failed), Heard::Over(over));
+        outgoing.on_connected(Codec::None);
+        outgoing.on_grant(&grant(8, &[]));
+        assert_eq!(works(&mut outgoing), []);
+        assert!(!outgoing.is_done_due());
+    }
+
+    #[test]
+    fn settled_bytes_know_the_short_last_chunk() {
+        let mut outgoing = outgoing(u64::from(CHUNK) + 5);
+        outgoing.on_connected(Codec::None);
+        outgoing.on_grant(&grant(1, &[]));
+        works(&mut outgoing);
+        assert_eq!(outgoing.settled_bytes(), u64::from(CHUNK));
+        outgoing.on_grant(&grant(1, &[]));
+        works(&mut outgoing);
+        assert_eq!(outgoing.settled_bytes(), u64::from(CHUNK) + 5);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Grant(u32),
+        Resend(Vec<u32>),
+        Cut,
+        Work,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0u32..5).prop_map(Step::Grant),
+            1 => prop::collection::vec(0u32..20, 0..4).prop_map(Step::Resend),
+            1 => Just(Step::Cut),
+            6 => Just(Step::Work),
+        ]
+    }
+
+    proptest! {
+        // Whatever the receiver says, the window is kept, nothing it has is sent, every chunk is digested once and in
+        // order, and in the end all of them have come.
+        #[test]
+        fn any_receiver_gets_every_chunk_within_its_window(count in 0u32..20, steps in prop::collection::vec(step(), 0..60)) {
+            let mut outgoing = of_chunks(count);
+            let mut has = Bitmap::new(count);
+            let mut digested = Vec::new();
+            let (mut room, mut first) = (0u32, true);
+            let finish = std::iter::repeat_n([Step::Grant(4), Step::Work], 40).flatten();
+            for step in steps.into_iter().chain(finish) {
+                match step {
+                    Step::Grant(window) => {
+                        let held = if first { has.held() } else { Ranges::default() };
+                        first = false;
+                        room += window;
+                        outgoing.on_grant(&Grant { window, reason: Reason::NONE, text: "".into(), held });
+                    }
+                    Step::Resend(_) if first => {}
+                    Step::Resend(wanted) => {
+                        let mut lost = Bitmap::new(20);
+                        wanted.iter().for_each(|index| { lost.insert(*index); has.remove(*index); });
+                        outgoing.on_verdict(&Verdict::Resend(lost.held()));
+                    }
+                    Step::Cut => {
+                        outgoing.on_connected(Codec::None);
+                        (room, first) = (0, true);
+                    }
+                    Step::Work => while let Some(work) = outgoing.next_work() {
+                        match work {
+                            Work::Digest { index } => digested.push(index),
+                            Work::Send { index, digest } => {
+                                prop_assert!(room > 0, "the window is kept");
+                                room -= 1;
+                                prop_assert!(has.insert(index), "chunk {} was there", index);
+                                if digest { digested.push(index); }
+                            }
+                        }
+                    }
+                }
+            }
+            prop_assert!(has.is_complete());
+            prop_assert!(outgoing.is_done_due());
+            prop_assert_eq!(digested, (0..count).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Where the bytes of a blob go as its chunks come.
+//!
+//! A sink is given checked raw bytes at their offsets, in any order, and gives them back where a digest over the whole blob
+//! asks for it. It decides nothing. A [`Download`](super::Download) is the only caller; handlers and clients may bring
+//! sinks of their own.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Takes the bytes of one blob.
+pub trait ChunkSink: Send {
+    /// Stores raw bytes at their place.
+    fn write(&mut self, offset: u64, raw: &[u8]) -> io::Result<()>;
+
+    /// Gives stored bytes back, for a digest over the whole blob (`--digest sha256` or `blake3`). A sink that keeps nothing
+    /// gives an error of kind `Unsupported`, and takes such blobs only if their chunks come in order.
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// All bytes have come and are right. Called once, before the sender hears of it.
+    fn finish(&mut self) -> io::Result<()>;
+
+    /// Whether the calls may wait for a disk; then they are made on a thread for that.
+    fn blocks(&self) -> bool {
+        true
+    }
+
+    /// Where the bytes go, for the texts of errors: "in /tmp/jobs/...".
+    fn place(&self) -> String {
+        String::new()
+    }
+}
+
+/// A file, written at offsets and sparse until it is whole. It is closed when it is.
+#[derive(Debug)]
+pub struct FileSink {
+    file: Option<File>,
+    place: String,
+}
+
+impl FileSink {
+    /// Into this file, which is open for reading and writing and empty. `place` says in texts where it is.
+    pub fn new(file: File, place: impl Into<String>) -> Self {
+        FileSink { file: Some(file), place: place.into() }
+    }
+
+    fn file(&self) -> io::Result<&File> {
+        self.file.as_ref().ok_or_else(|| io::Error::other("the file is complete and closed"))
+    }
+}
+
+impl ChunkSink for FileSink {
+    fn write(&mut self, offset: u64, raw: &[u8]) -> io::Result<()> {
+        self.file()?.write_all_at(raw, offset)
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file()?.read_exact_at(into, offset)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.file = None;
+        Ok(())
+    }
+
+    fn place(&self) -> String {
+        self.place.clone()
+    }
+}
+
+/// Memory that others read when the blob is whole; for small blobs and for tests. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct MemorySink {
+    bytes: Arc<Mutex<Vec<u8>>>,
+}
+
+impl MemorySink {
+    /// Takes what came.
+    pub fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl ChunkSink for MemorySink {
+    fn write(&mut self, offset: u64, raw: &[u8]) -> io::Result<()> {
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (start, end) = range(offset, raw.len())?;
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        if let Some(place) = bytes.get_mut(start..end) {
+            place.copy_from_slice(raw);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (start, end) = range(offset, into.len())?;
+        into.copy_from_slice(bytes.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn blocks(&self) -> bool {
+        false
+    }
+
+    fn place(&self) -> String {
+        "in memory".to_owned()
+    }
+}
+
+fn range(offset: u64, len: usize) -> io::Result<(usize, usize)> {
+    let start = usize::try_from(offset).ok();
+    let end = start.and_then(|start| start.checked_add(len));
+    start.zip(end).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
