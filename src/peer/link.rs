@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::buffers::Pool;
 use super::inlet::{InChunk, Inlet, Step};
-use super::socket::{Tuning, tune};
+use super::socket::{Tuning, is_loopback, tune};
 
 /// Buffers of one connection: a few windows full, so that transfers whose disks are slow do not hold up the others at
 /// once.
@@ -123,10 +123,11 @@ pub async fn connect(
     let refused = |source| LinkError::Connect { addr: name.clone(), source };
     let stream = TcpStream::connect(addr).await.map_err(refused)?;
     tune(&stream, tuning).map_err(refused)?;
+    let loopback = is_loopback(&stream);
     let (read, write) = stream.into_split();
     let inlet = Inlet::speaking(Generation::F2, InboundLimits::DIALLED);
     let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX) };
-    Ok((reader, LinkWriter::new(write)))
+    Ok((reader, LinkWriter::new(write, loopback)))
 }
 
 /// What comes over a connection.
@@ -205,6 +206,7 @@ pub struct LinkWriter(Arc<Shared>);
 struct Shared {
     queue: Mutex<Queue>,
     socket: tokio::sync::Mutex<Socket>,
+    loopback: bool,
 }
 
 #[derive(Debug, Default)]
@@ -224,9 +226,18 @@ struct Socket {
 }
 
 impl LinkWriter {
-    fn new(write: OwnedWriteHalf) -> Self {
+    fn new(write: OwnedWriteHalf, loopback: bool) -> Self {
         let socket = Socket { write, pieces: VecDeque::new(), written: 0 };
-        LinkWriter(Arc::new(Shared { queue: Mutex::default(), socket: tokio::sync::Mutex::new(socket) }))
+        LinkWriter(Arc::new(Shared {
+            queue: Mutex::default(),
+            socket: tokio::sync::Mutex::new(socket),
+            loopback,
+        }))
+    }
+
+    /// Whether the leader is on this machine.
+    pub fn is_loopback(&self) -> bool {
+        self.0.loopback
     }
 
     /// Sends a frame. An error says that this frame was certainly not sent; success that it was handed to the system,

@@ -17,7 +17,7 @@ fn open(blob: &[u8], digest: DigestKind) -> Open {
         codec: Codec::Zstd,
         digest,
         flags: OpenFlags::KEEPS_SOURCE,
-        chunk_bytes: CHUNK as u32,
+        chunk_bytes: u32::try_from(CHUNK).unwrap(),
         size: blob.len() as u64,
         owner: Uuid::from_u128(1),
         attempt: 0,

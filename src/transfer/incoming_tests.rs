@@ -172,7 +172,9 @@ fn a_blob_of_no_bytes_is_whole_at_done() {
             Ruling::Answer(Verdict::Failed { reason, .. }) => {
                 assert_eq!((reason, whole), (Reason::BAD_DIGEST, false));
             }
-            other => panic!("{other:?}"),
+            other @ (Ruling::Later | Ruling::NeedsDigest | Ruling::Again(_) | Ruling::Answer(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
 }
@@ -288,7 +290,7 @@ proptest! {
                             None
                         }
                         Arrival::Late => None,
-                        other => panic!("{other:?}"),
+                        other @ (Arrival::Wanted { .. } | Arrival::Doubled(_)) => panic!("{other:?}"),
                     }
                 }
                 Step::Store(place, sound) if !storing.is_empty() => {

@@ -4,6 +4,7 @@
 //! Free of I/O, time and chance: the session tells it what came and takes from [`Desk::poll`] what is to be done.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use chunking::message::{Features, HeldJob};
@@ -12,7 +13,7 @@ use uuid::Uuid;
 
 use crate::model::JobStatus;
 
-use super::fit;
+use super::fit::{self, Answer, Large};
 use super::handler::{Job, StopReason};
 use super::limits::{ASSIGNED_BYTES_MAX, ASSIGNED_MAX};
 use super::store::{ResultStore, Stored, same_run};
@@ -28,6 +29,10 @@ pub(super) enum Todo {
     Stop { job: Uuid, reason: StopReason },
     /// Send its result.
     Answer { job: Uuid, payload: Bytes },
+    /// Send its result, the large parts first.
+    Return { job: Uuid, numbers: Numbers, large: Arc<Large> },
+    /// Drop what has come of its inputs.
+    Forget { job: Uuid },
     /// Its result is safe: remove its directory.
     Clean { job: Uuid },
     /// A place is free again. After a job has ended it may be withheld for a moment (CR07).
@@ -46,11 +51,49 @@ impl Numbers {
 }
 
 /// A job as it was assigned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Offer {
-    pub(super) job: Uuid,
-    pub(super) subject: String,
-    pub(super) payload: Bytes,
+#[derive(Clone, Debug)]
+pub(super) struct Offer(pub(super) Arc<Job>);
+
+impl Offer {
+    pub(super) fn job(&self) -> Uuid {
+        self.0.id
+    }
+
+    /// Whether inputs of it come by transfer.
+    fn has_transfers(&self) -> bool {
+        self.0.blobs().next().is_some()
+    }
+}
+
+impl PartialEq for Offer {
+    fn eq(&self, other: &Self) -> bool {
+        let bytes = |offer: &Self| (offer.0.id, offer.0.subject.clone(), offer.0.payload.clone());
+        bytes(self) == bytes(other)
+    }
+}
+
+impl Eq for Offer {}
+
+/// A job that does not run yet: it waits for Start, for its inputs, or for word of what the leader can do.
+#[derive(Debug)]
+struct Assigned {
+    offer: Offer,
+    inputs: Inputs,
+    /// Start came, and the inputs are still to come.
+    started: Option<Numbers>,
+    /// The attempt that the inputs are for, as far as their transfers say.
+    attempt: u32,
+}
+
+/// How the inputs of a job come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inputs {
+    /// With the job.
+    Inside,
+    /// By transfers, which are under way or to come.
+    Coming,
+    /// By transfers, and all are here.
+    Here,
 }
 
 #[derive(Debug)]
@@ -67,8 +110,8 @@ pub(super) struct Desk {
     /// What the leader can do; none of it for a stock one, `None` while that is not known.
     leader: Option<Features>,
     stopping: bool,
-    /// Came, and wait for Start or for word of what the leader can do.
-    assigned: Vec<Offer>,
+    /// Came, and do not run yet.
+    assigned: Vec<Assigned>,
     /// May run, and wait for a place.
     waiting: VecDeque<(Offer, Numbers)>,
     running: HashMap<Uuid, Running>,
@@ -91,8 +134,8 @@ impl Desk {
     }
 
     /// A result of an earlier process under this id, which the leader does not have.
-    pub(super) fn restore(&mut self, job: Uuid, numbers: Numbers, payload: Bytes) {
-        self.end(job, numbers, payload);
+    pub(super) fn restore(&mut self, job: Uuid, numbers: Numbers, answer: Answer) {
+        self.end(job, numbers, answer);
     }
 
     /// What is to be done next.
@@ -104,7 +147,11 @@ impl Desk {
     pub(super) fn room(&self) -> usize {
         match self.stopping {
             true => 0,
-            false => self.parallel_max.saturating_sub(self.running.len() + self.waiting.len()),
+            // What came before a lost connection, and by transfer, is still here.
+            false => {
+                let receiving = self.assigned.iter().filter(|held| held.inputs != Inputs::Inside).count();
+                self.parallel_max.saturating_sub(self.running.len() + self.waiting.len() + receiving)
+            }
         }
     }
 
@@ -121,6 +168,12 @@ impl Desk {
         self.running.get(&job).map(|running| running.numbers)
     }
 
+    /// The numbers of a job whose inputs come: no run before Start.
+    pub(super) fn receiving(&self, job: Uuid) -> Option<(u32, u32)> {
+        let assigned = self.assigned.iter().find(|assigned| assigned.offer.job() == job)?;
+        Some((assigned.started.and_then(|numbers| numbers.run).unwrap_or(0), assigned.attempt))
+    }
+
     /// Jobs whose leases a heartbeat renews: those under way, and those whose results the leader has yet to take.
     pub(super) fn held(&self) -> Vec<HeldJob> {
         let held = |job: Uuid, numbers: Numbers| HeldJob {
@@ -129,12 +182,16 @@ impl Desk {
             attempt: numbers.attempt,
         };
         let running = self.running.iter().map(|(job, running)| held(*job, running.numbers));
-        let waiting = self.waiting.iter().map(|(offer, numbers)| held(offer.job, *numbers));
+        let waiting = self.waiting.iter().map(|(offer, numbers)| held(offer.job(), *numbers));
+        let receiving = self.assigned.iter().filter(|held| held.inputs != Inputs::Inside).map(|assigned| {
+            let run = assigned.started.and_then(|numbers| numbers.run).unwrap_or(0);
+            HeldJob { job: assigned.offer.job(), run, attempt: assigned.attempt }
+        });
         let ended = self
             .results
             .unsettled()
             .map(|(job, stored)| held(job, Numbers { run: stored.run, attempt: stored.attempt }));
-        running.chain(waiting).chain(ended).collect()
+        running.chain(waiting).chain(receiving).chain(ended).collect()
     }
 
     /// Whether jobs are run at Start.
@@ -146,86 +203,155 @@ impl Desk {
     /// results that the leader does not have are sent again.
     pub(super) fn on_leader(&mut self, features: Features) {
         self.leader = Some(features);
-        let unsettled: Vec<(Uuid, Option<u32>, Bytes)> =
-            self.results.unsettled().map(|(job, held)| (job, held.run, held.payload.clone())).collect();
-        for (job, run, payload) in unsettled {
-            self.answer(job, run, payload);
-        }
+        let unsettled: Vec<Uuid> = self.results.unsettled().map(|(job, _)| job).collect();
+        unsettled.into_iter().for_each(|job| self.answer(job));
         if !self.leased() {
-            for offer in std::mem::take(&mut self.assigned) {
-                self.ready(offer, Numbers::UNSAID);
+            for assigned in std::mem::take(&mut self.assigned) {
+                match assigned.inputs {
+                    Inputs::Inside => self.ready(assigned.offer, Numbers::UNSAID),
+                    // Another leader, which will not send the rest.
+                    Inputs::Coming | Inputs::Here => {
+                        self.todo.push_back(Todo::Forget { job: assigned.offer.job() });
+                    }
+                }
             }
         }
     }
 
-    /// The connection is lost. What has not started is the leader's to give again; the rest goes on.
+    /// The connection is lost. What has not started is the leader's to give again, but for inputs that came by transfer, of
+    /// which the leader hears that they are here; the rest goes on.
     pub(super) fn on_lost(&mut self) {
         self.leader = None;
-        self.assigned.clear();
-        self.waiting.clear();
-        self.running.values_mut().for_each(|running| running.next = None);
+        let mut back: Vec<(Offer, Numbers)> = self.waiting.drain(..).collect();
+        let later = self.running.values_mut().filter_map(|running| running.next.take());
+        back.extend(later);
         let running = &mut self.running;
         self.todo.retain(|todo| match todo {
-            Todo::Stop { .. } | Todo::Clean { .. } => true,
+            Todo::Stop { .. } | Todo::Clean { .. } | Todo::Forget { .. } => true,
             // The leader has not heard that it starts, so it does not.
-            Todo::Run(offer, _) => {
-                running.remove(&offer.job);
+            Todo::Run(offer, numbers) => {
+                running.remove(&offer.job());
+                back.push((offer.clone(), *numbers));
                 false
             }
-            Todo::SayRunning { .. } | Todo::Answer { .. } | Todo::ReturnCredit { .. } => false,
+            Todo::SayRunning { .. }
+            | Todo::Answer { .. }
+            | Todo::Return { .. }
+            | Todo::ReturnCredit { .. } => false,
         });
+        self.assigned.retain_mut(|assigned| {
+            assigned.started = None;
+            assigned.inputs != Inputs::Inside
+        });
+        self.assigned.extend(back.into_iter().filter(|(offer, _)| offer.has_transfers()).map(
+            |(offer, numbers)| Assigned {
+                offer,
+                inputs: Inputs::Here,
+                started: None,
+                attempt: numbers.attempt,
+            },
+        ));
     }
 
     /// No more jobs are taken.
     pub(super) fn on_stop(&mut self) {
         self.stopping = true;
-        self.assigned.clear();
-        self.waiting.clear();
+        let waiting = self.waiting.drain(..).map(|(offer, _)| offer);
+        let offers: Vec<Offer> =
+            self.assigned.drain(..).map(|assigned| assigned.offer).chain(waiting).collect();
+        offers.iter().for_each(|offer| self.forget(offer));
+    }
+
+    /// What has come of a job's inputs is not needed.
+    fn forget(&mut self, offer: &Offer) {
+        if offer.has_transfers() {
+            self.todo.push_back(Todo::Forget { job: offer.job() });
+        }
+    }
+
+    /// A transfer of a job's inputs was opened, for this attempt.
+    pub(super) fn on_open(&mut self, job: Uuid, attempt: u32) {
+        if let Some(assigned) = self.assigned.iter_mut().find(|assigned| assigned.offer.job() == job) {
+            assigned.attempt = attempt;
+        }
+    }
+
+    /// All inputs of a job are here.
+    pub(super) fn on_received(&mut self, job: Uuid) {
+        let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) else { return };
+        let started = self.assigned.get_mut(at).and_then(|assigned| {
+            assigned.inputs = Inputs::Here;
+            assigned.started
+        });
+        if let Some(numbers) = started {
+            let assigned = self.assigned.remove(at);
+            self.ready(assigned.offer, numbers);
+        }
+    }
+
+    /// The leader has not come back to a job whose inputs it was sending: its place is free.
+    pub(super) fn on_abandoned(&mut self, job: Uuid) {
+        let before = self.assigned.len();
+        self.assigned.retain(|assigned| assigned.offer.job() != job);
+        if self.assigned.len() < before {
+            self.todo.push_back(Todo::Forget { job });
+            self.todo.push_back(Todo::ReturnCredit { after_job: false });
+        }
     }
 
     /// AssignJob.
-    pub(super) fn on_assign(&mut self, offer: Offer) {
+    pub(super) fn on_assign(&mut self, offer: Offer, inputs: Inputs) {
         if self.stopping {
-            return warn!(job = %offer.job, "a job came while the worker stops; it is left to the leader");
+            self.forget(&offer);
+            return warn!(job = %offer.job(), "a job came while the worker stops; it is left to the leader");
         }
         let bytes: usize = self
             .assigned
             .iter()
+            .map(|assigned| &assigned.offer)
             .chain(self.waiting.iter().map(|(offer, _)| offer))
-            .map(|offer| offer.payload.len())
+            .map(|offer| offer.0.payload.len())
             .sum();
         let count = self.assigned.len() + self.waiting.len();
         if count >= ASSIGNED_MAX || (count >= self.parallel_max && bytes > ASSIGNED_BYTES_MAX) {
+            self.forget(&offer);
             return warn!(
-                job = %offer.job, waiting = count, bytes,
+                job = %offer.job(), waiting = count, bytes,
                 "the leader assigns far more than the credit it was given; the job is not taken"
             );
         }
         if self.leader.is_some() && !self.leased() {
             return self.ready(offer, Numbers::UNSAID);
         }
-        match self.assigned.iter_mut().find(|held| held.job == offer.job) {
+        let assigned = Assigned { offer, inputs, started: None, attempt: 0 };
+        match self.assigned.iter_mut().find(|held| held.offer.job() == assigned.offer.job()) {
             Some(held) => {
-                *held = offer;
+                *held = assigned;
                 self.todo.push_back(Todo::ReturnCredit { after_job: false });
             }
-            None => self.assigned.push(offer),
+            None => self.assigned.push(assigned),
         }
     }
 
     /// Start.
     pub(super) fn on_start(&mut self, job: Uuid, run: u32, attempt: u32) {
         let numbers = Numbers { run: Some(run), attempt };
-        if let Some(at) = self.assigned.iter().position(|offer| offer.job == job) {
-            let offer = self.assigned.remove(at);
-            self.ready(offer, numbers);
+        if let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) {
+            if let Some(assigned) =
+                self.assigned.get_mut(at).filter(|assigned| assigned.inputs == Inputs::Coming)
+            {
+                assigned.started = Some(numbers);
+                assigned.attempt = attempt;
+                return;
+            }
+            let assigned = self.assigned.remove(at);
+            self.ready(assigned.offer, numbers);
         } else if let Some(running) = self.running.get_mut(&job) {
             // It was run at AssignJob, before the leader's Welcome came.
             running.numbers = numbers;
             self.say_running(job, numbers);
-        } else if let Some(stored) = self.results.get(job) {
-            let (run, payload) = (stored.run, stored.payload.clone());
-            self.answer(job, run, payload);
+        } else if self.results.get(job).is_some() {
+            self.answer(job);
         } else if !self.stopping {
             warn!(%job, "the leader starts a job that it has not assigned; nothing is run");
         }
@@ -233,12 +359,13 @@ impl Desk {
 
     /// A job that may run: unless it does already, or did.
     fn ready(&mut self, offer: Offer, numbers: Numbers) {
-        let job = offer.job;
+        let job = offer.job();
         if let Some(running) = self.running.get_mut(&job) {
             if same_run(running.numbers.run, numbers.run) {
                 running.numbers.attempt = numbers.attempt;
                 running.numbers.run = numbers.run.or(running.numbers.run);
                 let numbers = running.numbers;
+                self.forget(&offer);
                 self.say_running(job, numbers);
                 self.todo.push_back(Todo::ReturnCredit { after_job: false });
             } else {
@@ -248,13 +375,13 @@ impl Desk {
             }
             return;
         }
-        if let Some(stored) = self.results.get(job).filter(|stored| same_run(stored.run, numbers.run)) {
-            let (run, payload) = (stored.run, stored.payload.clone());
-            self.answer(job, run, payload);
+        if self.results.get(job).is_some_and(|stored| same_run(stored.run, numbers.run)) {
+            self.forget(&offer);
+            self.answer(job);
             self.todo.push_back(Todo::ReturnCredit { after_job: false });
             return;
         }
-        if let Some((_, held)) = self.waiting.iter_mut().find(|(held, _)| held.job == job) {
+        if let Some((_, held)) = self.waiting.iter_mut().find(|(held, _)| held.job() == job) {
             *held = numbers;
             self.todo.push_back(Todo::ReturnCredit { after_job: false });
             return;
@@ -266,8 +393,8 @@ impl Desk {
     }
 
     fn launch(&mut self, offer: Offer, numbers: Numbers) {
-        self.running.insert(offer.job, Running { numbers, next: None });
-        self.say_running(offer.job, numbers);
+        self.running.insert(offer.job(), Running { numbers, next: None });
+        self.say_running(offer.job(), numbers);
         self.todo.push_back(Todo::Run(offer, numbers));
     }
 
@@ -285,23 +412,23 @@ impl Desk {
         if self.running.get(&job).is_some_and(|running| meant(running.numbers)) {
             self.todo.push_back(Todo::Stop { job, reason });
         } else if let Some(at) =
-            self.waiting.iter().position(|(offer, numbers)| offer.job == job && meant(*numbers))
+            self.waiting.iter().position(|(offer, numbers)| offer.job() == job && meant(*numbers))
         {
             if let Some((offer, numbers)) = self.waiting.remove(at) {
                 self.never_ran(offer, numbers, &reason);
             }
-        } else if let Some(at) = self.assigned.iter().position(|offer| offer.job == job) {
-            let offer = self.assigned.remove(at);
-            self.never_ran(offer, Numbers { run: None, attempt: attempt.max(1) }, &reason);
+        } else if let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) {
+            let assigned = self.assigned.remove(at);
+            self.never_ran(assigned.offer, Numbers { run: None, attempt: attempt.max(1) }, &reason);
         }
     }
 
     fn never_ran(&mut self, offer: Offer, numbers: Numbers, reason: &StopReason) {
-        let job = Job::new(offer.job, offer.subject, offer.payload);
-        let mut result = job.failed(format!("{reason}\n"));
+        let mut result = offer.0.failed(format!("{reason}\n"));
         result.run = numbers.run;
         result.status = JobStatus::Cancelled;
-        self.give_up(offer.job, fit::encode(result).into());
+        self.forget(&offer);
+        self.give_up(offer.job(), fit::encode(result).into());
         self.todo.push_back(Todo::ReturnCredit { after_job: false });
     }
 
@@ -313,7 +440,7 @@ impl Desk {
     }
 
     /// A job has ended.
-    pub(super) fn on_ended(&mut self, job: Uuid, payload: Bytes, given_up: bool) {
+    pub(super) fn on_ended(&mut self, job: Uuid, answer: Answer, given_up: bool) {
         let Some(running) = self.running.remove(&job) else { return };
         match running.next {
             // What became of the earlier run interests nobody any more.
@@ -321,8 +448,8 @@ impl Desk {
                 self.todo.push_back(Todo::Clean { job });
                 self.launch(offer, numbers);
             }
-            None if given_up => self.give_up(job, payload),
-            None => self.end(job, running.numbers, payload),
+            None if given_up => self.give_up(job, answer.payload),
+            None => self.end(job, running.numbers, answer),
         }
         if !self.stopping {
             self.todo.push_back(Todo::ReturnCredit { after_job: true });
@@ -342,21 +469,28 @@ impl Desk {
         self.todo.push_back(Todo::Clean { job });
     }
 
-    fn end(&mut self, job: Uuid, numbers: Numbers, payload: Bytes) {
+    fn end(&mut self, job: Uuid, numbers: Numbers, answer: Answer) {
         let Numbers { run, attempt } = numbers;
-        let stored = Stored { payload: payload.clone(), run, attempt, settled: false };
+        let stored = Stored { answer, run, attempt, settled: false };
         for lost in self.results.insert(job, stored) {
             warn!(job = %lost, "too many results wait for the leader; the oldest is given up, the leader will have it run again");
             self.todo.push_back(Todo::Clean { job: lost });
         }
         if self.leader.is_some() {
-            self.answer(job, run, payload);
+            self.answer(job);
         }
     }
 
     /// Sends a result. A leader without leases never says that it has it, so sending settles it.
-    fn answer(&mut self, job: Uuid, run: Option<u32>, payload: Bytes) {
-        self.todo.push_back(Todo::Answer { job, payload });
+    fn answer(&mut self, job: Uuid) {
+        let Some(stored) = self.results.get(job) else { return };
+        let (run, attempt) = (stored.run, stored.attempt);
+        let takes_transfers = self.leader.is_some_and(|features| features.has(Features::TRANSFERS));
+        let todo = match stored.answer.large.clone().filter(|_| takes_transfers && self.leased()) {
+            Some(large) => Todo::Return { job, numbers: Numbers { run, attempt }, large },
+            None => Todo::Answer { job, payload: stored.answer.payload.clone() },
+        };
+        self.todo.push_back(todo);
         if !self.leased() && self.results.settle(job, run) {
             self.todo.push_back(Todo::Clean { job });
         }

@@ -8,7 +8,7 @@ fn id(number: u128) -> Uuid {
 }
 
 fn offer(number: u128) -> Offer {
-    Offer { job: id(number), subject: String::new(), payload: Bytes::from_static(b"raw") }
+    Offer(Arc::new(Job::new(id(number), "", &b"raw"[..])))
 }
 
 fn numbers(run: u32, attempt: u32) -> Numbers {
@@ -38,7 +38,7 @@ const LATE_CREDIT: Todo = Todo::ReturnCredit { after_job: true };
 
 fn started(number: u128) -> Desk {
     let mut desk = desk(OURS);
-    desk.on_assign(offer(number));
+    desk.on_assign(offer(number), Inputs::Inside);
     desk.on_start(id(number), 1, 1);
     assert_eq!(all(&mut desk), [running(number, 1, 1), Todo::Run(offer(number), numbers(1, 1))]);
     desk
@@ -47,7 +47,7 @@ fn started(number: u128) -> Desk {
 #[test]
 fn a_job_of_ours_runs_at_start_after_progress_and_is_cleaned_when_settled() {
     let mut desk = desk(OURS);
-    desk.on_assign(offer(1));
+    desk.on_assign(offer(1), Inputs::Inside);
     assert_eq!(all(&mut desk), []);
     desk.on_start(id(1), 1, 2);
     assert_eq!(all(&mut desk), [running(1, 1, 2), Todo::Run(offer(1), numbers(1, 2))]);
@@ -64,7 +64,7 @@ fn a_job_of_ours_runs_at_start_after_progress_and_is_cleaned_when_settled() {
 #[test]
 fn a_job_of_a_stock_leader_runs_at_once_and_is_cleaned_when_sent() {
     let mut desk = desk(STOCK);
-    desk.on_assign(offer(1));
+    desk.on_assign(offer(1), Inputs::Inside);
     assert_eq!(all(&mut desk), [Todo::Run(offer(1), Numbers::UNSAID)]);
     desk.on_ended(id(1), "done".into(), false);
     assert_eq!(all(&mut desk), [answer(1, "done"), Todo::Clean { job: id(1) }, LATE_CREDIT]);
@@ -76,7 +76,7 @@ fn c17_an_ended_job_is_answered_from_the_store_and_its_credit_returned() {
     for features in [OURS, STOCK] {
         let mut desk = desk(features);
         for repeat in [false, true] {
-            desk.on_assign(offer(1));
+            desk.on_assign(offer(1), Inputs::Inside);
             desk.on_start(id(1), 1, 1);
             match repeat {
                 false => {
@@ -95,7 +95,7 @@ fn c17_an_ended_job_is_answered_from_the_store_and_its_credit_returned() {
 #[test]
 fn dd01_a_running_job_is_not_started_twice_and_takes_the_new_attempt() {
     let mut desk = started(1);
-    desk.on_assign(offer(1));
+    desk.on_assign(offer(1), Inputs::Inside);
     desk.on_start(id(1), 1, 3);
     assert_eq!(all(&mut desk), [running(1, 1, 3), EARLY_CREDIT]);
     assert_eq!(desk.numbers(id(1)), Some(numbers(1, 3)));
@@ -104,7 +104,7 @@ fn dd01_a_running_job_is_not_started_twice_and_takes_the_new_attempt() {
 #[test]
 fn a_later_run_stops_the_earlier_one_and_starts_when_it_has_ended() {
     let mut desk = started(1);
-    desk.on_assign(offer(1));
+    desk.on_assign(offer(1), Inputs::Inside);
     desk.on_start(id(1), 2, 1);
     assert!(matches!(all(&mut desk).as_slice(), [Todo::Stop { .. }]));
     desk.on_ended(id(1), "old".into(), false);
@@ -115,7 +115,7 @@ fn a_later_run_stops_the_earlier_one_and_starts_when_it_has_ended() {
     assert_eq!(all(&mut desk), [answer(1, "new"), LATE_CREDIT]);
     desk.on_settled(id(1), 1);
     assert_eq!(all(&mut desk), [], "of the wrong run");
-    desk.on_assign(offer(1));
+    desk.on_assign(offer(1), Inputs::Inside);
     desk.on_start(id(1), 3, 1);
     assert_eq!(all(&mut desk).len(), 2, "a run that has not ended here is run");
 }
@@ -123,9 +123,9 @@ fn a_later_run_stops_the_earlier_one_and_starts_when_it_has_ended() {
 #[test]
 fn a_lost_connection_keeps_running_jobs_and_unsettled_results() {
     let mut desk = started(1);
-    desk.on_assign(offer(2));
+    desk.on_assign(offer(2), Inputs::Inside);
     desk.on_start(id(2), 1, 1);
-    desk.on_assign(offer(3));
+    desk.on_assign(offer(3), Inputs::Inside);
     desk.on_ended(id(2), "two".into(), false);
     all(&mut desk);
     desk.on_lost();
@@ -143,8 +143,8 @@ fn a_lost_connection_keeps_running_jobs_and_unsettled_results() {
 #[test]
 fn jobs_that_come_before_the_leader_is_known_wait_for_it() {
     let mut desk = Desk::new(2);
-    desk.on_assign(offer(1));
-    desk.on_assign(offer(2));
+    desk.on_assign(offer(1), Inputs::Inside);
+    desk.on_assign(offer(2), Inputs::Inside);
     assert_eq!(all(&mut desk), []);
     desk.on_leader(STOCK);
     assert_eq!(all(&mut desk).len(), 2);
@@ -157,7 +157,7 @@ fn jobs_that_come_before_the_leader_is_known_wait_for_it() {
 fn more_jobs_than_places_wait_in_order_and_keep_their_leases() {
     let mut desk = desk(OURS);
     for number in 1..=3 {
-        desk.on_assign(offer(number));
+        desk.on_assign(offer(number), Inputs::Inside);
         desk.on_start(id(number), 1, 1);
     }
     all(&mut desk);
@@ -176,7 +176,7 @@ fn cancel_reaches_a_job_in_every_state_and_only_the_attempt_it_means() {
     let reason = StopReason::Cancelled { text: "by client".into() };
     assert_eq!(all(&mut desk), [Todo::Stop { job: id(1), reason }]);
 
-    desk.on_assign(offer(2));
+    desk.on_assign(offer(2), Inputs::Inside);
     desk.on_cancel(id(2), 1, "not wanted");
     let todo = all(&mut desk);
     let [Todo::Answer { job, payload }, Todo::Clean { .. }, EARLY_CREDIT] = todo.as_slice() else {
@@ -195,7 +195,7 @@ fn cancel_reaches_a_job_in_every_state_and_only_the_attempt_it_means() {
 fn a_stopping_worker_takes_nothing_and_offers_nothing() {
     let mut desk = started(1);
     desk.on_stop();
-    desk.on_assign(offer(2));
+    desk.on_assign(offer(2), Inputs::Inside);
     desk.on_start(id(2), 1, 1);
     assert_eq!((all(&mut desk), desk.room()), (vec![], 0));
     desk.on_ended(id(1), "done".into(), false);
@@ -207,7 +207,7 @@ fn a_leader_that_ignores_the_credit_cannot_fill_the_memory() {
     let mut desk = desk(OURS);
     let big = Bytes::from(vec![0; ASSIGNED_BYTES_MAX / 2]);
     for number in 0..10 {
-        desk.on_assign(Offer { payload: big.clone(), ..offer(number) });
+        desk.on_assign(Offer(Arc::new(Job::new(id(number), "", big.clone()))), Inputs::Inside);
     }
     assert_eq!(desk.assigned.len(), 3);
 }

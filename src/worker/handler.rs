@@ -16,7 +16,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 use uuid::Uuid;
 
 use super::directory::{JobDirectory, outputs_beside};
-use crate::model::{InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError};
+use crate::model::{BlobRef, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
 use crate::transfer::ChunkSink;
 use crate::units::Span;
 
@@ -69,6 +69,19 @@ impl Job {
         let payload = payload.into();
         let request = JobRequest::parse(&payload);
         Job { id, run: 1, attempt: 1, subject: subject.into(), payload, request }
+    }
+
+    /// Input files that come by transfer, with their places among all.
+    pub fn blobs(&self) -> impl Iterator<Item = (usize, &InputFile, &BlobRef)> {
+        let files = self.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default();
+        files.iter().enumerate().filter_map(|(at, file)| match file.source() {
+            Source::Blob(blob) => Some((at, file, blob)),
+            Source::Inline(_)
+            | Source::Streamed { .. }
+            | Source::Cache(_)
+            | Source::Url(_)
+            | Source::Nothing => None,
+        })
     }
 
     /// A result of this job without output.

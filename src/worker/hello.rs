@@ -12,7 +12,11 @@ pub(super) const FEATURES: Features = Features::LEASES
     .with(Features::PROGRESS)
     .with(Features::CANCEL)
     .with(Features::SUBMIT_ANSWERS)
-    .with(Features::REDIRECTS);
+    .with(Features::REDIRECTS)
+    .with(Features::TRANSFERS)
+    .with(Features::ZSTD)
+    .with(Features::BROTLI)
+    .with(Features::GZIP);
 
 /// The Hello: the first pattern is its subject, as stock workers have it, the others stand in the announcement (S21).
 pub(super) fn hello(config: &WorkerConfig) -> OutFrame {

@@ -77,6 +77,16 @@ pub const OUTPUT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// What a result has as text of an output that goes by transfer: enough to see what the job is about.
 pub const TEXT_HEAD_BYTES: usize = 64 * 1024;
 
+/// Between two notes on how far the transfers of a job are.
+pub const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// How long inputs that came by transfer are kept after a lost connection, if the leader's Welcome does not say how long it
+/// waits for a worker.
+pub const WORKER_GRACE: Duration = Duration::from_secs(30);
+
+/// Inputs that are being received at a time, each with an open file. Leaders keep to less.
+pub const TRANSFERS_MAX: usize = 1024;
+
 /// How long a job's pipes are read after its program has ended. Who still holds them then has left the process group.
 pub const DRAIN_MAX: Duration = Duration::from_millis(500);
 

@@ -5,12 +5,13 @@
 use std::future::pending;
 
 use tokio::task::JoinHandle;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::config::WorkerConfig;
 use super::limits::{CONNECT_MAX, LEAVE_MAX, REDIRECTS_AT_ONCE_MAX, SEND_MAX};
-use crate::peer::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
+use crate::peer::{InChunk, InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
 use uuid::Uuid;
 
 type Dialled = Result<(LinkReader, LinkWriter), LinkError>;
@@ -29,6 +30,8 @@ pub(super) enum News {
     Connected,
     /// A frame came.
     Frame(InFrame),
+    /// A chunk came.
+    Chunk(InChunk),
     /// The connection is gone; the next one is being made.
     Lost,
 }
@@ -73,7 +76,7 @@ impl Line {
                 },
                 State::Up { reader, .. } => match reader.next().await {
                     Ok(Some(Item::Frame(frame))) => return News::Frame(frame),
-                    Ok(Some(Item::Chunk(_))) => {}
+                    Ok(Some(Item::Chunk(chunk))) => return News::Chunk(chunk),
                     Ok(None) => return self.lose("the leader closed the connection"),
                     Err(error) => return self.lose(&error.to_string()),
                 },
@@ -82,10 +85,36 @@ impl Line {
         }
     }
 
+    /// The connection's writer, for transfers that send by themselves.
+    pub(super) fn writer(&self) -> Option<&LinkWriter> {
+        match &self.state {
+            State::Up { writer, .. } => Some(writer),
+            State::Waiting(_) | State::Dialling(_) | State::Left => None,
+        }
+    }
+
+    /// Sends frames in one go. `Lost` if that ended the connection; without one they are dropped.
+    pub(super) async fn send_all(&mut self, frames: &mut Vec<OutFrame>) -> Option<News> {
+        let State::Up { writer, .. } = &self.state else {
+            frames.clear();
+            return None;
+        };
+        let queued = frames.drain(..).try_for_each(|frame| writer.queue(frame));
+        let sent = match queued {
+            Ok(()) => timeout(SEND_MAX, writer.flush()).await,
+            Err(error) => Ok(Err(error)),
+        };
+        self.after(sent)
+    }
+
     /// Sends a frame. `Lost` if that ended the connection; nothing happens without one.
     pub(super) async fn send(&mut self, frame: OutFrame) -> Option<News> {
         let State::Up { writer, .. } = &self.state else { return None };
         let sent = timeout(SEND_MAX, writer.send(frame)).await;
+        self.after(sent)
+    }
+
+    fn after(&mut self, sent: Result<Result<(), LinkError>, Elapsed>) -> Option<News> {
         match sent {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(self.lose(&error.to_string())),

@@ -24,6 +24,8 @@
 //! | `session` | the task that owns a worker |
 //! | `line` | the connection: dialling, waiting, redirects |
 //! | `desk` | decides what is run, answered, stopped; free of I/O |
+//! | `receive` | inputs that come by transfer |
+//! | `returning` | results whose large parts go by transfer |
 //! | `store` | results to send again and to answer duplicates with |
 //! | `spool` | the same as files, for a worker that is started again under its id |
 //! | `attempt` | one job through one handler |
@@ -43,6 +45,8 @@ mod handler;
 mod hello;
 pub mod limits;
 mod line;
+mod receive;
+mod returning;
 mod session;
 mod spool;
 mod store;

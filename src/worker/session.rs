@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::Kind;
 use chunking::message::{
-    Body, Cancel, Features, Heartbeat, HeldJobs, LimitId, Progress, Refused, Settled, Start, Welcome,
+    Abort, Body, Cancel, Done, Features, Grant, Heartbeat, HeldJobs, LimitId, Open, Progress, Refused,
+    Settled, Stage, Start, Verdict, Void, Welcome,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -24,16 +26,19 @@ use super::attempt::{Outcome, Workplace, attempt};
 use super::config::WorkerConfig;
 use super::cpu::CpuMeter;
 use super::credit::Purse;
-use super::desk::{Desk, Numbers, Offer, Todo};
+use super::desk::{Desk, Inputs, Numbers, Offer, Todo};
 use super::directory::JobDirectory;
-use super::fit;
-use super::handler::{CancelToken, Handler, Job, Note, StopReason};
+use super::fit::{Answer, encode, fit};
+use super::handler::{Attachment, CancelToken, Handler, Job, Note, StopReason};
 use super::hello::{FEATURES, hello};
-use super::limits::{CPU_SAMPLE, HEARTBEAT, HEARTBEAT_MIN, LEAVE_MAX, SETTLE_MAX};
+use super::limits::{CPU_SAMPLE, HEARTBEAT, HEARTBEAT_MIN, LEAVE_MAX, SETTLE_MAX, WORKER_GRACE};
 use super::line::{Line, News};
+use super::receive::{Far, Receptions, Step};
+use super::returning::{Returns, Turn};
 use super::spool::Spool;
-use crate::model::JobStatus;
-use crate::peer::{InFrame, OutFrame};
+use crate::model::{JobResult, JobStatus};
+use crate::peer::{InChunk, InFrame, OutFrame};
+use crate::transfer::{Report, Wire};
 
 /// Progress notes of all jobs that wait to be sent; more are dropped.
 const NOTES_MAX: usize = 256;
@@ -49,7 +54,7 @@ pub struct Summary {
 
 struct Ended {
     job: Uuid,
-    payload: Bytes,
+    answer: Answer,
     failed: bool,
     /// It was told to stop: what it answers is no result.
     given_up: bool,
@@ -72,6 +77,12 @@ pub(super) struct Session<H> {
     live: HashMap<Uuid, Live>,
     /// Directories of ended jobs, with whether the job failed.
     directories: HashMap<Uuid, (JobDirectory, bool)>,
+    /// Files of results that are on their way.
+    files: HashMap<Uuid, Vec<PathBuf>>,
+    receptions: Receptions,
+    returns: Returns,
+    /// Answers of transfers that go out together.
+    out: Vec<OutFrame>,
     cleaning: JoinSet<()>,
     spool: Option<Spool>,
     notes: mpsc::Sender<Note>,
@@ -79,6 +90,8 @@ pub(super) struct Session<H> {
     purse: Purse,
     /// What the leader can do, once that is known.
     leader: Option<Features>,
+    /// How long the leader waits for this worker after a lost connection.
+    worker_grace: Duration,
     welcome_due: Option<Instant>,
     heartbeat_every: Duration,
     heartbeat_due: Option<Instant>,
@@ -94,6 +107,9 @@ impl<H: Handler> Session<H> {
         shutdown: impl Future<Output = ()>,
     ) -> Summary {
         let (notes, mut noted) = mpsc::channel(NOTES_MAX);
+        // Both are bounded by what their senders have under way: a window for each input, one note for each upload.
+        let (reports, mut reported) = mpsc::unbounded_channel();
+        let (uploads, mut uploaded) = mpsc::unbounded_channel();
         let place = Workplace { work_dir: config.work_dir.clone(), time_limit: config.time_limit };
         let mut session = Session {
             place: Arc::new(place),
@@ -104,6 +120,11 @@ impl<H: Handler> Session<H> {
             jobs: JoinSet::new(),
             live: HashMap::new(),
             directories: HashMap::new(),
+            files: HashMap::new(),
+            receptions: Receptions::new(reports),
+            returns: Returns::new(uploads),
+            out: Vec::new(),
+            worker_grace: WORKER_GRACE,
             cleaning: JoinSet::new(),
             spool: None,
             notes,
@@ -126,6 +147,9 @@ impl<H: Handler> Session<H> {
                 news = session.line.next() => session.on_news(news).await,
                 Some(ended) = session.jobs.join_next() => session.on_ended(ended),
                 Some(note) = noted.recv() => session.on_note(note).await,
+                Some(report) = reported.recv() => session.on_report(report).await,
+                Some(upload) = uploaded.recv() => session.on_upload(upload).await,
+                () = due(session.receptions.next_due()) => session.on_abandoned(),
                 Some(_) = session.cleaning.join_next() => {}
                 () = due(session.welcome_due) => session.on_no_welcome(),
                 () = due(session.heartbeat_due) => session.send_heartbeat().await,
@@ -155,7 +179,7 @@ impl<H: Handler> Session<H> {
                 }
                 results
                     .into_iter()
-                    .for_each(|(job, numbers, payload)| self.desk.restore(job, numbers, payload));
+                    .for_each(|(job, numbers, answer)| self.desk.restore(job, numbers, answer));
                 self.spool = Some(spool);
             }
             Err(error) => warn!(
@@ -203,6 +227,7 @@ impl<H: Handler> Session<H> {
         match news {
             News::Connected => self.say_hello().await,
             News::Frame(frame) => self.on_frame(frame),
+            News::Chunk(chunk) => self.on_chunk(chunk).await,
             News::Lost => self.on_lost(),
         }
     }
@@ -212,7 +237,70 @@ impl<H: Handler> Session<H> {
         self.welcome_due = None;
         self.heartbeat_due = None;
         self.purse.clear();
+        self.out.clear();
+        self.receptions.lost(self.worker_grace);
+        self.returns.lost();
         self.desk.on_lost();
+    }
+
+    async fn on_chunk(&mut self, chunk: InChunk) {
+        let transfer = chunk.transfer;
+        let step = self.receptions.chunk(chunk, &mut self.out);
+        self.on_step(step);
+        self.say_far(transfer).await;
+    }
+
+    async fn on_report(&mut self, report: Report) {
+        let transfer = report.transfer;
+        let step = self.receptions.report(report, &mut self.out);
+        self.on_step(step);
+        self.say_far(transfer).await;
+    }
+
+    fn on_step(&mut self, step: Step) {
+        match step {
+            Step::Nothing => {}
+            Step::Received(job) => self.desk.on_received(job),
+        }
+    }
+
+    /// Says how far the inputs of a job are, once in a while.
+    async fn say_far(&mut self, transfer: Uuid) {
+        let Some(Far { job, done, total }) = self.receptions.far(transfer) else { return };
+        if let Some((run, attempt)) = self.desk.receiving(job) {
+            let note = Note { job, stage: Stage::Receiving, done, total, text: String::new() };
+            self.say_progress(job, run, attempt, note).await;
+        }
+    }
+
+    fn on_abandoned(&mut self) {
+        for job in self.receptions.abandoned() {
+            info!(%job, "the leader did not come back to a job whose inputs it was sending; what came is dropped");
+            self.desk.on_abandoned(job);
+            self.forget_inputs(job);
+        }
+    }
+
+    async fn on_upload(&mut self, upload: Uuid) {
+        // A stopping worker waits for results as long as they move.
+        if let Some(due) = &mut self.settle_due {
+            *due = Instant::now() + SETTLE_MAX;
+        }
+        let turn = self.returns.on_news(upload);
+        self.take_turn(turn).await;
+    }
+
+    async fn take_turn(&mut self, turn: Turn) {
+        match turn {
+            Turn::Nothing => {}
+            Turn::Answer { job, payload } => {
+                self.send(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) }).await;
+            }
+            Turn::Far { job, numbers, done, total } => {
+                let note = Note { job, stage: Stage::Returning, done, total, text: String::new() };
+                self.say_progress(job, numbers.run.unwrap_or(1), numbers.attempt, note).await;
+            }
+        }
     }
 
     async fn say_hello(&mut self) {
@@ -246,9 +334,42 @@ impl<H: Handler> Session<H> {
             Kind::Welcome => self.on_welcome(&Welcome::decode(&frame.payload)?),
             Kind::AssignJob => {
                 self.purse.on_taken();
-                let offer = Offer { job, subject: frame.subject.clone(), payload: frame.payload.clone() };
-                self.desk.on_assign(offer);
+                let parsed = Arc::new(Job::new(job, frame.subject.as_str(), frame.payload.clone()));
+                let by_transfer = self.leader.is_some_and(|features| features.has(Features::TRANSFERS));
+                let inputs = match by_transfer.then(|| self.receptions.assign(&parsed)).flatten() {
+                    None => Inputs::Inside,
+                    Some(true) => Inputs::Coming,
+                    Some(false) => Inputs::Here,
+                };
+                self.desk.on_assign(Offer(parsed), inputs);
             }
+            Kind::Open => {
+                let open = Open::decode(&frame.payload)?;
+                let attempt = open.attempt;
+                let (handler, place) = (self.handler.clone(), self.place.clone());
+                let taken = self.receptions.open(frame.msg_id, open, &*handler, &place, &mut self.out);
+                if let Some(job) = taken {
+                    self.desk.on_open(job, attempt);
+                }
+            }
+            Kind::Done => {
+                let done = Done::decode(&frame.payload)?;
+                let step = self.receptions.done(frame.msg_id, &done, &mut self.out);
+                self.on_step(step);
+            }
+            Kind::Void => {
+                let void = Void::decode(&frame.payload)?;
+                let step = self.receptions.void(frame.msg_id, &void, &mut self.out);
+                self.on_step(step);
+            }
+            Kind::Abort => {
+                let abort = Abort::decode(&frame.payload)?;
+                if !self.receptions.abort(frame.msg_id, &abort) {
+                    self.returns.abort(frame.msg_id, &abort);
+                }
+            }
+            Kind::Grant => self.returns.grant(frame.msg_id, &Grant::decode(&frame.payload)?),
+            Kind::Verdict => self.returns.verdict(frame.msg_id, &Verdict::decode(&frame.payload)?),
             Kind::Start => {
                 let start = Start::decode(&frame.payload)?;
                 self.desk.on_start(job, start.run, start.attempt);
@@ -284,13 +405,7 @@ impl<H: Handler> Session<H> {
             | Kind::VoteResp
             | Kind::InstallSnapshot
             | Kind::InstallSnapResp
-            | Kind::Open
-            | Kind::Grant
             | Kind::Chunk
-            | Kind::Done
-            | Kind::Verdict
-            | Kind::Abort
-            | Kind::Void
             | Kind::Submitted
             | Kind::Heartbeat
             | Kind::Progress
@@ -304,6 +419,8 @@ impl<H: Handler> Session<H> {
         let features = welcome.features.common(FEATURES);
         let listed = welcome.limits.value(LimitId::HEARTBEAT_MS).filter(|ms| *ms > 0);
         self.heartbeat_every = listed.map_or(HEARTBEAT, Duration::from_millis).max(HEARTBEAT_MIN);
+        let grace = welcome.limits.value(LimitId::WORKER_GRACE_MS);
+        self.worker_grace = grace.map_or(WORKER_GRACE, Duration::from_millis);
         info!(leader = %self.config.leader, id = %welcome.leader, software = welcome.software.as_str(),
             heartbeat_ms = self.heartbeat_every.as_millis(), "connected");
         self.welcome_due = None;
@@ -345,7 +462,10 @@ impl<H: Handler> Session<H> {
                 if let Some(directory) = ended.directory {
                     self.directories.insert(ended.job, (directory, ended.failed));
                 }
-                self.desk.on_ended(ended.job, ended.payload, ended.given_up);
+                if let Some(large) = &ended.answer.large {
+                    self.files.insert(ended.job, large.files().collect());
+                }
+                self.desk.on_ended(ended.job, ended.answer, ended.given_up);
             }
             // An attempt catches what its handler does; it ends otherwise only when the worker leaves.
             Err(error) => warn!("an attempt ended without a result: {error}"),
@@ -358,6 +478,7 @@ impl<H: Handler> Session<H> {
         if self.heartbeat_due.is_some_and(|due| due <= Instant::now()) {
             self.send_heartbeat().await;
         }
+        self.send_out().await;
         while let Some(todo) = self.desk.poll() {
             match todo {
                 Todo::SayRunning { job, run, attempt } => {
@@ -375,30 +496,47 @@ impl<H: Handler> Session<H> {
                 Todo::Answer { job, payload } => {
                     self.send(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) }).await;
                 }
+                Todo::Return { job, numbers, large } => {
+                    let Some((writer, features)) = self.line.writer().cloned().zip(self.leader) else {
+                        continue;
+                    };
+                    let wire = Wire { features, loopback: writer.is_loopback() };
+                    let turn = self.returns.start(job, numbers, large, &writer, wire, &mut self.out);
+                    self.send_out().await;
+                    self.take_turn(turn).await;
+                }
                 Todo::Clean { job } => self.clean(job),
+                Todo::Forget { job } => self.forget_inputs(job),
                 Todo::ReturnCredit { after_job } => self.return_credit(after_job).await,
             }
         }
     }
 
+    /// Sends what transfers had to answer.
+    async fn send_out(&mut self) {
+        if !self.out.is_empty()
+            && let Some(News::Lost) = self.line.send_all(&mut self.out).await
+        {
+            self.on_lost();
+        }
+    }
+
     fn start(&mut self, offer: Offer, numbers: Numbers) {
         let live = Live { cancel: CancelToken::default(), numbers: Arc::new(std::sync::Mutex::new(numbers)) };
-        debug!(job = %offer.job, attempt = numbers.attempt, "running");
+        let id = offer.job();
+        debug!(job = %id, attempt = numbers.attempt, "running");
+        let received = self.receptions.take(id);
         // What an earlier run left is in nobody's way: a directory that is held makes the next take another name.
-        self.clean(offer.job);
+        self.clean(id);
         let (handler, place) = (self.handler.clone(), self.place.clone());
         let (cancel, notes, shared) = (live.cancel.clone(), self.notes.clone(), live.numbers.clone());
         let spool = self.spool.clone();
-        self.live.insert(offer.job, live);
+        self.live.insert(id, live);
         self.jobs.spawn(async move {
-            let id = offer.job;
-            let job = Job {
-                run: numbers.run.unwrap_or(1),
-                attempt: numbers.attempt,
-                ..Job::new(id, offer.subject, offer.payload)
-            };
-            let Outcome { mut result, directory, .. } =
-                attempt(handler, job, &place, cancel, Some(notes), None).await;
+            let job = Arc::try_unwrap(offer.0).unwrap_or_else(|shared| (*shared).clone());
+            let job = Job { run: numbers.run.unwrap_or(1), attempt: numbers.attempt, ..job };
+            let Outcome { mut result, directory, mut attached } =
+                attempt(handler, job, &place, cancel, Some(notes), received).await;
             let numbers = get(&shared);
             result.run = numbers.run;
             result.attempts = numbers.run.map(|_| numbers.attempt);
@@ -408,15 +546,39 @@ impl<H: Handler> Session<H> {
                 true => info!(job = %id, exec = %result.exec_name, "failed: {}", first_line(&result.stderr)),
                 false => debug!(job = %id, exec = %result.exec_name, "done"),
             }
-            let payload = Bytes::from(fit::encode(result));
-            if let Some(spool) = spool.filter(|_| !given_up) {
-                let kept = payload.clone();
-                let saved = tokio::task::spawn_blocking(move || spool.save(id, numbers, &kept)).await;
-                if let Ok(Err(error)) = saved {
-                    warn!(job = %id, "cannot keep the result as a file: {error}; it is sent from memory");
-                }
+            if given_up {
+                attached.clear();
             }
-            Ended { job: id, payload, failed, given_up, directory }
+            let spool = spool.filter(|_| !given_up);
+            let answer = match attached.is_empty() && spool.is_none() {
+                true => fit(result, attached, numbers.attempt),
+                false => {
+                    let mut lost =
+                        JobResult::new(id, &result.client_id, &result.exec_name, JobStatus::Failed);
+                    let made = tokio::task::spawn_blocking(move || keep(result, attached, numbers, spool));
+                    made.await.unwrap_or_else(|error| {
+                        lost.stderr = format!("worker error: the result could not be kept: {error}");
+                        encode(lost).into()
+                    })
+                }
+            };
+            Ended { job: id, answer, failed, given_up, directory }
+        });
+    }
+
+    /// What came of a job's inputs is not needed.
+    fn forget_inputs(&mut self, job: Uuid) {
+        if let Some(directory) = self.receptions.take(job) {
+            self.remove(job, directory);
+        }
+    }
+
+    fn remove(&mut self, job: Uuid, directory: JobDirectory) {
+        self.cleaning.spawn_blocking(move || {
+            let path = directory.path().to_owned();
+            if let Err(error) = directory.remove() {
+                warn!(%job, "cannot remove {}: {error}: remove it by hand", path.display());
+            }
         });
     }
 
@@ -424,16 +586,19 @@ impl<H: Handler> Session<H> {
         if let Some(spool) = &self.spool {
             spool.remove(job);
         }
+        self.returns.forget(job);
+        if let Some(files) = self.files.remove(&job) {
+            // Most lie beside the directory and go with it, or went with the spool.
+            self.cleaning.spawn_blocking(move || {
+                files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+            });
+        }
         let Some((directory, failed)) = self.directories.remove(&job) else { return };
         if failed && self.config.keep_failed {
+            directory.remove_outputs().ok();
             return info!(%job, path = %directory.path().display(), "kept the directory of a failed job");
         }
-        self.cleaning.spawn_blocking(move || {
-            let path = directory.path().to_owned();
-            if let Err(error) = directory.remove() {
-                warn!(%job, "cannot remove {}: {error}: remove it by hand", path.display());
-            }
-        });
+        self.remove(job, directory);
     }
 
     async fn return_credit(&mut self, after_job: bool) {
@@ -477,6 +642,16 @@ impl<H: Handler> Session<H> {
             self.on_lost();
         }
     }
+}
+
+/// Makes a result ready to be sent, and keeps it as files if there is a spool. Blocking.
+fn keep(result: JobResult, attached: Vec<Attachment>, numbers: Numbers, spool: Option<Spool>) -> Answer {
+    let job = result.job_id;
+    let mut answer = fit(result, attached, numbers.attempt);
+    if let Some(Err(error)) = spool.map(|spool| spool.save(job, numbers, &mut answer)) {
+        warn!(%job, "cannot keep the result as files: {error}; a restart of this worker loses it");
+    }
+    answer
 }
 
 /// Waits for a time that may not be set.

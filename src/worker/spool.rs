@@ -1,20 +1,31 @@
 //! Results that the leader does not have yet, as files, so that a worker that is started again under the same id can
 //! still bring them home (C31).
 //!
-//! A file is written when a job ends and removed when its result is settled. It outlives the process, not a crash of the
-//! machine: what cannot be read back whole is dropped, and the leader has such a job run again. The session owns it.
+//! A file is written when a job ends and removed when its result is settled. Large parts of a result lie beside it as files
+//! of their own, with the result that names them. All of it outlives the process, not a crash of the machine: what cannot
+//! be read back whole is dropped, and the leader has such a job run again. The session owns it.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `<job>` | a head line and the result as it goes in one frame |
+//! | `<job>.large` | the result as it goes with transfers, if there are large parts |
+//! | `<job>.archive`, `<job>.stdout`, `<job>.stderr` | the parts |
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use chunking::message::Purpose;
 use tracing::warn;
 use uuid::Uuid;
 
 use super::desk::Numbers;
+use super::fit::{Answer, Large, Part, reference};
+use super::handler::Content;
 use super::limits::{RESULT_BYTES_MAX, RESULTS_KEPT_BYTES_MAX, RESULTS_KEPT_MAX};
 use crate::model::{JobResult, JsonModel};
 
@@ -36,42 +47,72 @@ impl Spool {
         Ok(Spool { directory })
     }
 
-    fn path(&self, job: Uuid) -> PathBuf {
-        self.directory.join(job.simple().to_string())
+    fn path(&self, job: Uuid, ending: &str) -> PathBuf {
+        self.directory.join(format!("{}{ending}", job.simple()))
     }
 
-    /// Keeps a result. Another one of the same job is replaced as a whole.
-    pub(super) fn save(&self, job: Uuid, numbers: Numbers, payload: &[u8]) -> io::Result<()> {
+    /// Keeps a result. Another one of the same job is replaced as a whole. Its large parts move here, and `answer` names
+    /// them where they are then.
+    pub(super) fn save(&self, job: Uuid, numbers: Numbers, answer: &mut Answer) -> io::Result<()> {
+        self.remove(job);
+        if let Some(large) = &mut answer.large {
+            self.save_parts(job, Arc::make_mut(large))?;
+        }
         let run = numbers.run.map_or_else(|| "-".to_owned(), |run| run.to_string());
         let mut file = format!("{MARK} {run} {}\n", numbers.attempt).into_bytes();
-        file.extend_from_slice(payload);
-        let unfinished = self.directory.join(format!("{}.new", job.simple()));
+        file.extend_from_slice(&answer.payload);
+        let unfinished = self.path(job, UNFINISHED);
         fs::write(&unfinished, file)?;
-        fs::rename(&unfinished, self.path(job))
+        // The last step: a result without this file counts for nothing.
+        fs::rename(&unfinished, self.path(job, ""))
+    }
+
+    fn save_parts(&self, job: Uuid, large: &mut Large) -> io::Result<()> {
+        for part in &mut large.parts {
+            let Some(ending) = ending(part.purpose) else { continue };
+            let path = self.path(job, ending);
+            match &part.content {
+                // Within one work directory that is one step, whatever the size.
+                Content::File(from) => fs::rename(from, &path)?,
+                Content::Memory(bytes) => fs::write(&path, bytes)?,
+            }
+            part.content = Content::File(path);
+        }
+        fs::write(self.path(job, LARGE), large.result.to_json())
     }
 
     /// The leader has it.
     pub(super) fn remove(&self, job: Uuid) {
-        match fs::remove_file(self.path(job)) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => warn!(%job, "cannot remove the file of a settled result: {error}"),
+        for ending in ["", LARGE, ".archive", ".stdout", ".stderr"] {
+            match fs::remove_file(self.path(job, ending)) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => warn!(%job, "cannot remove the file of a settled result: {error}"),
+            }
         }
     }
 
     /// What an earlier worker of this id left, oldest first. What cannot be used is removed.
-    pub(super) fn load(&self) -> io::Result<Vec<(Uuid, Numbers, Bytes)>> {
+    pub(super) fn load(&self) -> io::Result<Vec<(Uuid, Numbers, Answer)>> {
         let mut found: Vec<(SystemTime, PathBuf)> = Vec::new();
+        let mut beside = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
-            found.push((entry.metadata()?.modified()?, entry.path()));
+            match entry.path().extension() {
+                Some(_) => beside.push(entry.path()),
+                None => found.push((entry.metadata()?.modified()?, entry.path())),
+            }
         }
         found.sort();
         let (mut results, mut bytes) = (Vec::new(), 0usize);
         for (_, path) in found {
-            match read(&path) {
+            let read = read(&path).and_then(|(job, numbers, payload)| {
+                let large = self.read_large(job)?;
+                Some((job, numbers, Answer { payload, large: large.map(Arc::new) }))
+            });
+            match read {
                 Some(result) if results.len() < RESULTS_KEPT_MAX && bytes < RESULTS_KEPT_BYTES_MAX => {
-                    bytes = bytes.saturating_add(result.2.len());
+                    bytes = bytes.saturating_add(result.2.weight());
                     results.push(result);
                 }
                 Some(_) | None => {
@@ -80,7 +121,46 @@ impl Spool {
                 }
             }
         }
+        let of_a_result = |path: &Path| {
+            let job =
+                path.file_stem().and_then(|name| name.to_str()).and_then(|name| Uuid::try_parse(name).ok());
+            path.extension().is_some_and(|ending| ending != UNFINISHED.trim_start_matches('.'))
+                && job.is_some_and(|job| results.iter().any(|(kept, ..)| *kept == job))
+        };
+        for path in beside.iter().filter(|path| !of_a_result(path)) {
+            fs::remove_file(path)?;
+        }
         Ok(results)
+    }
+
+    /// The result with its parts: `Some(None)` if it has none, `None` if it is not whole.
+    fn read_large(&self, job: Uuid) -> Option<Option<Large>> {
+        let bytes = match fs::read(self.path(job, LARGE)) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(None),
+            Err(_) => return None,
+        };
+        let mut result = JobResult::parse(&bytes).ok().filter(|result| result.job_id == job)?;
+        let mut parts = Vec::new();
+        for purpose in [Purpose::Archive, Purpose::Stdout, Purpose::Stderr] {
+            let Some(Some(blob)) = reference(&mut result, purpose).cloned() else { continue };
+            let content = Content::File(self.path(job, ending(purpose)?));
+            let bytes = content.bytes().ok().filter(|bytes| *bytes == blob.size)?;
+            parts.push(Part { id: blob.id, purpose, bytes, content });
+        }
+        Some(Some(Large { result, parts }))
+    }
+}
+
+const UNFINISHED: &str = ".new";
+const LARGE: &str = ".large";
+
+fn ending(purpose: Purpose) -> Option<&'static str> {
+    match purpose {
+        Purpose::Archive => Some(".archive"),
+        Purpose::Stdout => Some(".stdout"),
+        Purpose::Stderr => Some(".stderr"),
+        Purpose::Input | Purpose::Dataset | Purpose::Payload => None,
     }
 }
 
@@ -107,6 +187,8 @@ fn read(path: &Path) -> Option<(Uuid, Numbers, Bytes)> {
 mod tests {
     use super::*;
     use crate::model::JobStatus;
+    use crate::worker::fit::fit;
+    use crate::worker::handler::Attachment;
 
     fn result(job: Uuid) -> Vec<u8> {
         JobResult::new(job, "c", "x", JobStatus::Ok).to_json()
@@ -118,20 +200,54 @@ mod tests {
         let worker = Uuid::from_u128(1);
         let spool = Spool::open(root.path(), worker).unwrap();
         let (a, b) = (Uuid::from_u128(10), Uuid::from_u128(11));
-        spool.save(a, Numbers { run: Some(2), attempt: 3 }, b"{}").unwrap();
-        spool.save(a, Numbers { run: Some(2), attempt: 4 }, &result(a)).unwrap();
-        spool.save(b, Numbers { run: None, attempt: 1 }, &result(b)).unwrap();
+        spool.save(a, Numbers { run: Some(2), attempt: 3 }, &mut (&b"{}"[..]).into()).unwrap();
+        spool.save(a, Numbers { run: Some(2), attempt: 4 }, &mut result(a).into()).unwrap();
+        spool.save(b, Numbers { run: None, attempt: 1 }, &mut result(b).into()).unwrap();
         let mut loaded = Spool::open(root.path(), worker).unwrap().load().unwrap();
         loaded.sort_by_key(|(job, ..)| *job);
         let expected = [
-            (a, Numbers { run: Some(2), attempt: 4 }, Bytes::from(result(a))),
-            (b, Numbers { run: None, attempt: 1 }, Bytes::from(result(b))),
+            (a, Numbers { run: Some(2), attempt: 4 }, Answer::from(result(a))),
+            (b, Numbers { run: None, attempt: 1 }, Answer::from(result(b))),
         ];
         assert_eq!(loaded, expected);
         spool.remove(a);
         spool.remove(a);
         assert_eq!(spool.load().unwrap().len(), 1);
         assert!(Spool::open(root.path(), Uuid::from_u128(2)).unwrap().load().unwrap().is_empty());
+    }
+
+    #[test]
+    fn c31_large_parts_come_back_with_their_result_and_go_with_it() {
+        let root = tempfile::tempdir().unwrap();
+        let spool = Spool::open(root.path(), Uuid::from_u128(1)).unwrap();
+        let count = || fs::read_dir(&spool.directory).unwrap().count();
+        let numbers = Numbers { run: Some(1), attempt: 2 };
+        let save = |number| {
+            let archive = root.path().join("archive");
+            fs::write(&archive, vec![1; 5_000_000]).unwrap();
+            let attached = [
+                (Purpose::Archive, Content::File(archive.clone())),
+                (Purpose::Stdout, Content::Memory(Bytes::from(vec![b'o'; 70_000]))),
+            ];
+            let attached = attached.map(|(purpose, content)| Attachment { purpose, content });
+            let job = Uuid::from_u128(number);
+            let result = JobResult::new(job, "c", "x", JobStatus::Ok);
+            let mut saved = fit(result, attached.into(), 2);
+            spool.save(job, numbers, &mut saved).unwrap();
+            assert!(!archive.exists(), "it has moved");
+            (job, saved)
+        };
+        let (a, saved) = save(10);
+        assert_eq!(spool.load().unwrap(), [(a, numbers, saved)]);
+        assert_eq!(count(), 4);
+
+        let (b, _) = save(11);
+        fs::write(spool.path(b, ".archive"), "short").unwrap();
+        fs::write(spool.path(Uuid::from_u128(12), ".stdout"), "nobody's").unwrap();
+        assert_eq!(spool.load().unwrap().len(), 1, "one that is not whole is not sent");
+        assert_eq!(count(), 4, "and leaves nothing");
+        spool.remove(a);
+        assert_eq!(count(), 0);
     }
 
     #[test]

@@ -6,16 +6,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use bytes::Bytes;
 use uuid::Uuid;
 
+use super::fit::Answer;
 use super::limits::{RESULTS_KEPT_BYTES_MAX, RESULTS_KEPT_MAX};
 
 /// A result and what it is the result of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stored {
-    /// The JobResult as JSON.
-    pub(super) payload: Bytes,
+    /// The result as it is sent.
+    pub(super) answer: Answer,
     /// Run of the job; `None` if the leader never said.
     pub(super) run: Option<u32>,
     /// Attempt of the run.
@@ -58,7 +58,7 @@ impl ResultStore {
         self.remove(job);
         let age = self.next_age;
         self.next_age += 1;
-        self.bytes += stored.payload.len();
+        self.bytes += stored.answer.weight();
         self.by_age.insert(age, job);
         self.by_job.insert(job, (age, stored));
         let mut lost = Vec::new();
@@ -81,11 +81,15 @@ impl ResultStore {
         self.by_job.get(&job).map(|(_, stored)| stored)
     }
 
-    /// The leader has the result of this run. Says whether that is news.
+    /// The leader has the result of this run. Says whether that is news. A result with parts that go by transfer is not kept
+    /// any longer, since its files are not.
     pub(super) fn settle(&mut self, job: Uuid, run: Option<u32>) -> bool {
         match self.by_job.get_mut(&job) {
             Some((_, stored)) if !stored.settled && same_run(stored.run, run) => {
                 stored.settled = true;
+                if stored.answer.large.is_some() {
+                    self.remove(job);
+                }
                 true
             }
             Some(_) | None => false,
@@ -103,7 +107,7 @@ impl ResultStore {
     fn remove(&mut self, job: Uuid) -> Option<Stored> {
         let (age, stored) = self.by_job.remove(&job)?;
         self.by_age.remove(&age);
-        self.bytes -= stored.payload.len();
+        self.bytes -= stored.answer.weight();
         Some(stored)
     }
 }
@@ -121,7 +125,7 @@ mod tests {
     use super::*;
 
     fn stored(bytes: usize, settled: bool) -> Stored {
-        Stored { payload: vec![0; bytes].into(), run: Some(1), attempt: 1, settled }
+        Stored { answer: vec![0; bytes].into(), run: Some(1), attempt: 1, settled }
     }
 
     fn job(number: u128) -> Uuid {

@@ -47,6 +47,24 @@ pub(in crate::worker) enum InputError {
     Open { directory: PathBuf, source: io::Error },
 }
 
+impl InputError {
+    /// What the system says, if it is to blame.
+    pub(in crate::worker) fn io(&self) -> Option<&io::Error> {
+        match self {
+            InputError::Write { source, .. }
+            | InputError::Open { source, .. }
+            | InputError::Cache { source, .. } => Some(source),
+            InputError::Name(_)
+            | InputError::Twice { .. }
+            | InputError::Folder { .. }
+            | InputError::NotHere { .. }
+            | InputError::CacheMiss { .. }
+            | InputError::NotSupported { .. }
+            | InputError::Nothing { .. } => None,
+        }
+    }
+}
+
 pub(super) fn next_step(error: &io::Error) -> &'static str {
     if is_full(error) { ": free space there, or give the worker another --work-dir" } else { "" }
 }

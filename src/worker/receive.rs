@@ -1,0 +1,339 @@
+//! Inputs that come by transfer: one reception for each job that was assigned and is still being sent.
+//!
+//! Names are judged before the first byte; files are made in the job's directory when their transfers open and are nobody's
+//! to see until the job runs, which it does when all are whole. After a lost connection what came stays for a while, and the
+//! next Open of the same blob goes on where the last one ended, whichever attempt it is for. Sinks that do not block are
+//! written where the frames are read. It sends nothing: answers go to the list that the session sends.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chunking::message::{Abort, Done, Open, Purpose, Reason, Verdict, Void};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+use super::attempt::Workplace;
+use super::directory::JobDirectory;
+use super::exec::SafeName;
+use super::exec::inputs;
+use super::handler::{Handler, Job};
+use super::limits::{PROGRESS_EVERY, TRANSFERS_MAX};
+use crate::peer::{InChunk, OutFrame};
+use crate::transfer::{ChunkSink, Download, DownloadState, FileSink, Report, is_full, transfer_frame};
+
+/// The inputs of one job on their way.
+struct Reception {
+    job: Arc<Job>,
+    /// The names of all files, or what is wrong with them.
+    names: Result<Vec<SafeName>, String>,
+    directory: Option<JobDirectory>,
+    /// Blobs that are not whole.
+    missing: usize,
+    /// When it is given up, if the leader does not go on with it.
+    kept_until: Option<Instant>,
+    /// When the leader was last told how far it is.
+    told_at: Instant,
+}
+
+/// A blob of one of the jobs.
+struct Incoming {
+    job: Uuid,
+    /// Its place among the job's files.
+    file: usize,
+    size: u64,
+    /// Here once it was opened.
+    download: Option<Download>,
+    /// Counted as here.
+    whole: bool,
+}
+
+/// What a frame of a transfer led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing that matters to the job.
+    Nothing,
+    /// All inputs of this job are here.
+    Received(Uuid),
+}
+
+/// How far the inputs of a job are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Far {
+    pub(super) job: Uuid,
+    pub(super) done: u64,
+    pub(super) total: u64,
+}
+
+/// The receptions of a worker.
+pub(super) struct Receptions {
+    jobs: HashMap<Uuid, Reception>,
+    blobs: HashMap<Uuid, Incoming>,
+    reports: mpsc::UnboundedSender<Report>,
+}
+
+impl Receptions {
+    /// None yet. Threads that write files report to `reports`.
+    pub(super) fn new(reports: mpsc::UnboundedSender<Report>) -> Self {
+        Receptions { jobs: HashMap::new(), blobs: HashMap::new(), reports }
+    }
+
+    /// A job was assigned, perhaps again. Gives whether inputs of it are still to come; `None` if none come by transfer.
+    pub(super) fn assign(&mut self, job: &Arc<Job>) -> Option<bool> {
+        job.blobs().next()?;
+        let listed: HashMap<Uuid, u64> = job.blobs().map(|(_, _, blob)| (blob.id, blob.size)).collect();
+        let same = self.jobs.contains_key(&job.id)
+            && self.blobs.iter().filter(|(_, held)| held.job == job.id).count() == listed.len()
+            && listed.iter().all(|(id, size)| {
+                self.blobs.get(id).is_some_and(|held| held.job == job.id && held.size == *size)
+            });
+        if same && let Some(reception) = self.jobs.get_mut(&job.id) {
+            reception.job = job.clone();
+            reception.kept_until = None;
+            return Some(reception.missing > 0);
+        }
+        drop(self.take(job.id));
+        let files = job.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default();
+        let mut names = inputs::names(files).map_err(|error| error.to_string());
+        for (file, input, blob) in job.blobs() {
+            if self.blobs.contains_key(&blob.id) {
+                names =
+                    Err(format!("input file \"{}\" names a blob that another file names too", input.name));
+                continue;
+            }
+            let incoming = Incoming { job: job.id, file, size: blob.size, download: None, whole: false };
+            self.blobs.insert(blob.id, incoming);
+        }
+        let reception = Reception {
+            job: job.clone(),
+            names,
+            directory: None,
+            missing: listed.len(),
+            kept_until: None,
+            told_at: Instant::now(),
+        };
+        self.jobs.insert(job.id, reception);
+        Some(true)
+    }
+
+    /// A transfer opens. Gives the job whose input it is, if it is one.
+    pub(super) fn open<H: Handler>(
+        &mut self,
+        id: Uuid,
+        open: Open,
+        handler: &H,
+        place: &Workplace,
+        out: &mut Vec<OutFrame>,
+    ) -> Option<Uuid> {
+        let known = match self.blobs.get_mut(&id) {
+            Some(blob) if open.purpose == Purpose::Input && open.owner == blob.job => Some(blob),
+            Some(_) | None => None,
+        };
+        let Some(blob) = known else {
+            let text = format!("transfer {id} is no input of a job that waits here (job {})", open.owner);
+            let unknown = Abort { reason: Reason::UNKNOWN, text: text.into() };
+            out.push(transfer_frame(id, &unknown));
+            return None;
+        };
+        let job = blob.job;
+        let reception = self.jobs.get_mut(&job)?;
+        reception.kept_until = None;
+        if let Some(download) = &mut blob.download {
+            download.reopen(open, out);
+            return Some(job);
+        }
+        let refuse = |reason: Reason, text: String| Verdict::Failed { reason, text: text.into() };
+        if open.size != blob.size {
+            let text = format!("transfer {id} has {} bytes; the job's request says {}", open.size, blob.size);
+            out.push(transfer_frame(id, &refuse(Reason::INVALID, text)));
+            return Some(job);
+        }
+        let file = blob.file;
+        let under_way = self.blobs.values().filter(|blob| !blob.whole && blob.download.is_some()).count();
+        let started = match under_way < TRANSFERS_MAX {
+            false => {
+                let text =
+                    format!("{under_way} transfers are under way here; at most {TRANSFERS_MAX} are taken");
+                Err(refuse(Reason::BUSY, text))
+            }
+            true => reception.sink(file, handler, place).and_then(|sink| {
+                Download::start(id, open, sink, self.reports.clone())
+                    .map_err(|error| refuse(Reason::INVALID, error.to_string()))
+            }),
+        };
+        match started {
+            Ok(mut download) => {
+                download.grant(out);
+                if let Some(blob) = self.blobs.get_mut(&id) {
+                    blob.download = Some(download);
+                }
+            }
+            Err(verdict) => {
+                if let Verdict::Failed { text, .. } = &verdict {
+                    warn!(%job, "cannot take an input: {text}");
+                }
+                out.push(transfer_frame(id, &verdict));
+            }
+        }
+        Some(job)
+    }
+
+    /// A chunk came. One of an unknown transfer is dropped: its sender has been told, or will be at its Done.
+    pub(super) fn chunk(&mut self, chunk: InChunk, out: &mut Vec<OutFrame>) -> Step {
+        self.with(chunk.transfer, |download| download.on_chunk(chunk.head, chunk.crc, chunk.bytes, out))
+            .unwrap_or(Step::Nothing)
+    }
+
+    /// Done came.
+    pub(super) fn done(&mut self, id: Uuid, done: &Done, out: &mut Vec<OutFrame>) -> Step {
+        self.with(id, |download| download.on_done(done, out)).unwrap_or_else(|| {
+            let text = format!("transfer {id} is not open here");
+            out.push(transfer_frame(id, &Abort { reason: Reason::UNKNOWN, text: text.into() }));
+            Step::Nothing
+        })
+    }
+
+    /// Void came.
+    pub(super) fn void(&mut self, id: Uuid, void: &Void, out: &mut Vec<OutFrame>) -> Step {
+        self.with(id, |download| download.on_void(void, out)).unwrap_or(Step::Nothing)
+    }
+
+    /// A thread has written something.
+    pub(super) fn report(&mut self, report: Report, out: &mut Vec<OutFrame>) -> Step {
+        self.with(report.transfer, |download| download.on_report(report, out)).unwrap_or(Step::Nothing)
+    }
+
+    /// The leader ends a transfer: what came of it is dropped, and it may be opened again. Gives whether it was one of ours.
+    pub(super) fn abort(&mut self, id: Uuid, abort: &Abort) -> bool {
+        let Some(blob) = self.blobs.get_mut(&id) else { return false };
+        debug!(job = %blob.job, transfer = %id, "the leader ends a transfer: {}", abort.text);
+        if std::mem::take(&mut blob.whole)
+            && let Some(reception) = self.jobs.get_mut(&blob.job)
+        {
+            reception.missing += 1;
+        }
+        if blob.download.take().is_some()
+            && let Some(reception) = self.jobs.get(&blob.job)
+        {
+            reception.remove_file(blob.file);
+        }
+        true
+    }
+
+    fn with(&mut self, id: Uuid, feed: impl FnOnce(&mut Download)) -> Option<Step> {
+        let blob = self.blobs.get_mut(&id)?;
+        let download = blob.download.as_mut()?;
+        feed(download);
+        match download.state() {
+            DownloadState::Receiving => return Some(Step::Nothing),
+            DownloadState::Whole => {}
+            DownloadState::Failed { text, .. } => {
+                let (job, file) = (blob.job, blob.file);
+                warn!(%job, "an input cannot be taken: {text}");
+                // The leader takes the job elsewhere, or opens the transfer again: nothing of it is kept.
+                blob.download = None;
+                if let Some(reception) = self.jobs.get(&job) {
+                    reception.remove_file(file);
+                }
+                return Some(Step::Nothing);
+            }
+        }
+        if std::mem::replace(&mut blob.whole, true) {
+            return Some(Step::Nothing);
+        }
+        let job = blob.job;
+        let reception = self.jobs.get_mut(&job)?;
+        reception.missing = reception.missing.saturating_sub(1);
+        Some(if reception.missing == 0 { Step::Received(job) } else { Step::Nothing })
+    }
+
+    /// How far the job of a transfer is, if it is time to say so again.
+    pub(super) fn far(&mut self, id: Uuid) -> Option<Far> {
+        let job = self.blobs.get(&id)?.job;
+        let reception = self.jobs.get_mut(&job)?;
+        let now = Instant::now();
+        if reception.missing == 0 || now.duration_since(reception.told_at) < PROGRESS_EVERY {
+            return None;
+        }
+        reception.told_at = now;
+        let blobs = self.blobs.values().filter(|blob| blob.job == job);
+        let (done, total) = blobs.fold((0, 0), |(done, total), blob| {
+            let here = blob.download.as_ref().map_or(0, |download| download.progress().0);
+            (done + here, total + blob.size)
+        });
+        Some(Far { job, done, total })
+    }
+
+    /// The connection is lost: what came is kept for so long.
+    pub(super) fn lost(&mut self, grace: Duration) {
+        let until = Instant::now() + grace;
+        self.jobs.values_mut().for_each(|reception| reception.kept_until = Some(until));
+    }
+
+    /// When the next one is given up.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.jobs.values().filter_map(|reception| reception.kept_until).min()
+    }
+
+    /// Jobs whose inputs nobody came back for.
+    pub(super) fn abandoned(&self) -> Vec<Uuid> {
+        let now = Instant::now();
+        let over = |reception: &Reception| reception.kept_until.is_some_and(|until| until <= now);
+        self.jobs.iter().filter(|(_, reception)| over(reception)).map(|(job, _)| *job).collect()
+    }
+
+    /// The job runs, or is not wanted: its transfers are over. Gives the directory with what came.
+    pub(super) fn take(&mut self, job: Uuid) -> Option<JobDirectory> {
+        let reception = self.jobs.remove(&job)?;
+        self.blobs.retain(|_, blob| blob.job != job);
+        reception.directory
+    }
+}
+
+impl Reception {
+    /// Where a file goes, made ready to be written.
+    fn sink<H: Handler>(
+        &mut self,
+        file: usize,
+        handler: &H,
+        place: &Workplace,
+    ) -> Result<Box<dyn ChunkSink>, Verdict> {
+        let failed = |reason, text: String| Verdict::Failed { reason, text: text.into() };
+        let names = self.names.as_ref().map_err(|text| failed(Reason::INVALID, text.clone()))?;
+        let input = self.job.request.as_ref().ok().and_then(|request| request.files.get(file));
+        let (Some(input), Some(name)) = (input, names.get(file)) else {
+            return Err(failed(Reason::INVALID, format!("the job has no input file {file}")));
+        };
+        if let Some(sink) = handler.sink(&self.job, input) {
+            return Ok(sink);
+        }
+        // A few calls to the system, once for each job: they do not hold up the frames.
+        if self.directory.is_none() {
+            let made = JobDirectory::make(&place.work_dir, self.job.id);
+            self.directory = Some(made.map_err(|error| failed(reason(&error), error.to_string()))?);
+        }
+        let Some(directory) = &self.directory else {
+            return Err(failed(Reason::IO, "the job has no directory".into()));
+        };
+        let created = inputs::create(directory.path(), name);
+        let created =
+            created.map_err(|error| failed(error.io().map_or(Reason::INVALID, reason), error.to_string()))?;
+        let place = format!("in {}", directory.path().display());
+        Ok(Box::new(FileSink::new(created, place)))
+    }
+
+    /// Removes what came of a file, so that it can come again.
+    fn remove_file(&self, file: usize) {
+        let name = self.names.as_ref().ok().and_then(|names| names.get(file));
+        if let (Some(directory), Some(name)) = (&self.directory, name) {
+            // Nothing but our own files is in there yet. One that stays is in the way of the next, which says so.
+            std::fs::remove_file(directory.path().join(name.to_string())).ok();
+        }
+    }
+}
+
+fn reason(error: &std::io::Error) -> Reason {
+    if is_full(error) { Reason::DISK_FULL } else { Reason::IO }
+}
