@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use crate::actor::{Direction, Lanes, Role};
+use crate::actor::{Direction, HeftClient, HeftWorker, Lanes, Role};
 use crate::args::{BenchArgs, Plan, Side, Sink, Workload};
 use crate::control::{Answer, Command, Tally};
 use crate::latency::Latencies;
@@ -101,7 +101,10 @@ impl Cast {
             Workload::Result => Direction::Results,
         };
         let (middle, port) = match side {
-            Side::Heft => Actor::start_leader(&[])?,
+            Side::Heft => {
+                let data = scratch.join("leader");
+                Actor::start_leader(&["--data".as_ref(), data.as_os_str()])?
+            }
             Side::Relay => {
                 let (relay, ports) = Actor::start("relay", &Role::Relay)?;
                 (relay, *ports.first().context("the relay does not say its port")?)
@@ -114,15 +117,19 @@ impl Cast {
             let (group, files) = (group.to_owned(), files.clone());
             let lanes = Lanes { first, count: plan.relay_lanes.min(load.in_flight) };
             let (worker, client) = match side {
-                Side::Heft => (
-                    Role::HeftWorker {
+                Side::Heft => {
+                    let scratch = scratch.to_owned();
+                    let worker = HeftWorker {
                         port,
                         group: group.clone(),
                         parallel: load.in_flight.saturating_add(CREDIT_SPARE),
-                        files,
-                    },
-                    Role::HeftClient { port, group, direction, digest: plan.digest, compress: plan.compress },
-                ),
+                        sink: plan.sink,
+                        scratch: scratch.clone(),
+                    };
+                    let (digest, compress) = (plan.digest, plan.compress);
+                    let client = HeftClient { port, group, direction, digest, compress, scratch };
+                    (Role::HeftWorker(worker), Role::HeftClient(client))
+                }
                 Side::Relay => {
                     (Role::RelayWorker { port, lanes, files }, Role::RelayClient { port, lanes, direction })
                 }

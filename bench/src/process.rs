@@ -1,6 +1,7 @@
 //! The processes that the director starts: this program again, one for each role. Every answer is waited for with a limit,
 //! and every process is ended, by closing its input and, if that does not help, by killing it.
 
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command as Program, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
@@ -36,7 +37,7 @@ impl Actor {
     /// Starts an actor and waits until it can be used; gives the ports it listens on.
     pub(crate) fn start(name: &'static str, role: &Role) -> anyhow::Result<(Actor, Vec<u16>)> {
         let role = serde_json::to_string(role)?;
-        let mut actor = Actor::spawn(name, &["actor", &role])?;
+        let mut actor = Actor::spawn(name, &["actor".as_ref(), role.as_ref()])?;
         match actor.answer_within(START_MAX)? {
             Some(Answer::Ready { ports }) => Ok((actor, ports)),
             Some(Answer::Done(_) | Answer::Failed { .. }) | None => bail!(actor.not_ready()),
@@ -44,8 +45,9 @@ impl Actor {
     }
 
     /// Starts a leader and waits until it listens; gives its port.
-    pub(crate) fn start_leader(args: &[&str]) -> anyhow::Result<(Actor, u16)> {
-        let words: Vec<&str> = ["leader", "0"].into_iter().chain(args.iter().copied()).collect();
+    pub(crate) fn start_leader(args: &[&OsStr]) -> anyhow::Result<(Actor, u16)> {
+        let words: Vec<&OsStr> =
+            ["leader".as_ref(), "0".as_ref()].into_iter().chain(args.iter().copied()).collect();
         let mut leader = Actor::spawn("leader", &words)?;
         let line = leader.line_within(START_MAX)?.with_context(|| leader.not_ready())?;
         let address = line.strip_prefix(LISTENING).and_then(|rest| rest.split_whitespace().next());
@@ -54,7 +56,7 @@ impl Actor {
         Ok((leader, port.with_context(|| format!("the leader does not say its port: {line:?}"))?))
     }
 
-    fn spawn(name: &'static str, words: &[&str]) -> anyhow::Result<Actor> {
+    fn spawn(name: &'static str, words: &[&OsStr]) -> anyhow::Result<Actor> {
         let program = std::env::current_exe().context("cannot find this program to start it again")?;
         let mut child = Program::new(program)
             .args(words)

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::args::{Compress, Digest};
+use crate::args::{Compress, Digest, Sink};
 use crate::control::{Answer, answer};
 
 /// What flows between client and worker in a job.
@@ -26,15 +26,43 @@ pub(crate) enum Direction {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// Submits jobs to a leader.
-    HeftClient { port: u16, group: String, direction: Direction, digest: Digest, compress: Compress },
+    HeftClient(HeftClient),
     /// Takes jobs from a leader.
-    HeftWorker { port: u16, group: String, parallel: u32, files: Option<PathBuf> },
+    HeftWorker(HeftWorker),
     /// Copies between the connections of clients and workers.
     Relay,
     /// Sends jobs through a relay.
     RelayClient { port: u16, lanes: Lanes, direction: Direction },
     /// Answers them.
     RelayWorker { port: u16, lanes: Lanes, files: Option<PathBuf> },
+}
+
+/// A client of heft.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HeftClient {
+    /// The leader's.
+    pub(crate) port: u16,
+    /// Whose workers get its jobs.
+    pub(crate) group: String,
+    pub(crate) direction: Direction,
+    pub(crate) digest: Digest,
+    pub(crate) compress: Compress,
+    /// Where it may make files.
+    pub(crate) scratch: PathBuf,
+}
+
+/// A worker of heft.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HeftWorker {
+    /// The leader's.
+    pub(crate) port: u16,
+    /// Whose jobs it takes.
+    pub(crate) group: String,
+    /// How many at a time.
+    pub(crate) parallel: u32,
+    pub(crate) sink: Sink,
+    /// Where it may make files.
+    pub(crate) scratch: PathBuf,
 }
 
 /// Connections of the relay: each has a number, under which a client's meets a worker's.
@@ -55,10 +83,8 @@ impl FromStr for Role {
 /// Runs an actor to its end.
 pub(crate) fn run(role: Role) -> ExitCode {
     let ended = match role {
-        Role::HeftClient { port, group, direction, digest, compress } => {
-            heft::client(port, &group, direction, digest, compress)
-        }
-        Role::HeftWorker { port, group, parallel, files } => heft::worker(port, &group, parallel, files),
+        Role::HeftClient(client) => heft::client(client),
+        Role::HeftWorker(worker) => heft::worker(worker),
         Role::Relay => relay::middle(),
         Role::RelayClient { port, lanes, direction } => relay::client(port, lanes, direction),
         Role::RelayWorker { port, lanes, files } => relay::worker(port, lanes, files),
