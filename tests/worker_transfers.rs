@@ -667,6 +667,22 @@ async fn parts_that_the_leader_does_not_take_do_not_hold_up_the_job() {
     assert!(ended.stderr.contains("no room"), "{}", ended.stderr);
     drop(conn);
 
+    // One that does not want the result at all hears that it is given up, and nothing is kept.
+    let (mut conn, _) = scene.accept(4).await;
+    let other = Sent::new(&[]);
+    conn.assign(other.job, &other.payload("attach")).await;
+    conn.start(other.job, 1, 1).await;
+    let mut opened = Vec::new();
+    for _ in 0..2 {
+        opened.push(conn.expect_open().await);
+    }
+    let unwanted = blob_id(other.job, 1, Purpose::Archive, 0);
+    assert!(opened.contains(&unwanted), "both results are on their way");
+    conn.say(unwanted, &Abort { reason: Reason::UNKNOWN, text: "ended".into() }).await;
+    assert_eq!(result(&mut conn, other.job).await.status, JobStatus::Cancelled);
+    while conn.heartbeat().await.jobs.as_slice().len() > 1 {}
+    drop(conn);
+
     // A leader without transfers gets what fits a frame.
     let (mut conn, _) = scene.accept_with(4, Features::default(), &[]).await;
     let ended = result(&mut conn, sent.job).await;

@@ -439,6 +439,12 @@ impl Desk {
         }
     }
 
+    /// The leader does not want the result of a job.
+    pub(super) fn on_unwanted(&mut self, job: Uuid) {
+        let run = self.results.get(job).and_then(|stored| stored.run);
+        self.on_settled(job, run.unwrap_or(1));
+    }
+
     /// A job has ended.
     pub(super) fn on_ended(&mut self, job: Uuid, answer: Answer, given_up: bool) {
         let Some(running) = self.running.remove(&job) else { return };
