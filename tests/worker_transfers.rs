@@ -667,8 +667,9 @@ async fn parts_that_the_leader_does_not_take_do_not_hold_up_the_job() {
     assert!(ended.stderr.contains("no room"), "{}", ended.stderr);
     drop(conn);
 
-    // One that does not want the result at all hears that it is given up, and nothing is kept.
-    let (mut conn, _) = scene.accept(4).await;
+    // One that does not want the result at all hears that it is given up, and nothing is kept. What lies in memory holds
+    // its place until then.
+    let (mut conn, _) = scene.accept(3).await;
     let other = Sent::new(&[]);
     conn.assign(other.job, &other.payload("attach")).await;
     conn.start(other.job, 1, 1).await;
@@ -680,11 +681,12 @@ async fn parts_that_the_leader_does_not_take_do_not_hold_up_the_job() {
     assert!(opened.contains(&unwanted), "both results are on their way");
     conn.say(unwanted, &Abort { reason: Reason::UNKNOWN, text: "ended".into() }).await;
     assert_eq!(result(&mut conn, other.job).await.status, JobStatus::Cancelled);
+    assert_eq!(conn.credit().await, 1);
     while conn.heartbeat().await.jobs.as_slice().len() > 1 {}
     drop(conn);
 
     // A leader without transfers gets what fits a frame.
-    let (mut conn, _) = scene.accept_with(4, Features::default(), &[]).await;
+    let (mut conn, _) = scene.accept_with(3, Features::default(), &[]).await;
     let ended = result(&mut conn, sent.job).await;
     assert_eq!((ended.archive, ended.archive_lost), (None, Some(8 << 20)));
     assert!(ended.stderr.contains("takes no transfers"), "{}", ended.stderr);

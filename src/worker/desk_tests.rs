@@ -334,3 +334,34 @@ fn a_large_result_is_returned_to_who_takes_it_and_not_kept_when_settled() {
     desk.on_start(id(1), 1, 2);
     assert_eq!(all(&mut desk).len(), 2, "its files are gone, so it would run again");
 }
+
+#[test]
+fn a_result_in_memory_holds_its_place_until_it_is_settled() {
+    let ended = |number| {
+        let part = fit::Part {
+            id: id(99),
+            purpose: chunking::message::Purpose::Archive,
+            bytes: 3,
+            content: crate::worker::Content::Memory("zip".into()),
+        };
+        let result = crate::model::JobResult::new(id(number), "c", "x", JobStatus::Ok);
+        let large = Large { result, parts: vec![part] };
+        Answer { payload: "small".into(), large: Some(Arc::new(large)) }
+    };
+    let mut desk = desk(TRANSFERS);
+    for number in [1, 2] {
+        desk.on_assign(offer(number), Inputs::Inside);
+        desk.on_start(id(number), 1, 1);
+        desk.on_ended(id(number), ended(number), false);
+    }
+    assert!(!all(&mut desk).contains(&LATE_CREDIT));
+    assert_eq!((desk.running(), desk.room()), (0, 0));
+    desk.on_settled(id(1), 1);
+    assert_eq!(all(&mut desk), [LATE_CREDIT, Todo::Clean { job: id(1) }]);
+    assert_eq!(desk.room(), 1);
+    desk.on_lost();
+    desk.on_leader(STOCK);
+    let small = Todo::Answer { job: id(2), payload: "small".into() };
+    assert_eq!(all(&mut desk), [small, LATE_CREDIT, Todo::Clean { job: id(2) }], "sent is settled");
+    assert_eq!(desk.room(), 2);
+}
