@@ -11,6 +11,8 @@
 
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
+#[path = "support/mod.rs"]
+mod support;
 
 use std::collections::HashMap;
 use std::io;
@@ -24,7 +26,7 @@ use chunking::message::{
     Abort, Body, Cancel, Done, Features, Grant, Heartbeat, HeldJob, LimitId, Open, OpenFlags, Progress,
     Purpose, Reason, Stage, Verdict,
 };
-use chunking::{ChunkHead, Codec, DigestKind, Kind, Ranges};
+use chunking::{ChunkHead, Codec, DigestKind, Generation, Head, Kind, Ranges};
 use fake_leader::{Conn, PATIENCE, chunk_frame};
 use heft::core::retry::Backoff;
 use heft::model::{BlobRef, InputFile, JobRequest, JobResult, JobStatus, JsonModel};
@@ -348,6 +350,47 @@ async fn a_connection_cut_inside_a_chunk_costs_that_chunk_alone() {
     scene.nothing_is_left().await;
 }
 
+/// The bytes of all frames that bring what is not held yet, Done at the end.
+fn rest(sent: &Sent, held: &Ranges) -> Vec<u8> {
+    let (id, _, bytes) = &sent.blobs[0];
+    let missing =
+        (0..bytes.len().div_ceil(MIB)).filter(|at| !held.indices().any(|index| index as usize == *at));
+    let mut stream: Vec<u8> = missing.flat_map(|index| chunk_frame(*id, bytes, index)).collect();
+    let mut done = Vec::new();
+    digest(bytes).encode(&mut done);
+    let head = Head { msg_id: *id, payload_len: done.len().try_into().unwrap(), ..Head::new(Kind::Done) };
+    head.append(Generation::F2, &mut stream).unwrap();
+    stream.extend(done);
+    stream
+}
+
+#[tokio::test]
+async fn a_connection_cut_anywhere_loses_nothing_and_brings_no_wrong_byte() {
+    let scene = scene(Lister::default(), |_| {}).await;
+    let (mut conn, _) = scene.accept(4).await;
+    let sent = Sent::new(&[("big.bin", noise(7 * MIB + 100_001))]);
+    let seed = u64::from(Uuid::new_v4().as_fields().0);
+    println!("seed {seed}");
+    conn.assign(sent.job, &sent.payload("x")).await;
+    for cut in 0..u64::from(support::scaled(12, 500)) {
+        let grant = sent.begin(&mut conn, 0, 1).await;
+        let stream = rest(&sent, &grant.held);
+        // Short ones often, so that many cuts fit into one blob.
+        let part = usize::try_from(heft::core::retry::mix(seed + cut) % (MIB as u64 + 5000)).unwrap();
+        conn.stream.write_all(&stream[..part.min(stream.len() - 1)]).await.unwrap();
+        drop(conn);
+        conn = scene.accept(3).await.0;
+    }
+    let grant = sent.begin(&mut conn, 0, 1).await;
+    conn.stream.write_all(&rest(&sent, &grant.held)).await.unwrap();
+    assert_eq!(conn.about::<Verdict>(sent.blobs[0].0).await, Verdict::Ok);
+    conn.start(sent.job, 1, 1).await;
+    running(&mut conn, sent.job).await;
+    assert_eq!(result(&mut conn, sent.job).await.stdout, sent.listed());
+    conn.settle(sent.job, 1).await;
+    scene.nothing_is_left().await;
+}
+
 #[tokio::test]
 async fn a_damaged_chunk_is_asked_for_alone_and_a_wrong_digest_twice_fails() {
     let scene = scene(Lister::default(), |_| {}).await;
@@ -624,8 +667,26 @@ async fn parts_that_the_leader_does_not_take_do_not_hold_up_the_job() {
     assert!(ended.stderr.contains("no room"), "{}", ended.stderr);
     drop(conn);
 
+    // One that does not want the result at all hears that it is given up, and nothing is kept. What lies in memory holds
+    // its place until then.
+    let (mut conn, _) = scene.accept(3).await;
+    let other = Sent::new(&[]);
+    conn.assign(other.job, &other.payload("attach")).await;
+    conn.start(other.job, 1, 1).await;
+    let mut opened = Vec::new();
+    for _ in 0..2 {
+        opened.push(conn.expect_open().await);
+    }
+    let unwanted = blob_id(other.job, 1, Purpose::Archive, 0);
+    assert!(opened.contains(&unwanted), "both results are on their way");
+    conn.say(unwanted, &Abort { reason: Reason::UNKNOWN, text: "ended".into() }).await;
+    assert_eq!(result(&mut conn, other.job).await.status, JobStatus::Cancelled);
+    assert_eq!(conn.credit().await, 1);
+    while conn.heartbeat().await.jobs.as_slice().len() > 1 {}
+    drop(conn);
+
     // A leader without transfers gets what fits a frame.
-    let (mut conn, _) = scene.accept_with(4, Features::default(), &[]).await;
+    let (mut conn, _) = scene.accept_with(3, Features::default(), &[]).await;
     let ended = result(&mut conn, sent.job).await;
     assert_eq!((ended.archive, ended.archive_lost), (None, Some(8 << 20)));
     assert!(ended.stderr.contains("takes no transfers"), "{}", ended.stderr);

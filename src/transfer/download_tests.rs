@@ -267,3 +267,17 @@ fn a_full_disk_is_said_with_place_bytes_and_next_step() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_file_on_a_full_disk_fails_its_transfer_once() {
+    let file = std::fs::File::options().read(true).write(true).open("/dev/full").unwrap();
+    let mut scene = Scene::new(3 * CHUNK, DigestKind::ChunkList, FileSink::new(file, "in /w/j"));
+    (0..3).for_each(|index| scene.send(index, Codec::None));
+    for _ in 0..3 {
+        scene.report().await;
+    }
+    let Verdict::Failed { reason, text } = scene.verdict() else { panic!() };
+    assert_eq!(reason, Reason::DISK_FULL);
+    let text = text.as_str();
+    assert!(text.contains("in /w/j: No space left") && text.contains("0 of 12288 bytes"), "{text}");
+}

@@ -150,9 +150,16 @@ impl Desk {
             // What came before a lost connection, and by transfer, is still here.
             false => {
                 let receiving = self.assigned.iter().filter(|held| held.inputs != Inputs::Inside).count();
-                self.parallel_max.saturating_sub(self.running.len() + self.waiting.len() + receiving)
+                let returning = self.holding_places().count();
+                self.parallel_max
+                    .saturating_sub(self.running.len() + self.waiting.len() + receiving + returning)
             }
         }
+    }
+
+    /// Ended jobs whose places are not free before the leader has their results.
+    fn holding_places(&self) -> impl Iterator<Item = Uuid> {
+        self.results.unsettled().filter(|(_, stored)| stored.answer.holds_place()).map(|(job, _)| job)
     }
 
     pub(super) fn running(&self) -> usize {
@@ -434,14 +441,37 @@ impl Desk {
 
     /// Settled.
     pub(super) fn on_settled(&mut self, job: Uuid, run: u32) {
-        if self.results.settle(job, Some(run)) && !self.running.contains_key(&job) {
+        if self.settle(job, Some(run)) && !self.running.contains_key(&job) {
             self.todo.push_back(Todo::Clean { job });
         }
+    }
+
+    /// The leader has a result: its place is free at the latest now. Says whether that is news.
+    fn settle(&mut self, job: Uuid, run: Option<u32>) -> bool {
+        let held_place = self.holding_places().any(|holder| holder == job);
+        let news = self.results.settle(job, run);
+        if news && held_place {
+            self.free_place();
+        }
+        news
+    }
+
+    fn free_place(&mut self) {
+        if !self.stopping {
+            self.todo.push_back(Todo::ReturnCredit { after_job: true });
+        }
+    }
+
+    /// The leader does not want the result of a job.
+    pub(super) fn on_unwanted(&mut self, job: Uuid) {
+        let run = self.results.get(job).and_then(|stored| stored.run);
+        self.on_settled(job, run.unwrap_or(1));
     }
 
     /// A job has ended.
     pub(super) fn on_ended(&mut self, job: Uuid, answer: Answer, given_up: bool) {
         let Some(running) = self.running.remove(&job) else { return };
+        let free = given_up || running.next.is_some() || !answer.holds_place();
         match running.next {
             // What became of the earlier run interests nobody any more.
             Some((offer, numbers)) => {
@@ -451,8 +481,8 @@ impl Desk {
             None if given_up => self.give_up(job, answer.payload),
             None => self.end(job, running.numbers, answer),
         }
-        if !self.stopping {
-            self.todo.push_back(Todo::ReturnCredit { after_job: true });
+        if free {
+            self.free_place();
         }
         if self.running.len() < self.parallel_max
             && let Some((offer, numbers)) = self.waiting.pop_front()
@@ -472,9 +502,17 @@ impl Desk {
     fn end(&mut self, job: Uuid, numbers: Numbers, answer: Answer) {
         let Numbers { run, attempt } = numbers;
         let stored = Stored { answer, run, attempt, settled: false };
+        let holders: Vec<Uuid> = self.holding_places().collect();
+        if holders.contains(&job) {
+            // The result of an earlier run goes.
+            self.free_place();
+        }
         for lost in self.results.insert(job, stored) {
             warn!(job = %lost, "too many results wait for the leader; the oldest is given up, the leader will have it run again");
             self.todo.push_back(Todo::Clean { job: lost });
+            if holders.contains(&lost) {
+                self.free_place();
+            }
         }
         if self.leader.is_some() {
             self.answer(job);
@@ -491,7 +529,7 @@ impl Desk {
             None => Todo::Answer { job, payload: stored.answer.payload.clone() },
         };
         self.todo.push_back(todo);
-        if !self.leased() && self.results.settle(job, run) {
+        if !self.leased() && self.settle(job, run) {
             self.todo.push_back(Todo::Clean { job });
         }
     }

@@ -211,3 +211,157 @@ fn a_leader_that_ignores_the_credit_cannot_fill_the_memory() {
     }
     assert_eq!(desk.assigned.len(), 3);
 }
+
+const TRANSFERS: Features = OURS.with(Features::TRANSFERS);
+
+/// A job with an input that comes by transfer.
+fn sent(number: u128) -> Offer {
+    let payload = format!(
+        r#"{{"JobId":"{}","ClientId":"c","ExecName":"x","Args":[],"Files":[{{"Name":"f","Blob":{{"Id":"{}","Size":1}}}}]}}"#,
+        id(number),
+        id(number + 1000)
+    );
+    Offer(Arc::new(Job::new(id(number), "", payload)))
+}
+
+fn forget(number: u128) -> Todo {
+    Todo::Forget { job: id(number) }
+}
+
+#[test]
+fn a_job_runs_when_it_has_start_and_all_inputs_in_either_order() {
+    for start_first in [true, false] {
+        let mut desk = desk(TRANSFERS);
+        desk.on_assign(sent(1), Inputs::Coming);
+        desk.on_open(id(1), 4);
+        assert_eq!(desk.held(), [HeldJob { job: id(1), run: 0, attempt: 4 }], "no run before Start");
+        for step in [start_first, !start_first] {
+            assert_eq!(all(&mut desk), []);
+            match step {
+                true => desk.on_start(id(1), 1, 4),
+                false => desk.on_received(id(1)),
+            }
+        }
+        assert_eq!(all(&mut desk), [running(1, 1, 4), Todo::Run(sent(1), numbers(1, 4))]);
+    }
+}
+
+#[test]
+fn inputs_outlive_a_lost_connection_and_hold_their_place() {
+    let mut desk = desk(TRANSFERS);
+    desk.on_assign(sent(1), Inputs::Coming);
+    desk.on_open(id(1), 1);
+    desk.on_start(id(1), 1, 1);
+    desk.on_assign(offer(2), Inputs::Inside);
+    desk.on_lost();
+    assert_eq!((desk.room(), desk.held()), (1, vec![HeldJob { job: id(1), run: 0, attempt: 1 }]));
+    desk.on_leader(TRANSFERS);
+    desk.on_received(id(1));
+    assert_eq!(all(&mut desk), [], "the Start of the old connection counts for nothing");
+    desk.on_assign(sent(1), Inputs::Here);
+    assert_eq!(all(&mut desk), [EARLY_CREDIT], "given again, though its place was never free");
+    desk.on_start(id(1), 1, 2);
+    assert_eq!(all(&mut desk), [running(1, 1, 2), Todo::Run(sent(1), numbers(1, 2))]);
+}
+
+#[test]
+fn inputs_of_a_job_that_waits_for_a_place_or_was_about_to_run_are_kept_too() {
+    let mut desk = desk(TRANSFERS);
+    for number in 1..=3 {
+        desk.on_assign(sent(number), Inputs::Here);
+        desk.on_start(id(number), 1, 1);
+    }
+    assert_eq!((desk.running(), desk.held().len()), (2, 3));
+    // Nothing was worked off yet: the leader has not heard that they run.
+    desk.on_lost();
+    assert_eq!((desk.running(), desk.held().len(), desk.room()), (0, 3, 0));
+    assert_eq!(all(&mut desk), []);
+    desk.on_leader(TRANSFERS);
+    desk.on_start(id(2), 1, 1);
+    assert_eq!(all(&mut desk), [running(2, 1, 1), Todo::Run(sent(2), numbers(1, 1))]);
+}
+
+#[test]
+fn what_was_received_is_dropped_when_the_job_is_not_to_run_here() {
+    let mut desk = desk(TRANSFERS);
+    desk.on_assign(sent(1), Inputs::Coming);
+    desk.on_cancel(id(1), 1, "elsewhere");
+    let todo = all(&mut desk);
+    assert_eq!(todo.first(), Some(&forget(1)));
+    assert!(todo.contains(&Todo::Clean { job: id(1) }) && todo.contains(&EARLY_CREDIT));
+
+    desk.on_assign(sent(2), Inputs::Coming);
+    desk.on_abandoned(id(2));
+    desk.on_abandoned(id(2));
+    assert_eq!(all(&mut desk), [forget(2), EARLY_CREDIT]);
+
+    desk.on_assign(sent(3), Inputs::Coming);
+    desk.on_lost();
+    desk.on_leader(STOCK);
+    assert_eq!(all(&mut desk), [forget(3)], "another leader");
+
+    desk.on_lost();
+    desk.on_leader(TRANSFERS);
+    desk.on_assign(sent(4), Inputs::Coming);
+    desk.on_stop();
+    desk.on_assign(sent(5), Inputs::Coming);
+    assert_eq!(all(&mut desk), [forget(4), forget(5)]);
+    assert_eq!((desk.held(), desk.room()), (vec![], 0));
+}
+
+#[test]
+fn a_large_result_is_returned_to_who_takes_it_and_not_kept_when_settled() {
+    let result = crate::model::JobResult::new(id(1), "c", "x", JobStatus::Ok);
+    let large = Arc::new(Large { result, parts: Vec::new() });
+    let answer = Answer { payload: "small".into(), large: Some(large.clone()) };
+    let mut desk = desk(TRANSFERS);
+    desk.on_assign(offer(1), Inputs::Inside);
+    desk.on_start(id(1), 1, 1);
+    all(&mut desk);
+    desk.on_ended(id(1), answer, false);
+    let back = Todo::Return { job: id(1), numbers: numbers(1, 1), large };
+    assert_eq!(all(&mut desk), [back.clone(), LATE_CREDIT]);
+    desk.on_lost();
+    desk.on_leader(OURS);
+    let small = Todo::Answer { job: id(1), payload: "small".into() };
+    assert_eq!(all(&mut desk), [small], "a leader without transfers");
+    desk.on_lost();
+    desk.on_leader(TRANSFERS);
+    assert_eq!(all(&mut desk), [back], "and one with them");
+    desk.on_settled(id(1), 1);
+    assert_eq!(all(&mut desk), [Todo::Clean { job: id(1) }]);
+    desk.on_assign(offer(1), Inputs::Inside);
+    desk.on_start(id(1), 1, 2);
+    assert_eq!(all(&mut desk).len(), 2, "its files are gone, so it would run again");
+}
+
+#[test]
+fn a_result_in_memory_holds_its_place_until_it_is_settled() {
+    let ended = |number| {
+        let part = fit::Part {
+            id: id(99),
+            purpose: chunking::message::Purpose::Archive,
+            bytes: 3,
+            content: crate::worker::Content::Memory("zip".into()),
+        };
+        let result = crate::model::JobResult::new(id(number), "c", "x", JobStatus::Ok);
+        let large = Large { result, parts: vec![part] };
+        Answer { payload: "small".into(), large: Some(Arc::new(large)) }
+    };
+    let mut desk = desk(TRANSFERS);
+    for number in [1, 2] {
+        desk.on_assign(offer(number), Inputs::Inside);
+        desk.on_start(id(number), 1, 1);
+        desk.on_ended(id(number), ended(number), false);
+    }
+    assert!(!all(&mut desk).contains(&LATE_CREDIT));
+    assert_eq!((desk.running(), desk.room()), (0, 0));
+    desk.on_settled(id(1), 1);
+    assert_eq!(all(&mut desk), [LATE_CREDIT, Todo::Clean { job: id(1) }]);
+    assert_eq!(desk.room(), 1);
+    desk.on_lost();
+    desk.on_leader(STOCK);
+    let small = Todo::Answer { job: id(2), payload: "small".into() };
+    assert_eq!(all(&mut desk), [small, LATE_CREDIT, Todo::Clean { job: id(2) }], "sent is settled");
+    assert_eq!(desk.room(), 2);
+}

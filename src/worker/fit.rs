@@ -37,9 +37,17 @@ impl<B: Into<Bytes>> From<B> for Answer {
 }
 
 impl Answer {
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that it takes, without parts that lie in memory: those are bounded by the places they hold.
     pub(super) fn weight(&self) -> usize {
-        self.payload.len().saturating_add(self.large.as_ref().map_or(0, |large| large.weight()))
+        let large = self.large.as_ref().map_or(0, |large| large.result.json_bytes());
+        self.payload.len().saturating_add(large)
+    }
+
+    /// Whether parts of it lie in memory. Then its job's place is not free before the leader has it, or a worker that
+    /// cannot get rid of its results would fill its memory with more.
+    pub(super) fn holds_place(&self) -> bool {
+        let in_memory = |part: &Part| matches!(part.content, Content::Memory(_));
+        self.large.as_ref().is_some_and(|large| large.parts.iter().any(in_memory))
     }
 }
 
@@ -89,14 +97,6 @@ impl Large {
             Content::File(path) => Some(path.clone()),
             Content::Memory(_) => None,
         })
-    }
-
-    fn weight(&self) -> usize {
-        let parts = self.parts.iter().map(|part| match &part.content {
-            Content::File(_) => 0,
-            Content::Memory(bytes) => bytes.len(),
-        });
-        parts.chain([self.result.json_bytes()]).fold(0, usize::saturating_add)
     }
 
     fn add(&mut self, job: Uuid, attempt: u32, attached: Attachment, bytes: u64) {
@@ -378,7 +378,7 @@ mod tests {
         let long = JobResult { stdout: "o".repeat(100_000), ..result() };
         let answer = fit(long, parts, 3);
         let large = answer.large.clone().unwrap();
-        assert!(answer.weight() > 2 * RESULT_BYTES_MAX);
+        assert!(answer.holds_place() && answer.weight() < RESULT_BYTES_MAX);
         let id = blob_id(Uuid::from_u128(1), 3, Purpose::Stdout, 0);
         let digest = Digest { kind: chunking::DigestKind::ChunkList, bytes: [1; 32] };
         let read = JobResult::parse(&large.payload(&[(id, digest)].into())).unwrap();

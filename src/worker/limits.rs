@@ -87,6 +87,10 @@ pub const WORKER_GRACE: Duration = Duration::from_secs(30);
 /// Inputs that are being received at a time, each with an open file. Leaders keep to less.
 pub const TRANSFERS_MAX: usize = 1024;
 
+/// Parts of results that are being sent at a time, whatever the leader takes: each has a file open, and more would not be
+/// faster.
+pub const UPLOADS_MAX: usize = 16;
+
 /// How long a job's pipes are read after its program has ended. Who still holds them then has left the process group.
 pub const DRAIN_MAX: Duration = Duration::from_millis(500);
 

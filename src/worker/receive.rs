@@ -205,16 +205,13 @@ impl Receptions {
         self.with(report.transfer, |download| download.on_report(report, out)).unwrap_or(Step::Nothing)
     }
 
-    /// The leader ends a transfer: what came of it is dropped, and it may be opened again. Gives whether it was one of ours.
+    /// The leader ends a transfer: what came of it is dropped, and it may be opened again. One that is whole is over, and
+    /// stays. Gives whether it was one of ours.
     pub(super) fn abort(&mut self, id: Uuid, abort: &Abort) -> bool {
         let Some(blob) = self.blobs.get_mut(&id) else { return false };
         debug!(job = %blob.job, transfer = %id, "the leader ends a transfer: {}", abort.text);
-        if std::mem::take(&mut blob.whole)
-            && let Some(reception) = self.jobs.get_mut(&blob.job)
-        {
-            reception.missing += 1;
-        }
-        if blob.download.take().is_some()
+        if !blob.whole
+            && blob.download.take().is_some()
             && let Some(reception) = self.jobs.get(&blob.job)
         {
             reception.remove_file(blob.file);

@@ -1,37 +1,61 @@
 //! Results whose large parts go by transfer: the parts first, then the result that names them with their digests.
 //!
 //! A result is returned until the leader has settled it. After a lost connection its transfers are opened again, and what the
-//! leader has is not sent twice. A part that the leader does not take, or that cannot be read, does not hold up the job: the
-//! result then goes without its parts and says why. The session owns it and sends what it gives.
+//! leader has is not sent twice. No more transfers are open than the leader takes; other results wait for their turn. A part
+//! that the leader has no room for, or that cannot be read, does not hold up the job: the result then goes without its parts
+//! and says why. A result that the leader does not want is given up. The session owns it and sends what it gives.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use chunking::message::{Abort, Grant, Name, Verdict};
+use chunking::message::{Abort, Grant, Name, Reason, Verdict};
 use chunking::{Digest, DigestKind};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::desk::Numbers;
 use super::fit::{Large, append_note};
 use super::handler::Content;
-use super::limits::PROGRESS_EVERY;
-use crate::model::JsonModel;
+use super::limits::{PROGRESS_EVERY, UPLOADS_MAX};
+use crate::model::{JobStatus, JsonModel};
 use crate::peer::{LinkWriter, OutFrame};
-use crate::transfer::{Blob, Compression, Source, State, Upload, Wire};
+use crate::transfer::{Blob, Compression, Source, State, Upload, Waiting, Wire};
 
 /// One result on its way.
 struct Return {
     large: Arc<Large>,
     numbers: Numbers,
     uploads: Vec<Upload>,
+    /// Whether its transfers are open on this connection.
+    opened: bool,
     /// Why a part cannot be sent.
-    failed: Option<String>,
+    failed: Option<Failed>,
     /// Whether the result itself was sent on this connection.
     answered: bool,
     told_at: Instant,
+}
+
+/// Why the parts of a result cannot be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Failed {
+    /// They cannot be read, or the leader cannot take them.
+    Parts(String),
+    /// The leader does not want the result.
+    Unwanted(String),
+    /// The leader takes nothing now; the next connection tries again.
+    Later,
+}
+
+impl Failed {
+    fn refused(why: &Waiting) -> Self {
+        match why.reason {
+            Reason::UNKNOWN | Reason::CANCELLED | Reason::CONFLICT => Failed::Unwanted(why.text.clone()),
+            Reason::DRAINING | Reason::BUSY => Failed::Later,
+            _ => Failed::Parts(format!("the leader does not take it: {}", why.text)),
+        }
+    }
 }
 
 /// What news of an upload led to.
@@ -42,6 +66,13 @@ pub(super) enum Turn {
         /// The job.
         job: Uuid,
         /// Its result.
+        payload: Vec<u8>,
+    },
+    /// The leader does not want the result: it is told so, and the result is dropped.
+    GiveUp {
+        /// The job.
+        job: Uuid,
+        /// What is said.
         payload: Vec<u8>,
     },
     /// It is under way, and it is time to say how far.
@@ -64,26 +95,28 @@ pub(super) struct Returns {
     jobs: HashMap<Uuid, Return>,
     /// The jobs of the transfers.
     blobs: HashMap<Uuid, Uuid>,
+    /// Jobs whose turn to open transfers comes when others are done.
+    waiting: VecDeque<Uuid>,
+    uploads_max: usize,
     news: mpsc::UnboundedSender<Uuid>,
 }
 
 impl Returns {
     /// None yet. Uploads tell `news` when they have something to say.
     pub(super) fn new(news: mpsc::UnboundedSender<Uuid>) -> Self {
-        Returns { jobs: HashMap::new(), blobs: HashMap::new(), news }
+        let (jobs, blobs, waiting) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        Returns { jobs, blobs, waiting, uploads_max: UPLOADS_MAX, news }
     }
 
-    /// Sends a result, or sends it again on another connection. The transfers that open go to `out`.
-    pub(super) fn start(
-        &mut self,
-        job: Uuid,
-        numbers: Numbers,
-        large: Arc<Large>,
-        writer: &LinkWriter,
-        wire: Wire,
-        out: &mut Vec<OutFrame>,
-    ) -> Turn {
-        if self.jobs.get(&job).is_none_or(|held| held.large != large) {
+    /// How many transfers of one connection the leader takes.
+    pub(super) fn on_limit(&mut self, transfers: Option<u64>) {
+        let listed = transfers.and_then(|transfers| usize::try_from(transfers).ok());
+        self.uploads_max = listed.unwrap_or(UPLOADS_MAX).clamp(1, UPLOADS_MAX);
+    }
+
+    /// Sends a result, or sends it again on another connection. [`open`](Self::open) is to follow.
+    pub(super) fn start(&mut self, job: Uuid, numbers: Numbers, large: Arc<Large>) -> Turn {
+        if self.jobs.get(&job).is_none_or(|held| held.large != large || held.failed.is_some()) {
             self.forget(job);
             let mut uploads = Vec::new();
             let mut failed = None;
@@ -109,19 +142,39 @@ impl Returns {
                 });
                 match started {
                     Ok(upload) => uploads.push(upload),
-                    Err(text) => failed = Some(text),
+                    Err(text) => failed = Some(Failed::Parts(text)),
                 }
             }
             self.blobs.extend(uploads.iter().map(|upload| (upload.id(), job)));
             let told_at = Instant::now();
-            self.jobs.insert(job, Return { large, numbers, uploads, failed, answered: false, told_at });
+            let (opened, answered) = (false, false);
+            self.jobs.insert(job, Return { large, numbers, uploads, opened, failed, answered, told_at });
         }
         let Some(held) = self.jobs.get_mut(&job) else { return Turn::Nothing };
+        // Asked for again on the same connection: what is under way goes on, what was answered is answered again.
         held.answered = false;
-        if held.failed.is_none() {
-            out.extend(held.uploads.iter().map(|upload| upload.connected(writer.clone(), wire)));
+        if !held.opened && held.failed.is_none() && !self.waiting.contains(&job) {
+            self.waiting.push_back(job);
         }
         held.turn(job)
+    }
+
+    /// Opens the transfers of those whose turn it is.
+    pub(super) fn open(&mut self, writer: &LinkWriter, wire: Wire, out: &mut Vec<OutFrame>) {
+        let open = |held: &Return| if held.opened && !held.answered { held.uploads.len() } else { 0 };
+        let mut under_way: usize = self.jobs.values().map(open).sum();
+        while let Some(job) = self.waiting.front().copied() {
+            if let Some(held) = self.jobs.get_mut(&job) {
+                let wanted = under_way + held.uploads.len();
+                if under_way > 0 && wanted > self.uploads_max {
+                    return;
+                }
+                under_way = wanted;
+                held.opened = true;
+                out.extend(held.uploads.iter().map(|upload| upload.connected(writer.clone(), wire)));
+            }
+            self.waiting.pop_front();
+        }
     }
 
     fn upload(&self, id: Uuid) -> Option<&Upload> {
@@ -165,9 +218,10 @@ impl Returns {
     /// The connection is lost.
     pub(super) fn lost(&mut self) {
         for held in self.jobs.values_mut() {
-            held.answered = false;
+            (held.answered, held.opened) = (false, false);
             held.uploads.iter().for_each(Upload::disconnected);
         }
+        self.waiting.clear();
     }
 
     /// The leader has the result, or nobody wants it.
@@ -191,19 +245,30 @@ impl Return {
                 State::Arrived(digest) => {
                     digests.insert(upload.id(), digest);
                 }
-                State::Refused(why) => {
-                    self.failed = Some(format!("the leader does not take it: {}", why.text))
-                }
-                State::SourceGone(error) => self.failed = Some(error.to_string()),
+                State::Refused(why) => self.failed = Some(Failed::refused(&why)),
+                State::SourceGone(error) => self.failed = Some(Failed::Parts(error.to_string())),
             }
         }
         if self.answered {
             return Turn::Nothing;
         }
-        if let Some(why) = &self.failed {
-            self.answered = true;
-            warn!(%job, "the large parts of a result cannot be sent: {why}");
-            return Turn::Answer { job, payload: self.without_parts(why) };
+        match &self.failed {
+            None => {}
+            Some(Failed::Parts(why)) => {
+                self.answered = true;
+                warn!(%job, "the large parts of a result cannot be sent: {why}");
+                return Turn::Answer { job, payload: self.without_parts(why) };
+            }
+            Some(Failed::Unwanted(why)) => {
+                self.answered = true;
+                info!(%job, "the leader does not want a result any more: {why}");
+                let mut result = self.large.result.clone();
+                (result.archive, result.stdout_blob, result.stderr_blob) = (None, None, None);
+                (result.stdout, result.stderr) = (String::new(), String::new());
+                (result.status, result.output_archive) = (JobStatus::Cancelled, None);
+                return Turn::GiveUp { job, payload: result.to_json() };
+            }
+            Some(Failed::Later) => return Turn::Nothing,
         }
         if digests.len() == self.large.parts.len() {
             self.answered = true;

@@ -295,6 +295,12 @@ impl<H: Handler> Session<H> {
             Turn::Nothing => {}
             Turn::Answer { job, payload } => {
                 self.send(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) }).await;
+                self.open_returns().await;
+            }
+            Turn::GiveUp { job, payload } => {
+                self.send(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) }).await;
+                self.desk.on_unwanted(job);
+                self.open_returns().await;
             }
             Turn::Far { job, numbers, done, total } => {
                 let note = Note { job, stage: Stage::Returning, done, total, text: String::new() };
@@ -309,6 +315,15 @@ impl<H: Handler> Session<H> {
         self.send(frame).await;
         let room = u32::try_from(self.desk.room()).unwrap_or(u32::MAX);
         self.give_credit(room).await;
+    }
+
+    /// Opens the transfers of results whose turn it is.
+    async fn open_returns(&mut self) {
+        if let Some((writer, features)) = self.line.writer().cloned().zip(self.leader) {
+            let wire = Wire { features, loopback: writer.is_loopback() };
+            self.returns.open(&writer, wire, &mut self.out);
+            self.send_out().await;
+        }
     }
 
     fn on_no_welcome(&mut self) {
@@ -421,6 +436,7 @@ impl<H: Handler> Session<H> {
         self.heartbeat_every = listed.map_or(HEARTBEAT, Duration::from_millis).max(HEARTBEAT_MIN);
         let grace = welcome.limits.value(LimitId::WORKER_GRACE_MS);
         self.worker_grace = grace.map_or(WORKER_GRACE, Duration::from_millis);
+        self.returns.on_limit(welcome.limits.value(LimitId::TRANSFERS));
         info!(leader = %self.config.leader, id = %welcome.leader, software = welcome.software.as_str(),
             heartbeat_ms = self.heartbeat_every.as_millis(), "connected");
         self.welcome_due = None;
@@ -497,13 +513,9 @@ impl<H: Handler> Session<H> {
                     self.send(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) }).await;
                 }
                 Todo::Return { job, numbers, large } => {
-                    let Some((writer, features)) = self.line.writer().cloned().zip(self.leader) else {
-                        continue;
-                    };
-                    let wire = Wire { features, loopback: writer.is_loopback() };
-                    let turn = self.returns.start(job, numbers, large, &writer, wire, &mut self.out);
-                    self.send_out().await;
+                    let turn = self.returns.start(job, numbers, large);
                     self.take_turn(turn).await;
+                    self.open_returns().await;
                 }
                 Todo::Clean { job } => self.clean(job),
                 Todo::Forget { job } => self.forget_inputs(job),

@@ -244,10 +244,10 @@ impl Bounded {
         if let Held::Memory(memory) = &mut self.held
             && end > self.memory_bytes_max
         {
-            let mut file = BufWriter::new(create_output(&self.file)?);
-            file.write_all(memory.get_ref())?;
-            file.seek(SeekFrom::Start(memory.position()))?;
+            let kept = std::mem::take(memory);
+            let file = BufWriter::new(create_output(&self.file)?);
             self.held = Held::File(file);
+            self.put_at_start(&kept)?;
         }
         match &mut self.held {
             Held::Memory(memory) => memory.write_all(bytes)?,
@@ -255,6 +255,15 @@ impl Bounded {
             Held::Nothing => {}
         }
         self.end = end;
+        Ok(())
+    }
+
+    /// Moves what was in memory to the file.
+    fn put_at_start(&mut self, kept: &Cursor<Vec<u8>>) -> io::Result<()> {
+        if let Held::File(file) = &mut self.held {
+            file.write_all(kept.get_ref())?;
+            file.seek(SeekFrom::Start(kept.position()))?;
+        }
         Ok(())
     }
 
@@ -426,6 +435,18 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_said_with_the_next_step() {
+        let root = tempfile::tempdir().unwrap();
+        let (dir, file) = (root.path().join("job"), root.path().join("archive"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("a"), noise(2_000_000)).unwrap();
+        // A link, so that what is removed is never the device.
+        std::os::unix::fs::symlink("/dev/full", &file).unwrap();
+        let inputs = Inputs::new();
+        let full = Packing { file: &file, bytes_max: 3_000_000, ..packing(&dir, &inputs) };
+        let text = pack(full).unwrap_err().to_string();
+        assert!(text.contains("No space left") && text.contains("free space there"), "{text}");
+        assert!(fs::symlink_metadata(&file).is_err(), "nothing stays");
+
         let error = PackError::Write {
             path: "/w/j.out/archive".into(),
             bytes: 7,

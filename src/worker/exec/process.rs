@@ -255,3 +255,28 @@ impl Drop for Group {
         self.kill();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_disk_keeps_the_beginning_and_says_what_to_do() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("stdout");
+        // A link, so that what is removed is never the device.
+        std::os::unix::fs::symlink("/dev/full", &file).unwrap();
+        let mut captured = Captured::new(Keep { bytes_max: 10, file: file.clone(), file_bytes_max: 1 << 30 });
+        captured.fill(&[b'x'; 300_000][..]).await;
+        captured.close().await;
+        assert_eq!((captured.text().as_str(), captured.file()), ("xxxxxxxxxx", None));
+        let text = captured.failure("stdout").unwrap();
+        assert!(
+            text.starts_with("stdout had 300000 bytes; the first 10 are kept: cannot write all"),
+            "{text}"
+        );
+        assert!(text.contains("No space left") && text.contains("free space there"), "{text}");
+        assert_eq!(captured.note("stdout"), None, "said once");
+        assert!(std::fs::symlink_metadata(&file).is_err(), "nothing stays");
+    }
+}
