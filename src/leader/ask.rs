@@ -104,8 +104,9 @@ impl Leader {
         }
         let returned = outcome::returned(job);
         let whole = outcome::result_of(&self.broker, &self.store, job, true);
-        let mut result: Value = serde_json::from_slice(&whole)
-            .map_err(|_| format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len()))?;
+        let mut result: Value = serde_json::from_slice(&whole).map_err(|_| {
+            format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
+        })?;
         let frame = |leader: &Leader, result: &Value| {
             let json = json!({ "found": true, "result": result }).to_string();
             leader.sessions.get(&conn)?.answer(id, verb, AnswerStatus::Whole, json.as_bytes())
