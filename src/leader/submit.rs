@@ -117,7 +117,7 @@ impl Leader {
                     .map_or_else(|| chunking::digest::blake3(&body.payload), |gathered| gathered.fingerprint),
                 inputs: if blobs.is_empty() || gathered.is_some() { Inputs::Here } else { Inputs::Expected },
                 needs_transfers: !blobs.is_empty(),
-                require_worker: false,
+                require_worker: request.as_ref().is_some_and(|request| request.require_worker),
             };
             Ok((submission, blobs))
         });

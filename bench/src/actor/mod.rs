@@ -1,0 +1,102 @@
+//! The processes that do the work, one [`Role`] each. The director starts them and hears their answers.
+
+mod bytes;
+mod heft;
+mod relay;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::args::{Compress, Digest, Sink};
+use crate::control::{Answer, answer};
+
+/// What flows between client and worker in a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Direction {
+    /// The job's bytes go to the worker.
+    Inputs,
+    /// They come back from it.
+    Results,
+}
+
+/// A process, with all it needs to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Role {
+    /// Submits jobs to a leader.
+    HeftClient(HeftClient),
+    /// Takes jobs from a leader.
+    HeftWorker(HeftWorker),
+    /// Copies between the connections of clients and workers.
+    Relay,
+    /// Sends jobs through a relay.
+    RelayClient { port: u16, lanes: Lanes, direction: Direction },
+    /// Answers them.
+    RelayWorker { port: u16, lanes: Lanes, files: Option<PathBuf> },
+}
+
+/// A client of heft.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HeftClient {
+    /// The leader's.
+    pub(crate) port: u16,
+    /// Whose workers get its jobs.
+    pub(crate) group: String,
+    pub(crate) direction: Direction,
+    pub(crate) digest: Digest,
+    pub(crate) compress: Compress,
+    /// Where it may make files.
+    pub(crate) scratch: PathBuf,
+}
+
+/// A worker of heft.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HeftWorker {
+    /// The leader's.
+    pub(crate) port: u16,
+    /// Whose jobs it takes.
+    pub(crate) group: String,
+    /// How many at a time.
+    pub(crate) parallel: u32,
+    pub(crate) sink: Sink,
+    /// Where it may make files.
+    pub(crate) scratch: PathBuf,
+}
+
+/// Connections of the relay: each has a number, under which a client's meets a worker's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lanes {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
+
+impl FromStr for Role {
+    type Err = serde_json::Error;
+
+    fn from_str(json: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(json)
+    }
+}
+
+/// Runs an actor to its end.
+pub(crate) fn run(role: Role) -> ExitCode {
+    let ended = match role {
+        Role::HeftClient(client) => heft::client(client),
+        Role::HeftWorker(worker) => heft::worker(worker),
+        Role::Relay => relay::middle(),
+        Role::RelayClient { port, lanes, direction } => relay::client(port, lanes, direction),
+        Role::RelayWorker { port, lanes, files } => relay::worker(port, lanes, files),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let why = format!("{error:#}");
+            if answer(&Answer::Failed { why: why.clone() }).is_err() {
+                eprintln!("heft-bench: {why}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! The command line, and what it means: a [`Plan`] that has every default filled in and no contradiction left. The
+//! director reads nothing else.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use heft::units::{ByteSize, Span};
+use serde::{Deserialize, Serialize};
+
+use crate::load::{Load, Until};
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  heft-bench push --size 64MiB --in-flight 4
+  heft-bench push --size 64MiB --in-flight 1 --json
+  heft-bench roundtrip --size 1KiB --out report
+  heft-bench roundtrip --rate 2000/s --duration 5s
+  heft-bench mixed
+  heft-bench push --size 20GiB --total 20GiB --rounds 1
+
+Build it with --release. docs/benchmarks.md has the method and how to read the figures.";
+
+/// Rounds unless told otherwise: the fewest whose median says something on a machine with other work.
+const ROUNDS: u32 = 7;
+const ROUNDS_MAX: i64 = 1_000;
+
+/// A round of this length holds dozens of 64 MiB jobs and thousands of small ones.
+const ROUND: Duration = Duration::from_millis(1_500);
+const WARMUP: Duration = Duration::from_millis(500);
+const SIZE_LARGE: u64 = 64 << 20;
+const SIZE_SMALL: u64 = 1 << 10;
+const IN_FLIGHT_LARGE: u32 = 4;
+
+/// With a rate, jobs queue in front of heft rather than in the bench, up to this.
+const IN_FLIGHT_OPEN: u32 = 64;
+const IN_FLIGHT_MAX: i64 = 1_024;
+
+/// Warm-up jobs are no larger: a warm-up with a 20 GiB job would take longer than the measurement.
+const WARMUP_JOB_BYTES_MAX: u64 = SIZE_LARGE;
+
+/// What flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Workload {
+    Push,
+    Roundtrip,
+    Result,
+    Mixed,
+}
+
+impl Workload {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Workload::Push => "push",
+            Workload::Roundtrip => "roundtrip",
+            Workload::Result => "result",
+            Workload::Mixed => "mixed",
+        }
+    }
+}
+
+/// The leader's I/O driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Driver {
+    /// tokio
+    #[default]
+    Portable,
+}
+
+impl Driver {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Driver::Portable => "portable",
+        }
+    }
+}
+
+/// What workers do with inputs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Sink {
+    /// check and drop them
+    #[default]
+    Drop,
+    /// write them to files
+    File,
+}
+
+/// How heft checks a whole transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Digest {
+    /// SHA-256 over the list of chunk checksums, heft's default
+    #[default]
+    ChunkList,
+    /// SHA-256 of the bytes
+    Sha256,
+    /// BLAKE3 of the bytes
+    Blake3,
+}
+
+/// How heft compresses chunks. The bytes of the bench cannot be compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Compress {
+    /// zstd where a sample says that it pays, heft's default
+    #[default]
+    Auto,
+    /// not at all
+    None,
+    /// zstd where a sample says that it pays
+    Zstd,
+    /// brotli where a sample says that it pays
+    Brotli,
+    /// gzip where a sample says that it pays
+    Gzip,
+}
+
+/// One of the two things that are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Side {
+    /// client, leader, worker
+    Heft,
+    /// the same bytes through a process that copies from socket to socket
+    Relay,
+}
+
+impl Side {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Side::Heft => "heft",
+            Side::Relay => "relay",
+        }
+    }
+}
+
+/// Jobs in a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rate(f64);
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.trim().trim_end_matches("/s").trim_end();
+        match number.parse::<f64>() {
+            Ok(rate) if rate > 0.0 && rate <= 1e6 => Ok(Rate(rate)),
+            Ok(_) | Err(_) => {
+                Err(format!("{text:?} is no rate: write jobs in a second, such as 500/s; at most 1000000/s"))
+            }
+        }
+    }
+}
+
+/// What all workloads take.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BenchArgs {
+    /// Bytes of a job; 64MiB, or 1KiB for roundtrip. For mixed: of a large one.
+    #[arg(long, value_name = "SIZE")]
+    size: Option<ByteSize>,
+
+    /// Bytes of a small job of mixed.
+    #[arg(long, default_value = "1KiB", value_name = "SIZE")]
+    small_size: ByteSize,
+
+    /// Jobs under way at a time; 4, or 1 for roundtrip. For mixed: large ones; small ones go one by one.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=IN_FLIGHT_MAX))]
+    in_flight: Option<u32>,
+
+    /// Rounds of heft and of the relay, in turns; which goes first alternates.
+    #[arg(long, default_value_t = ROUNDS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
+    rounds: u32,
+
+    /// How long jobs are started in a round; 1500ms unless --count or --total is given.
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["count", "total"])]
+    duration: Option<Span>,
+
+    /// Jobs in a round. For mixed: small ones.
+    #[arg(long, value_name = "N", conflicts_with = "total", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    /// Bytes in all rounds together, for memory over long runs.
+    #[arg(long, value_name = "SIZE")]
+    total: Option<ByteSize>,
+
+    /// How long jobs are run before the first round, unmeasured; 0s for not at all.
+    #[arg(long, default_value_t = Span(WARMUP), value_name = "TIME")]
+    warmup: Span,
+
+    /// Start jobs at this rate whatever becomes of earlier ones, such as 500/s; times count from when a job was due. For
+    /// mixed: small ones. Without it a job is started when another has ended.
+    #[arg(long, value_name = "N/s")]
+    rate: Option<Rate>,
+
+    /// What workers do with inputs.
+    #[arg(long, value_enum, default_value_t)]
+    sink: Sink,
+
+    /// How heft checks a whole transfer.
+    #[arg(long, value_enum, default_value_t)]
+    digest: Digest,
+
+    /// How heft compresses chunks.
+    #[arg(long, value_enum, default_value_t)]
+    compress: Compress,
+
+    /// The leader's driver.
+    #[arg(long, value_enum, default_value_t)]
+    driver: Driver,
+
+    /// Measure one side alone, as for profiling.
+    #[arg(long, value_enum, value_name = "SIDE")]
+    only: Option<Side>,
+
+    /// Connections of the relay that share the jobs in flight. One, pipelined, is the strongest at large jobs.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    relay_lanes: u32,
+
+    /// Write report.json, histograms and a plot into this directory.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Print the report as one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is to be measured, with nothing left open.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) workload: Workload,
+    pub(crate) driver: Driver,
+    /// What a round runs and measures.
+    pub(crate) load: Load,
+    /// Mixed: what flows beside it.
+    pub(crate) background: Option<Load>,
+    pub(crate) rounds: u32,
+    pub(crate) warmup: Duration,
+    pub(crate) sink: Sink,
+    pub(crate) digest: Digest,
+    pub(crate) compress: Compress,
+    pub(crate) only: Option<Side>,
+    pub(crate) relay_lanes: u32,
+    pub(crate) out: Option<PathBuf>,
+    pub(crate) json: bool,
+}
+
+impl Plan {
+    pub(crate) fn new(workload: Workload, args: &BenchArgs) -> anyhow::Result<Plan> {
+        let small = workload == Workload::Roundtrip;
+        let size = args.size.map_or(if small { SIZE_SMALL } else { SIZE_LARGE }, |size| size.0);
+        let in_flight_usual = match (args.rate, small) {
+            (Some(_), _) if workload != Workload::Mixed => IN_FLIGHT_OPEN,
+            (None, true) => 1,
+            (_, _) => IN_FLIGHT_LARGE,
+        };
+        let in_flight = args.in_flight.unwrap_or(in_flight_usual);
+        let until = match (args.count, args.total, args.duration) {
+            (Some(count), _, _) => Until::Count(count),
+            (None, Some(_), _) if workload == Workload::Mixed => {
+                bail!(
+                    "--total is not for mixed: its rounds last as long as their small jobs; give --duration or --count"
+                )
+            }
+            (None, Some(total), _) => {
+                let jobs = total.0.div_ceil(size.max(1));
+                Until::Count(jobs.div_ceil(u64::from(args.rounds)).max(1))
+            }
+            (None, None, duration) => Until::Time(duration.map_or(ROUND, |span| span.0)),
+        };
+        let rate = args.rate.map(|rate| rate.0);
+        let (load, background) = match workload {
+            Workload::Push | Workload::Roundtrip | Workload::Result => {
+                (Load { size, in_flight, until, rate }, None)
+            }
+            Workload::Mixed => {
+                let in_flight_small = rate.map_or(1, |_| IN_FLIGHT_OPEN);
+                let small = Load { size: args.small_size.0, in_flight: in_flight_small, until, rate };
+                (small, Some(Load { size, in_flight, until: Until::Stop, rate: None }))
+            }
+        };
+        Ok(Plan {
+            workload,
+            driver: args.driver,
+            load,
+            background,
+            rounds: args.rounds,
+            warmup: args.warmup.0,
+            sink: args.sink,
+            digest: args.digest,
+            compress: args.compress,
+            only: args.only,
+            relay_lanes: args.relay_lanes,
+            out: args.out.clone(),
+            json: args.json,
+        })
+    }
+
+    /// The same jobs, for the time before the first round.
+    pub(crate) fn warm(&self, load: &Load) -> Option<Load> {
+        let size = load.size.min(WARMUP_JOB_BYTES_MAX);
+        (!self.warmup.is_zero()).then_some(Load {
+            size,
+            until: Until::Time(self.warmup),
+            rate: None,
+            ..load.clone()
+        })
+    }
+
+    /// What is measured, in the order of the given round.
+    pub(crate) fn sides(&self, round: u32) -> Vec<Side> {
+        match self.only {
+            Some(side) => vec![side],
+            None if round.is_multiple_of(2) => vec![Side::Heft, Side::Relay],
+            None => vec![Side::Relay, Side::Heft],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: BenchArgs,
+    }
+
+    fn plan(workload: Workload, words: &[&str]) -> anyhow::Result<Plan> {
+        let words = std::iter::once("bench").chain(words.iter().copied());
+        Plan::new(workload, &Line::try_parse_from(words)?.args)
+    }
+
+    #[test]
+    fn every_workload_has_defaults_that_fit_it() {
+        let push = plan(Workload::Push, &[]).unwrap();
+        let round = Until::Time(Duration::from_millis(1500));
+        assert_eq!(push.load, Load { size: 64 << 20, in_flight: 4, until: round.clone(), rate: None });
+        assert_eq!((push.rounds, push.background), (7, None));
+        let roundtrip = plan(Workload::Roundtrip, &[]).unwrap();
+        assert_eq!((roundtrip.load.size, roundtrip.load.in_flight), (1024, 1));
+        let mixed = plan(Workload::Mixed, &["--rate", "100/s"]).unwrap();
+        assert_eq!(mixed.load, Load { size: 1024, in_flight: 64, until: round, rate: Some(100.0) });
+        let large = Load { size: 64 << 20, in_flight: 4, until: Until::Stop, rate: None };
+        assert_eq!(mixed.background, Some(large));
+    }
+
+    #[test]
+    fn a_total_is_divided_over_the_rounds() {
+        let seven = plan(Workload::Push, &["--size", "64MiB", "--total", "20GiB"]).unwrap();
+        assert_eq!(seven.load.until, Until::Count(46), "320 jobs in 7 rounds");
+        let one = plan(Workload::Push, &["--size", "20GiB", "--total", "20GiB", "--rounds", "1"]).unwrap();
+        assert_eq!((one.load.until.clone(), one.load.size), (Until::Count(1), 20 << 30));
+        assert_eq!(one.warm(&one.load).unwrap().size, 64 << 20);
+        let small = plan(Workload::Push, &["--size", "1GiB", "--total", "1GiB"]).unwrap();
+        assert_eq!(small.load.until, Until::Count(1), "never a round without a job");
+        assert!(plan(Workload::Push, &["--warmup", "0s"]).unwrap().warm(&small.load).is_none());
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        for words in [
+            &["--count", "5", "--total", "1GiB"][..],
+            &["--duration", "1s", "--count", "5"],
+            &["--rounds", "0"],
+            &["--in-flight", "0"],
+            &["--rate", "0/s"],
+            &["--rate", "fast"],
+            &["--driver", "abacus"],
+        ] {
+            assert!(plan(Workload::Push, words).is_err(), "{words:?}");
+        }
+        let error = plan(Workload::Mixed, &["--total", "1GiB"]).unwrap_err();
+        assert!(error.to_string().contains("--duration"), "{error}");
+    }
+
+    #[test]
+    fn which_side_goes_first_alternates() {
+        let both = plan(Workload::Push, &[]).unwrap();
+        assert_eq!(both.sides(0), [Side::Heft, Side::Relay]);
+        assert_eq!(both.sides(1), [Side::Relay, Side::Heft]);
+        assert_eq!(plan(Workload::Push, &["--only", "relay"]).unwrap().sides(0), [Side::Relay]);
+    }
+
+    #[test]
+    fn a_rate_is_jobs_in_a_second() {
+        assert_eq!("500/s".parse(), Ok(Rate(500.0)));
+        assert_eq!("0.5 /s".parse(), Ok(Rate(0.5)));
+        assert!("-1/s".parse::<Rate>().unwrap_err().contains("such as 500/s"));
+    }
+}

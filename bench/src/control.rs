@@ -1,0 +1,101 @@
+//! What the director and the processes it started say to each other: lines of JSON, commands on an actor's standard input,
+//! answers on its standard output. An actor ends when its input does, so none outlives its director.
+
+use std::io::{BufRead as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use crate::latency::Latencies;
+use crate::load::Load;
+
+/// Commands that wait for an actor. The director sends the next one after an answer.
+const COMMANDS_MAX: usize = 4;
+
+/// What an actor is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Command {
+    /// Run these jobs.
+    Run(Load),
+    /// Start no more of them.
+    Stop,
+}
+
+/// What an actor says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// It can be used; these are the ports it listens on.
+    Ready { ports: Vec<u16> },
+    /// All jobs of a run have ended.
+    Done(Tally),
+    /// It gives up.
+    Failed { why: String },
+}
+
+/// A run of jobs of one client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Tally {
+    pub(crate) jobs: u64,
+    pub(crate) bytes: u64,
+    /// From the start of the first job to the end of the last.
+    pub(crate) elapsed: Duration,
+    /// How long the jobs took; see [`Latencies::to_word`].
+    pub(crate) latencies: String,
+}
+
+impl Tally {
+    pub(crate) fn new(latencies: &Latencies, size: u64, elapsed: Duration) -> anyhow::Result<Tally> {
+        let jobs = latencies.count();
+        Ok(Tally { jobs, bytes: jobs.saturating_mul(size), elapsed, latencies: latencies.to_word()? })
+    }
+}
+
+/// Says something to the director.
+pub(crate) fn answer(answer: &Answer) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, answer)?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+/// What a client is told, from a thread that reads it.
+pub(crate) struct Commands {
+    pub(crate) loads: mpsc::Receiver<Load>,
+    /// Set when no more jobs are to be started.
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+/// Listens to the director; the process ends when the director does.
+pub(crate) fn commands() -> Commands {
+    let (sender, loads) = mpsc::channel(COMMANDS_MAX);
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = stop.clone();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let command = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+            match command {
+                Some(Command::Run(load)) => {
+                    told.store(false, Ordering::Relaxed);
+                    if sender.blocking_send(load).is_err() {
+                        break;
+                    }
+                }
+                Some(Command::Stop) => told.store(true, Ordering::Relaxed),
+                None => break,
+            }
+        }
+        std::process::exit(0);
+    });
+    Commands { loads, stop }
+}
+
+/// For actors that are told nothing: they end with the director.
+pub(crate) fn end_with_the_director() {
+    std::thread::spawn(|| {
+        std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).ok();
+        std::process::exit(0);
+    });
+}

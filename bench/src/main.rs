@@ -1,0 +1,73 @@
+//! heft's load generator: it measures heft and, in the same run, the raw relay that heft is compared with.
+//!
+//! `docs/benchmarks.md` has the method. One process of this program is the director: it starts the others, which are the
+//! same program under the hidden commands `leader` and `actor`, tells them what to do round by round, and writes the report.
+
+#![forbid(unsafe_code)]
+
+mod actor;
+mod args;
+mod control;
+mod director;
+mod latency;
+mod load;
+mod process;
+mod report;
+mod usage;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use heft::cli::leader::LeaderArgs;
+use tracing::level_filters::LevelFilter;
+
+use actor::Role;
+use args::{BenchArgs, Workload};
+
+/// Measures heft against a raw relay of the same bytes, in interleaved rounds
+#[derive(Parser)]
+#[command(name = "heft-bench", version, after_help = args::EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Inputs from a client through the leader to a worker, until the worker's answer is back
+    Push(BenchArgs),
+    /// Small jobs there and back
+    Roundtrip(BenchArgs),
+    /// Results from a worker through the leader to a client
+    Result(BenchArgs),
+    /// Small jobs on connections of their own while large ones flow
+    Mixed(BenchArgs),
+    /// The leader that is measured: `heft leader` itself
+    #[command(hide = true)]
+    Leader(LeaderArgs),
+    /// One of the other processes
+    #[command(hide = true)]
+    Actor {
+        /// Which, as JSON.
+        role: Role,
+    },
+}
+
+fn main() -> ExitCode {
+    heft::cli::log_to_stderr(LevelFilter::WARN);
+    let ended = match Cli::parse().command {
+        Command::Push(args) => director::run(Workload::Push, &args),
+        Command::Roundtrip(args) => director::run(Workload::Roundtrip, &args),
+        Command::Result(args) => director::run(Workload::Result, &args),
+        Command::Mixed(args) => director::run(Workload::Mixed, &args),
+        Command::Leader(args) => {
+            control::end_with_the_director();
+            heft::cli::leader::run(&args)
+        }
+        Command::Actor { role } => Ok(actor::run(role)),
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("heft-bench: {error:#}");
+        ExitCode::FAILURE
+    })
+}

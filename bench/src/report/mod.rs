@@ -1,0 +1,392 @@
+//! What was found, and its forms: one JSON object, a table for people, histograms and a plot.
+//!
+//! A ratio is that of two rounds that ran one after the other; what is reported is the median over all rounds, with the
+//! least and the largest. Percentiles are those of all rounds' jobs together.
+
+mod figures;
+mod hgrm;
+mod machine;
+mod svg;
+mod table;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use crate::args::{Plan, Side};
+use crate::control::Tally;
+use crate::latency::Latencies;
+
+use figures::{Spread, rounded};
+pub(crate) use machine::Machine;
+
+const MIB: f64 = 1_048_576.0;
+const GIB: f64 = 1_073_741_824.0;
+
+/// One value for each kind of process.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Roles<T> {
+    /// The leader or the relay.
+    pub(crate) middle: T,
+    pub(crate) worker: T,
+    pub(crate) client: T,
+}
+
+impl<T> Roles<T> {
+    fn map<U>(&self, each: impl Fn(&T) -> U) -> Roles<U> {
+        Roles { middle: each(&self.middle), worker: each(&self.worker), client: each(&self.client) }
+    }
+}
+
+impl Roles<Duration> {
+    /// What was used between two readings.
+    pub(crate) fn since(&self, before: &Roles<Duration>) -> Roles<Duration> {
+        Roles {
+            middle: self.middle.saturating_sub(before.middle),
+            worker: self.worker.saturating_sub(before.worker),
+            client: self.client.saturating_sub(before.client),
+        }
+    }
+
+    fn plus(&self, other: &Roles<Duration>) -> Roles<Duration> {
+        Roles {
+            middle: self.middle + other.middle,
+            worker: self.worker + other.worker,
+            client: self.client + other.client,
+        }
+    }
+}
+
+/// One round of one side.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    pub(crate) measured: Tally,
+    pub(crate) latencies: Latencies,
+    /// Mixed: the large jobs beside those that were measured.
+    pub(crate) bulk: Option<Tally>,
+    pub(crate) cpu: Roles<Duration>,
+}
+
+impl Measured {
+    /// The jobs whose bytes count: the large ones.
+    fn heavy(&self) -> &Tally {
+        self.bulk.as_ref().unwrap_or(&self.measured)
+    }
+
+    fn mib_s(&self) -> f64 {
+        self.heavy().bytes as f64 / MIB / self.heavy().elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    fn jobs_s(&self) -> f64 {
+        self.measured.jobs as f64 / self.measured.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// Seconds of the middle's processor time for a GiB.
+    fn middle_cpu_per_gib(&self) -> Option<f64> {
+        per(self.cpu.middle.as_secs_f64(), self.heavy().bytes as f64 / GIB)
+    }
+
+    /// For the log.
+    pub(crate) fn line(&self) -> String {
+        let time = |quantile| table::micros(self.latencies.quantile_us(quantile));
+        format!(
+            "{:8.0} MiB/s {:8.0} jobs/s  p50 {:>9}  p99 {:>9}  {} jobs",
+            self.mib_s(),
+            self.jobs_s(),
+            time(0.5),
+            time(0.99),
+            self.measured.jobs
+        )
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "mib_s": rounded(self.mib_s()),
+            "jobs_s": rounded(self.jobs_s()),
+            "jobs": self.measured.jobs,
+            "bytes": self.heavy().bytes,
+            "elapsed_s": rounded(self.heavy().elapsed.as_secs_f64()),
+            "p50_us": self.latencies.quantile_us(0.5).map(rounded),
+            "p99_us": self.latencies.quantile_us(0.99).map(rounded),
+            "cpu_s": roles_json(&self.cpu.map(|cpu| rounded(cpu.as_secs_f64()))),
+        })
+    }
+}
+
+/// A round of heft and one of the relay, one after the other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Round {
+    heft: Option<Measured>,
+    relay: Option<Measured>,
+}
+
+impl Round {
+    pub(crate) fn set(&mut self, side: Side, measured: Measured) {
+        *match side {
+            Side::Heft => &mut self.heft,
+            Side::Relay => &mut self.relay,
+        } = Some(measured);
+    }
+
+    fn get(&self, side: Side) -> Option<&Measured> {
+        match side {
+            Side::Heft => self.heft.as_ref(),
+            Side::Relay => self.relay.as_ref(),
+        }
+    }
+
+    fn ratio(&self, figure: impl Fn(&Measured) -> Option<f64>) -> Option<f64> {
+        per(figure(self.heft.as_ref()?)?, figure(self.relay.as_ref()?)?)
+    }
+}
+
+/// The most memory of each role.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory {
+    heft: Option<Roles<u64>>,
+    relay: Option<Roles<u64>>,
+}
+
+impl Memory {
+    pub(crate) fn set(&mut self, side: Side, peak: Roles<u64>) {
+        *match side {
+            Side::Heft => &mut self.heft,
+            Side::Relay => &mut self.relay,
+        } = Some(peak);
+    }
+}
+
+/// All rounds of one side.
+struct Sum {
+    mib_s: Spread,
+    jobs_s: Spread,
+    jobs: u64,
+    bytes: u64,
+    latencies: Latencies,
+    cpu: Roles<Duration>,
+    rss_peak: Roles<u64>,
+}
+
+impl Sum {
+    fn new(rounds: &[&Measured], rss_peak: Roles<u64>) -> anyhow::Result<Option<Sum>> {
+        let mib_s = Spread::of(rounds.iter().map(|round| round.mib_s()));
+        let jobs_s = Spread::of(rounds.iter().map(|round| round.jobs_s()));
+        let (Some(mib_s), Some(jobs_s)) = (mib_s, jobs_s) else { return Ok(None) };
+        let mut latencies = Latencies::new()?;
+        rounds.iter().try_for_each(|round| latencies.merge(&round.latencies))?;
+        Ok(Some(Sum {
+            mib_s,
+            jobs_s,
+            jobs: rounds.iter().map(|round| round.measured.jobs).sum(),
+            bytes: rounds.iter().map(|round| round.heavy().bytes).sum(),
+            latencies,
+            cpu: rounds.iter().fold(Roles::default(), |sum, round| sum.plus(&round.cpu)),
+            rss_peak,
+        }))
+    }
+
+    fn cpu_per_gib(&self) -> Roles<Option<f64>> {
+        self.cpu.map(|cpu| per(cpu.as_secs_f64(), self.bytes as f64 / GIB))
+    }
+
+    fn cpu_us_per_job(&self) -> Roles<Option<f64>> {
+        self.cpu.map(|cpu| per(cpu.as_secs_f64() * 1e6, self.jobs as f64))
+    }
+
+    fn role_json(&self, of: impl Fn(&Roles<Option<f64>>) -> Option<f64>, rss_peak: u64) -> Value {
+        json!({
+            "rss_peak_bytes": rss_peak,
+            "cpu_s_per_gib": of(&self.cpu_per_gib()).map(rounded),
+            "cpu_us_per_job": of(&self.cpu_us_per_job()).map(rounded),
+        })
+    }
+
+    fn leader_json(&self) -> Value {
+        self.role_json(|roles| roles.middle, self.rss_peak.middle)
+    }
+
+    fn worker_json(&self) -> Value {
+        self.role_json(|roles| roles.worker, self.rss_peak.worker)
+    }
+
+    fn client_json(&self) -> Value {
+        self.role_json(|roles| roles.client, self.rss_peak.client)
+    }
+
+    fn json(&self, middle: &str) -> Value {
+        let quantile = |quantile| self.latencies.quantile_us(quantile).map(rounded);
+        let mut figures = json!({
+            "mib_s": rounded(self.mib_s.median),
+            "mib_s_spread": self.mib_s.json(),
+            "jobs_s": rounded(self.jobs_s.median),
+            "jobs": self.jobs,
+            "bytes": self.bytes,
+            "p50_us": quantile(0.5),
+            "p90_us": quantile(0.9),
+            "p99_us": quantile(0.99),
+            "p999_us": quantile(0.999),
+            "max_us": self.latencies.max_us().map(rounded),
+            "mean_us": self.latencies.mean_us().map(rounded),
+            "worker": self.worker_json(),
+            "client": self.client_json(),
+        });
+        if let Some(figures) = figures.as_object_mut() {
+            figures.insert(middle.to_owned(), self.leader_json());
+        }
+        figures
+    }
+}
+
+/// heft to the relay, over rounds.
+struct Ratios {
+    throughput: Option<Spread>,
+    p50: Option<Spread>,
+    p99: Option<Spread>,
+    leader_cpu: Option<Spread>,
+}
+
+impl Ratios {
+    fn new(rounds: &[Round]) -> Ratios {
+        let over = |figure: fn(&Measured) -> Option<f64>| {
+            Spread::of(rounds.iter().filter_map(|round| round.ratio(figure)))
+        };
+        Ratios {
+            throughput: over(|measured| Some(measured.mib_s())),
+            p50: over(|measured| measured.latencies.quantile_us(0.5)),
+            p99: over(|measured| measured.latencies.quantile_us(0.99)),
+            leader_cpu: over(Measured::middle_cpu_per_gib),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let median = |ratio: &Option<Spread>| ratio.as_ref().map(|ratio| rounded(ratio.median));
+        let spread = |ratio: &Option<Spread>| ratio.as_ref().map(Spread::json);
+        json!({
+            "throughput": median(&self.throughput),
+            "p50": median(&self.p50),
+            "p99": median(&self.p99),
+            "leader_cpu": median(&self.leader_cpu),
+            "spread": {
+                "throughput": spread(&self.throughput),
+                "p50": spread(&self.p50),
+                "p99": spread(&self.p99),
+                "leader_cpu": spread(&self.leader_cpu),
+            },
+        })
+    }
+}
+
+/// All that was found.
+pub(crate) struct Report {
+    plan: Plan,
+    machine: Machine,
+    rounds: Vec<Round>,
+    heft: Option<Sum>,
+    relay: Option<Sum>,
+    ratios: Ratios,
+}
+
+impl Report {
+    pub(crate) fn new(
+        plan: &Plan,
+        rounds: Vec<Round>,
+        memory: Memory,
+        machine: Machine,
+    ) -> anyhow::Result<Report> {
+        let of = |side| rounds.iter().filter_map(|round| round.get(side)).collect::<Vec<_>>();
+        let heft = Sum::new(&of(Side::Heft), memory.heft.unwrap_or_default())?;
+        let relay = Sum::new(&of(Side::Relay), memory.relay.unwrap_or_default())?;
+        let ratios = Ratios::new(&rounds);
+        Ok(Report { plan: plan.clone(), machine, heft, relay, ratios, rounds })
+    }
+
+    /// One object with everything.
+    pub(crate) fn json(&self) -> Value {
+        let plan = &self.plan;
+        let rounds = self.rounds.iter().map(|round| {
+            json!({
+                "heft": round.heft.as_ref().map(Measured::json),
+                "relay": round.relay.as_ref().map(Measured::json),
+            })
+        });
+        json!({
+            "workload": plan.workload.name(),
+            "driver": plan.driver.name(),
+            "ratio": self.ratios.json(),
+            "leader": self.heft.as_ref().map(Sum::leader_json),
+            "worker": self.heft.as_ref().map(Sum::worker_json),
+            "client": self.heft.as_ref().map(Sum::client_json),
+            "heft": self.heft.as_ref().map(|sum| sum.json("leader")),
+            "relay": self.relay.as_ref().map(|sum| sum.json("relay")),
+            "load": {
+                "size_bytes": plan.load.size,
+                "in_flight": plan.load.in_flight,
+                "rate_per_s": plan.load.rate,
+                "background": plan.background.as_ref().map(|load| {
+                    json!({"size_bytes": load.size, "in_flight": load.in_flight})
+                }),
+                "sink": plan.sink,
+                "digest": plan.digest,
+                "compress": plan.compress,
+                "relay_lanes": plan.relay_lanes,
+            },
+            "rounds": rounds.collect::<Vec<_>>(),
+            "command": self.machine.command,
+            "commit": self.machine.commit,
+            "kernel": self.machine.kernel,
+            "cores": self.machine.cores,
+            "cpu": self.machine.cpu,
+            "debug_build": cfg!(debug_assertions),
+        })
+    }
+
+    /// For people.
+    pub(crate) fn table(&self) -> String {
+        table::render(self)
+    }
+
+    /// Writes every form into a directory.
+    pub(crate) fn write_to(&self, directory: &Path) -> anyhow::Result<()> {
+        let write = |name: &str, text: String| {
+            let path = directory.join(name);
+            std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        };
+        write("report.json", format!("{:#}\n", self.json()))?;
+        let lines = [("heft", &self.heft), ("relay", &self.relay)];
+        let lines = lines.into_iter().filter_map(|(name, sum)| Some((name, &sum.as_ref()?.latencies)));
+        let lines: Vec<(&str, &Latencies)> = lines.collect();
+        for (name, latencies) in &lines {
+            write(&format!("{name}.hgrm"), hgrm::render(latencies))?;
+        }
+        write("percentiles.svg", svg::render(&self.title(), &lines))
+    }
+
+    /// What was measured, in a line.
+    fn title(&self) -> String {
+        let (plan, load) = (&self.plan, &self.plan.load);
+        let size = heft::units::ByteSize(load.size);
+        let pace = load.rate.map_or_else(
+            || format!("{} in flight", load.in_flight),
+            |rate| format!("{rate} jobs/s, timed from when they were due"),
+        );
+        let beside = plan.background.as_ref().map(|load| {
+            format!(" beside jobs of {}, {} in flight", heft::units::ByteSize(load.size), load.in_flight)
+        });
+        format!("{}: jobs of {size}, {pace}{}", plan.workload.name(), beside.unwrap_or_default())
+    }
+}
+
+fn roles_json(roles: &Roles<f64>) -> Value {
+    json!({"leader": roles.middle, "worker": roles.worker, "client": roles.client})
+}
+
+/// A quotient, where there is one.
+fn per(what: f64, of: f64) -> Option<f64> {
+    let quotient = what / of;
+    quotient.is_finite().then_some(quotient)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! The bench itself, run with few and small jobs: it measures both sides, says what it found in one JSON object, and
+//! leaves no process behind. What the figures are is nobody's business here.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn bench(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_heft-bench"))
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the bench starts")
+}
+
+fn report(words: &[&str]) -> Value {
+    let out = bench(&[words, &["--json", "--rounds", "2", "--warmup", "0s"]].concat());
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{words:?}: {said}");
+    serde_json::from_slice(&out.stdout).expect("standard output is one JSON object")
+}
+
+/// The fields that everybody who reads reports relies on.
+fn check(report: &Value, workload: &str) {
+    assert_eq!((report["workload"].as_str(), report["driver"].as_str()), (Some(workload), Some("portable")));
+    for path in [
+        "/ratio/throughput",
+        "/ratio/p50",
+        "/leader/rss_peak_bytes",
+        "/heft/mib_s",
+        "/relay/mib_s",
+        "/heft/p50_us",
+        "/heft/p99_us",
+        "/relay/p50_us",
+    ] {
+        let found = report.pointer(path).and_then(Value::as_f64);
+        assert!(found.is_some_and(|found| found > 0.0), "{path} is {found:?} in {report}");
+    }
+    // So few jobs may take less processor time than its clock can tell.
+    assert!(report.pointer("/ratio/leader_cpu").is_some(), "{report}");
+    assert_eq!(report["rounds"].as_array().map(Vec::len), Some(2));
+    for member in ["command", "commit", "kernel", "cores", "cpu"] {
+        assert!(report.get(member).is_some(), "{member} is missing in {report}");
+    }
+}
+
+#[test]
+fn roundtrip_measures_both_sides_and_writes_all_files() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().join("report");
+    let found = report(&["roundtrip", "--count", "20", "--out", out.to_str().expect("a plain path")]);
+    check(&found, "roundtrip");
+    assert_eq!((found["heft"]["jobs"].as_u64(), found["relay"]["jobs"].as_u64()), (Some(40), Some(40)));
+    let read = |name: &str| std::fs::read_to_string(Path::new(&out).join(name)).expect(name);
+    let written: Value = serde_json::from_str(&read("report.json")).expect("JSON");
+    assert_eq!(written, found, "the file and standard output are the same report");
+    assert!(read("heft.hgrm").contains("Total count    =           40]"));
+    assert!(read("relay.hgrm").contains("#[Mean"));
+    assert!(read("percentiles.svg").contains("<polyline"));
+}
+
+#[test]
+fn an_open_loop_starts_jobs_at_its_rate() {
+    let found = report(&["roundtrip", "--rate", "500/s", "--duration", "200ms"]);
+    assert_eq!((found["heft"]["jobs"].as_u64(), found["relay"]["jobs"].as_u64()), (Some(200), Some(200)));
+}
+
+#[test]
+fn the_relay_alone_carries_every_workload() {
+    for workload in ["push", "result", "mixed"] {
+        for sink in ["drop", "file"] {
+            let words = ["--size", "3MiB", "--count", "4", "--only", "relay", "--sink", sink];
+            let found = report(&[&[workload], &words[..]].concat());
+            assert_eq!(found["relay"]["jobs"].as_u64(), Some(8), "{workload}");
+            assert!(found["heft"].is_null() && found["ratio"]["throughput"].is_null(), "{found}");
+        }
+    }
+}
+
+#[test]
+fn a_line_that_is_not_right_is_said_and_nothing_is_started() {
+    for words in [&["push", "--size", "many"][..], &["push", "--rate", "-5/s"], &["mixed", "--total", "1GiB"]]
+    {
+        let out = bench(words);
+        assert!(!out.status.success() && out.stdout.is_empty(), "{words:?}");
+        assert!(
+            !out.stderr.is_empty() && !String::from_utf8_lossy(&out.stderr).contains("starting"),
+            "{words:?}"
+        );
+    }
+}
