@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "support/blobs.rs"]
+mod blobs;
 #[path = "support/command.rs"]
 mod command;
 #[path = "support/leader.rs"]

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "support/blobs.rs"]
+mod blobs;
 #[path = "support/leader.rs"]
 mod leader;
 #[path = "support/transfers.rs"]
@@ -12,12 +14,11 @@ use bytes::Bytes;
 use chunking::message::{
     Abort, AnswerStatus, Body, Cancel, Done, Features, Grant, OpenFlags, Purpose, Reason, Standing, Verdict,
 };
-use chunking::{ChunkHead, Codec, Kind};
+use chunking::{ChunkHead, Codec, DigestKind, Kind};
 use heft::client::{Client, Downloads, JobError, JobEvent, JobHandle, JobSpec, MultiClient, Options};
-use heft::core::retry::Backoff;
 use heft::model::{JobRequest, JobResult, JsonModel};
 use heft::transfer::{Compression, MemorySink, blob_id};
-use leader::{FEATURES, FakeLeader, PATIENCE, Peer, Seen, ok};
+use leader::{FEATURES, FakeLeader, PATIENCE, Peer, Seen, calc, ok, options};
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,23 +26,6 @@ use std::time::Duration;
 use tokio::time::timeout;
 use transfers::*;
 use uuid::Uuid;
-
-fn options() -> Options {
-    Options {
-        backoff: Backoff {
-            first: Duration::from_millis(5),
-            max: Duration::from_millis(20),
-            jitter_percent: 20,
-        },
-        welcome_wait: PATIENCE,
-        connect_wait: Some(PATIENCE),
-        ..Options::new("clientA")
-    }
-}
-
-fn calc() -> JobRequest {
-    JobRequest { exec_name: "calcA".to_owned(), ..JobRequest::default() }
-}
 
 async fn connect(leader: &FakeLeader, options: &Options) -> (Client, Peer) {
     let (client, peer) = tokio::join!(Client::connect(&leader.address, options), transferring(leader));
@@ -349,7 +333,7 @@ async fn wanted_parts_are_checked_written_and_given_out_with_the_result() {
     let mut payload = [&ChunkHead::plain(MIB as u64, raw).encode()[..], raw].concat();
     *payload.last_mut().unwrap() ^= 1;
     peer.send(Kind::Chunk, second, Uuid::nil(), "", &payload).await;
-    peer.message(second, &Done { digest: digest(&stdout) }).await;
+    peer.message(second, &Done { digest: digest(&stdout, DigestKind::ChunkList) }).await;
     assert_eq!(verdict(&mut peer, second).await, Verdict::Resend(ranges(&[(1, 1)])));
     send_part(&mut peer, second, &stdout, 1).await;
     assert_eq!(verdict(&mut peer, second).await, Verdict::Ok);

@@ -9,42 +9,13 @@
 )]
 
 use crate::leader::{FEATURES, FakeLeader, Peer, Seen};
-use chunking::digest::BlobHasher;
-use chunking::message::{Body, Done, Features, Grant, Open, OpenFlags, Purpose, Reason, Verdict};
-use chunking::{ChunkHead, ChunkRange, Codec, Digest, DigestKind, Kind, Ranges};
+use chunking::message::{Body, Done, Features, Grant, Open, OpenFlags, Purpose, Verdict};
+use chunking::{ChunkHead, Codec, DigestKind, Kind};
 use heft::model::BlobRef;
 use heft::transfer::blob_id;
 use uuid::Uuid;
 
-pub const MIB: usize = 1024 * 1024;
-
-pub fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut out = Vec::with_capacity(bytes + 8);
-    while out.len() < bytes {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(bytes);
-    out
-}
-
-pub fn ranges(list: &[(u32, u32)]) -> Ranges {
-    let list: Vec<ChunkRange> = list.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
-    list.try_into().unwrap()
-}
-
-pub fn grant(window: u32, held: &[(u32, u32)]) -> Grant {
-    Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held) }
-}
-
-pub fn digest(content: &[u8]) -> Digest {
-    let mut hasher = BlobHasher::new(DigestKind::ChunkList);
-    content.chunks(MIB).for_each(|chunk| hasher.update(chunk, ChunkHead::plain(0, chunk).crc_raw));
-    hasher.finish()
-}
+pub use crate::blobs::*;
 
 /// The next connection, of a leader that takes transfers.
 pub async fn transferring(leader: &FakeLeader) -> Peer {
@@ -82,7 +53,7 @@ pub async fn chunks(peer: &mut Peer, content: &[u8], count: usize) -> Vec<usize>
 pub async fn done(peer: &mut Peer, content: &[u8]) {
     let seen = peer.next().await;
     assert_eq!(seen.kind(), Kind::Done);
-    assert_eq!(Done::decode(&seen.payload).unwrap().digest, digest(content));
+    assert_eq!(Done::decode(&seen.payload).unwrap().digest, digest(content, DigestKind::ChunkList));
 }
 
 /// A frame of this kind must be next.
@@ -100,7 +71,7 @@ pub async fn open_part(peer: &mut Peer, job: Uuid, attempt: u32, purpose: Purpos
         codec: Codec::None,
         digest: DigestKind::ChunkList,
         flags: OpenFlags::KEEPS_SOURCE,
-        chunk_bytes: MIB as u32,
+        chunk_bytes: chunking::limits::CHUNK_BYTES_MAX,
         size: content.len() as u64,
         owner: job,
         attempt,
@@ -140,9 +111,9 @@ pub async fn send_part(peer: &mut Peer, id: Uuid, content: &[u8], from: usize) {
     for index in from..content.len().div_ceil(MIB) {
         send_chunk(peer, id, content, index).await;
     }
-    peer.message(id, &Done { digest: digest(content) }).await;
+    peer.message(id, &Done { digest: digest(content, DigestKind::ChunkList) }).await;
 }
 
 pub fn named(id: Uuid, content: &[u8]) -> Option<BlobRef> {
-    Some(BlobRef { id, size: content.len() as u64, digest: Some(digest(content)) })
+    Some(BlobRef { id, size: content.len() as u64, digest: Some(digest(content, DigestKind::ChunkList)) })
 }
