@@ -366,7 +366,7 @@ async fn submit_of_raw_bytes_prints_the_result_as_it_comes() {
 }
 
 #[tokio::test]
-async fn files_that_are_missing_or_too_big_are_said_before_anything_is_sent() {
+async fn files_that_are_missing_or_too_big_to_go_raw_are_said_before_anything_is_sent() {
     let dir = Dir::new();
     let missing = dir.path("missing.bin");
     let ended = end(heft(&["submit", "127.0.0.1:1", "calcA", "--file", &missing])).await;
@@ -375,23 +375,35 @@ async fn files_that_are_missing_or_too_big_are_said_before_anything_is_sent() {
 
     let big = dir.path("big.bin");
     std::fs::File::create(&big).unwrap().set_len(5 * 1024 * 1024).unwrap();
-    let ended = end(heft(&["submit", "127.0.0.1:1", "calcA", "--file", &big])).await;
-    assert_eq!(ended.code, 2);
-    for part in ["big.bin has 5242880 bytes (5 MiB)", "at most 3142656 (2.9 MiB)", "transfers of large files"]
-    {
-        assert!(ended.err.contains(part), "{part}: {}", ended.err);
-    }
-    let ended = end(heft(&["submit", "127.0.0.1:1", "calcA", "--file", &big, "--output", "json"])).await;
-    assert_eq!((ended.code, &ended.json()["status"]), (2, &json!("ERROR")));
-
-    // Each fits, but not both.
     let leader = FakeLeader::start().await;
-    std::fs::File::create(&big).unwrap().set_len(2 * 1024 * 1024).unwrap();
-    let twice = format!("{big}=again");
-    let args = ["submit", &leader.address, "calcA", "--file", &big, "--file", &twice];
+    let args = ["submit", &leader.address, "calcA", "--raw", "--file", &big];
     let (ended, ()) = with(&args, async { until_closed(leader.welcome().await).await }).await;
     assert_eq!(ended.code, 2);
-    assert!(ended.err.contains("a frame takes at most 4194304"), "{}", ended.err);
+    for part in ["big.bin has 5242880 bytes", "at most 4190208", "without --raw"] {
+        assert!(ended.err.contains(part), "{part}: {}", ended.err);
+    }
+}
+
+#[tokio::test]
+async fn a_leader_without_transfers_is_named_with_the_numbers_before_a_large_file_is_sent() {
+    let dir = Dir::new();
+    let big = dir.path("big.bin");
+    std::fs::File::create(&big).unwrap().set_len(5 * 1024 * 1024).unwrap();
+    for output in ["table", "json"] {
+        let leader = FakeLeader::start().await;
+        let args = ["submit", &leader.address, "calcA", "--file", &big, "--output", output];
+        let (ended, ()) = with(&args, async { until_closed(leader.welcome().await).await }).await;
+        assert_eq!(ended.code, 3, "{}", ended.err);
+        if output == "json" {
+            let shown = ended.json();
+            assert_eq!((&shown["status"], &shown["reason"]), (&json!("REFUSED"), &json!("too-large")));
+            assert_eq!((&shown["value"], &shown["limit"]), (&json!(5_242_880), &json!(4_194_304)));
+        } else {
+            for part in ["5242880 bytes (5 MiB)", "4194304", &leader.address, "submit it to a heft leader"] {
+                assert!(ended.err.contains(part), "{part}: {}", ended.err);
+            }
+        }
+    }
 }
 
 #[tokio::test]

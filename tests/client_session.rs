@@ -70,7 +70,9 @@ async fn an_announced_client_hears_that_its_job_was_taken_how_far_it_is_and_its_
     let config = peer.hello.config();
     assert_eq!((config.client_id.as_str(), config.desired_parallelism), ("clientA", 7));
     let heft = config.heft.unwrap();
-    assert_eq!(heft.features, ["submit-answers", "progress", "cancel", "ask", "redirects"]);
+    let transfers = ["transfers", "gzip", "brotli", "zstd"];
+    assert_eq!(heft.features[..4], transfers);
+    assert_eq!(heft.features[4..], ["submit-answers", "progress", "cancel", "ask", "redirects"]);
     let LinkState::Up { mode: Mode::Announced { software, .. }, .. } = client.state() else { panic!() };
     assert_eq!(software, "fake 1");
 

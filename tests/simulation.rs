@@ -8,16 +8,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
 
+#[path = "simulation/coverage.rs"]
+mod coverage;
+#[path = "simulation/inputs.rs"]
+mod inputs;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use coverage::Coverage;
 use heft::core::action::{Action, Refusal};
 use heft::core::event::{Inputs, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Ending, Job, Phase};
-use heft::core::record::AttemptEnd;
 use heft::core::retry::mix;
 use heft::core::schedule::Policy;
 use heft::core::subject::routing_key;
@@ -85,7 +89,7 @@ struct SimWorker {
     /// Jobs whose inputs it receives, or that it may not start yet.
     receiving: BTreeMap<JobId, Receiving>,
     /// Results that are kept: until settled by ours, for good by a stock worker's dedup, which has no result.
-    finished: BTreeMap<JobId, (Run, Attempt, ResultId, bool)>,
+    finished: BTreeMap<JobId, (Run, Attempt, bool)>,
 }
 
 /// A job at a worker before it runs.
@@ -103,26 +107,6 @@ struct SimClient {
     /// Jobs that were submitted and have no result.
     open: BTreeMap<JobId, Submission>,
     to_submit: Vec<Submission>,
-}
-
-/// What happened in all worlds: a simulation in which nothing goes wrong proves nothing.
-#[derive(Debug, Default)]
-struct Coverage {
-    results: u64,
-    requeues: BTreeMap<String, u64>,
-    dead: u64,
-    orphans: u64,
-    stale_results: u64,
-    abandoned: u64,
-    to_all: u64,
-    refused: u64,
-    announced: u64,
-    withdrawn: u64,
-    failed: u64,
-    started: u64,
-    resumed: u64,
-    waiting: u64,
-    revived: u64,
 }
 
 struct World {
@@ -264,6 +248,12 @@ impl World {
         self.at(at, Wake::ToBroker(conn, event));
     }
 
+    /// The leader keeps what an ack brings under a number of its own, also if it is the same again.
+    fn new_result(&mut self) -> ResultId {
+        self.next_result += 1;
+        ResultId(self.next_result)
+    }
+
     fn open(&mut self) -> ConnId {
         self.next_conn += 1;
         let conn = ConnId(self.next_conn);
@@ -295,6 +285,7 @@ impl World {
     fn at_rest(&self) -> bool {
         self.clients.iter().all(|client| client.to_submit.is_empty() && client.open.is_empty())
             && self.broker.state().jobs().all(Job::has_ended)
+            && !self.agenda.values().any(|wake| matches!(wake, Wake::Commit(_) | Wake::Revive(_)))
     }
 
     /// All peers go and time passes: of jobs that ended long ago nothing is left.
@@ -346,7 +337,8 @@ impl World {
             Action::Commit { index, record } => {
                 self.coverage.note(record);
                 if let Record::Dlq { job, .. } = record
-                    && self.random.chance(20)
+                    && !is_poison(*job)
+                    && self.random.chance(50)
                 {
                     let at = self.now + self.random.below(10 * SECOND);
                     self.at(at, Wake::Revive(*job));
@@ -398,14 +390,6 @@ impl World {
             let at = *to_peer;
             self.at(at, Wake::ToPeer(conn, action));
         }
-    }
-
-    /// Who is told to start runs a job that is taken; who is not, one that is announced.
-    fn check_start(&self, job: JobId, run: Run, attempt: Attempt, start: bool) {
-        let known =
-            self.broker.state().job(job).unwrap_or_else(|| panic!("{job} is given out and not known"));
-        assert_eq!((known.run, known.announced), (run, !start), "{job}");
-        assert!(matches!(known.phase, Phase::Leased { attempt: held, .. } if held == attempt), "{job}");
     }
 
     /// One visible result for each run of a job, and its bytes are still there.
@@ -515,7 +499,8 @@ impl World {
         );
         if leasing {
             self.say(conn, Event::Heartbeat { conn, cpu_permille: 100, held });
-            for (job, (_, _, result, ok)) in results {
+            for (job, (_, _, ok)) in results {
+                let result = self.new_result();
                 self.say(conn, Event::Ack { conn, job, outcome: Outcome::Returned { result, ok } });
             }
             self.at(self.now + SECOND, Wake::WorkerBeats(number, life));
@@ -586,9 +571,9 @@ impl World {
                     *held = (*run, *attempt);
                     return;
                 }
-                if let Some((_, _, result, ok)) = worker.finished.get(job).copied() {
+                if let Some((_, _, ok)) = worker.finished.get(job).copied() {
                     let outcome = match worker.class {
-                        WorkerClass::Leasing => Outcome::Returned { result, ok },
+                        WorkerClass::Leasing => Outcome::Returned { result: self.new_result(), ok },
                         WorkerClass::Classic | WorkerClass::OneAtATime => Outcome::ResultLost,
                     };
                     self.say(conn, Event::Ack { conn, job: *job, outcome });
@@ -628,60 +613,15 @@ impl World {
         self.random.below(takes)
     }
 
-    /// A worker that has all inputs of a job and may start it does.
-    fn run_if_whole(&mut self, number: usize, job: JobId) {
-        let worker = &mut self.workers[number];
-        let Some(held) = worker.receiving.get(&job).copied().filter(|held| held.whole) else { return };
-        let Some(run) = held.run else { return };
-        worker.receiving.remove(&job);
-        worker.running.insert(job, (run, held.attempt));
-        let (conn, life) = (worker.conn, worker.life);
-        if let Some(conn) = conn {
-            self.say(conn, Event::Progress { conn, job, run, attempt: held.attempt });
-        }
-        let at = self.now + self.takes();
-        let end =
-            if is_poison(job) { Wake::Poisoned(number, life) } else { Wake::JobEnds(number, life, job) };
-        self.at(at, end);
-    }
-
-    /// The leader has sent a worker what it has of a job's inputs.
-    fn inputs_at_worker(&mut self, number: usize, conn: ConnId, job: JobId, attempt: Attempt) {
-        let worker = &self.workers[number];
-        let held = worker.receiving.get(&job).filter(|held| held.attempt == attempt && !held.whole);
-        if worker.conn != Some(conn) || held.is_none() {
-            return;
-        }
-        let is_kept = self.broker.state().job(job).is_some_and(|job| !job.announced && job.inputs_kept);
-        let has_client = |client: &SimClient| client.conn.is_some() && client.open.contains_key(&job);
-        let why = match self.random.below(100) {
-            _ if !is_kept && !self.clients.iter().any(has_client) => Some(AttemptEnd::InputsStalled),
-            0..4 => Some(AttemptEnd::DiskFull),
-            4..8 => Some(AttemptEnd::InputsBad),
-            8..12 => Some(AttemptEnd::InputsStalled),
-            _ => None,
-        };
-        match why {
-            Some(why) => self.tell(Event::InputsRefused { job, attempt, why }),
-            None => {
-                if let Some(held) = self.workers[number].receiving.get_mut(&job) {
-                    held.whole = true;
-                }
-                self.run_if_whole(number, job);
-            }
-        }
-    }
-
     fn job_ends(&mut self, number: usize, life: u64, job: JobId) {
-        self.next_result += 1;
-        let result = ResultId(self.next_result);
+        let result = self.new_result();
         let ok = self.random.chance(80);
         let worker = &mut self.workers[number];
         if worker.life != life {
             return;
         }
         let Some((run, attempt)) = worker.running.remove(&job) else { return };
-        worker.finished.insert(job, (run, attempt, result, ok));
+        worker.finished.insert(job, (run, attempt, ok));
         if let Some(conn) = worker.conn {
             self.say(conn, Event::Ack { conn, job, outcome: Outcome::Returned { result, ok } });
             self.say(conn, Event::Credit { conn, delta: 1 });
@@ -750,34 +690,6 @@ impl World {
         }
     }
 
-    fn submits(&mut self, conn: ConnId, job: Submission) {
-        let (id, inputs) = (job.job, job.inputs);
-        self.say(conn, Event::Submit { conn, job });
-        if inputs == Inputs::Expected {
-            let at = self.now + self.random.below(6 * SECOND);
-            self.at(at, Wake::InputsLeave(conn, id));
-        }
-    }
-
-    /// The inputs of a job have come to the leader over this connection, or something is wrong with them.
-    fn inputs_leave(&mut self, conn: ConnId, job: JobId) {
-        let known = self.broker.state().job(job);
-        if known.is_some_and(|job| !job.announced) && !self.random.chance(5) {
-            return;
-        }
-        let leased = known.is_some_and(|job| matches!(job.phase, Phase::Leased { .. }));
-        let event = match self.random.below(100) {
-            0..4 => Event::InputsFailed { job, why: "wrong digest".into() },
-            4..8 => Event::Withdraw { job },
-            8..12 => {
-                let operation = Operation::Cancel { job, by: "ops".into() };
-                Event::Operate { token: Token(0), operation }
-            }
-            _ => Event::InputsHere { job, kept: !leased || self.random.chance(50) },
-        };
-        self.say(conn, event);
-    }
-
     fn client_hears(&mut self, number: usize, action: &Action) {
         let client = &mut self.clients[number];
         match action {
@@ -830,46 +742,6 @@ impl World {
             let Some(sim) = self.workers.iter().find(|sim| sim.id == worker.id) else { continue };
             let promised = worker.credit as usize + worker.held.len();
             assert!(promised <= sim.max_par as usize, "{}: {promised} of {}", worker.id, sim.max_par);
-        }
-    }
-}
-
-impl Coverage {
-    fn note(&mut self, record: &Record) {
-        match record {
-            Record::Ack { .. } => self.results += 1,
-            Record::Requeue { why, .. } => *self.requeues.entry(format!("{why:?}")).or_default() += 1,
-            Record::Dlq { .. } => self.dead += 1,
-            Record::Orphan { .. } => self.orphans += 1,
-            Record::Enqueue { job, .. } => self.to_all += u64::from(job.to_all),
-            Record::Announce { .. } => self.announced += 1,
-            Record::Withdraw { .. } => self.withdrawn += 1,
-            Record::Fail { .. } => self.failed += 1,
-            Record::Assign { .. }
-            | Record::Cancel { .. }
-            | Record::Revive { .. }
-            | Record::Forget { .. }
-            | Record::Cap { .. } => {}
-        }
-    }
-
-    fn add(&mut self, other: Coverage) {
-        self.results += other.results;
-        self.dead += other.dead;
-        self.orphans += other.orphans;
-        self.stale_results += other.stale_results;
-        self.abandoned += other.abandoned;
-        self.to_all += other.to_all;
-        self.refused += other.refused;
-        self.announced += other.announced;
-        self.withdrawn += other.withdrawn;
-        self.failed += other.failed;
-        self.started += other.started;
-        self.resumed += other.resumed;
-        self.waiting += other.waiting;
-        self.revived += other.revived;
-        for (why, count) in other.requeues {
-            *self.requeues.entry(why).or_default() += count;
         }
     }
 }

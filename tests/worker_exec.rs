@@ -12,8 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chunking::message::Purpose;
 use heft::model::{InputFile, JobRequest, JobResult, JobStatus, JsonModel};
-use heft::worker::{CancelToken, Exec, ExecConfig, Job, Outcome, StopReason, Workplace, run_once};
+use heft::worker::{CancelToken, Content, Exec, ExecConfig, Job, Outcome, StopReason, Workplace, run_once};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -231,24 +232,51 @@ async fn wx04_the_archive_holds_what_the_job_made_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn an_archive_that_cannot_be_sent_is_left_out_and_said() {
-    let bench = Bench::new();
-    let result = bench.script("head -c 5000000 /dev/urandom > big; echo fine").await;
-    assert_eq!((result.status, result.stdout.as_str()), (JobStatus::Ok, "fine\n"));
-    assert_eq!(result.output_archive, None);
+async fn an_archive_too_large_for_a_result_is_a_file_beside_the_directory_and_bounded() {
+    let mut bench = Bench::new();
+    bench.program("x", "head -c 5000000 /dev/urandom > big; echo fine");
+    let outcome = bench.attempt(request("x"), CancelToken::default()).await;
+    assert_eq!((&outcome.result.status, outcome.result.stdout.as_str()), (&JobStatus::Ok, "fine\n"));
+    assert_eq!((&outcome.result.output_archive, outcome.result.archive_lost), (&None, None));
+    let Some(Content::File(path)) = outcome.attached(Purpose::Archive).cloned() else {
+        panic!("{outcome:?}")
+    };
+    let mut archive = zip::ZipArchive::new(fs::File::open(&path).unwrap()).unwrap();
+    assert_eq!(archive.by_name("big").unwrap().size(), 5_000_000);
+    let directory = outcome.directory.unwrap();
+    assert!(!path.starts_with(directory.path()), "not in the folder that it packs");
+    directory.remove().unwrap();
+    assert_eq!(fs::read_dir(&bench.place.work_dir).unwrap().count(), 0, "it goes with the directory");
+
+    bench.config.archive_bytes_max = 4_500_000;
+    let outcome = bench.attempt(request("x"), CancelToken::default()).await;
+    let result = &outcome.result;
+    assert_eq!((&result.output_archive, outcome.attached(Purpose::Archive)), (&None, None));
+    assert_eq!(result.archive_lost, Some(5_000_000));
     assert!(result.stderr.contains("made 5000000 bytes in 1 files"), "{}", result.stderr);
+    assert!(result.stderr.contains("limit of 4500000 bytes"), "{}", result.stderr);
 }
 
 #[tokio::test]
 async fn wx11_a_flood_on_stderr_blocks_nothing_and_is_bounded() {
-    let bench = Bench::new();
-    let result =
-        bench.script("head -c 10485760 /dev/zero | tr '\\0' e >&2; echo out; head -c 99 /dev/zero >&2").await;
-    assert_eq!((result.status, result.stdout.as_str()), (JobStatus::Ok, "out\n"));
+    let mut bench = Bench::new();
+    bench.program("x", "head -c 10485760 /dev/zero | tr '\\0' e >&2; echo out; head -c 99 /dev/zero >&2");
     let kept = bench.config.stderr_bytes_max;
-    assert!(result.stderr.bytes().take(kept).all(|byte| byte == b'e'));
-    let note = format!("\nheft: stderr had 10485859 bytes; the first {kept} are kept\n");
-    assert_eq!(result.stderr.get(kept..), Some(note.as_str()));
+    for (file_max, note) in
+        [(10_485_859, ""), (2_000_000, "\nheft: stderr had 10485859 bytes; the first 2000000 are kept\n")]
+    {
+        bench.config.output_bytes_max = file_max;
+        let outcome = bench.attempt(request("x"), CancelToken::default()).await;
+        let result = &outcome.result;
+        assert_eq!((&result.status, result.stdout.as_str()), (&JobStatus::Ok, "out\n"));
+        assert!(result.stderr.bytes().take(kept).all(|byte| byte == b'e'));
+        assert_eq!(result.stderr.get(kept..), Some(note));
+        let Some(Content::File(path)) = outcome.attached(Purpose::Stderr) else { panic!("{outcome:?}") };
+        let whole = fs::read(path).unwrap();
+        assert_eq!(whole.len() as u64, file_max, "all of it, from its beginning");
+        assert!(whole.iter().take(10_485_760).all(|byte| *byte == b'e'));
+        assert_eq!(outcome.attached(Purpose::Stdout), None);
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use chunking::limits::CHUNK_BYTES_MAX;
+use chunking::limits::{CHUNK_BYTES_MAX, CLASSIC_INBOUND_BODY_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tracing::info;
@@ -82,6 +82,10 @@ pub struct LeaderArgs {
     /// Memory for chunks on their way through the leader, in buffers of 1 MiB.
     #[arg(long, default_value = "48MiB", value_name = "SIZE")]
     buffers: ByteSize,
+
+    /// The largest SubmitJob or AckJob of a stock peer, which comes as a stream; at most 2 GiB less one byte.
+    #[arg(long, default_value = "2147483647", value_name = "SIZE")]
+    classic_inbound_max: ByteSize,
 
     /// How long a job whose inputs its client still has waits for a client that is away.
     #[arg(long, default_value = "60s", value_name = "TIME")]
@@ -161,7 +165,19 @@ async fn serve(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
         ..LeaderConfig::default()
     };
     let tuning = Tuning { congestion: args.tcp_congestion.clone() };
-    let options = Options { tuning, data: args.data.clone(), drain: args.drain.0 };
+    let most = u64::from(CLASSIC_INBOUND_BODY_BYTES_MAX);
+    let least = u64::from(FRAME_BODY_BYTES_MAX);
+    let classic_inbound_max = match u32::try_from(args.classic_inbound_max.0) {
+        Ok(bytes) if (least..=most).contains(&u64::from(bytes)) => bytes,
+        Ok(_) | Err(_) => {
+            return Err(Usage(format!(
+                "--classic-inbound-max {} is out of range: give {least} to {most} bytes",
+                args.classic_inbound_max
+            ))
+            .into());
+        }
+    };
+    let options = Options { tuning, data: args.data.clone(), classic_inbound_max, drain: args.drain.0 };
     println!(
         "heft leader listening on {local} (driver portable, durability memory, data {}, spool up to {})",
         args.data.display(),

@@ -24,11 +24,11 @@ pub enum ClientError {
     },
     /// The job does not fit the one frame that carries it.
     #[error(
-        "the job has {bytes} bytes without its files, and the frame that carries it takes at most {limit}: give it fewer or \
-         shorter arguments, or put what is large into a file"
+        "the job takes {bytes} bytes on the wire beside its files; a frame takes at most {limit}: give it fewer or shorter \
+         arguments, or put what is large into a file"
     )]
     TooLarge {
-        /// The payload its frame would have.
+        /// The body its frame would have.
         bytes: u64,
         /// What a frame takes (W05).
         limit: u64,

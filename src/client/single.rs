@@ -19,7 +19,7 @@ use super::error::ClientError;
 use super::fetch::fetch;
 use super::job::{EVENTS_KEPT_MAX, JobHandle};
 use super::remote::{Command, Remote, Sink};
-use super::spec::{JobSpec, Prepared, payload_room, prepared};
+use super::spec::{JobSpec, Prepared, payload_room, prepared, too_large};
 use crate::units::Span;
 
 /// How a connection stands.
@@ -230,9 +230,9 @@ pub(super) async fn handle(
 
 /// A job of any bytes (M19). They go in one frame: there is no request that could name a blob.
 pub(super) fn raw_job(subject: &str, payload: Bytes) -> Result<Prepared, ClientError> {
-    let (bytes, limit) = (payload.len() as u64, payload_room(subject)?);
-    if bytes > limit {
-        return Err(ClientError::TooLarge { bytes, limit });
+    let (bytes, room) = (payload.len() as u64, payload_room(subject)?);
+    if bytes > room {
+        return Err(too_large(bytes, room));
     }
     Ok(Prepared { id: Uuid::new_v4(), payload, blobs: Vec::new() })
 }

@@ -154,7 +154,13 @@ fn build(spec: JobSpec, room: u64) -> Result<Prepared, ClientError> {
         }
         smallest = prepared.payload.len() as u64;
     }
-    Err(ClientError::TooLarge { bytes: smallest, limit: room })
+    Err(too_large(smallest, room))
+}
+
+/// Of a payload that does not fit what its frame leaves for it.
+pub(super) fn too_large(payload_bytes: u64, room: u64) -> ClientError {
+    let limit = u64::from(FRAME_BODY_BYTES_MAX);
+    ClientError::TooLarge { bytes: payload_bytes.saturating_add(limit.saturating_sub(room)), limit }
 }
 
 fn base64_bytes(size: u64) -> u64 {
@@ -282,7 +288,7 @@ mod tests {
         let room = payload_room("job.submit.calcA").unwrap();
         let refused = build(JobSpec::from(request).bytes("a", vec![0; 10]), room).unwrap_err();
         assert!(
-            matches!(refused, ClientError::TooLarge { bytes, limit } if bytes > 5_000_000 && limit == room)
+            matches!(refused, ClientError::TooLarge { bytes, limit } if bytes > 5_000_000 && limit == 4_194_304)
         );
         assert!(matches!(payload_room(&"s".repeat(70_000)), Err(ClientError::SubjectTooLong { .. })));
     }

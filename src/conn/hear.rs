@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Stage, parse_credit};
 use chunking::{Generation, Head, Kind};
+use uuid::Uuid;
 
 use super::{FEATURES, MakeId, Role, Session, SessionError, TransferSays};
 use crate::core::Event;
@@ -31,7 +32,7 @@ pub enum Heard {
     /// A message of a transfer.
     Transfer {
         /// The transfer's id.
-        id: uuid::Uuid,
+        id: Uuid,
         /// What it says.
         says: TransferSays,
     },
@@ -40,7 +41,7 @@ pub enum Heard {
         /// The verb.
         verb: String,
         /// The question's id.
-        id: uuid::Uuid,
+        id: Uuid,
         /// The question, in JSON.
         json: Vec<u8>,
     },
@@ -52,7 +53,7 @@ pub enum Heard {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubmitBody {
     /// The frame's id; nil if it has none.
-    pub msg_id: uuid::Uuid,
+    pub msg_id: Uuid,
     /// Whose job it is.
     pub client: ClientId,
     /// The frame's subject.
@@ -70,6 +71,23 @@ pub struct AckBody {
     pub says: AckSays,
     /// The payload.
     pub payload: Bytes,
+}
+
+/// What a frame is that is too large to be gathered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BulkOf {
+    /// A job; its payload is still to come.
+    Submit {
+        /// The job, without its payload.
+        body: SubmitBody,
+    },
+    /// The end of a job.
+    Ack {
+        /// Which.
+        job: JobId,
+    },
+    /// Nothing that matters here.
+    Nothing,
 }
 
 /// What an ack says of its job.
@@ -141,6 +159,20 @@ impl Session {
             (Role::Client { .. } | Role::Worker { .. }, other) => {
                 Ok(Heard::Skipped(format!("{other} is not for a leader, or not from such a peer")))
             }
+        }
+    }
+
+    /// What a frame is that is too large to be gathered.
+    pub fn bulk(&mut self, head: &Head<'_>) -> Result<BulkOf, SessionError> {
+        match self.hear(head, Bytes::from_static(b"-"), &mut Uuid::nil)? {
+            Heard::Submit(body) => Ok(BulkOf::Submit { body }),
+            Heard::Ack(body) => Ok(BulkOf::Ack { job: body.job }),
+            Heard::Event(_)
+            | Heard::Announced(_)
+            | Heard::Cancel(_)
+            | Heard::Transfer { .. }
+            | Heard::Ask { .. }
+            | Heard::Skipped(_) => Ok(BulkOf::Nothing),
         }
     }
 
@@ -257,7 +289,7 @@ fn features_of(announcement: &Announcement) -> Features {
 }
 
 /// What a result says, read without decoding its archive. Bytes that are no JobResult are a raw result, which is fine.
-fn says_of(payload: &[u8]) -> AckSays {
+pub(crate) fn says_of(payload: &[u8]) -> AckSays {
     let mut stream = ContentStream::new(Shape::JobResult);
     let read = stream.push(payload, &mut |_| {}).and_then(|()| stream.finish());
     match read.and_then(|residue| JobResult::parse(&residue.json)) {

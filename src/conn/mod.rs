@@ -8,7 +8,8 @@ mod hear;
 mod say;
 mod transfer;
 
-pub use hear::{AckBody, AckSays, Heard, SubmitBody};
+pub(crate) use hear::says_of;
+pub use hear::{AckBody, AckSays, BulkOf, Heard, SubmitBody};
 pub use say::WireFrame;
 pub use transfer::TransferSays;
 

@@ -58,8 +58,8 @@ pub struct Broker {
     /// Results that nobody was there for.
     pub(super) undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
     /// Jobs that ended, the oldest first, and whether a look at them is due.
-    ended: VecDeque<(Micros, JobId, Run)>,
-    expiry_watched: bool,
+    pub(super) ended: VecDeque<(Micros, JobId, Run)>,
+    pub(super) expiry_watched: bool,
     /// Answers to operators that wait for a record.
     answers: VecDeque<(Index, Token, Result<Operated, OperateError>)>,
 
@@ -434,13 +434,15 @@ impl Broker {
 
     /// A worker holds what it should not: a job that has ended is settled, any other is taken away.
     fn not_wanted(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt) {
-        match self.state.job(job) {
-            // What was not started has no result that could be settled.
-            _ if run == Run(0) => self.actions.push_back(Action::Abandon { conn, job, attempt }),
-            Some(known) if !known.has_ended() => {
-                self.actions.push_back(Action::Abandon { conn, job, attempt })
-            }
-            Some(_) | None => self.actions.push_back(Action::Settle { conn, job, run }),
+        let known = self.state.job(job);
+        let has_ended = known.is_none_or(Job::has_ended);
+        // What was not started has no result, and what came as transfers may still be coming: that is to stop, too.
+        let may_be_receiving = run == Run(0) || known.is_some_and(Job::comes_by_transfer);
+        if !has_ended || may_be_receiving {
+            self.actions.push_back(Action::Abandon { conn, job, attempt });
+        }
+        if has_ended && run != Run(0) {
+            self.actions.push_back(Action::Settle { conn, job, run });
         }
     }
 
@@ -636,7 +638,7 @@ impl Broker {
             return 0;
         }
         let Some(job) = self.state.job(id) else { return 0 };
-        let place = Place { priority: job.priority, seq: job.seq };
+        let place = job.place();
         self.dirty = true;
         match job.child_of {
             Some((_, worker)) => {
@@ -657,7 +659,7 @@ impl Broker {
 
     fn job_ended(&mut self, id: JobId, run: Run) {
         let Some(job) = self.state.job(id) else { return };
-        let place = Place { priority: job.priority, seq: job.seq };
+        let place = job.place();
         let (child_of, children) = (job.child_of, job.children.clone());
         let is_dead = matches!(job.phase, Phase::Dead { .. });
         let returned_by = match &job.phase {
@@ -707,64 +709,6 @@ impl Broker {
             // It keeps the place it takes until it answers: its credit comes back with that, not before.
             if let (Some(conn), Some(lease)) = (worker.conn(), worker.held.get(&job)) {
                 self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
-            }
-        }
-    }
-
-    fn keep_for_a_while(&mut self, job: JobId, run: Run) {
-        self.ended.push_back((self.now, job, run));
-        while self.ended.len() > self.config.results_max {
-            if let Some((_, job, run)) = self.ended.pop_front() {
-                self.forget(job, run);
-            }
-        }
-        self.watch_expiry();
-    }
-
-    /// Looks at the oldest result again when its time is over: one moment for all of them.
-    fn watch_expiry(&mut self) {
-        if let Some((at, _, _)) = self.ended.front().filter(|_| !self.expiry_watched) {
-            self.due.insert((at.plus(self.config.result_ttl), Due::Expire));
-            self.expiry_watched = true;
-        }
-    }
-
-    pub(super) fn expiry_due(&mut self) {
-        self.expiry_watched = false;
-        let (now, ttl) = (self.now, self.config.result_ttl);
-        while let Some((_, job, run)) = self.ended.front().copied().filter(|(at, _, _)| at.plus(ttl) <= now) {
-            self.ended.pop_front();
-            self.forget(job, run);
-        }
-        self.watch_expiry();
-    }
-
-    /// Forgets an ended job, its children and their results, once that is committed: until then they can be asked for.
-    pub(super) fn forget(&mut self, id: JobId, run: Run) -> Option<Index> {
-        self.state.job(id).filter(|job| job.run == run && job.has_ended())?;
-        Some(self.propose(Record::Forget { job: id, run }))
-    }
-
-    /// A job is not known any more, and nothing of it is needed.
-    fn forgot(&mut self, job: &Job) {
-        match &job.phase {
-            Phase::Done { ending: Ending::Returned { result, .. }, .. } => {
-                self.actions.push_back(Action::ForgetResult { result: *result });
-            }
-            Phase::Dead { .. } if job.child_of.is_none() => {
-                self.actions.push_back(Action::ForgetInput { job: job.id });
-            }
-            Phase::Done { .. }
-            | Phase::Dead { .. }
-            | Phase::Queued { .. }
-            | Phase::Leased { .. }
-            | Phase::Gathering { .. } => {}
-        }
-        self.submitters.remove(&job.id);
-        if let Some(jobs) = self.undelivered.get_mut(&job.client) {
-            jobs.remove(&job.id);
-            if jobs.is_empty() {
-                self.undelivered.remove(&job.client);
             }
         }
     }

@@ -13,7 +13,6 @@ use super::due::Due;
 use super::event::{Inputs, Submission};
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
-use super::queue::Place;
 use super::record::{AttemptEnd, Record};
 use super::state::Applied;
 
@@ -81,7 +80,7 @@ impl Broker {
         let children = if job.to_all { self.children_of(&job) } else { Vec::new() };
         let is_taken = |(child, _): &(JobId, WorkerId)| self.state.job(*child).is_some();
         let refusal = match () {
-            () if job.to_all && children.is_empty() => Some(Refusal::NoWorker { key: job.key.to_string() }),
+            () if job.to_all && children.is_empty() => self.no_worker_for(&job),
             () if children.iter().any(is_taken) => Some(Refusal::Conflict { job: id }),
             () => None,
         };
@@ -113,7 +112,7 @@ impl Broker {
             Phase::Leased { worker, attempt } => self.start(worker, id, run, attempt),
             // What it needs of a worker may be less now.
             Phase::Queued { .. } => {
-                let (key, client, place) = (job.key.clone(), job.client.clone(), place_of(job));
+                let (key, client, place) = (job.key.clone(), job.client.clone(), job.place());
                 self.queues.remove(&key, &client, place);
             }
             Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => {}
@@ -179,7 +178,7 @@ impl Broker {
     pub(super) fn withdrawn(&mut self, id: JobId, applied: &Applied) {
         let again = self.withdrawing.remove(&id).flatten();
         if let Applied::Withdrew(job) = applied {
-            self.queues.remove(&job.key, &job.client, place_of(job));
+            self.queues.remove(&job.key, &job.client, job.place());
             self.waits.forget(id);
             self.drop_source(id);
             self.submitters.remove(&id);
@@ -260,7 +259,7 @@ impl Broker {
         };
         let lease = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
         let is_receiving = lease.is_some_and(|lease| !lease.started);
-        if is_receiving && (job.inputs == Inputs::Expected || job.needs_transfers) {
+        if is_receiving && job.comes_by_transfer() {
             let (run, start, lease) = (job.run, !job.announced, self.config.lease);
             self.actions.push_back(Action::Resume { conn, worker, job: id, run, attempt, lease, start });
         }
@@ -313,7 +312,7 @@ impl Broker {
 
     fn take_out_of_queue(&mut self, id: JobId) {
         let Some(job) = self.state.job(id) else { return };
-        self.queues.remove(&job.key, &job.client, place_of(job));
+        self.queues.remove(&job.key, &job.client, job.place());
         self.waits.forget(id);
     }
 
@@ -360,8 +359,4 @@ impl Broker {
         }
         self.wait_until(id, self.now);
     }
-}
-
-fn place_of(job: &Job) -> Place {
-    Place { priority: job.priority, seq: job.seq }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::event::{Inputs, Submission};
 use super::ids::{Attempt, ClientId, JobId, Micros, ResultId, Run, WorkerId};
+use super::queue::Place;
 use super::record::AttemptEnd;
 use super::subject::RoutingKey;
 
@@ -186,9 +187,19 @@ impl Job {
         !self.has_ended() && (self.announced || !self.inputs_kept)
     }
 
+    /// Whether a worker gets inputs of it as transfers.
+    pub fn comes_by_transfer(&self) -> bool {
+        self.inputs == Inputs::Expected || self.needs_transfers
+    }
+
     /// Whether only a worker that can take transfers may have it as it stands.
     pub fn goes_by_transfer(&self) -> bool {
         self.needs_transfers || self.announced
+    }
+
+    /// Its place among those of its client and key that wait.
+    pub(super) fn place(&self) -> Place {
+        Place { priority: self.priority, seq: self.seq }
     }
 
     /// Whether it counts toward its client's cap. Children do not: their number is the number of workers.

@@ -7,6 +7,7 @@ pub mod action;
 mod broker;
 mod dispatch;
 mod due;
+mod ended;
 pub mod event;
 pub mod ids;
 mod inputs;

@@ -95,7 +95,7 @@ impl Broker {
     }
 
     /// Why no connected worker could take a job, if none could.
-    fn no_worker_for(&self, job: &Submission) -> Option<Refusal> {
+    pub(super) fn no_worker_for(&self, job: &Submission) -> Option<Refusal> {
         let mut workers = Vec::new();
         self.workers.matching(job.key.as_str(), &mut workers);
         let key = job.key.to_string();

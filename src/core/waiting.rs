@@ -79,9 +79,11 @@ impl Broker {
         if !changed.is_empty() {
             self.workers_changed(&changed);
         }
-        for job in std::mem::take(&mut self.waits.to_look_at) {
+        let mut jobs = std::mem::take(&mut self.waits.to_look_at);
+        for job in jobs.drain(..) {
             self.tell_if_in_vain(job);
         }
+        self.waits.to_look_at = jobs;
     }
 
     /// Looks again at the keys that workers asked for which joined or left.
@@ -116,10 +118,6 @@ impl Broker {
 
     fn tell_if_in_vain(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
-        let place = super::queue::Place { priority: job.priority, seq: job.seq };
-        if !self.queues.contains(&job.key, &job.client, place) {
-            return;
-        }
         let causes = match self.waits.causes.get(&job.key) {
             Some(known) => *known,
             None => {
@@ -135,7 +133,9 @@ impl Broker {
             self.waits.forget(id);
             return;
         };
-        if cause.is_news_after(told) {
+        // It may have been given out meanwhile, or taken out.
+        let is_waiting = self.queues.contains(&job.key, &job.client, job.place());
+        if is_waiting && cause.is_news_after(told) {
             let key = job.key.to_string();
             let why = match cause {
                 Cause::NoWorker => Waiting::NoWorker { key },

@@ -6,7 +6,7 @@ use chunking::message::AnswerStatus;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Asked, Leader};
+use super::{Asked, Leader, outcome};
 use crate::core::Event;
 use crate::core::action::{OperateError, Operated, Standing};
 use crate::core::event::{Operation, WorkerClass};
@@ -28,6 +28,7 @@ impl Leader {
         };
         let answered = match verb {
             "status" => Ok(Some(self.status())),
+            "result" => self.result_answer(conn, verb, id, &question).map(|()| None),
             "dlq.ls" => self.dlq_ls(&question).map(Some),
             "dlq.show" => self.dlq_show(&question).map(Some),
             "dlq.requeue" => {
@@ -41,8 +42,8 @@ impl Leader {
                 self.operate(conn, verb, id, Operation::Cancel { job, by })
             }),
             other => Err(format!(
-                "\"{other}\" is no question this leader knows: ask status, dlq.ls, dlq.show, dlq.requeue, dlq.purge or \
-                 cancel"
+                "\"{other}\" is no question this leader knows: ask status, result, dlq.ls, dlq.show, dlq.requeue, \
+                 dlq.purge or cancel"
             )),
         };
         match answered {
@@ -93,6 +94,39 @@ impl Leader {
         self.answer(conn, verb, id, AnswerStatus::Error, &json!({ "error": text }));
     }
 
+    /// The result of a job that has ended; its parts follow as transfers.
+    fn result_answer(&mut self, conn: ConnId, verb: &str, id: Uuid, question: &Value) -> Result<(), String> {
+        let job_id = job_id(question)?;
+        let unknown = || OperateError::Unknown { job: job_id }.to_string();
+        let job = self.broker.state().job(job_id).ok_or_else(unknown)?;
+        if !job.has_ended() {
+            return Err(format!("job {job_id} has not ended: wait for it, or look at `heft status`"));
+        }
+        let returned = outcome::returned(job);
+        let whole = outcome::result_of(&self.broker, &self.store, job, true);
+        let mut result: Value = serde_json::from_slice(&whole).map_err(|_| {
+            format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
+        })?;
+        let frame = |leader: &Leader, result: &Value| {
+            let json = json!({ "found": true, "result": result }).to_string();
+            leader.sessions.get(&conn)?.answer(id, verb, AnswerStatus::Whole, json.as_bytes())
+        };
+        // A result that fills a frame does not fit an answer, which has a little more around it: its archive goes apart.
+        let mut answer = frame(self, &result);
+        if let (None, Some(returned)) = (&answer, returned)
+            && let Some(apart) = self.archive_apart(job_id, returned, &whole)
+        {
+            result = serde_json::from_slice(&apart).unwrap_or_default();
+            answer = frame(self, &result);
+        }
+        let answer = answer.ok_or_else(|| format!("the result of job {job_id} does not fit an answer"))?;
+        if let Some(result) = returned {
+            self.send_parts(conn, job_id, result);
+        }
+        self.send(conn, [answer]);
+        Ok(())
+    }
+
     fn status(&self) -> Value {
         let state = self.broker.state();
         let (mut queued, mut running, mut done, mut dead) = (0u64, 0u64, 0u64, 0u64);
@@ -136,11 +170,14 @@ impl Leader {
         let queues = self.broker.queues().keys().take(LISTED_MAX);
         let queues: Vec<Value> =
             queues.map(|(key, jobs)| json!({ "key": key.as_str(), "queued": jobs })).collect();
+        let fill = self.relay.fill();
         let uptime = self.now.since(self.started).as_millis();
         json!({
             "leader": {
                 "software": SOFTWARE, "uptime_ms": u64::try_from(uptime).unwrap_or(u64::MAX),
                 "driver": self.config.driver, "durability": "memory", "draining": self.broker.is_draining(),
+                "spool_bytes": fill.bytes, "spool_bytes_max": fill.bytes_max, "blobs": fill.blobs,
+                "buffers": fill.buffers, "buffers_in_use": fill.buffers_in_use, "buffers_promised": fill.promised,
                 "payload_bytes": self.store.input_bytes(), "result_bytes": self.store.result_bytes(),
             },
             "jobs": { "queued": queued, "running": running, "done": done, "dead": dead },

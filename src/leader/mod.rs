@@ -4,6 +4,7 @@
 //! bytes pass through by reference; the broker never sees them.
 
 mod ask;
+mod bulk;
 mod outcome;
 mod relay;
 mod store;
@@ -27,6 +28,7 @@ use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
 use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run, Token};
 use crate::core::{Broker, Config, Event};
+use bulk::Bulk;
 use relay::Relay;
 use store::PayloadStore;
 use transfers::Blobs;
@@ -107,6 +109,7 @@ pub struct Leader {
     store: PayloadStore,
     relay: Relay,
     blobs: Blobs,
+    bulks: HashMap<ConnId, Bulk>,
     outputs: VecDeque<Output>,
     asked: HashMap<Token, Asked>,
     next_token: Token,
@@ -127,6 +130,7 @@ impl Leader {
             broker: Broker::new(config.broker.clone()),
             relay: Relay::new(config.relay.clone()),
             blobs: Blobs::default(),
+            bulks: HashMap::new(),
             config,
             id,
             make_id,
@@ -199,10 +203,16 @@ impl Leader {
         self.pass_time(now);
         if let Some(session) = self.sessions.remove(&conn) {
             debug!(peer = %session.name(), "disconnected");
+            self.bulk_broke(conn);
             self.relay.closed(conn);
             self.broker.handle(self.now, Event::Closed { conn });
             self.act();
         }
+    }
+
+    /// Whether a connection is one of a peer that announced itself, and so sends no large frames.
+    pub fn is_announced(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(Session::is_announced)
     }
 
     /// Time has passed.

@@ -6,6 +6,7 @@ use chunking::message::{self, Reason};
 use tracing::{info, warn};
 
 use super::Leader;
+use super::relay::BlobId;
 use super::store::Input;
 use super::transfers::named_in;
 use crate::conn::{Session, SubmitBody};
@@ -69,8 +70,19 @@ enum Payload {
     Raw,
 }
 
+/// Inputs that came with the job and are blobs here.
+pub(super) struct Gathered {
+    pub(super) blobs: Vec<BlobId>,
+    /// What tells a repetition, whatever ids the blobs have.
+    pub(super) fingerprint: [u8; 32],
+}
+
 impl Leader {
     pub(super) fn submit(&mut self, conn: ConnId, body: SubmitBody) {
+        self.submit_with(conn, body, None);
+    }
+
+    pub(super) fn submit_with(&mut self, conn: ConnId, body: SubmitBody, gathered: Option<Gathered>) {
         let read = match JobRequest::parse(&body.payload) {
             Ok(request) => Ok(Payload::Request(Box::new(request))),
             Err(error) if is_another_thing(&error) => Ok(Payload::Raw),
@@ -100,16 +112,21 @@ impl Leader {
                 priority: request.as_ref().map_or(0, |request| request.priority),
                 to_all: request.as_ref().is_some_and(|request| request.deliver == Deliver::All),
                 size: blob_bytes.saturating_add(body.payload.len() as u64),
-                fingerprint: chunking::digest::blake3(&body.payload),
-                inputs: if blobs.is_empty() { Inputs::Here } else { Inputs::Expected },
+                fingerprint: gathered
+                    .as_ref()
+                    .map_or_else(|| chunking::digest::blake3(&body.payload), |gathered| gathered.fingerprint),
+                inputs: if blobs.is_empty() || gathered.is_some() { Inputs::Here } else { Inputs::Expected },
                 needs_transfers: !blobs.is_empty(),
-                require_worker: false,
+                require_worker: request.as_ref().is_some_and(|request| request.require_worker),
             };
             Ok((submission, blobs))
         });
         let (submission, blobs) = match submission {
             Ok(submission) => submission,
-            Err(text) => return self.refuse(conn, job, RefusalText::invalid(text)),
+            Err(text) => {
+                self.forget_gathered(gathered);
+                return self.refuse(conn, job, RefusalText::invalid(text));
+            }
         };
         // A child travels under its own id, in JSON of our own writing, which may be longer.
         let sent_bytes = match submission.to_all {
@@ -117,11 +134,16 @@ impl Leader {
             false => body.payload.len(),
         };
         if let Some(refusal) = self.too_large(&submission, sent_bytes) {
+            self.forget_gathered(gathered);
             return self.refuse(conn, job, refusal);
         }
         // A job that is known has its payload, or has ended and needs none.
-        if self.broker.state().job(job).is_none() {
-            if !blobs.is_empty()
+        if self.broker.state().job(job).is_some() {
+            self.forget_gathered(gathered);
+        } else {
+            if let Some(gathered) = gathered {
+                self.inputs_gathered(job, gathered.blobs);
+            } else if !blobs.is_empty()
                 && self.blobs.inputs(job).is_empty()
                 && let Err(refusal) = self.expect_inputs(conn, job, submission.to_all, &blobs)
             {
@@ -131,6 +153,12 @@ impl Leader {
             self.store.keep_input(job, Input { payload: body.payload, from_ours });
         }
         self.broker.handle(self.now, Event::Submit { conn, job: submission });
+    }
+
+    fn forget_gathered(&mut self, gathered: Option<Gathered>) {
+        for blob in gathered.map(|gathered| gathered.blobs).unwrap_or_default() {
+            self.relay.forget(blob);
+        }
     }
 
     /// What no worker could be sent in one frame, or what the leader has no room for, is refused at the door.

@@ -188,6 +188,18 @@ impl Leader {
         self.forget_coming(job, None);
     }
 
+    /// A part of a result that was gathered here, not brought as a transfer.
+    pub(super) fn gathered_part(&mut self, job: JobId, part: BlobId) {
+        self.blobs.coming.entry(job).or_default().push((Attempt(0), part));
+    }
+
+    /// A job whose inputs are all here. They go with it.
+    pub(super) fn inputs_gathered(&mut self, job: JobId, blobs: Vec<BlobId>) {
+        if !blobs.is_empty() {
+            self.blobs.inputs.insert(job, blobs);
+        }
+    }
+
     pub(super) fn forget_parts(&mut self, result: ResultId) {
         for part in self.blobs.of_result.remove(&result).unwrap_or_default() {
             let Some(named) = self.blobs.named.get_mut(&part) else { continue };

@@ -171,10 +171,9 @@ impl Rig {
             let line = self.line(&action);
             // Workers of other tests are idle, not hung: that their silence is noticed is one test's matter.
             // So is what clients are told of workers that are not there.
-            let is_noted = match &action {
-                Action::Waiting { .. } => self.notes_waiting,
-                _ => self.notes_silence || !line.ends_with("twice its lease"),
-            };
+            let is_silence = line.ends_with("twice its lease");
+            let is_waiting = matches!(action, Action::Waiting { .. });
+            let is_noted = (self.notes_silence || !is_silence) && (self.notes_waiting || !is_waiting);
             if is_noted {
                 self.lines.push(line);
             }
@@ -278,6 +277,13 @@ impl Rig {
     pub fn submit(&mut self, job: Submission) {
         let conn = self.conn(&job.client.0);
         self.tell(Event::Submit { conn, job });
+    }
+
+    /// The same, where what led here is another test's matter.
+    #[track_caller]
+    pub fn submit_next(&mut self, job: Submission) {
+        self.skip();
+        self.submit(job);
     }
 
     #[track_caller]

@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{
     Body, Features, Heartbeat, LimitId, LimitList, Progress, Settled, Stage, Start, Welcome, parse_credit,
 };
-use chunking::{Decoder, Generation, Head, InboundLimits, Kind};
+use chunking::{ChunkHead, Decoder, Generation, Head, InboundLimits, Kind};
 use heft::model::{JobResult, JsonModel};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -115,10 +116,34 @@ impl Conn {
     }
 
     pub async fn welcome(&mut self) {
-        let limits: LimitList = [(LimitId::HEARTBEAT_MS, 20)].into_iter().collect();
-        let features = Features::LEASES.with(Features::PROGRESS).with(Features::CANCEL);
+        self.welcome_with(Features::default(), &[]).await;
+    }
+
+    /// A Welcome with more than the least that our leaders can do.
+    pub async fn welcome_with(&mut self, more: Features, limits: &[(LimitId, u64)]) {
+        let limits: LimitList = [(LimitId::HEARTBEAT_MS, 20)].iter().chain(limits).copied().collect();
+        let features = Features::LEASES.with(Features::PROGRESS).with(Features::CANCEL).with(more);
         let software = "test".to_owned().try_into().unwrap();
         self.say(Uuid::nil(), &Welcome { leader: Uuid::new_v4(), software, features, limits }).await;
+    }
+
+    /// The next frame of this kind, about this transfer; what else comes between is skipped.
+    pub async fn about<M: Body>(&mut self, transfer: Uuid) -> M {
+        loop {
+            let got = self.read().await.unwrap_or_else(|| panic!("closed before {}", M::KIND));
+            if got.kind == M::KIND && got.msg_id == transfer {
+                return M::decode(&got.payload).unwrap();
+            }
+        }
+    }
+
+    /// Sends a chunk of a blob, perhaps damaged on the way.
+    pub async fn chunk(&mut self, transfer: Uuid, blob: &[u8], index: usize, damage: bool) {
+        let mut frame = chunk_frame(transfer, blob, index);
+        if damage && let Some(last) = frame.last_mut() {
+            *last ^= 1;
+        }
+        self.stream.write_all(&frame).await.unwrap();
     }
 
     pub async fn assign(&mut self, job: Uuid, payload: &str) {
@@ -132,4 +157,14 @@ impl Conn {
     pub async fn settle(&mut self, job: Uuid, run: u32) {
         self.say(job, &Settled { run }).await;
     }
+}
+
+/// A Chunk frame with the chunk at `index`.
+pub fn chunk_frame(transfer: Uuid, blob: &[u8], index: usize) -> Vec<u8> {
+    let size = usize::try_from(CHUNK_BYTES_MAX).unwrap();
+    let raw = blob.chunks(size).nth(index).unwrap();
+    let head = ChunkHead::plain((index * size) as u64, raw);
+    let mut frame = head.frame_head(transfer, raw.len().try_into().unwrap()).unwrap().to_vec();
+    frame.extend_from_slice(raw);
+    frame
 }

@@ -146,10 +146,14 @@ impl Peer {
     }
 
     pub async fn welcome(&mut self) {
+        self.welcome_with(FEATURES).await;
+    }
+
+    pub async fn welcome_with(&mut self, features: Features) {
         let welcome = Welcome {
             leader: Uuid::new_v4(),
             software: "fake 1".to_owned().try_into().unwrap(),
-            features: FEATURES,
+            features,
             limits: [].into_iter().collect(),
         };
         let mut payload = Vec::new();

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chunking::InboundLimits;
+use chunking::limits::{CLASSIC_INBOUND_BODY_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
@@ -31,6 +32,13 @@ use crate::peer::{Inlet, Pool, Step, Tuning, read_some, tune};
 /// A stranger says hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Frames of stock peers with payloads up to this size are gathered: they may be passed on as one frame. Larger ones come
+/// as streams.
+const GATHERED_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX - 1024;
+
+/// How long a stream waits before it looks for room again.
+const ROOM_WAIT: Duration = Duration::from_millis(10);
+
 /// How the driver behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -38,13 +46,20 @@ pub struct Options {
     pub tuning: Tuning,
     /// Where what does not fit in memory is kept.
     pub data: PathBuf,
+    /// The largest SubmitJob or AckJob of a stock peer.
+    pub classic_inbound_max: u32,
     /// How long a stop waits for jobs that run.
     pub drain: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { tuning: Tuning::default(), data: "heft-data".into(), drain: Duration::ZERO }
+        Options {
+            tuning: Tuning::default(),
+            data: "heft-data".into(),
+            classic_inbound_max: CLASSIC_INBOUND_BODY_BYTES_MAX,
+            drain: Duration::ZERO,
+        }
     }
 }
 
@@ -260,7 +275,9 @@ impl Hub {
 
     /// Reads frames until the connection ends; says why it did.
     async fn read_in(&self, conn: ConnId, addr: SocketAddr, read: OwnedReadHalf) -> String {
-        let mut inlet = Inlet::detecting(InboundLimits::ANNOUNCED);
+        let classic_bulk_bytes_max = self.options.classic_inbound_max;
+        let mut inlet = Inlet::detecting(InboundLimits { classic_bulk_bytes_max, ..InboundLimits::CLASSIC });
+        inlet.stream_over(GATHERED_BYTES_MAX);
         let hello_until = tokio::time::Instant::now() + HELLO_TIMEOUT;
         let mut knows = false;
         loop {
@@ -276,6 +293,9 @@ impl Hub {
                     if let Err(hang_up) = heard {
                         return hang_up.to_string();
                     }
+                    if self.leader.borrow().is_announced(conn) {
+                        inlet.set_limits(InboundLimits::ANNOUNCED);
+                    }
                 }
                 Ok(Step::Chunk(start)) => {
                     let wanted = self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start));
@@ -290,7 +310,19 @@ impl Hub {
                     // A stream of chunks never ends by itself: others have their turn after each.
                     tokio::task::yield_now().await;
                 }
-                Ok(Step::Bulk(..) | Step::Piece(_) | Step::BulkEnd) => {}
+                Ok(Step::Bulk(_, head)) => {
+                    if let Err(hang_up) = self.with_leader(|leader, now| leader.bulk_starts(now, conn, &head))
+                    {
+                        return hang_up.to_string();
+                    }
+                }
+                Ok(Step::Piece(piece)) => {
+                    self.with_leader(|leader, now| leader.bulk_piece(now, conn, piece));
+                    while !self.leader.borrow().takes_more_bulk() {
+                        tokio::time::sleep(ROOM_WAIT).await;
+                    }
+                }
+                Ok(Step::BulkEnd) => self.with_leader(|leader, now| leader.bulk_ends(now, conn)),
                 Ok(Step::Read) => {
                     let reading = read_some(&read, &mut inlet);
                     let got = if knows {

@@ -149,7 +149,7 @@ impl Relay {
     }
 
     /// Buffers that can be promised.
-    fn free(&self) -> usize {
+    pub(super) fn free(&self) -> usize {
         self.config.buffers.saturating_sub(self.pool.in_use() + self.promised + BUFFERS_FOR_READING)
     }
 
@@ -229,7 +229,7 @@ impl Relay {
     }
 
     /// Why nothing more may wait here.
-    fn no_room(&self) -> Option<(Reason, String)> {
+    pub(super) fn no_room(&self) -> Option<(Reason, String)> {
         let max = self.config.spool_bytes_max;
         if let Some(trouble) = &self.disk_trouble {
             return Some((Reason::DISK_FULL, trouble.clone()));

@@ -11,6 +11,7 @@
 
 mod blob;
 mod flow;
+mod local;
 mod spool;
 
 pub(super) use blob::{BlobId, announced};
@@ -21,7 +22,7 @@ use std::collections::{HashMap, VecDeque};
 use bytes::Bytes;
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Abort, Done, Grant, Open, OpenFlags, Reason, Verdict};
-use chunking::{ChunkHead, ChunkPlan, Ranges};
+use chunking::{ChunkHead, ChunkPlan, Digest, Ranges};
 
 use crate::conn::TransferSays as Says;
 use crate::core::ids::{ConnId, JobId, Micros};
@@ -172,7 +173,12 @@ impl Relay {
 
     /// Whether a blob has come whole.
     pub(super) fn has_arrived(&self, id: BlobId) -> bool {
-        self.blobs.get(&id).is_some_and(|blob| blob.digest.is_some())
+        self.digest(id).is_some()
+    }
+
+    /// What a blob that has come whole hashes to.
+    pub(super) fn digest(&self, id: BlobId) -> Option<Digest> {
+        self.blobs.get(&id)?.digest
     }
 
     /// Whether all of a blob is here, so that nobody has to be asked again.

@@ -1,0 +1,70 @@
+//! Jobs that have ended: how long they are known, and what goes with them.
+//!
+//! The oldest go first, when their time is over or when there are too many. Nothing here ends a job.
+
+use super::action::Action;
+use super::broker::Broker;
+use super::due::Due;
+use super::ids::{Index, JobId, Run};
+use super::job::{Ending, Job, Phase};
+use super::record::Record;
+
+impl Broker {
+    pub(super) fn keep_for_a_while(&mut self, job: JobId, run: Run) {
+        self.ended.push_back((self.now, job, run));
+        while self.ended.len() > self.config.results_max {
+            if let Some((_, job, run)) = self.ended.pop_front() {
+                self.forget(job, run);
+            }
+        }
+        self.watch_expiry();
+    }
+
+    /// Looks at the oldest result again when its time is over: one moment for all of them.
+    fn watch_expiry(&mut self) {
+        if let Some((at, _, _)) = self.ended.front().filter(|_| !self.expiry_watched) {
+            self.due.insert((at.plus(self.config.result_ttl), Due::Expire));
+            self.expiry_watched = true;
+        }
+    }
+
+    pub(super) fn expiry_due(&mut self) {
+        self.expiry_watched = false;
+        let (now, ttl) = (self.now, self.config.result_ttl);
+        while let Some((_, job, run)) = self.ended.front().copied().filter(|(at, _, _)| at.plus(ttl) <= now) {
+            self.ended.pop_front();
+            self.forget(job, run);
+        }
+        self.watch_expiry();
+    }
+
+    /// Forgets an ended job, its children and their results, once that is committed: until then they can be asked for.
+    pub(super) fn forget(&mut self, id: JobId, run: Run) -> Option<Index> {
+        self.state.job(id).filter(|job| job.run == run && job.has_ended())?;
+        Some(self.propose(Record::Forget { job: id, run }))
+    }
+
+    /// A job is not known any more, and nothing of it is needed.
+    pub(super) fn forgot(&mut self, job: &Job) {
+        match &job.phase {
+            Phase::Done { ending: Ending::Returned { result, .. }, .. } => {
+                self.actions.push_back(Action::ForgetResult { result: *result });
+            }
+            Phase::Dead { .. } if job.child_of.is_none() => {
+                self.actions.push_back(Action::ForgetInput { job: job.id });
+            }
+            Phase::Done { .. }
+            | Phase::Dead { .. }
+            | Phase::Queued { .. }
+            | Phase::Leased { .. }
+            | Phase::Gathering { .. } => {}
+        }
+        self.submitters.remove(&job.id);
+        if let Some(jobs) = self.undelivered.get_mut(&job.client) {
+            jobs.remove(&job.id);
+            if jobs.is_empty() {
+                self.undelivered.remove(&job.client);
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Blobs that nobody opens: contents of large frames of stock peers, which the leader takes apart. Their size is known
+//! only when they have come.
+
+use bytes::Bytes;
+use chunking::digest::ChunkCrcs;
+use chunking::limits::CHUNK_BYTES_MAX;
+use chunking::message::{Open, Purpose};
+use chunking::{Bitmap, ChunkHead, ChunkPlan, Digest, PlanError};
+
+use super::blob::{Blob, announced};
+use super::{BlobId, Relay};
+use crate::core::ids::JobId;
+use crate::peer::PoolBuf;
+
+impl Relay {
+    /// Whether another piece of a large frame can be taken: it fills at most two buffers.
+    pub(in crate::leader) fn takes_more(&self) -> bool {
+        self.free() >= 2 && self.no_room().is_none()
+    }
+
+    /// A buffer to gather a content in.
+    pub(in crate::leader) fn buffer(&self) -> Option<PoolBuf> {
+        self.pool.take()
+    }
+
+    /// The next chunk of a blob that is gathered here. All but the last have the size of a chunk.
+    pub(in crate::leader) fn gather(&mut self, id: BlobId, index: u32, bytes: Bytes) {
+        let offset = u64::from(index) * u64::from(CHUNK_BYTES_MAX);
+        let head = ChunkHead::plain(offset, &bytes);
+        if !self.blobs.contains_key(&id) {
+            let Ok(nothing) = ChunkPlan::new(0, CHUNK_BYTES_MAX) else { return };
+            let open = announced(JobId(uuid::Uuid::nil()), "", 0);
+            self.blobs.insert(id, Blob::new(open, nothing, true));
+        }
+        self.store(id, index, head, bytes);
+        self.pump();
+    }
+
+    /// All of it has been gathered: from now on it is a blob like any other.
+    pub(in crate::leader) fn gathered(
+        &mut self,
+        id: BlobId,
+        owner: JobId,
+        purpose: Purpose,
+        name: &str,
+        size: u64,
+    ) -> Result<Option<Digest>, PlanError> {
+        let plan = ChunkPlan::new(size, CHUNK_BYTES_MAX)?;
+        let Some(blob) = self.blobs.get_mut(&id) else { return Ok(None) };
+        blob.open = Open { purpose, ..announced(owner, name, size) };
+        blob.plan = plan;
+        blob.seen = Bitmap::new(plan.count());
+        let mut crcs = ChunkCrcs::default();
+        for (index, chunk) in &blob.stored {
+            blob.seen.insert(*index);
+            crcs.insert(&plan, *index, chunk.head.crc_raw);
+        }
+        let digest = crcs.digest(&plan);
+        blob.crcs = crcs;
+        blob.digest = Some(digest);
+        Ok(Some(digest))
+    }
+}

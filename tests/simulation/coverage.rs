@@ -1,0 +1,65 @@
+//! What happened in all worlds of the simulation, so that it can be asserted that everything did.
+
+use std::collections::BTreeMap;
+
+use heft::core::Record;
+
+/// What happened in all worlds: a simulation in which nothing goes wrong proves nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Coverage {
+    pub(crate) results: u64,
+    pub(crate) requeues: BTreeMap<String, u64>,
+    pub(crate) dead: u64,
+    pub(crate) orphans: u64,
+    pub(crate) stale_results: u64,
+    pub(crate) abandoned: u64,
+    pub(crate) to_all: u64,
+    pub(crate) refused: u64,
+    pub(crate) announced: u64,
+    pub(crate) withdrawn: u64,
+    pub(crate) failed: u64,
+    pub(crate) started: u64,
+    pub(crate) resumed: u64,
+    pub(crate) waiting: u64,
+    pub(crate) revived: u64,
+}
+
+impl Coverage {
+    pub(crate) fn note(&mut self, record: &Record) {
+        match record {
+            Record::Ack { .. } => self.results += 1,
+            Record::Requeue { why, .. } => *self.requeues.entry(format!("{why:?}")).or_default() += 1,
+            Record::Dlq { .. } => self.dead += 1,
+            Record::Orphan { .. } => self.orphans += 1,
+            Record::Enqueue { job, .. } => self.to_all += u64::from(job.to_all),
+            Record::Announce { .. } => self.announced += 1,
+            Record::Withdraw { .. } => self.withdrawn += 1,
+            Record::Fail { .. } => self.failed += 1,
+            Record::Assign { .. }
+            | Record::Cancel { .. }
+            | Record::Revive { .. }
+            | Record::Forget { .. }
+            | Record::Cap { .. } => {}
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: Coverage) {
+        self.results += other.results;
+        self.dead += other.dead;
+        self.orphans += other.orphans;
+        self.stale_results += other.stale_results;
+        self.abandoned += other.abandoned;
+        self.to_all += other.to_all;
+        self.refused += other.refused;
+        self.announced += other.announced;
+        self.withdrawn += other.withdrawn;
+        self.failed += other.failed;
+        self.started += other.started;
+        self.resumed += other.resumed;
+        self.waiting += other.waiting;
+        self.revived += other.revived;
+        for (why, count) in other.requeues {
+            *self.requeues.entry(why).or_default() += count;
+        }
+    }
+}
