@@ -13,32 +13,14 @@ use heft::client::{
 };
 use heft::core::retry::Backoff;
 use heft::model::{JobRequest, JobResult, JobStatus};
-use leader::{FakeLeader, PATIENCE, ok};
+use leader::{FakeLeader, PATIENCE, calc, ok, options};
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-/// Quick to come back, and patient with the announcement: the tests' own leader answers it.
-fn options() -> Options {
-    Options {
-        backoff: Backoff {
-            first: Duration::from_millis(5),
-            max: Duration::from_millis(20),
-            jitter_percent: 20,
-        },
-        welcome_wait: PATIENCE,
-        connect_wait: Some(PATIENCE),
-        ..Options::new("clientA")
-    }
-}
-
 fn classic() -> Options {
     Options { welcome_wait: Duration::from_millis(20), ..options() }
-}
-
-fn calc() -> JobRequest {
-    JobRequest { exec_name: "calcA".to_owned(), ..JobRequest::default() }
 }
 
 fn refusal(reason: Reason) -> Refused {

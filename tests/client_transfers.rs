@@ -3,86 +3,33 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "support/blobs.rs"]
+mod blobs;
 #[path = "support/leader.rs"]
 mod leader;
+#[path = "support/transfers.rs"]
+mod transfers;
 
 use bytes::Bytes;
-use chunking::digest::BlobHasher;
 use chunking::message::{
-    Abort, AnswerStatus, Body, Cancel, Done, Features, Grant, Open, OpenFlags, Purpose, Reason, Standing,
-    Verdict,
+    Abort, AnswerStatus, Body, Cancel, Done, Features, Grant, OpenFlags, Purpose, Reason, Standing, Verdict,
 };
-use chunking::{ChunkHead, ChunkRange, Codec, Digest, DigestKind, Kind, Ranges};
+use chunking::{ChunkHead, Codec, DigestKind, Kind};
 use heft::client::{Client, Downloads, JobError, JobEvent, JobHandle, JobSpec, MultiClient, Options};
-use heft::core::retry::Backoff;
-use heft::model::{BlobRef, JobRequest, JobResult, JsonModel};
+use heft::model::{JobRequest, JobResult, JsonModel};
 use heft::transfer::{Compression, MemorySink, blob_id};
-use leader::{FEATURES, FakeLeader, PATIENCE, Peer, Seen, ok};
+use leader::{FEATURES, FakeLeader, PATIENCE, Peer, Seen, calc, ok, options};
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
+use transfers::*;
 use uuid::Uuid;
-
-const MIB: usize = 1024 * 1024;
-
-fn options() -> Options {
-    Options {
-        backoff: Backoff {
-            first: Duration::from_millis(5),
-            max: Duration::from_millis(20),
-            jitter_percent: 20,
-        },
-        welcome_wait: PATIENCE,
-        connect_wait: Some(PATIENCE),
-        ..Options::new("clientA")
-    }
-}
-
-fn calc() -> JobRequest {
-    JobRequest { exec_name: "calcA".to_owned(), ..JobRequest::default() }
-}
-
-fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut out = Vec::with_capacity(bytes + 8);
-    while out.len() < bytes {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(bytes);
-    out
-}
-
-fn ranges(list: &[(u32, u32)]) -> Ranges {
-    let list: Vec<ChunkRange> = list.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
-    list.try_into().unwrap()
-}
-
-fn grant(window: u32, held: &[(u32, u32)]) -> Grant {
-    Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held) }
-}
-
-fn digest(content: &[u8]) -> Digest {
-    let mut hasher = BlobHasher::new(DigestKind::ChunkList);
-    content.chunks(MIB).for_each(|chunk| hasher.update(chunk, ChunkHead::plain(0, chunk).crc_raw));
-    hasher.finish()
-}
 
 async fn connect(leader: &FakeLeader, options: &Options) -> (Client, Peer) {
     let (client, peer) = tokio::join!(Client::connect(&leader.address, options), transferring(leader));
     (client.unwrap(), peer)
-}
-
-/// The next connection, of a leader that takes transfers.
-async fn transferring(leader: &FakeLeader) -> Peer {
-    let mut peer = leader.accept().await;
-    let codecs = Features::GZIP.with(Features::BROTLI).with(Features::ZSTD);
-    peer.welcome_with(FEATURES.with(Features::TRANSFERS).with(codecs)).await;
-    peer
 }
 
 async fn end(job: &mut JobHandle) -> Result<JobResult, JobError> {
@@ -97,44 +44,6 @@ async fn event(job: &mut JobHandle, is: impl Fn(&JobEvent) -> bool) -> JobEvent 
             return event;
         }
     }
-}
-
-async fn opened(peer: &mut Peer) -> (Uuid, Open) {
-    let seen = peer.next().await;
-    assert_eq!(seen.kind(), Kind::Open);
-    (seen.msg_id, Open::decode(&seen.payload).unwrap())
-}
-
-/// The next chunk of `content`, checked; its index.
-async fn chunk(peer: &mut Peer, content: &[u8]) -> usize {
-    let seen = peer.next().await;
-    assert_eq!(seen.kind(), Kind::Chunk);
-    let (head, sent) = ChunkHead::decode(&seen.payload).unwrap();
-    assert_eq!(head.codec, Codec::None);
-    let start = usize::try_from(head.offset).unwrap();
-    assert!(content[start..start + sent.len()] == *sent, "the bytes at {start}");
-    start / MIB
-}
-
-async fn chunks(peer: &mut Peer, content: &[u8], count: usize) -> Vec<usize> {
-    let mut came = Vec::new();
-    for _ in 0..count {
-        came.push(chunk(peer, content).await);
-    }
-    came
-}
-
-async fn done(peer: &mut Peer, content: &[u8]) {
-    let seen = peer.next().await;
-    assert_eq!(seen.kind(), Kind::Done);
-    assert_eq!(Done::decode(&seen.payload).unwrap().digest, digest(content));
-}
-
-/// A frame of this kind must be next.
-async fn next(peer: &mut Peer, kind: Kind) -> Seen {
-    let seen = peer.next().await;
-    assert_eq!(seen.kind(), kind);
-    seen
 }
 
 #[tokio::test]
@@ -393,63 +302,6 @@ async fn compressed_chunks_come_where_they_were_asked_for() {
     client.close().await;
 }
 
-// ---- parts of results
-
-/// Opens a part of a result.
-async fn open_part(peer: &mut Peer, job: Uuid, attempt: u32, purpose: Purpose, content: &[u8]) -> Uuid {
-    let id = blob_id(job, attempt, purpose, 0);
-    let open = Open {
-        purpose,
-        codec: Codec::None,
-        digest: DigestKind::ChunkList,
-        flags: OpenFlags::KEEPS_SOURCE,
-        chunk_bytes: MIB as u32,
-        size: content.len() as u64,
-        owner: job,
-        attempt,
-        name: String::new().try_into().unwrap(),
-    };
-    peer.message(id, &open).await;
-    id
-}
-
-async fn send_chunk(peer: &mut Peer, id: Uuid, content: &[u8], index: usize) {
-    let raw = content.chunks(MIB).nth(index).unwrap();
-    let head = ChunkHead::plain((index * MIB) as u64, raw);
-    let payload = [&head.encode()[..], raw].concat();
-    peer.send(Kind::Chunk, id, Uuid::nil(), "", &payload).await;
-}
-
-async fn granted(peer: &mut Peer, id: Uuid) -> Grant {
-    let seen = next(peer, Kind::Grant).await;
-    assert_eq!(seen.msg_id, id);
-    Grant::decode(&seen.payload).unwrap()
-}
-
-/// The verdict on a blob; grants before it are passed over.
-async fn verdict(peer: &mut Peer, id: Uuid) -> Verdict {
-    loop {
-        let seen = peer.next().await;
-        if seen.kind() == Kind::Grant {
-            continue;
-        }
-        assert_eq!((seen.kind(), seen.msg_id), (Kind::Verdict, id));
-        return Verdict::decode(&seen.payload).unwrap();
-    }
-}
-
-/// Sends the chunks and Done.
-async fn send_part(peer: &mut Peer, id: Uuid, content: &[u8], from: usize) {
-    for index in from..content.len().div_ceil(MIB) {
-        send_chunk(peer, id, content, index).await;
-    }
-    peer.message(id, &Done { digest: digest(content) }).await;
-}
-
-fn named(id: Uuid, content: &[u8]) -> Option<BlobRef> {
-    Some(BlobRef { id, size: content.len() as u64, digest: Some(digest(content)) })
-}
-
 fn files_in(dir: &Path) -> usize {
     std::fs::read_dir(dir).map_or(0, |entries| entries.count())
 }
@@ -481,7 +333,7 @@ async fn wanted_parts_are_checked_written_and_given_out_with_the_result() {
     let mut payload = [&ChunkHead::plain(MIB as u64, raw).encode()[..], raw].concat();
     *payload.last_mut().unwrap() ^= 1;
     peer.send(Kind::Chunk, second, Uuid::nil(), "", &payload).await;
-    peer.message(second, &Done { digest: digest(&stdout) }).await;
+    peer.message(second, &Done { digest: digest(&stdout, DigestKind::ChunkList) }).await;
     assert_eq!(verdict(&mut peer, second).await, Verdict::Resend(ranges(&[(1, 1)])));
     send_part(&mut peer, second, &stdout, 1).await;
     assert_eq!(verdict(&mut peer, second).await, Verdict::Ok);
@@ -644,7 +496,7 @@ async fn a_result_that_is_kept_is_fetched_with_its_parts_also_over_a_cut() {
     let fetching = client.fetch(job, &downloads);
     let script = async {
         let ask = next(&mut peer, Kind::Ask).await;
-        assert_eq!((ask.subject.as_str(), ask.question()), ("result", json!({"job": job})));
+        assert_eq!((ask.subject.as_str(), ask.question()), ("result", json!({"job_id": job})));
         peer.answer(&ask, AnswerStatus::Whole, &answer).await;
         open_part(&mut peer, job, 1, Purpose::Archive, &archive).await;
         granted(&mut peer, id).await;

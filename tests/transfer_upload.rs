@@ -1,15 +1,20 @@
 //! Uploads over a real connection to a receiver that says frame by frame what it does.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "support/blobs.rs"]
+mod blobs;
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
 
 use std::io::Write;
 use std::time::Duration;
 
+use blobs::{MIB, digest, grant, noise, ranges};
 use bytes::Bytes;
-use chunking::digest::BlobHasher;
+use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Abort, Body as _, Done, Features, Grant, Open, OpenFlags, Purpose, Reason, Verdict};
-use chunking::{ChunkHead, ChunkRange, Codec, DigestKind, Inflater, Kind, Ranges};
+use chunking::{ChunkHead, Codec, DigestKind, Inflater, Kind};
 use fake_leader::{Conn, PATIENCE};
 use heft::peer::{LinkReader, LinkWriter, Tuning, connect};
 use heft::transfer::{Blob, Compression, Source, State, Status, Upload, Wire, blob_id};
@@ -18,33 +23,10 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-const MIB: usize = 1024 * 1024;
 const ALL: Wire = Wire {
     features: Features::TRANSFERS.with(Features::ZSTD).with(Features::BROTLI).with(Features::GZIP),
     loopback: false,
 };
-
-fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut out = Vec::with_capacity(bytes + 8);
-    while out.len() < bytes {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(bytes);
-    out
-}
-
-fn ranges(list: &[(u32, u32)]) -> Ranges {
-    let list: Vec<ChunkRange> = list.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
-    list.try_into().unwrap()
-}
-
-fn grant(window: u32, held: &[(u32, u32)]) -> Grant {
-    Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held) }
-}
 
 struct World {
     upload: Upload,
@@ -93,7 +75,7 @@ impl World {
         let got = self.conn.expect(Kind::Open).await;
         assert_eq!(got.msg_id, self.upload.id());
         let open = Open::decode(&got.payload).unwrap();
-        assert_eq!((open.size, open.chunk_bytes), (self.content.len() as u64, MIB as u32));
+        assert_eq!((open.size, open.chunk_bytes), (self.content.len() as u64, CHUNK_BYTES_MAX));
         assert!(open.flags.has(OpenFlags::KEEPS_SOURCE));
         assert_eq!(open.name.as_str(), "model.bin");
     }
@@ -110,12 +92,12 @@ impl World {
         let got = self.conn.expect(Kind::Chunk).await;
         assert_eq!(got.msg_id, self.upload.id());
         let (head, sent) = ChunkHead::decode(&got.payload).unwrap();
-        let start = head.offset as usize;
+        let start = usize::try_from(head.offset).unwrap();
         let mut raw = vec![0; head.raw_len as usize];
         Inflater::new().inflate(head.codec, sent, &mut raw).unwrap();
         assert!(raw == self.content[start..start + raw.len()], "the bytes at {start}");
         assert_eq!(ChunkHead::plain(head.offset, &raw).crc_raw, head.crc_raw);
-        (head.offset as u32 / MIB as u32, head.codec)
+        (u32::try_from(start / MIB).unwrap(), head.codec)
     }
 
     async fn chunks(&mut self, count: usize) -> Vec<u32> {
@@ -129,9 +111,7 @@ impl World {
     /// Done has to be next, with the digest of the content.
     async fn done(&mut self, kind: DigestKind) {
         let got = self.conn.expect(Kind::Done).await;
-        let mut hasher = BlobHasher::new(kind);
-        self.content.chunks(MIB).for_each(|chunk| hasher.update(chunk, ChunkHead::plain(0, chunk).crc_raw));
-        assert_eq!(Done::decode(&got.payload).unwrap().digest, hasher.finish());
+        assert_eq!(Done::decode(&got.payload).unwrap().digest, digest(&self.content, kind));
     }
 
     /// The first status that `is` wanted.
@@ -314,10 +294,10 @@ async fn dropped_uploads_leave_no_descriptor_behind() {
         links.filter(|target| target == path).count()
     };
     let before = open_files(file.path());
-    for windows in 0..3 {
+    for windows in 0..3u8 {
         let mut world = World::of(Source::file(file.path()).unwrap(), content.clone()).await;
-        world.upload.grant(&grant(windows, &[]));
-        world.chunks(windows as usize).await;
+        world.upload.grant(&grant(windows.into(), &[]));
+        world.chunks(windows.into()).await;
         drop(world);
     }
     let deadline = tokio::time::Instant::now() + PATIENCE;

@@ -1,6 +1,6 @@
 //! Runs the bench: starts the processes of both sides, has them do their rounds in turns, and gathers what they found.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,9 @@ const BACKGROUND_LANE: u32 = 1_000;
 /// Jobs a worker may be given beyond those in flight, so that it is never the worker's credit that is measured.
 const CREDIT_SPARE: u32 = 4;
 
+/// The exit code of a bench that was interrupted, as shells have it.
+const INTERRUPTED: i32 = 130;
+
 /// Measures what the arguments say and reports it.
 pub(crate) fn run(workload: Workload, args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let plan = Plan::new(workload, args)?;
@@ -42,7 +45,9 @@ pub(crate) fn run(workload: Workload, args: &BenchArgs) -> anyhow::Result<ExitCo
     if let Some(out) = &plan.out {
         std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     }
-    let scratch = tempfile::tempdir().context("cannot make a directory for the leader and for files")?;
+    let scratch = tempfile::Builder::new().prefix("heft-bench-").tempdir();
+    let scratch = scratch.context("cannot make a directory for the leader and for files")?;
+    clean_up_when_interrupted(scratch.path().to_owned());
     let mut casts = Vec::new();
     for side in plan.sides(0) {
         eprintln!("starting {}", side.name());
@@ -79,6 +84,16 @@ pub(crate) fn run(workload: Workload, args: &BenchArgs) -> anyhow::Result<ExitCo
         false => print!("{}", report.table()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Removes files before an interrupt or SIGTERM ends the bench. Its processes end by themselves when it is gone.
+fn clean_up_when_interrupted(scratch: PathBuf) {
+    std::thread::spawn(move || {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+        runtime.block_on(heft::cli::stop_signal());
+        std::fs::remove_dir_all(&scratch).ok();
+        std::process::exit(INTERRUPTED);
+    });
 }
 
 /// The processes of one side, in the order in which they end: nobody misses another.

@@ -1,6 +1,8 @@
 //! The bench itself, run with few and small jobs: it measures both sides, says what it found in one JSON object, and
 //! leaves no process behind. What the figures are is nobody's business here.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -58,6 +60,25 @@ fn roundtrip_measures_both_sides_and_writes_all_files() {
     assert!(read("heft.hgrm").contains("Total count    =           40]"));
     assert!(read("relay.hgrm").contains("#[Mean"));
     assert!(read("percentiles.svg").contains("<polyline"));
+}
+
+#[test]
+fn push_carries_jobs_that_fit_no_frame() {
+    let found = report(&["push", "--size", "6MiB", "--in-flight", "2", "--count", "3"]);
+    check(&found, "push");
+    assert_eq!(found["heft"]["bytes"].as_u64(), Some(2 * 3 * (6 << 20)));
+}
+
+#[test]
+fn results_and_small_jobs_beside_large_ones_are_measured_too() {
+    check(&report(&["result", "--size", "6MiB", "--in-flight", "2", "--count", "2"]), "result");
+    check(&report(&["mixed", "--size", "6MiB", "--in-flight", "2", "--count", "20"]), "mixed");
+}
+
+#[test]
+fn workers_of_both_sides_write_files_if_asked_to() {
+    check(&report(&["push", "--size", "5MiB", "--count", "2", "--sink", "file"]), "push");
+    check(&report(&["roundtrip", "--count", "2", "--sink", "file"]), "roundtrip");
 }
 
 #[test]

@@ -104,8 +104,12 @@ impl Line {
         let rate = match event {
             JobEvent::Uploading { done, .. } => self.up.rate(now, *done),
             JobEvent::Downloading { done, .. } => self.down.rate(now, *done),
-            JobEvent::Sent { .. }
-            | JobEvent::Submitted { .. }
+            // From here on its files move.
+            JobEvent::Sent { .. } => {
+                self.up.rate(now, 0);
+                None
+            }
+            JobEvent::Submitted { .. }
             | JobEvent::Progress { .. }
             | JobEvent::Waiting { .. }
             | JobEvent::Reconnecting { .. }

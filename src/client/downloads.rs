@@ -69,11 +69,7 @@ impl Downloads {
     }
 
     /// Where a part goes; `None` if it is not wanted.
-    pub(super) fn sink(
-        &self,
-        id: Uuid,
-        open: &Open,
-    ) -> io::Result<Option<(Box<dyn ChunkSink>, Option<Temporary>)>> {
+    pub(super) fn sink(&self, id: Uuid, open: &Open) -> io::Result<Option<Place>> {
         if !self.wants(open.purpose) {
             return Ok(None);
         }
@@ -88,6 +84,9 @@ impl Downloads {
         }
     }
 }
+
+/// Where a part goes: its sink, and the file behind it if there is one of ours.
+pub(super) type Place = (Box<dyn ChunkSink>, Option<Temporary>);
 
 /// Takes bytes and keeps none.
 struct Discard;

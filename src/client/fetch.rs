@@ -37,7 +37,7 @@ pub(super) async fn fetch(
     let _wanted = Wanted { arrivals, job };
     loop {
         let downs = arrivals.downs();
-        let answer = match ask(remote, 0, VERB, &json!({"job": job})).await {
+        let answer = match ask(remote, 0, VERB, &json!({"job_id": job})).await {
             Ok(answer) => answer,
             Err(ClientError::Disconnected { .. }) => continue,
             Err(error) => return Err(error),

@@ -76,6 +76,14 @@ pub enum Output {
         /// What.
         frame: WireFrame,
     },
+    /// Send a frame, a moment later, with the next one for the same peer if there is one: it is news that nobody waits
+    /// for.
+    SendLazily {
+        /// Where.
+        conn: ConnId,
+        /// What.
+        frame: WireFrame,
+    },
     /// Send a chunk; then [`Leader::chunks_sent`].
     Chunk {
         /// Where.
@@ -299,6 +307,10 @@ impl Leader {
         self.outputs.extend(frames.into_iter().map(|frame| Output::Send { conn, frame }));
     }
 
+    fn send_lazily(&mut self, conn: ConnId, frame: Option<WireFrame>) {
+        self.outputs.extend(frame.map(|frame| Output::SendLazily { conn, frame }));
+    }
+
     /// Does what the broker and the relay want done, and keeps results within their bytes.
     fn act(&mut self) {
         self.act_once();
@@ -346,7 +358,7 @@ impl Leader {
                 }
                 Action::Waiting { conn, job, why } => {
                     let frame = self.sessions.get(&conn).and_then(|s| s.waiting(job, &why.to_string()));
-                    self.send(conn, frame);
+                    self.send_lazily(conn, frame);
                 }
                 Action::Abandon { conn, job, attempt } => {
                     self.withhold_inputs(conn, job);
@@ -355,12 +367,12 @@ impl Leader {
                 }
                 Action::Settle { conn, job, run } => {
                     let frame = self.sessions.get(&conn).and_then(|session| session.settled(job, run));
-                    self.send(conn, frame);
+                    self.send_lazily(conn, frame);
                 }
                 Action::Submitted { conn, job, run, standing, ahead } => {
                     let standing = submit::standing_on_the_wire(standing);
                     let frame = self.sessions.get(&conn).and_then(|s| s.submitted(job, run, standing, ahead));
-                    self.send(conn, frame);
+                    self.send_lazily(conn, frame);
                 }
                 Action::Refuse { conn, job, refusal } => {
                     // The id of a conflict is another job's, and so is its payload.
@@ -373,7 +385,7 @@ impl Leader {
                 Action::Running { conn, job, run, attempt } => {
                     let frame =
                         self.sessions.get(&conn).and_then(|session| session.running(job, run, attempt));
-                    self.send(conn, frame);
+                    self.send_lazily(conn, frame);
                 }
                 Action::Deliver { conn, job, .. } => self.deliver(conn, job),
                 Action::ForgetInput { job } => {

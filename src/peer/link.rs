@@ -9,7 +9,7 @@ use chunking::frame::head_len;
 use chunking::limits::WINDOW_CHUNKS_MAX;
 use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
 use thiserror::Error;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpStream, ToSocketAddrs};
 use uuid::Uuid;
@@ -169,7 +169,7 @@ impl LinkReader {
                 // Only leaders take large frames.
                 Step::Bulk(..) | Step::Piece(_) | Step::BulkEnd => {}
                 Step::Read => {
-                    if read_some(&self.read, &mut self.inlet).await? == 0 {
+                    if read_some(&mut self.read, &mut self.inlet).await? == 0 {
                         self.inlet.finish()?;
                         return Ok(None);
                     }
@@ -180,20 +180,25 @@ impl LinkReader {
 }
 
 /// Reads what is there, or waits for it; says how many bytes came, none at the end. May be dropped while it waits.
-pub(crate) async fn read_some(read: &OwnedReadHalf, inlet: &mut Inlet) -> io::Result<usize> {
-    // A peer that always has more to say must not keep others from being heard.
-    tokio::task::coop::consume_budget().await;
-    loop {
-        read.readable().await?;
-        match read.try_read_vectored(&mut inlet.room()) {
-            Ok(bytes) => {
-                inlet.filled(bytes);
-                return Ok(bytes);
+pub(crate) async fn read_some(read: &mut OwnedReadHalf, inlet: &mut Inlet) -> io::Result<usize> {
+    let bytes = match inlet.room() {
+        // A read that does not fill its buffer tells the runtime that there is no more, and saves asking.
+        [mut piece, behind] if behind.is_empty() => read.read(&mut piece).await?,
+        [_, _] => {
+            // A peer that always has more to say must not keep others from being heard.
+            tokio::task::coop::consume_budget().await;
+            loop {
+                read.readable().await?;
+                match read.try_read_vectored(&mut inlet.room()) {
+                    Ok(bytes) => break bytes,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
         }
-    }
+    };
+    inlet.filled(bytes);
+    Ok(bytes)
 }
 
 /// Sends frames, in the order in which they were queued. Clones write to the same connection. There is no task behind it:

@@ -11,6 +11,8 @@
 use chunking::frame::{Head, head_len};
 use chunking::message::{Answer, AnswerStatus, Ask, Body, Features, Refused, Standing, Submitted, Welcome};
 use chunking::{Decoder, Generation, InboundLimits, Kind};
+use heft::client::Options;
+use heft::core::retry::Backoff;
 use heft::model::{ClientConfig, JobRequest, JobResult, JobStatus, JsonModel};
 use serde_json::Value;
 use std::time::Duration;
@@ -199,4 +201,23 @@ pub fn ok(request: &JobRequest, stdout: &str) -> JobResult {
     let mut result = JobResult::new(request.job_id, &request.client_id, &request.exec_name, JobStatus::Ok);
     result.stdout = stdout.to_owned();
     result
+}
+
+/// Quick to come back, and patient with the announcement: the tests' own leader answers it.
+pub fn options() -> Options {
+    Options {
+        backoff: Backoff {
+            first: Duration::from_millis(5),
+            max: Duration::from_millis(20),
+            jitter_percent: 20,
+        },
+        welcome_wait: PATIENCE,
+        connect_wait: Some(PATIENCE),
+        ..Options::new("clientA")
+    }
+}
+
+/// A job without files.
+pub fn calc() -> JobRequest {
+    JobRequest { exec_name: "calcA".to_owned(), ..JobRequest::default() }
 }

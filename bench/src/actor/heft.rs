@@ -167,10 +167,12 @@ impl ChunkSink for Dropped {
 /// Takes jobs of its group and answers each when it has all of it.
 pub(super) fn worker(role: HeftWorker) -> anyhow::Result<()> {
     end_with_the_director();
+    let work_dir = role.scratch.join(format!("work-{}", role.group));
+    std::fs::create_dir_all(&work_dir).with_context(|| format!("cannot make {}", work_dir.display()))?;
     let config = WorkerConfig {
         patterns: vec![format!("job.assign.{}", role.group)],
         parallel_max: role.parallel,
-        work_dir: role.scratch.join(format!("work-{}", role.group)),
+        work_dir,
         ..WorkerConfig::new(format!("127.0.0.1:{}", role.port))
     };
     let worker = Worker::new(config, Ending { sink: role.sink, held: Mutex::default() })?;

@@ -6,7 +6,7 @@
 
 mod outbox;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
@@ -38,6 +38,12 @@ const GATHERED_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX - 1024;
 
 /// How long a stream waits before it looks for room again.
 const ROOM_WAIT: Duration = Duration::from_millis(10);
+
+/// How long a frame that is in no hurry waits for one to go along with.
+const LAZY_WAIT: Duration = Duration::from_millis(1);
+
+/// Looks in a row that find nothing before it stops looking.
+const LAZY_QUIET_MAX: u32 = 10;
 
 /// How the driver behaves.
 #[derive(Clone, Debug)]
@@ -80,6 +86,8 @@ pub async fn serve(
             spooling.with_leader(|leader, now| leader.disk_done(now, done));
         }
     });
+    let lazy = hub.clone();
+    local.spawn_local(async move { lazy.send_lazily_for_ever().await });
     let ticking = hub.clone();
     local.spawn_local(async move { ticking.tick_for_ever().await });
     local
@@ -117,6 +125,11 @@ struct Hub {
     outboxes: RefCell<HashMap<ConnId, Rc<Outbox>>>,
     started: Instant,
     due_changed: Notify,
+    asleep_until: Cell<Option<Micros>>,
+    /// Peers for which something waits that is in no hurry.
+    lazy: RefCell<BTreeSet<ConnId>>,
+    lazy_watched: Cell<bool>,
+    lazy_changed: Notify,
     options: Options,
 }
 
@@ -130,6 +143,10 @@ impl Hub {
             outboxes: RefCell::default(),
             started: Instant::now(),
             due_changed: Notify::new(),
+            asleep_until: Cell::default(),
+            lazy: RefCell::default(),
+            lazy_watched: Cell::default(),
+            lazy_changed: Notify::new(),
             options,
         }
     }
@@ -141,10 +158,11 @@ impl Hub {
     /// Calls the leader, then does what it wants done. No await in here: the leader is borrowed.
     fn with_leader<T>(&self, call: impl FnOnce(&mut Leader, Micros) -> T) -> T {
         let mut leader = self.leader.borrow_mut();
-        let due_before = leader.next_deadline();
         let answer = call(&mut leader, self.now());
         self.work_off(&mut leader);
-        if leader.next_deadline() != due_before {
+        // A moment that moved away is noticed when the old one comes.
+        let sooner = |due: Micros| self.asleep_until.get().is_none_or(|asleep| due < asleep);
+        if leader.next_deadline().is_some_and(sooner) {
             self.due_changed.notify_one();
         }
         answer
@@ -161,18 +179,23 @@ impl Hub {
                 }
             }
             let Some(conn) = touched.pop_first() else { return };
-            let Some(outbox) = self.outboxes.borrow().get(&conn).cloned() else { continue };
-            let chunks = outbox.flush();
-            if let Some(waiting) = outbox.is_over_full() {
-                warn!(peer = %leader.name(conn), waiting, "too slow: it does not take what it is sent; cutting it off");
-                outbox.cut_off();
-            }
-            if outbox.is_cut() {
-                // What is meant for it from now on has to be kept for its next connection.
-                leader.closed(self.now(), conn);
-            } else if chunks > 0 {
-                leader.chunks_sent(self.now(), conn, chunks);
-            }
+            self.flush(leader, conn);
+        }
+    }
+
+    /// Writes what waits for a peer, as far as its socket takes it.
+    fn flush(&self, leader: &mut Leader, conn: ConnId) {
+        let Some(outbox) = self.outboxes.borrow().get(&conn).cloned() else { return };
+        let chunks = outbox.flush();
+        if let Some(waiting) = outbox.is_over_full() {
+            warn!(peer = %leader.name(conn), waiting, "too slow: it does not take what it is sent; cutting it off");
+            outbox.cut_off();
+        }
+        if outbox.is_cut() {
+            // What is meant for it from now on has to be kept for its next connection.
+            leader.closed(self.now(), conn);
+        } else if chunks > 0 {
+            leader.chunks_sent(self.now(), conn, chunks);
         }
     }
 
@@ -180,6 +203,14 @@ impl Hub {
     fn execute(&self, output: Output) -> Option<ConnId> {
         match output {
             Output::Send { conn, frame } => self.push(conn, frame, false),
+            Output::SendLazily { conn, frame } => {
+                self.push(conn, frame, false)?;
+                self.lazy.borrow_mut().insert(conn);
+                if !self.lazy_watched.replace(true) {
+                    self.lazy_changed.notify_one();
+                }
+                None
+            }
             Output::Chunk { conn, frame } => self.push(conn, frame, true),
             Output::Disk(operation) => {
                 self.spool.execute(operation);
@@ -202,6 +233,7 @@ impl Hub {
     async fn tick_for_ever(&self) {
         loop {
             let due = self.leader.borrow().next_deadline();
+            self.asleep_until.set(due);
             match due {
                 Some(due) => {
                     let wait = due.since(self.now());
@@ -212,6 +244,26 @@ impl Hub {
                 }
                 None => self.due_changed.notified().await,
             }
+        }
+    }
+
+    /// Sends what may wait a moment and found no company. While there is such it looks every moment, and so arms no timer
+    /// for each.
+    async fn send_lazily_for_ever(&self) {
+        loop {
+            self.lazy_changed.notified().await;
+            let mut quiet = 0;
+            while quiet < LAZY_QUIET_MAX {
+                tokio::time::sleep(LAZY_WAIT).await;
+                let conns = self.lazy.take();
+                quiet = if conns.is_empty() { quiet + 1 } else { 0 };
+                let mut leader = self.leader.borrow_mut();
+                for conn in conns {
+                    self.flush(&mut leader, conn);
+                }
+                self.work_off(&mut leader);
+            }
+            self.lazy_watched.set(false);
         }
     }
 
@@ -274,7 +326,7 @@ impl Hub {
     }
 
     /// Reads frames until the connection ends; says why it did.
-    async fn read_in(&self, conn: ConnId, addr: SocketAddr, read: OwnedReadHalf) -> String {
+    async fn read_in(&self, conn: ConnId, addr: SocketAddr, mut read: OwnedReadHalf) -> String {
         let classic_bulk_bytes_max = self.options.classic_inbound_max;
         let mut inlet = Inlet::detecting(InboundLimits { classic_bulk_bytes_max, ..InboundLimits::CLASSIC });
         inlet.stream_over(GATHERED_BYTES_MAX);
@@ -324,7 +376,7 @@ impl Hub {
                 }
                 Ok(Step::BulkEnd) => self.with_leader(|leader, now| leader.bulk_ends(now, conn)),
                 Ok(Step::Read) => {
-                    let reading = read_some(&read, &mut inlet);
+                    let reading = read_some(&mut read, &mut inlet);
                     let got = if knows {
                         reading.await
                     } else {

@@ -1,0 +1,41 @@
+//! What tests of transfers make blobs and their messages of.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use chunking::digest::BlobHasher;
+use chunking::message::{Grant, Reason};
+use chunking::{ChunkHead, ChunkRange, Digest, DigestKind, Ranges};
+
+/// Bytes of a chunk.
+pub const MIB: usize = 1024 * 1024;
+
+/// Bytes that do not compress.
+pub fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut out = Vec::with_capacity(bytes + 8);
+    while out.len() < bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(bytes);
+    out
+}
+
+/// Runs of chunks, by first and count.
+pub fn ranges(list: &[(u32, u32)]) -> Ranges {
+    let list: Vec<ChunkRange> = list.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
+    list.try_into().unwrap()
+}
+
+/// Room for chunks.
+pub fn grant(window: u32, held: &[(u32, u32)]) -> Grant {
+    Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held) }
+}
+
+/// What the content hashes to.
+pub fn digest(content: &[u8], kind: DigestKind) -> Digest {
+    let mut hasher = BlobHasher::new(kind);
+    content.chunks(MIB).for_each(|chunk| hasher.update(chunk, ChunkHead::plain(0, chunk).crc_raw));
+    hasher.finish()
+}
