@@ -32,6 +32,9 @@ pub const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// How long a frame may wait for room in the connection's outbox before the connection is given up.
 pub const SEND_MAX: Duration = Duration::from_secs(30);
 
+/// How long a frame that is in no hurry waits for another to go along with.
+pub const LAZY_WAIT: Duration = Duration::from_millis(1);
+
 /// Redirects that are followed at once before the worker waits as after a failure (RD02).
 pub const REDIRECTS_AT_ONCE_MAX: u32 = 3;
 

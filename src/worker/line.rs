@@ -107,13 +107,6 @@ impl Line {
         self.after(sent)
     }
 
-    /// Sends a frame. `Lost` if that ended the connection; nothing happens without one.
-    pub(super) async fn send(&mut self, frame: OutFrame) -> Option<News> {
-        let State::Up { writer, .. } = &self.state else { return None };
-        let sent = timeout(SEND_MAX, writer.send(frame)).await;
-        self.after(sent)
-    }
-
     fn after(&mut self, sent: Result<Result<(), LinkError>, Elapsed>) -> Option<News> {
         match sent {
             Ok(Ok(())) => None,

@@ -31,7 +31,7 @@ use super::directory::JobDirectory;
 use super::fit::{Answer, encode, fit};
 use super::handler::{Attachment, CancelToken, Handler, Job, Note, StopReason};
 use super::hello::{FEATURES, hello};
-use super::limits::{CPU_SAMPLE, HEARTBEAT, HEARTBEAT_MIN, LEAVE_MAX, SETTLE_MAX, WORKER_GRACE};
+use super::limits::{CPU_SAMPLE, HEARTBEAT, HEARTBEAT_MIN, LAZY_WAIT, LEAVE_MAX, SETTLE_MAX, WORKER_GRACE};
 use super::line::{Line, News};
 use super::receive::{Far, Receptions, Step};
 use super::returning::{Returns, Turn};
@@ -83,6 +83,9 @@ pub(super) struct Session<H> {
     returns: Returns,
     /// Answers of transfers that go out together.
     out: Vec<OutFrame>,
+    /// How many of these are in no hurry, and how long they wait for company.
+    lazy: usize,
+    lazy_due: Option<Instant>,
     cleaning: JoinSet<()>,
     spool: Option<Spool>,
     notes: mpsc::Sender<Note>,
@@ -124,6 +127,8 @@ impl<H: Handler> Session<H> {
             receptions: Receptions::new(reports),
             returns: Returns::new(uploads),
             out: Vec::new(),
+            lazy: 0,
+            lazy_due: None,
             worker_grace: WORKER_GRACE,
             cleaning: JoinSet::new(),
             spool: None,
@@ -144,20 +149,21 @@ impl<H: Handler> Session<H> {
         sampling.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !session.is_done() {
             tokio::select! {
-                news = session.line.next() => session.on_news(news).await,
+                news = session.line.next() => session.on_news(news),
                 Some(ended) = session.jobs.join_next() => session.on_ended(ended),
-                Some(note) = noted.recv() => session.on_note(note).await,
-                Some(report) = reported.recv() => session.on_report(report).await,
-                Some(upload) = uploaded.recv() => session.on_upload(upload).await,
+                Some(note) = noted.recv() => session.on_note(note),
+                Some(report) = reported.recv() => session.on_report(report),
+                Some(upload) = uploaded.recv() => session.on_upload(upload),
                 () = due(session.receptions.next_due()) => session.on_abandoned(),
                 Some(_) = session.cleaning.join_next() => {}
                 () = due(session.welcome_due) => session.on_no_welcome(),
-                () = due(session.heartbeat_due) => session.send_heartbeat().await,
-                () = due(session.purse.next_due()) => session.release_credit().await,
+                () = due(session.heartbeat_due) => session.send_heartbeat(),
+                () = due(session.lazy_due) => {}
+                () = due(session.purse.next_due()) => session.release_credit(),
                 () = due(session.settle_due.or(session.stop_due)) => {}
                 _ = sampling.tick() => {
                     session.cpu.sample();
-                    session.release_credit().await;
+                    session.release_credit();
                 }
                 () = &mut shutdown, if session.stop_due.is_none() => session.on_stop(),
             }
@@ -223,11 +229,11 @@ impl<H: Handler> Session<H> {
         self.summary
     }
 
-    async fn on_news(&mut self, news: News) {
+    fn on_news(&mut self, news: News) {
         match news {
-            News::Connected => self.say_hello().await,
+            News::Connected => self.say_hello(),
             News::Frame(frame) => self.on_frame(frame),
-            News::Chunk(chunk) => self.on_chunk(chunk).await,
+            News::Chunk(chunk) => self.on_chunk(chunk),
             News::Lost => self.on_lost(),
         }
     }
@@ -238,23 +244,24 @@ impl<H: Handler> Session<H> {
         self.heartbeat_due = None;
         self.purse.clear();
         self.out.clear();
+        (self.lazy, self.lazy_due) = (0, None);
         self.receptions.lost(self.worker_grace);
         self.returns.lost();
         self.desk.on_lost();
     }
 
-    async fn on_chunk(&mut self, chunk: InChunk) {
+    fn on_chunk(&mut self, chunk: InChunk) {
         let transfer = chunk.transfer;
         let step = self.receptions.chunk(chunk, &mut self.out);
         self.on_step(step);
-        self.say_far(transfer).await;
+        self.say_far(transfer);
     }
 
-    async fn on_report(&mut self, report: Report) {
+    fn on_report(&mut self, report: Report) {
         let transfer = report.transfer;
         let step = self.receptions.report(report, &mut self.out);
         self.on_step(step);
-        self.say_far(transfer).await;
+        self.say_far(transfer);
     }
 
     fn on_step(&mut self, step: Step) {
@@ -265,11 +272,11 @@ impl<H: Handler> Session<H> {
     }
 
     /// Says how far the inputs of a job are, once in a while.
-    async fn say_far(&mut self, transfer: Uuid) {
+    fn say_far(&mut self, transfer: Uuid) {
         let Some(Far { job, done, total }) = self.receptions.far(transfer) else { return };
         if let Some((run, attempt)) = self.desk.receiving(job) {
             let note = Note { job, stage: Stage::Receiving, done, total, text: String::new() };
-            self.say_progress(job, run, attempt, note).await;
+            self.say_progress(job, run, attempt, note);
         }
     }
 
@@ -281,48 +288,47 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    async fn on_upload(&mut self, upload: Uuid) {
+    fn on_upload(&mut self, upload: Uuid) {
         // A stopping worker waits for results as long as they move.
         if let Some(due) = &mut self.settle_due {
             *due = Instant::now() + SETTLE_MAX;
         }
         let turn = self.returns.on_news(upload);
-        self.take_turn(turn).await;
+        self.take_turn(turn);
     }
 
-    async fn take_turn(&mut self, turn: Turn) {
+    fn take_turn(&mut self, turn: Turn) {
         match turn {
             Turn::Nothing => {}
             Turn::Answer { job, payload } => {
-                self.send(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) }).await;
-                self.open_returns().await;
+                self.say(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) });
+                self.open_returns();
             }
             Turn::GiveUp { job, payload } => {
-                self.send(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) }).await;
+                self.say(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) });
                 self.desk.on_unwanted(job);
-                self.open_returns().await;
+                self.open_returns();
             }
             Turn::Far { job, numbers, done, total } => {
                 let note = Note { job, stage: Stage::Returning, done, total, text: String::new() };
-                self.say_progress(job, numbers.run.unwrap_or(1), numbers.attempt, note).await;
+                self.say_progress(job, numbers.run.unwrap_or(1), numbers.attempt, note);
             }
         }
     }
 
-    async fn say_hello(&mut self) {
+    fn say_hello(&mut self) {
         let frame = hello(&self.config);
         self.welcome_due = Some(Instant::now() + self.config.welcome_wait);
-        self.send(frame).await;
+        self.say(frame);
         let room = u32::try_from(self.desk.room()).unwrap_or(u32::MAX);
-        self.give_credit(room).await;
+        self.give_credit(room);
     }
 
     /// Opens the transfers of results whose turn it is.
-    async fn open_returns(&mut self) {
+    fn open_returns(&mut self) {
         if let Some((writer, features)) = self.line.writer().cloned().zip(self.leader) {
             let wire = Wire { features, loopback: writer.is_loopback() };
             self.returns.open(&writer, wire, &mut self.out);
-            self.send_out().await;
         }
     }
 
@@ -447,26 +453,28 @@ impl<H: Handler> Session<H> {
         self.desk.on_leader(features);
     }
 
-    async fn send_heartbeat(&mut self) {
+    fn send_heartbeat(&mut self) {
         self.heartbeat_due = Some(Instant::now() + self.heartbeat_every);
         let beat = Heartbeat {
             cpu_permille: self.cpu.permille().unwrap_or_default(),
             credit: self.purse.given(),
             jobs: HeldJobs::new(self.desk.held()),
         };
-        self.send_message(Uuid::nil(), &beat).await;
+        self.say(message_frame(Uuid::nil(), &beat));
     }
 
-    async fn on_note(&mut self, note: Note) {
+    fn on_note(&mut self, note: Note) {
         if let Some(numbers) = self.desk.numbers(note.job) {
-            self.say_progress(note.job, numbers.run.unwrap_or(1), numbers.attempt, note).await;
+            self.say_progress(note.job, numbers.run.unwrap_or(1), numbers.attempt, note);
         }
     }
 
-    async fn say_progress(&mut self, job: Uuid, run: u32, attempt: u32, note: Note) {
+    fn say_progress(&mut self, job: Uuid, run: u32, attempt: u32, note: Note) {
         if self.leader.is_some_and(|features| features.has(Features::PROGRESS)) {
             let Note { stage, done, total, text, .. } = note;
-            self.send_message(job, &Progress { run, attempt, stage, done, total, text: text.into() }).await;
+            let progress = Progress { run, attempt, stage, done, total, text: text.into() };
+            // A job that ends at once says that it runs together with its result.
+            self.say_lazily(message_frame(job, &progress));
         }
     }
 
@@ -492,16 +500,15 @@ impl<H: Handler> Session<H> {
     async fn work_off(&mut self) {
         // A first heartbeat that is due goes before the results it announces.
         if self.heartbeat_due.is_some_and(|due| due <= Instant::now()) {
-            self.send_heartbeat().await;
+            self.send_heartbeat();
         }
-        self.send_out().await;
         while let Some(todo) = self.desk.poll() {
             match todo {
                 Todo::SayRunning { job, run, attempt } => {
                     if let Some(live) = self.live.get(&job) {
                         set(&live.numbers, Numbers { run: Some(run), attempt });
                     }
-                    self.say_progress(job, run, attempt, Note::running(job)).await;
+                    self.say_progress(job, run, attempt, Note::running(job));
                 }
                 Todo::Run(offer, numbers) => self.start(offer, numbers),
                 Todo::Stop { job, reason } => {
@@ -510,25 +517,29 @@ impl<H: Handler> Session<H> {
                     }
                 }
                 Todo::Answer { job, payload } => {
-                    self.send(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) }).await;
+                    self.say(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) });
                 }
                 Todo::Return { job, numbers, large } => {
                     let turn = self.returns.start(job, numbers, large);
-                    self.take_turn(turn).await;
-                    self.open_returns().await;
+                    self.take_turn(turn);
+                    self.open_returns();
                 }
                 Todo::Clean { job } => self.clean(job),
                 Todo::Forget { job } => self.forget_inputs(job),
-                Todo::ReturnCredit { after_job } => self.return_credit(after_job).await,
+                Todo::ReturnCredit { after_job } => self.return_credit(after_job),
             }
         }
+        self.send_out().await;
     }
 
     /// Sends what transfers had to answer.
     async fn send_out(&mut self) {
-        if !self.out.is_empty()
-            && let Some(News::Lost) = self.line.send_all(&mut self.out).await
-        {
+        let lazy = self.lazy == self.out.len() && self.lazy_due.is_none_or(|due| due > Instant::now());
+        if lazy {
+            return;
+        }
+        (self.lazy, self.lazy_due) = (0, None);
+        if let Some(News::Lost) = self.line.send_all(&mut self.out).await {
             self.on_lost();
         }
     }
@@ -613,14 +624,14 @@ impl<H: Handler> Session<H> {
         self.remove(job, directory);
     }
 
-    async fn return_credit(&mut self, after_job: bool) {
+    fn return_credit(&mut self, after_job: bool) {
         let count = self.purse.on_free(Instant::now(), after_job && self.is_busy());
-        self.give_credit(count).await;
+        self.give_credit(count);
     }
 
-    async fn release_credit(&mut self) {
+    fn release_credit(&mut self) {
         let count = self.purse.release(Instant::now(), self.is_busy());
-        self.give_credit(count).await;
+        self.give_credit(count);
     }
 
     fn is_busy(&self) -> bool {
@@ -630,29 +641,26 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    async fn give_credit(&mut self, count: u32) {
+    fn give_credit(&mut self, count: u32) {
         if count == 0 || self.stop_due.is_some() || !self.line.is_up() {
             return;
         }
         self.purse.on_given(count);
         let delta = i32::try_from(count).unwrap_or(i32::MAX).to_le_bytes();
-        let frame = OutFrame {
-            msg_id: Uuid::new_v4(),
-            ..OutFrame::new(Kind::Credit, Bytes::copy_from_slice(&delta))
-        };
-        self.send(frame).await;
+        let frame = OutFrame { ..OutFrame::new(Kind::Credit, Bytes::copy_from_slice(&delta)) };
+        self.say(frame);
     }
 
-    async fn send_message<M: Body>(&mut self, job: Uuid, message: &M) {
-        let mut payload = Vec::new();
-        message.encode(&mut payload);
-        self.send(OutFrame { msg_id: job, corr_id: job, ..OutFrame::new(M::KIND, payload) }).await;
+    /// Sends a frame, with the others that there are, when all that has come is worked off.
+    fn say(&mut self, frame: OutFrame) {
+        self.out.push(frame);
     }
 
-    async fn send(&mut self, frame: OutFrame) {
-        if let Some(News::Lost) = self.line.send(frame).await {
-            self.on_lost();
-        }
+    /// The same, but a moment later: with the next frame, if there is one by then.
+    fn say_lazily(&mut self, frame: OutFrame) {
+        self.out.push(frame);
+        self.lazy += 1;
+        self.lazy_due.get_or_insert_with(|| Instant::now() + LAZY_WAIT);
     }
 }
 
@@ -664,6 +672,12 @@ fn keep(result: JobResult, attached: Vec<Attachment>, numbers: Numbers, spool: O
         warn!(%job, "cannot keep the result as files: {error}; a restart of this worker loses it");
     }
     answer
+}
+
+fn message_frame<M: Body>(job: Uuid, message: &M) -> OutFrame {
+    let mut payload = Vec::new();
+    message.encode(&mut payload);
+    OutFrame { msg_id: job, corr_id: job, ..OutFrame::new(M::KIND, payload) }
 }
 
 /// Waits for a time that may not be set.

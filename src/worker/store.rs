@@ -28,7 +28,10 @@ pub(super) struct Stored {
 #[derive(Debug)]
 pub(super) struct ResultStore {
     by_job: HashMap<Uuid, (u64, Stored)>,
-    by_age: BTreeMap<u64, Uuid>,
+    /// By age, those that the leader has.
+    settled: BTreeMap<u64, Uuid>,
+    /// By age, those that it does not have.
+    unsettled: BTreeMap<u64, Uuid>,
     next_age: u64,
     bytes: usize,
     results_max: usize,
@@ -45,7 +48,8 @@ impl ResultStore {
     fn bounded(results_max: usize, bytes_max: usize) -> Self {
         ResultStore {
             by_job: HashMap::new(),
-            by_age: BTreeMap::new(),
+            settled: BTreeMap::new(),
+            unsettled: BTreeMap::new(),
             next_age: 0,
             bytes: 0,
             results_max,
@@ -59,12 +63,13 @@ impl ResultStore {
         let age = self.next_age;
         self.next_age += 1;
         self.bytes += stored.answer.weight();
-        self.by_age.insert(age, job);
+        let by_age = if stored.settled { &mut self.settled } else { &mut self.unsettled };
+        by_age.insert(age, job);
         self.by_job.insert(job, (age, stored));
         let mut lost = Vec::new();
         while self.by_job.len() > self.results_max || self.bytes > self.bytes_max {
-            let settled = self.by_age.values().find(|job| self.get(**job).is_some_and(|held| held.settled));
-            let Some(goes) = settled.or_else(|| self.by_age.values().next()).copied() else { break };
+            let oldest = self.settled.first_key_value().or_else(|| self.unsettled.first_key_value());
+            let Some((_, &goes)) = oldest else { break };
             // The one that has just come is the last to go: it has not even been sent.
             if goes == job && self.by_job.len() == 1 {
                 break;
@@ -85,8 +90,10 @@ impl ResultStore {
     /// any longer, since its files are not.
     pub(super) fn settle(&mut self, job: Uuid, run: Option<u32>) -> bool {
         match self.by_job.get_mut(&job) {
-            Some((_, stored)) if !stored.settled && same_run(stored.run, run) => {
+            Some((age, stored)) if !stored.settled && same_run(stored.run, run) => {
                 stored.settled = true;
+                self.unsettled.remove(age);
+                self.settled.insert(*age, job);
                 if stored.answer.large.is_some() {
                     self.remove(job);
                 }
@@ -98,15 +105,13 @@ impl ResultStore {
 
     /// Results that the leader does not have, oldest first.
     pub(super) fn unsettled(&self) -> impl Iterator<Item = (Uuid, &Stored)> {
-        self.by_age
-            .values()
-            .filter_map(|job| self.get(*job).map(|held| (*job, held)))
-            .filter(|(_, held)| !held.settled)
+        self.unsettled.values().filter_map(|job| self.get(*job).map(|held| (*job, held)))
     }
 
     fn remove(&mut self, job: Uuid) -> Option<Stored> {
         let (age, stored) = self.by_job.remove(&job)?;
-        self.by_age.remove(&age);
+        self.settled.remove(&age);
+        self.unsettled.remove(&age);
         self.bytes -= stored.answer.weight();
         Some(stored)
     }
