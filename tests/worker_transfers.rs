@@ -30,7 +30,7 @@ use chunking::{ChunkHead, Codec, DigestKind, Generation, Head, Kind, Ranges};
 use fake_leader::{Conn, PATIENCE, chunk_frame};
 use heft::core::retry::Backoff;
 use heft::model::{BlobRef, InputFile, JobRequest, JobResult, JobStatus, JsonModel};
-use heft::transfer::{ChunkSink, Download, MemorySink, blob_id};
+use heft::transfer::{ChunkSink, Download, MemorySink, Report, blob_id};
 use heft::worker::{Content, Exec, ExecConfig, Handler, Job, JobContext, Summary, Worker, WorkerConfig};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -518,53 +518,115 @@ async fn a_stopping_worker_drops_what_it_was_receiving() {
     assert_eq!(open_beneath(work_dir.path()), 0);
 }
 
-/// Takes the blobs that a worker returns, up to the result that names them.
-async fn take_result(conn: &mut Conn, job: Uuid) -> (JobResult, HashMap<Purpose, Vec<u8>>) {
-    let (reports, _reported) = mpsc::unbounded_channel();
-    let mut downloads: HashMap<Uuid, (Download, MemorySink)> = HashMap::new();
-    let ack = loop {
+/// The leader's end of the transfers that bring a result, over any number of connections.
+struct Taker {
+    job: Uuid,
+    downloads: HashMap<Uuid, (Download, MemorySink)>,
+    reports: mpsc::UnboundedSender<Report>,
+    /// Chunks that came whole.
+    chunks: usize,
+}
+
+impl Taker {
+    fn new(job: Uuid) -> Self {
+        let (reports, _) = mpsc::unbounded_channel();
+        Taker { job, downloads: HashMap::new(), reports, chunks: 0 }
+    }
+
+    /// Takes the next frame and answers it; gives the result when it is there.
+    async fn step(&mut self, conn: &mut Conn) -> Option<JobResult> {
         let got = conn.read().await.expect("more of the result");
         let mut out = Vec::new();
         let id = got.msg_id;
         match got.kind {
-            Kind::AckJob => break got,
+            Kind::AckJob => {
+                assert_eq!(got.corr_id, self.job);
+                return Some(JobResult::parse(&got.payload).unwrap());
+            }
             Kind::Open => {
                 let open = Open::decode(&got.payload).unwrap();
-                assert_eq!((open.owner, open.chunk_bytes), (job, CHUNK_BYTES_MAX));
-                assert_eq!(id, blob_id(job, open.attempt, open.purpose, 0));
-                let sink = MemorySink::default();
-                let mut download =
-                    Download::start(id, open, Box::new(sink.clone()), reports.clone()).unwrap();
-                download.grant(&mut out);
-                downloads.insert(id, (download, sink));
+                assert_eq!((open.owner, open.chunk_bytes), (self.job, CHUNK_BYTES_MAX));
+                assert_eq!(id, blob_id(self.job, open.attempt, open.purpose, 0));
+                match self.downloads.get_mut(&id) {
+                    Some((download, _)) => download.reopen(open, &mut out),
+                    None => {
+                        let sink = MemorySink::default();
+                        let reports = self.reports.clone();
+                        let mut download =
+                            Download::start(id, open, Box::new(sink.clone()), reports).unwrap();
+                        download.grant(&mut out);
+                        self.downloads.insert(id, (download, sink));
+                    }
+                }
             }
             Kind::Chunk => {
+                self.chunks += 1;
                 let (head, sent) = ChunkHead::decode(&got.payload).unwrap();
                 let bytes = bytes::Bytes::copy_from_slice(sent);
-                downloads.get_mut(&id).unwrap().0.on_chunk(head, head.crc_sent, bytes, &mut out);
+                self.downloads.get_mut(&id).unwrap().0.on_chunk(head, head.crc_sent, bytes, &mut out);
             }
             Kind::Done => {
                 let done = Done::decode(&got.payload).unwrap();
-                downloads.get_mut(&id).unwrap().0.on_done(&done, &mut out);
+                self.downloads.get_mut(&id).unwrap().0.on_done(&done, &mut out);
             }
             other => assert!(matches!(other, Kind::Heartbeat | Kind::Progress | Kind::Credit), "{other}"),
         }
         for frame in out {
             conn.send(frame.kind, frame.msg_id, &frame.payload).await;
         }
-    };
-    let result = JobResult::parse(&ack.payload).unwrap();
-    let named = [&result.archive, &result.stdout_blob, &result.stderr_blob].into_iter().flatten();
-    let mut came = HashMap::new();
-    for blob in named {
-        let (download, sink) = downloads.remove(&blob.id).expect("it came");
-        assert!(download.is_whole(), "before the result");
-        let bytes = sink.take();
-        assert_eq!((bytes.len() as u64, blob.digest), (blob.size, Some(digest(&bytes).digest)));
-        came.insert(download.opened().purpose, bytes);
+        None
     }
-    assert!(downloads.is_empty(), "all are named");
-    (result, came)
+
+    /// Takes the rest: the result, and the parts that it names.
+    async fn rest(mut self, conn: &mut Conn) -> (JobResult, HashMap<Purpose, Vec<u8>>) {
+        let result = loop {
+            if let Some(result) = self.step(conn).await {
+                break result;
+            }
+        };
+        let named = [&result.archive, &result.stdout_blob, &result.stderr_blob].into_iter().flatten();
+        let mut came = HashMap::new();
+        let mut chunks = 0;
+        for blob in named {
+            let (download, sink) = self.downloads.remove(&blob.id).expect("it came");
+            assert!(download.is_whole(), "before the result");
+            let bytes = sink.take();
+            assert_eq!((bytes.len() as u64, blob.digest), (blob.size, Some(digest(&bytes).digest)));
+            chunks += bytes.len().div_ceil(MIB);
+            came.insert(download.opened().purpose, bytes);
+        }
+        assert!(self.downloads.is_empty(), "all are named");
+        assert_eq!(self.chunks, chunks, "what came whole did not come again");
+        (result, came)
+    }
+}
+
+async fn take_result(conn: &mut Conn, job: Uuid) -> (JobResult, HashMap<Purpose, Vec<u8>>) {
+    Taker::new(job).rest(conn).await
+}
+
+#[tokio::test]
+async fn a_result_whose_connection_is_cut_again_and_again_arrives_once_and_right() {
+    let scene = scene(Lister::default(), |_| {}).await;
+    let (mut conn, _) = scene.accept(4).await;
+    let sent = Sent::new(&[]);
+    conn.assign(sent.job, &sent.payload("attach")).await;
+    conn.start(sent.job, 1, 1).await;
+    running(&mut conn, sent.job).await;
+    let mut taker = Taker::new(sent.job);
+    for cut in 0..7 {
+        // One more chunk on each connection, then some bytes of the next.
+        while taker.chunks <= cut {
+            assert_eq!(taker.step(&mut conn).await, None);
+        }
+        drop(conn);
+        conn = scene.accept(3).await.0;
+    }
+    let (result, came) = taker.rest(&mut conn).await;
+    assert_eq!(result.status, JobStatus::Ok);
+    assert!(came[&Purpose::Archive] == noise(8 * MIB));
+    conn.settle(sent.job, 1).await;
+    scene.nothing_is_left().await;
 }
 
 /// A handler of programs with one program, `x`.

@@ -27,7 +27,7 @@ use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, NewJob, Permit, R
 use super::{LinkState, Options, QUESTIONS_MAX};
 use crate::core::ids::Micros;
 use crate::model::{JobResult, JsonModel};
-use crate::peer::{InFrame, LinkWriter, OutFrame, is_loopback_address};
+use crate::peer::{InFrame, LinkWriter, OutFrame};
 use crate::transfer::{Report, Upload, Waiting, Wire};
 use crate::units::ByteSize;
 
@@ -313,7 +313,7 @@ impl Driver {
 
     fn send(&mut self, conn: Conn, id: Uuid, again: bool) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(Connection { address, up: Some(up), blobs: on_it, held }) = self.conns.get_mut(conn) else {
+        let Some(Connection { up: Some(up), blobs: on_it, held, .. }) = self.conns.get_mut(conn) else {
             self.dispatch.handle(self.now(), Event::NotSent(conn, id));
             return;
         };
@@ -333,7 +333,7 @@ impl Driver {
             subject: job.subject.clone(),
             ..OutFrame::new(Kind::SubmitJob, job.payload.clone())
         };
-        let wire = Wire { features: up.mode.features(), loopback: is_loopback_address(address) };
+        let wire = Wire { features: up.mode.features(), loopback: up.writer.is_loopback() };
         let opens = job.inputs.connected(conn, &up.writer, wire);
         if up.outbox.try_send(Outgoing { frame, opens, job: Some(id) }).is_err() {
             self.dispatch.handle(self.now(), Event::NotSent(conn, id));

@@ -1,7 +1,5 @@
 //! Addresses of leaders, as people and other nodes write them.
 
-use std::net::IpAddr;
-
 use serde_json::Value;
 
 /// The longest address a NotLeader may name: a host name and a port.
@@ -22,30 +20,9 @@ pub fn is_address(text: &str) -> bool {
     plain && text.rsplit_once(':').is_some_and(|(host, number)| !host.is_empty() && port(number))
 }
 
-/// Whether an address of the form `host:port` names this machine by a loopback address. Other names of it are not known here.
-pub fn is_loopback_address(address: &str) -> bool {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn loopback_addresses_are_known_by_their_numbers_and_their_one_name() {
-        for (address, loopback) in [
-            ("127.0.0.1:5000", true),
-            ("[::1]:5000", true),
-            ("localhost:5000", true),
-            ("127.9.9.9:1", true),
-            ("10.0.0.1:5000", false),
-            ("node-2:5000", false),
-        ] {
-            assert_eq!(is_loopback_address(address), loopback, "{address}");
-        }
-    }
 
     #[test]
     fn t20_a_redirect_names_an_address_or_none() {

@@ -9,7 +9,7 @@ mod inlet;
 mod link;
 mod socket;
 
-pub use address::{is_address, is_loopback_address, redirect_in};
+pub use address::{is_address, redirect_in};
 pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
 pub use inlet::{ChunkStart, InChunk, Inlet, Step};
 pub(crate) use link::read_some;

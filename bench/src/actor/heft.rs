@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use chunking::message::{Open, Purpose};
+use chunking::message::Purpose;
 use chunking::{Codec, DigestKind};
 use heft::client::{Client, Downloads, Input, JobSpec, Options};
 use heft::model::{InputFile, JobRequest, JobResult, JobStatus};
@@ -37,7 +37,7 @@ pub(super) fn client(role: HeftClient) -> anyhow::Result<()> {
         let options = Options {
             connect_wait: Some(CONNECT_MAX),
             desired: u32::MAX,
-            downloads: Downloads::Sink(Arc::new(|_: &Open| Some(Box::new(Dropped)))),
+            downloads: Downloads::discard(),
             ..Options::new(format!("bench-{}", role.group))
         };
         let client = Client::connect(&format!("127.0.0.1:{}", role.port), &options).await?;
