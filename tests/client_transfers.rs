@@ -12,7 +12,8 @@ mod transfers;
 
 use bytes::Bytes;
 use chunking::message::{
-    Abort, AnswerStatus, Body, Cancel, Done, Features, Grant, OpenFlags, Purpose, Reason, Standing, Verdict,
+    Abort, AnswerStatus, Body, Cancel, Done, Features, Grant, LimitId, OpenFlags, Purpose, Reason, Standing,
+    Verdict,
 };
 use chunking::{ChunkHead, Codec, DigestKind, Kind};
 use heft::client::{Client, Downloads, JobError, JobEvent, JobHandle, JobSpec, MultiClient, Options};
@@ -281,6 +282,40 @@ async fn a_moved_job_sends_its_files_anew_to_the_other_leader() {
     two.message(id, &Verdict::Ok).await;
     two.result(&ok(&request, "")).await;
     end(&mut job).await.unwrap();
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_client_keeps_to_the_transfers_that_the_leader_takes_on_a_connection() {
+    let leader = FakeLeader::start().await;
+    let options = options();
+    let limited = async {
+        let mut peer = leader.accept().await;
+        // Half of them are for parts of results.
+        peer.welcome_limited(FEATURES.with(Features::TRANSFERS), &[(LimitId::TRANSFERS, 4)]).await;
+        peer
+    };
+    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), limited);
+    let client = client.unwrap();
+    let content = Bytes::from(noise(4 * MIB));
+    let mut jobs = Vec::new();
+    for _ in 0..4 {
+        jobs.push(client.submit(JobSpec::from(calc()).bytes("m", content.clone())).await.unwrap());
+    }
+    let mut requests = Vec::new();
+    for job in &jobs[..2] {
+        requests.push(peer.next().await.request());
+        assert_eq!(opened(&mut peer).await.1.owner, job.id());
+    }
+    // A job that was held back is cancelled on the spot; one without files goes at once.
+    assert!(client.cancel(jobs[2].id(), "not needed").await);
+    assert_eq!(end(&mut jobs[2]).await, Err(JobError::CancelledUnsent { job: jobs[2].id() }));
+    let small = client.submit(calc()).await.unwrap();
+    assert_eq!(peer.next().await.request().job_id, small.id());
+    peer.result(&ok(&requests[0], "")).await;
+    end(&mut jobs[0]).await.unwrap();
+    assert_eq!(peer.next().await.request().job_id, jobs[3].id());
+    assert_eq!(opened(&mut peer).await.1.owner, jobs[3].id());
     client.close().await;
 }
 

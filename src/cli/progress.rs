@@ -73,6 +73,8 @@ pub(crate) struct Line {
     shown: bool,
     away: bool,
     text: String,
+    /// What was last said to be waited for: leaders repeat it.
+    waited_for: String,
     up: Meter,
     down: Meter,
 }
@@ -89,6 +91,7 @@ impl Line {
             shown: false,
             away: false,
             text: "sending".to_owned(),
+            waited_for: String::new(),
             up: Meter::default(),
             down: Meter::default(),
         }
@@ -135,7 +138,10 @@ impl Line {
                 let text = format!("job {}: {}", self.job, self.text);
                 self.note(&text);
             }
-            JobEvent::Waiting { .. } => self.log_unless(false),
+            JobEvent::Waiting { .. } => {
+                self.log_unless(self.text == self.waited_for);
+                self.waited_for.clone_from(&self.text);
+            }
             JobEvent::Sent { .. } => {
                 self.log_unless(!self.away);
                 self.away = false;

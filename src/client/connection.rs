@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use chunking::Kind;
-use chunking::message::{Body as _, Features, Welcome};
+use chunking::message::{Body as _, Features, LimitId, Welcome};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use uuid::Uuid;
@@ -44,6 +44,8 @@ pub enum Mode {
         software: String,
         /// What both can do.
         features: Features,
+        /// Transfers that one connection may have, if it said so.
+        transfers_max: Option<u64>,
     },
     /// A stock leader, as far as we know.
     Classic,
@@ -63,10 +65,21 @@ impl Mode {
         }
     }
 
+    /// Blobs of jobs that may be on one connection: half of its transfers, the other half is for parts of results.
+    pub(super) fn blobs_max(&self) -> usize {
+        match self {
+            Mode::Announced { transfers_max: Some(max), .. } => {
+                usize::try_from(max / 2).unwrap_or(usize::MAX).max(1)
+            }
+            Mode::Announced { transfers_max: None, .. } | Mode::Classic => usize::MAX,
+        }
+    }
+
     pub(super) fn of_welcome(payload: &[u8]) -> Option<Mode> {
         let welcome = Welcome::decode(payload).ok()?;
         let software = welcome.software.as_str().to_owned();
-        Some(Mode::Announced { leader: welcome.leader, software, features: welcome.features })
+        let transfers_max = welcome.limits.value(LimitId::TRANSFERS);
+        Some(Mode::Announced { leader: welcome.leader, software, features: welcome.features, transfers_max })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The task behind a client: it drives [`Dispatch`] with what connections and callers report, and does what it says. One
 //! task owns all state of a client; callers reach it by commands and never wait for a connection inside it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,9 +60,20 @@ struct Job {
 struct Connection {
     address: String,
     up: Option<Up>,
+    /// Blobs of jobs that were sent on it and have not ended: the leader counts them until then.
+    blobs: usize,
+    /// Jobs that wait until others have ended, since the leader takes no more blobs on a connection.
+    held: VecDeque<Uuid>,
+}
+
+impl Connection {
+    fn new(address: String, up: Option<Up>) -> Self {
+        Connection { address, up, blobs: 0, held: VecDeque::new() }
+    }
 }
 
 /// A connection that is up.
+#[derive(Clone)]
 struct Up {
     mode: Mode,
     outbox: mpsc::Sender<Outgoing>,
@@ -107,7 +118,7 @@ pub(super) fn start(
     let driver = Driver {
         started: Instant::now(),
         dispatch: Dispatch::new(leaders.len(), options.policy, options.grace),
-        conns: leaders.iter().map(|leader| Connection { address: leader.clone(), up: None }).collect(),
+        conns: leaders.iter().map(|leader| Connection::new(leader.clone(), None)).collect(),
         jobs: HashMap::new(),
         blobs: HashMap::new(),
         parked: HashSet::new(),
@@ -232,14 +243,13 @@ impl Driver {
     /// Says to the leader that a job is not wanted any more; a job that no leader has seen ends here.
     fn cancel(&mut self, id: Uuid, why: String) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else { return false };
-        if !self.dispatch.was_sent(id) || job.parked.is_some() {
+        let held = self.conns.iter().any(|connection| connection.held.contains(&id));
+        if !self.dispatch.was_sent(id) || job.parked.is_some() || held {
             self.end(id, Err(JobError::CancelledUnsent { job: id }));
             return true;
         }
         job.cancel = Some(why);
-        for blob in job.inputs.stop() {
-            self.blobs.remove(&blob);
-        }
+        self.stop_inputs(id);
         if let Some(conn) = self.dispatch.conn_of(id) {
             self.send_cancel(conn, id);
         }
@@ -257,6 +267,29 @@ impl Driver {
         let frame = OutFrame { msg_id: id, corr_id: id, ..OutFrame::new(Kind::Cancel, payload) };
         // A connection that takes nothing ends soon, and the wish is kept for the next one.
         up.outbox.try_send(Outgoing::plain(frame)).ok();
+    }
+
+    /// Stops sending a job's files; those of jobs that had to wait may go now.
+    fn stop_inputs(&mut self, id: Uuid) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let on = job.inputs.on();
+        let stopped = job.inputs.stop();
+        for blob in &stopped {
+            self.blobs.remove(blob);
+        }
+        let Some((conn, connection)) = on.and_then(|conn| Some((conn, self.conns.get_mut(conn)?))) else {
+            return;
+        };
+        connection.blobs = connection.blobs.saturating_sub(stopped.len());
+        if connection.up.is_none() {
+            return;
+        }
+        for job in std::mem::take(&mut connection.held) {
+            // Those that still do not fit are held again, in the same order.
+            if self.dispatch.conn_of(job) == Some(conn) {
+                self.send(conn, job, false);
+            }
+        }
     }
 
     fn up(&self, conn: Conn) -> Option<&Up> {
@@ -280,8 +313,7 @@ impl Driver {
 
     fn send(&mut self, conn: Conn, id: Uuid, again: bool) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let connection = self.conns.get(conn);
-        let Some(up) = connection.and_then(|conn| conn.up.as_ref()) else {
+        let Some(Connection { up: Some(up), blobs: on_it, held, .. }) = self.conns.get_mut(conn) else {
             self.dispatch.handle(self.now(), Event::NotSent(conn, id));
             return;
         };
@@ -289,6 +321,13 @@ impl Driver {
             return self.park(conn, id);
         }
         job.parked = None;
+        let (blobs, blobs_max) = (job.inputs.len(), up.mode.blobs_max());
+        // A job with more than there may be at all is for the leader to judge.
+        if blobs > 0 && *on_it > 0 && on_it.saturating_add(blobs) > blobs_max {
+            held.push_back(id);
+            return;
+        }
+        *on_it = on_it.saturating_add(blobs);
         let frame = OutFrame {
             msg_id: id,
             subject: job.subject.clone(),
@@ -317,7 +356,7 @@ impl Driver {
                 tracing::info!(leader = %address, ?mode, "connected");
                 self.set_state(conn, LinkState::Up { leader: address.clone(), mode: mode.clone() });
                 if let Some(connection) = self.conns.get_mut(conn) {
-                    *connection = Connection { address, up: Some(Up { mode, outbox, writer }) };
+                    *connection = Connection::new(address, Some(Up { mode, outbox, writer }));
                 }
                 self.handle(Event::Up(conn));
                 self.send_questions();
@@ -557,10 +596,8 @@ impl Driver {
     }
 
     fn deliver(&mut self, id: Uuid) {
-        let (Some(mut job), Some(ending)) = (self.jobs.remove(&id), self.arrived.take()) else { return };
-        for blob in job.inputs.stop() {
-            self.blobs.remove(&blob);
-        }
+        self.stop_inputs(id);
+        let (Some(job), Some(ending)) = (self.jobs.remove(&id), self.arrived.take()) else { return };
         self.arrivals.forget(id);
         match job.sink {
             // Nobody waits any more: that is the caller's choice.

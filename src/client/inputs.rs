@@ -61,6 +61,16 @@ impl Inputs {
         self.uploads.is_empty()
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.uploads.len()
+    }
+
+    /// The connection that the job was sent on with them.
+    pub(super) fn on(&self) -> Option<Conn> {
+        self.on
+    }
+
     /// The ids of the blobs.
     pub(super) fn ids(&self) -> impl Iterator<Item = Uuid> {
         self.uploads.iter().map(|(_, upload)| upload.id())

@@ -9,7 +9,9 @@
 )]
 
 use chunking::frame::{Head, head_len};
-use chunking::message::{Answer, AnswerStatus, Ask, Body, Features, Refused, Standing, Submitted, Welcome};
+use chunking::message::{
+    Answer, AnswerStatus, Ask, Body, Features, LimitId, Refused, Standing, Submitted, Welcome,
+};
 use chunking::{Decoder, Generation, InboundLimits, Kind};
 use heft::client::Options;
 use heft::core::retry::Backoff;
@@ -152,11 +154,15 @@ impl Peer {
     }
 
     pub async fn welcome_with(&mut self, features: Features) {
+        self.welcome_limited(features, &[]).await;
+    }
+
+    pub async fn welcome_limited(&mut self, features: Features, limits: &[(LimitId, u64)]) {
         let welcome = Welcome {
             leader: Uuid::new_v4(),
             software: "fake 1".to_owned().try_into().unwrap(),
             features,
-            limits: [].into_iter().collect(),
+            limits: limits.iter().copied().collect(),
         };
         let mut payload = Vec::new();
         welcome.encode(&mut payload);
