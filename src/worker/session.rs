@@ -647,7 +647,8 @@ impl<H: Handler> Session<H> {
         }
         self.purse.on_given(count);
         let delta = i32::try_from(count).unwrap_or(i32::MAX).to_le_bytes();
-        let frame = OutFrame { ..OutFrame::new(Kind::Credit, Bytes::copy_from_slice(&delta)) };
+        let credit = OutFrame::new(Kind::Credit, Bytes::copy_from_slice(&delta));
+        let frame = OutFrame { msg_id: Uuid::new_v4(), ..credit };
         self.say(frame);
     }
 

@@ -28,6 +28,9 @@ pub(super) struct Up {
 #[derive(Clone, Debug)]
 pub(super) struct Down {
     pub(super) conn: ConnId,
+    /// The job that it is for, and the attempt.
+    pub(super) job: JobId,
+    pub(super) attempt: u32,
     /// Chunks it takes beyond those it was sent.
     pub(super) window: u32,
     /// Whether it has said what it has.
@@ -43,10 +46,10 @@ pub(super) struct Down {
 }
 
 impl Down {
-    pub(super) fn new(conn: ConnId, chunks: u32, now: Micros) -> Self {
+    pub(super) fn new(conn: ConnId, job: JobId, attempt: u32, chunks: u32, now: Micros) -> Self {
         let (sent, reading) = (Bitmap::new(chunks), Bitmap::new(chunks));
         let (granted, done_sent, finished) = (false, false, false);
-        Down { conn, window: 0, granted, sent, reading, done_sent, finished, moved_at: now }
+        Down { conn, job, attempt, window: 0, granted, sent, reading, done_sent, finished, moved_at: now }
     }
 }
 
@@ -82,6 +85,8 @@ pub(super) struct Blob {
     /// As it was opened, or as a request named it.
     pub(super) open: Open,
     pub(super) plan: ChunkPlan,
+    /// Whether who brings it has said how it comes.
+    pub(super) opened: bool,
     /// What came stays here, whoever got it.
     pub(super) keep: bool,
     /// Chunks that need not come (again).
@@ -112,6 +117,7 @@ impl Blob {
         Blob {
             open,
             plan,
+            opened: false,
             keep,
             seen: Bitmap::new(plan.count()),
             crcs: ChunkCrcs::default(),
@@ -154,8 +160,8 @@ impl Blob {
     }
 
     /// The open frame for who gets it: chunks come as they came, and the digest is the sender's.
-    pub(super) fn open_for(&self, owner: JobId, attempt: u32) -> Open {
-        Open { attempt, owner: owner.0, flags: OpenFlags::default(), ..self.open.clone() }
+    pub(super) fn open_for(&self, down: &Down) -> Open {
+        Open { attempt: down.attempt, owner: down.job.0, flags: OpenFlags::default(), ..self.open.clone() }
     }
 
     /// Whether the digest is right, as far as a leader can say: full ones are checked at the ends.

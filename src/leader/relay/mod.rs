@@ -222,6 +222,12 @@ impl Relay {
         // Full digests are between the ends; they say which with each opening.
         blob.open = Open { owner: blob.open.owner, ..open };
         blob.up = Some(Up { conn, outstanding: 0, told: None, heard_at: self.now, keeps_source });
+        if !std::mem::replace(&mut blob.opened, true) {
+            for down in &blob.downs {
+                let says = Says::Open(blob.open_for(down));
+                self.out.push_back(Out::Say { conn: down.conn, blob: id, says });
+            }
+        }
         // What somebody lacks and is not here has to come again.
         blob.ask_again();
         let grant = Grant { window: 0, reason: Reason::NONE, text: "".into(), held: blob.seen.held() };
@@ -388,10 +394,14 @@ impl Relay {
             return;
         }
         let chunks = blob.plan.count();
-        blob.downs.push(Down::new(conn, chunks, now));
-        let open = blob.open_for(owner, attempt);
+        let down = Down::new(conn, owner, attempt, chunks, now);
+        // How it comes is known when it is opened; until then nothing can be said.
+        let open = blob.opened.then(|| blob.open_for(&down));
+        blob.downs.push(down);
         self.link(conn, id);
-        self.say(conn, id, Says::Open(open));
+        if let Some(open) = open {
+            self.say(conn, id, Says::Open(open));
+        }
         self.make_hungry(id);
     }
 
