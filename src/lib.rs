@@ -8,6 +8,7 @@ pub mod cli;
 pub mod client;
 pub mod conn;
 pub mod core;
+mod cpu;
 pub mod driver;
 pub mod leader;
 pub mod model;

@@ -13,6 +13,7 @@ use tracing::info;
 
 use crate::core::Config;
 use crate::core::schedule::Policy;
+use crate::driver::SpinMode;
 use crate::driver::portable::{self, Options};
 use crate::leader::{LeaderConfig, RelayConfig};
 use crate::peer::Tuning;
@@ -107,6 +108,11 @@ pub struct LeaderArgs {
     #[arg(long, default_value = "10s", value_name = "TIME")]
     drain: Span,
 
+    /// How long to look for more before sleeping: auto, off, or a time such as 50us. It makes small jobs quicker, for some
+    /// processor time while they flow; where it does not pay, or the processors are busy, auto does not do it.
+    #[arg(long, default_value_t = SpinMode::Auto, value_name = "HOW")]
+    spin: SpinMode,
+
     /// TCP congestion control by name. By default cubic to peers on this machine, the system's own to others.
     #[arg(long, value_name = "NAME")]
     tcp_congestion: Option<String>,
@@ -122,7 +128,8 @@ pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
         ))
         .into());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
     runtime.block_on(serve(args))
 }
 
@@ -177,7 +184,13 @@ async fn serve(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
             .into());
         }
     };
-    let options = Options { tuning, data: args.data.clone(), classic_inbound_max, drain: args.drain.0 };
+    let options = Options {
+        tuning,
+        data: args.data.clone(),
+        classic_inbound_max,
+        spin: args.spin,
+        drain: args.drain.0,
+    };
     println!(
         "heft leader listening on {local} (driver portable, durability memory, data {}, spool up to {})",
         args.data.display(),

@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 
 use chunking::limits::CHUNK_BYTES_MAX;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
@@ -25,7 +26,8 @@ const OPEN_FILES_MAX: usize = 256;
 /// The thread that has the files.
 #[derive(Debug)]
 pub struct Spool {
-    operations: mpsc::Sender<DiskOp>,
+    operations: Option<mpsc::Sender<DiskOp>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Spool {
@@ -36,7 +38,7 @@ impl Spool {
             files.claim()?;
         }
         let (operations, queue) = mpsc::channel();
-        std::thread::Builder::new().name("spool".to_owned()).spawn(move || {
+        let thread = std::thread::Builder::new().name("spool".to_owned()).spawn(move || {
             while let Ok(operation) = queue.recv() {
                 if let Some(outcome) = files.execute(operation) {
                     done(outcome);
@@ -44,13 +46,25 @@ impl Spool {
             }
             files.leave();
         })?;
-        Ok(Spool { operations })
+        Ok(Spool { operations: Some(operations), thread: Some(thread) })
     }
 
     /// Does it, after what was said before.
     pub fn execute(&self, operation: DiskOp) {
         // The thread lives as long as this sender.
-        self.operations.send(operation).ok();
+        if let Some(operations) = &self.operations {
+            operations.send(operation).ok();
+        }
+    }
+}
+
+impl Drop for Spool {
+    /// Waits until all is done and the files are gone.
+    fn drop(&mut self) {
+        self.operations = None;
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
     }
 }
 

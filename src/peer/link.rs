@@ -271,6 +271,24 @@ impl LinkWriter {
         self.write(start).await
     }
 
+    /// Sends what is queued if that needs no waiting; says whether all is out.
+    pub fn try_flush(&self) -> bool {
+        let Ok(mut socket) = self.0.socket.try_lock() else { return false };
+        let Socket { write, pieces, written } = &mut *socket;
+        pieces.append(&mut self.queue_locked().pieces);
+        while !pieces.is_empty() {
+            match write.try_write_vectored(&slices(pieces)) {
+                Ok(bytes) if bytes > 0 => {
+                    *written += bytes as u64;
+                    advance(pieces, bytes);
+                }
+                // Full, or broken: who waits finds out.
+                Ok(_) | Err(_) => return false,
+            }
+        }
+        self.queue_locked().broken.is_none()
+    }
+
     /// Queues a frame; gives its place in all that is sent.
     fn put(&self, head: Bytes, payload: Bytes) -> Result<u64, LinkError> {
         let mut queue = self.queue_locked();
@@ -303,8 +321,7 @@ impl LinkWriter {
                 return Ok(());
             }
             let Socket { write, pieces, written } = &mut *socket;
-            let slices: Vec<io::IoSlice<'_>> =
-                pieces.iter().take(SLICES_MAX).map(|piece| io::IoSlice::new(piece)).collect();
+            let slices = slices(pieces);
             let failed = match write.write_vectored(&slices).await {
                 Ok(0) => io::ErrorKind::WriteZero,
                 Ok(bytes) => {
@@ -318,6 +335,10 @@ impl LinkWriter {
             self.queue_locked().broken = Some(failed);
         }
     }
+}
+
+fn slices(pieces: &VecDeque<Bytes>) -> Vec<io::IoSlice<'_>> {
+    pieces.iter().take(SLICES_MAX).map(|piece| io::IoSlice::new(piece)).collect()
 }
 
 /// Takes what was written off the front of what is to be written.

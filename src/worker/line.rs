@@ -101,6 +101,8 @@ impl Line {
         };
         let queued = frames.drain(..).try_for_each(|frame| writer.queue(frame));
         let sent = match queued {
+            // Most of the time there is room, and nothing to wait for.
+            Ok(()) if writer.try_flush() => Ok(Ok(())),
             Ok(()) => timeout(SEND_MAX, writer.flush()).await,
             Err(error) => Ok(Err(error)),
         };

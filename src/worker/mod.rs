@@ -31,11 +31,10 @@
 //! | `attempt` | one job through one handler |
 //! | `exec` | the handler that runs executables |
 //! | `directory`, `fit` | job directories; results that fit a frame |
-//! | `credit`, `cpu`, `hello` | credit and what withholds it; processor use; the announcement |
+//! | `credit`, `hello` | credit and what withholds it; the announcement |
 
 mod attempt;
 mod config;
-mod cpu;
 mod credit;
 mod desk;
 mod directory;

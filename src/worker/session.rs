@@ -18,13 +18,12 @@ use chunking::message::{
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::attempt::{Outcome, Workplace, attempt};
 use super::config::WorkerConfig;
-use super::cpu::CpuMeter;
 use super::credit::Purse;
 use super::desk::{Desk, Inputs, Numbers, Offer, Todo};
 use super::directory::JobDirectory;
@@ -36,6 +35,7 @@ use super::line::{Line, News};
 use super::receive::{Far, Receptions, Step};
 use super::returning::{Returns, Turn};
 use super::spool::Spool;
+use crate::cpu::CpuMeter;
 use crate::model::{JobResult, JobStatus};
 use crate::peer::{InChunk, InFrame, OutFrame};
 use crate::transfer::{Report, Wire};
@@ -90,6 +90,8 @@ pub(super) struct Session<H> {
     spool: Option<Spool>,
     notes: mpsc::Sender<Note>,
     cpu: CpuMeter,
+    /// When the processors' use is looked at next.
+    sample_due: Instant,
     purse: Purse,
     /// What the leader can do, once that is known.
     leader: Option<Features>,
@@ -134,6 +136,7 @@ impl<H: Handler> Session<H> {
             spool: None,
             notes,
             cpu: CpuMeter::default(),
+            sample_due: Instant::now(),
             purse: Purse::default(),
             leader: None,
             welcome_due: None,
@@ -145,25 +148,26 @@ impl<H: Handler> Session<H> {
         };
         session.open_spool();
         let mut shutdown = pin!(shutdown);
-        let mut sampling = interval(CPU_SAMPLE);
-        sampling.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // One alarm for all that is due. It is set anew only for what is due sooner: when it rings for what has been
+        // done meanwhile, nothing is lost, and setting it costs more than most jobs.
+        let mut alarm = pin!(sleep_until(Instant::now()));
+        let mut set_for: Option<Instant> = None;
         while !session.is_done() {
+            let due = session.next_due();
+            if set_for.is_none_or(|set_for| due < set_for) {
+                alarm.as_mut().reset(due);
+                set_for = Some(due);
+            }
             tokio::select! {
                 news = session.line.next() => session.on_news(news),
                 Some(ended) = session.jobs.join_next() => session.on_ended(ended),
                 Some(note) = noted.recv() => session.on_note(note),
                 Some(report) = reported.recv() => session.on_report(report),
                 Some(upload) = uploaded.recv() => session.on_upload(upload),
-                () = due(session.receptions.next_due()) => session.on_abandoned(),
                 Some(_) = session.cleaning.join_next() => {}
-                () = due(session.welcome_due) => session.on_no_welcome(),
-                () = due(session.heartbeat_due) => session.send_heartbeat(),
-                () = due(session.lazy_due) => {}
-                () = due(session.purse.next_due()) => session.release_credit(),
-                () = due(session.settle_due.or(session.stop_due)) => {}
-                _ = sampling.tick() => {
-                    session.cpu.sample();
-                    session.release_credit();
+                () = &mut alarm, if set_for.is_some() => {
+                    set_for = None;
+                    session.on_alarm(Instant::now());
                 }
                 () = &mut shutdown, if session.stop_due.is_none() => session.on_stop(),
             }
@@ -192,6 +196,41 @@ impl<H: Handler> Session<H> {
                 "cannot keep results in {}: {error}; a restart will lose those the leader does not have",
                 self.config.work_dir.display()
             ),
+        }
+    }
+
+    /// When something is next to be done, if nothing happens before.
+    fn next_due(&self) -> Instant {
+        let due = [
+            self.receptions.next_due(),
+            self.welcome_due,
+            self.heartbeat_due,
+            self.lazy_due,
+            self.purse.next_due(),
+            self.settle_due.or(self.stop_due),
+        ];
+        due.into_iter().flatten().fold(self.sample_due, Instant::min)
+    }
+
+    /// Does what is due.
+    fn on_alarm(&mut self, now: Instant) {
+        let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
+        if is_due(self.receptions.next_due()) {
+            self.on_abandoned();
+        }
+        if is_due(self.welcome_due) {
+            self.on_no_welcome();
+        }
+        if is_due(self.heartbeat_due) {
+            self.send_heartbeat();
+        }
+        let sample = self.sample_due <= now;
+        if sample {
+            self.sample_due = now + CPU_SAMPLE;
+            self.cpu.sample();
+        }
+        if sample || is_due(self.purse.next_due()) {
+            self.release_credit();
         }
     }
 
@@ -517,6 +556,7 @@ impl<H: Handler> Session<H> {
                     }
                 }
                 Todo::Answer { job, payload } => {
+                    self.unsay_progress(job);
                     self.say(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) });
                 }
                 Todo::Return { job, numbers, large } => {
@@ -657,6 +697,13 @@ impl<H: Handler> Session<H> {
         self.out.push(frame);
     }
 
+    /// Takes back word of how far a job is that has not gone out: it has ended.
+    fn unsay_progress(&mut self, job: Uuid) {
+        let before = self.out.len();
+        self.out.retain(|frame| frame.kind != Kind::Progress || frame.msg_id != job);
+        self.lazy -= before - self.out.len();
+    }
+
     /// The same, but a moment later: with the next frame, if there is one by then.
     fn say_lazily(&mut self, frame: OutFrame) {
         self.out.push(frame);
@@ -679,14 +726,6 @@ fn message_frame<M: Body>(job: Uuid, message: &M) -> OutFrame {
     let mut payload = Vec::new();
     message.encode(&mut payload);
     OutFrame { msg_id: job, corr_id: job, ..OutFrame::new(M::KIND, payload) }
-}
-
-/// Waits for a time that may not be set.
-async fn due(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }
 
 fn first_line(text: &str) -> String {

@@ -20,10 +20,11 @@ use chunking::limits::{CLASSIC_INBOUND_BODY_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
-use tokio::task::LocalSet;
+use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
 
 use self::outbox::Outbox;
+use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
 use crate::core::ids::{ConnId, Micros};
 use crate::leader::{Leader, LeaderConfig, Output};
@@ -54,6 +55,8 @@ pub struct Options {
     pub data: PathBuf,
     /// The largest SubmitJob or AckJob of a stock peer.
     pub classic_inbound_max: u32,
+    /// Whether to look for more for a moment before sleeping.
+    pub spin: SpinMode,
     /// How long a stop waits for jobs that run.
     pub drain: Duration,
 }
@@ -64,12 +67,14 @@ impl Default for Options {
             tuning: Tuning::default(),
             data: "heft-data".into(),
             classic_inbound_max: CLASSIC_INBOUND_BODY_BYTES_MAX,
+            spin: SpinMode::Auto,
             drain: Duration::ZERO,
         }
     }
 }
 
-/// Serves until `stop` is notified, then lets running jobs end for as long as the options say.
+/// Serves until `stop` is notified, then lets running jobs end for as long as the options say. It has to run on a
+/// [`LocalRuntime`](tokio::runtime::LocalRuntime), or in a `LocalSet`: all of it stays on one thread.
 pub async fn serve(
     listener: TcpListener,
     config: LeaderConfig,
@@ -79,41 +84,38 @@ pub async fn serve(
     let (sender, mut outcomes) = mpsc::unbounded_channel();
     let spool = Spool::start(&options.data, move |done| sender.send(done).unwrap_or_default())?;
     let hub = Rc::new(Hub::new(config, options, spool));
-    let local = LocalSet::new();
     let spooling = hub.clone();
-    local.spawn_local(async move {
+    spawn_local(async move {
         while let Some(done) = outcomes.recv().await {
             spooling.with_leader(|leader, now| leader.disk_done(now, done));
         }
     });
     let lazy = hub.clone();
-    local.spawn_local(async move { lazy.send_lazily_for_ever().await });
+    spawn_local(async move { lazy.send_lazily_for_ever().await });
+    let spinning = hub.clone();
+    spawn_local(async move { spinning.spin_for_ever().await });
     let ticking = hub.clone();
-    local.spawn_local(async move { ticking.tick_for_ever().await });
-    local
-        .run_until(async {
-            let mut next = ConnId(0);
-            loop {
-                tokio::select! {
-                    accepted = listener.accept() => match accepted {
-                        Ok((stream, addr)) => {
-                            next = next.next();
-                            let (hub, conn) = (hub.clone(), next);
-                            tokio::task::spawn_local(async move { hub.serve_conn(conn, stream, addr).await });
-                        }
-                        // Out of descriptors, most likely: leave what waits in the backlog and go on.
-                        Err(error) => {
-                            warn!("cannot accept a connection: {error}; trying again in 100 ms");
-                            tokio::time::sleep(Duration::from_millis(100)).await;
-                        }
-                    },
-                    () = stop.notified() => break,
+    spawn_local(async move { ticking.tick_for_ever().await });
+    let mut next = ConnId(0);
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, addr)) => {
+                    next = next.next();
+                    let (hub, conn) = (hub.clone(), next);
+                    spawn_local(async move { hub.serve_conn(conn, stream, addr).await });
                 }
-            }
-            drop(listener);
-            hub.drain().await;
-        })
-        .await;
+                // Out of descriptors, most likely: leave what waits in the backlog and go on.
+                Err(error) => {
+                    warn!("cannot accept a connection: {error}; trying again in 100 ms");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            () = stop.notified() => break,
+        }
+    }
+    drop(listener);
+    hub.drain().await;
     Ok(())
 }
 
@@ -129,13 +131,25 @@ struct Hub {
     /// Peers for which something waits that is in no hurry.
     lazy: RefCell<BTreeSet<ConnId>>,
     lazy_watched: Cell<bool>,
+    spin: RefCell<Spin>,
+    spin_begins: Notify,
     lazy_changed: Notify,
     options: Options,
+}
+
+/// A look for more before the thread sleeps.
+struct Spin {
+    spinner: Spinner,
+    looking: bool,
+    /// Whether something came since it began.
+    came: bool,
+    until: Instant,
 }
 
 impl Hub {
     fn new(config: LeaderConfig, options: Options, spool: Spool) -> Self {
         let leader = Leader::new(config, Micros(0), Box::new(uuid::Uuid::new_v4));
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Hub {
             pool: leader.pool(),
             leader: RefCell::new(leader),
@@ -146,6 +160,13 @@ impl Hub {
             asleep_until: Cell::default(),
             lazy: RefCell::default(),
             lazy_watched: Cell::default(),
+            spin: RefCell::new(Spin {
+                spinner: Spinner::new(options.spin, processors),
+                looking: false,
+                came: false,
+                until: Instant::now(),
+            }),
+            spin_begins: Notify::new(),
             lazy_changed: Notify::new(),
             options,
         }
@@ -160,6 +181,7 @@ impl Hub {
         let mut leader = self.leader.borrow_mut();
         let answer = call(&mut leader, self.now());
         self.work_off(&mut leader);
+        self.busied();
         // A moment that moved away is noticed when the old one comes.
         let sooner = |due: Micros| self.asleep_until.get().is_none_or(|asleep| due < asleep);
         if leader.next_deadline().is_some_and(sooner) {
@@ -247,6 +269,41 @@ impl Hub {
         }
     }
 
+    /// Something came. If that pays, the thread looks for more for a moment before it sleeps.
+    fn busied(&self) {
+        let mut spin = self.spin.borrow_mut();
+        spin.came = true;
+        if !spin.looking
+            && let Some(look) = spin.spinner.look(self.started.elapsed())
+        {
+            (spin.looking, spin.came) = (true, false);
+            spin.until = Instant::now() + look;
+            self.spin_begins.notify_one();
+        }
+    }
+
+    /// Keeps the thread from sleeping while it looks: a task that is always ready makes the runtime ask the sockets again
+    /// at once.
+    async fn spin_for_ever(&self) {
+        loop {
+            self.spin_begins.notified().await;
+            loop {
+                tokio::task::yield_now().await;
+                let spin = &mut *self.spin.borrow_mut();
+                let found = spin.came;
+                if !found && Instant::now() < spin.until {
+                    continue;
+                }
+                spin.spinner.looked(found);
+                spin.looking = false;
+                let more = if found { spin.spinner.look(self.started.elapsed()) } else { None };
+                let Some(look) = more else { break };
+                (spin.looking, spin.came) = (true, false);
+                spin.until = Instant::now() + look;
+            }
+        }
+    }
+
     /// Sends what may wait a moment and found no company. While there is such it looks every moment, and so arms no timer
     /// for each.
     async fn send_lazily_for_ever(&self) {
@@ -291,7 +348,7 @@ impl Hub {
         let (read, write) = stream.into_split();
         let outbox = Rc::new(Outbox::new(write));
         self.outboxes.borrow_mut().insert(conn, outbox.clone());
-        let writer = tokio::task::spawn_local({
+        let writer = spawn_local({
             let (hub, outbox) = (self.clone(), outbox.clone());
             async move { hub.write_out(conn, &outbox).await }
         });

@@ -1,13 +1,13 @@
 //! How busy the machine's processors are, from `/proc/stat` (WX07).
 //!
-//! A reading takes microseconds and never waits: use is what happened between two readings, which the session takes on a
+//! A reading takes microseconds and never waits: use is what happened between two readings, which workers and drivers take on a
 //! timer. Where there is no `/proc/stat` the use is not known, and nothing is ever throttled.
 
 const STAT: &str = "/proc/stat";
 
 /// Watches the use of the processors.
 #[derive(Debug, Default)]
-pub(super) struct CpuMeter {
+pub(crate) struct CpuMeter {
     last: Option<Ticks>,
     permille: Option<u16>,
 }
@@ -20,7 +20,7 @@ struct Ticks {
 
 impl CpuMeter {
     /// Takes a reading.
-    pub(super) fn sample(&mut self) {
+    pub(crate) fn sample(&mut self) {
         if let Some(now) = std::fs::read_to_string(STAT).ok().as_deref().and_then(parse) {
             self.take(now);
         }
@@ -40,7 +40,7 @@ impl CpuMeter {
     }
 
     /// Use between the last two readings, in thousandths of all processors.
-    pub(super) fn permille(&self) -> Option<u16> {
+    pub(crate) fn permille(&self) -> Option<u16> {
         self.permille
     }
 }

@@ -1,0 +1,169 @@
+//! Whether to look again for a moment before going to sleep. To be woken on another core takes longer than most small jobs,
+//! so a leader whose next frame comes soon saves time by not sleeping; one whose next frame does not come wastes it.
+//!
+//! It learns which of the two it is: a look that found something makes the next one longer, one that did not makes it
+//! shorter, down to nothing, with a try now and then. It does not look at all where the processors are needed by others.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::cpu::CpuMeter;
+use crate::units::Span;
+
+/// The longest look by default: what it takes a peer on the same machine to answer.
+const LONGEST: Duration = Duration::from_micros(100);
+
+/// Below this a look is not worth its beginning.
+const SHORTEST: Duration = Duration::from_micros(5);
+
+/// So many times nothing is looked for before it is tried again.
+const TRY_AGAIN_AFTER: u32 = 64;
+
+/// Processors that are busier than this have no time to spare, in thousandths.
+const BUSY_PERMILLE: u16 = 900;
+
+/// How often the processors' use is looked at.
+const SAMPLE_EVERY: Duration = Duration::from_millis(250);
+
+/// What an operator wants (`--spin`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpinMode {
+    /// Up to 100 microseconds, where that pays.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// Up to this long, where that pays.
+    UpTo(Duration),
+}
+
+impl FromStr for SpinMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(SpinMode::Auto),
+            "off" => Ok(SpinMode::Off),
+            time => {
+                let time: Span = time.parse().map_err(|_| {
+                    format!("\"{time}\" is no way to spin: use auto, off, or a time such as 50us")
+                })?;
+                Ok(SpinMode::UpTo(time.0))
+            }
+        }
+    }
+}
+
+impl fmt::Display for SpinMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpinMode::Auto => f.write_str("auto"),
+            SpinMode::Off => f.write_str("off"),
+            SpinMode::UpTo(time) => Span(*time).fmt(f),
+        }
+    }
+}
+
+/// Decides how long the next look takes. Time is passed in.
+#[derive(Debug)]
+pub(super) struct Spinner {
+    longest: Duration,
+    now: Duration,
+    skipped: u32,
+    meter: CpuMeter,
+    sampled_at: Option<Duration>,
+    busy: bool,
+}
+
+impl Spinner {
+    /// For a machine with so many processors: with one, whoever looks is in the way of who should answer.
+    pub(super) fn new(mode: SpinMode, processors: usize) -> Self {
+        let longest = match mode {
+            SpinMode::Auto => LONGEST,
+            SpinMode::Off => Duration::ZERO,
+            SpinMode::UpTo(longest) => longest,
+        };
+        let longest = if processors > 1 { longest } else { Duration::ZERO };
+        Spinner {
+            longest,
+            now: longest,
+            skipped: 0,
+            meter: CpuMeter::default(),
+            sampled_at: None,
+            busy: false,
+        }
+    }
+
+    /// How long to look after something was done; `None` for not at all.
+    pub(super) fn look(&mut self, at: Duration) -> Option<Duration> {
+        if self.longest.is_zero() {
+            return None;
+        }
+        if self.sampled_at.is_none_or(|sampled| at.saturating_sub(sampled) >= SAMPLE_EVERY) {
+            self.sampled_at = Some(at);
+            self.meter.sample();
+            self.busy = self.meter.permille().is_some_and(|permille| permille > BUSY_PERMILLE);
+        }
+        if self.busy {
+            return None;
+        }
+        if self.now < SHORTEST {
+            self.skipped += 1;
+            if self.skipped < TRY_AGAIN_AFTER {
+                return None;
+            }
+            self.skipped = 0;
+            return Some(self.longest);
+        }
+        Some(self.now)
+    }
+
+    /// A look ended: something came, or not.
+    pub(super) fn looked(&mut self, found: bool) {
+        self.now = if found { (self.now * 2).clamp(SHORTEST, self.longest) } else { self.now / 2 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_millis(1);
+
+    fn idle(mode: SpinMode, processors: usize) -> Spinner {
+        Spinner { sampled_at: Some(NOW), ..Spinner::new(mode, processors) }
+    }
+
+    #[test]
+    fn looks_that_find_nothing_get_shorter_until_there_are_none_but_a_try_now_and_then() {
+        let mut spinner = idle(SpinMode::Auto, 2);
+        let mut looks = 0;
+        while let Some(look) = spinner.look(NOW) {
+            assert!(look <= LONGEST);
+            spinner.looked(false);
+            looks += 1;
+        }
+        assert_eq!(looks, 5);
+        let tries = (0..1000).filter(|_| spinner.look(NOW).is_some()).count();
+        assert_eq!(tries, 15);
+        (0..10).for_each(|_| spinner.looked(true));
+        assert_eq!(spinner.look(NOW), Some(LONGEST), "something comes again");
+    }
+
+    #[test]
+    fn nobody_looks_on_one_processor_on_a_busy_machine_or_when_told_not_to() {
+        assert_eq!(idle(SpinMode::Auto, 1).look(NOW), None);
+        assert_eq!(idle(SpinMode::Off, 8).look(NOW), None);
+        assert_eq!(Spinner { busy: true, ..idle(SpinMode::Auto, 8) }.look(NOW), None);
+        assert_eq!(idle(SpinMode::UpTo(SHORTEST), 2).look(NOW), Some(SHORTEST));
+    }
+
+    #[test]
+    fn modes_are_read_as_they_are_shown() {
+        for text in ["auto", "off", "50us"] {
+            assert_eq!(text.parse::<SpinMode>().unwrap().to_string(), text);
+        }
+        assert!("sometimes".parse::<SpinMode>().unwrap_err().contains("50us"));
+    }
+}
