@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::units::Span;
+use crate::units::{ByteSize, Span};
 use clap::Args;
 use serde_json::Value;
 
@@ -105,6 +105,17 @@ fn render(status: &Value) -> String {
         count("done"),
         count("dead")
     ));
+    let bytes = |member| {
+        leader.get(member).and_then(Value::as_u64).map_or_else(|| "-".to_owned(), |n| ByteSize(n).to_string())
+    };
+    text.push_str(&format!(
+        "spool   {} of {} in {} blobs; {} of {} buffers in use\n",
+        bytes("spool_bytes"),
+        bytes("spool_bytes_max"),
+        cell(leader, "blobs"),
+        cell(leader, "buffers_in_use"),
+        cell(leader, "buffers"),
+    ));
     let tables: [(&str, &[Column]); 3] = [
         (
             "workers",
@@ -159,7 +170,8 @@ mod tests {
     fn a_status_is_shown_whole_and_one_that_says_little_too() {
         let status = json!({
             "leader": {"software": "heft 0.1.0", "uptime_ms": 61_000, "driver": "portable",
-                       "durability": "memory", "draining": true},
+                       "durability": "memory", "draining": true, "spool_bytes": 5 << 20, "spool_bytes_max": 1u64 << 36,
+                       "blobs": 2, "buffers": 48, "buffers_in_use": 3},
             "jobs": {"queued": 3, "running": 2, "done": 10, "dead": 1},
             "workers": [{"id": "w-1", "name": null, "class": "heft", "patterns": ["job.assign.>", "a"], "credit": 4,
                          "running": 2, "cpu_permille": 253, "connected": true}],
@@ -169,6 +181,7 @@ mod tests {
         let expected = "\
 leader  heft 0.1.0, up 1m1s, driver portable, durability memory, DRAINING: it takes no new jobs
 jobs    3 queued, 2 running, 10 done, 1 dead
+spool   5 MiB of 64 GiB in 2 blobs; 3 of 48 buffers in use
 
 WORKER  NAME  CLASS  CREDIT  RUNNING     CPU  CONNECTED  PATTERNS
 w-1     -     heft        4        2  25.3 %  yes        job.assign.> a
