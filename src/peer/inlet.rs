@@ -18,9 +18,6 @@ use super::buffers::{BUFFER_BYTES, PoolBuf};
 const IDLE_BYTES: usize = 4 * 1024;
 const READ_BYTES: usize = 64 * 1024;
 
-/// A chunk is read in pieces of this size, so that each is still in the cache when its CRC is made.
-const PIECE_BYTES: usize = 256 * 1024;
-
 /// A chunk is about to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkStart {
@@ -189,11 +186,8 @@ impl Inlet {
         }
         match &mut self.state {
             State::Filling { start, buffer, have, .. } => {
-                let end = in_memory(start.sent_len);
-                let piece_end = end.min(*have + PIECE_BYTES);
-                let chunk = buffer.get_mut(*have..piece_end).unwrap_or_default();
-                let behind = if piece_end == end { CHUNK_FRAME_HEAD_BYTES } else { 0 };
-                let behind = self.small.get_mut(..behind).unwrap_or_default();
+                let chunk = buffer.get_mut(*have..in_memory(start.sent_len)).unwrap_or_default();
+                let behind = self.small.get_mut(..CHUNK_FRAME_HEAD_BYTES).unwrap_or_default();
                 [IoSliceMut::new(chunk), IoSliceMut::new(behind)]
             }
             State::Frames | State::Offered(_) | State::Dropping | State::Streaming => {
