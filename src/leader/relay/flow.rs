@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::ChunkHead;
-use chunking::limits::{WINDOW_CHUNKS_MAX, WINDOW_CHUNKS_MIN};
+use chunking::limits::{CHUNK_BYTES_MAX, WINDOW_CHUNKS_MAX, WINDOW_CHUNKS_MIN};
 use chunking::message::{Done, Grant, Reason};
 
 use super::blob::{Blob, Place};
@@ -163,16 +163,18 @@ impl Relay {
 
     /// Promises a sender as much as there is; gives the number of chunks.
     pub(super) fn promise(&mut self, id: BlobId, first: bool) -> u32 {
-        let (free, window, spool_has_room) = (self.free(), self.window(), self.no_room().is_none());
+        let (free, window) = (self.free(), self.window());
+        let spool_room = if self.no_room().is_some() { 0 } else { self.spool_room() };
         let Some(blob) = self.blobs.get_mut(&id) else { return 0 };
         let (wanted, flowing, in_memory) = (blob.wanted(), blob.is_flowing() && !blob.keep, blob.in_memory);
         let Some(up) = blob.up.as_mut() else { return 0 };
-        if !flowing && !spool_has_room {
+        let room = if flowing { free } else { spool_room.min(free) };
+        if room == 0 {
             return 0;
         }
         let under_way = up.outstanding.saturating_add(u32::try_from(in_memory).unwrap_or(u32::MAX));
         let more = window.saturating_sub(if flowing { under_way } else { up.outstanding });
-        let more = more.min(wanted).min(u32::try_from(free).unwrap_or(u32::MAX));
+        let more = more.min(wanted).min(u32::try_from(room).unwrap_or(u32::MAX));
         // A few at a time, unless nothing is on its way or these are the last.
         if more < GRANT_CHUNKS_MIN.min(wanted) && up.outstanding > 0 && !first {
             return 0;
@@ -228,14 +230,22 @@ impl Relay {
         }
     }
 
+    /// Chunks that may still wait here, beside what is promised.
+    fn spool_room(&self) -> usize {
+        let chunk = u64::from(CHUNK_BYTES_MAX);
+        let promised = (self.promised as u64).saturating_mul(chunk);
+        let taken = self.spool_bytes.saturating_add(promised);
+        let room = self.config.spool_bytes_max.saturating_sub(taken) / chunk;
+        usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
     /// Why nothing more may wait here.
     pub(super) fn no_room(&self) -> Option<(Reason, String)> {
         let max = self.config.spool_bytes_max;
         if let Some(trouble) = &self.disk_trouble {
             return Some((Reason::DISK_FULL, trouble.clone()));
         }
-        let promised = (self.promised as u64).saturating_mul(chunking::limits::CHUNK_BYTES_MAX.into());
-        (self.spool_bytes.saturating_add(promised) >= max).then(|| {
+        (self.spool_room() == 0).then(|| {
             let text = format!(
                 "the leader's spool holds {} and takes at most {} (--spool-max): waiting for a worker, or for jobs to end",
                 ByteSize(self.spool_bytes),
