@@ -331,9 +331,8 @@ impl Leader {
                 let why = match reason {
                     Reason::DISK_FULL => AttemptEnd::DiskFull,
                     Reason::BAD_DIGEST | Reason::INVALID => {
-                        let why: Arc<str> =
-                            format!("worker {worker} does not take an input ({reason}): {text}").into();
-                        return self.broker.handle(self.now, Event::InputsFailed { job: owner, why });
+                        let text = format!("worker {worker} does not take an input: {text}");
+                        return self.inputs_failed(owner, reason, &text);
                     }
                     _ => AttemptEnd::InputsBad,
                 };
@@ -372,15 +371,19 @@ impl Leader {
             }
             return self.relay.forget(blob);
         }
-        let Some(job) = self.broker.state().job(owner) else { return };
+        self.inputs_failed(owner, reason, &format!("an input did not arrive whole: {text}"));
+    }
+
+    /// A job's inputs cannot be had. One that was only announced is gone without a result, so its client is told here.
+    fn inputs_failed(&mut self, id: JobId, reason: Reason, text: &str) {
+        let Some(job) = self.broker.state().job(id) else { return };
         if job.announced
-            && let Some(conn) = self.broker.submitter_of(owner, &job.client)
+            && let Some(conn) = self.broker.submitter_of(id, &job.client)
         {
-            let text = format!("an input did not arrive whole: {text}");
-            self.refuse(conn, owner, RefusalText::new(reason, text));
+            self.refuse(conn, id, RefusalText::new(reason, text.to_owned()));
         }
-        let why: Arc<str> = format!("an input cannot be had ({reason}): {text}").into();
-        self.broker.handle(self.now, Event::InputsFailed { job: owner, why });
+        let why: Arc<str> = format!("{text} ({reason})").into();
+        self.broker.handle(self.now, Event::InputsFailed { job: id, why });
     }
 }
 
