@@ -175,6 +175,13 @@ impl Desk {
         self.running.get(&job).map(|running| running.numbers)
     }
 
+    /// Whether a job has all of its inputs and waits for a place, runs, or has a result that the leader has yet to take.
+    pub(super) fn is_past_inputs(&self, job: Uuid) -> bool {
+        self.running.contains_key(&job)
+            || self.waiting.iter().any(|(offer, _)| offer.job() == job)
+            || self.results.unsettled().any(|(ended, _)| ended == job)
+    }
+
     /// The numbers of a job whose inputs come: no run before Start.
     pub(super) fn receiving(&self, job: Uuid) -> Option<(u32, u32)> {
         let assigned = self.assigned.iter().find(|assigned| assigned.offer.job() == job)?;

@@ -407,7 +407,9 @@ impl<H: Handler> Session<H> {
                 let open = Open::decode(&frame.payload)?;
                 let attempt = open.attempt;
                 let (handler, place) = (self.handler.clone(), self.place.clone());
-                let taken = self.receptions.open(frame.msg_id, open, &*handler, &place, &mut self.out);
+                let is_past = |job| self.desk.is_past_inputs(job);
+                let taken =
+                    self.receptions.open(frame.msg_id, open, is_past, &*handler, &place, &mut self.out);
                 if let Some(job) = taken {
                     self.desk.on_open(job, attempt);
                 }
