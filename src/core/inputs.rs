@@ -335,9 +335,14 @@ impl Broker {
     }
 
     pub(super) fn source_due(&mut self, id: JobId) {
-        // What is with a worker is left alone; what is being taken is looked at when it is.
-        let is_queued = self.state.job(id).is_some_and(|job| matches!(job.phase, Phase::Queued { .. }));
-        if is_queued && !self.assigning.contains_key(&id) {
+        // What a worker has whole is left alone; what it still waits for does not come any more. What is being taken is looked
+        // at when it is.
+        let is_over = self.state.job(id).is_some_and(|job| match job.phase {
+            Phase::Queued { .. } => true,
+            Phase::Leased { .. } => job.announced,
+            Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
+        });
+        if is_over && !self.assigning.contains_key(&id) {
             self.source_gone(id);
         }
     }
