@@ -255,9 +255,10 @@ impl Download {
     }
 }
 
-/// Whether an error says that there is no room for more bytes.
+/// Whether an error says that there is no room for more bytes, on the disk or within what a process may write.
 pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 #[cfg(test)]
