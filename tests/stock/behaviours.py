@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import random
 import threading
 from dataclasses import dataclass
 from typing import Callable
@@ -45,6 +46,7 @@ class Outcome:
     status: str = "OK"
     ran: bool = True  # a process ran and ended, so its directory is zipped (WX04)
     empty_ack: bool = False
+    made: bytes | None = None  # a file made.bin that the process left, for the zip
     body_bytes: int | None = None  # pad Stdout until the AckJob's body has this size
 
 
@@ -113,6 +115,12 @@ def big(job: Job) -> Outcome:
     return Outcome(body_bytes=int(job.argument(0, "4194304")))
 
 
+def make(job: Job) -> Outcome:
+    """A file of Args[0] bytes that do not compress, for the archive of a worker on Windows. Says its SHA-256."""
+    made = random.Random(1).randbytes(int(job.argument(0, "0")))
+    return Outcome(f"made.bin {hashlib.sha256(made).hexdigest()}\n", made=made)
+
+
 def empty(job: Job) -> Outcome:
     """The ack of a 001 worker: no payload (T03, C17)."""
     return Outcome(empty_ack=True)
@@ -126,7 +134,7 @@ def duplicate(job: Job) -> Outcome:
 Behaviour = Callable[[Job], Outcome]
 BEHAVIOURS: dict[str, Behaviour] = {
     behaviour.__name__: behaviour
-    for behaviour in (echo, cache, fail, exit3, sleep, hang, crash, badutf8, big, empty, duplicate)
+    for behaviour in (echo, cache, fail, exit3, sleep, hang, crash, badutf8, big, make, empty, duplicate)
 }
 
 # --- the steps around them --------------------------------------------------------------------------------------
@@ -156,7 +164,7 @@ def execute(site: Site, request: JobRequest, stop: threading.Event) -> tuple[Job
         outcome = behaviour(Job(request, inputs, stop))
         result.Status, result.Stdout, result.Stderr = outcome.status, outcome.stdout, outcome.stderr
         if outcome.ran:
-            _archive(site, request, inputs, result)
+            _archive(site, request, inputs, outcome.made, result)
     except JobFailed as error:
         result.Stderr = str(error)
     except (Crash, Hung):
@@ -186,7 +194,8 @@ def _inputs(site: Site, files: list[InputFile | None]) -> dict[str, Input]:
     return inputs
 
 
-def _archive(site: Site, request: JobRequest, inputs: dict[str, Input], result: JobResult) -> None:
+def _archive(site: Site, request: JobRequest, inputs: dict[str, Input], made: bytes | None,
+             result: JobResult) -> None:
     """WX04: the whole job directory as a zip, after a failure too. On Linux this always throws, because the zip is made
     inside the directory that is being zipped (WX11)."""
     if not site.windows:
@@ -203,4 +212,6 @@ def _archive(site: Site, request: JobRequest, inputs: dict[str, Input], result: 
         archive.writestr(zipfile.ZipInfo(f"{request.ExecName}.exe"), b"MZ")
         for name, item in inputs.items():
             archive.writestr(zipfile.ZipInfo(name), item.content, zipfile.ZIP_DEFLATED)
+        if made is not None:
+            archive.writestr(zipfile.ZipInfo("made.bin"), made)
     result.OutputArchive = buffer.getvalue()

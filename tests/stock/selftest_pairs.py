@@ -106,6 +106,10 @@ class Trio(Case):
         self.assertEqual((result["status"], archive.read("in"), result["stderr"]),
                          ("FAILED", b"abc", "exit code 3\n"))
         self.assertEqual(archive.namelist(), ["exit3.exe", "in"])
+        (result,) = self.results([job("make", "5000")], "--platform", "windows")
+        archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(result["archive_b64"])))
+        self.assertEqual(archive.namelist(), ["make.exe", "made.bin"])
+        self.assertEqual(result["stdout"], f"made.bin {sha256(archive.read('made.bin'))}\n")
 
     def test_cache_without_checks(self):
         with tempfile.TemporaryDirectory() as directory:

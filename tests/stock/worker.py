@@ -34,6 +34,7 @@ f2: what a job does is chosen by its ExecName (--exec adds names; calcA is echo)
   crash      ends the process (exit code 70); with Args[0] "close" only the connection
   badutf8    Stdout with U+FFFD for invalid bytes; Args[0]: the bytes in hex
   big        an AckJob whose body has Args[0] bytes
+  make       leaves a file made.bin of Args[0] bytes, which --platform windows zips; Stdout: "made.bin <sha256>"
   empty      an AckJob without a payload
   duplicate  DUPLICATE although the job is new
 Any other name: FAILED, "Executable not found: ...".

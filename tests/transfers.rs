@@ -1,0 +1,32 @@
+//! Large inputs and results through the whole chain: real leaders, workers and clients, ours and stock, with connections that
+//! are cut, processes that are killed and peers that misbehave. What is delivered has the digest of what was sent, and when
+//! all is over nothing is left: no job, buffer, file or descriptor.
+//!
+//! `HEFT_TEST_SCALE=long` sends larger files and cuts more often.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, unreachable_pub)]
+
+#[path = "support/blobs.rs"]
+mod blobs;
+#[path = "support/procs.rs"]
+mod procs;
+#[path = "support/raw.rs"]
+mod raw;
+mod support;
+
+#[path = "transfers/cuts.rs"]
+mod cuts;
+#[path = "transfers/inputs.rs"]
+mod inputs;
+#[path = "transfers/kills.rs"]
+mod kills;
+#[path = "transfers/misbehaving.rs"]
+mod misbehaving;
+#[path = "transfers/proxy.rs"]
+mod proxy;
+#[path = "transfers/results.rs"]
+mod results;
+#[path = "transfers/stock.rs"]
+mod stock;
+#[path = "transfers/world.rs"]
+mod world;

@@ -1,0 +1,91 @@
+//! Large results: the files that a job made and what it printed, to the client that waits and to one that comes later.
+
+use std::path::Path;
+
+use crate::procs::{TempDir, heft};
+use crate::support::scaled;
+use crate::world::{MIB, World, assert_no_job_directory, eventually, job_of, sha256_of};
+
+/// What came of `makes`: the file has the digest that the program said, and all that it printed is there.
+fn assert_made(out: &Path, stdout: &str, stderr: &str, printed: usize) {
+    let made = sha256_of(&out.join("made.bin"));
+    assert!(stderr.contains(&made), "{made} is not in {stderr}");
+    assert_eq!(stdout.len(), printed);
+    assert!(stdout.bytes().all(|byte| byte == b'p'));
+}
+
+#[test]
+fn archives_and_outputs_of_many_mebibytes_come_back_and_can_be_fetched_again() {
+    let world = World::start(&[]);
+    let worker = world.worker(&[]);
+    let (archive, printed) = (scaled(20, 400) as usize * MIB, 8 * MIB);
+    let (archive, printed_text) = (archive.to_string(), printed.to_string());
+    let out = world.dir.join("out");
+    let args = ["submit", &world.addr(), "makes", "--out", out.to_str().unwrap(), "--output", "table"];
+    let (code, stdout, stderr) = heft(&[&args[..], &["--", &archive, &printed_text]].concat());
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_made(&out, &stdout, &stderr, printed);
+    // The result is kept; the spool holds its two parts.
+    world.assert_idle(2);
+    assert_no_job_directory(&worker);
+}
+
+#[test]
+fn a_result_whose_client_is_gone_is_kept_and_fetched_by_another() {
+    let world = World::start(&[]);
+    let worker = world.worker(&[]);
+    let held = TempDir::new();
+    let marker = held.join("held");
+    crate::procs::write_program(
+        &worker.dir.join("exe").join("late"),
+        &format!(
+            "if mkdir \"$3\"; then while [ -d \"$3\" ]; do sleep 0.02; done; fi\n{}",
+            crate::world::MAKES
+        ),
+    );
+    let (archive, printed) = (20 * MIB, 8 * MIB);
+    let (archive, printed_text) = (archive.to_string(), printed.to_string());
+    let mut submit = world.submit(&["late", "--", &archive, &printed_text, marker.to_str().unwrap()]);
+    let job = job_of(&mut submit).to_string();
+    eventually("the job runs", || marker.exists());
+    let (code, _, err) = heft(&["result", "get", &world.addr(), &job]);
+    assert_eq!(code, Some(1), "it has not ended: {err}");
+    assert!(err.contains("has not ended"), "{err}");
+    submit.kill();
+    world.until("its client is gone", |status| {
+        let ids = status["clients"].as_array().unwrap().iter();
+        !ids.clone().any(|client| {
+            client["connections"] != 0 && client["id"].as_str().is_some_and(|id| id.starts_with("submit-"))
+        })
+    });
+    std::fs::remove_dir(&marker).unwrap();
+    world.until("the job has ended", |status| status["jobs"]["done"] == 1);
+    // Two at a time, and one after them.
+    let (addr, dir) = (world.addr(), world.dir.0.clone());
+    let fetch = |name: &str| {
+        let out = dir.join(name);
+        let (code, stdout, stderr) = heft(&["result", "get", &addr, &job, "--out", out.to_str().unwrap()]);
+        assert_eq!(code, Some(0), "{stderr}");
+        assert_made(&out, &stdout, &stderr, printed);
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| fetch("one"));
+        scope.spawn(|| fetch("two"));
+    });
+    fetch("three");
+    world.assert_idle(2);
+    assert_no_job_directory(&worker);
+}
+
+#[test]
+fn parts_of_a_result_go_with_it_when_its_time_is_over() {
+    let world = World::start(&["--result-ttl", "1s"]);
+    let _worker = world.worker(&[]);
+    let size = (20 * MIB).to_string();
+    let mut submit = world.submit(&["makes", "--", &size, &size]);
+    let job = job_of(&mut submit).to_string();
+    assert_eq!(submit.finish().0, Some(0));
+    world.assert_idle(0);
+    let (code, _, err) = heft(&["result", "get", &world.addr(), &job]);
+    assert_eq!(code, Some(1), "{err}");
+}
