@@ -1,1 +1,237 @@
-//! x
+//! Peers that break the rules of transfers at a real leader: each is told what is wrong or is cut off, the leader lives, the
+//! others notice nothing, and nothing is left.
+
+use chunking::message::{Abort, Body, Done, Grant, Open, OpenFlags, Purpose, Reason, Refused, Verdict};
+use chunking::{ChunkHead, Codec, DigestKind, Kind};
+use heft::model::{BlobRef, InputFile, JobRequest, JsonModel};
+use heft::transfer::blob_id;
+use uuid::Uuid;
+
+use crate::blobs::digest;
+use crate::proxy::{Plan, Proxy, Way};
+use crate::raw::{Frame, Raw};
+use crate::support::scaled;
+use crate::world::{MIB, World, descriptors, eventually, expect_digests, submit_files, worker_at};
+
+/// Sends a message of a transfer.
+fn say<B: Body>(raw: &mut Raw, id: Uuid, message: &B) {
+    let mut payload = Vec::new();
+    message.encode(&mut payload);
+    raw.send(B::KIND, id, Uuid::nil(), "", &payload);
+}
+
+fn send_chunk(raw: &mut Raw, id: Uuid, offset: usize, bytes: &[u8]) {
+    let head = ChunkHead::plain(offset as u64, bytes);
+    raw.send(Kind::Chunk, id, Uuid::nil(), "", &[&head.encode()[..], bytes].concat());
+}
+
+/// The next frame of a kind; others are passed over.
+fn next_of(raw: &mut Raw, kind: Kind) -> Frame {
+    loop {
+        let frame = raw.next().unwrap_or_else(|| panic!("hung up on before a {kind:?}"));
+        if frame.kind == kind {
+            return frame;
+        }
+    }
+}
+
+fn aborted(raw: &mut Raw, id: Uuid) -> Reason {
+    let frame = next_of(raw, Kind::Abort);
+    assert_eq!(frame.msg_id, id);
+    Abort::decode(&frame.payload).unwrap().reason
+}
+
+/// Submits a job with one blob and opens it; gives the job, the blob and the window.
+fn upload(raw: &mut Raw, bytes: usize) -> (Uuid, Uuid, u32) {
+    let job = Uuid::new_v4();
+    let id = blob_id(job, 0, Purpose::Input, 0);
+    let size = bytes as u64;
+    let blob = Some(BlobRef { id, size, digest: None });
+    let files = vec![InputFile { name: "in.bin".to_owned(), blob, ..InputFile::default() }];
+    let request = JobRequest { job_id: job, exec_name: "digests".to_owned(), files, ..JobRequest::default() };
+    raw.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.digests", &request.to_json());
+    let open = Open {
+        purpose: Purpose::Input,
+        codec: Codec::None,
+        digest: DigestKind::ChunkList,
+        flags: OpenFlags::KEEPS_SOURCE,
+        chunk_bytes: chunking::limits::CHUNK_BYTES_MAX,
+        size,
+        owner: job,
+        attempt: 0,
+        name: "in.bin".to_owned().try_into().unwrap(),
+    };
+    say(raw, id, &open);
+    let grant = Grant::decode(&next_of(raw, Kind::Grant).payload).unwrap();
+    (job, id, grant.window)
+}
+
+/// The leader still takes large files, and nothing is left of what came before.
+fn assert_well(world: &World) {
+    world.assert_idle(0);
+    let file = world.noise("well.bin", 5 * MIB as u64);
+    let _worker = world.worker(&[]);
+    world.run(&[&file], &[]);
+    world.assert_idle(0);
+}
+
+#[test]
+fn chunks_that_do_not_belong_are_refused_and_cost_nobody_else_anything() {
+    let world = World::start(&["--input-wait", "100ms"]);
+    let chunk = vec![7; MIB];
+    let mut raw = Raw::client(&world.leader, "raw");
+    // Of no transfer; of another connection's; Done, Void and Grant of none.
+    let nobody = Uuid::from_u128(5);
+    send_chunk(&mut raw, nobody, 0, &chunk);
+    assert_eq!(aborted(&mut raw, nobody), Reason::UNKNOWN);
+    let (_, theirs, _) = upload(&mut raw, 3 * MIB);
+    let mut thief = Raw::client(&world.leader, "thief");
+    send_chunk(&mut thief, theirs, 0, &chunk);
+    assert_eq!(aborted(&mut thief, theirs), Reason::UNKNOWN);
+    let right = digest(&chunk, DigestKind::ChunkList);
+    say(&mut thief, theirs, &Done { digest: right });
+    assert_eq!(aborted(&mut thief, theirs), Reason::UNKNOWN);
+    say(&mut thief, theirs, &chunking::message::Void { offset: 0, reason: Reason::IO });
+    say(&mut thief, nobody, &crate::blobs::grant(8, &[]));
+    say(&mut thief, theirs, &Verdict::Ok);
+
+    // Past the end, at an odd place, too short, and one with a flipped bit: dropped, and asked for again after Done.
+    let (_, id, window) = upload(&mut raw, 3 * MIB);
+    assert!(window >= 3, "{window}");
+    send_chunk(&mut raw, id, 3 * MIB, &chunk);
+    send_chunk(&mut raw, id, 17, &chunk);
+    send_chunk(&mut raw, id, 0, &chunk[..1000]);
+    say(&mut raw, id, &Done { digest: right });
+    let verdict = Verdict::decode(&next_of(&mut raw, Kind::Verdict).payload).unwrap();
+    assert_eq!(verdict, Verdict::Resend(crate::blobs::ranges(&[(0, 3)])));
+    let head = ChunkHead { crc_sent: 1, ..ChunkHead::plain(0, &chunk) };
+    raw.send(Kind::Chunk, id, Uuid::nil(), "", &[&head.encode()[..], &chunk].concat());
+    send_chunk(&mut raw, id, 2 * MIB, &chunk);
+    send_chunk(&mut raw, id, MIB, &chunk);
+    say(&mut raw, id, &Done { digest: right });
+    let verdict = Verdict::decode(&next_of(&mut raw, Kind::Verdict).payload).unwrap();
+    assert_eq!(verdict, Verdict::Resend(crate::blobs::ranges(&[(0, 1)])), "one bad chunk is resent alone");
+    send_chunk(&mut raw, id, 0, &chunk);
+    say(&mut raw, id, &Done { digest: digest(&vec![7; 3 * MIB], DigestKind::ChunkList) });
+    let verdict = Verdict::decode(&next_of(&mut raw, Kind::Verdict).payload).unwrap();
+    assert_eq!(verdict, Verdict::Ok);
+    drop((raw, thief));
+    world.until("one job waits", |status| status["jobs"]["queued"] == 1);
+    let worker = world.worker(&[]);
+    world.assert_idle(0);
+    drop(worker);
+    assert_well(&world);
+}
+
+#[test]
+fn a_sender_that_ignores_its_window_loses_its_transfer() {
+    let world = World::start(&["--input-wait", "100ms", "--spool-max", "2MiB"]);
+    let mut raw = Raw::client(&world.leader, "raw");
+    let (_, id, window) = upload(&mut raw, 40 * MIB);
+    let chunk = vec![7; MIB];
+    // Without a worker the window is what the spool takes, and does not grow.
+    for index in 0..3 {
+        send_chunk(&mut raw, id, index * MIB, &chunk);
+    }
+    assert_eq!(window, 2);
+    assert_eq!(aborted(&mut raw, id), Reason::WINDOW_IGNORED);
+    drop(raw);
+    assert_well(&world);
+}
+
+#[test]
+fn a_wrong_digest_is_forgiven_once_and_then_ends_the_job_with_the_reason() {
+    let world = World::start(&[]);
+    for with_worker in [false, true] {
+        let worker = with_worker.then(|| world.worker(&[]));
+        if with_worker {
+            world.until("a worker is there", |status| status["workers"].as_array().unwrap().len() == 1);
+        }
+        let mut raw = Raw::client(&world.leader, "raw");
+        let (job, id, _) = upload(&mut raw, 2 * MIB);
+        let chunk = vec![7; MIB];
+        let wrong = digest(b"something else", DigestKind::ChunkList);
+        for round in 0..2 {
+            send_chunk(&mut raw, id, 0, &chunk);
+            send_chunk(&mut raw, id, MIB, &chunk);
+            say(&mut raw, id, &Done { digest: wrong });
+            let verdict = Verdict::decode(&next_of(&mut raw, Kind::Verdict).payload).unwrap();
+            match verdict {
+                Verdict::Resend(ranges) if round == 0 => assert_eq!(ranges, crate::blobs::ranges(&[(0, 2)])),
+                Verdict::Failed { reason, .. } if round == 1 => assert_eq!(reason, Reason::BAD_DIGEST),
+                Verdict::Ok | Verdict::Resend(_) | Verdict::Failed { .. } => {
+                    panic!("round {round}: {verdict:?}")
+                }
+            }
+        }
+        let refused = next_of(&mut raw, Kind::Refused);
+        assert_eq!(refused.msg_id, job);
+        let refused = Refused::decode(&refused.payload).unwrap();
+        assert_eq!(refused.reason, Reason::BAD_DIGEST);
+        assert!(refused.text.as_str().contains("digest"), "{}", refused.text);
+        world.assert_idle(0);
+        drop(worker);
+    }
+}
+
+#[test]
+fn a_worker_that_never_reads_holds_nobody_up() {
+    let world = World::start(&["--worker-grace", "200ms"]);
+    let deaf_file = world.noise("deaf.bin", 30 * MIB as u64);
+    // From the first chunk on nothing reaches it.
+    let proxy = Proxy::start(world.leader.port, [Plan::Hold(Way::FromLeader, 700)]);
+    let mut deaf = worker_at(proxy.port, &["own.deaf"]);
+    world.until("a worker is there", |status| status["workers"].as_array().unwrap().len() == 1);
+    let args = ["--compress", "none", "--subject", "own.deaf"];
+    let stuck: Vec<_> =
+        (0..3).map(|_| submit_files(&world.addr(), "digests", &[&deaf_file], &args)).collect();
+    proxy.wait_held();
+    let worker = world.worker(&["job.assign.digests"]);
+    let file = world.noise("in.bin", 40 * MIB as u64);
+    world.run(&[&file], &[]);
+    deaf.proc.kill();
+    drop(proxy);
+    let _healthy = world.worker(&["own.deaf"]);
+    for submit in stuck {
+        expect_digests(submit, &[&deaf_file]);
+    }
+    world.assert_idle(0);
+    drop(worker);
+}
+
+#[test]
+fn broken_transfers_leave_no_descriptor_open() {
+    let world = World::start(&["--input-wait", "100ms"]);
+    let worker = world.worker(&[]);
+    let file = world.noise("in.bin", 20 * MIB as u64);
+    let settled = |process: &crate::procs::Proc| {
+        let mut last = descriptors(process);
+        eventually("the descriptors are steady", || {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            let now = descriptors(process);
+            std::mem::replace(&mut last, now) == now
+        });
+        last
+    };
+    world.run(&[&file], &[]);
+    world.assert_idle(0);
+    let before = (settled(&world.leader.proc), settled(&worker.proc));
+    for round in 0..scaled(6, 60) {
+        let after = u64::from(round % 19 + 1) * MIB as u64;
+        let proxy = Proxy::start(world.leader.port, [Plan::Hold(Way::ToLeader, after)]);
+        let mut submit = submit_files(&proxy.addr(), "digests", &[&file], &["--compress", "none"]);
+        proxy.wait_held();
+        submit.kill();
+    }
+    let mut raw = Raw::client(&world.leader, "raw");
+    for _ in 0..4 {
+        let (_, id, _) = upload(&mut raw, 3 * MIB);
+        send_chunk(&mut raw, id, 0, &vec![7; MIB]);
+    }
+    drop(raw);
+    world.assert_idle(0);
+    eventually("all descriptors are closed", || {
+        (descriptors(&world.leader.proc), descriptors(&worker.proc)) <= before
+    });
+    crate::world::assert_no_job_directory(&worker);
+}
