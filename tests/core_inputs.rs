@@ -614,17 +614,30 @@ fn another_connection_of_the_client_does_not_bring_the_inputs() {
 }
 
 #[test]
-fn a_job_at_a_worker_is_left_alone_when_its_client_leaves() {
+fn a_worker_waits_for_inputs_as_long_as_their_client_may_be_away() {
     let mut rig = receiving();
     rig.close("alice");
-    for _ in 0..10 {
+    for _ in 0..5 {
         rig.pass(SECOND * 10);
         beat_receiving(&mut rig, "w1", 1, 1);
     }
     rig.expect([]);
-    // Its attempt is over, and nobody is there to bring the inputs again.
+    rig.pass(SECOND * 10);
+    rig.expect(["+withdraw j1", "w1: abandon j1#1", "drop input j1"]);
+    gives_up(&mut rig, "w1", 1);
+    rig.expect(["w1: settle j1.0"]);
+    assert_nothing_left(&rig);
+}
+
+#[test]
+fn an_attempt_that_ends_while_the_client_is_away_frees_its_worker_and_the_job_waits_on() {
+    let mut rig = receiving();
+    rig.close("alice");
+    rig.pass(SECOND * 20);
     refused(&mut rig, 1, 1, AttemptEnd::InputsStalled);
-    rig.expect(["w1: abandon j1#1", "+requeue j1#1 InputsStalled free now", "+withdraw j1", "drop input j1"]);
+    rig.expect(["w1: abandon j1#1", "+requeue j1#1 InputsStalled free now"]);
+    rig.pass(SECOND * 40);
+    rig.expect(["+withdraw j1", "drop input j1"]);
     assert_nothing_left(&rig);
 }
 

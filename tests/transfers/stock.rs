@@ -72,7 +72,7 @@ fn w06_a_submit_that_breaks_off_in_the_middle_leaves_nothing() {
     send(chunking::Kind::HelloClient, b"", 0);
     let mut request = br#"{"ExecName":"x","Args":[],"Files":[{"Name":"a","Content":""#.to_vec();
     request.resize(6 * MIB, b'A');
-    send(chunking::Kind::SubmitJob, &request, 20 * MIB as u32);
+    send(chunking::Kind::SubmitJob, &request, 20 << 20);
     world.until("a part is here", |status| status["leader"]["spool_bytes"].as_u64() > Some(2 * MIB as u64));
     drop(raw);
     world.assert_idle(0);
@@ -130,7 +130,7 @@ fn c01_a_job_too_large_for_the_workers_there_waits_and_says_so_or_is_refused() {
     let (code, lines) = refused.finish();
     assert_eq!(code, Some(3), "{lines:#?}");
     let refusal = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let refusal = refusal.filter(|value| value["status"] == "REFUSED").next_back().expect("a refusal");
+    let refusal = refusal.rev().find(|value| value["status"] == "REFUSED").expect("a refusal");
     assert_eq!(refusal["hop"], "worker", "{refusal}");
     assert!(refusal["value"].as_u64() > Some(5 * MIB as u64), "{refusal}");
     assert_eq!(refusal["limit"], 4 * MIB as u64, "{refusal}");
