@@ -308,7 +308,6 @@ async fn inputs_of_any_size_arrive_whole_before_the_job_runs() {
     let beat = conn.heartbeat().await;
     assert_eq!(beat.jobs.as_slice(), [HeldJob { job: sent.job, run: 1, attempt: 1 }], "held while it comes");
     assert_eq!(sent.done(&mut conn, 2).await, Verdict::Ok);
-    running(&mut conn, sent.job).await;
     let ended = result(&mut conn, sent.job).await;
     assert_eq!((ended.status, ended.stdout), (JobStatus::Ok, sent.listed()));
     conn.settle(sent.job, 1).await;
@@ -344,7 +343,6 @@ async fn a_connection_cut_inside_a_chunk_costs_that_chunk_alone() {
     assert_eq!(grant.held.chunk_count(), 6);
     assert_eq!(sent.done(&mut conn, 0).await, Verdict::Ok);
     conn.start(sent.job, 1, 2).await;
-    running(&mut conn, sent.job).await;
     assert_eq!(result(&mut conn, sent.job).await.stdout, sent.listed());
     conn.settle(sent.job, 1).await;
     scene.nothing_is_left().await;
@@ -385,7 +383,6 @@ async fn a_connection_cut_anywhere_loses_nothing_and_brings_no_wrong_byte() {
     conn.stream.write_all(&rest(&sent, &grant.held)).await.unwrap();
     assert_eq!(conn.about::<Verdict>(sent.blobs[0].0).await, Verdict::Ok);
     conn.start(sent.job, 1, 1).await;
-    running(&mut conn, sent.job).await;
     assert_eq!(result(&mut conn, sent.job).await.stdout, sent.listed());
     conn.settle(sent.job, 1).await;
     scene.nothing_is_left().await;
