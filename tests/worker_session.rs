@@ -215,7 +215,6 @@ async fn c17_duplicates_are_answered_or_adopted_and_their_credit_returned() {
     scene.gate.add_permits(1);
     conn.assign(job, "wait").await;
     conn.start(job, 2, 1).await;
-    assert_eq!(conn.running(job).await, (2, 1));
     assert_eq!(conn.result(job).await.run, Some(2));
     assert_eq!(scene.runs(), 2);
 }
@@ -228,10 +227,11 @@ async fn a_lost_connection_costs_neither_running_jobs_nor_results() {
     for (job, payload) in [(ended, "quick"), (running, "wait")] {
         conn.assign(job, payload).await;
         conn.start(job, 1, 1).await;
-        assert_eq!(conn.running(job).await, (1, 1));
         if job == ended {
             assert_eq!(conn.result(job).await.stdout, "quick");
             assert_eq!(conn.credit().await, 1);
+        } else {
+            assert_eq!(conn.running(job).await, (1, 1));
         }
     }
     drop(conn);
@@ -289,7 +289,6 @@ async fn w05_a_result_never_exceeds_a_frame() {
     let job = Uuid::new_v4();
     conn.assign(job, "big").await;
     conn.start(job, 1, 1).await;
-    conn.running(job).await;
     // The reader of this test takes no larger frame either.
     let result = conn.result(job).await;
     assert_eq!((result.status, result.output_archive), (JobStatus::Ok, None));
@@ -322,7 +321,6 @@ async fn c21_a_job_directory_is_removed_when_the_result_is_settled() {
     let job = Uuid::new_v4();
     conn.assign(job, "directory").await;
     conn.start(job, 1, 1).await;
-    conn.running(job).await;
     conn.result(job).await;
     conn.credit().await;
     let path = scene.work_dir.path().join(job.simple().to_string());
@@ -399,7 +397,6 @@ async fn c31_a_worker_started_again_under_its_id_brings_home_what_was_not_settle
     let job = Uuid::new_v4();
     conn.assign(job, "echo").await;
     conn.start(job, 1, 2).await;
-    conn.running(job).await;
     conn.result(job).await;
     // As if it was killed.
     scene.worker.abort();
