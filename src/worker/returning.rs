@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use chunking::message::{Abort, Grant, Name, Verdict};
+use chunking::message::{Abort, Grant, Name, Reason, Verdict};
 use chunking::{Digest, DigestKind};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -191,6 +191,9 @@ impl Return {
                 State::Arrived(digest) => {
                     digests.insert(upload.id(), digest);
                 }
+                // The job has ended, or is another worker's by now: nobody waits for this result, and one without its parts
+                // must not take the place of the one that is to come. The leader settles it in time.
+                State::Refused(why) if why.reason == Reason::UNKNOWN => return Turn::Nothing,
                 State::Refused(why) => {
                     self.failed = Some(format!("the leader does not take it: {}", why.text))
                 }
