@@ -27,7 +27,7 @@ use self::outbox::Outbox;
 use super::spool::Spool;
 use crate::core::ids::{ConnId, Micros};
 use crate::leader::{Leader, LeaderConfig, Output};
-use crate::peer::{Inlet, Pool, Step, Tuning, read_some, tune};
+use crate::peer::{Inlet, Step, Tuning, read_some, tune};
 
 /// A stranger says hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -112,7 +112,6 @@ pub async fn serve(
 /// What all tasks of the driver share.
 struct Hub {
     leader: RefCell<Leader>,
-    pool: Pool,
     spool: Spool,
     outboxes: RefCell<HashMap<ConnId, Rc<Outbox>>>,
     started: Instant,
@@ -124,7 +123,6 @@ impl Hub {
     fn new(config: LeaderConfig, options: Options, spool: Spool) -> Self {
         let leader = Leader::new(config, Micros(0), Box::new(uuid::Uuid::new_v4));
         Hub {
-            pool: leader.pool(),
             leader: RefCell::new(leader),
             spool,
             outboxes: RefCell::default(),
@@ -298,9 +296,7 @@ impl Hub {
                     }
                 }
                 Ok(Step::Chunk(start)) => {
-                    let wanted = self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start));
-                    // Windows promise buffers that are there; without one the chunk is asked for again.
-                    match self.pool.take().filter(|_| wanted) {
+                    match self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start)) {
                         Some(buffer) => inlet.take(buffer),
                         None => inlet.skip(),
                     }

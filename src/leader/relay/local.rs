@@ -18,20 +18,18 @@ impl Relay {
         self.free() >= 2 && self.no_room().is_none()
     }
 
-    /// A buffer to gather a content in.
+    /// A buffer that is not promised to anybody, for a chunk that comes, is read or is gathered.
     pub(in crate::leader) fn buffer(&self) -> Option<PoolBuf> {
-        self.pool.take()
+        if self.spare() > 0 { self.pool.take() } else { None }
     }
 
     /// The next chunk of a blob that is gathered here. All but the last have the size of a chunk.
     pub(in crate::leader) fn gather(&mut self, id: BlobId, index: u32, bytes: Bytes) {
         let offset = u64::from(index) * u64::from(CHUNK_BYTES_MAX);
         let head = ChunkHead::plain(offset, &bytes);
-        if !self.blobs.contains_key(&id) {
-            let Ok(nothing) = ChunkPlan::new(0, CHUNK_BYTES_MAX) else { return };
-            let open = announced(JobId(uuid::Uuid::nil()), "", 0);
-            self.blobs.insert(id, Blob::new(open, nothing, true));
-        }
+        let Ok(nothing) = ChunkPlan::new(0, CHUNK_BYTES_MAX) else { return };
+        let open = || announced(JobId(uuid::Uuid::nil()), "", 0);
+        self.blobs.entry(id).or_insert_with(|| Blob::new(open(), nothing, true));
         self.store(id, index, head, bytes);
         self.pump();
     }
@@ -48,6 +46,7 @@ impl Relay {
         let plan = ChunkPlan::new(size, CHUNK_BYTES_MAX)?;
         let Some(blob) = self.blobs.get_mut(&id) else { return Ok(None) };
         blob.open = Open { purpose, ..announced(owner, name, size) };
+        blob.opened = true;
         blob.plan = plan;
         blob.seen = Bitmap::new(plan.count());
         let mut crcs = ChunkCrcs::default();
