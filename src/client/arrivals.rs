@@ -238,7 +238,9 @@ impl Inner {
             return out.push(refuse(Reason::CANCELLED, "not wanted".to_owned()));
         };
         wanted.gone.remove(&id);
-        if let Some(arriving) = self.arriving.get_mut(&id) {
+        // The first attempt at another leader has the ids of the first one at the leader before, and need not give the same.
+        let is_same = |arriving: &&mut Arriving| arriving.download.is_of(&open);
+        if let Some(arriving) = self.arriving.get_mut(&id).filter(is_same) {
             (arriving.conn, arriving.writer) = (conn, writer.clone());
             return arriving.download.reopen(open, out);
         }

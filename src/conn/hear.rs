@@ -288,17 +288,19 @@ fn features_of(announcement: &Announcement) -> Features {
     Features::from_names(announcement.features.iter().map(String::as_str))
 }
 
-/// What a result says, read without decoding its archive. Bytes that are no JobResult are a raw result, which is fine.
-pub(crate) fn says_of(payload: &[u8]) -> AckSays {
+/// A result, read without decoding its archive. `None` for bytes that are no JobResult.
+pub(crate) fn result_in(payload: &[u8]) -> Option<JobResult> {
     let mut stream = ContentStream::new(Shape::JobResult);
     let read = stream.push(payload, &mut |_| {}).and_then(|()| stream.finish());
-    match read.and_then(|residue| JobResult::parse(&residue.json)) {
-        Ok(result) => match result.status {
-            JobStatus::Ok => AckSays::Result { ok: true },
-            JobStatus::Duplicate => AckSays::ResultLost,
-            JobStatus::Cancelled => AckSays::GivenUp,
-            JobStatus::Failed | JobStatus::Other(_) => AckSays::Result { ok: false },
-        },
-        Err(_) => AckSays::Result { ok: true },
+    read.and_then(|residue| JobResult::parse(&residue.json)).ok()
+}
+
+/// What a result says. Bytes that are no JobResult are a raw result, which is fine.
+pub(crate) fn says_of(payload: &[u8]) -> AckSays {
+    match result_in(payload).map(|result| result.status) {
+        Some(JobStatus::Ok) | None => AckSays::Result { ok: true },
+        Some(JobStatus::Duplicate) => AckSays::ResultLost,
+        Some(JobStatus::Cancelled) => AckSays::GivenUp,
+        Some(JobStatus::Failed | JobStatus::Other(_)) => AckSays::Result { ok: false },
     }
 }

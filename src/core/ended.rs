@@ -20,6 +20,11 @@ impl Broker {
         self.watch_expiry();
     }
 
+    /// The job that ended longest ago, of those that are still known.
+    pub fn oldest_ended(&self) -> Option<JobId> {
+        self.ended.front().map(|(_, job, _)| *job)
+    }
+
     /// Looks at the oldest result again when its time is over: one moment for all of them.
     fn watch_expiry(&mut self) {
         if let Some((at, _, _)) = self.ended.front().filter(|_| !self.expiry_watched) {

@@ -102,7 +102,9 @@ impl Worker {
     /// Whether it can be given a job now.
     pub fn has_room(&self) -> bool {
         let one_at_a_time = self.class == WorkerClass::OneAtATime && !self.held.is_empty();
-        self.credit > 0 && self.conn().is_some() && !one_at_a_time && !self.silent
+        // What it has not answered for takes a place, whatever it offered meanwhile.
+        let has_place = self.parallel_max.is_none_or(|max| (self.held.len() as u64) < u64::from(max));
+        self.credit > 0 && has_place && self.conn().is_some() && !one_at_a_time && !self.silent
     }
 
     /// Takes an offer of credit, within reason: nothing below one and no more than a message may bring (CR04). Who said
@@ -119,10 +121,8 @@ impl Worker {
         };
         let (first, so_far) = self.offered.unwrap_or((delta, 0));
         let room = match self.parallel_max {
-            Some(parallel_max) => {
-                let taken = self.held.len() as u64 + u64::from(self.credit);
-                u64::from(parallel_max).saturating_sub(taken)
-            }
+            // Not less for what it holds: it may have a result on its way for that, and does not offer twice.
+            Some(parallel_max) => u64::from(parallel_max.saturating_sub(self.credit)),
             None => first.saturating_add(self.answered).saturating_sub(so_far),
         };
         let taken = delta.min(room);

@@ -103,7 +103,9 @@ impl Leader {
             return Err(format!("job {job_id} has not ended: wait for it, or look at `heft status`"));
         }
         let returned = outcome::returned(job);
+        let lost = returned.map(|result| self.lost_parts(result)).unwrap_or_default();
         let whole = outcome::result_of(&self.broker, &self.store, job, true);
+        let whole = outcome::without_lost(&whole, &lost);
         let mut result: Value = serde_json::from_slice(&whole).map_err(|_| {
             format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
         })?;
@@ -121,7 +123,7 @@ impl Leader {
         }
         let answer = answer.ok_or_else(|| format!("the result of job {job_id} does not fit an answer"))?;
         if let Some(result) = returned {
-            self.send_parts(conn, job_id, result);
+            self.send_parts(conn, job_id, result, true);
         }
         self.send(conn, [answer]);
         Ok(())

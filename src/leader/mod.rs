@@ -11,7 +11,7 @@ mod store;
 mod submit;
 mod transfers;
 
-pub use relay::{DiskDone, DiskOp, RelayConfig};
+pub use relay::{DiskDone, DiskOp, Fill, RelayConfig};
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -248,6 +248,11 @@ impl Leader {
         self.broker.next_deadline().into_iter().chain(self.relay.next_deadline()).min()
     }
 
+    /// How full the relay is.
+    pub fn fill(&self) -> Fill {
+        self.relay.fill()
+    }
+
     /// The next thing for the driver to do.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
@@ -300,6 +305,7 @@ impl Leader {
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => Outcome::GivenUp,
         };
+        self.forget_gathered_parts(job);
         self.broker.handle(self.now, Event::Ack { conn, job, outcome });
     }
 
@@ -317,7 +323,10 @@ impl Leader {
         loop {
             let short = self.store.result_bytes() > self.config.result_bytes_max || self.relay.is_short();
             let before = (self.store.result_bytes(), self.relay.fill().blobs);
-            if !short {
+            // What somebody is getting is not taken from under it.
+            let oldest = self.broker.oldest_ended().and_then(|job| self.broker.state().job(job));
+            let is_fetched = oldest.and_then(outcome::returned).is_some_and(|result| self.is_fetched(result));
+            if !short || is_fetched {
                 break;
             }
             self.broker.handle(self.now, Event::ForgetOldest);
@@ -353,7 +362,7 @@ impl Leader {
                     self.start(true, conn, job, run, attempt, lease);
                 }
                 Action::Resume { conn, job, run, attempt, lease, start, .. } => {
-                    self.send_inputs(conn, job, attempt);
+                    self.resume_inputs(conn, job, attempt);
                     self.start(start, conn, job, run, attempt, lease);
                 }
                 Action::Waiting { conn, job, why } => {
@@ -416,7 +425,9 @@ impl Leader {
         let Some(job) = self.broker.state().job(id) else { return };
         let Some(session) = self.sessions.get(&conn) else { return };
         let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
-        let mut whole = outcome::result_of(&self.broker, &self.store, job, session.is_announced());
+        let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
+        let whole = outcome::result_of(&self.broker, &self.store, job, session.is_announced());
+        let mut whole = outcome::without_lost(&whole, &lost);
         if !takes_parts && result.is_some_and(|result| !self.blobs.of_result(result).is_empty()) {
             whole = outcome::without_parts(&whole, &self.config.address);
         }
@@ -431,7 +442,7 @@ impl Leader {
             }
         };
         if let Some(result) = result {
-            self.send_parts(conn, id, result);
+            self.send_parts(conn, id, result, false);
         }
         self.send(conn, frame);
     }

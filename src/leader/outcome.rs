@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use super::store::PayloadStore;
 use crate::core::Broker;
 use crate::core::ids::{JobId, ResultId};
 use crate::core::job::{Ending, Job, Phase};
-use crate::model::{JobResult, JobStatus, JsonModel};
+use crate::model::{BlobRef, JobResult, JobStatus, JsonModel};
 
 /// The result of a worker whose acks carry nothing (C03).
 pub(super) fn plain_ok(job: Option<&Job>, id: JobId) -> Bytes {
@@ -90,6 +91,23 @@ pub(super) fn without_parts(whole: &[u8], address: &str) -> Bytes {
     );
     result.stderr.push_str(&note);
     (result.archive, result.stdout_blob, result.stderr_blob) = (None, None, None);
+    result.to_json().into()
+}
+
+/// The result without parts that the leader has lost: it says so.
+pub(super) fn without_lost(whole: &Bytes, lost: &[Uuid]) -> Bytes {
+    if lost.is_empty() {
+        return whole.clone();
+    }
+    let Ok(mut result) = JobResult::parse(whole) else { return whole.clone() };
+    let is_lost = |part: &mut BlobRef| lost.contains(&part.id);
+    let archive = result.archive.take_if(is_lost);
+    let texts = [result.stdout_blob.take_if(is_lost), result.stderr_blob.take_if(is_lost)];
+    result.archive_lost = archive.as_ref().map(|archive| archive.size).or(result.archive_lost);
+    let bytes: u64 = archive.iter().chain(texts.iter().flatten()).map(|part| part.size).sum();
+    let note =
+        format!("\nheft: {bytes} bytes of the result were lost by the leader's spool: submit the job anew");
+    result.stderr.push_str(&note);
     result.to_json().into()
 }
 

@@ -12,13 +12,13 @@ use tracing::{info, warn};
 use super::relay::{BlobId, News, Out, announced};
 use super::submit::RefusalText;
 use super::{Leader, Output};
-use crate::conn::{Session, TransferSays};
+use crate::conn::{Session, TransferSays, result_in};
 use crate::core::Event;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
-use crate::core::job::{Job, Phase};
+use crate::core::job::{AttemptNote, Job, Phase};
 use crate::core::record::AttemptEnd;
-use crate::model::{BlobRef, JobRequest, JobResult, JsonModel, Source};
-use crate::peer::{ChunkStart, InChunk, Pool};
+use crate::model::{BlobRef, JobRequest, Source};
+use crate::peer::{ChunkStart, InChunk, PoolBuf};
 
 use super::relay::DiskDone;
 use crate::core::ids::Micros;
@@ -61,17 +61,12 @@ pub(super) fn named_in(request: &JobRequest) -> Vec<(BlobId, String, u64)> {
 }
 
 impl Leader {
-    /// The buffers that a driver reads chunks into.
-    pub fn pool(&self) -> Pool {
-        self.relay.pool().clone()
-    }
-
-    /// A chunk begins; false if it is not wanted.
-    pub fn chunk_starts(&mut self, now: Micros, conn: ConnId, start: &ChunkStart) -> bool {
+    /// A chunk begins: gives the buffer to read it into, or `None` if it is to pass by.
+    pub fn chunk_starts(&mut self, now: Micros, conn: ConnId, start: &ChunkStart) -> Option<PoolBuf> {
         self.pass_time(now);
-        let wanted = self.relay.chunk_starts(conn, start);
+        let buffer = self.relay.chunk_starts(conn, start);
         self.act();
-        wanted
+        buffer
     }
 
     /// A chunk has come.
@@ -130,8 +125,16 @@ impl Leader {
         Ok(())
     }
 
-    /// Opens a job's inputs to its worker.
+    /// Opens a job's inputs to its worker, which was just given the job: whatever it had of them before is gone.
     pub(super) fn send_inputs(&mut self, conn: ConnId, job: JobId, attempt: Attempt) {
+        let owner = self.owner_of_inputs(job);
+        for blob in self.blobs.inputs(owner).to_vec() {
+            self.relay.attach_anew(conn, blob, job, attempt.0);
+        }
+    }
+
+    /// Opens a job's inputs to a worker that came back and goes on with them.
+    pub(super) fn resume_inputs(&mut self, conn: ConnId, job: JobId, attempt: Attempt) {
         let owner = self.owner_of_inputs(job);
         for blob in self.blobs.inputs(owner).to_vec() {
             self.relay.attach(conn, blob, job, attempt.0);
@@ -156,27 +159,29 @@ impl Leader {
         for blob in self.blobs.inputs.remove(&job).unwrap_or_default() {
             self.relay.forget(blob);
         }
-        self.forget_coming(job, None);
+        // Its children have ended with it, and what they did not finish is nobody's.
+        let children = self.broker.state().job(job).map(|job| job.children.clone()).unwrap_or_default();
+        children.into_iter().chain([job]).for_each(|job| self.forget_coming(job));
     }
 
     // --- results
 
     /// The parts that an acknowledged result names; `None` if one of them has not come whole.
     pub(super) fn parts_of(&self, job: JobId, payload: &[u8]) -> Option<Vec<BlobId>> {
-        let Some(coming) = self.blobs.coming.get(&job) else { return Some(Vec::new()) };
-        let Ok(result) = JobResult::parse(payload) else { return Some(Vec::new()) };
+        let Some(result) = result_in(payload) else { return Some(Vec::new()) };
         let parts = [&result.archive, &result.stdout_blob, &result.stderr_blob];
         let parts: Vec<BlobId> = parts.into_iter().flatten().map(|part| part.id).collect();
-        let here = |id: &BlobId| {
-            self.relay.has_arrived(*id) && coming.iter().any(|(_, known)| known == id)
-                || self.blobs.named.contains_key(id)
-        };
+        let coming = self.blobs.coming.get(&job).map(Vec::as_slice).unwrap_or_default();
+        let is_known =
+            |id: &BlobId| coming.iter().any(|(_, known)| known == id) || self.blobs.named.contains_key(id);
+        let here = |id: &BlobId| self.relay.has_arrived(*id) && is_known(id);
         parts.iter().all(here).then_some(parts)
     }
 
     /// Keeps the parts of a result as long as the result is kept.
     pub(super) fn keep_parts(&mut self, job: JobId, result: ResultId, parts: Vec<BlobId>) {
         for part in &parts {
+            self.relay.settle(*part);
             *self.blobs.named.entry(*part).or_default() += 1;
         }
         if let Some(coming) = self.blobs.coming.get_mut(&job) {
@@ -185,7 +190,7 @@ impl Leader {
         if !parts.is_empty() {
             self.blobs.of_result.insert(result, parts);
         }
-        self.forget_coming(job, None);
+        self.forget_coming(job);
     }
 
     /// A part of a result that was gathered here, not brought as a transfer.
@@ -211,23 +216,61 @@ impl Leader {
         }
     }
 
-    /// Drops parts of results that nobody acknowledged: all of a job's, but for those of one attempt.
-    pub(super) fn forget_coming(&mut self, job: JobId, except: Option<Attempt>) {
-        let Some(coming) = self.blobs.coming.get_mut(&job) else { return };
-        let dropped: Vec<BlobId> =
-            coming.extract_if(.., |(attempt, _)| Some(*attempt) != except).map(|(_, blob)| blob).collect();
-        if coming.is_empty() {
-            self.blobs.coming.remove(&job);
-        }
-        for blob in dropped {
+    /// Drops parts of results that nobody acknowledged.
+    pub(super) fn forget_coming(&mut self, job: JobId) {
+        for (_, blob) in self.blobs.coming.remove(&job).unwrap_or_default() {
             self.relay.forget(blob);
         }
     }
 
-    /// Opens the parts of a result to a connection that can take them.
-    pub(super) fn send_parts(&mut self, conn: ConnId, job: JobId, result: ResultId) {
-        if self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS)) {
-            for part in self.blobs.of_result(result).to_vec() {
+    /// What was gathered of an answer that is no result.
+    pub(super) fn forget_gathered_parts(&mut self, job: JobId) {
+        let Some(coming) = self.blobs.coming.get_mut(&job) else { return };
+        let gathered: Vec<BlobId> =
+            coming.extract_if(.., |(attempt, _)| *attempt == Attempt(0)).map(|(_, blob)| blob).collect();
+        if coming.is_empty() {
+            self.blobs.coming.remove(&job);
+        }
+        gathered.into_iter().for_each(|blob| self.relay.forget(blob));
+    }
+
+    /// An attempt brings parts of its result. What others have begun and do not go on with is dropped; those that do may
+    /// still be the first to end the job, but its client gets the parts of one attempt at a time.
+    fn make_way(&mut self, job: JobId, attempt: Attempt, client: Option<ConnId>) {
+        let Some(coming) = self.blobs.coming.get_mut(&job) else { return };
+        let relay = &mut self.relay;
+        coming.retain(|(other, blob)| {
+            let stays = *other == attempt || relay.is_brought(*blob);
+            if !stays {
+                relay.forget(*blob);
+            } else if let Some(client) = client.filter(|_| *other != attempt) {
+                relay.detach(client, *blob);
+            }
+            stays
+        });
+    }
+
+    /// Parts of a result that were lost here, by a fault of the spool.
+    pub(super) fn lost_parts(&self, result: ResultId) -> Vec<BlobId> {
+        let parts = self.blobs.of_result(result).iter().copied();
+        parts.filter(|part| !self.relay.knows(*part)).collect()
+    }
+
+    /// Whether somebody is getting parts of a result.
+    pub(super) fn is_fetched(&self, result: ResultId) -> bool {
+        self.blobs.of_result(result).iter().any(|part| self.relay.is_flowing(*part))
+    }
+
+    /// Opens the parts of a result to a connection that can take them. Who asks for them gets them again, also if it had
+    /// them before.
+    pub(super) fn send_parts(&mut self, conn: ConnId, job: JobId, result: ResultId, asked: bool) {
+        if !self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS)) {
+            return;
+        }
+        for part in self.blobs.of_result(result).to_vec() {
+            if asked && self.relay.has_got(conn, part) {
+                self.relay.attach_anew(conn, part, job, 0);
+            } else {
                 self.relay.attach(conn, part, job, 0);
             }
         }
@@ -242,7 +285,7 @@ impl Leader {
             TransferSays::Done(done) => self.relay.done(conn, id, &done),
             TransferSays::Verdict(verdict) => self.relay.verdict(conn, id, &verdict),
             TransferSays::Abort(abort) => self.relay.aborted(conn, id, &abort),
-            TransferSays::Void(void) => self.relay.void(conn, id, void.offset),
+            TransferSays::Void(void) => self.relay.void(conn, id, &void),
         }
     }
 
@@ -257,7 +300,7 @@ impl Leader {
                 is_theirs && self.blobs.inputs(owner).contains(&id)
             }
             Purpose::Archive | Purpose::Stdout | Purpose::Stderr => {
-                job.is_some_and(|job| is_with(job, session, open.attempt)) && self.expect_part(id, &open)
+                job.is_some_and(|job| may_end(job, session, open.attempt)) && self.expect_part(id, &open)
             }
         };
         if may {
@@ -275,14 +318,15 @@ impl Leader {
                 || self.blobs.named.contains_key(&id);
         }
         let Ok(plan) = ChunkPlan::new(open.size, open.chunk_bytes) else { return false };
-        self.forget_coming(job, Some(attempt));
-        self.relay.expect(id, open.clone(), plan, true);
-        self.blobs.coming.entry(job).or_default().push((attempt, id));
         let client = self.broker.state().job(job).filter(|job| job.child_of.is_none());
         let client = client.and_then(|job| self.broker.submitter_of(job.id, &job.client));
-        if let Some(client) = client
-            && self.sessions.get(&client).is_some_and(|session| session.has(Features::TRANSFERS))
-        {
+        let takes =
+            |conn: &ConnId| self.sessions.get(conn).is_some_and(|session| session.has(Features::TRANSFERS));
+        let client = client.filter(takes);
+        self.make_way(job, attempt, client);
+        self.relay.expect(id, open.clone(), plan, true);
+        self.blobs.coming.entry(job).or_default().push((attempt, id));
+        if let Some(client) = client {
             self.relay.attach(client, id, job, open.attempt);
         }
         true
@@ -321,22 +365,22 @@ impl Leader {
             // A part of a result: the acknowledgement follows.
             News::Arrived { .. } => {}
             News::Failed { blob, owner, reason, text } => self.blob_failed(blob, owner, reason, text),
-            News::Refused { blob, owner, conn, reason, text } => {
-                let is_input = self.blobs.inputs(owner).contains(&blob);
+            News::Refused { blob, job, conn, reason, text } => {
+                let is_input = self.blobs.inputs(self.owner_of_inputs(job)).contains(&blob);
                 let Some(worker) = self.sessions.get(&conn).and_then(Session::worker).filter(|_| is_input)
                 else {
                     return;
                 };
-                info!(%worker, job = %owner, %reason, "a worker does not take an input: {text}");
+                info!(%worker, %job, %reason, "a worker does not take an input: {text}");
                 let why = match reason {
                     Reason::DISK_FULL => AttemptEnd::DiskFull,
                     Reason::BAD_DIGEST | Reason::INVALID => {
-                        let text = format!("worker {worker} does not take an input: {text}");
-                        return self.inputs_failed(owner, reason, &text);
+                        let text = format!("worker {worker} does not take it: {text}");
+                        return self.inputs_failed(job, reason, &text);
                     }
                     _ => AttemptEnd::InputsBad,
                 };
-                self.inputs_refused(owner, why);
+                self.inputs_refused(job, why);
             }
             News::Stalled { owner, .. } => self.inputs_refused(owner, AttemptEnd::InputsStalled),
         }
@@ -371,26 +415,30 @@ impl Leader {
             }
             return self.relay.forget(blob);
         }
-        self.inputs_failed(owner, reason, &format!("an input did not arrive whole: {text}"));
+        self.inputs_failed(owner, reason, &text);
     }
 
-    /// A job's inputs cannot be had. One that was only announced is gone without a result, so its client is told here.
+    /// The inputs of a job can never be had: its client hears it, and the job ends.
     fn inputs_failed(&mut self, id: JobId, reason: Reason, text: &str) {
         let Some(job) = self.broker.state().job(id) else { return };
         if job.announced
             && let Some(conn) = self.broker.submitter_of(id, &job.client)
         {
-            self.refuse(conn, id, RefusalText::new(reason, text.to_owned()));
+            let text = format!("an input did not arrive whole: {text}");
+            self.refuse(conn, id, RefusalText::new(reason, text));
         }
-        let why: Arc<str> = format!("{text} ({reason})").into();
+        let why: Arc<str> = format!("an input cannot be had ({reason}): {text}").into();
         self.broker.handle(self.now, Event::InputsFailed { job: id, why });
     }
 }
 
-/// Whether the worker at this connection holds a job in this attempt.
-fn is_with(job: &Job, session: &Session, attempt: u32) -> bool {
-    match job.phase {
+/// Whether the worker at this connection holds a job in this attempt, or did and may still be the first to end it.
+fn may_end(job: &Job, session: &Session, attempt: u32) -> bool {
+    let is_now = match job.phase {
         Phase::Leased { worker, attempt: held } => Some(worker) == session.worker() && held.0 == attempt,
-        Phase::Queued { .. } | Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
-    }
+        Phase::Queued { .. } => false,
+        Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => return false,
+    };
+    let was = |note: &AttemptNote| note.attempt.0 == attempt && Some(note.worker) == session.worker();
+    is_now || job.history.iter().any(was)
 }

@@ -102,11 +102,16 @@ impl Download {
         out.push(transfer_frame(self.id, &grant));
     }
 
+    /// Whether an Open is of the same blob.
+    pub fn is_of(&self, open: &Open) -> bool {
+        let blob = |open: &Open| (open.purpose, open.digest, open.chunk_bytes, open.size, open.owner);
+        blob(open) == blob(&self.open) && open.name == self.open.name
+    }
+
     /// The transfer is opened again, on another connection or for another attempt. Answers with the first Grant; an Open of
     /// another blob under the same id is refused, and what is here stays for its own.
     pub fn reopen(&mut self, open: Open, out: &mut Vec<OutFrame>) {
-        let blob = |open: &Open| (open.purpose, open.digest, open.chunk_bytes, open.size, open.owner);
-        if blob(&open) != blob(&self.open) || open.name != self.open.name {
+        if !self.is_of(&open) {
             let text = format!(
                 "transfer {} was opened with {} bytes under the name {:?}, and now with {} under {:?}",
                 self.id,

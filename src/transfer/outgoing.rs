@@ -158,6 +158,13 @@ impl Outgoing {
         self.waiting = None;
     }
 
+    /// It was over, as nobody needed it, and is needed again: nothing of it is settled.
+    pub fn on_wanted_again(&mut self) {
+        if self.phase == Phase::Over {
+            self.phase = Phase::Away;
+        }
+    }
+
     fn take_back(&mut self, ranges: &Ranges) {
         for index in ranges.indices() {
             if self.settled.remove(index) {
@@ -391,6 +398,19 @@ mod tests {
         outgoing.on_grant(&grant(8, &[]));
         assert_eq!(works(&mut outgoing), []);
         assert!(!outgoing.is_done_due());
+    }
+
+    #[test]
+    fn a_blob_that_was_not_needed_can_be_wanted_again() {
+        let mut outgoing = of_chunks(2);
+        outgoing.on_grant(&grant(1, &[]));
+        assert_eq!(works(&mut outgoing), [fresh(0)]);
+        outgoing.on_over();
+        outgoing.on_wanted_again();
+        outgoing.on_connected(Codec::None);
+        outgoing.on_grant(&grant(8, &[]));
+        assert_eq!(works(&mut outgoing), [again(0), fresh(1)]);
+        assert!(outgoing.is_done_due());
     }
 
     #[test]

@@ -229,8 +229,14 @@ impl Upload {
         let (codec, rates) = wire.codec(self.compression);
         inner.link = Some(Link { writer, codec, rates });
         inner.epoch += 1;
-        if matches!(inner.state, State::Arrived(_)) {
-            inner.state = State::Sending;
+        match &inner.state {
+            State::Arrived(_) => inner.state = State::Sending,
+            // It was not needed there; the next leader may not know the job.
+            State::Refused(why) if why.reason == Reason::UNKNOWN => {
+                inner.state = State::Sending;
+                inner.outgoing.on_wanted_again();
+            }
+            State::Sending | State::Refused(_) | State::SourceGone(_) => {}
         }
         let frame = transfer_frame(self.id, inner.outgoing.on_connected(codec));
         drop(inner);
@@ -332,8 +338,10 @@ impl Shared {
 
 impl Inner {
     fn is_over(&self) -> bool {
-        match self.state {
+        match &self.state {
             State::Sending | State::Arrived(_) => self.dropped,
+            // It may be wanted on the next connection.
+            State::Refused(why) if why.reason == Reason::UNKNOWN => self.dropped,
             State::Refused(_) | State::SourceGone(_) => true,
         }
     }

@@ -28,7 +28,7 @@ use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
 use crate::core::ids::{ConnId, Micros};
 use crate::leader::{Leader, LeaderConfig, Output};
-use crate::peer::{Inlet, Pool, Step, Tuning, read_some, tune};
+use crate::peer::{Inlet, Step, Tuning, read_some, tune};
 
 /// A stranger says hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -122,7 +122,6 @@ pub async fn serve(
 /// What all tasks of the driver share.
 struct Hub {
     leader: RefCell<Leader>,
-    pool: Pool,
     spool: Spool,
     outboxes: RefCell<HashMap<ConnId, Rc<Outbox>>>,
     started: Instant,
@@ -151,7 +150,6 @@ impl Hub {
         let leader = Leader::new(config, Micros(0), Box::new(uuid::Uuid::new_v4));
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Hub {
-            pool: leader.pool(),
             leader: RefCell::new(leader),
             spool,
             outboxes: RefCell::default(),
@@ -407,9 +405,7 @@ impl Hub {
                     }
                 }
                 Ok(Step::Chunk(start)) => {
-                    let wanted = self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start));
-                    // Windows promise buffers that are there; without one the chunk is asked for again.
-                    match self.pool.take().filter(|_| wanted) {
+                    match self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start)) {
                         Some(buffer) => inlet.take(buffer),
                         None => inlet.skip(),
                     }

@@ -16,6 +16,13 @@ pub(super) struct Up {
     pub(super) conn: ConnId,
     /// Chunks that may come and have not.
     pub(super) outstanding: u32,
+    /// Chunks that have begun to come.
+    pub(super) arriving: u32,
+    /// Chunks that were to have come before its last Done, and of which nothing was seen. If one does come, it is no
+    /// breach of the window; it has no buffer waiting for it, either.
+    pub(super) written_off: u32,
+    /// Whether it was silent so long that its window was given to it once more.
+    pub(super) nudged: bool,
     /// Why it was told to wait, if it was.
     pub(super) told: Option<Reason>,
     /// When something last came, or was last asked for.
@@ -24,19 +31,32 @@ pub(super) struct Up {
     pub(super) keeps_source: bool,
 }
 
+impl Up {
+    /// What may come is not waited for any longer; gives how many chunks that were.
+    pub(super) fn write_off(&mut self) -> usize {
+        let outstanding = std::mem::take(&mut self.outstanding);
+        self.written_off = self.written_off.saturating_add(outstanding);
+        outstanding as usize
+    }
+}
+
 /// Who gets a blob.
 #[derive(Clone, Debug)]
 pub(super) struct Down {
     pub(super) conn: ConnId,
-    /// The job that it is for, and the attempt.
+    /// The job it gets it for, and the attempt at it.
     pub(super) job: JobId,
     pub(super) attempt: u32,
+    /// Whether it was told of the blob.
+    pub(super) opened: bool,
     /// Chunks it takes beyond those it was sent.
     pub(super) window: u32,
     /// Whether it has said what it has.
     pub(super) granted: bool,
     /// Chunks it has, or was sent.
     pub(super) sent: Bitmap,
+    /// Chunks that it has asked for again.
+    pub(super) asked: Bitmap,
     /// Chunks that are being read for it from the disk.
     pub(super) reading: Bitmap,
     pub(super) done_sent: bool,
@@ -47,9 +67,20 @@ pub(super) struct Down {
 
 impl Down {
     pub(super) fn new(conn: ConnId, job: JobId, attempt: u32, chunks: u32, now: Micros) -> Self {
-        let (sent, reading) = (Bitmap::new(chunks), Bitmap::new(chunks));
-        let (granted, done_sent, finished) = (false, false, false);
-        Down { conn, job, attempt, window: 0, granted, sent, reading, done_sent, finished, moved_at: now }
+        Down {
+            conn,
+            job,
+            attempt,
+            opened: false,
+            window: 0,
+            granted: false,
+            sent: Bitmap::new(chunks),
+            asked: Bitmap::new(chunks),
+            reading: Bitmap::new(chunks),
+            done_sent: false,
+            finished: false,
+            moved_at: now,
+        }
     }
 }
 
@@ -84,9 +115,9 @@ impl Stored {
 pub(super) struct Blob {
     /// As it was opened, or as a request named it.
     pub(super) open: Open,
-    pub(super) plan: ChunkPlan,
-    /// Whether who brings it has said how it comes.
+    /// Whether somebody has opened it, or it was gathered here: only then it is known how it comes.
     pub(super) opened: bool,
+    pub(super) plan: ChunkPlan,
     /// What came stays here, whoever got it.
     pub(super) keep: bool,
     /// Chunks that need not come (again).
@@ -97,6 +128,8 @@ pub(super) struct Blob {
     pub(super) in_memory: usize,
     /// What it hashes to, once it has come whole.
     pub(super) digest: Option<Digest>,
+    /// Whether that is in doubt: who checked it asked for more, and the sender has to say it again.
+    pub(super) doubted: bool,
     pub(super) up: Option<Up>,
     pub(super) downs: Vec<Down>,
     /// Times that all chunks came and the digest was wrong.
@@ -108,6 +141,8 @@ pub(super) struct Blob {
     pub(super) on_disk: bool,
     /// Bytes of it that are here.
     pub(super) bytes: u64,
+    /// Bytes of it that have a place here and are still to come, if it stays here and was let in.
+    pub(super) reserved: Option<u64>,
     /// Whether it is among those that may want a larger window.
     pub(super) hungry: bool,
 }
@@ -116,14 +151,15 @@ impl Blob {
     pub(super) fn new(open: Open, plan: ChunkPlan, keep: bool) -> Self {
         Blob {
             open,
-            plan,
             opened: false,
+            plan,
             keep,
             seen: Bitmap::new(plan.count()),
             crcs: ChunkCrcs::default(),
             stored: BTreeMap::new(),
             in_memory: 0,
             digest: None,
+            doubted: false,
             up: None,
             downs: Vec::new(),
             wrong_digests: 0,
@@ -131,6 +167,7 @@ impl Blob {
             seen_at_done: 0,
             on_disk: false,
             bytes: 0,
+            reserved: None,
             hungry: false,
         }
     }
@@ -144,6 +181,13 @@ impl Blob {
         self.downs.iter().any(|down| !down.finished)
     }
 
+    /// Whether those that get it wait for who brings it: it is not whole, and nothing that is here is for them.
+    pub(super) fn waits_for_sender(&self) -> bool {
+        let lacks = |down: &Down| self.stored.keys().any(|index| !down.sent.contains(*index));
+        let is_whole = self.seen.is_complete() && self.digest.is_some() && !self.doubted;
+        !is_whole && !self.downs.iter().any(|down| !down.finished && lacks(down))
+    }
+
     /// Whether all of it is here.
     pub(super) fn is_kept(&self) -> bool {
         self.stored.len() == self.plan.count() as usize
@@ -151,8 +195,8 @@ impl Blob {
 
     /// Chunks that are still to come, beyond those that may.
     pub(super) fn wanted(&self) -> u32 {
-        let outstanding = self.up.as_ref().map_or(0, |up| up.outstanding);
-        (self.plan.count() - self.seen.held_count()).saturating_sub(outstanding)
+        let on_the_way = self.up.as_ref().map_or(0, |up| up.outstanding + up.arriving);
+        (self.plan.count() - self.seen.held_count()).saturating_sub(on_the_way)
     }
 
     pub(super) fn down(&mut self, conn: ConnId) -> Option<&mut Down> {
@@ -160,8 +204,20 @@ impl Blob {
     }
 
     /// The open frame for who gets it: chunks come as they came, and the digest is the sender's.
-    pub(super) fn open_for(&self, down: &Down) -> Open {
-        Open { attempt: down.attempt, owner: down.job.0, flags: OpenFlags::default(), ..self.open.clone() }
+    fn open_for(&self, down: &Down) -> Open {
+        let Down { job, attempt, .. } = *down;
+        Open { attempt, owner: job.0, flags: OpenFlags::default(), ..self.open.clone() }
+    }
+
+    /// Who has to be told of the blob now, and how.
+    pub(super) fn openings(&mut self) -> Vec<(ConnId, Open)> {
+        if !self.opened {
+            return Vec::new();
+        }
+        let untold = self.downs.iter().filter(|down| !down.opened);
+        let openings = untold.map(|down| (down.conn, self.open_for(down))).collect();
+        self.downs.iter_mut().for_each(|down| down.opened = true);
+        openings
     }
 
     /// Whether the digest is right, as far as a leader can say: full ones are checked at the ends.

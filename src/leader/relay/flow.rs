@@ -28,6 +28,9 @@ const STUCK_AFTER: Duration = Duration::from_millis(100);
 /// A sender hears that its receiver is slow when nothing has moved for so long.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
+/// A sender that uses nothing of its window for so long may have lost it.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
+
 impl Relay {
     /// Gives a chunk that has come to those that wait for it; keeps it for those that cannot take it yet.
     pub(super) fn pass_on(&mut self, id: BlobId, index: u32, head: ChunkHead, bytes: Bytes) {
@@ -71,8 +74,8 @@ impl Relay {
 
     /// Sends one chunk, or has it read from the disk. False if there is none, or no room.
     fn feed_one(&mut self, id: BlobId, conn: ConnId) -> bool {
-        let now = self.now;
-        let Relay { blobs, chunks_out, out, pool, .. } = self;
+        let (now, spare) = (self.now, self.spare());
+        let Relay { blobs, chunks_out, out, pool, starved, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return false };
         let Blob { downs, stored, .. } = blob;
         let Some(down) = downs.iter_mut().find(|down| down.conn == conn && down.granted) else {
@@ -91,7 +94,12 @@ impl Relay {
                 down.sent.insert(*index);
             }
             (Place::Disk | Place::Memory(_) | Place::Writing(_), None) => {
-                let Some(buffer) = pool.take() else { return false };
+                let Some(buffer) = pool.take().filter(|_| spare > 0) else {
+                    if !starved.contains(&conn) {
+                        starved.push_back(conn);
+                    }
+                    return false;
+                };
                 let (index, len) = (*index, chunk.len);
                 out.push_back(Out::Disk(DiskOp::Read { blob: id, index, len, conn, buffer }));
                 down.reading.insert(index);
@@ -104,9 +112,9 @@ impl Relay {
     }
 
     /// Tells those that were sent everything what it hashes to, once that is known.
-    fn say_done(&mut self, id: BlobId) {
+    pub(super) fn say_done(&mut self, id: BlobId) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let Some(digest) = blob.digest else { return };
+        let Some(digest) = blob.digest.filter(|_| !blob.doubted) else { return };
         for down in blob.downs.iter_mut().filter(|down| down.granted && !down.done_sent) {
             if down.sent.is_complete() {
                 down.done_sent = true;
@@ -148,9 +156,14 @@ impl Relay {
         }
     }
 
+    /// Buffers that are neither in use nor promised.
+    pub(super) fn spare(&self) -> usize {
+        self.config.buffers.saturating_sub(self.pool.in_use() + self.promised)
+    }
+
     /// Buffers that can be promised.
     pub(super) fn free(&self) -> usize {
-        self.config.buffers.saturating_sub(self.pool.in_use() + self.promised + BUFFERS_FOR_READING)
+        self.spare().saturating_sub(BUFFERS_FOR_READING)
     }
 
     /// How many chunks of one blob may be on their way or wait in memory: fewer as buffers get scarce, and never more than
@@ -163,13 +176,13 @@ impl Relay {
 
     /// Promises a sender as much as there is; gives the number of chunks.
     pub(super) fn promise(&mut self, id: BlobId, first: bool) -> u32 {
-        let (free, window) = (self.free(), self.window());
-        let spool_room = if self.no_room().is_some() { 0 } else { self.spool_room() };
+        let (free, window, may_stay) = (self.free(), self.window(), self.may_stay(id));
+        let spool_room = self.spool_room();
         let Some(blob) = self.blobs.get_mut(&id) else { return 0 };
         let (wanted, flowing, in_memory) = (blob.wanted(), blob.is_flowing() && !blob.keep, blob.in_memory);
+        let room = if flowing || blob.keep { free } else { spool_room.min(free) };
         let Some(up) = blob.up.as_mut() else { return 0 };
-        let room = if flowing { free } else { spool_room.min(free) };
-        if room == 0 {
+        if room == 0 || !flowing && !may_stay {
             return 0;
         }
         let under_way = up.outstanding.saturating_add(u32::try_from(in_memory).unwrap_or(u32::MAX));
@@ -189,6 +202,11 @@ impl Relay {
 
     /// Hands out windows to those that bring, in turn, as long as there are buffers; tells the others to wait, and why.
     pub(in crate::leader) fn pump(&mut self) {
+        if self.spare() > 0 {
+            for conn in std::mem::take(&mut self.starved) {
+                self.feed_conn(conn);
+            }
+        }
         for _ in 0..self.hungry.len() {
             let Some(id) = self.hungry.pop_front() else { break };
             let window = self.promise(id, false);
@@ -233,16 +251,37 @@ impl Relay {
     /// Chunks that may still wait here, beside what is promised.
     fn spool_room(&self) -> usize {
         let chunk = u64::from(CHUNK_BYTES_MAX);
-        let promised = (self.promised as u64).saturating_mul(chunk);
-        let taken = self.spool_bytes.saturating_add(promised);
+        let coming = (self.promised as u64).saturating_mul(chunk).max(self.reserved);
+        let taken = self.spool_bytes.saturating_add(coming);
         let room = self.config.spool_bytes_max.saturating_sub(taken) / chunk;
         usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
+    /// Whether more of a blob may wait here. One that stays here, as a result does, is let in as a whole, if it fits or no
+    /// other is on its way: so it can always come to its end, and the worker that brings it is free again, however full
+    /// the spool is of what waits for a worker.
+    fn may_stay(&mut self, id: BlobId) -> bool {
+        let (room, trouble) = (self.no_room(), self.disk_trouble.is_some());
+        let Some(blob) = self.blobs.get_mut(&id) else { return false };
+        if !blob.keep {
+            return room.is_none();
+        }
+        if blob.reserved.is_none() {
+            let more = blob.open.size.saturating_sub(blob.bytes);
+            let taken = self.spool_bytes.saturating_add(self.reserved).saturating_add(more);
+            if taken > self.config.spool_bytes_max && self.reserved > 0 {
+                return false;
+            }
+            blob.reserved = Some(more);
+            self.reserved += more;
+        }
+        !trouble
     }
 
     /// Why nothing more may wait here.
     pub(super) fn no_room(&self) -> Option<(Reason, String)> {
         let max = self.config.spool_bytes_max;
-        if let Some(trouble) = &self.disk_trouble {
+        if let Some((trouble, _)) = &self.disk_trouble {
             return Some((Reason::DISK_FULL, trouble.clone()));
         }
         (self.spool_room() == 0).then(|| {
@@ -283,12 +322,17 @@ impl Relay {
                 self.spill(id);
             }
         }
+        self.try_the_disk_again();
+        self.nudge_the_silent();
         let stall = self.config.input_stall;
         let (mut stalled, mut slow) = (Vec::new(), Vec::new());
         for (id, blob) in self.blobs.iter_mut().filter(|(_, blob)| blob.is_flowing() && !blob.keep) {
+            let is_sent_something =
+                blob.downs.iter().any(|down| self.chunks_out.get(&down.conn).is_some_and(|out| *out > 0));
             let moved_at = blob.downs.iter().map(|down| down.moved_at).max();
             let last = moved_at.into_iter().chain(blob.up.as_ref().map(|up| up.heard_at)).max();
-            if !blob.seen.is_complete() && last.is_some_and(|last| last.plus(stall) <= now) {
+            let is_late = !is_sent_something && last.is_some_and(|last| last.plus(stall) <= now);
+            if is_late && blob.waits_for_sender() {
                 stalled.push((*id, blob.owner()));
             }
             let is_slow = blob.in_memory > 0 && moved_at.is_some_and(|moved| moved.plus(SLOW_AFTER) <= now);
@@ -310,6 +354,24 @@ impl Relay {
             self.out.push_back(Out::News(News::Stalled { blob, owner }));
         }
         self.pump();
+    }
+}
+
+impl Relay {
+    /// A sender whose window is not used may have used it for chunks that could not be recognised: after a while it gets
+    /// it once more, until it is heard of again. It is not held against it if both are used.
+    fn nudge_the_silent(&mut self) {
+        let now = self.now;
+        let mut nudged = Vec::new();
+        for (id, blob) in &mut self.blobs {
+            let up = blob.up.as_mut().filter(|up| up.outstanding > 0 && !up.nudged);
+            if let Some(up) = up.filter(|up| up.heard_at.plus(SILENT_AFTER) <= now) {
+                up.nudged = true;
+                self.promised -= up.write_off();
+                nudged.push(*id);
+            }
+        }
+        nudged.into_iter().for_each(|id| self.make_hungry(id));
     }
 }
 

@@ -18,9 +18,9 @@ impl Relay {
         self.free() >= 2 && self.no_room().is_none()
     }
 
-    /// A buffer to gather a content in.
+    /// A buffer that is not promised to anybody, for a chunk that comes, is read or is gathered.
     pub(in crate::leader) fn buffer(&self) -> Option<PoolBuf> {
-        self.pool.take()
+        if self.spare() > 0 { self.pool.take() } else { None }
     }
 
     /// The next chunk of a blob that is gathered here. All but the last have the size of a chunk.

@@ -21,12 +21,12 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use chunking::limits::CHUNK_BYTES_MAX;
-use chunking::message::{Abort, Done, Grant, Open, OpenFlags, Reason, Verdict};
-use chunking::{ChunkHead, ChunkPlan, Digest, Ranges};
+use chunking::message::{Abort, Done, Grant, Open, OpenFlags, Reason, Verdict, Void};
+use chunking::{ChunkError, ChunkHead, ChunkPlan, Codec, Digest, DigestKind, Ranges};
 
 use crate::conn::TransferSays as Says;
 use crate::core::ids::{ConnId, JobId, Micros};
-use crate::peer::{ChunkStart, InChunk, Pool};
+use crate::peer::{ChunkStart, InChunk, Pool, PoolBuf};
 use blob::{Blob, Down, Up};
 
 /// Transfers that one connection may bring at a time.
@@ -77,20 +77,32 @@ pub(super) enum News {
     /// It cannot be had.
     Failed { blob: BlobId, owner: JobId, reason: Reason, text: String },
     /// Who should have got it does not take it.
-    Refused { blob: BlobId, owner: JobId, conn: ConnId, reason: Reason, text: String },
+    Refused { blob: BlobId, job: JobId, conn: ConnId, reason: Reason, text: String },
     /// Nothing of it has come for a long time, and a worker waits for it.
     Stalled { blob: BlobId, owner: JobId },
 }
 
-/// How full it is, for status.
+/// How full it is, for status, and for those who look for leaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fill {
-    pub(super) blobs: usize,
-    pub(super) bytes: u64,
-    pub(super) bytes_max: u64,
-    pub(super) buffers_in_use: usize,
-    pub(super) buffers: usize,
-    pub(super) promised: usize,
+pub struct Fill {
+    /// Blobs that are known.
+    pub blobs: usize,
+    /// Bytes of them that are here.
+    pub bytes: u64,
+    /// Bytes that may be here.
+    pub bytes_max: u64,
+    /// Chunks in memory that wait for someone.
+    pub in_memory: usize,
+    /// Buffers that are in use.
+    pub buffers_in_use: usize,
+    /// Buffers in all.
+    pub buffers: usize,
+    /// Chunks that senders may send and have not.
+    pub promised: usize,
+    /// Connections that bring or get a blob.
+    pub connections: usize,
+    /// Chunks that were handed to connections and are not sent.
+    pub chunks_out: u32,
 }
 
 /// All blobs that the leader knows.
@@ -112,8 +124,12 @@ pub(super) struct Relay {
     in_memory: usize,
     /// Bytes of blobs that are here.
     spool_bytes: u64,
+    /// Bytes that are still to come of blobs that stay here and were let in.
+    reserved: u64,
     /// Why the disk takes nothing, if it does not.
-    disk_trouble: Option<String>,
+    disk_trouble: Option<(String, Micros)>,
+    /// Connections for which nothing could be read from the disk, as all buffers were in use or promised.
+    starved: VecDeque<ConnId>,
     tick_at: Option<Micros>,
     out: VecDeque<Out>,
 }
@@ -131,15 +147,12 @@ impl Relay {
             hungry: VecDeque::new(),
             in_memory: 0,
             spool_bytes: 0,
+            reserved: 0,
             disk_trouble: None,
+            starved: VecDeque::new(),
             tick_at: None,
             out: VecDeque::new(),
         }
-    }
-
-    /// The buffers that chunks are read into.
-    pub(super) fn pool(&self) -> &Pool {
-        &self.pool
     }
 
     pub(super) fn poll(&mut self) -> Option<Out> {
@@ -151,9 +164,12 @@ impl Relay {
             blobs: self.blobs.len(),
             bytes: self.spool_bytes,
             bytes_max: self.config.spool_bytes_max,
+            in_memory: self.in_memory,
             buffers_in_use: self.pool.in_use(),
             buffers: self.pool.buffers_max(),
             promised: self.promised,
+            connections: self.by_conn.len(),
+            chunks_out: self.chunks_out.values().sum(),
         }
     }
 
@@ -199,6 +215,13 @@ impl Relay {
     pub(super) fn open(&mut self, conn: ConnId, id: BlobId, open: Open) {
         let brings = self.by_conn.get(&conn).map_or(0, VecDeque::len);
         let Some(blob) = self.blobs.get_mut(&id) else { return self.turn_away(conn, id) };
+        if blob.opened && open.digest != blob.open.digest {
+            let text = format!(
+                "the blob was opened with a digest of kind {} before, and now with {}",
+                blob.open.digest, open.digest
+            );
+            return self.abort(conn, id, Reason::CONFLICT, &text);
+        }
         if open.size != blob.open.size || open.chunk_bytes != CHUNK_BYTES_MAX {
             let text = format!(
                 "the blob was announced with {} bytes in chunks of {CHUNK_BYTES_MAX} and opened with {} in chunks of {}",
@@ -211,23 +234,15 @@ impl Relay {
                 format!("this connection has {brings} transfers under way, and may have {TRANSFERS_MAX}");
             return self.abort(conn, id, Reason::BUSY, &text);
         }
-        if let Some(old) = blob.up.take() {
-            self.promised -= old.outstanding as usize;
-            let old_conn = old.conn;
-            self.unlink(old_conn, id);
-        }
+        self.sender_left(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let keeps_source = open.flags.has(OpenFlags::KEEPS_SOURCE);
         blob.keep |= !keeps_source;
-        // Full digests are between the ends; they say which with each opening.
         blob.open = Open { owner: blob.open.owner, ..open };
-        blob.up = Some(Up { conn, outstanding: 0, told: None, heard_at: self.now, keeps_source });
-        if !std::mem::replace(&mut blob.opened, true) {
-            for down in &blob.downs {
-                let says = Says::Open(blob.open_for(down));
-                self.out.push_back(Out::Say { conn: down.conn, blob: id, says });
-            }
-        }
+        blob.opened = true;
+        let (outstanding, arriving, written_off, told, heard_at) = (0, 0, 0, None, self.now);
+        let nudged = false;
+        blob.up = Some(Up { conn, outstanding, arriving, written_off, nudged, told, heard_at, keeps_source });
         // What somebody lacks and is not here has to come again.
         blob.ask_again();
         let grant = Grant { window: 0, reason: Reason::NONE, text: "".into(), held: blob.seen.held() };
@@ -235,7 +250,17 @@ impl Relay {
         // The first one says what is held; how much may come follows at once, if there is room.
         let window = self.promise(id, true);
         self.say(conn, id, Says::Grant(Grant { window, ..grant }));
+        self.say_open(id);
+        self.make_hungry(id);
         self.pump();
+    }
+
+    /// Tells those that are to get a blob of it, once it is known how it comes.
+    fn say_open(&mut self, id: BlobId) {
+        let openings = self.blobs.get_mut(&id).map(Blob::openings).unwrap_or_default();
+        for (conn, open) in openings {
+            self.say(conn, id, Says::Open(open));
+        }
     }
 
     /// Somebody brings what nobody expects.
@@ -243,49 +268,55 @@ impl Relay {
         self.abort(conn, id, Reason::UNKNOWN, "no such blob is expected: the job has ended, or was refused");
     }
 
-    /// A chunk begins. False: let it pass by.
-    pub(super) fn chunk_starts(&mut self, conn: ConnId, start: &ChunkStart) -> bool {
+    /// A chunk begins: gives the buffer for it, or `None` to let it pass by.
+    pub(super) fn chunk_starts(&mut self, conn: ConnId, start: &ChunkStart) -> Option<PoolBuf> {
         let id = start.transfer;
         let Some(blob) = self.blobs.get_mut(&id) else {
             self.abort(conn, id, Reason::UNKNOWN, "no such transfer is under way");
-            return false;
+            return None;
         };
         let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) else {
             self.abort(conn, id, Reason::UNKNOWN, "this connection has not opened the transfer");
-            return false;
+            return None;
         };
-        if up.outstanding == 0 {
-            blob.up = None;
-            self.unlink(conn, id);
+        (up.heard_at, up.nudged) = (self.now, false);
+        if up.outstanding > 0 {
+            up.outstanding -= 1;
+            self.promised -= 1;
+        } else if up.written_off > 0 {
+            up.written_off -= 1;
+        } else {
+            self.sender_left(id);
             self.abort(conn, id, Reason::WINDOW_IGNORED, "more chunks came than the window allowed");
-            return false;
+            return None;
         }
-        up.outstanding -= 1;
-        up.heard_at = self.now;
-        self.promised -= 1;
-        let takes = match blob.plan.check(&start.head, start.sent_len) {
+        let wanted = match blob.plan.check(&start.head, start.sent_len) {
             Ok(index) => !blob.seen.contains(index),
             Err(error) => {
                 tracing::warn!(blob = %id, "a chunk is dropped: {error}");
                 false
             }
         };
-        if !takes {
-            self.make_hungry(id);
-            self.pump();
+        // What is in a window has a buffer. For anything else there may be none, and it is asked for again.
+        let buffer = if wanted { self.buffer() } else { None };
+        match self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut()) {
+            Some(up) if buffer.is_some() => up.arriving += 1,
+            Some(_) | None => {
+                self.make_hungry(id);
+                self.pump();
+            }
         }
-        takes
+        buffer
     }
 
     /// A chunk has come.
     pub(super) fn chunk(&mut self, conn: ConnId, chunk: InChunk) {
         let id = chunk.transfer;
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        if blob.up.as_ref().is_none_or(|up| up.conn != conn) {
-            return;
-        }
+        let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) else { return };
+        up.arriving = up.arriving.saturating_sub(1);
         let sent_len = u32::try_from(chunk.bytes.len()).unwrap_or(u32::MAX);
-        let checked = chunk.head.check_sent(chunk.crc).and_then(|()| blob.plan.check(&chunk.head, sent_len));
+        let checked = check_crcs(&chunk).and_then(|()| blob.plan.check(&chunk.head, sent_len));
         match checked {
             Ok(index) => {
                 if blob.seen.insert(index) {
@@ -300,14 +331,19 @@ impl Relay {
     }
 
     /// The chunk that went before must not be used.
-    pub(super) fn void(&mut self, conn: ConnId, id: BlobId, offset: u64) {
+    pub(super) fn void(&mut self, conn: ConnId, id: BlobId, void: &Void) {
         let Some(blob) = self.blobs.get_mut(&id).filter(|blob| is_from(blob, conn)) else { return };
-        if let Ok(index) = u32::try_from(offset / u64::from(CHUNK_BYTES_MAX)) {
+        if let Ok(index) = u32::try_from(void.offset / u64::from(CHUNK_BYTES_MAX)) {
             blob.seen.remove(index);
-            for down in &mut blob.downs {
-                down.sent.remove(index);
-            }
+            let downs = blob.downs.iter_mut().filter(|down| !down.finished);
+            let told: Vec<ConnId> =
+                downs.filter_map(|down| down.sent.remove(index).then_some(down.conn)).collect();
             self.drop_stored(id, index);
+            for conn in told {
+                self.say(conn, id, Says::Void(void.clone()));
+            }
+            self.make_hungry(id);
+            self.pump();
         }
     }
 
@@ -329,6 +365,10 @@ impl Relay {
                 return self.fail(id, Reason::BAD_CHUNK, text);
             }
             let again = blob.seen.missing();
+            // All that was sent has come; the rest of the window was spent on what could not be recognised.
+            if let Some(up) = &mut blob.up {
+                self.promised -= up.write_off();
+            }
             self.say(conn, id, Says::Verdict(Verdict::Resend(again)));
             self.make_hungry(id);
             return self.pump();
@@ -342,6 +382,7 @@ impl Relay {
             tracing::warn!(blob = %id, digest = %done.digest, "the digest is wrong: asking for all of it again");
             return self.again_from_the_start(conn, id);
         }
+        blob.doubted = false;
         let news = blob.digest.replace(done.digest).is_none();
         let owner = blob.owner();
         self.say(conn, id, Says::Verdict(Verdict::Ok));
@@ -364,13 +405,18 @@ impl Relay {
     /// Either side gives a transfer up.
     pub(super) fn aborted(&mut self, conn: ConnId, id: BlobId, abort: &Abort) {
         let Some(blob) = self.blobs.get(&id) else { return };
-        let (owner, text) = (blob.owner(), abort.text.as_str().to_owned());
-        let reason = abort.reason;
         if is_from(blob, conn) {
-            self.fail(id, reason, text);
-        } else if self.detach(conn, id) {
-            self.out.push_back(Out::News(News::Refused { blob: id, owner, conn, reason, text }));
+            self.fail(id, abort.reason, abort.text.as_str().to_owned());
+        } else {
+            self.refused(conn, id, abort.reason, abort.text.as_str());
         }
+    }
+
+    /// Who should have got a blob does not take it.
+    fn refused(&mut self, conn: ConnId, id: BlobId, reason: Reason, text: &str) {
+        let Some(job) = self.detach(conn, id) else { return };
+        let text = text.to_owned();
+        self.out.push_back(Out::News(News::Refused { blob: id, job, conn, reason, text }));
     }
 
     /// A blob cannot be had: who brings it and those that get it are told, and the leader is.
@@ -394,28 +440,32 @@ impl Relay {
             return;
         }
         let chunks = blob.plan.count();
-        let down = Down::new(conn, owner, attempt, chunks, now);
-        // How it comes is known when it is opened; until then nothing can be said.
-        let open = blob.opened.then(|| blob.open_for(&down));
-        blob.downs.push(down);
+        blob.downs.push(Down::new(conn, owner, attempt, chunks, now));
         self.link(conn, id);
-        if let Some(open) = open {
-            self.say(conn, id, Says::Open(open));
-        }
+        self.say_open(id);
         self.make_hungry(id);
     }
 
-    /// A connection is not to get a blob any more. False if it was not.
-    pub(super) fn detach(&mut self, conn: ConnId, id: BlobId) -> bool {
-        let Some(blob) = self.blobs.get_mut(&id) else { return false };
-        let before = blob.downs.len();
-        blob.downs.retain(|down| down.conn != conn);
-        let was = blob.downs.len() < before;
-        if was {
-            self.unlink(conn, id);
-            self.settle_memory(id);
-        }
-        was
+    /// The same, from the start: who got it before has dropped it, or wants it once more.
+    pub(super) fn attach_anew(&mut self, conn: ConnId, id: BlobId, owner: JobId, attempt: u32) {
+        self.detach(conn, id);
+        self.attach(conn, id, owner, attempt);
+    }
+
+    /// Whether a connection has got all of a blob.
+    pub(super) fn has_got(&self, conn: ConnId, id: BlobId) -> bool {
+        let blob = self.blobs.get(&id);
+        blob.is_some_and(|blob| blob.downs.iter().any(|down| down.conn == conn && down.finished))
+    }
+
+    /// A connection is not to get a blob any more. Gives the job it was to get it for, if it was.
+    pub(super) fn detach(&mut self, conn: ConnId, id: BlobId) -> Option<JobId> {
+        let blob = self.blobs.get_mut(&id)?;
+        let at = blob.downs.iter().position(|down| down.conn == conn)?;
+        let down = blob.downs.remove(at);
+        self.unlink(conn, id);
+        self.settle_memory(id);
+        Some(down.job)
     }
 
     /// Who gets a blob has room.
@@ -429,7 +479,7 @@ impl Relay {
         }
         down.window = down.window.saturating_add(grant.window);
         down.moved_at = now;
-        self.ask_sender_again(id);
+        self.ask_sender_again(id, false);
         self.feed(id);
         self.pump();
     }
@@ -437,44 +487,80 @@ impl Relay {
     /// What who gets a blob makes of it.
     pub(super) fn verdict(&mut self, conn: ConnId, id: BlobId, verdict: &Verdict) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let owner = blob.owner();
         let Some(down) = blob.down(conn) else { return };
         match verdict {
             Verdict::Ok => {
                 down.finished = true;
                 self.settle_memory(id);
             }
-            Verdict::Resend(ranges) => {
-                down.done_sent = false;
-                let chunks = down.sent.count();
-                for index in ranges.indices().take_while(|index| *index < chunks) {
-                    down.sent.remove(index);
-                }
-                self.ask_sender_again(id);
-                self.feed(id);
-            }
-            Verdict::Failed { reason, text } => {
-                let (reason, text) = (*reason, text.as_str().to_owned());
-                self.detach(conn, id);
-                self.out.push_back(Out::News(News::Refused { blob: id, owner, conn, reason, text }));
-            }
+            Verdict::Resend(ranges) => self.send_again(conn, id, ranges),
+            Verdict::Failed { reason, text } => self.refused(conn, id, *reason, text.as_str()),
         }
         self.pump();
     }
 
+    /// Who gets a blob lacks a part of it, or found it damaged.
+    fn send_again(&mut self, conn: ConnId, id: BlobId, ranges: &Ranges) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let can_ask = blob.up.as_ref().is_some_and(|up| up.keeps_source);
+        // Who checks a full digest knows more than the leader; the sender says it again with what it sends again.
+        blob.doubted = can_ask && blob.open.digest != DigestKind::ChunkList;
+        let is_doubted = blob.doubted;
+        let Some(down) = blob.down(conn) else { return };
+        down.done_sent = false;
+        let chunks = down.sent.count();
+        let lacking = ranges.indices().take_while(|index| *index < chunks);
+        // What came damaged twice is not as it should be here: it has to come from its source.
+        let damaged: Vec<u32> =
+            lacking.filter(|index| down.sent.remove(*index) && !down.asked.insert(*index)).collect();
+        for index in damaged.into_iter().filter(|_| can_ask) {
+            self.drop_stored(id, index);
+        }
+        self.ask_sender_again(id, is_doubted);
+        self.feed(id);
+    }
+
     /// Asks who brings a blob for what was passed on before and is needed again.
-    fn ask_sender_again(&mut self, id: BlobId) {
+    fn ask_sender_again(&mut self, id: BlobId, for_done: bool) {
         let now = self.now;
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let Some(up) = blob.up.as_mut().filter(|up| up.keeps_source) else { return };
         let conn = up.conn;
         up.heard_at = now;
         let again: Ranges = blob.ask_again();
-        if !again.is_empty() {
+        // Without any chunk it asks for Done alone.
+        if !again.is_empty() || for_done {
             // It has come whole before, and its digest is known; what comes again is checked by its CRC.
             self.say(conn, id, Says::Verdict(Verdict::Resend(again)));
             self.make_hungry(id);
         }
+    }
+
+    /// Whether somebody is getting a blob at the moment.
+    pub(super) fn is_flowing(&self, id: BlobId) -> bool {
+        self.blobs.get(&id).is_some_and(Blob::is_flowing)
+    }
+
+    /// Whether somebody is bringing a blob at the moment, or may go on with it.
+    pub(super) fn is_brought(&self, id: BlobId) -> bool {
+        self.blobs.get(&id).is_some_and(|blob| blob.up.is_some())
+    }
+
+    /// A blob is here, and who brought it does not keep it any longer.
+    pub(super) fn settle(&mut self, id: BlobId) {
+        self.sender_left(id);
+    }
+
+    /// Nobody brings a blob any more, for now or for good: what it was promised is free for others.
+    fn sender_left(&mut self, id: BlobId) -> Option<ConnId> {
+        let blob = self.blobs.get_mut(&id)?;
+        let up = blob.up.take()?;
+        self.promised -= up.outstanding as usize;
+        self.reserved -= blob.reserved.take().unwrap_or_default();
+        // Nobody is there to say it again; if it is wrong, who checks it says so.
+        blob.doubted = false;
+        self.unlink(up.conn, id);
+        Some(up.conn)
     }
 
     // --- connections, time, the end
@@ -483,11 +569,12 @@ impl Relay {
     pub(super) fn closed(&mut self, conn: ConnId) {
         for id in self.by_conn.remove(&conn).unwrap_or_default() {
             let Some(blob) = self.blobs.get_mut(&id) else { continue };
-            if let Some(up) = blob.up.take_if(|up| up.conn == conn) {
-                self.promised -= up.outstanding as usize;
-            }
             blob.downs.retain(|down| down.conn != conn);
+            if is_from(blob, conn) {
+                self.sender_left(id);
+            }
             self.settle_memory(id);
+            self.say_done(id);
         }
         self.chunks_out.remove(&conn);
         self.pump();
@@ -496,13 +583,11 @@ impl Relay {
     /// A blob is not needed any more.
     pub(super) fn forget(&mut self, id: BlobId) {
         self.drop_all_stored(id);
-        let Some(mut blob) = self.blobs.remove(&id) else { return };
-        if let Some(up) = blob.up.take() {
-            self.promised -= up.outstanding as usize;
-            self.unlink(up.conn, id);
-            if blob.digest.is_none() {
-                self.abort(up.conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
-            }
+        let sender = self.sender_left(id);
+        let Some(blob) = self.blobs.remove(&id) else { return };
+        self.reserved -= blob.reserved.unwrap_or_default();
+        if let Some(conn) = sender.filter(|_| blob.digest.is_none()) {
+            self.abort(conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
         }
         for down in &blob.downs {
             self.unlink(down.conn, id);
@@ -542,6 +627,20 @@ impl Relay {
     }
 }
 
+/// Whether the bytes are those that were sent, as far as can be told without inflating them.
+fn check_crcs(chunk: &InChunk) -> Result<(), ChunkError> {
+    let ChunkHead { offset, crc_raw, codec, .. } = chunk.head;
+    chunk.head.check_sent(chunk.crc)?;
+    if codec == Codec::None && crc_raw != chunk.crc {
+        return Err(ChunkError::CrcRaw { offset, expected: crc_raw, found: chunk.crc });
+    }
+    Ok(())
+}
+
 fn is_from(blob: &Blob, conn: ConnId) -> bool {
     blob.up.as_ref().is_some_and(|up| up.conn == conn)
 }
+
+#[cfg(test)]
+#[path = "relay_tests.rs"]
+mod tests;

@@ -1,14 +1,19 @@
 //! What waits: chunks in memory, and in files beneath the data directory. It names operations and takes their outcomes; a
 //! driver has the files.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use chunking::ChunkHead;
 use chunking::message::Reason;
 
-use super::blob::{Blob, Place, Stored};
+use super::blob::{Place, Stored};
 use super::{BlobId, Out, Relay};
 use crate::core::ids::ConnId;
 use crate::peer::PoolBuf;
+
+/// A disk that took nothing is tried again after this time.
+const DISK_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Something to do with a blob's spool file. Chunk `index` lies at `index` times the chunk size, as it came.
 #[derive(Debug)]
@@ -90,6 +95,11 @@ impl Relay {
         };
         blob.bytes += u64::from(len);
         self.spool_bytes += u64::from(len);
+        if let Some(reserved) = &mut blob.reserved {
+            let taken = u64::from(len).min(*reserved);
+            *reserved -= taken;
+            self.reserved -= taken;
+        }
         blob.stored.insert(index, Stored { head, len, place });
     }
 
@@ -98,20 +108,35 @@ impl Relay {
         if self.disk_trouble.is_some() {
             return;
         }
+        self.write_out(id, usize::MAX);
+    }
+
+    /// Writes so many of the chunks that a blob has in memory.
+    fn write_out(&mut self, id: BlobId, chunks_max: usize) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        for (index, chunk) in &mut blob.stored {
-            if let Place::Memory(bytes) = &chunk.place {
-                let bytes = bytes.clone();
-                blob.on_disk = true;
-                blob.in_memory -= 1;
-                self.in_memory -= 1;
-                self.out.push_back(Out::Disk(DiskOp::Write {
-                    blob: id,
-                    index: *index,
-                    bytes: bytes.clone(),
-                }));
-                chunk.place = Place::Writing(bytes);
-            }
+        let in_memory = blob.stored.iter_mut().filter(|(_, chunk)| matches!(chunk.place, Place::Memory(_)));
+        for (index, chunk) in in_memory.take(chunks_max) {
+            let Some(bytes) = chunk.bytes().cloned() else { continue };
+            blob.on_disk = true;
+            blob.in_memory -= 1;
+            self.in_memory -= 1;
+            let (index, written) = (*index, bytes.clone());
+            self.out.push_back(Out::Disk(DiskOp::Write { blob: id, index, bytes: written }));
+            chunk.place = Place::Writing(bytes);
+        }
+    }
+
+    /// After a while one chunk is written to a disk that took nothing: if that goes well, the others follow.
+    pub(super) fn try_the_disk_again(&mut self) {
+        let now = self.now;
+        let Some((_, since)) = &mut self.disk_trouble else { return };
+        if since.plus(DISK_RETRY_AFTER) > now {
+            return;
+        }
+        *since = now;
+        match self.blobs.iter().find(|(_, blob)| blob.in_memory > 0).map(|(id, _)| *id) {
+            Some(id) => self.write_out(id, 1),
+            None => self.disk_trouble = None,
         }
     }
 
@@ -144,6 +169,10 @@ impl Relay {
         let Some(chunk) = blob.stored.remove(&index) else { return };
         self.spool_bytes -= u64::from(chunk.len);
         blob.bytes -= u64::from(chunk.len);
+        if let Some(reserved) = &mut blob.reserved {
+            *reserved += u64::from(chunk.len);
+            self.reserved += u64::from(chunk.len);
+        }
         if let Place::Memory(_) = chunk.place {
             blob.in_memory -= 1;
             self.in_memory -= 1;
@@ -154,6 +183,10 @@ impl Relay {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         self.spool_bytes -= blob.bytes;
         self.in_memory -= blob.in_memory;
+        if let Some(reserved) = &mut blob.reserved {
+            *reserved += blob.bytes;
+            self.reserved += blob.bytes;
+        }
         (blob.bytes, blob.in_memory) = (0, 0);
         blob.stored.clear();
     }
@@ -185,20 +218,26 @@ impl Relay {
                 }
             }
         }
-        self.disk_trouble = result.err();
+        self.disk_trouble = result.err().map(|trouble| (trouble, self.now));
     }
 
     fn was_read(&mut self, id: BlobId, index: u32, conn: ConnId, result: Result<(Bytes, u32), String>) {
         let Relay { blobs, out, .. } = self;
-        let found = blobs.get_mut(&id).map(|blob| {
-            let Blob { downs, stored, .. } = blob;
-            (downs.iter_mut().find(|down| down.conn == conn), stored.get(&index))
+        let blob = blobs.get_mut(&id).map(|blob| (&mut blob.downs, &blob.stored));
+        let found = blob.and_then(|(downs, stored)| {
+            let down = downs.iter_mut().find(|down| down.conn == conn)?;
+            // One that began anew meanwhile did not ask for it.
+            down.reading.remove(index).then_some((down, stored.get(&index)))
         });
-        let (Some(down), Some(chunk)) = found.unwrap_or_default() else {
+        let Some((down, chunk)) = found else {
             // Nobody waits for it any more: the connection, the blob or the attempt is gone.
             return self.chunks_sent(conn, 1);
         };
-        down.reading.remove(index);
+        let Some(chunk) = chunk else {
+            // It was dropped meanwhile, and comes again.
+            down.window += 1;
+            return self.chunks_sent(conn, 1);
+        };
         let checked = result.and_then(|(bytes, crc)| {
             chunk.head.check_sent(crc).map(|()| bytes).map_err(|error| error.to_string())
         });
@@ -208,7 +247,10 @@ impl Relay {
                 out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes });
                 self.feed(id);
             }
-            Ok(_) => self.chunks_sent(conn, 1),
+            Ok(_) => {
+                down.window += 1;
+                self.chunks_sent(conn, 1);
+            }
             Err(trouble) => {
                 tracing::warn!(blob = %id, index, "a chunk cannot be read back from the spool: {trouble}");
                 down.window += 1;
@@ -224,7 +266,7 @@ impl Relay {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let can_ask = blob.up.as_ref().is_some_and(|up| up.keeps_source);
         if can_ask {
-            self.ask_sender_again(id);
+            self.ask_sender_again(id, false);
         } else {
             blob.seen.remove(index);
             self.fail(id, Reason::IO, format!("the leader's spool lost a part of it: {trouble}"));

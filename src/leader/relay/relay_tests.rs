@@ -1,0 +1,249 @@
+use super::*;
+use crate::peer::BUFFER_BYTES;
+use chunking::message::{Name, Purpose};
+use std::time::Duration;
+use uuid::Uuid;
+
+const SENDER: ConnId = ConnId(1);
+const WORKER: ConnId = ConnId(2);
+const JOB: JobId = JobId(Uuid::from_u128(7));
+const MIB: u64 = CHUNK_BYTES_MAX as u64;
+
+/// A relay with so many buffers and a blob, without keeping what passes.
+struct Rig {
+    relay: Relay,
+    said: Vec<(ConnId, BlobId, Says)>,
+    chunks: Vec<(ConnId, u64)>,
+    writes: Vec<(BlobId, u32, Bytes)>,
+}
+
+fn id(number: u128) -> BlobId {
+    Uuid::from_u128(number)
+}
+
+fn open(size: u64) -> Open {
+    Open {
+        purpose: Purpose::Input,
+        codec: Codec::None,
+        digest: DigestKind::ChunkList,
+        flags: OpenFlags::KEEPS_SOURCE,
+        chunk_bytes: CHUNK_BYTES_MAX,
+        size,
+        owner: JOB.0,
+        attempt: 0,
+        name: Name::default(),
+    }
+}
+
+fn room(window: u32) -> Grant {
+    Grant { window, reason: Reason::NONE, text: "".into(), held: Ranges::default() }
+}
+
+impl Rig {
+    fn new(buffers: usize, spool_bytes_max: u64) -> Self {
+        let config = RelayConfig { buffers, spool_bytes_max, ..RelayConfig::default() };
+        Rig { relay: Relay::new(config), said: Vec::new(), chunks: Vec::new(), writes: Vec::new() }
+    }
+
+    fn bring(&mut self, number: u128, chunks: u64, keep: bool) {
+        let (size, id) = (chunks * MIB, id(number));
+        self.relay.expect(id, open(size), ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), keep);
+        self.relay.open(SENDER, id, open(size));
+        self.work_off();
+    }
+
+    fn work_off(&mut self) {
+        while let Some(out) = self.relay.poll() {
+            match out {
+                Out::Say { conn, blob, says } => self.said.push((conn, blob, says)),
+                Out::Chunk { conn, head, .. } => {
+                    self.chunks.push((conn, head.offset));
+                }
+                Out::Disk(DiskOp::Write { blob, index, bytes }) => self.writes.push((blob, index, bytes)),
+                Out::Disk(_) | Out::News(_) => {}
+            }
+        }
+    }
+
+    /// A chunk comes. False if it is not taken.
+    fn chunk(&mut self, number: u128, index: u64) -> bool {
+        let head = ChunkHead::plain(index * MIB, &[0; BUFFER_BYTES]);
+        let start = ChunkStart { transfer: id(number), head, sent_len: CHUNK_BYTES_MAX };
+        let buffer = self.relay.chunk_starts(SENDER, &start);
+        let taken = buffer.map(|mut buffer| {
+            buffer.fill(0);
+            let bytes = buffer.freeze(BUFFER_BYTES);
+            self.relay.chunk(SENDER, InChunk { transfer: id(number), head, crc: head.crc_sent, bytes });
+        });
+        self.work_off();
+        taken.is_some()
+    }
+
+    /// Windows that the sender of a blob was given, and why it has to wait.
+    fn windows(&mut self, number: u128) -> (u32, Vec<Reason>) {
+        let mut sum = 0;
+        let mut waits = Vec::new();
+        self.said.retain(|(conn, blob, says)| match says {
+            Says::Grant(grant) if *conn == SENDER && *blob == id(number) => {
+                sum += grant.window;
+                waits.extend((grant.reason != Reason::NONE).then_some(grant.reason));
+                false
+            }
+            Says::Open(_)
+            | Says::Grant(_)
+            | Says::Done(_)
+            | Says::Verdict(_)
+            | Says::Abort(_)
+            | Says::Void(_) => true,
+        });
+        (sum, waits)
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.relay.set_now(self.relay.now.plus(time));
+        self.relay.tick();
+        self.work_off();
+    }
+}
+
+#[test]
+fn no_blob_gets_more_than_a_quarter_of_the_buffers_and_none_more_than_there_are() {
+    let mut rig = Rig::new(16, 1 << 40);
+    rig.bring(1, 100, false);
+    assert_eq!(rig.windows(1), (4, vec![]));
+    rig.bring(2, 100, false);
+    rig.bring(3, 100, false);
+    let (second, third) = (rig.windows(2).0, rig.windows(3).0);
+    let fill = rig.relay.fill();
+    assert_eq!(fill.promised, (4 + second + third) as usize);
+    assert!(second <= 4 && third <= 4 && fill.promised <= 16 - 4, "some are left to read from the disk");
+    rig.relay.closed(SENDER);
+    assert_eq!((rig.relay.fill().promised, rig.relay.fill().connections), (0, 0));
+}
+
+#[test]
+fn who_finds_no_buffer_is_told_once_and_gets_its_window_when_there_is_one() {
+    let mut rig = Rig::new(8, 1 << 40);
+    rig.bring(1, 50, false);
+    rig.bring(2, 50, false);
+    rig.bring(3, 50, false);
+    assert_eq!((rig.windows(1).0, rig.windows(2).0), (2, 2));
+    assert_eq!(rig.windows(3), (0, vec![Reason::POOL_FULL]));
+    rig.pass(Duration::from_millis(100));
+    assert_eq!(rig.windows(3), (0, vec![]), "told once");
+    rig.relay.forget(id(1));
+    rig.work_off();
+    assert_eq!(rig.windows(3).0, 2);
+}
+
+#[test]
+fn a_full_spool_makes_those_wait_that_nobody_takes_and_no_others() {
+    let mut rig = Rig::new(48, 2 * MIB);
+    rig.bring(1, 50, false);
+    let (window, waits) = rig.windows(1);
+    assert!((1..=8).contains(&window) && waits.is_empty());
+    (0..u64::from(window)).for_each(|index| assert!(rig.chunk(1, index)));
+    assert_eq!(rig.windows(1), (0, vec![Reason::SPOOL_FULL]));
+    rig.relay.attach(WORKER, id(1), JOB, 1);
+    rig.relay.granted(WORKER, id(1), &room(8));
+    rig.work_off();
+    assert!(rig.windows(1).0 > 0, "a worker takes it: it needs no spool");
+    assert_eq!(rig.chunks.len(), 4, "what the outbox takes");
+}
+
+#[test]
+fn a_full_disk_is_told_once_and_tried_again_after_a_while() {
+    let mut rig = Rig::new(16, 1 << 40);
+    rig.bring(1, 50, false);
+    let mut granted = rig.windows(1).0;
+    let mut sent = 0;
+    while rig.writes.is_empty() {
+        assert!(sent < granted && rig.chunk(1, sent.into()));
+        sent += 1;
+        granted += rig.windows(1).0;
+    }
+    assert_eq!(sent, 5, "four stay in memory, the fifth goes to the disk");
+    let (blob, index, _) = rig.writes.pop().unwrap();
+    rig.relay.disk_done(DiskDone::Written { blob, index, result: Err("no space".into()) });
+    rig.work_off();
+    let mut waits = Vec::new();
+    while sent < granted {
+        assert!(rig.chunk(1, sent.into()), "what was granted is taken");
+        sent += 1;
+        let (more, why) = rig.windows(1);
+        granted += more;
+        waits.extend(why);
+    }
+    assert_eq!((waits, rig.writes.len()), (vec![Reason::DISK_FULL], 0));
+    rig.pass(Duration::from_secs(2));
+    assert_eq!(rig.writes.len(), 1, "one chunk is tried");
+    let (blob, index, _) = rig.writes.pop().unwrap();
+    rig.relay.disk_done(DiskDone::Written { blob, index, result: Ok(()) });
+    rig.work_off();
+    assert!(rig.windows(1).0 > 0, "the disk takes chunks again");
+}
+
+#[test]
+fn what_its_receiver_does_not_take_goes_to_the_disk_when_others_wait_for_buffers() {
+    let mut rig = Rig::new(8, 1 << 40);
+    rig.bring(1, 50, false);
+    rig.relay.attach(WORKER, id(1), JOB, 1);
+    rig.work_off();
+    let window = u64::from(rig.windows(1).0);
+    (0..window).for_each(|index| assert!(rig.chunk(1, index)));
+    assert_eq!((rig.windows(1).0, rig.writes.len()), (0, 0), "it waits in memory for its worker");
+    rig.bring(2, 50, false);
+    rig.bring(3, 50, false);
+    assert_eq!(rig.relay.free(), 0);
+    rig.pass(Duration::from_millis(100));
+    assert_eq!(rig.writes.len() as u64, window);
+    rig.pass(Duration::from_secs(1));
+    assert!(rig.relay.fill().in_memory == 0);
+}
+
+#[test]
+fn a_slow_receiver_is_told_of_once() {
+    let mut rig = Rig::new(48, 1 << 40);
+    rig.bring(1, 50, false);
+    rig.relay.attach(WORKER, id(1), JOB, 1);
+    rig.work_off();
+    let window = u64::from(rig.windows(1).0);
+    (0..window).for_each(|index| assert!(rig.chunk(1, index)));
+    for _ in 0..3 {
+        rig.pass(Duration::from_secs(1));
+    }
+    assert_eq!(rig.windows(1), (0, vec![Reason::SLOW_RECEIVER]));
+}
+
+#[test]
+fn a_window_that_is_ignored_ends_the_transfer_and_costs_no_buffer() {
+    let mut rig = Rig::new(48, 2 * MIB);
+    rig.bring(1, 50, false);
+    let window = rig.windows(1).0;
+    (0..window).for_each(|index| assert!(rig.chunk(1, index.into())));
+    assert_eq!(rig.windows(1).0, 0);
+    let before = rig.relay.fill();
+    assert!(!rig.chunk(1, window.into()));
+    let is_end = |(conn, _, says): &(ConnId, BlobId, Says)| {
+        *conn == SENDER && matches!(says, Says::Abort(abort) if abort.reason == Reason::WINDOW_IGNORED)
+    };
+    assert!(rig.said.iter().any(is_end));
+    let after = rig.relay.fill();
+    assert_eq!((after.buffers_in_use, after.promised), (before.buffers_in_use, 0));
+    assert_eq!(after.connections, 0, "it brings nothing any more");
+}
+
+#[test]
+fn a_window_that_went_for_chunks_nobody_recognised_is_given_once_more() {
+    let mut rig = Rig::new(48, 1 << 40);
+    rig.bring(1, 3, false);
+    assert_eq!(rig.windows(1).0, 3);
+    assert!(rig.chunk(1, 0));
+    rig.pass(Duration::from_secs(5));
+    assert_eq!((rig.windows(1).0, rig.relay.fill().promised), (2, 2), "the two that did not come");
+    rig.pass(Duration::from_secs(5));
+    assert_eq!(rig.windows(1).0, 0, "once, until it is heard of");
+    assert!(rig.chunk(1, 1) && rig.chunk(1, 2), "both windows may be used");
+    assert!(!rig.chunk(1, 1) && !rig.chunk(1, 2), "and bring nothing twice");
+    assert_eq!(rig.relay.fill().promised, 0);
+}

@@ -1,0 +1,769 @@
+//! Whole transfers in a world of faults, over virtual time, seeded: the real leader between simulated clients and workers.
+//!
+//! Everything travels as bytes through pipes that are slow, full, damaged and cut at any byte; peers come back, die, or stay
+//! away; the spool's disk is slow, full and forgetful; the leader is killed. Whatever happens, what is delivered is what was
+//! sent, no job runs before its inputs are whole, promises and buffers in use stay within the pool, every job of a client
+//! that stays has one end, and in the end nothing is left: no buffer, no promise, no blob, no byte, no file.
+//! A failure prints its seed: `HEFT_SIM_SEED=n scripts/test transfers_sim` replays it, and with
+//! `HEFT_SIM_TRACE=1` prints every frame.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+#![allow(clippy::wildcard_enum_match_arm)]
+
+#[path = "transfers_sim/client.rs"]
+mod client;
+#[path = "transfers_sim/content.rs"]
+mod content;
+#[path = "transfers_sim/disk.rs"]
+mod disk;
+#[path = "transfers_sim/ends.rs"]
+mod ends;
+#[path = "transfers_sim/faults.rs"]
+mod faults;
+#[path = "transfers_sim/lane.rs"]
+mod lane;
+#[path = "transfers_sim/reading.rs"]
+mod reading;
+mod support;
+#[path = "transfers_sim/worker.rs"]
+mod worker;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use chunking::message::{Ask, Body};
+use chunking::{Head, InboundLimits, Kind};
+use client::{Ending, SimClient};
+use disk::Disk;
+use ends::Out;
+use faults::{Coverage, Faults, Random};
+use heft::core::Config;
+use heft::core::ids::{ConnId, Micros};
+use heft::core::retry::mix;
+use heft::leader::{DiskOp, Leader, LeaderConfig, Output, RelayConfig};
+use heft::peer::{Inlet, Pool};
+use lane::Lane;
+use support::scaled;
+use uuid::Uuid;
+use worker::SimWorker;
+
+const CHUNK: u64 = 1024 * 1024;
+const SECOND: u64 = 1_000_000;
+const WORLD_END: u64 = 6000 * SECOND;
+const STEPS_MAX: u64 = 400_000;
+/// What a peer has ready to send: a little more than the wire takes.
+const READY_BYTES: usize = 2 << 20;
+const ADMIN: ConnId = ConnId(u64::MAX);
+
+/// What a peer may do while it handles something.
+struct Ctx<'a> {
+    now: u64,
+    random: &'a mut Random,
+    faults: &'a Faults,
+    seen: &'a mut Coverage,
+    out: Vec<Out>,
+    wakes: Vec<(u64, Wake)>,
+}
+
+/// A frame that a peer heard.
+struct Heard {
+    kind: Kind,
+    msg_id: Uuid,
+    payload: Bytes,
+}
+
+impl Heard {
+    fn read<M: Body>(&self) -> M {
+        M::decode(&self.payload).unwrap()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Client(usize),
+    Worker(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dir {
+    ToLeader = 0,
+    ToPeer = 1,
+}
+
+#[derive(Debug)]
+enum Wake {
+    Connects(Who, u64),
+    Submits(usize, usize),
+    Delivers(ConnId, Dir),
+    LeaderNotices(ConnId),
+    Beats(usize, ConnId),
+    JobEnds(usize, u64, Uuid),
+    Disk(u64, DiskOp),
+    Tick,
+}
+
+struct Conn {
+    who: Who,
+    lanes: [Lane; 2],
+    inlets: [Option<Inlet>; 2],
+    known: bool,
+    /// Broken; the leader has not noticed.
+    cut: bool,
+    closing: bool,
+}
+
+impl Conn {
+    /// Chunks that were handed to it and have not come at the other end.
+    fn on_the_way(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.chunks_in - lane.chunks_came).sum()
+    }
+}
+
+struct World {
+    random: Random,
+    now: u64,
+    steps: u64,
+    faults: Faults,
+    seen: Coverage,
+    config: LeaderConfig,
+    leader: Leader,
+    epoch: u64,
+    agenda: BTreeMap<(u64, u64), Wake>,
+    order: u64,
+    conns: BTreeMap<ConnId, Conn>,
+    next_conn: u64,
+    clients: Vec<SimClient>,
+    workers: Vec<SimWorker>,
+    disk: Disk,
+    pool: Pool,
+    tick_at: Option<u64>,
+    /// Bytes that have been delivered, and when the leader dies next.
+    delivered: u64,
+    kill_at: Option<u64>,
+    /// Whether every frame is printed.
+    traced: bool,
+    /// Whether nothing goes wrong but that connections break: then only what was on its way moves again.
+    only_cuts: bool,
+    /// Chunks that were on their way when their connections broke.
+    chunks_lost: u64,
+}
+
+fn new_leader(config: &LeaderConfig, now: u64, epoch: u64) -> Leader {
+    let mut next = epoch << 32;
+    let make_id = move || {
+        next += 1;
+        Uuid::from_u128(u128::from(mix(next)))
+    };
+    Leader::new(config.clone(), Micros(now), Box::new(make_id))
+}
+
+impl World {
+    fn new(seed: u64, pool: &Pool) -> World {
+        let mut random = Random(mix(seed));
+        let calm = random.chance(10);
+        let mut rare = |percent: u64| !calm && random.chance(percent);
+        let mut faults = Faults {
+            pauses: if rare(40) { 8 } else { 0 },
+            voids: rare(15),
+            rogue: rare(15),
+            lying: rare(20),
+            worker_disk: rare(20),
+            disk_writes: rare(15),
+            disk_reads: rare(10),
+            client_goes: rare(12),
+            worker_goes: rare(20),
+            ..Faults::default()
+        };
+        if !calm {
+            faults.cuts = [random.below(5) as u32, random.below(5) as u32];
+            faults.flips = [0, 0, 2, 5][random.below(4) as usize];
+            faults.head_flips = [0, 0, 0, 1][random.below(4) as usize];
+            faults.kills = [0, 0, 0, 0, 1][random.below(5) as usize];
+            faults.crashes = [0, 0, 1][random.below(3) as usize];
+        }
+        let relay = RelayConfig {
+            buffers: [8, 12, 16, 48][random.below(4) as usize],
+            spool_bytes_max: [6 * CHUNK, 20 * CHUNK, 1 << 30, 1 << 30][random.below(4) as usize],
+            ..RelayConfig::default()
+        };
+        let broker = Config {
+            attempts_max: 200,
+            result_ttl: Duration::from_secs(600),
+            input_wait: Duration::from_secs(60),
+            ..Config::default()
+        };
+        let config = LeaderConfig { relay, broker, ..LeaderConfig::default() };
+        let leader = new_leader(&config, 0, 0);
+        let mut world = World {
+            now: 0,
+            steps: 0,
+            faults,
+            seen: Coverage::default(),
+            leader,
+            config,
+            epoch: 0,
+            agenda: BTreeMap::new(),
+            order: 0,
+            conns: BTreeMap::new(),
+            next_conn: 0,
+            clients: Vec::new(),
+            workers: Vec::new(),
+            disk: Disk::default(),
+            pool: pool.clone(),
+            tick_at: None,
+            delivered: 0,
+            kill_at: None,
+            traced: std::env::var_os("HEFT_SIM_TRACE").is_some(),
+            only_cuts: false,
+            chunks_lost: 0,
+            random,
+        };
+        // A spool that is too small forgets results, and their jobs run once more.
+        let is_roomy = world.config.relay.spool_bytes_max >= 1 << 30;
+        world.only_cuts = is_roomy && world.faults.only_cuts();
+        world.people();
+        world
+    }
+
+    fn people(&mut self) {
+        for number in 0..1 + self.random.below(2) {
+            let jobs = 1 + self.random.below(4);
+            let client = SimClient::new(number, jobs, &mut self.random, false, self.faults.lying);
+            self.clients.push(client);
+        }
+        if self.faults.rogue {
+            let number = self.clients.len() as u64;
+            self.clients.push(SimClient::new(number, 2, &mut self.random, true, false));
+        }
+        for number in 0..1 + self.random.below(3) as usize {
+            let parallel_max = 1 + self.random.below(3) as usize;
+            self.workers.push(SimWorker::new(number, parallel_max));
+        }
+        for number in 0..self.clients.len() {
+            let at = self.random.below(SECOND / 5);
+            self.at(at, Wake::Connects(Who::Client(number), 0));
+            for job in 0..self.clients[number].jobs.len() {
+                self.at(self.clients[number].jobs[job].due, Wake::Submits(number, job));
+            }
+        }
+        for number in 0..self.workers.len() {
+            let at = self.random.below(SECOND) * self.random.below(3);
+            self.at(at, Wake::Connects(Who::Worker(number), 0));
+        }
+        let needed: u64 = self.clients.iter().map(SimClient::chunks_needed).sum();
+        self.kill_at = (self.faults.kills > 0).then(|| self.random.below(2 * needed * CHUNK + 1000));
+    }
+
+    fn at(&mut self, at: u64, wake: Wake) {
+        self.order += 1;
+        self.agenda.insert((at.max(self.now), self.order), wake);
+    }
+
+    fn micros(&self) -> Micros {
+        Micros(self.now)
+    }
+
+    // --- connections
+
+    fn connects(&mut self, who: Who, life: u64) {
+        let there = match who {
+            Who::Client(number) => self.clients[number].conn.is_some() || self.clients[number].gone,
+            Who::Worker(number) => {
+                let worker = &self.workers[number];
+                worker.conn.is_some() || worker.gone || worker.life != life
+            }
+        };
+        if there {
+            return;
+        }
+        self.next_conn += 1;
+        let id = ConnId(self.next_conn);
+        let capacity = [3000, 200_000, 1 << 20, 3 << 20][self.random.below(4) as usize];
+        let mut cut_at = |dir: Dir| {
+            let cuts = &mut self.faults.cuts[dir as usize];
+            let cut = *cuts > 0 && self.random.chance(60);
+            *cuts -= u32::from(cut);
+            let range = [3000, 2 * CHUNK, 6 * CHUNK][self.random.below(3) as usize];
+            cut.then(|| 1 + self.random.below(range))
+        };
+        let lanes = [
+            Lane::new(capacity, false, cut_at(Dir::ToLeader)),
+            Lane::new(capacity, true, cut_at(Dir::ToPeer)),
+        ];
+        let inlets = [
+            Some(Inlet::detecting(InboundLimits::CLASSIC)),
+            Some(Inlet::speaking(chunking::Generation::F2, InboundLimits::DIALLED)),
+        ];
+        self.conns.insert(id, Conn { who, lanes, inlets, known: false, cut: false, closing: false });
+        self.with_peer(id, |world, ctx| match who {
+            Who::Client(number) => world.clients[number].connected(id, ctx),
+            Who::Worker(number) => world.workers[number].connected(id, ctx),
+        });
+        if let Who::Worker(number) = who {
+            self.at(self.now + SECOND, Wake::Beats(number, id));
+        }
+    }
+
+    /// Lets a peer do something, and sends what it says.
+    fn with_peer(&mut self, id: ConnId, then: impl FnOnce(&mut Peers, &mut Ctx<'_>)) {
+        let mut peers =
+            Peers { clients: std::mem::take(&mut self.clients), workers: std::mem::take(&mut self.workers) };
+        let mut ctx = Ctx {
+            now: self.now,
+            random: &mut self.random,
+            faults: &self.faults,
+            seen: &mut self.seen,
+            out: Vec::new(),
+            wakes: Vec::new(),
+        };
+        then(&mut peers, &mut ctx);
+        let (out, wakes) = (ctx.out, ctx.wakes);
+        (self.clients, self.workers) = (peers.clients, peers.workers);
+        wakes.into_iter().for_each(|(at, wake)| self.at(at, wake));
+        for out in out {
+            self.push(id, Dir::ToLeader, out);
+        }
+        self.more_chunks(id);
+        self.flow(id, Dir::ToLeader);
+    }
+
+    /// Makes the chunks ready that a peer may send.
+    fn more_chunks(&mut self, id: ConnId) {
+        loop {
+            let Some(conn) = self.conns.get(&id).filter(|conn| !conn.cut) else { return };
+            if conn.lanes[0].outbox_bytes >= READY_BYTES {
+                return;
+            }
+            let who = conn.who;
+            let mut ctx = Ctx {
+                now: self.now,
+                random: &mut self.random,
+                faults: &self.faults,
+                seen: &mut self.seen,
+                out: Vec::new(),
+                wakes: Vec::new(),
+            };
+            let next = match who {
+                Who::Client(number) => self.clients[number].next(&mut ctx),
+                Who::Worker(number) => self.workers[number].next(&mut ctx),
+            };
+            let Some(next) = next else { return };
+            let before = ctx.out;
+            for out in before.into_iter().chain([next]) {
+                self.push(id, Dir::ToLeader, out);
+            }
+        }
+    }
+
+    /// Hands something to a connection; chunks may be damaged on their way.
+    fn push(&mut self, id: ConnId, dir: Dir, mut out: Out) {
+        if let Out::Chunk { head, payload } = &mut out {
+            if self.faults.flips > 0 && self.random.chance(10) && !payload.is_empty() {
+                self.faults.flips -= 1;
+                self.seen.flips += 1;
+                let last = payload.len() as u64 - 1;
+                let at = [0, last, self.random.below(last + 1)][self.random.below(3) as usize];
+                let mut damaged = payload.to_vec();
+                damaged[at as usize] ^= 1 << self.random.below(8);
+                *payload = damaged.into();
+            } else if self.faults.head_flips > 0 && self.random.chance(10) {
+                self.faults.head_flips -= 1;
+                self.seen.head_flips += 1;
+                // The transfer's id, or the head of the chunk: the stream stays in step.
+                let at = if self.random.chance(30) {
+                    5 + self.random.below(16)
+                } else {
+                    43 + self.random.below(21)
+                };
+                head[at as usize] ^= 1 << self.random.below(8);
+            }
+        }
+        if let Some(conn) = self.conns.get_mut(&id) {
+            if self.traced {
+                eprintln!(
+                    "{:>12} conn {} of {:?} {dir:?}: {}",
+                    self.now,
+                    id.0,
+                    conn.who,
+                    ends::describe(&out)
+                );
+            }
+            conn.lanes[dir as usize].push(out);
+        }
+    }
+
+    /// Moves what waits onto the wire, and has it delivered.
+    fn flow(&mut self, id: ConnId, dir: Dir) -> u32 {
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| !conn.cut) else { return 0 };
+        let lane = &mut conn.lanes[dir as usize];
+        let chunks = lane.transmit();
+        if lane.wire_bytes > 0 && !lane.scheduled {
+            lane.scheduled = true;
+            let at = (self.now + 50 + self.random.below(3000)).max(lane.paused_until);
+            self.at(at, Wake::Delivers(id, dir));
+        }
+        chunks
+    }
+
+    fn delivers(&mut self, id: ConnId, dir: Dir) {
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| !conn.cut) else { return };
+        let lane = &mut conn.lanes[dir as usize];
+        lane.scheduled = false;
+        if self.faults.pauses > 0 && self.random.chance(2) {
+            self.faults.pauses -= 1;
+            lane.paused_until = self.now + [50_000, 300_000, 3 * SECOND][self.random.below(3) as usize];
+        }
+        let piece = match self.random.below(20) {
+            0 => 1 + self.random.below(70),
+            1 => 1 + self.random.below(4000),
+            2..=6 => 1 + self.random.below(CHUNK / 4),
+            _ => 1 + self.random.below(2 * CHUNK),
+        };
+        let lane = &self.conns[&id].lanes[dir as usize];
+        let left = lane.cut_at.map_or(u64::MAX, |cut_at| cut_at - lane.delivered);
+        let is_last = left <= piece.min(lane.wire_bytes as u64);
+        let delivered = lane.delivered;
+        self.read(id, dir, piece.min(left) as usize);
+        let Some(conn) = self.conns.get(&id) else { return };
+        self.delivered += conn.lanes[dir as usize].delivered - delivered;
+        if is_last {
+            self.seen.cuts[dir as usize] += 1;
+            return self.breaks(id);
+        }
+        if dir == Dir::ToLeader {
+            self.flow(id, dir);
+            self.more_chunks(id);
+            self.flow(id, dir);
+        }
+        self.leader_flows(id);
+    }
+
+    /// A connection breaks: its peer notices at once, the leader sooner or later.
+    fn breaks(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if std::mem::replace(&mut conn.cut, true) {
+            return;
+        }
+        let who = conn.who;
+        let notices = self.now + self.random.below(3) * self.random.below(SECOND);
+        self.at(notices, Wake::LeaderNotices(id));
+        let mut life = 0;
+        match who {
+            Who::Client(number) => {
+                self.clients[number].lost();
+                if self.faults.client_goes && self.random.chance(30) {
+                    self.faults.client_goes = false;
+                    self.clients[number].gone = true;
+                }
+            }
+            Who::Worker(number) => {
+                self.workers[number].lost();
+                if self.faults.crashes > 0 && self.random.chance(40) {
+                    self.faults.crashes -= 1;
+                    self.seen.crashes += 1;
+                    self.workers[number].crash();
+                    if self.faults.worker_goes
+                        && self.workers.iter().filter(|worker| !worker.gone).count() > 1
+                    {
+                        self.faults.worker_goes = false;
+                        self.workers[number].gone = true;
+                    }
+                }
+                life = self.workers[number].life;
+            }
+        }
+        let comes_back = self.now + self.random.below(2 * SECOND);
+        self.at(comes_back, Wake::Connects(who, life));
+    }
+
+    // --- the leader
+
+    /// Does all that the leader wants done, as a driver does.
+    fn work_off(&mut self) {
+        let mut touched = BTreeSet::new();
+        loop {
+            while let Some(output) = self.leader.poll_output() {
+                match output {
+                    Output::Send { conn, frame } | Output::SendLazily { conn, frame } => {
+                        let bytes = [&frame.head[..], &frame.payload[..]].concat();
+                        self.push(conn, Dir::ToPeer, Out::Frame(bytes.into()));
+                        touched.insert(conn);
+                    }
+                    Output::Chunk { conn, frame } => {
+                        let out = Out::Chunk { head: frame.head.to_vec(), payload: frame.payload };
+                        self.push(conn, Dir::ToPeer, out);
+                        touched.insert(conn);
+                    }
+                    Output::Disk(operation) => {
+                        let at = self.disk.due(self.now, &mut self.random);
+                        self.at(at, Wake::Disk(self.epoch, operation));
+                    }
+                    Output::Close { conn } => {
+                        if let Some(conn) = self.conns.get_mut(&conn) {
+                            conn.closing = true;
+                        }
+                        touched.insert(conn);
+                    }
+                }
+            }
+            let Some(conn) = touched.pop_first() else { break };
+            let chunks = self.flow(conn, Dir::ToPeer);
+            if chunks > 0 {
+                self.leader.chunks_sent(self.micros(), conn, chunks);
+            }
+            let is_over = |conn: &Conn| conn.closing && (conn.cut || conn.lanes[1].is_empty());
+            if self.conns.get(&conn).is_some_and(is_over) {
+                self.breaks(conn);
+                self.at(self.now, Wake::LeaderNotices(conn));
+            }
+        }
+        self.check();
+        let due = self.leader.next_deadline().map(|due| due.0.max(self.now));
+        if let Some(due) = due.filter(|due| self.tick_at.is_none_or(|at| at > *due || at <= self.now)) {
+            self.tick_at = Some(due);
+            self.at(due, Wake::Tick);
+        }
+    }
+
+    /// The socket of a connection has taken something.
+    fn leader_flows(&mut self, id: ConnId) {
+        let chunks = self.flow(id, Dir::ToPeer);
+        if chunks > 0 {
+            self.leader.chunks_sent(self.micros(), id, chunks);
+        }
+        self.work_off();
+    }
+
+    fn check(&self) {
+        let fill = self.leader.fill();
+        assert!(
+            fill.buffers_in_use + fill.promised <= fill.buffers,
+            "more is promised and in use than there is: {fill:?}"
+        );
+    }
+
+    fn kill(&mut self) {
+        self.seen.kills += 1;
+        self.epoch += 1;
+        self.leader = new_leader(&self.config, self.now, self.epoch);
+        self.tick_at = None;
+        self.disk = Disk::default();
+        let ids: Vec<ConnId> = self.conns.keys().copied().collect();
+        for id in ids {
+            self.breaks(id);
+            self.chunks_lost += self.conns.remove(&id).map_or(0, |conn| conn.on_the_way());
+        }
+    }
+
+    fn wake(&mut self, wake: Wake) {
+        match wake {
+            Wake::Connects(who, life) => self.connects(who, life),
+            Wake::Submits(number, job) => {
+                if let Some(conn) = self.clients[number].conn {
+                    self.with_peer(conn, |peers, ctx| peers.clients[number].submit(job, ctx));
+                }
+            }
+            Wake::Delivers(id, dir) => self.delivers(id, dir),
+            Wake::LeaderNotices(id) => {
+                if let Some(conn) = self.conns.remove(&id) {
+                    self.chunks_lost += conn.on_the_way();
+                    self.leader.closed(self.micros(), id);
+                    self.work_off();
+                }
+            }
+            Wake::Beats(number, id) => {
+                if self.workers[number].conn == Some(id) {
+                    self.with_peer(id, |peers, ctx| peers.workers[number].beat(ctx));
+                    self.at(self.now + SECOND, Wake::Beats(number, id));
+                }
+            }
+            Wake::JobEnds(number, life, job) => {
+                if self.workers[number].life == life {
+                    let conn = self.workers[number].conn.unwrap_or(ConnId(0));
+                    self.with_peer(conn, |peers, ctx| peers.workers[number].job_ends(job, ctx));
+                }
+            }
+            Wake::Disk(epoch, operation) => {
+                if epoch == self.epoch {
+                    let (random, faults) = (&mut self.random, &self.faults);
+                    if let Some(done) = self.disk.execute(operation, random, faults, &mut self.seen) {
+                        self.leader.disk_done(self.micros(), done);
+                        self.work_off();
+                    }
+                }
+            }
+            Wake::Tick => {
+                if self.tick_at == Some(self.now) {
+                    self.tick_at = None;
+                }
+                self.leader.tick(self.micros());
+                self.work_off();
+            }
+        }
+        if self.kill_at.is_some_and(|at| at <= self.delivered) {
+            self.kill_at = None;
+            self.kill();
+        }
+    }
+
+    fn run(&mut self) {
+        while let Some(((at, _), wake)) = self.agenda.pop_first() {
+            self.now = at;
+            self.steps += 1;
+            self.wake(wake);
+            if self.clients.iter().all(|client| client.rogue || client.is_done()) {
+                break;
+            }
+            assert!(
+                at < WORLD_END && self.steps < STEPS_MAX,
+                "no end: at {at} after {} steps, {}",
+                self.steps,
+                self.open()
+            );
+        }
+        self.seen.steps += self.steps;
+        self.judge();
+        self.check_what_moved();
+        self.leave_nothing_behind();
+    }
+
+    fn open(&self) -> String {
+        let jobs = self.clients.iter().filter(|client| !client.rogue && !client.gone);
+        let jobs = jobs.flat_map(|client| &client.jobs).filter(|job| job.ending.is_none());
+        let jobs: Vec<String> = jobs.map(|job| format!("{} {:?}", job.id, job.blobs())).collect();
+        format!("open: {jobs:?}; {:?}; {:?}", self.leader.fill(), self.faults)
+    }
+
+    /// What became of the jobs is what should have.
+    fn judge(&mut self) {
+        let faults = &self.faults;
+        for job in self.clients.iter().filter(|client| !client.rogue).flat_map(|client| &client.jobs) {
+            let Some(ending) = &job.ending else { continue };
+            assert_eq!(job.results, 1, "job {}", job.id);
+            match ending {
+                Ending::Whole => self.seen.whole += 1,
+                // Workers that are away, or go, have their say in what becomes of it.
+                _ if job.to_all => {}
+                _ if job.lies => self.seen.refused += 1,
+                _ if faults.disk_reads => self.seen.refused += 1,
+                other => panic!("job {} ended with {other:?}; {faults:?}", job.id),
+            }
+        }
+    }
+
+    /// Only what was on its way when a connection broke has moved again.
+    fn check_what_moved(&mut self) {
+        let sent: u64 = self.clients.iter().map(|client| client.chunks_sent).sum();
+        let needed: u64 = self.clients.iter().map(SimClient::chunks_needed).sum();
+        if self.only_cuts && self.seen.reassigned == 0 {
+            self.seen.only_cuts += 1;
+            let lost = self.chunks_lost + self.conns.values().map(Conn::on_the_way).sum::<u64>();
+            assert!(sent <= needed + lost, "{sent} chunks were sent; {needed} are needed, {lost} were lost");
+        }
+    }
+
+    /// All peers go and time passes: nothing is left.
+    fn leave_nothing_behind(&mut self) {
+        let ids: Vec<ConnId> = self.conns.keys().copied().collect();
+        self.conns.clear();
+        for id in ids {
+            self.leader.closed(self.micros(), id);
+            self.work_off();
+        }
+        self.agenda.retain(|_, wake| matches!(wake, Wake::Disk(..) | Wake::Tick));
+        self.purge();
+        let mut purged = 0;
+        for _ in 0..100_000 {
+            if let Some(((at, _), wake)) = self.agenda.pop_first() {
+                self.now = self.now.max(at);
+                self.wake(wake);
+            } else if purged < 3 {
+                purged += 1;
+                self.purge();
+            } else {
+                break;
+            }
+        }
+        assert_eq!(self.pool.in_use(), 0, "a peer holds a buffer");
+        let fill = self.leader.fill();
+        let left = (fill.blobs, fill.bytes, fill.in_memory, fill.buffers_in_use, fill.promised);
+        assert_eq!(left, (0, 0, 0, 0, 0), "left behind: {fill:?}");
+        assert_eq!((fill.connections, fill.chunks_out), (0, 0), "left behind: {fill:?}");
+        assert_eq!(self.disk.files(), 0, "a file is left behind");
+    }
+
+    /// Somebody cancels what is left, and empties the dead-letter queue.
+    fn purge(&mut self) {
+        let now = self.micros();
+        self.leader.connected(ADMIN, chunking::Generation::F2);
+        let hello = br#"{"ClientId":"admin","DesiredParallelism":1,"Heft":{"Version":1,"Features":["ask"]}}"#;
+        let head = Head { subject: "admin", ..Head::new(Kind::HelloClient) };
+        self.leader.frame(now, ADMIN, &head, Bytes::from_static(hello)).unwrap();
+        let jobs = self.clients.iter().flat_map(|client| &client.jobs);
+        let cancels = jobs.map(|job| ("cancel", format!(r#"{{"job_id":"{}"}}"#, job.id)));
+        let asks: Vec<(&str, String)> =
+            cancels.chain([("dlq.purge", r#"{"all":true}"#.to_owned())]).collect();
+        for (verb, json) in asks {
+            let mut payload = Vec::new();
+            Ask { json: json.as_bytes() }.encode(&mut payload);
+            let head = Head { subject: verb, ..Head::new(Kind::Ask) };
+            self.leader.frame(now, ADMIN, &head, payload.into()).unwrap();
+        }
+        self.leader.closed(now, ADMIN);
+        self.work_off();
+    }
+}
+
+struct Peers {
+    clients: Vec<SimClient>,
+    workers: Vec<SimWorker>,
+}
+
+#[test]
+fn transfers_sim_whatever_breaks_bytes_arrive_once_and_nothing_is_left() {
+    let one = std::env::var("HEFT_SIM_SEED").ok().map(|seed| seed.parse::<u64>().expect("HEFT_SIM_SEED"));
+    let seeds = match one {
+        Some(seed) => seed..seed + 1,
+        None => 0..u64::from(scaled(400, 2000)),
+    };
+    let pool = Pool::new(64);
+    let mut seen = Coverage::default();
+    for seed in seeds {
+        let world = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed, &pool);
+            world.run();
+            world.seen
+        });
+        match world {
+            Ok(world) => seen.add(world),
+            Err(panic) => {
+                eprintln!("the world of HEFT_SIM_SEED={seed} broke");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    eprintln!("{seen:?}");
+    if one.is_none() {
+        let all = [
+            seen.flips,
+            seen.head_flips,
+            seen.kills,
+            seen.crashes,
+            seen.voids,
+            seen.rogue,
+            seen.worker_disk,
+            seen.disk_faults,
+            seen.spooled,
+            seen.resumed,
+            seen.parts,
+            seen.whole,
+            seen.refused,
+            seen.only_cuts,
+        ];
+        assert!(all.into_iter().all(|count| count > 0), "something never happened: {seen:?}");
+        let cuts_min = u64::from(scaled(100, 1000));
+        assert!(seen.cuts.into_iter().all(|cuts| cuts >= cuts_min), "too few cuts: {seen:?}");
+    }
+}

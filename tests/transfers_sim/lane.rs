@@ -1,0 +1,108 @@
+//! One direction of a connection: what waits to be sent, what is on the wire, and where it will be cut.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::ends::Out;
+
+struct Piece {
+    bytes: Bytes,
+    ends_chunk: bool,
+}
+
+/// One direction. At most `capacity` bytes are on the wire.
+pub(crate) struct Lane {
+    outbox: VecDeque<Piece>,
+    pub(crate) outbox_bytes: usize,
+    wire: VecDeque<Bytes>,
+    pub(crate) wire_bytes: usize,
+    capacity: usize,
+    /// Whether bytes leave the sender's memory with the write, as into a socket.
+    copies: bool,
+    pub(crate) delivered: u64,
+    /// After so many bytes the connection breaks.
+    pub(crate) cut_at: Option<u64>,
+    pub(crate) scheduled: bool,
+    pub(crate) paused_until: u64,
+    /// Chunks that were handed to it, and that came whole at the other end.
+    pub(crate) chunks_in: u64,
+    pub(crate) chunks_came: u64,
+}
+
+impl Lane {
+    pub(crate) fn new(capacity: usize, copies: bool, cut_at: Option<u64>) -> Self {
+        Lane {
+            outbox: VecDeque::new(),
+            outbox_bytes: 0,
+            wire: VecDeque::new(),
+            wire_bytes: 0,
+            capacity,
+            copies,
+            delivered: 0,
+            cut_at,
+            scheduled: false,
+            paused_until: 0,
+            chunks_in: 0,
+            chunks_came: 0,
+        }
+    }
+
+    pub(crate) fn push(&mut self, out: Out) {
+        match out {
+            Out::Frame(bytes) => self.push_piece(bytes, false),
+            Out::Chunk { head, payload } => {
+                self.chunks_in += 1;
+                self.push_piece(head.into(), payload.is_empty());
+                if !payload.is_empty() {
+                    self.push_piece(payload, true);
+                }
+            }
+        }
+    }
+
+    fn push_piece(&mut self, bytes: Bytes, ends_chunk: bool) {
+        self.outbox_bytes += bytes.len();
+        self.outbox.push_back(Piece { bytes, ends_chunk });
+    }
+
+    /// Writes as much as the wire takes; says how many chunks are out with that.
+    pub(crate) fn transmit(&mut self) -> u32 {
+        let mut chunks = 0;
+        while self.wire_bytes < self.capacity {
+            let Some(front) = self.outbox.front_mut() else { break };
+            let len = front.bytes.len().min(self.capacity - self.wire_bytes);
+            let part = front.bytes.split_to(len);
+            self.outbox_bytes -= len;
+            self.wire_bytes += len;
+            self.wire.push_back(if self.copies { Bytes::copy_from_slice(&part) } else { part });
+            if front.bytes.is_empty() {
+                chunks += u32::from(front.ends_chunk);
+                self.outbox.pop_front();
+            }
+        }
+        chunks
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.wire.is_empty() && self.outbox.is_empty()
+    }
+
+    /// Reads from the wire.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> usize {
+        let mut read = 0;
+        while read < into.len()
+            && let Some(front) = self.wire.front_mut()
+        {
+            let len = front.len().min(into.len() - read);
+            into[read..read + len].copy_from_slice(&front.split_to(len));
+            read += len;
+            if front.is_empty() {
+                self.wire.pop_front();
+            }
+        }
+        self.wire_bytes -= read;
+        self.delivered += read as u64;
+        read
+    }
+}

@@ -1,0 +1,119 @@
+//! Both ends of a connection read: the leader as its driver does, peers as their links do.
+
+use bytes::Bytes;
+use chunking::InboundLimits;
+use heft::core::ids::ConnId;
+use heft::peer::{Inlet, Step};
+
+use super::{Dir, Heard, Who, World};
+
+impl World {
+    /// Lets one end read up to so many bytes.
+    pub(crate) fn read(&mut self, id: ConnId, dir: Dir, bytes: usize) {
+        let Some(mut inlet) = self.conns.get_mut(&id).and_then(|conn| conn.inlets[dir as usize].take())
+        else {
+            return;
+        };
+        let lives = match dir {
+            Dir::ToLeader => self.leader_reads(id, &mut inlet, bytes),
+            Dir::ToPeer => self.peer_reads(id, &mut inlet, bytes),
+        };
+        if !lives {
+            return self.breaks(id);
+        }
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.inlets[dir as usize] = Some(inlet);
+        }
+    }
+
+    fn fill(&mut self, id: ConnId, dir: Dir, inlet: &mut Inlet, left: &mut usize) -> bool {
+        let Some(conn) = self.conns.get_mut(&id) else { return false };
+        let mut filled = 0;
+        for slice in &mut inlet.room() {
+            let len = slice.len().min(*left);
+            let read = conn.lanes[dir as usize].read(&mut slice[..len]);
+            *left -= read;
+            filled += read;
+            if read < slice.len() {
+                break;
+            }
+        }
+        inlet.filled(filled);
+        filled > 0
+    }
+
+    /// Reads as a driver does. False if the connection has to end.
+    fn leader_reads(&mut self, id: ConnId, inlet: &mut Inlet, mut left: usize) -> bool {
+        loop {
+            let now = self.micros();
+            match inlet.poll() {
+                Ok(Step::Frame(generation, frame)) => {
+                    let conn = self.conns.get_mut(&id).unwrap();
+                    if !std::mem::replace(&mut conn.known, true) {
+                        self.leader.connected(id, generation);
+                    }
+                    let payload = Bytes::copy_from_slice(frame.payload);
+                    if self.leader.frame(now, id, &frame.head, payload).is_err() {
+                        return false;
+                    }
+                    if self.leader.is_announced(id) {
+                        inlet.set_limits(InboundLimits::ANNOUNCED);
+                    }
+                }
+                Ok(Step::Chunk(start)) => match self.leader.chunk_starts(now, id, &start) {
+                    Some(buffer) => inlet.take(buffer),
+                    None => inlet.skip(),
+                },
+                Ok(Step::Came(chunk)) => {
+                    self.conns.get_mut(&id).unwrap().lanes[0].chunks_came += 1;
+                    self.leader.chunk(now, id, chunk);
+                }
+                Ok(Step::Read) => {
+                    if left == 0 || !self.fill(id, Dir::ToLeader, inlet, &mut left) {
+                        return true;
+                    }
+                }
+                Ok(other) => panic!("no stock peer is here: {other:?}"),
+                Err(_) => return false,
+            }
+            self.work_off();
+            if self.conns.get(&id).is_none_or(|conn| conn.cut) {
+                return true;
+            }
+        }
+    }
+
+    fn peer_reads(&mut self, id: ConnId, inlet: &mut Inlet, mut left: usize) -> bool {
+        let who = self.conns[&id].who;
+        loop {
+            match inlet.poll() {
+                Ok(Step::Frame(_, frame)) => {
+                    let (kind, msg_id) = (frame.head.kind().unwrap(), frame.head.msg_id);
+                    let heard = Heard { kind, msg_id, payload: Bytes::copy_from_slice(frame.payload) };
+                    self.with_peer(id, |peers, ctx| match who {
+                        Who::Client(number) => peers.clients[number].on_frame(&heard, ctx),
+                        Who::Worker(number) => peers.workers[number].on_frame(&heard, ctx),
+                    });
+                }
+                Ok(Step::Chunk(_)) => inlet.take(self.pool.take().unwrap()),
+                Ok(Step::Came(chunk)) => {
+                    self.conns.get_mut(&id).unwrap().lanes[1].chunks_came += 1;
+                    self.with_peer(id, |peers, ctx| match who {
+                        Who::Client(number) => peers.clients[number].on_chunk(&chunk, ctx),
+                        Who::Worker(number) => peers.workers[number].on_chunk(&chunk, ctx),
+                    });
+                }
+                Ok(Step::Read) => {
+                    if left == 0 || !self.fill(id, Dir::ToPeer, inlet, &mut left) {
+                        return true;
+                    }
+                }
+                Ok(other) => panic!("a leader sends no {other:?}"),
+                Err(error) => panic!("the leader sent a bad frame: {error}"),
+            }
+            if self.conns.get(&id).is_none_or(|conn| conn.cut) {
+                return true;
+            }
+        }
+    }
+}
