@@ -138,7 +138,7 @@ fn who_finds_no_buffer_is_told_once_and_gets_its_window_when_there_is_one() {
 
 #[test]
 fn a_full_spool_makes_those_wait_that_nobody_takes_and_no_others() {
-    let mut rig = Rig::new(48, 2 * MIB);
+    let mut rig = Rig::new(48, 6 * MIB);
     rig.bring(1, 50, false);
     let (window, waits) = rig.windows(1);
     assert!((1..=8).contains(&window) && waits.is_empty());
