@@ -44,6 +44,7 @@ struct Finished {
     result: JobResult,
     parts: Vec<Sending>,
     answered: bool,
+    is_unwanted: bool,
 }
 
 pub(crate) struct SimWorker {
@@ -315,7 +316,8 @@ impl SimWorker {
         if ctx.random.chance(20) {
             result.stdout_blob = part(Purpose::Stdout, CHUNK + 77);
         }
-        self.finished.insert(id, Finished { run, attempt, result, parts, answered: false });
+        self.finished
+            .insert(id, Finished { run, attempt, result, parts, answered: false, is_unwanted: false });
         if self.ready {
             self.give_back(id, ctx);
         }
@@ -341,7 +343,9 @@ impl SimWorker {
             return;
         };
         finished.parts.iter_mut().filter(|part| part.id == blob).take(1).for_each(then_once(then));
-        finished.answer(*id, ctx);
+        let id = *id;
+        finished.answer(id, ctx);
+        self.finished.retain(|_, finished| !finished.is_unwanted);
     }
 
     fn on_cancel(&mut self, id: Uuid, cancel: &Cancel, ctx: &mut Ctx<'_>) {
@@ -380,7 +384,9 @@ impl Finished {
         if let Some((reason, text)) = self.parts.iter().find_map(|part| part.failed.clone()) {
             if reason == Reason::UNKNOWN {
                 // The job has ended, or is another's: nobody waits for this result.
-                return;
+                (self.answered, self.is_unwanted) = (true, true);
+                let result = JobResult::new(id, "", "x", JobStatus::Cancelled);
+                return ctx.out.push(json_frame(Kind::AckJob, Uuid::nil(), id, "", &result.to_json()));
             }
             result.archive_lost = result.archive.take().map(|archive| archive.size);
             result.stdout_blob = None;
