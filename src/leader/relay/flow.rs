@@ -266,6 +266,10 @@ impl Relay {
         if !blob.keep {
             return room.is_none();
         }
+        if blob.up.is_none() {
+            // Nobody brings it: a place that it took now would be nobody's to give back.
+            return false;
+        }
         if blob.reserved.is_none() {
             let more = blob.open.size.saturating_sub(blob.bytes);
             let taken = self.spool_bytes.saturating_add(self.reserved).saturating_add(more);

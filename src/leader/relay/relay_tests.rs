@@ -247,3 +247,20 @@ fn a_window_that_went_for_chunks_nobody_recognised_is_given_once_more() {
     assert!(!rig.chunk(1, 1) && !rig.chunk(1, 2), "and bring nothing twice");
     assert_eq!(rig.relay.fill().promised, 0);
 }
+
+#[test]
+fn a_blob_that_stays_and_that_nobody_brings_keeps_no_place_from_others() {
+    let mut rig = Rig::new(48, 4 * MIB);
+    rig.bring(1, 4, true);
+    assert!(rig.windows(1).0 > 0 && rig.chunk(1, 0));
+    rig.windows(1);
+    rig.relay.closed(SENDER);
+    rig.relay.attach(WORKER, id(1), JOB, 1);
+    rig.relay.pump();
+    rig.work_off();
+    rig.bring(2, 4, true);
+    let (window, waits) = rig.windows(2);
+    assert!(window > 0 && waits.is_empty(), "the only one on its way is always let in: {waits:?}");
+    rig.bring(3, 4, true);
+    assert_eq!(rig.windows(3), (0, vec![Reason::SPOOL_FULL]), "and no second one that does not fit");
+}
