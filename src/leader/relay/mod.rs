@@ -234,13 +234,16 @@ impl Relay {
                 format!("this connection has {brings} transfers under way, and may have {TRANSFERS_MAX}");
             return self.abort(conn, id, Reason::BUSY, &text);
         }
+        // Opened twice on one connection: what the first opening allowed may be on its way.
+        let before = blob.up.as_ref().filter(|up| up.conn == conn);
+        let written_off = before.map_or(0, |up| up.outstanding.saturating_add(up.written_off));
         self.sender_left(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let keeps_source = open.flags.has(OpenFlags::KEEPS_SOURCE);
         blob.keep |= !keeps_source;
         blob.open = Open { owner: blob.open.owner, ..open };
         blob.opened = true;
-        let (outstanding, arriving, written_off, told, heard_at) = (0, 0, 0, None, self.now);
+        let (outstanding, arriving, told, heard_at) = (0, 0, None, self.now);
         let nudged = false;
         blob.up = Some(Up { conn, outstanding, arriving, written_off, nudged, told, heard_at, keeps_source });
         // What somebody lacks and is not here has to come again.

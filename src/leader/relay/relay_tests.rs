@@ -264,3 +264,21 @@ fn a_blob_that_stays_and_that_nobody_brings_keeps_no_place_from_others() {
     rig.bring(3, 4, true);
     assert_eq!(rig.windows(3), (0, vec![Reason::SPOOL_FULL]), "and no second one that does not fit");
 }
+
+#[test]
+fn chunks_on_their_way_when_a_transfer_is_opened_again_on_its_connection_are_no_breach() {
+    let mut rig = Rig::new(48, 1 << 40);
+    rig.bring(1, 20, true);
+    let first = rig.windows(1).0;
+    rig.relay.open(SENDER, id(1), open(20 * MIB));
+    rig.work_off();
+    let second = rig.windows(1).0;
+    assert!(first > 0 && second > 0);
+    (0..first + second).for_each(|index| {
+        rig.chunk(1, index.into());
+    });
+    let is_end = |(_, _, says): &(ConnId, BlobId, Says)| matches!(says, Says::Abort(_));
+    assert!(!rig.said.iter().any(is_end));
+    let fill = rig.relay.fill();
+    assert!(fill.buffers_in_use + fill.promised <= fill.buffers, "{fill:?}");
+}
