@@ -118,6 +118,8 @@ pub(super) struct Relay {
     chunks_out: HashMap<ConnId, u32>,
     /// Chunks that senders may send and have not.
     promised: usize,
+    /// Chunks that have begun to come: promised no more, and not here yet.
+    arriving: usize,
     /// Blobs that may want a larger window.
     hungry: VecDeque<BlobId>,
     /// Chunks in memory that wait for someone.
@@ -144,6 +146,7 @@ impl Relay {
             by_conn: HashMap::new(),
             chunks_out: HashMap::new(),
             promised: 0,
+            arriving: 0,
             hungry: VecDeque::new(),
             in_memory: 0,
             spool_bytes: 0,
@@ -303,7 +306,10 @@ impl Relay {
         // What is in a window has a buffer. For anything else there may be none, and it is asked for again.
         let buffer = if wanted { self.buffer() } else { None };
         match self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut()) {
-            Some(up) if buffer.is_some() => up.arriving += 1,
+            Some(up) if buffer.is_some() => {
+                up.arriving += 1;
+                self.arriving += 1;
+            }
             Some(_) | None => {
                 self.make_hungry(id);
                 self.pump();
@@ -317,7 +323,10 @@ impl Relay {
         let id = chunk.transfer;
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) else { return };
-        up.arriving = up.arriving.saturating_sub(1);
+        // One that was opened anew in the middle of it has been counted out.
+        let counted = up.arriving.min(1);
+        up.arriving -= counted;
+        self.arriving -= counted as usize;
         let sent_len = u32::try_from(chunk.bytes.len()).unwrap_or(u32::MAX);
         let checked = check_crcs(&chunk).and_then(|()| blob.plan.check(&chunk.head, sent_len));
         match checked {
@@ -559,6 +568,7 @@ impl Relay {
         let blob = self.blobs.get_mut(&id)?;
         let up = blob.up.take()?;
         self.promised -= up.outstanding as usize;
+        self.arriving -= up.arriving as usize;
         self.reserved -= blob.reserved.take().unwrap_or_default();
         // Nobody is there to say it again; if it is wrong, who checks it says so.
         blob.doubted = false;

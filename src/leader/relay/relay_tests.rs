@@ -282,3 +282,19 @@ fn chunks_on_their_way_when_a_transfer_is_opened_again_on_its_connection_are_no_
     let fill = rig.relay.fill();
     assert!(fill.buffers_in_use + fill.promised <= fill.buffers, "{fill:?}");
 }
+
+#[test]
+fn a_chunk_that_has_begun_to_come_has_its_place_in_the_spool() {
+    let mut rig = Rig::new(48, 3 * MIB);
+    rig.bring(1, 2, false);
+    rig.bring(2, 2, false);
+    assert_eq!((rig.windows(1).0, rig.windows(2).0), (2, 1));
+    let head = ChunkHead::plain(0, &[0; BUFFER_BYTES]);
+    let start = ChunkStart { transfer: id(1), head, sent_len: CHUNK_BYTES_MAX };
+    let coming = rig.relay.chunk_starts(SENDER, &start);
+    rig.pass(Duration::from_millis(100));
+    assert_eq!((coming.is_some(), rig.windows(2).0), (true, 0), "the third place is taken");
+    rig.relay.closed(SENDER);
+    rig.bring(2, 2, false);
+    assert_eq!(rig.windows(2).0, 2, "and free when it does not come after all");
+}
