@@ -42,7 +42,7 @@ use faults::{Coverage, Faults, Random};
 use heft::core::Config;
 use heft::core::ids::{ConnId, Micros};
 use heft::core::retry::mix;
-use heft::leader::{DiskOp, Leader, LeaderConfig, Output, RelayConfig};
+use heft::leader::{DiskOp, Leader, LeaderConfig, Output, RelayConfig, Verify};
 use heft::peer::{Inlet, Pool};
 use lane::Lane;
 use support::scaled;
@@ -184,6 +184,7 @@ impl World {
             faults.crashes = [0, 0, 1][random.below(3) as usize];
         }
         let relay = RelayConfig {
+            verify: [Verify::End, Verify::Hop][random.below(2) as usize],
             buffers: [8, 12, 16, 48][random.below(4) as usize],
             spool_bytes_max: [6 * CHUNK, 20 * CHUNK, 1 << 30, 1 << 30][random.below(4) as usize],
             ..RelayConfig::default()

@@ -15,7 +15,7 @@ use crate::core::Config;
 use crate::core::schedule::Policy;
 use crate::driver::SpinMode;
 use crate::driver::portable::{self, Options};
-use crate::leader::{LeaderConfig, RelayConfig};
+use crate::leader::{LeaderConfig, RelayConfig, Verify};
 use crate::peer::Tuning;
 use crate::units::{ByteSize, Span};
 
@@ -87,6 +87,11 @@ pub struct LeaderArgs {
     /// The largest SubmitJob or AckJob of a stock peer, which comes as a stream; at most 2 GiB less one byte.
     #[arg(long, default_value = "2147483647", value_name = "SIZE")]
     classic_inbound_max: ByteSize,
+
+    /// Who checks the CRC of a chunk that goes on to its worker at once: the receiving end alone, or the leader too. What
+    /// is stored is always checked here.
+    #[arg(long, value_enum, default_value_t)]
+    verify: Verify,
 
     /// How long a job whose inputs its client still has waits for a client that is away.
     #[arg(long, default_value = "60s", value_name = "TIME")]
@@ -160,7 +165,12 @@ async fn serve(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
     }
     let local = listener.local_addr()?;
     let host = if local.ip().is_unspecified() { "HOST".to_owned() } else { local.ip().to_string() };
-    let relay = RelayConfig { buffers, spool_bytes_max: args.spool_max.0, ..RelayConfig::default() };
+    let relay = RelayConfig {
+        verify: args.verify,
+        buffers,
+        spool_bytes_max: args.spool_max.0,
+        ..RelayConfig::default()
+    };
     let heartbeat = (args.lease.0 / 6).min(LeaderConfig::default().heartbeat);
     let config = LeaderConfig {
         broker,

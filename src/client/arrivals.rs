@@ -152,7 +152,7 @@ impl Arrivals {
         let id = chunk.transfer;
         let mut inner = self.lock();
         inner.with(conn, id, |arriving| {
-            arriving.download.on_chunk(chunk.head, chunk.crc, chunk.bytes, &mut out);
+            arriving.download.on_chunk(chunk.head, chunk.crc(), chunk.bytes, &mut out);
         });
         let ended = inner.tell(id);
         drop(inner);

@@ -1,8 +1,9 @@
 //! Whether to look again for a moment before going to sleep. To be woken on another core takes longer than most small jobs,
 //! so a leader whose next frame comes soon saves time by not sleeping; one whose next frame does not come wastes it.
 //!
-//! It learns which of the two it is: a look that found something makes the next one longer, one that did not makes it
-//! shorter, down to nothing, with a try now and then. It does not look at all where the processors are needed by others.
+//! It learns which of the two it is: looks that find nothing, one after the other, end it, with a try now and then; one in
+//! a few that finds something is enough to go on. It does not look at all where the processors are needed by others, or
+//! while blobs flow, which never leave it time to sleep.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,10 +13,13 @@ use crate::cpu::CpuMeter;
 use crate::units::Span;
 
 /// The longest look by default: what it takes a peer on the same machine to answer.
-const LONGEST: Duration = Duration::from_micros(100);
+const LONGEST: Duration = Duration::from_micros(150);
 
-/// Below this a look is not worth its beginning.
-const SHORTEST: Duration = Duration::from_micros(5);
+/// What a look that finds something is worth, in looks that find nothing.
+const FOUND: u32 = 4;
+
+/// Looks in a row that find nothing before there are no more.
+const FUTILE_MAX: u32 = 16;
 
 /// So many times nothing is looked for before it is tried again.
 const TRY_AGAIN_AFTER: u32 = 64;
@@ -29,7 +33,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 /// What an operator wants (`--spin`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpinMode {
-    /// Up to 100 microseconds, where that pays.
+    /// Up to 150 microseconds, where that pays.
     #[default]
     Auto,
     /// Never.
@@ -69,7 +73,8 @@ impl fmt::Display for SpinMode {
 #[derive(Debug)]
 pub(super) struct Spinner {
     longest: Duration,
-    now: Duration,
+    /// Looks that may still find nothing.
+    credit: u32,
     skipped: u32,
     meter: CpuMeter,
     sampled_at: Option<Duration>,
@@ -87,7 +92,7 @@ impl Spinner {
         let longest = if processors > 1 { longest } else { Duration::ZERO };
         Spinner {
             longest,
-            now: longest,
+            credit: FUTILE_MAX,
             skipped: 0,
             meter: CpuMeter::default(),
             sampled_at: None,
@@ -108,20 +113,22 @@ impl Spinner {
         if self.busy {
             return None;
         }
-        if self.now < SHORTEST {
+        if self.credit == 0 {
             self.skipped += 1;
             if self.skipped < TRY_AGAIN_AFTER {
                 return None;
             }
             self.skipped = 0;
-            return Some(self.longest);
         }
-        Some(self.now)
+        Some(self.longest)
     }
 
     /// A look ended: something came, or not.
     pub(super) fn looked(&mut self, found: bool) {
-        self.now = if found { (self.now * 2).clamp(SHORTEST, self.longest) } else { self.now / 2 };
+        self.credit = match found {
+            true => (self.credit + FOUND).min(FUTILE_MAX),
+            false => self.credit.saturating_sub(1),
+        };
     }
 }
 
@@ -136,19 +143,21 @@ mod tests {
     }
 
     #[test]
-    fn looks_that_find_nothing_get_shorter_until_there_are_none_but_a_try_now_and_then() {
+    fn looks_that_find_nothing_end_but_for_a_try_now_and_then() {
         let mut spinner = idle(SpinMode::Auto, 2);
         let mut looks = 0;
         while let Some(look) = spinner.look(NOW) {
-            assert!(look <= LONGEST);
+            assert_eq!(look, LONGEST);
             spinner.looked(false);
             looks += 1;
         }
-        assert_eq!(looks, 5);
+        assert_eq!(looks, FUTILE_MAX);
         let tries = (0..1000).filter(|_| spinner.look(NOW).is_some()).count();
         assert_eq!(tries, 15);
-        (0..10).for_each(|_| spinner.looked(true));
-        assert_eq!(spinner.look(NOW), Some(LONGEST), "something comes again");
+        for found in [true, false, false, false].into_iter().cycle().take(1000) {
+            spinner.looked(found);
+            assert_eq!(spinner.look(NOW), Some(LONGEST), "one in four is enough");
+        }
     }
 
     #[test]
@@ -156,7 +165,8 @@ mod tests {
         assert_eq!(idle(SpinMode::Auto, 1).look(NOW), None);
         assert_eq!(idle(SpinMode::Off, 8).look(NOW), None);
         assert_eq!(Spinner { busy: true, ..idle(SpinMode::Auto, 8) }.look(NOW), None);
-        assert_eq!(idle(SpinMode::UpTo(SHORTEST), 2).look(NOW), Some(SHORTEST));
+        let short = Duration::from_micros(5);
+        assert_eq!(idle(SpinMode::UpTo(short), 2).look(NOW), Some(short));
     }
 
     #[test]

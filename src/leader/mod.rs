@@ -11,7 +11,8 @@ mod store;
 mod submit;
 mod transfers;
 
-pub use relay::{DiskDone, DiskOp, Fill, RelayConfig};
+pub use relay::{DiskDone, DiskOp, Fill, RelayConfig, Verify};
+pub use transfers::ChunkPlace;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

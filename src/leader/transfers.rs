@@ -23,6 +23,15 @@ use crate::peer::{ChunkStart, InChunk, PoolBuf};
 use super::relay::DiskDone;
 use crate::core::ids::Micros;
 
+/// Where a chunk goes.
+#[derive(Debug)]
+pub struct ChunkPlace {
+    /// The buffer to read it into.
+    pub buffer: PoolBuf,
+    /// Whether its CRC is to be made.
+    pub check: bool,
+}
+
 /// The blobs of jobs and of results.
 #[derive(Debug, Default)]
 pub(super) struct Blobs {
@@ -61,12 +70,18 @@ pub(super) fn named_in(request: &JobRequest) -> Vec<(BlobId, String, u64)> {
 }
 
 impl Leader {
+    /// Whether blobs come or go.
+    pub fn has_transfers(&self) -> bool {
+        self.relay.has_transfers()
+    }
+
     /// A chunk begins: gives the buffer to read it into, or `None` if it is to pass by.
-    pub fn chunk_starts(&mut self, now: Micros, conn: ConnId, start: &ChunkStart) -> Option<PoolBuf> {
+    pub fn chunk_starts(&mut self, now: Micros, conn: ConnId, start: &ChunkStart) -> Option<ChunkPlace> {
         self.pass_time(now);
+        let check = !self.relay.passes_unseen(start.transfer);
         let buffer = self.relay.chunk_starts(conn, start);
         self.act();
-        buffer
+        buffer.map(|buffer| ChunkPlace { buffer, check })
     }
 
     /// A chunk has come.

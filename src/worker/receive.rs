@@ -188,7 +188,7 @@ impl Receptions {
 
     /// A chunk came. One of an unknown transfer is dropped: its sender has been told, or will be at its Done.
     pub(super) fn chunk(&mut self, chunk: InChunk, out: &mut Vec<OutFrame>) -> Step {
-        self.with(chunk.transfer, |download| download.on_chunk(chunk.head, chunk.crc, chunk.bytes, out))
+        self.with(chunk.transfer, |download| download.on_chunk(chunk.head, chunk.crc(), chunk.bytes, out))
             .unwrap_or(Step::Nothing)
     }
 

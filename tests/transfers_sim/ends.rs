@@ -161,7 +161,7 @@ impl Receiving {
         match self.incoming.check(&chunk.head, len) {
             Arrival::Wanted { index } => {
                 let head = &chunk.head;
-                let grant = if head.check_sent(chunk.crc).is_ok() && head.crc_raw == head.crc_sent {
+                let grant = if head.check_sent(chunk.crc()).is_ok() && head.crc_raw == head.crc_sent {
                     // A flipped bit in the head may bring a chunk to another's place; the digest finds that.
                     if chunk.bytes == content::chunk(self.id, index, len) {
                         self.right.insert(index);

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use chunking::InboundLimits;
 use heft::core::ids::ConnId;
+use heft::leader::ChunkPlace;
 use heft::peer::{Inlet, Step};
 
 use super::{Dir, Heard, Who, World};
@@ -61,7 +62,8 @@ impl World {
                     }
                 }
                 Ok(Step::Chunk(start)) => match self.leader.chunk_starts(now, id, &start) {
-                    Some(buffer) => inlet.take(buffer),
+                    Some(ChunkPlace { buffer, check: true }) => inlet.take(buffer),
+                    Some(ChunkPlace { buffer, check: false }) => inlet.take_unchecked(buffer),
                     None => inlet.skip(),
                 },
                 Ok(Step::Came(chunk)) => {

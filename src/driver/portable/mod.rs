@@ -27,7 +27,7 @@ use self::outbox::Outbox;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
 use crate::core::ids::{ConnId, Micros};
-use crate::leader::{Leader, LeaderConfig, Output};
+use crate::leader::{ChunkPlace, Leader, LeaderConfig, Output};
 use crate::peer::{Inlet, Step, Tuning, read_some, tune};
 
 /// A stranger says hello within this time.
@@ -179,7 +179,9 @@ impl Hub {
         let mut leader = self.leader.borrow_mut();
         let answer = call(&mut leader, self.now());
         self.work_off(&mut leader);
-        self.busied();
+        if !leader.has_transfers() {
+            self.busied();
+        }
         // A moment that moved away is noticed when the old one comes.
         let sooner = |due: Micros| self.asleep_until.get().is_none_or(|asleep| due < asleep);
         if leader.next_deadline().is_some_and(sooner) {
@@ -406,7 +408,8 @@ impl Hub {
                 }
                 Ok(Step::Chunk(start)) => {
                     match self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start)) {
-                        Some(buffer) => inlet.take(buffer),
+                        Some(ChunkPlace { buffer, check: true }) => inlet.take(buffer),
+                        Some(ChunkPlace { buffer, check: false }) => inlet.take_unchecked(buffer),
                         None => inlet.skip(),
                     }
                 }

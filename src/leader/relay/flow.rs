@@ -59,6 +59,18 @@ impl Relay {
         self.say_done(id);
     }
 
+    /// Whether all that lack a chunk can take it now, so that it need not be stored.
+    pub(super) fn goes_on_at_once(&self, id: BlobId, index: u32) -> bool {
+        let Some(blob) = self.blobs.get(&id).filter(|blob| !blob.keep && blob.is_flowing()) else {
+            return false;
+        };
+        let mut lacking = blob.downs.iter().filter(|down| !down.finished && !down.sent.contains(index));
+        lacking.all(|down| {
+            let pending = self.chunks_out.get(&down.conn).copied().unwrap_or_default();
+            down.window > 0 && pending < OUTBOX_CHUNKS_MAX
+        })
+    }
+
     /// Sends what is here to those that lack it, as far as their windows go.
     pub(super) fn feed(&mut self, id: BlobId) {
         let downs: Vec<ConnId> = match self.blobs.get(&id) {

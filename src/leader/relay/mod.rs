@@ -35,9 +35,22 @@ pub(super) const TRANSFERS_MAX: usize = 1024;
 /// Done frames in a row that bring nothing new before a sender is taken to be broken.
 const IDLE_ROUNDS_MAX: u32 = 8;
 
+/// Who checks the CRC of a chunk that is passed on at once (`--verify`). What is stored is always checked, and so is
+/// every chunk at the end of its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Verify {
+    /// The receiving end alone: it asks for a bad chunk again.
+    #[default]
+    End,
+    /// The leader too, before it passes the chunk on.
+    Hop,
+}
+
 /// What an operator may set.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
+    /// Who checks chunks that are passed on at once.
+    pub verify: Verify,
     /// Buffers of one chunk each.
     pub buffers: usize,
     /// Bytes of blobs that may wait here, in memory and on the disk.
@@ -49,6 +62,7 @@ pub struct RelayConfig {
 impl Default for RelayConfig {
     fn default() -> Self {
         RelayConfig {
+            verify: Verify::End,
             buffers: 48,
             spool_bytes_max: 64 << 30,
             input_stall: std::time::Duration::from_secs(30),
@@ -185,6 +199,11 @@ impl Relay {
         self.blobs.entry(id).or_insert_with(|| Blob::new(open, plan, keep));
     }
 
+    /// Whether blobs come or go.
+    pub(super) fn has_transfers(&self) -> bool {
+        !self.by_conn.is_empty()
+    }
+
     /// Whether a blob is known.
     pub(super) fn knows(&self, id: BlobId) -> bool {
         self.blobs.contains_key(&id)
@@ -269,6 +288,12 @@ impl Relay {
         }
     }
 
+    /// Whether the bytes of a chunk need no look here: they go on at once, and are checked at the end of their way.
+    pub(super) fn passes_unseen(&self, id: BlobId) -> bool {
+        let takes = |blob: &Blob| blob.is_flowing() && !blob.keep;
+        self.config.verify == Verify::End && self.blobs.get(&id).is_some_and(takes)
+    }
+
     /// Somebody brings what nobody expects.
     pub(super) fn turn_away(&mut self, conn: ConnId, id: BlobId) {
         self.abort(conn, id, Reason::UNKNOWN, "no such blob is expected: the job has ended, or was refused");
@@ -328,7 +353,12 @@ impl Relay {
         up.arriving -= counted;
         self.arriving -= counted as usize;
         let sent_len = u32::try_from(chunk.bytes.len()).unwrap_or(u32::MAX);
-        let checked = check_crcs(&chunk).and_then(|()| blob.plan.check(&chunk.head, sent_len));
+        let checked = blob.plan.check(&chunk.head, sent_len).and_then(|index| {
+            let at_once = chunk.crc.is_none() && self.goes_on_at_once(id, index);
+            let crc = if at_once { chunk.head.crc_sent } else { chunk.crc() };
+            check_crcs(&chunk.head, crc).map(|()| index)
+        });
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
         match checked {
             Ok(index) => {
                 if blob.seen.insert(index) {
@@ -640,12 +670,12 @@ impl Relay {
     }
 }
 
-/// Whether the bytes are those that were sent, as far as can be told without inflating them.
-fn check_crcs(chunk: &InChunk) -> Result<(), ChunkError> {
-    let ChunkHead { offset, crc_raw, codec, .. } = chunk.head;
-    chunk.head.check_sent(chunk.crc)?;
-    if codec == Codec::None && crc_raw != chunk.crc {
-        return Err(ChunkError::CrcRaw { offset, expected: crc_raw, found: chunk.crc });
+/// Whether bytes with this CRC are those that were sent, as far as can be told without inflating them.
+fn check_crcs(head: &ChunkHead, crc: u32) -> Result<(), ChunkError> {
+    let ChunkHead { offset, crc_raw, codec, .. } = *head;
+    head.check_sent(crc)?;
+    if codec == Codec::None && crc_raw != crc {
+        return Err(ChunkError::CrcRaw { offset, expected: crc_raw, found: crc });
     }
     Ok(())
 }

@@ -73,7 +73,7 @@ impl Rig {
         let taken = buffer.map(|mut buffer| {
             buffer.fill(0);
             let bytes = buffer.freeze(BUFFER_BYTES);
-            self.relay.chunk(SENDER, InChunk { transfer: id(number), head, crc: head.crc_sent, bytes });
+            self.relay.chunk(SENDER, InChunk { transfer: id(number), head, crc: Some(head.crc_sent), bytes });
         });
         self.work_off();
         taken.is_some()
