@@ -69,6 +69,8 @@ pub struct AckBody {
     pub job: JobId,
     /// What the worker says.
     pub says: AckSays,
+    /// The blobs that are parts of the result.
+    pub parts: Vec<Uuid>,
     /// The payload.
     pub payload: Bytes,
 }
@@ -275,12 +277,12 @@ impl Session {
             Generation::F1 | Generation::F2 => Some(JobId(head.corr_id)),
         };
         let Some(job) = job else { return Heard::Skipped("an ack for no job".to_owned()) };
-        let says = match (self.generation, payload.is_empty()) {
-            (Generation::F0 | Generation::F1, true) => AckSays::PlainOk,
-            (Generation::F2, true) => AckSays::ResultLost,
-            (Generation::F0 | Generation::F1 | Generation::F2, false) => says_of(&payload),
+        let (says, parts) = match (self.generation, payload.is_empty()) {
+            (Generation::F0 | Generation::F1, true) => (AckSays::PlainOk, Vec::new()),
+            (Generation::F2, true) => (AckSays::ResultLost, Vec::new()),
+            (Generation::F0 | Generation::F1 | Generation::F2, false) => read_result(&payload),
         };
-        Heard::Ack(AckBody { job, says, payload })
+        Heard::Ack(AckBody { job, says, parts, payload })
     }
 }
 
@@ -288,19 +290,25 @@ fn features_of(announcement: &Announcement) -> Features {
     Features::from_names(announcement.features.iter().map(String::as_str))
 }
 
-/// A result, read without decoding its archive. `None` for bytes that are no JobResult.
-pub(crate) fn result_in(payload: &[u8]) -> Option<JobResult> {
-    let mut stream = ContentStream::new(Shape::JobResult);
-    let read = stream.push(payload, &mut |_| {}).and_then(|()| stream.finish());
-    read.and_then(|residue| JobResult::parse(&residue.json)).ok()
-}
+/// Payloads up to this size are read as they are; of larger ones the archive is passed over.
+const SMALL_BYTES: usize = 64 * 1024;
 
-/// What a result says. Bytes that are no JobResult are a raw result, which is fine.
-pub(crate) fn says_of(payload: &[u8]) -> AckSays {
-    match result_in(payload).map(|result| result.status) {
-        Some(JobStatus::Ok) | None => AckSays::Result { ok: true },
-        Some(JobStatus::Duplicate) => AckSays::ResultLost,
-        Some(JobStatus::Cancelled) => AckSays::GivenUp,
-        Some(JobStatus::Failed | JobStatus::Other(_)) => AckSays::Result { ok: false },
-    }
+/// What a result says, and the blobs that are its parts. Bytes that are no JobResult are a raw result, which is fine.
+pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Vec<Uuid>) {
+    let read = if payload.len() <= SMALL_BYTES {
+        JobResult::parse(payload)
+    } else {
+        let mut stream = ContentStream::new(Shape::JobResult);
+        let streamed = stream.push(payload, &mut |_| {}).and_then(|()| stream.finish());
+        streamed.and_then(|residue| JobResult::parse(&residue.json))
+    };
+    let Ok(result) = read else { return (AckSays::Result { ok: true }, Vec::new()) };
+    let says = match result.status {
+        JobStatus::Ok => AckSays::Result { ok: true },
+        JobStatus::Duplicate => AckSays::ResultLost,
+        JobStatus::Cancelled => AckSays::GivenUp,
+        JobStatus::Failed | JobStatus::Other(_) => AckSays::Result { ok: false },
+    };
+    let parts = [&result.archive, &result.stdout_blob, &result.stderr_blob];
+    (says, parts.into_iter().flatten().map(|part| part.id).collect())
 }

@@ -8,8 +8,8 @@ mod hear;
 mod say;
 mod transfer;
 
+pub(crate) use hear::read_result;
 pub use hear::{AckBody, AckSays, BulkOf, Heard, SubmitBody};
-pub(crate) use hear::{result_in, says_of};
 pub use say::WireFrame;
 pub use transfer::TransferSays;
 

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::relay::{BlobId, Relay};
 use super::submit::Gathered;
 use super::{HangUp, Leader};
-use crate::conn::{AckBody, BulkOf, SubmitBody, says_of};
+use crate::conn::{AckBody, BulkOf, SubmitBody, read_result};
 use crate::core::ids::{ConnId, JobId, Micros, ResultId};
 use crate::model::{
     BlobRef, ContentEvent, ContentStream, JobRequest, JobResult, JobStatus, JsonModel, Residue, Shape,
@@ -230,7 +230,8 @@ impl Leader {
             }
         };
         let payload = result.to_json();
-        self.ack(conn, AckBody { job, says: says_of(&payload), payload: payload.into() });
+        let (says, parts) = read_result(&payload);
+        self.ack(conn, AckBody { job, says, parts, payload: payload.into() });
     }
 }
 

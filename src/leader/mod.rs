@@ -288,17 +288,15 @@ impl Leader {
     fn ack(&mut self, conn: ConnId, body: AckBody) {
         let job = body.job;
         let outcome = match body.says {
-            AckSays::Result { ok } => match self.parts_of(job, &body.payload) {
-                Some(parts) => {
-                    let result = self.store.keep_result(body.payload);
-                    self.keep_parts(job, result, parts);
-                    Outcome::Returned { result, ok }
-                }
-                None => {
-                    warn!(%job, "a result names a blob that has not come whole");
-                    Outcome::ResultLost
-                }
-            },
+            AckSays::Result { ok } if self.are_here(job, &body.parts) => {
+                let result = self.store.keep_result(body.payload);
+                self.keep_parts(job, result, body.parts);
+                Outcome::Returned { result, ok }
+            }
+            AckSays::Result { .. } => {
+                warn!(%job, "a result names a blob that has not come whole");
+                Outcome::ResultLost
+            }
             AckSays::PlainOk => {
                 let payload = outcome::plain_ok(self.broker.state().job(job), job);
                 Outcome::Returned { result: self.store.keep_result(payload), ok: true }

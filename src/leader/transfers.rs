@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use super::relay::{BlobId, News, Out, announced};
 use super::submit::RefusalText;
 use super::{Leader, Output};
-use crate::conn::{Session, TransferSays, result_in};
+use crate::conn::{Session, TransferSays};
 use crate::core::Event;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
 use crate::core::job::{AttemptNote, Job, Phase};
@@ -181,16 +181,12 @@ impl Leader {
 
     // --- results
 
-    /// The parts that an acknowledged result names; `None` if one of them has not come whole.
-    pub(super) fn parts_of(&self, job: JobId, payload: &[u8]) -> Option<Vec<BlobId>> {
-        let Some(result) = result_in(payload) else { return Some(Vec::new()) };
-        let parts = [&result.archive, &result.stdout_blob, &result.stderr_blob];
-        let parts: Vec<BlobId> = parts.into_iter().flatten().map(|part| part.id).collect();
+    /// Whether all parts that an acknowledged result names have come whole.
+    pub(super) fn are_here(&self, job: JobId, parts: &[BlobId]) -> bool {
         let coming = self.blobs.coming.get(&job).map(Vec::as_slice).unwrap_or_default();
         let is_known =
             |id: &BlobId| coming.iter().any(|(_, known)| known == id) || self.blobs.named.contains_key(id);
-        let here = |id: &BlobId| self.relay.has_arrived(*id) && is_known(id);
-        parts.iter().all(here).then_some(parts)
+        parts.iter().all(|id| self.relay.has_arrived(*id) && is_known(id))
     }
 
     /// Keeps the parts of a result as long as the result is kept.
