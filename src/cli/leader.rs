@@ -36,6 +36,9 @@ Exit codes: 0 stopped when asked to, 2 the command line is not right, 3 it canno
 /// Fewer buffers would not fill two windows and leave room for reading back.
 const BUFFERS_MIN: usize = 16;
 
+/// The room of one chunk: with less nothing could ever wait.
+const SPOOL_BYTES_MIN: u64 = CHUNK_BYTES_MAX as u64;
+
 /// Run a leader: it takes jobs from clients and hands them to workers
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -156,9 +159,14 @@ async fn serve(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
         ..Config::default()
     };
     let buffers = usize::try_from(args.buffers.0 / u64::from(CHUNK_BYTES_MAX)).unwrap_or(usize::MAX);
+    if args.spool_max.0 < SPOOL_BYTES_MIN {
+        return Err(
+            Usage(format!("--spool-max {} is too little: give at least 1 MiB", args.spool_max)).into()
+        );
+    }
     if buffers < BUFFERS_MIN {
         return Err(Usage(format!(
-            "--buffers {} is {buffers} buffers of 1 MiB: give at least {BUFFERS_MIN} MiB",
+            "--buffers {} is too little for two windows: give at least {BUFFERS_MIN} MiB",
             args.buffers
         ))
         .into());
@@ -201,6 +209,7 @@ async fn serve(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
         spin: args.spin,
         drain: args.drain.0,
     };
+    crate::driver::spool::check(&args.data).map_err(|error| Usage(error.to_string()))?;
     println!(
         "heft leader listening on {local} (driver portable, durability memory, data {}, spool up to {})",
         args.data.display(),

@@ -36,6 +36,8 @@ impl Spool {
         let mut files = Files { root: data.join("spool"), lock: None, open: HashMap::new() };
         if files.root.exists() {
             files.claim()?;
+        } else {
+            check(data)?;
         }
         let (operations, queue) = mpsc::channel();
         let thread = std::thread::Builder::new().name("spool".to_owned()).spawn(move || {
@@ -195,6 +197,23 @@ impl Files {
     }
 }
 
+/// Whether a spool can be made beneath `data` when it is needed: what is made to find out is removed.
+pub fn check(data: &Path) -> io::Result<()> {
+    let made = !data.exists();
+    let place = data.join("spool");
+    let tried = fs::create_dir_all(data).and_then(|()| match place.is_dir() {
+        true => Ok(()),
+        false => fs::create_dir(&place).and_then(|()| fs::remove_dir(&place)),
+    });
+    if made {
+        fs::remove_dir(data).ok();
+    }
+    tried.map_err(|error| {
+        let text = format!("cannot keep a spool beneath {}: {error}; give another --data", data.display());
+        io::Error::new(error.kind(), text)
+    })
+}
+
 fn is_blob(name: &str) -> bool {
     Uuid::try_parse(name).is_ok()
 }
@@ -233,6 +252,18 @@ mod tests {
         assert_eq!(pool.in_use(), 0);
         let second = Spool::start(data.path(), |_| {}).unwrap_err();
         assert!(second.to_string().contains("another leader"), "{second}");
+    }
+
+    #[test]
+    fn a_place_where_nothing_can_be_made_is_told_at_the_start() {
+        let data = tempfile::tempdir().unwrap();
+        fs::write(data.path().join("file"), b"").unwrap();
+        for bad in [data.path().join("file"), data.path().join("file/deeper")] {
+            let error = Spool::start(&bad, |_| {}).unwrap_err().to_string();
+            assert!(error.contains("--data") && error.contains("file"), "{error}");
+        }
+        check(&data.path().join("new")).unwrap();
+        assert!(!data.path().join("new").exists(), "what was made to find out is gone");
     }
 
     #[test]

@@ -61,6 +61,13 @@ impl Leader {
         };
         let fault = matches!(of, BulkOf::Nothing)
             .then(|| "it is not for a leader, or not from such a peer".to_owned());
+        // Contents are base64, three bytes in four characters.
+        let (needed, room) = (u64::from(head.payload_len) / 4 * 3, self.config.relay.spool_bytes_max);
+        let fault = fault.or_else(|| {
+            (needed > room).then(|| {
+                format!("its contents have about {needed} bytes, and the leader's spool takes {room} (--spool-max)")
+            })
+        });
         let stream = ContentStream::new(shape);
         let (contents, inline_bytes, bytes) = (BTreeMap::new(), 0, head.payload_len.into());
         self.bulks.insert(conn, Bulk { of, stream, contents, inline_bytes, bytes, fault });
@@ -68,8 +75,20 @@ impl Leader {
     }
 
     /// Whether the next piece can be taken; until then the peer has to wait.
-    pub fn takes_more_bulk(&self) -> bool {
-        self.relay.takes_more()
+    pub fn takes_more_bulk(&self, conn: ConnId) -> bool {
+        self.bulks.get(&conn).is_none_or(|bulk| bulk.fault.is_some()) || self.relay.takes_more()
+    }
+
+    /// There was no room for the rest for too long: it passes by, and the peer hears why.
+    pub fn give_bulk_up(&mut self, now: Micros, conn: ConnId) {
+        self.pass_time(now);
+        if let Some(bulk) = self.bulks.get_mut(&conn) {
+            bulk.fault = Some("the leader's spool had no room for it (--spool-max)".to_owned());
+            for content in std::mem::take(&mut bulk.contents).into_values() {
+                content.forget(&mut self.relay);
+            }
+        }
+        self.act();
     }
 
     /// A piece of it.
@@ -243,7 +262,10 @@ impl Leader {
         let id = blob_id(job.0, 0, Purpose::Archive, 0);
         if !self.relay.knows(id) {
             let mut content = Content { blob: Some(id), len: archive.len() as u64, ..Content::default() };
-            content.fill(&mut archive.as_slice(), &mut self.relay)?;
+            if content.fill(&mut archive.as_slice(), &mut self.relay).is_none() {
+                content.forget(&mut self.relay);
+                return None;
+            }
             content.into_ref(&mut self.relay, job, Purpose::Archive, "");
             self.keep_parts(job, result, vec![id]);
         }

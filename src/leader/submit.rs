@@ -36,6 +36,11 @@ impl RefusalText {
         RefusalText { reason, value: 0, limit: 0, hop: LEADER, text }
     }
 
+    /// One of the leader's own limits.
+    pub(super) fn numbers(reason: Reason, value: u64, limit: u64, text: String) -> Self {
+        RefusalText { reason, value, limit, hop: LEADER, text }
+    }
+
     pub(super) fn invalid(text: String) -> Self {
         RefusalText::new(Reason::INVALID, text)
     }

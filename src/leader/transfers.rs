@@ -9,7 +9,7 @@ use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Features, Open, Purpose, Reason};
 use tracing::{info, warn};
 
-use super::relay::{BlobId, News, Out, announced};
+use super::relay::{BlobId, News, Out, TRANSFERS_MAX, announced};
 use super::submit::RefusalText;
 use super::{Leader, Output};
 use crate::conn::{Session, TransferSays};
@@ -119,6 +119,19 @@ impl Leader {
             let text =
                 "the job names blobs, and this connection did not announce transfers: send contents inline";
             return Err(RefusalText::invalid(text.to_owned()));
+        }
+        if blobs.len() > TRANSFERS_MAX {
+            let text = format!(
+                "the job has {} files that go as transfers, and a connection takes at most {TRANSFERS_MAX}: pack them \
+                 into fewer files",
+                blobs.len()
+            );
+            return Err(RefusalText::numbers(
+                Reason::TOO_LARGE,
+                blobs.len() as u64,
+                TRANSFERS_MAX as u64,
+                text,
+            ));
         }
         let mut plans = Vec::with_capacity(blobs.len());
         for (id, name, size) in blobs {

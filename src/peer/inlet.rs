@@ -83,6 +83,8 @@ pub struct Inlet {
     small: Vec<u8>,
     start: usize,
     end: usize,
+    /// Whether a chunk was read last: then another one is likely, and is read into the front of its buffer.
+    after_chunk: bool,
     state: State,
 }
 
@@ -105,7 +107,15 @@ impl Inlet {
     }
 
     fn new(decoder: Decoder) -> Self {
-        Inlet { decoder, bulk_over: None, small: Vec::new(), start: 0, end: 0, state: State::Frames }
+        Inlet {
+            decoder,
+            bulk_over: None,
+            small: Vec::new(),
+            start: 0,
+            end: 0,
+            after_chunk: false,
+            state: State::Frames,
+        }
     }
 
     /// Bulk frames (W06) with payloads over so many bytes come in pieces from now on.
@@ -135,6 +145,7 @@ impl Inlet {
                     if let State::Filling { start, buffer, have, crc } =
                         std::mem::replace(&mut self.state, State::Dropping)
                     {
+                        self.after_chunk = true;
                         let ChunkStart { transfer, head, .. } = start;
                         let bytes = buffer.freeze(have);
                         return Ok(Step::Came(InChunk {
@@ -211,8 +222,10 @@ impl Inlet {
                 [IoSliceMut::new(chunk), IoSliceMut::new(behind)]
             }
             State::Frames | State::Offered(_) | State::Dropping | State::Streaming => {
+                let most = if self.after_chunk { CHUNK_FRAME_HEAD_BYTES } else { usize::MAX };
                 let free = self.small.get_mut(self.end..).unwrap_or_default();
-                [IoSliceMut::new(free), IoSliceMut::new(&mut [])]
+                let most = most.min(free.len());
+                [IoSliceMut::new(free.get_mut(..most).unwrap_or_default()), IoSliceMut::new(&mut [])]
             }
         }
     }
@@ -334,6 +347,7 @@ impl Inlet {
         match self.decoder.poll_frame(&mut input)? {
             Some(frame) => {
                 self.start += before - input.len();
+                self.after_chunk = false;
                 Ok(Step::Frame(self.decoder.generation().unwrap_or(Generation::F2), frame))
             }
             None => Ok(Step::Read),

@@ -88,7 +88,7 @@ pub const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 pub const WORKER_GRACE: Duration = Duration::from_secs(30);
 
 /// Inputs that are being received at a time, each with an open file. Leaders keep to less.
-pub const TRANSFERS_MAX: usize = 1024;
+pub const TRANSFERS_MAX: usize = 8192;
 
 /// Parts of results that are being sent at a time, whatever the leader takes: each has a file open, and more would not be
 /// faster.

@@ -40,6 +40,10 @@ const GATHERED_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX - 1024;
 /// How long a stream waits before it looks for room again.
 const ROOM_WAIT: Duration = Duration::from_millis(10);
 
+/// How long a stream waits for room in all before it is refused. While it waits its connection is not read, so it is not
+/// known whether the peer is still there.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(60);
+
 /// How long a frame that is in no hurry waits for one to go along with.
 const LAZY_WAIT: Duration = Duration::from_millis(1);
 
@@ -426,8 +430,12 @@ impl Hub {
                 }
                 Ok(Step::Piece(piece)) => {
                     self.with_leader(|leader, now| leader.bulk_piece(now, conn, piece));
-                    while !self.leader.borrow().takes_more_bulk() {
+                    let waits_until = Instant::now() + ROOM_WAIT_MAX;
+                    while !self.leader.borrow().takes_more_bulk(conn) {
                         tokio::time::sleep(ROOM_WAIT).await;
+                        if Instant::now() >= waits_until {
+                            self.with_leader(|leader, now| leader.give_bulk_up(now, conn));
+                        }
                     }
                 }
                 Ok(Step::BulkEnd) => self.with_leader(|leader, now| leader.bulk_ends(now, conn)),

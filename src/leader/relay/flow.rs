@@ -205,9 +205,6 @@ impl Relay {
             return 0;
         }
         up.outstanding += more;
-        if more > 0 {
-            up.told = None;
-        }
         self.promised += more as usize;
         more
     }
@@ -380,11 +377,15 @@ impl Relay {
         let now = self.now;
         let mut nudged = Vec::new();
         for (id, blob) in &mut self.blobs {
-            let up = blob.up.as_mut().filter(|up| up.outstanding > 0 && !up.nudged);
+            let up = blob.up.as_mut().filter(|up| up.outstanding > 0);
             if let Some(up) = up.filter(|up| up.heard_at.plus(SILENT_AFTER) <= now) {
-                up.nudged = true;
                 self.promised -= up.write_off();
-                nudged.push(*id);
+                // One that stays silent gets nothing more until it is heard of: what it has may still come, if there is
+                // room by then, and others need the buffers.
+                if !std::mem::replace(&mut up.nudged, true) {
+                    up.heard_at = now;
+                    nudged.push(*id);
+                }
             }
         }
         nudged.into_iter().for_each(|id| self.make_hungry(id));

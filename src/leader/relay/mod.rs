@@ -30,7 +30,7 @@ use crate::peer::{ChunkStart, InChunk, Pool, PoolBuf};
 use blob::{Blob, Down, Up};
 
 /// Transfers that one connection may bring at a time.
-pub(super) const TRANSFERS_MAX: usize = 1024;
+pub(super) const TRANSFERS_MAX: usize = 8192;
 
 /// Done frames in a row that bring nothing new before a sender is taken to be broken.
 const IDLE_ROUNDS_MAX: u32 = 8;
@@ -235,7 +235,9 @@ impl Relay {
 
     /// Somebody brings a blob that is expected, or goes on after its connection broke.
     pub(super) fn open(&mut self, conn: ConnId, id: BlobId, open: Open) {
-        let brings = self.by_conn.get(&conn).map_or(0, VecDeque::len);
+        let linked = self.by_conn.get(&conn).into_iter().flatten();
+        let is_brought = |id: &&BlobId| self.blobs.get(*id).is_some_and(|blob| is_from(blob, conn));
+        let brings = linked.filter(is_brought).count();
         let Some(blob) = self.blobs.get_mut(&id) else { return self.turn_away(conn, id) };
         if blob.opened && open.digest != blob.open.digest {
             let text = format!(
