@@ -385,6 +385,24 @@ async fn files_that_are_missing_or_too_big_to_go_raw_are_said_before_anything_is
 }
 
 #[tokio::test]
+async fn c08_names_that_no_worker_takes_are_said_before_anything_is_sent() {
+    let dir = Dir::new();
+    let file = dir.file("a.txt", b"hello");
+    let (above, inside) = (format!("{file}=../a.txt"), format!("{file}=a.txt/b"));
+    let faults: [(&[&str], &str); 3] = [
+        (&["--file", &above], "invalid file name: \"../a.txt\""),
+        (&["--file", &file, "--file", &file], "\"a.txt\" is given twice"),
+        (&["--file", &file, "--file", &inside], "\"a.txt\" is a folder of another input file"),
+    ];
+    for (files, text) in faults {
+        // Nobody is there: a leader is not even asked.
+        let ended = end(heft(&[&["submit", "127.0.0.1:1", "calcA"], files].concat())).await;
+        assert_eq!(ended.code, 2, "{}", ended.err);
+        assert!(ended.err.contains(text), "{}", ended.err);
+    }
+}
+
+#[tokio::test]
 async fn a_leader_without_transfers_is_named_with_the_numbers_before_a_large_file_is_sent() {
     let dir = Dir::new();
     let big = dir.path("big.bin");

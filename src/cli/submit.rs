@@ -11,6 +11,7 @@ use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Optio
 use crate::model::{Deliver, JobRequest, JobStatus};
 use crate::transfer::{Compression, Source};
 use crate::units::{ByteSize, Span};
+use crate::worker::exec::check_names;
 use base64::Engine;
 use chunking::{Codec, DigestKind};
 use clap::{Args, ValueEnum};
@@ -166,6 +167,10 @@ async fn finish(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 
 async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let files = args.files.iter().map(|file| input_file(file)).collect::<anyhow::Result<Vec<_>>>()?;
+    if !args.raw {
+        check_names(files.iter().map(|file| file.name.as_str()))
+            .map_err(|error| Usage(format!("--file: {error}")))?;
+    }
     let client_id = match &args.client {
         Some(id) => id.clone(),
         None => format!("submit-{}", uuid::Uuid::new_v4().simple()),

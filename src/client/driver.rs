@@ -400,6 +400,8 @@ impl Driver {
             }),
             Kind::Submitted => Submitted::decode(&frame.payload).map(|submitted| {
                 let Submitted { standing, run, ahead } = submitted;
+                // Its inputs are all there: that is told first.
+                self.look_at_uploads(job);
                 self.tell(job, JobEvent::Submitted { standing, run, ahead });
             }),
             Kind::Progress => Progress::decode(&frame.payload).map(|progress| {
@@ -520,7 +522,12 @@ impl Driver {
 
     /// Passes on what an upload has to tell; one that has failed for good ends its job.
     fn look_at_upload(&mut self, blob: Uuid) {
-        let Some(id) = self.blobs.get(&blob).copied() else { return };
+        if let Some(id) = self.blobs.get(&blob).copied() {
+            self.look_at_uploads(id);
+        }
+    }
+
+    fn look_at_uploads(&mut self, id: Uuid) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let told = job.inputs.look(std::time::Instant::now());
         if let Some((done, total)) = told.progress {

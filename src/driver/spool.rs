@@ -200,11 +200,11 @@ impl Files {
 /// Whether a spool can be made beneath `data` when it is needed: what is made to find out is removed.
 pub fn check(data: &Path) -> io::Result<()> {
     let made = !data.exists();
-    let place = data.join("spool");
-    let tried = fs::create_dir_all(data).and_then(|()| match place.is_dir() {
-        true => Ok(()),
-        false => fs::create_dir(&place).and_then(|()| fs::remove_dir(&place)),
-    });
+    // A name of its own, as another leader may look at the same moment; that one may also take `data` away again.
+    let place = data.join(format!("check-{}", std::process::id()));
+    let try_once = || fs::create_dir_all(&place).and_then(|()| fs::remove_dir(&place));
+    let lost_race = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let tried = try_once().or_else(|error| if lost_race(&error) { try_once() } else { Err(error) });
     if made {
         fs::remove_dir(data).ok();
     }

@@ -96,7 +96,8 @@ impl Receptions {
         }
         drop(self.take(job.id));
         let files = job.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default();
-        let mut names = inputs::names(files).map_err(|error| error.to_string());
+        let mut names =
+            inputs::names(files.iter().map(|file| file.name.as_str())).map_err(|error| error.to_string());
         for (file, input, blob) in job.blobs() {
             if self.blobs.contains_key(&blob.id) {
                 names =

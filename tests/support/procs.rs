@@ -131,6 +131,8 @@ impl Drop for Proc {
 pub struct Leader {
     pub proc: Proc,
     pub port: u16,
+    /// Where it keeps its data, if the test names no place for it.
+    _data: Option<tempfile::TempDir>,
 }
 
 impl Leader {
@@ -140,12 +142,17 @@ impl Leader {
 
     pub fn start_on(port: u16, args: &[&str]) -> Leader {
         let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
-        let mut proc = Proc::start("heft leader", command.arg("leader").arg(port.to_string()).args(args));
+        command.arg("leader").arg(port.to_string()).args(args);
+        let data = (!args.contains(&"--data")).then(|| tempfile::tempdir().expect("a directory can be made"));
+        if let Some(data) = &data {
+            command.arg("--data").arg(data.path());
+        }
+        let mut proc = Proc::start("heft leader", &mut command);
         let port = proc.wait_for("its address", |line| {
             line.contains("listening on")
                 .then(|| line.split(&[':', ' ']).find_map(|word| word.parse().ok()))?
         });
-        Leader { proc, port }
+        Leader { proc, port, _data: data }
     }
 
     pub fn addr(&self) -> String {

@@ -57,6 +57,8 @@ pub(super) struct Down {
     pub(super) sent: Bitmap,
     /// Chunks that it has asked for again.
     pub(super) asked: Bitmap,
+    /// How often it has asked.
+    pub(super) asked_times: u32,
     /// Chunks that are being read for it from the disk.
     pub(super) reading: Bitmap,
     pub(super) done_sent: bool,
@@ -76,6 +78,7 @@ impl Down {
             granted: false,
             sent: Bitmap::new(chunks),
             asked: Bitmap::new(chunks),
+            asked_times: 0,
             reading: Bitmap::new(chunks),
             done_sent: false,
             finished: false,
@@ -143,8 +146,10 @@ pub(super) struct Blob {
     pub(super) bytes: u64,
     /// Bytes of it that have a place here and are still to come, if it stays here and was let in.
     pub(super) reserved: Option<u64>,
-    /// Whether it is among those that may want a larger window.
+    /// Whether it is among those that have just come to want a larger window.
     pub(super) hungry: bool,
+    /// Whether it is among those that could not have one.
+    pub(super) waits: bool,
 }
 
 impl Blob {
@@ -169,6 +174,7 @@ impl Blob {
             bytes: 0,
             reserved: None,
             hungry: false,
+            waits: false,
         }
     }
 

@@ -22,6 +22,9 @@ const BUFFERS_FOR_READING: usize = 4;
 /// A window is made larger by at least so many chunks at a time, so that Grants are few.
 const GRANT_CHUNKS_MIN: u32 = 4;
 
+/// Blobs that wait for a window and are looked at when something has moved.
+pub(super) const LOOKS_MAX: usize = 256;
+
 /// A chunk whose receiver takes nothing for so long makes room for others.
 const STUCK_AFTER: Duration = Duration::from_millis(100);
 
@@ -216,37 +219,47 @@ impl Relay {
                 self.feed_conn(conn);
             }
         }
-        for _ in 0..self.hungry.len() {
-            let Some(id) = self.hungry.pop_front() else { break };
-            let window = self.promise(id, false);
-            let no_buffers = self.free() == 0;
-            let no_room = self.no_room();
-            let Some(blob) = self.blobs.get_mut(&id) else { continue };
-            blob.hungry = false;
-            let (wanted, flowing) = (blob.wanted(), blob.is_flowing() && !blob.keep);
-            let Some(up) = blob.up.as_mut() else { continue };
-            let conn = up.conn;
-            if window > 0 {
-                self.say(conn, id, Says::Grant(grant(window, Reason::NONE, "")));
-                continue;
+        // However many wait, a chunk that comes costs no more than this.
+        for _ in 0..self.waiting.len().min(LOOKS_MAX) {
+            let Some(id) = self.waiting.pop_front() else { break };
+            if let Some(blob) = self.blobs.get_mut(&id) {
+                blob.waits = false;
+                self.give_window(id);
             }
-            if wanted == 0 || up.outstanding > 0 {
-                // It has all it wants, or is looked at again when its next chunk has come.
-                continue;
+        }
+        while let Some(id) = self.hungry.pop_front() {
+            if let Some(blob) = self.blobs.get_mut(&id) {
+                blob.hungry = false;
+                self.give_window(id);
             }
-            let why = match no_room.filter(|_| !flowing) {
-                None if no_buffers => {
-                    Some((Reason::POOL_FULL, "all buffers of the leader are in use".to_owned()))
-                }
-                why => why,
-            };
-            if let Some((reason, text)) = why.filter(|(reason, _)| up.told != Some(*reason)) {
-                up.told = Some(reason);
-                self.say(conn, id, Says::Grant(grant(0, reason, &text)));
-            }
-            self.make_hungry(id);
         }
         self.arm();
+    }
+
+    /// Gives a blob's sender a larger window, or has it wait for one.
+    fn give_window(&mut self, id: BlobId) {
+        let window = self.promise(id, false);
+        let (no_buffers, full) = (self.free() == 0, self.full());
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let (wanted, flowing) = (blob.wanted(), blob.is_flowing() && !blob.keep);
+        let Some(up) = blob.up.as_mut() else { return };
+        let conn = up.conn;
+        if window > 0 {
+            return self.say(conn, id, Says::Grant(grant(window, Reason::NONE, "")));
+        }
+        if wanted == 0 || up.outstanding > 0 {
+            // It has all it wants, or is looked at again when its next chunk has come.
+            return;
+        }
+        if !std::mem::replace(&mut blob.waits, true) {
+            self.waiting.push_back(id);
+        }
+        let why = full.filter(|_| !flowing).or(no_buffers.then_some(Reason::POOL_FULL));
+        if let Some(reason) = why.filter(|reason| up.told != Some(*reason)) {
+            up.told = Some(reason);
+            let text = self.why_full(reason);
+            self.say(conn, id, Says::Grant(grant(0, reason, &text)));
+        }
     }
 
     /// Time matters while something waits in memory, or somebody waits for something.
@@ -270,10 +283,10 @@ impl Relay {
     /// other is on its way: so it can always come to its end, and the worker that brings it is free again, however full
     /// the spool is of what waits for a worker.
     fn may_stay(&mut self, id: BlobId) -> bool {
-        let (room, trouble) = (self.no_room(), self.disk_trouble.is_some());
+        let (full, trouble) = (self.full(), self.disk_trouble.is_some());
         let Some(blob) = self.blobs.get_mut(&id) else { return false };
         if !blob.keep {
-            return room.is_none();
+            return full.is_none();
         }
         if blob.up.is_none() {
             // Nobody brings it: a place that it took now would be nobody's to give back.
@@ -291,25 +304,36 @@ impl Relay {
         !trouble
     }
 
-    /// Why nothing more may wait here.
-    pub(super) fn no_room(&self) -> Option<(Reason, String)> {
-        let max = self.config.spool_bytes_max;
-        if let Some((trouble, _)) = &self.disk_trouble {
-            return Some((Reason::DISK_FULL, trouble.clone()));
+    /// Why nothing more may wait here, if so.
+    pub(super) fn full(&self) -> Option<Reason> {
+        match &self.disk_trouble {
+            Some(_) => Some(Reason::DISK_FULL),
+            None => (self.spool_room() == 0).then_some(Reason::SPOOL_FULL),
         }
-        (self.spool_room() == 0).then(|| {
-            let text = format!(
+    }
+
+    /// The same in words, for who has to wait.
+    fn why_full(&self, reason: Reason) -> String {
+        match &self.disk_trouble {
+            Some((trouble, _)) if reason == Reason::DISK_FULL => trouble.clone(),
+            Some(_) | None if reason == Reason::POOL_FULL => {
+                "all buffers of the leader are in use".to_owned()
+            }
+            Some(_) | None => format!(
                 "the leader's spool holds {} and takes at most {} (--spool-max): waiting for a worker, or for jobs to end",
                 ByteSize(self.spool_bytes),
-                ByteSize(max)
-            );
-            (Reason::SPOOL_FULL, text)
-        })
+                ByteSize(self.config.spool_bytes_max)
+            ),
+        }
     }
 
     /// Whether senders wait because there is no room.
     pub(in crate::leader) fn is_short(&self) -> bool {
-        self.no_room().is_some() && !self.hungry.is_empty()
+        self.full().is_some() && self.somebody_waits()
+    }
+
+    fn somebody_waits(&self) -> bool {
+        !self.hungry.is_empty() || !self.waiting.is_empty()
     }
 
     // --- time
@@ -328,7 +352,7 @@ impl Relay {
         let stuck = |blob: &Blob| {
             blob.in_memory > 0 && blob.downs.iter().all(|down| down.moved_at.plus(STUCK_AFTER) <= now)
         };
-        if self.free() == 0 && !self.hungry.is_empty() {
+        if self.free() == 0 && self.somebody_waits() {
             let blobs: Vec<BlobId> =
                 self.blobs.iter().filter(|(_, blob)| stuck(blob)).map(|(id, _)| *id).collect();
             for id in blobs {

@@ -15,7 +15,7 @@ use crate::peer::PoolBuf;
 impl Relay {
     /// Whether another piece of a large frame can be taken: it fills at most two buffers.
     pub(in crate::leader) fn takes_more(&self) -> bool {
-        self.free() >= 2 && self.no_room().is_none()
+        self.free() >= 2 && self.full().is_none()
     }
 
     /// A buffer that is not promised to anybody, for a chunk that comes, is read or is gathered.

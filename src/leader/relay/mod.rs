@@ -35,6 +35,9 @@ pub(super) const TRANSFERS_MAX: usize = 8192;
 /// Done frames in a row that bring nothing new before a sender is taken to be broken.
 const IDLE_ROUNDS_MAX: u32 = 8;
 
+/// How often a receiver may ask for chunks again beyond once for each chunk.
+const RESENDS_MAX: u32 = 64;
+
 /// Who checks the CRC of a chunk that is passed on at once (`--verify`). What is stored is always checked, and so is
 /// every chunk at the end of its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -134,8 +137,10 @@ pub(super) struct Relay {
     promised: usize,
     /// Chunks that have begun to come: promised no more, and not here yet.
     arriving: usize,
-    /// Blobs that may want a larger window.
+    /// Blobs that may want a larger window, and have just come to want it.
     hungry: VecDeque<BlobId>,
+    /// Blobs that wanted one and could not have it, those that wait longest first.
+    waiting: VecDeque<BlobId>,
     /// Chunks in memory that wait for someone.
     in_memory: usize,
     /// Bytes of blobs that are here.
@@ -162,6 +167,7 @@ impl Relay {
             promised: 0,
             arriving: 0,
             hungry: VecDeque::new(),
+            waiting: VecDeque::new(),
             in_memory: 0,
             spool_bytes: 0,
             reserved: 0,
@@ -551,8 +557,15 @@ impl Relay {
         blob.doubted = can_ask && blob.open.digest != DigestKind::ChunkList;
         let is_doubted = blob.doubted;
         let Some(down) = blob.down(conn) else { return };
-        down.done_sent = false;
         let chunks = down.sent.count();
+        down.asked_times += 1;
+        if down.asked_times > chunks.saturating_add(RESENDS_MAX) {
+            let text = format!(
+                "it asked {RESENDS_MAX} times more for chunks again than there are chunks ({chunks})"
+            );
+            return self.refused(conn, id, Reason::BAD_DIGEST, &text);
+        }
+        down.done_sent = false;
         let lacking = ranges.indices().take_while(|index| *index < chunks);
         // What came damaged twice is not as it should be here: it has to come from its source.
         let damaged: Vec<u32> =

@@ -1,5 +1,6 @@
 use super::*;
 use crate::peer::BUFFER_BYTES;
+use chunking::Bitmap;
 use chunking::message::{Name, Purpose};
 use std::time::Duration;
 use uuid::Uuid;
@@ -297,4 +298,52 @@ fn a_chunk_that_has_begun_to_come_has_its_place_in_the_spool() {
     rig.relay.closed(SENDER);
     rig.bring(2, 2, false);
     assert_eq!(rig.windows(2).0, 2, "and free when it does not come after all");
+}
+
+#[test]
+fn a_receiver_that_asks_for_chunks_again_without_end_does_not_get_the_blob() {
+    let mut rig = Rig::new(48, 1 << 40);
+    rig.bring(1, 2, false);
+    rig.relay.attach(WORKER, id(1), JOB, 1);
+    rig.relay.granted(WORKER, id(1), &room(1000));
+    let asked = Verdict::Resend(Bitmap::new(1).missing());
+    for _ in 0..2 + RESENDS_MAX {
+        rig.relay.verdict(WORKER, id(1), &asked);
+        rig.work_off();
+    }
+    assert!(rig.relay.is_flowing(id(1)), "what may be asked for");
+    rig.relay.verdict(WORKER, id(1), &asked);
+    let mut refused = Vec::new();
+    while let Some(out) = rig.relay.poll() {
+        if let Out::News(News::Refused { conn, reason, text, .. }) = out {
+            refused.push((conn, reason, text));
+        }
+    }
+    let [(WORKER, Reason::BAD_DIGEST, text)] = refused.as_slice() else { panic!("{refused:?}") };
+    assert!(text.contains("64 times more"), "{text}");
+    assert!(!rig.relay.is_flowing(id(1)));
+}
+
+#[test]
+fn however_many_wait_each_gets_its_turn() {
+    let many = 3 * flow::LOOKS_MAX as u128;
+    let mut rig = Rig::new(16, 1 << 40);
+    (0..many).for_each(|number| rig.bring(number, 1, false));
+    let mut came = 0;
+    for _ in 0..many {
+        for number in 0..many {
+            let (window, _) = rig.windows(number);
+            came += u128::from(window > 0 && rig.chunk(number, 0));
+        }
+        let written: Vec<_> = std::mem::take(&mut rig.writes);
+        if written.is_empty() && came == many {
+            break;
+        }
+        for (blob, index, bytes) in written {
+            drop(bytes);
+            rig.relay.disk_done(DiskDone::Written { blob, index, result: Ok(()) });
+        }
+        rig.pass(Duration::from_millis(100));
+    }
+    assert_eq!(came, many);
 }

@@ -20,7 +20,7 @@ use crate::transfer::is_full;
 
 /// Why a job's inputs could not be laid out. Its text becomes the result's Stderr.
 #[derive(Debug, Error)]
-pub(in crate::worker) enum InputError {
+pub(crate) enum InputError {
     #[error(transparent)]
     Name(#[from] NameError),
     #[error("invalid file name: \"{name}\" is given twice: give each input file its own name")]
@@ -87,8 +87,8 @@ impl Look {
 pub(super) type Inputs = HashMap<PathBuf, Look>;
 
 /// Judges the names of all input files of a job together, before a byte of any is written.
-pub(in crate::worker) fn names(files: &[InputFile]) -> Result<Vec<SafeName>, InputError> {
-    let names = files.iter().map(|file| SafeName::parse(NameUse::File, &file.name));
+pub(crate) fn names<'a>(files: impl IntoIterator<Item = &'a str>) -> Result<Vec<SafeName>, InputError> {
+    let names = files.into_iter().map(|name| SafeName::parse(NameUse::File, name));
     let names = names.collect::<Result<Vec<_>, _>>()?;
     let mut taken = HashSet::new();
     if let Some(twice) = names.iter().find(|name| !taken.insert(name.to_string())) {
@@ -126,7 +126,7 @@ pub(super) fn write_all(
     directory: &Path,
     cache_dir: &Path,
 ) -> Result<Inputs, InputError> {
-    let names = names(files)?;
+    let names = names(files.iter().map(|file| file.name.as_str()))?;
     let root = open(directory)?;
     let mut inputs = Inputs::new();
     for (file, name) in files.iter().zip(names) {
@@ -222,7 +222,7 @@ mod tests {
     fn a_file_that_came_by_transfer_is_looked_at_and_counts_as_input() {
         let root = tempfile::tempdir().unwrap();
         let file = InputFile { name: "d/big".into(), blob: Some(blob(3)), ..InputFile::default() };
-        let name = names(std::slice::from_ref(&file)).unwrap().remove(0);
+        let name = names([file.name.as_str()]).unwrap().remove(0);
         create(root.path(), &name).unwrap().write_all(b"abc").unwrap();
         assert!(matches!(create(root.path(), &name), Err(InputError::Twice { .. })));
         let inputs = write_all(&[file, InputFile::inline("small", "1")], root.path(), root.path()).unwrap();

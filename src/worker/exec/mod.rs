@@ -11,6 +11,7 @@ mod launch;
 mod name;
 mod process;
 
+pub(crate) use inputs::names as check_names;
 pub use launch::{LAUNCH, launch};
 pub use name::{NameError, NameRule, NameUse, SafeName};
 
