@@ -42,8 +42,8 @@ use faults::{Coverage, Faults, Random};
 use heft::core::Config;
 use heft::core::ids::{ConnId, Micros};
 use heft::core::retry::mix;
-use heft::leader::{DiskOp, Leader, LeaderConfig, Output, RelayConfig, Verify};
-use heft::peer::{Inlet, Pool};
+use heft::leader::{DiskOp, Leader, LeaderConfig, Output, Passed, RelayConfig, Verify};
+use heft::peer::{ChunkStart, Inlet, Pool};
 use lane::Lane;
 use support::scaled;
 use uuid::Uuid;
@@ -108,6 +108,8 @@ struct Conn {
     who: Who,
     lanes: [Lane; 2],
     inlets: [Option<Inlet>; 2],
+    /// The chunk that comes and passes through to another connection.
+    passing: Option<(ChunkStart, ConnId)>,
     known: bool,
     /// Broken; the leader has not noticed.
     cut: bool,
@@ -297,7 +299,8 @@ impl World {
             Some(Inlet::detecting(InboundLimits::CLASSIC)),
             Some(Inlet::speaking(chunking::Generation::F2, InboundLimits::DIALLED)),
         ];
-        self.conns.insert(id, Conn { who, lanes, inlets, known: false, cut: false, closing: false });
+        self.conns
+            .insert(id, Conn { who, lanes, inlets, passing: None, known: false, cut: false, closing: false });
         self.with_peer(id, |world, ctx| match who {
             Who::Client(number) => world.clients[number].connected(id, ctx),
             Who::Worker(number) => world.workers[number].connected(id, ctx),
@@ -360,26 +363,17 @@ impl World {
 
     /// Hands something to a connection; chunks may be damaged on their way.
     fn push(&mut self, id: ConnId, dir: Dir, mut out: Out) {
-        if let Out::Chunk { head, payload } = &mut out {
-            if self.faults.flips > 0 && self.random.chance(10) && !payload.is_empty() {
-                self.faults.flips -= 1;
-                self.seen.flips += 1;
-                let last = payload.len() as u64 - 1;
-                let at = [0, last, self.random.below(last + 1)][self.random.below(3) as usize];
-                let mut damaged = payload.to_vec();
-                damaged[at as usize] ^= 1 << self.random.below(8);
-                *payload = damaged.into();
-            } else if self.faults.head_flips > 0 && self.random.chance(10) {
-                self.faults.head_flips -= 1;
-                self.seen.head_flips += 1;
-                // The transfer's id, or the head of the chunk: the stream stays in step.
-                let at = if self.random.chance(30) {
-                    5 + self.random.below(16)
-                } else {
-                    43 + self.random.below(21)
-                };
-                head[at as usize] ^= 1 << self.random.below(8);
-            }
+        if let Out::Chunk { head, payload } = &mut out
+            && !self.may_flip(payload)
+            && self.faults.head_flips > 0
+            && self.random.chance(10)
+        {
+            self.faults.head_flips -= 1;
+            self.seen.head_flips += 1;
+            // The transfer's id, or the head of the chunk: the stream stays in step.
+            let at =
+                if self.random.chance(30) { 5 + self.random.below(16) } else { 43 + self.random.below(21) };
+            head[at as usize] ^= 1 << self.random.below(8);
         }
         if let Some(conn) = self.conns.get_mut(&id) {
             if self.traced {
@@ -393,6 +387,20 @@ impl World {
             }
             conn.lanes[dir as usize].push(out);
         }
+    }
+
+    fn may_flip(&mut self, payload: &mut Bytes) -> bool {
+        let flips = self.faults.flips > 0 && self.random.chance(10) && !payload.is_empty();
+        if flips {
+            self.faults.flips -= 1;
+            self.seen.flips += 1;
+            let last = payload.len() as u64 - 1;
+            let at = [0, last, self.random.below(last + 1)][self.random.below(3) as usize];
+            let mut damaged = payload.to_vec();
+            damaged[at as usize] ^= 1 << self.random.below(8);
+            *payload = damaged.into();
+        }
+        flips
     }
 
     /// Moves what waits onto the wire, and has it delivered.
@@ -497,6 +505,13 @@ impl World {
                         self.push(conn, Dir::ToPeer, out);
                         touched.insert(conn);
                     }
+                    Output::Through { conn, head } => {
+                        self.seen.passed_through += 1;
+                        if let Some(conn) = self.conns.get_mut(&conn) {
+                            conn.lanes[1].push_place(head);
+                        }
+                        touched.insert(conn);
+                    }
                     Output::Disk(operation) => {
                         let at = self.disk.due(self.now, &mut self.random);
                         self.at(at, Wake::Disk(self.epoch, operation));
@@ -537,6 +552,21 @@ impl World {
         self.work_off();
     }
 
+    /// A chunk that passes through ends: with its bytes, or with zeros instead.
+    fn ends_passing(&mut self, id: ConnId, how: Passed, bytes: Option<Bytes>) -> bool {
+        let Some((start, to)) = self.conns.get_mut(&id).and_then(|conn| conn.passing.take()) else {
+            return false;
+        };
+        let mut bytes = bytes.unwrap_or_else(|| vec![0; start.sent_len as usize].into());
+        self.may_flip(&mut bytes);
+        if let Some(to) = self.conns.get_mut(&to) {
+            to.lanes[1].fill_place(bytes);
+        }
+        self.leader.chunk_passed(self.micros(), id, &start, how);
+        self.leader_flows(to);
+        true
+    }
+
     fn check(&self) {
         let fill = self.leader.fill();
         assert!(
@@ -568,6 +598,7 @@ impl World {
             }
             Wake::Delivers(id, dir) => self.delivers(id, dir),
             Wake::LeaderNotices(id) => {
+                self.ends_passing(id, Passed::Broken, None);
                 if let Some(conn) = self.conns.remove(&id) {
                     self.chunks_lost += conn.on_the_way();
                     self.leader.closed(self.micros(), id);
@@ -753,6 +784,8 @@ fn transfers_sim_whatever_breaks_bytes_arrive_once_and_nothing_is_left() {
             seen.kills,
             seen.crashes,
             seen.voids,
+            seen.passed_through,
+            seen.stalls,
             seen.rogue,
             seen.worker_disk,
             seen.disk_faults,

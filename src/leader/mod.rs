@@ -11,7 +11,7 @@ mod store;
 mod submit;
 mod transfers;
 
-pub use relay::{DiskDone, DiskOp, Fill, RelayConfig, Verify};
+pub use relay::{DiskDone, DiskOp, Fill, Passed, RelayConfig, Verify};
 pub use transfers::ChunkPlace;
 
 use std::collections::{HashMap, VecDeque};
@@ -91,6 +91,14 @@ pub enum Output {
         conn: ConnId,
         /// What.
         frame: WireFrame,
+    },
+    /// Send the head of a chunk whose bytes follow as they come (see [`ChunkPlace::through`]); then
+    /// [`Leader::chunks_sent`].
+    Through {
+        /// Where.
+        conn: ConnId,
+        /// Its head.
+        head: Bytes,
     },
     /// Do something with a spool file; then [`Leader::disk_done`].
     Disk(DiskOp),

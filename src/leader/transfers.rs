@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use chunking::ChunkPlan;
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Features, Open, Purpose, Reason};
@@ -20,7 +21,7 @@ use crate::core::record::AttemptEnd;
 use crate::model::{BlobRef, JobRequest, Source};
 use crate::peer::{ChunkStart, InChunk, PoolBuf};
 
-use super::relay::DiskDone;
+use super::relay::{DiskDone, Passed};
 use crate::core::ids::Micros;
 
 /// Where a chunk goes.
@@ -30,6 +31,9 @@ pub struct ChunkPlace {
     pub buffer: PoolBuf,
     /// Whether its CRC is to be made.
     pub check: bool,
+    /// The connection it is to be passed on to while it comes, behind the head in [`Output::Through`]; at its end
+    /// [`Leader::chunk_passed`]. `None` if it is to be read whole; then [`Leader::chunk`].
+    pub through: Option<ConnId>,
 }
 
 /// The blobs of jobs and of results.
@@ -75,13 +79,41 @@ impl Leader {
         self.relay.has_transfers()
     }
 
-    /// A chunk begins: gives the buffer to read it into, or `None` if it is to pass by.
-    pub fn chunk_starts(&mut self, now: Micros, conn: ConnId, start: &ChunkStart) -> Option<ChunkPlace> {
+    /// A chunk begins: gives the buffer to read it into, or `None` if it is to pass by. `is_free` says whether nothing
+    /// waits to be sent to a connection.
+    pub fn chunk_starts(
+        &mut self,
+        now: Micros,
+        conn: ConnId,
+        start: &ChunkStart,
+        is_free: impl FnOnce(ConnId) -> bool,
+    ) -> Option<ChunkPlace> {
         self.pass_time(now);
         let check = !self.relay.passes_unseen(start.transfer);
         let buffer = self.relay.chunk_starts(conn, start);
+        let through = if buffer.is_some() { self.way_through(start, is_free) } else { None };
         self.act();
-        buffer.map(|buffer| ChunkPlace { buffer, check })
+        buffer.map(|buffer| ChunkPlace { buffer, check, through })
+    }
+
+    fn way_through(&mut self, start: &ChunkStart, is_free: impl FnOnce(ConnId) -> bool) -> Option<ConnId> {
+        let head = start.head.frame_head(start.transfer, start.sent_len).ok()?;
+        let conn = self.relay.way_through(start, is_free)?;
+        self.outputs.push_back(Output::Through { conn, head: Bytes::copy_from_slice(&head) });
+        Some(conn)
+    }
+
+    /// A chunk that was to pass through has come to its end, one way or the other. If it did not come whole, what its
+    /// receiver still expects of it was sent as zeros.
+    pub fn chunk_passed(&mut self, now: Micros, conn: ConnId, start: &ChunkStart, how: Passed) {
+        self.pass_time(now);
+        self.relay.passed(conn, start, how);
+        self.act();
+    }
+
+    /// Whether a connection brings blobs.
+    pub fn brings_blobs(&self, conn: ConnId) -> bool {
+        self.relay.brings_blobs(conn)
     }
 
     /// A chunk has come.

@@ -67,8 +67,10 @@ enum State {
     Frames,
     /// A chunk's head was shown.
     Offered(ChunkStart),
-    /// A chunk is read into its buffer.
-    Filling { start: ChunkStart, buffer: PoolBuf, have: usize, crc: Option<crc32fast::Hasher> },
+    /// Who passes a chunk on reads it.
+    Passing(ChunkStart),
+    /// A chunk is read into its buffer, up to `end`.
+    Filling { start: ChunkStart, buffer: PoolBuf, have: usize, end: usize, crc: Option<crc32fast::Hasher> },
     /// A chunk that nobody wants, or what stands behind a payload, passes by.
     Dropping,
     /// A large frame comes in pieces.
@@ -137,12 +139,10 @@ impl Inlet {
                     None if matches!(self.state, State::Dropping) => {}
                     None => return self.gathered(),
                 },
-                State::Offered(start) => return Ok(Step::Chunk(start)),
-                State::Filling { ref start, have, .. } if have < in_memory(start.sent_len) => {
-                    return Ok(Step::Read);
-                }
+                State::Offered(start) | State::Passing(start) => return Ok(Step::Chunk(start)),
+                State::Filling { have, end, .. } if have < end => return Ok(Step::Read),
                 State::Filling { .. } => {
-                    if let State::Filling { start, buffer, have, crc } =
+                    if let State::Filling { start, buffer, have, crc, .. } =
                         std::mem::replace(&mut self.state, State::Dropping)
                     {
                         self.after_chunk = true;
@@ -195,7 +195,45 @@ impl Inlet {
         };
         self.start += have;
         self.decoder.skip_payload(start.sent_len);
-        self.state = State::Filling { start, buffer, have, crc };
+        self.state = State::Filling { start, buffer, have, end: wanted, crc };
+    }
+
+    /// The chunk that was shown is read by the caller, who passes it on as it comes. What is here of it already goes to
+    /// the front of this buffer; says how much that is. Then [`Inlet::passed`] or [`Inlet::take_rest`].
+    pub fn pass(&mut self, front: &mut [u8]) -> usize {
+        let State::Offered(start) = self.state else { return 0 };
+        self.state = State::Passing(start);
+        let here = self.small.get(self.start..self.end).unwrap_or_default();
+        let have = here.len().min(in_memory(start.sent_len)).min(front.len());
+        if let (Some(to), Some(from)) = (front.get_mut(..have), here.get(..have)) {
+            to.copy_from_slice(from);
+        }
+        self.start += have;
+        have
+    }
+
+    /// So much of the chunk was read by the caller; if that is not all, the rest passes by.
+    pub fn passed(&mut self, bytes: u32) {
+        if let State::Passing(_) = self.state {
+            self.decoder.skip_payload(bytes);
+            self.after_chunk = true;
+            self.state = State::Dropping;
+        }
+    }
+
+    /// The caller does not go on: what is left of the chunk is read into this buffer, from `have` to `end`. All of the
+    /// buffer up to there then comes as the chunk.
+    pub fn take_rest(&mut self, buffer: PoolBuf, have: usize, end: usize, crc: Option<crc32fast::Hasher>) {
+        if let State::Passing(start) = self.state {
+            self.decoder.skip_payload(start.sent_len);
+            self.state = State::Filling { start, buffer, have, end: end.min(BUFFER_BYTES), crc };
+        }
+    }
+
+    /// Whether chunks are likely to come next: then a little is read at a time between frames, so that their bytes are
+    /// read to where they belong and nowhere else.
+    pub fn expect_chunks(&mut self, likely: bool) {
+        self.after_chunk = likely;
     }
 
     /// Lets the chunk that was shown pass by.
@@ -216,12 +254,12 @@ impl Inlet {
             self.small.resize(IDLE_BYTES, 0);
         }
         match &mut self.state {
-            State::Filling { start, buffer, have, .. } => {
-                let chunk = buffer.get_mut(*have..in_memory(start.sent_len)).unwrap_or_default();
+            State::Filling { buffer, have, end, .. } => {
+                let chunk = buffer.get_mut(*have..*end).unwrap_or_default();
                 let behind = self.small.get_mut(..CHUNK_FRAME_HEAD_BYTES).unwrap_or_default();
                 [IoSliceMut::new(chunk), IoSliceMut::new(behind)]
             }
-            State::Frames | State::Offered(_) | State::Dropping | State::Streaming => {
+            State::Frames | State::Offered(_) | State::Passing(_) | State::Dropping | State::Streaming => {
                 let most = if self.after_chunk { CHUNK_FRAME_HEAD_BYTES } else { usize::MAX };
                 let free = self.small.get_mut(self.end..).unwrap_or_default();
                 let most = most.min(free.len());
@@ -252,22 +290,24 @@ impl Inlet {
     /// So many bytes were read to where [`Inlet::room`] said.
     pub fn filled(&mut self, bytes: usize) {
         let behind = match &mut self.state {
-            State::Filling { start, buffer, have, crc } => {
-                let end = (*have + bytes).min(in_memory(start.sent_len));
-                update(crc, buffer.get(*have..end).unwrap_or_default());
-                let behind = bytes - (end - *have);
-                *have = end;
+            State::Filling { buffer, have, end, crc, .. } => {
+                let read = (*have + bytes).min(*end);
+                update(crc, buffer.get(*have..read).unwrap_or_default());
+                let behind = bytes - (read - *have);
+                *have = read;
                 behind
             }
-            State::Frames | State::Offered(_) | State::Dropping | State::Streaming => bytes,
+            State::Frames | State::Offered(_) | State::Passing(_) | State::Dropping | State::Streaming => {
+                bytes
+            }
         };
         self.end = (self.end + behind).min(self.small.len());
     }
 
     /// The other side has closed the connection: whether that was between frames.
     pub fn finish(&self) -> Result<(), FrameError> {
-        if let State::Filling { start, have, .. } = &self.state {
-            return Err(FrameError::Truncated { missing: in_memory(start.sent_len) - have });
+        if let State::Filling { have, end, .. } = &self.state {
+            return Err(FrameError::Truncated { missing: end - have });
         }
         self.decoder.finish(self.small.get(self.start..self.end).unwrap_or_default())
     }

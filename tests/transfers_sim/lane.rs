@@ -9,6 +9,8 @@ use super::ends::Out;
 struct Piece {
     bytes: Bytes,
     ends_chunk: bool,
+    /// The bytes of a chunk that passes through go here; nothing behind it is sent before.
+    place: bool,
 }
 
 /// One direction. At most `capacity` bytes are on the wire.
@@ -63,14 +65,27 @@ impl Lane {
 
     fn push_piece(&mut self, bytes: Bytes, ends_chunk: bool) {
         self.outbox_bytes += bytes.len();
-        self.outbox.push_back(Piece { bytes, ends_chunk });
+        self.outbox.push_back(Piece { bytes, ends_chunk, place: false });
+    }
+
+    pub(crate) fn push_place(&mut self, head: Bytes) {
+        self.chunks_in += 1;
+        self.push_piece(head, false);
+        self.outbox.push_back(Piece { bytes: Bytes::new(), ends_chunk: true, place: true });
+    }
+
+    /// The bytes of the chunk that passes through are here.
+    pub(crate) fn fill_place(&mut self, bytes: Bytes) {
+        let place = self.outbox.iter_mut().find(|piece| piece.place).expect("there is a place for it");
+        self.outbox_bytes += bytes.len();
+        (place.bytes, place.place) = (bytes, false);
     }
 
     /// Writes as much as the wire takes; says how many chunks are out with that.
     pub(crate) fn transmit(&mut self) -> u32 {
         let mut chunks = 0;
         while self.wire_bytes < self.capacity {
-            let Some(front) = self.outbox.front_mut() else { break };
+            let Some(front) = self.outbox.front_mut().filter(|front| !front.place) else { break };
             let len = front.bytes.len().min(self.capacity - self.wire_bytes);
             let part = front.bytes.split_to(len);
             self.outbox_bytes -= len;
@@ -82,6 +97,11 @@ impl Lane {
             }
         }
         chunks
+    }
+
+    /// Whether nothing waits to be sent.
+    pub(crate) fn is_free(&self) -> bool {
+        self.outbox.is_empty()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

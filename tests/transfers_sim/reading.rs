@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use chunking::InboundLimits;
 use heft::core::ids::ConnId;
-use heft::leader::ChunkPlace;
+use heft::leader::{ChunkPlace, Passed};
 use heft::peer::{Inlet, Step};
 
 use super::{Dir, Heard, Who, World};
@@ -61,14 +61,34 @@ impl World {
                         inlet.set_limits(InboundLimits::ANNOUNCED);
                     }
                 }
-                Ok(Step::Chunk(start)) => match self.leader.chunk_starts(now, id, &start) {
-                    Some(ChunkPlace { buffer, check: true }) => inlet.take(buffer),
-                    Some(ChunkPlace { buffer, check: false }) => inlet.take_unchecked(buffer),
-                    None => inlet.skip(),
-                },
+                Ok(Step::Chunk(start)) => {
+                    let conns = &self.conns;
+                    let is_free =
+                        |to: ConnId| conns.get(&to).is_some_and(|to| !to.closing && to.lanes[1].is_free());
+                    let Some(place) = self.leader.chunk_starts(now, id, &start, is_free) else {
+                        inlet.skip();
+                        self.work_off();
+                        continue;
+                    };
+                    let ChunkPlace { buffer, check, through } = place;
+                    self.work_off();
+                    if let Some(to) = through {
+                        self.conns.get_mut(&id).unwrap().passing = Some((start, to));
+                        if self.faults.voids && self.random.chance(5) {
+                            self.seen.stalls += 1;
+                            drop(buffer);
+                            inlet.skip();
+                            self.ends_passing(id, Passed::Stalled, None);
+                            continue;
+                        }
+                    }
+                    if check { inlet.take(buffer) } else { inlet.take_unchecked(buffer) }
+                }
                 Ok(Step::Came(chunk)) => {
                     self.conns.get_mut(&id).unwrap().lanes[0].chunks_came += 1;
-                    self.leader.chunk(now, id, chunk);
+                    if !self.ends_passing(id, Passed::Whole(chunk.crc), Some(chunk.bytes.clone())) {
+                        self.leader.chunk(now, id, chunk);
+                    }
                 }
                 Ok(Step::Read) => {
                     if left == 0 || !self.fill(id, Dir::ToLeader, inlet, &mut left) {

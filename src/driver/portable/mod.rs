@@ -5,6 +5,7 @@
 //! peer that does not take what it is sent, or never says hello, is cut off by a named limit.
 
 mod outbox;
+mod through;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -24,6 +25,8 @@ use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
 
 use self::outbox::Outbox;
+use self::through::Passing;
+use super::lane::Pipes;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
 use crate::core::ids::{ConnId, Micros};
@@ -128,6 +131,7 @@ struct Hub {
     leader: RefCell<Leader>,
     spool: Spool,
     outboxes: RefCell<HashMap<ConnId, Rc<Outbox>>>,
+    pipes: Pipes,
     started: Instant,
     due_changed: Notify,
     asleep_until: Cell<Option<Micros>>,
@@ -157,6 +161,7 @@ impl Hub {
             leader: RefCell::new(leader),
             spool,
             outboxes: RefCell::default(),
+            pipes: Pipes::default(),
             started: Instant::now(),
             due_changed: Notify::new(),
             asleep_until: Cell::default(),
@@ -238,6 +243,11 @@ impl Hub {
                 None
             }
             Output::Chunk { conn, frame } => self.push(conn, frame, true),
+            Output::Through { conn, head } => {
+                // Who reads the chunk writes it, too.
+                self.outboxes.borrow().get(&conn)?.push_place(head);
+                None
+            }
             Output::Disk(operation) => {
                 self.spool.execute(operation);
                 None
@@ -356,10 +366,12 @@ impl Hub {
             let (hub, outbox) = (self.clone(), outbox.clone());
             async move { hub.write_out(conn, &outbox).await }
         });
+        let passing = RefCell::new(None);
         let why = tokio::select! {
-            why = self.read_in(conn, addr, read) => why,
+            why = self.read_in(conn, addr, read, &passing) => why,
             () = outbox.over.notified() => "the leader closed it".to_owned(),
         };
+        self.break_passing(conn, &passing);
         let name = self.leader.borrow().name(conn);
         info!(%addr, peer = %name, "connection ended: {why}");
         self.with_leader(|leader, now| leader.closed(now, conn));
@@ -387,7 +399,13 @@ impl Hub {
     }
 
     /// Reads frames until the connection ends; says why it did.
-    async fn read_in(&self, conn: ConnId, addr: SocketAddr, mut read: OwnedReadHalf) -> String {
+    async fn read_in(
+        &self,
+        conn: ConnId,
+        addr: SocketAddr,
+        mut read: OwnedReadHalf,
+        passing: &RefCell<Option<Passing>>,
+    ) -> String {
         let classic_bulk_bytes_max = self.options.classic_inbound_max;
         let mut inlet = Inlet::detecting(InboundLimits { classic_bulk_bytes_max, ..InboundLimits::CLASSIC });
         inlet.stream_over(GATHERED_BYTES_MAX);
@@ -406,19 +424,38 @@ impl Hub {
                     if let Err(hang_up) = heard {
                         return hang_up.to_string();
                     }
-                    if self.leader.borrow().is_announced(conn) {
+                    let leader = self.leader.borrow();
+                    if leader.is_announced(conn) {
                         inlet.set_limits(InboundLimits::ANNOUNCED);
                     }
+                    inlet.expect_chunks(leader.brings_blobs(conn));
                 }
                 Ok(Step::Chunk(start)) => {
-                    match self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start)) {
-                        Some(ChunkPlace { buffer, check: true }) => inlet.take(buffer),
-                        Some(ChunkPlace { buffer, check: false }) => inlet.take_unchecked(buffer),
+                    let is_free =
+                        |to: ConnId| self.outboxes.borrow().get(&to).is_some_and(|outbox| outbox.is_free());
+                    let place =
+                        self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start, is_free));
+                    match place {
+                        Some(ChunkPlace { buffer, check, through: Some(to) }) => {
+                            let (chunk, room) = ((start, to), (buffer, check));
+                            let passed =
+                                self.pass_through(conn, &read, &mut inlet, chunk, room, passing).await;
+                            if let Err(error) = passed {
+                                return format!("it broke off in the middle of a chunk: {error}");
+                            }
+                            tokio::task::yield_now().await;
+                        }
+                        Some(ChunkPlace { buffer, check: true, through: None }) => inlet.take(buffer),
+                        Some(ChunkPlace { buffer, check: false, through: None }) => {
+                            inlet.take_unchecked(buffer);
+                        }
                         None => inlet.skip(),
                     }
                 }
                 Ok(Step::Came(chunk)) => {
-                    self.with_leader(|leader, now| leader.chunk(now, conn, chunk));
+                    if !self.rest_came(conn, &chunk, passing) {
+                        self.with_leader(|leader, now| leader.chunk(now, conn, chunk));
+                    }
                     // A stream of chunks never ends by itself: others have their turn after each.
                     tokio::task::yield_now().await;
                 }

@@ -9,11 +9,13 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::io::Interest;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use crate::conn::WireFrame;
+use crate::driver::lane::{Pipe, send_with_more};
 
 /// A peer that takes nothing of what waits for it for so long is cut off.
 const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -42,9 +44,22 @@ pub(super) struct Outbox {
 
 struct Piece {
     bytes: Bytes,
-    /// Whether a chunk ends with it.
-    ends_chunk: bool,
+    then: Then,
 }
+
+/// What follows when a piece is out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// Nothing of interest.
+    More,
+    /// A chunk is out.
+    EndsChunk,
+    /// Whoever passes a chunk through writes its bytes here.
+    Place,
+}
+
+/// What is sent for a chunk that breaks off.
+static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 impl Outbox {
     pub(super) fn new(write: OwnedWriteHalf) -> Self {
@@ -67,11 +82,93 @@ impl Outbox {
         let WireFrame { head, payload } = frame;
         self.bytes.set(self.bytes.get() + head.len() + payload.len());
         let mut pieces = self.pieces.borrow_mut();
-        let ends_at_head = payload.is_empty();
-        pieces.push_back(Piece { bytes: head, ends_chunk: is_chunk && ends_at_head });
-        if !ends_at_head {
-            pieces.push_back(Piece { bytes: payload, ends_chunk: is_chunk });
+        let last = if is_chunk { Then::EndsChunk } else { Then::More };
+        if payload.is_empty() {
+            return pieces.push_back(Piece { bytes: head, then: last });
         }
+        pieces.push_back(Piece { bytes: head, then: Then::More });
+        pieces.push_back(Piece { bytes: payload, then: last });
+    }
+
+    /// Whether nothing waits to be sent.
+    pub(super) fn is_free(&self) -> bool {
+        self.pieces.borrow().is_empty() && !self.closing.get()
+    }
+
+    /// Takes the head of a chunk that passes through. It goes out with the chunk's first bytes; what is pushed from now on
+    /// waits until the chunk is out.
+    pub(super) fn push_place(&self, head: Bytes) {
+        if !self.closing.get() {
+            self.bytes.set(self.bytes.get() + head.len());
+            self.pieces.borrow_mut().push_back(Piece { bytes: head, then: Then::Place });
+        }
+    }
+
+    /// Whether the place for a chunk that passes through is next. It is there until the chunk is out, unless the
+    /// connection is over.
+    pub(super) fn is_place_next(&self) -> bool {
+        self.pieces.borrow().front().is_some_and(|front| front.then == Then::Place)
+    }
+
+    /// Writes bytes of the chunk that passes through, as far as the socket takes them. Only if its place is next.
+    pub(super) fn pass(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut pieces = self.pieces.borrow_mut();
+        let Some(front) = pieces.front_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
+        let slices = [io::IoSlice::new(&front.bytes), io::IoSlice::new(bytes)];
+        let written = self.write.try_write_vectored(&slices)?;
+        let head = written.min(front.bytes.len());
+        bytes::Buf::advance(&mut front.bytes, head);
+        self.bytes.set(self.bytes.get().saturating_sub(head));
+        Ok(written - head)
+    }
+
+    /// Moves bytes of the chunk that passes through out of a pipe. Only if its place is next.
+    pub(super) fn pass_pipe(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {
+        let mut pieces = self.pieces.borrow_mut();
+        let Some(front) = pieces.front_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
+        let stream: &tokio::net::TcpStream = self.write.as_ref();
+        while !front.bytes.is_empty() {
+            let head = stream.try_io(Interest::WRITABLE, || send_with_more(stream, &front.bytes))?;
+            bytes::Buf::advance(&mut front.bytes, head);
+            self.bytes.set(self.bytes.get().saturating_sub(head));
+        }
+        stream.try_io(Interest::WRITABLE, || pipe.drain(stream, most))
+    }
+
+    /// The chunk that passes through is out, but for these bytes. What waited behind it follows.
+    pub(super) fn end_place(&self, rest: Bytes) {
+        let mut pieces = self.pieces.borrow_mut();
+        if let Some(front) = pieces.front_mut().filter(|front| front.then == Then::Place) {
+            front.then = Then::More;
+            self.bytes.set(self.bytes.get() + rest.len());
+            let end = Piece { bytes: rest, then: Then::EndsChunk };
+            pieces.insert(1, end);
+        }
+    }
+
+    /// The chunk that passes through breaks off, so many bytes before its end: its receiver gets zeros instead.
+    pub(super) fn break_place(&self, mut missing: usize) {
+        let mut pieces = self.pieces.borrow_mut();
+        if let Some(front) = pieces.front_mut().filter(|front| front.then == Then::Place) {
+            front.then = Then::More;
+            self.bytes.set(self.bytes.get() + missing);
+            let mut at = 1;
+            loop {
+                let part = Bytes::from_static(ZEROS.get(..missing.min(ZEROS.len())).unwrap_or_default());
+                missing -= part.len();
+                let then = if missing == 0 { Then::EndsChunk } else { Then::More };
+                pieces.insert(at, Piece { bytes: part, then });
+                if missing == 0 {
+                    break;
+                }
+                at += 1;
+            }
+        }
+    }
+
+    /// Waits until the socket takes something.
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        self.write.writable().await
     }
 
     /// Bytes that wait, if they are too many.
@@ -84,9 +181,14 @@ impl Outbox {
     pub(super) fn flush(&self) -> u32 {
         let mut pieces = self.pieces.borrow_mut();
         let mut chunks = 0;
-        while !pieces.is_empty() {
+        loop {
+            chunks += advance(&mut pieces, 0);
+            let until_place = pieces.iter().take_while(|piece| piece.then != Then::Place);
             let slices: Vec<io::IoSlice<'_>> =
-                pieces.iter().take(SLICES_MAX).map(|piece| io::IoSlice::new(&piece.bytes)).collect();
+                until_place.take(SLICES_MAX).map(|piece| io::IoSlice::new(&piece.bytes)).collect();
+            if slices.is_empty() {
+                break;
+            }
             match self.write.try_write_vectored(&slices) {
                 Ok(written) => {
                     self.bytes.set(self.bytes.get().saturating_sub(written));
@@ -129,10 +231,11 @@ impl Outbox {
             if self.cut.get() {
                 return None;
             }
-            if self.pieces.borrow().is_empty() {
-                if self.closing.get() {
-                    return None;
-                }
+            let (is_empty, is_place) = (self.pieces.borrow().is_empty(), self.is_place_next());
+            if is_empty && self.closing.get() {
+                return None;
+            }
+            if is_empty || is_place {
                 self.left_over.notified().await;
                 continue;
             }
@@ -161,12 +264,12 @@ impl Outbox {
 fn advance(pieces: &mut VecDeque<Piece>, mut written: usize) -> u32 {
     let mut chunks = 0;
     while let Some(front) = pieces.front_mut() {
-        if written < front.bytes.len() {
+        if written < front.bytes.len() || front.then == Then::Place {
             bytes::Buf::advance(&mut front.bytes, written);
             break;
         }
         written -= front.bytes.len();
-        chunks += u32::from(front.ends_chunk);
+        chunks += u32::from(front.then == Then::EndsChunk);
         pieces.pop_front();
     }
     chunks

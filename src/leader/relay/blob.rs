@@ -140,6 +140,8 @@ pub(super) struct Blob {
     /// Times in a row that nothing new had come when it was said to be done.
     pub(super) idle_rounds: u32,
     pub(super) seen_at_done: u32,
+    /// Whether its chunks are gathered here before they go on: passing them on as they come held up their receiver.
+    pub(super) gathered: bool,
     /// Whether it has a file.
     pub(super) on_disk: bool,
     /// Bytes of it that are here.
@@ -170,6 +172,7 @@ impl Blob {
             wrong_digests: 0,
             idle_rounds: 0,
             seen_at_done: 0,
+            gathered: false,
             on_disk: false,
             bytes: 0,
             reserved: None,

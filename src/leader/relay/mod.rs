@@ -13,15 +13,17 @@ mod blob;
 mod flow;
 mod local;
 mod spool;
+mod through;
 
 pub(super) use blob::{BlobId, announced};
 pub use spool::{DiskDone, DiskOp};
+pub use through::Passed;
 
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use chunking::limits::CHUNK_BYTES_MAX;
-use chunking::message::{Abort, Done, Grant, Open, OpenFlags, Reason, Verdict, Void};
+use chunking::message::{Abort, Done, Grant, Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkError, ChunkHead, ChunkPlan, Codec, Digest, DigestKind, Ranges};
 
 use crate::conn::TransferSays as Says;
@@ -210,6 +212,12 @@ impl Relay {
         !self.by_conn.is_empty()
     }
 
+    /// Whether a connection brings blobs.
+    pub(super) fn brings_blobs(&self, conn: ConnId) -> bool {
+        let mut linked = self.by_conn.get(&conn).into_iter().flatten();
+        linked.any(|id| self.blobs.get(id).is_some_and(|blob| is_from(blob, conn)))
+    }
+
     /// Whether a blob is known.
     pub(super) fn knows(&self, id: BlobId) -> bool {
         self.blobs.contains_key(&id)
@@ -378,23 +386,6 @@ impl Relay {
         }
         self.make_hungry(id);
         self.pump();
-    }
-
-    /// The chunk that went before must not be used.
-    pub(super) fn void(&mut self, conn: ConnId, id: BlobId, void: &Void) {
-        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| is_from(blob, conn)) else { return };
-        if let Ok(index) = u32::try_from(void.offset / u64::from(CHUNK_BYTES_MAX)) {
-            blob.seen.remove(index);
-            let downs = blob.downs.iter_mut().filter(|down| !down.finished);
-            let told: Vec<ConnId> =
-                downs.filter_map(|down| down.sent.remove(index).then_some(down.conn)).collect();
-            self.drop_stored(id, index);
-            for conn in told {
-                self.say(conn, id, Says::Void(void.clone()));
-            }
-            self.make_hungry(id);
-            self.pump();
-        }
     }
 
     /// Who brings a blob says that all of it was sent.

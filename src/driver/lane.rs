@@ -1,0 +1,87 @@
+//! The lane that never enters user space: bytes go from socket to pipe to socket by `splice(2)`, in pages that the kernel
+//! hands on. For a chunk that nobody here looks at. Linux only.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::SendFlags;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use tracing::debug;
+
+/// Pipes in all. The kernel lets a user have 64 MiB in pipes (pipe-user-pages-soft), some of it for others.
+const PIPES_MAX: usize = 32;
+
+/// Bytes that a pipe should hold: what unprivileged users may set (pipe-max-size). One that may not hold so much works,
+/// too.
+const PIPE_BYTES: usize = 1024 * 1024;
+
+/// A pipe between two sockets.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+impl Pipe {
+    fn new() -> io::Result<Self> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        if let Err(error) = fcntl_setpipe_size(&write, PIPE_BYTES) {
+            debug!("a pipe holds less than {PIPE_BYTES} bytes: {error}");
+        }
+        Ok(Pipe { read, write })
+    }
+
+    /// Moves bytes from a socket into the pipe. 0 at the end of the stream.
+    pub(super) fn fill(&self, from: impl AsFd, most: usize) -> io::Result<usize> {
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        Ok(splice(from, None, &self.write, None, most, flags)?)
+    }
+
+    /// Moves bytes from the pipe to a socket.
+    pub(super) fn drain(&self, to: impl AsFd, most: usize) -> io::Result<usize> {
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        Ok(splice(&self.read, None, to, None, most, flags)?)
+    }
+
+    /// Reads what is in the pipe.
+    pub(super) fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.read, into)?)
+    }
+}
+
+/// Sends bytes that others follow at once, so that they share a packet.
+pub(super) fn send_with_more(to: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    Ok(rustix::net::send(to, bytes, SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+}
+
+/// Pipes that wait for use: all of them empty.
+#[derive(Debug, Default)]
+pub(super) struct Pipes {
+    free: RefCell<Vec<Pipe>>,
+    made: Cell<usize>,
+}
+
+impl Pipes {
+    /// An empty pipe, if there are any.
+    pub(super) fn take(&self) -> Option<Pipe> {
+        if let Some(pipe) = self.free.borrow_mut().pop() {
+            return Some(pipe);
+        }
+        if self.made.get() >= PIPES_MAX {
+            return None;
+        }
+        let pipe = Pipe::new().inspect_err(|error| debug!("no pipe can be had: {error}")).ok()?;
+        self.made.set(self.made.get() + 1);
+        Some(pipe)
+    }
+
+    /// Gives a pipe back. One that is not empty is closed.
+    pub(super) fn give(&self, pipe: Pipe, is_empty: bool) {
+        if is_empty {
+            self.free.borrow_mut().push(pipe);
+        } else {
+            self.made.set(self.made.get().saturating_sub(1));
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A chunk that goes on while it comes: through a pipe where nobody here looks at it, else through a buffer that stays in
+//! the processor's cache.
+//!
+//! The task that reads from its sender writes to its receiver. It never waits for a receiver that takes nothing: what is
+//! left of the chunk is then read into its buffer and waits in the outbox. And its receiver does not wait for a sender that
+//! breaks off: it gets zeros, and word that they are not to be used.
+
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use crc32fast::Hasher;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::time::timeout;
+
+use super::Hub;
+use super::outbox::Outbox;
+use crate::core::ids::ConnId;
+use crate::driver::lane::Pipe;
+use crate::leader::Passed;
+use crate::peer::{ChunkStart, Inlet, PoolBuf};
+
+/// A receiver that takes nothing for so long does not hold up its sender any longer.
+const RECEIVER_WAIT: Duration = Duration::from_millis(100);
+
+/// A sender that is silent for so long in the middle of a chunk does not hold up its receiver any longer.
+const SENDER_WAIT: Duration = Duration::from_secs(1);
+
+/// A chunk that took longer than this held up its receiver.
+const SLOW: Duration = Duration::from_millis(250);
+
+/// A chunk on its way through. Whoever drops the task that reads it finds it here.
+pub(super) struct Passing {
+    to: ConnId,
+    outbox: Rc<Outbox>,
+    start: ChunkStart,
+    began: Instant,
+    /// Bytes of it that are out.
+    written: usize,
+    /// Where in its buffer the rest begins, once it is read whole.
+    rest_from: usize,
+}
+
+impl Passing {
+    fn missing(&self) -> usize {
+        bytes_of(&self.start) - self.written
+    }
+}
+
+/// Bytes of a chunk that have come and are not out.
+struct InHand {
+    buffer: PoolBuf,
+    from: usize,
+    to: usize,
+    /// The same, in a pipe. Never beside bytes in the buffer.
+    pipe: Option<Pipe>,
+    in_pipe: usize,
+    /// Bytes that are still to come.
+    to_come: usize,
+    crc: Option<Hasher>,
+}
+
+/// How a step ended.
+enum Flow {
+    Moved,
+    Blocked,
+    Over,
+}
+
+impl InHand {
+    fn is_empty(&self) -> bool {
+        self.from == self.to && self.in_pipe == 0
+    }
+
+    /// Writes what is here, once; counts it.
+    fn write(&mut self, outbox: &Outbox, written: &mut usize) -> Flow {
+        if !outbox.is_place_next() {
+            return Flow::Over;
+        }
+        let result = match (&self.pipe, self.in_pipe) {
+            (Some(pipe), 1..) => outbox.pass_pipe(pipe, self.in_pipe).inspect(|out| self.in_pipe -= out),
+            (Some(_) | None, _) => {
+                let here = self.buffer.get(self.from..self.to).unwrap_or_default();
+                outbox.pass(here).inspect(|out| self.from += out)
+            }
+        };
+        if self.from == self.to {
+            (self.from, self.to) = (0, 0);
+        }
+        match result {
+            Ok(out) => {
+                *written += out;
+                Flow::Moved
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Flow::Blocked,
+            Err(error) => {
+                tracing::debug!("a write failed: {error}");
+                outbox.cut_off();
+                Flow::Over
+            }
+        }
+    }
+
+    /// Reads more, once. Only if nothing is here.
+    fn read(&mut self, stream: &TcpStream) -> Result<Flow, io::Error> {
+        let most = self.to_come;
+        let result = match &self.pipe {
+            Some(pipe) => stream
+                .try_io(Interest::READABLE, || pipe.fill(stream, most))
+                .inspect(|came| self.in_pipe = *came),
+            None => {
+                let room = self.buffer.get_mut(..most).unwrap_or_default();
+                stream.try_read(room).inspect(|came| self.to = *came)
+            }
+        };
+        match result {
+            Ok(0) => Ok(Flow::Over),
+            Ok(came) => {
+                self.to_come = self.to_come.saturating_sub(came);
+                if let Some(crc) = &mut self.crc {
+                    crc.update(self.buffer.get(..self.to).unwrap_or_default());
+                }
+                Ok(Flow::Moved)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Flow::Blocked),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Brings what is in the pipe into the buffer.
+    fn empty_pipe(&mut self) -> io::Result<()> {
+        while let (Some(pipe), 1..) = (&self.pipe, self.in_pipe) {
+            let room = self.buffer.get_mut(self.to..self.to + self.in_pipe).unwrap_or_default();
+            let came = pipe.read(room)?;
+            self.to += came;
+            self.in_pipe -= came.min(self.in_pipe);
+        }
+        Ok(())
+    }
+}
+
+impl Hub {
+    /// Passes on a chunk that begins. Gives why the connection that brings it is over, if it is.
+    pub(super) async fn pass_through(
+        &self,
+        conn: ConnId,
+        read: &OwnedReadHalf,
+        inlet: &mut Inlet,
+        (start, to): (ChunkStart, ConnId),
+        (mut buffer, check): (PoolBuf, bool),
+        slot: &std::cell::RefCell<Option<Passing>>,
+    ) -> io::Result<()> {
+        let outbox = self.outboxes.borrow().get(&to).filter(|outbox| outbox.is_place_next()).cloned();
+        let Some(outbox) = outbox else {
+            inlet.skip();
+            self.with_leader(|leader, now| leader.chunk_passed(now, conn, &start, Passed::Broken));
+            return Ok(());
+        };
+        let here = inlet.pass(&mut buffer);
+        let mut crc = check.then(Hasher::new);
+        if let Some(crc) = &mut crc {
+            crc.update(buffer.get(..here).unwrap_or_default());
+        }
+        let pipe = if check { None } else { self.pipes.take() };
+        let to_come = bytes_of(&start).saturating_sub(here);
+        let mut hand = InHand { buffer, from: 0, to: here, pipe, in_pipe: 0, to_come, crc };
+        let (began, rest_from) = (Instant::now(), 0);
+        *slot.borrow_mut() =
+            Some(Passing { to, outbox: outbox.clone(), start, began, written: 0, rest_from });
+        let mut written = 0;
+        let how = loop {
+            let flow = if hand.is_empty() {
+                if hand.to_come == 0 {
+                    break Passed::Whole(hand.crc.take().map(Hasher::finalize));
+                }
+                match hand.read(read.as_ref())? {
+                    Flow::Blocked => match timeout(SENDER_WAIT, read.readable()).await {
+                        Ok(ready) => ready.map(|()| Flow::Moved)?,
+                        Err(_) => break Passed::Stalled,
+                    },
+                    Flow::Over => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    moved @ Flow::Moved => moved,
+                }
+            } else {
+                let flow = hand.write(&outbox, &mut written);
+                if let Some(passing) = slot.borrow_mut().as_mut() {
+                    passing.written = written;
+                }
+                flow
+            };
+            match flow {
+                Flow::Moved => {}
+                Flow::Over => break Passed::Broken,
+                Flow::Blocked => {
+                    // A connection that breaks is noticed by the write.
+                    if timeout(RECEIVER_WAIT, outbox.writable()).await.is_err() {
+                        return self.read_the_rest(inlet, hand, slot);
+                    }
+                }
+            }
+        };
+        inlet.passed(start.sent_len.saturating_sub(u32::try_from(hand.to_come).unwrap_or(u32::MAX)));
+        if let Some(pipe) = hand.pipe {
+            self.pipes.give(pipe, hand.in_pipe == 0);
+        }
+        self.end_passing(conn, slot, how, Bytes::new());
+        Ok(())
+    }
+
+    /// Its receiver takes nothing at the moment: what is left is read whole, and waits.
+    fn read_the_rest(
+        &self,
+        inlet: &mut Inlet,
+        mut hand: InHand,
+        slot: &std::cell::RefCell<Option<Passing>>,
+    ) -> io::Result<()> {
+        hand.empty_pipe()?;
+        if let Some(pipe) = hand.pipe.take() {
+            self.pipes.give(pipe, true);
+        }
+        if let Some(passing) = slot.borrow_mut().as_mut() {
+            passing.rest_from = hand.from;
+        }
+        inlet.take_rest(hand.buffer, hand.to, hand.to + hand.to_come, hand.crc);
+        Ok(())
+    }
+
+    /// The rest of a chunk has come. False if it is no such chunk.
+    pub(super) fn rest_came(
+        &self,
+        conn: ConnId,
+        chunk: &crate::peer::InChunk,
+        slot: &std::cell::RefCell<Option<Passing>>,
+    ) -> bool {
+        let Some(from) = slot.borrow().as_ref().map(|passing| passing.rest_from) else { return false };
+        let rest = chunk.bytes.get(from..).map(|rest| chunk.bytes.slice_ref(rest)).unwrap_or_default();
+        self.end_passing(conn, slot, Passed::Whole(chunk.crc), rest);
+        true
+    }
+
+    /// The connection that brings a chunk is over, or does not go on with it.
+    pub(super) fn break_passing(&self, conn: ConnId, slot: &std::cell::RefCell<Option<Passing>>) {
+        self.end_passing(conn, slot, Passed::Broken, Bytes::new());
+    }
+
+    fn end_passing(
+        &self,
+        conn: ConnId,
+        slot: &std::cell::RefCell<Option<Passing>>,
+        how: Passed,
+        rest: Bytes,
+    ) {
+        let Some(passing) = slot.borrow_mut().take() else { return };
+        let how = match how {
+            Passed::Whole(crc) if passing.began.elapsed() > SLOW => Passed::Slow(crc),
+            other @ (Passed::Whole(_) | Passed::Slow(_) | Passed::Broken | Passed::Stalled) => other,
+        };
+        match how {
+            Passed::Whole(_) | Passed::Slow(_) => passing.outbox.end_place(rest),
+            Passed::Broken | Passed::Stalled => passing.outbox.break_place(passing.missing()),
+        }
+        self.with_leader(|leader, now| {
+            self.flush(leader, passing.to);
+            leader.chunk_passed(now, conn, &passing.start, how);
+        });
+    }
+}
+
+fn bytes_of(start: &ChunkStart) -> usize {
+    usize::try_from(start.sent_len).unwrap_or(usize::MAX)
+}

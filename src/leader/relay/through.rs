@@ -1,0 +1,112 @@
+//! Chunks that pass through while they come: what has arrived of one is on its way out before the rest is here.
+//!
+//! One receiver, which has room and nothing else to take, and a sender that keeps what it sends: then the chunk counts as
+//! passed on when it begins. If it breaks on the way, its receiver has got bytes that are not to be used, is told so
+//! (Void), and the sender is asked for it again.
+
+use chunking::message::{Reason, Void};
+
+use super::blob::Blob;
+use super::{BlobId, Relay, Says, check_crcs, is_from};
+use crate::core::ids::ConnId;
+use crate::peer::ChunkStart;
+
+/// Chunks of fewer bytes are quicker gathered.
+const THROUGH_BYTES_MIN: u32 = 64 * 1024;
+
+/// How a chunk that passed through ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// All of it came. With the CRC of its bytes, if that was made.
+    Whole(Option<u32>),
+    /// It broke off: its sender is gone.
+    Broken,
+    /// It was given up: its sender fell silent in the middle of it.
+    Stalled,
+    /// It came, so slowly that its receiver was kept from other things.
+    Slow(Option<u32>),
+}
+
+impl Relay {
+    /// Where a chunk that begins can pass through to, if it can. `is_free` says whether nothing waits to be sent there.
+    pub(in crate::leader) fn way_through(
+        &mut self,
+        start: &ChunkStart,
+        is_free: impl FnOnce(ConnId) -> bool,
+    ) -> Option<ConnId> {
+        let (id, now) = (start.transfer, self.now);
+        let Relay { blobs, chunks_out, .. } = self;
+        let blob = blobs.get_mut(&id).filter(|blob| !blob.keep && !blob.gathered)?;
+        let index = blob.plan.check(&start.head, start.sent_len).ok()?;
+        if start.sent_len < THROUGH_BYTES_MIN || check_crcs(&start.head, start.head.crc_sent).is_err() {
+            return None;
+        }
+        let Blob { plan, seen, crcs, downs, .. } = blob;
+        let mut lacking = downs.iter_mut().filter(|down| !down.finished && !down.sent.contains(index));
+        let down = lacking.next().filter(|down| down.granted && down.window > 0)?;
+        let pending = chunks_out.entry(down.conn).or_default();
+        if lacking.next().is_some() || *pending > 0 || !is_free(down.conn) {
+            return None;
+        }
+        *pending += 1;
+        down.window -= 1;
+        down.sent.insert(index);
+        down.moved_at = now;
+        seen.insert(index);
+        crcs.insert(plan, index, start.head.crc_raw);
+        Some(down.conn)
+    }
+
+    /// A chunk that was to pass through has come to its end, one way or the other.
+    pub(in crate::leader) fn passed(&mut self, conn: ConnId, start: &ChunkStart, how: Passed) {
+        let id = start.transfer;
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        if let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) {
+            let counted = up.arriving.min(1);
+            up.arriving -= counted;
+            self.arriving -= counted as usize;
+            up.heard_at = self.now;
+        }
+        // One that is slow goes by buffer from now on, so that its receiver is not kept waiting for each chunk.
+        blob.gathered |= matches!(how, Passed::Stalled | Passed::Slow(_));
+        let fault = match how {
+            Passed::Whole(crc) | Passed::Slow(crc) => {
+                let is_bad = crc.is_some_and(|crc| check_crcs(&start.head, crc).is_err());
+                is_bad.then_some(Reason::BAD_CHUNK)
+            }
+            Passed::Broken | Passed::Stalled => Some(Reason::SOURCE_GONE),
+        };
+        let Some(reason) = fault else {
+            self.say_done(id);
+            self.make_hungry(id);
+            return self.pump();
+        };
+        tracing::warn!(blob = %id, offset = start.head.offset, ?how, "a chunk did not pass through: asking for it again");
+        self.must_not_be_used(id, Void { offset: start.head.offset, reason });
+        self.make_hungry(id);
+        self.pump();
+    }
+
+    /// The chunk that went before must not be used.
+    pub(in crate::leader) fn void(&mut self, conn: ConnId, id: BlobId, void: &Void) {
+        if self.blobs.get(&id).is_some_and(|blob| is_from(blob, conn)) {
+            self.must_not_be_used(id, void.clone());
+            self.make_hungry(id);
+            self.pump();
+        }
+    }
+
+    /// A chunk is not as it should be: it has to come again, and go out again.
+    fn must_not_be_used(&mut self, id: BlobId, Void { offset, reason }: Void) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let Ok(index) = u32::try_from(offset / u64::from(blob.plan.chunk_bytes())) else { return };
+        blob.seen.remove(index);
+        let downs = blob.downs.iter_mut().filter(|down| !down.finished);
+        let told: Vec<ConnId> =
+            downs.filter_map(|down| down.sent.remove(index).then_some(down.conn)).collect();
+        self.drop_stored(id, index);
+        for conn in told {
+            self.say(conn, id, Says::Void(Void { offset, reason }));
+        }
+    }
+}
