@@ -131,7 +131,7 @@ pub(super) struct Blob {
     pub(super) in_memory: usize,
     /// What it hashes to, once it has come whole.
     pub(super) digest: Option<Digest>,
-    /// Whether that is in doubt: who checked it asked for more, and the sender has to say it again.
+    /// Whether who checked that asked for more: then the sender has to say it again.
     pub(super) doubted: bool,
     pub(super) up: Option<Up>,
     pub(super) downs: Vec<Down>,
@@ -190,10 +190,17 @@ impl Blob {
         self.downs.iter().any(|down| !down.finished)
     }
 
+    /// What it hashes to, unless that is in doubt and somebody is there to say it again. If nobody is, who checks it says
+    /// what it makes of it.
+    pub(super) fn certain_digest(&self) -> Option<Digest> {
+        let can_be_asked = self.up.as_ref().is_some_and(|up| up.keeps_source);
+        self.digest.filter(|_| !self.doubted || !can_be_asked)
+    }
+
     /// Whether those that get it wait for who brings it: it is not whole, and nothing that is here is for them.
     pub(super) fn waits_for_sender(&self) -> bool {
         let lacks = |down: &Down| self.stored.keys().any(|index| !down.sent.contains(*index));
-        let is_whole = self.seen.is_complete() && self.digest.is_some() && !self.doubted;
+        let is_whole = self.seen.is_complete() && self.certain_digest().is_some();
         !is_whole && !self.downs.iter().any(|down| !down.finished && lacks(down))
     }
 

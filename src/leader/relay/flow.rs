@@ -129,7 +129,7 @@ impl Relay {
     /// Tells those that were sent everything what it hashes to, once that is known.
     pub(super) fn say_done(&mut self, id: BlobId) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let Some(digest) = blob.digest.filter(|_| !blob.doubted) else { return };
+        let Some(digest) = blob.certain_digest() else { return };
         for down in blob.downs.iter_mut().filter(|down| down.granted && !down.done_sent) {
             if down.sent.is_complete() {
                 down.done_sent = true;

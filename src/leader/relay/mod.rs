@@ -545,7 +545,7 @@ impl Relay {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let can_ask = blob.up.as_ref().is_some_and(|up| up.keeps_source);
         // Who checks a full digest knows more than the leader; the sender says it again with what it sends again.
-        blob.doubted = can_ask && blob.open.digest != DigestKind::ChunkList;
+        blob.doubted = blob.open.digest != DigestKind::ChunkList;
         let is_doubted = blob.doubted;
         let Some(down) = blob.down(conn) else { return };
         let chunks = down.sent.count();
@@ -606,8 +606,6 @@ impl Relay {
         self.promised -= up.outstanding as usize;
         self.arriving -= up.arriving as usize;
         self.reserved -= blob.reserved.take().unwrap_or_default();
-        // Nobody is there to say it again; if it is wrong, who checks it says so.
-        blob.doubted = false;
         self.unlink(up.conn, id);
         Some(up.conn)
     }
