@@ -5,7 +5,6 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::net::SendFlags;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tracing::debug;
 
@@ -48,11 +47,6 @@ impl Pipe {
     pub(super) fn read(&self, into: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::io::read(&self.read, into)?)
     }
-}
-
-/// Sends bytes that others follow at once, so that they share a packet.
-pub(super) fn send_with_more(to: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
-    Ok(rustix::net::send(to, bytes, SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
 }
 
 /// Pipes that wait for use: all of them empty.

@@ -22,10 +22,6 @@ impl Pipe {
     }
 }
 
-pub(super) fn send_with_more(_: impl AsFd, _: &[u8]) -> io::Result<usize> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
 /// Pipes that wait for use: none.
 #[derive(Debug, Default)]
 pub(super) struct Pipes;

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use crate::conn::WireFrame;
-use crate::driver::lane::{Pipe, send_with_more};
+use crate::driver::lane::Pipe;
 
 /// A peer that takes nothing of what waits for it for so long is cut off.
 const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -127,8 +127,9 @@ impl Outbox {
         let mut pieces = self.pieces.borrow_mut();
         let Some(front) = pieces.front_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
         let stream: &tokio::net::TcpStream = self.write.as_ref();
+        // By itself: pages that follow in the same packet (MSG_MORE) are copied at a fraction of the speed.
         while !front.bytes.is_empty() {
-            let head = stream.try_io(Interest::WRITABLE, || send_with_more(stream, &front.bytes))?;
+            let head = stream.try_write(&front.bytes)?;
             bytes::Buf::advance(&mut front.bytes, head);
             self.bytes.set(self.bytes.get().saturating_sub(head));
         }
