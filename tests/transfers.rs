@@ -28,5 +28,7 @@ mod proxy;
 mod results;
 #[path = "transfers/stock.rs"]
 mod stock;
+#[path = "transfers/through.rs"]
+mod through;
 #[path = "transfers/world.rs"]
 mod world;

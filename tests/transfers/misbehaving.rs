@@ -14,19 +14,19 @@ use crate::support::scaled;
 use crate::world::{MIB, World, descriptors, eventually, expect_digests, submit_files, worker_at};
 
 /// Sends a message of a transfer.
-fn say<B: Body>(raw: &mut Raw, id: Uuid, message: &B) {
+pub(crate) fn say<B: Body>(raw: &mut Raw, id: Uuid, message: &B) {
     let mut payload = Vec::new();
     message.encode(&mut payload);
     raw.send(B::KIND, id, Uuid::nil(), "", &payload);
 }
 
-fn send_chunk(raw: &mut Raw, id: Uuid, offset: usize, bytes: &[u8]) {
+pub(crate) fn send_chunk(raw: &mut Raw, id: Uuid, offset: usize, bytes: &[u8]) {
     let head = ChunkHead::plain(offset as u64, bytes);
     raw.send(Kind::Chunk, id, Uuid::nil(), "", &[&head.encode()[..], bytes].concat());
 }
 
 /// The next frame of a kind; others are passed over.
-fn next_of(raw: &mut Raw, kind: Kind) -> Frame {
+pub(crate) fn next_of(raw: &mut Raw, kind: Kind) -> Frame {
     loop {
         let frame = raw.next().unwrap_or_else(|| panic!("hung up on before a {kind:?}"));
         if frame.kind == kind {
@@ -42,8 +42,14 @@ fn aborted(raw: &mut Raw, id: Uuid) -> Reason {
 }
 
 /// Submits a job with one blob and opens it; gives the job, the blob and the window.
-fn upload(raw: &mut Raw, bytes: usize) -> (Uuid, Uuid, u32) {
+pub(crate) fn upload(raw: &mut Raw, bytes: usize) -> (Uuid, Uuid, u32) {
     let job = Uuid::new_v4();
+    let (id, grant) = upload_of(raw, job, bytes);
+    (job, id, grant.window)
+}
+
+/// The same for a job of the test's choice, also one that goes on; gives the blob and the first Grant.
+pub(crate) fn upload_of(raw: &mut Raw, job: Uuid, bytes: usize) -> (Uuid, Grant) {
     let id = blob_id(job, 0, Purpose::Input, 0);
     let size = bytes as u64;
     let blob = Some(BlobRef { id, size, digest: None });
@@ -63,7 +69,7 @@ fn upload(raw: &mut Raw, bytes: usize) -> (Uuid, Uuid, u32) {
     };
     say(raw, id, &open);
     let grant = Grant::decode(&next_of(raw, Kind::Grant).payload).unwrap();
-    (job, id, grant.window)
+    (id, grant)
 }
 
 /// The leader still takes large files, and nothing is left of what came before.

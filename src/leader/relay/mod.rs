@@ -122,6 +122,10 @@ pub struct Fill {
     pub connections: usize,
     /// Chunks that were handed to connections and are not sent.
     pub chunks_out: u32,
+    /// Chunks that passed through while they came, since the start.
+    pub passed_through: u64,
+    /// Chunks that broke on their way through, since the start.
+    pub voided: u64,
 }
 
 /// All blobs that the leader knows.
@@ -154,6 +158,8 @@ pub(super) struct Relay {
     /// Connections for which nothing could be read from the disk, as all buffers were in use or promised.
     starved: VecDeque<ConnId>,
     tick_at: Option<Micros>,
+    passed_through: u64,
+    voided: u64,
     out: VecDeque<Out>,
 }
 
@@ -176,6 +182,8 @@ impl Relay {
             disk_trouble: None,
             starved: VecDeque::new(),
             tick_at: None,
+            passed_through: 0,
+            voided: 0,
             out: VecDeque::new(),
         }
     }
@@ -195,6 +203,8 @@ impl Relay {
             promised: self.promised,
             connections: self.by_conn.len(),
             chunks_out: self.chunks_out.values().sum(),
+            passed_through: self.passed_through,
+            voided: self.voided,
         }
     }
 

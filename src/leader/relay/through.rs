@@ -76,6 +76,8 @@ impl Relay {
             }
             Passed::Broken | Passed::Stalled => Some(Reason::SOURCE_GONE),
         };
+        self.passed_through += u64::from(fault.is_none());
+        self.voided += u64::from(fault.is_some());
         let Some(reason) = fault else {
             self.say_done(id);
             self.make_hungry(id);
