@@ -555,4 +555,71 @@ mod tests {
         let seen = read(&stream, &[100_000], true);
         assert_eq!(seen, ["HelloWorker 0", "chunk at 0 of 3145728", "Credit 0"]);
     }
+
+    fn feed(inlet: &mut Inlet, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let mut room = inlet.room();
+            let len = room[0].len().min(bytes.len());
+            room[0][..len].copy_from_slice(&bytes[..len]);
+            bytes = &bytes[len..];
+            inlet.filled(len);
+        }
+    }
+
+    #[test]
+    fn who_passes_a_chunk_on_reads_it_and_leaves_off_where_it_likes() {
+        let noise: Vec<u8> = (0..100_000u32).map(|at| at.to_le_bytes()[1]).collect();
+        let credit = frame(Kind::Credit, b"");
+        // What the caller reads of it: all, a part, nothing.
+        for passed in [100_000u32, 60_000, 1000] {
+            let (pool, mut front) = (Pool::new(1), vec![0; 1 << 20]);
+            let mut inlet = Inlet::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+            let wire = chunk(0, &noise);
+            feed(&mut inlet, &wire[..64 + 1000]);
+            let Step::Chunk(start) = inlet.poll().unwrap() else { panic!() };
+            assert_eq!(inlet.pass(&mut front), 1000, "what is here already");
+            assert_eq!(front[..1000], noise[..1000]);
+            // The caller reads up to here; the rest comes by way of the inlet and is dropped.
+            inlet.passed(passed);
+            let rest = &wire[64 + passed as usize..];
+            for piece in rest.chunks(4096) {
+                assert!(matches!(inlet.poll().unwrap(), Step::Read));
+                feed(&mut inlet, piece);
+            }
+            if rest.is_empty() {
+                assert!(matches!(inlet.poll().unwrap(), Step::Read));
+            }
+            assert_eq!(inlet.room()[0].len(), CHUNK_FRAME_HEAD_BYTES, "another chunk is likely");
+            feed(&mut inlet, &credit);
+            let Step::Frame(_, frame) = inlet.poll().unwrap() else { panic!("{passed}") };
+            assert_eq!(frame.head.kind().unwrap(), Kind::Credit);
+            assert_eq!((start.sent_len, pool.in_use()), (100_000, 0));
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_chunk_is_read_behind_what_was_not_passed_on_yet() {
+        let noise: Vec<u8> = (0..100_000u32).map(|at| at.to_le_bytes()[1]).collect();
+        let pool = Pool::new(1);
+        let mut inlet = Inlet::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+        let wire = chunk(0, &noise);
+        feed(&mut inlet, &wire[..64]);
+        let Step::Chunk(_) = inlet.poll().unwrap() else { panic!() };
+        let mut buffer = pool.take().unwrap();
+        assert_eq!(inlet.pass(&mut buffer), 0);
+        // 70,000 bytes were read by the caller, and the last 10,000 of them are still in its hands.
+        buffer[..10_000].copy_from_slice(&noise[60_000..70_000]);
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&noise[..70_000]);
+        inlet.take_rest(buffer, 10_000, 40_000, Some(crc));
+        for piece in wire[64 + 70_000..].chunks(7000) {
+            assert!(matches!(inlet.poll().unwrap(), Step::Read));
+            feed(&mut inlet, piece);
+        }
+        let Step::Came(chunk) = inlet.poll().unwrap() else { panic!() };
+        assert_eq!(chunk.bytes, noise[60_000..]);
+        assert_eq!(chunk.crc, Some(crc32fast::hash(&noise)), "of all of it");
+        assert!(matches!(inlet.poll().unwrap(), Step::Read));
+        inlet.finish().unwrap();
+    }
 }

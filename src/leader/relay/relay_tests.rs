@@ -347,3 +347,63 @@ fn however_many_wait_each_gets_its_turn() {
     }
     assert_eq!(came, many);
 }
+
+#[test]
+fn a_chunk_passes_through_to_one_receiver_with_room_and_nothing_else() {
+    let starts = |index: u64, bytes: u32| ChunkStart {
+        transfer: id(1),
+        head: ChunkHead::plain(index * MIB, &vec![0; bytes as usize]),
+        sent_len: bytes,
+    };
+    let mut rig = Rig::new(48, 1 << 40);
+    rig.relay.expect(id(1), open(3 * MIB + 9), ChunkPlan::new(3 * MIB + 9, CHUNK_BYTES_MAX).unwrap(), false);
+    rig.relay.open(SENDER, id(1), open(3 * MIB + 9));
+    let chunk = starts(0, CHUNK_BYTES_MAX);
+    assert_eq!(rig.relay.way_through(&chunk, |_| true), None, "nobody takes it");
+    rig.relay.attach(WORKER, id(1), JOB, 1);
+    assert_eq!(rig.relay.way_through(&chunk, |_| true), None, "it has not said that it has room");
+    rig.relay.granted(WORKER, id(1), &room(8));
+    assert_eq!(rig.relay.way_through(&chunk, |_| false), None, "it gets something else");
+    assert_eq!(rig.relay.way_through(&starts(3, 9), |_| true), None, "too small");
+    let damaged = ChunkStart { head: ChunkHead { crc_sent: 1, ..chunk.head }, ..chunk };
+    assert_eq!(rig.relay.way_through(&damaged, |_| true), None, "its head contradicts itself");
+    assert_eq!(rig.relay.way_through(&chunk, |_| true), Some(WORKER));
+    assert_eq!(rig.relay.way_through(&starts(1, CHUNK_BYTES_MAX), |_| true), None, "one after the other");
+    rig.relay.passed(SENDER, &chunk, Passed::Whole(None));
+    rig.relay.chunks_sent(WORKER, 1);
+    assert_eq!(rig.relay.way_through(&chunk, |_| true), None, "it has it");
+    let slow = starts(1, CHUNK_BYTES_MAX);
+    assert_eq!(rig.relay.way_through(&slow, |_| true), Some(WORKER));
+    rig.relay.passed(SENDER, &slow, Passed::Slow(None));
+    rig.relay.chunks_sent(WORKER, 1);
+    assert_eq!(rig.relay.way_through(&starts(2, CHUNK_BYTES_MAX), |_| true), None, "a slow one is gathered");
+    let fill = rig.relay.fill();
+    assert_eq!((fill.passed_through, fill.voided, fill.chunks_out), (2, 0, 0));
+}
+
+#[test]
+fn a_chunk_that_breaks_on_its_way_through_is_void_and_comes_again() {
+    for how in [Passed::Broken, Passed::Stalled, Passed::Whole(Some(1))] {
+        let mut rig = Rig::new(48, 1 << 40);
+        rig.bring(1, 2, false);
+        rig.relay.attach(WORKER, id(1), JOB, 1);
+        rig.relay.granted(WORKER, id(1), &room(8));
+        let head = ChunkHead::plain(0, &[0; BUFFER_BYTES]);
+        let start = ChunkStart { transfer: id(1), head, sent_len: CHUNK_BYTES_MAX };
+        assert_eq!(rig.relay.way_through(&start, |_| true), Some(WORKER));
+        rig.relay.passed(SENDER, &start, how);
+        rig.work_off();
+        let is_void = |(conn, _, says): &(ConnId, BlobId, Says)| {
+            *conn == WORKER && matches!(says, Says::Void(void) if void.offset == 0)
+        };
+        assert_eq!(rig.said.iter().filter(|said| is_void(said)).count(), 1, "{how:?}");
+        rig.relay.done(
+            SENDER,
+            id(1),
+            &Done { digest: Digest { kind: DigestKind::ChunkList, bytes: [0; 32] } },
+        );
+        rig.work_off();
+        let asks = |says: &Says| matches!(says, Says::Verdict(Verdict::Resend(again)) if again.indices().count() == 2);
+        assert!(rig.said.iter().any(|(_, _, says)| asks(says)), "{how:?}: {:?}", rig.said);
+    }
+}
