@@ -91,8 +91,8 @@ pub struct LeaderArgs {
     #[arg(long, default_value = "2147483647", value_name = "SIZE")]
     classic_inbound_max: ByteSize,
 
-    /// Who checks the CRC of a chunk that goes on to its worker at once: the receiving end alone, or the leader too. What
-    /// is stored is always checked here.
+    /// Who checks the CRC of a chunk that goes on to its worker at once: the receiving end alone (then it goes from socket
+    /// to socket inside the kernel, where that is to be had), or the leader too. What is stored is always checked here.
     #[arg(long, value_enum, default_value_t)]
     verify: Verify,
 
