@@ -1,8 +1,8 @@
 //! The processes that the director starts: this program again, one for each role. Every answer is waited for with a limit,
 //! and every process is ended, by closing its input and, if that does not help, by killing it.
 
-use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command as Program, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +13,7 @@ use anyhow::{Context as _, bail};
 use crate::actor::Role;
 use crate::control::{Answer, Command};
 use crate::usage;
+use crate::variant::{Driver, Variant};
 
 /// How long a process may take until it can be used.
 const START_MAX: Duration = Duration::from_secs(15);
@@ -34,6 +35,9 @@ const OWN_NAME: &str = "heft-bench: ";
 
 /// How the leader says where it listens.
 const LISTENING: &str = "heft leader listening on ";
+
+/// How it says in the same line which driver it has.
+const DRIVER: &str = "(driver ";
 
 /// A process and the pipes to it.
 pub(crate) struct Actor {
@@ -58,21 +62,31 @@ impl Actor {
         }
     }
 
-    /// Starts a leader and waits until it listens; gives its port.
-    pub(crate) fn start_leader(args: &[&OsStr]) -> anyhow::Result<(Actor, u16)> {
-        let mut leader = Actor::spawn("leader", this_program()?.args(["leader", "0"]).args(args))?;
-        let port = leader.port()?;
+    /// Starts a leader, with this directory for its data, and waits until it listens; gives its port.
+    pub(crate) fn start_leader(variant: Variant, data: &Path) -> anyhow::Result<(Actor, u16)> {
+        let mut program = this_program()?;
+        program.args(["leader", "0", "--data"]).arg(data).args(variant.leader_args());
+        let mut leader = Actor::spawn("leader", &mut program)?;
+        let port = leader.port(variant.driver)?;
         leader.errors.show();
         Ok((leader, port))
     }
 
-    /// Waits until a leader says where it listens.
-    fn port(&mut self) -> anyhow::Result<u16> {
+    /// Waits until a leader says where it listens. If it says that its driver is not the one it was to have, its figures
+    /// would be taken for those of another.
+    fn port(&mut self, driver: Driver) -> anyhow::Result<u16> {
         let line = self.line_within(START_MAX)?.with_context(|| self.not_ready())?;
         let address = line.strip_prefix(LISTENING).and_then(|rest| rest.split_whitespace().next());
         let port =
             address.and_then(|address| address.rsplit_once(':')).and_then(|(_, port)| port.parse().ok());
-        port.with_context(|| format!("the leader does not say its port: {line:?}"))
+        let port = port.with_context(|| format!("the leader does not say its port: {line:?}"))?;
+        let said = line.split_once(DRIVER).and_then(|(_, rest)| rest.split([',', ')', ' ']).next());
+        match said {
+            Some(said) if said != driver.name() => {
+                bail!("the leader is to have the driver {} and says {line:?}", driver.name())
+            }
+            Some(_) | None => Ok(port),
+        }
     }
 
     fn spawn(name: &'static str, program: &mut Program) -> anyhow::Result<Actor> {
@@ -247,18 +261,22 @@ mod tests {
     #[test]
     fn a_leader_says_its_port() {
         let mut leader = shell("echo 'heft leader listening on 127.0.0.1:4711 (driver portable, x)'; cat");
-        assert_eq!(leader.port().unwrap(), 4711);
+        assert_eq!(leader.port(Driver::Portable).unwrap(), 4711);
         leader.check_alive().unwrap();
-        let error = shell("echo nothing; cat").port().unwrap_err().to_string();
+        let error = shell("echo 'heft leader listening on 127.0.0.1:4711 (driver uring, x)'; cat")
+            .port(Driver::Portable);
+        assert!(error.unwrap_err().to_string().contains("the driver portable"));
+        let error = shell("echo nothing; cat").port(Driver::Portable).unwrap_err().to_string();
         assert!(error.contains("nothing"), "{error}");
     }
 
     #[test]
     fn a_leader_that_ends_at_once_says_why() {
         let began = Instant::now();
-        let error = shell("echo 'heft-bench: no io_uring here' >&2; exit 3").port().unwrap_err();
+        let error =
+            shell("echo 'heft-bench: no io_uring here' >&2; exit 3").port(Driver::Portable).unwrap_err();
         assert_eq!(error.to_string(), "leader ended (exit status: 3): no io_uring here");
-        let error = shell("exit 4").port().unwrap_err();
+        let error = shell("exit 4").port(Driver::Portable).unwrap_err();
         assert_eq!(error.to_string(), "leader ended: exit status: 4");
         assert!(began.elapsed() < START_MAX, "nobody waits for what has ended");
     }
@@ -266,7 +284,7 @@ mod tests {
     #[test]
     fn what_ends_later_is_noticed() {
         let mut leader = shell("echo 'heft leader listening on 127.0.0.1:1 (x)'; read line; exit 5");
-        leader.port().unwrap();
+        leader.port(Driver::Portable).unwrap();
         leader.errors.show();
         leader.tell(&Command::Stop).unwrap();
         while leader.check_alive().is_ok() {
