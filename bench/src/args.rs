@@ -11,6 +11,7 @@ use heft::units::{ByteSize, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::load::{Load, Until};
+use crate::variant::{self, Drivers, Side, Variant, Verifies};
 
 pub(crate) const EXAMPLES: &str = "Examples:
   heft-bench push --size 64MiB --in-flight 4
@@ -18,6 +19,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   heft-bench roundtrip --size 1KiB --out report
   heft-bench roundtrip --rate 2000/s --duration 5s
   heft-bench mixed
+  heft-bench push --driver both --verify both --rounds 11
   heft-bench push --size 20GiB --total 20GiB --rounds 1
 
 Build it with --release. docs/benchmarks.md has the method and how to read the figures.";
@@ -56,22 +58,6 @@ impl Workload {
             Workload::Roundtrip => "roundtrip",
             Workload::Result => "result",
             Workload::Mixed => "mixed",
-        }
-    }
-}
-
-/// The leader's I/O driver.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Driver {
-    /// tokio
-    #[default]
-    Portable,
-}
-
-impl Driver {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Driver::Portable => "portable",
         }
     }
 }
@@ -117,22 +103,13 @@ pub(crate) enum Compress {
     Gzip,
 }
 
-/// One of the two things that are measured.
+/// What is measured if not everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Side {
-    /// client, leader, worker
+pub(crate) enum Only {
+    /// client, leader, worker: of every variant
     Heft,
     /// the same bytes through a process that copies from socket to socket
     Relay,
-}
-
-impl Side {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Side::Heft => "heft",
-            Side::Relay => "relay",
-        }
-    }
 }
 
 /// Jobs in a second.
@@ -168,7 +145,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=IN_FLIGHT_MAX))]
     in_flight: Option<u32>,
 
-    /// Rounds of heft and of the relay, in turns; which goes first alternates.
+    /// Rounds of heft, or of each of its variants, and of the relay, in turns; who goes first changes.
     #[arg(long, default_value_t = ROUNDS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
     rounds: u32,
 
@@ -205,13 +182,18 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_enum, default_value_t)]
     compress: Compress,
 
-    /// The leader's driver.
+    /// The leader's driver. With both, each driver has a leader, workers and clients of its own.
     #[arg(long, value_enum, default_value_t)]
-    driver: Driver,
+    driver: Drivers,
 
-    /// Measure one side alone, as for profiling.
+    /// Who checks chunks that the leader passes on at once. With both, each way has a leader, workers and clients of its
+    /// own, for each driver.
+    #[arg(long, value_enum, default_value_t)]
+    verify: Verifies,
+
+    /// Measure heft, with all variants that are asked for, or the relay alone, as for profiling.
     #[arg(long, value_enum, value_name = "SIDE")]
-    only: Option<Side>,
+    only: Option<Only>,
 
     /// Connections of the relay that share the jobs in flight. One, pipelined, is the strongest at large jobs.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -230,7 +212,9 @@ pub(crate) struct BenchArgs {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) workload: Workload,
-    pub(crate) driver: Driver,
+    /// How heft's leader is run: in every way of these. The first is the one that a report is about where it has room
+    /// for one.
+    pub(crate) variants: Vec<Variant>,
     /// What a round runs and measures.
     pub(crate) load: Load,
     /// Mixed: what flows beside it.
@@ -240,7 +224,7 @@ pub(crate) struct Plan {
     pub(crate) sink: Sink,
     pub(crate) digest: Digest,
     pub(crate) compress: Compress,
-    pub(crate) only: Option<Side>,
+    pub(crate) only: Option<Only>,
     pub(crate) relay_lanes: u32,
     pub(crate) out: Option<PathBuf>,
     pub(crate) json: bool,
@@ -282,7 +266,7 @@ impl Plan {
         };
         Ok(Plan {
             workload,
-            driver: args.driver,
+            variants: variant::variants(args.driver, args.verify),
             load,
             background,
             rounds: args.rounds,
@@ -310,10 +294,23 @@ impl Plan {
 
     /// What is measured, in the order of the given round.
     pub(crate) fn sides(&self, round: u32) -> Vec<Side> {
-        match self.only {
-            Some(side) => vec![side],
-            None if round.is_multiple_of(2) => vec![Side::Heft, Side::Relay],
-            None => vec![Side::Relay, Side::Heft],
+        let heft = self.variants.iter().map(|variant| Side::Heft(*variant));
+        let sides: Vec<Side> = match self.only {
+            Some(Only::Heft) => heft.collect(),
+            Some(Only::Relay) => vec![Side::Relay],
+            None => heft.chain([Side::Relay]).collect(),
+        };
+        variant::turns(&sides, round)
+    }
+
+    /// What a side is called in this run, also in names of files: a variant by what it is, if there are several.
+    pub(crate) fn label(&self, side: Side) -> String {
+        match side {
+            Side::Heft(Variant { driver, verify }) if self.variants.len() > 1 => {
+                format!("heft-{}-{}", driver.name(), verify.name())
+            }
+            Side::Heft(_) => "heft".to_owned(),
+            Side::Relay => "relay".to_owned(),
         }
     }
 }
@@ -321,6 +318,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::variant::{Driver, Verify};
     use clap::Parser;
 
     #[derive(Parser)]
@@ -332,6 +330,10 @@ mod tests {
     fn plan(workload: Workload, words: &[&str]) -> anyhow::Result<Plan> {
         let words = std::iter::once("bench").chain(words.iter().copied());
         Plan::new(workload, &Line::try_parse_from(words)?.args)
+    }
+
+    fn labels(plan: &Plan, round: u32) -> Vec<String> {
+        plan.sides(round).into_iter().map(|side| plan.label(side)).collect()
     }
 
     #[test]
@@ -370,6 +372,8 @@ mod tests {
             &["--rate", "0/s"],
             &["--rate", "fast"],
             &["--driver", "abacus"],
+            &["--driver", "auto"],
+            &["--verify", "never"],
         ] {
             assert!(plan(Workload::Push, words).is_err(), "{words:?}");
         }
@@ -378,11 +382,23 @@ mod tests {
     }
 
     #[test]
-    fn which_side_goes_first_alternates() {
-        let both = plan(Workload::Push, &[]).unwrap();
-        assert_eq!(both.sides(0), [Side::Heft, Side::Relay]);
-        assert_eq!(both.sides(1), [Side::Relay, Side::Heft]);
-        assert_eq!(plan(Workload::Push, &["--only", "relay"]).unwrap().sides(0), [Side::Relay]);
+    fn the_sides_are_the_variants_and_the_relay() {
+        let usual = plan(Workload::Push, &[]).unwrap();
+        let heft = Side::Heft(Variant { driver: Driver::Portable, verify: Verify::End });
+        assert_eq!(usual.sides(0), [heft, Side::Relay]);
+        assert_eq!(usual.sides(1), [Side::Relay, heft]);
+        assert_eq!(labels(&usual, 0), ["heft", "relay"]);
+        let words = ["--driver", "both", "--verify", "both"];
+        let all = plan(Workload::Push, &words).unwrap();
+        let names = ["heft-portable-end", "heft-uring-end", "heft-portable-hop", "heft-uring-hop", "relay"];
+        assert_eq!(labels(&all, 0), names);
+        assert_eq!(labels(&all, 4)[0], "relay");
+        let heft = plan(Workload::Push, &[&words[..], &["--only", "heft"]].concat()).unwrap();
+        assert_eq!(labels(&heft, 0), names[..4]);
+        let relay = plan(Workload::Push, &[&words[..], &["--only", "relay"]].concat()).unwrap();
+        assert_eq!(relay.sides(1), [Side::Relay]);
+        let hop = plan(Workload::Push, &["--verify", "hop"]).unwrap();
+        assert_eq!(hop.variants, [Variant { driver: Driver::Portable, verify: Verify::Hop }]);
     }
 
     #[test]

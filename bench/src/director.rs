@@ -1,4 +1,4 @@
-//! Runs the bench: starts the processes of both sides, has them do their rounds in turns, and gathers what they found.
+//! Runs the bench: starts the processes of all sides, has them do their rounds in turns, and gathers what they found.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use crate::actor::{Direction, HeftClient, HeftWorker, Lanes, Role};
-use crate::args::{BenchArgs, Plan, Side, Sink, Workload};
+use crate::args::{BenchArgs, Plan, Sink, Workload};
 use crate::control::{Answer, Command, Tally};
 use crate::latency::Latencies;
 use crate::load::{Load, Until};
 use crate::process::Actor;
 use crate::report::{Machine, Measured, Memory, Report, Roles, Round};
+use crate::variant::Side;
 
 /// What a run may take beyond the time its jobs need; then something is stuck.
 const RUN_SLACK: Duration = Duration::from_secs(60);
@@ -50,21 +51,25 @@ pub(crate) fn run(workload: Workload, args: &BenchArgs) -> anyhow::Result<ExitCo
     clean_up_when_interrupted(scratch.path().to_owned());
     let mut casts = Vec::new();
     for side in plan.sides(0) {
-        eprintln!("starting {}", side.name());
-        casts.push(Cast::start(side, &plan, scratch.path())?);
+        let label = plan.label(side);
+        eprintln!("starting {label}");
+        let cast = Cast::start(side, &plan, &scratch.path().join(&label));
+        casts.push(cast.with_context(|| format!("starting {label}"))?);
     }
     for cast in &mut casts {
-        cast.warm_up(&plan).with_context(|| format!("warming up {}", cast.side.name()))?;
+        cast.warm_up(&plan).with_context(|| format!("warming up {}", plan.label(cast.side)))?;
     }
+    let width = casts.iter().map(|cast| plan.label(cast.side).len()).max().unwrap_or_default();
     let mut rounds = Vec::new();
     for number in 0..plan.rounds {
         let mut round = Round::default();
         for side in plan.sides(number) {
             let Some(cast) = casts.iter_mut().find(|cast| cast.side == side) else { continue };
+            let label = plan.label(side);
             let measured = cast
                 .measure(&plan.load, plan.background.as_ref())
-                .with_context(|| format!("round {} of {}", number + 1, side.name()))?;
-            eprintln!("round {}/{}: {:5} {}", number + 1, plan.rounds, side.name(), measured.line());
+                .with_context(|| format!("round {} of {label}", number + 1))?;
+            eprintln!("round {}/{}: {label:width$} {}", number + 1, plan.rounds, measured.line());
             round.set(side, measured);
         }
         rounds.push(round);
@@ -74,7 +79,7 @@ pub(crate) fn run(workload: Workload, args: &BenchArgs) -> anyhow::Result<ExitCo
         memory.set(cast.side, cast.rss_peak()?);
     }
     drop(casts);
-    let report = Report::new(&plan, rounds, memory, Machine::of_this_run())?;
+    let report = Report::new(&plan, rounds, &memory, Machine::of_this_run())?;
     if let Some(out) = &plan.out {
         report.write_to(out)?;
         eprintln!("wrote {}", out.display());
@@ -106,7 +111,9 @@ struct Cast {
 }
 
 impl Cast {
+    /// Starts them, with a directory for their files that no other side has.
     fn start(side: Side, plan: &Plan, scratch: &Path) -> anyhow::Result<Cast> {
+        std::fs::create_dir_all(scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
         let files = match plan.sink {
             Sink::Drop => None,
             Sink::File => Some(scratch.to_owned()),
@@ -116,10 +123,7 @@ impl Cast {
             Workload::Result => Direction::Results,
         };
         let (middle, port) = match side {
-            Side::Heft => {
-                let data = scratch.join("leader");
-                Actor::start_leader(&["--data".as_ref(), data.as_os_str()])?
-            }
+            Side::Heft(variant) => Actor::start_leader(variant, &scratch.join("leader"))?,
             Side::Relay => {
                 let (relay, ports) = Actor::start("relay", &Role::Relay)?;
                 (relay, *ports.first().context("the relay does not say its port")?)
@@ -132,7 +136,7 @@ impl Cast {
             let (group, files) = (group.to_owned(), files.clone());
             let lanes = Lanes { first, count: plan.relay_lanes.min(load.in_flight) };
             let (worker, client) = match side {
-                Side::Heft => {
+                Side::Heft(_) => {
                     let scratch = scratch.to_owned();
                     let worker = HeftWorker {
                         port,

@@ -14,6 +14,7 @@ mod load;
 mod process;
 mod report;
 mod usage;
+mod variant;
 
 use std::process::ExitCode;
 
@@ -24,7 +25,7 @@ use tracing::level_filters::LevelFilter;
 use actor::Role;
 use args::{BenchArgs, Workload};
 
-/// Measures heft against a raw relay of the same bytes, in interleaved rounds
+/// Measures heft, or several variants of its leader, against a raw relay of the same bytes, in interleaved rounds
 #[derive(Parser)]
 #[command(name = "heft-bench", version, after_help = args::EXAMPLES)]
 struct Cli {

@@ -1,10 +1,11 @@
 //! The processes that the director starts: this program again, one for each role. Every answer is waited for with a limit,
 //! and every process is ended, by closing its input and, if that does not help, by killing it.
 
-use std::ffi::OsStr;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command as Program, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -12,6 +13,7 @@ use anyhow::{Context as _, bail};
 use crate::actor::Role;
 use crate::control::{Answer, Command};
 use crate::usage;
+use crate::variant::{Driver, Variant};
 
 /// How long a process may take until it can be used.
 const START_MAX: Duration = Duration::from_secs(15);
@@ -22,8 +24,20 @@ const END_MAX: Duration = Duration::from_secs(2);
 /// Lines of one process that wait to be read.
 const LINES_MAX: usize = 16;
 
+/// How long the last words of a process that has ended may take.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
+
+/// Lines of a process that are kept until it can be used; more are shown at once.
+const KEPT_MAX: usize = 64;
+
+/// What this program puts before its errors.
+const OWN_NAME: &str = "heft-bench: ";
+
 /// How the leader says where it listens.
 const LISTENING: &str = "heft leader listening on ";
+
+/// How it says in the same line which driver it has.
+const DRIVER: &str = "(driver ";
 
 /// A process and the pipes to it.
 pub(crate) struct Actor {
@@ -31,42 +45,60 @@ pub(crate) struct Actor {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
+    errors: Errors,
 }
 
 impl Actor {
     /// Starts an actor and waits until it can be used; gives the ports it listens on.
     pub(crate) fn start(name: &'static str, role: &Role) -> anyhow::Result<(Actor, Vec<u16>)> {
         let role = serde_json::to_string(role)?;
-        let mut actor = Actor::spawn(name, &["actor".as_ref(), role.as_ref()])?;
+        let mut actor = Actor::spawn(name, this_program()?.args(["actor", &role]))?;
         match actor.answer_within(START_MAX)? {
-            Some(Answer::Ready { ports }) => Ok((actor, ports)),
+            Some(Answer::Ready { ports }) => {
+                actor.errors.show();
+                Ok((actor, ports))
+            }
             Some(Answer::Done(_) | Answer::Failed { .. }) | None => bail!(actor.not_ready()),
         }
     }
 
-    /// Starts a leader and waits until it listens; gives its port.
-    pub(crate) fn start_leader(args: &[&OsStr]) -> anyhow::Result<(Actor, u16)> {
-        let words: Vec<&OsStr> =
-            ["leader".as_ref(), "0".as_ref()].into_iter().chain(args.iter().copied()).collect();
-        let mut leader = Actor::spawn("leader", &words)?;
-        let line = leader.line_within(START_MAX)?.with_context(|| leader.not_ready())?;
+    /// Starts a leader, with this directory for its data, and waits until it listens; gives its port.
+    pub(crate) fn start_leader(variant: Variant, data: &Path) -> anyhow::Result<(Actor, u16)> {
+        let mut program = this_program()?;
+        program.args(["leader", "0", "--data"]).arg(data).args(variant.leader_args());
+        let mut leader = Actor::spawn("leader", &mut program)?;
+        let port = leader.port(variant.driver)?;
+        leader.errors.show();
+        Ok((leader, port))
+    }
+
+    /// Waits until a leader says where it listens. If it says that its driver is not the one it was to have, its figures
+    /// would be taken for those of another.
+    fn port(&mut self, driver: Driver) -> anyhow::Result<u16> {
+        let line = self.line_within(START_MAX)?.with_context(|| self.not_ready())?;
         let address = line.strip_prefix(LISTENING).and_then(|rest| rest.split_whitespace().next());
         let port =
             address.and_then(|address| address.rsplit_once(':')).and_then(|(_, port)| port.parse().ok());
-        Ok((leader, port.with_context(|| format!("the leader does not say its port: {line:?}"))?))
+        let port = port.with_context(|| format!("the leader does not say its port: {line:?}"))?;
+        let said = line.split_once(DRIVER).and_then(|(_, rest)| rest.split([',', ')', ' ']).next());
+        match said {
+            Some(said) if said != driver.name() => {
+                bail!("the leader is to have the driver {} and says {line:?}", driver.name())
+            }
+            Some(_) | None => Ok(port),
+        }
     }
 
-    fn spawn(name: &'static str, words: &[&OsStr]) -> anyhow::Result<Actor> {
-        let program = std::env::current_exe().context("cannot find this program to start it again")?;
-        let mut child = Program::new(program)
-            .args(words)
+    fn spawn(name: &'static str, program: &mut Program) -> anyhow::Result<Actor> {
+        let mut child = program
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start the process {name}"))?;
-        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (sender, lines) = sync_channel(LINES_MAX);
-        let mut actor = Actor { name, child, input, lines };
+        let mut actor = Actor { name, child, input, lines, errors: Errors::of(errors) };
         let Some(output) = output else {
             actor.end();
             bail!("the process {name} has no output to read");
@@ -103,10 +135,18 @@ impl Actor {
         match self.lines.recv_timeout(time) {
             Ok(line) => Ok(Some(line)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => {
-                let status = self.child.wait().map(|status| status.to_string());
-                bail!("{} ended: {}", self.name, status.unwrap_or_else(|error| error.to_string()))
-            }
+            Err(RecvTimeoutError::Disconnected) => bail!(self.ended()),
+        }
+    }
+
+    /// How it ended, and why if it has said so. For one that has closed its output: if it lives nevertheless, it is killed.
+    fn ended(&mut self) -> String {
+        self.end();
+        let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        let (name, said) = (self.name, self.errors.last_words());
+        match said.is_empty() {
+            true => format!("{name} ended: {status}"),
+            false => format!("{name} ended ({status}): {said}"),
         }
     }
 
@@ -123,7 +163,7 @@ impl Actor {
                 Ok(Answer::Ready { .. } | Answer::Done(_)) | Err(_) => bail!("{} says {line:?}", self.name),
             },
             Err(TryRecvError::Empty) => Ok(()),
-            Err(TryRecvError::Disconnected) => bail!("{} ended", self.name),
+            Err(TryRecvError::Disconnected) => bail!(self.ended()),
         }
     }
 
@@ -153,5 +193,104 @@ impl Actor {
 impl Drop for Actor {
     fn drop(&mut self) {
         self.end();
+        self.errors.show();
+    }
+}
+
+/// What a process says on its standard error. It is kept until the process can be used: if that ends before, it is the
+/// reason. All else is shown.
+struct Errors {
+    /// None when lines are shown as they come.
+    kept: Arc<Mutex<Option<Vec<String>>>>,
+    /// Disconnected when there will be no more.
+    open: Receiver<()>,
+}
+
+impl Errors {
+    fn of(stream: Option<impl Read + Send + 'static>) -> Errors {
+        let kept = Arc::new(Mutex::new(Some(Vec::new())));
+        let (sender, open) = sync_channel(1);
+        if let Some(stream) = stream {
+            let kept = kept.clone();
+            std::thread::spawn(move || Errors::read(stream, &kept, &sender));
+        }
+        Errors { kept, open }
+    }
+
+    /// To the end. The sender says by its life that there may be more.
+    fn read(stream: impl Read, kept: &Mutex<Option<Vec<String>>>, _more: &SyncSender<()>) {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            match kept.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+                Some(kept) if kept.len() < KEPT_MAX => kept.push(line),
+                Some(_) | None => eprintln!("{line}"),
+            }
+        }
+    }
+
+    fn take(&self) -> Vec<String> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+    }
+
+    /// Shows what was kept and all that comes.
+    fn show(&self) {
+        self.take().iter().for_each(|line| eprintln!("{line}"));
+    }
+
+    /// What was kept of a process that has ended, without the name of this program.
+    fn last_words(&self) -> String {
+        // Nothing is ever sent: this waits for the end.
+        self.open.recv_timeout(LAST_WORDS_MAX).ok();
+        let said = self.take().join("\n");
+        said.strip_prefix(OWN_NAME).unwrap_or(&said).trim().to_owned()
+    }
+}
+
+/// To start it again.
+fn this_program() -> anyhow::Result<Program> {
+    Ok(Program::new(std::env::current_exe().context("cannot find this program to start it again")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Actor {
+        Actor::spawn("leader", Program::new("sh").args(["-c", script])).unwrap()
+    }
+
+    #[test]
+    fn a_leader_says_its_port() {
+        let mut leader = shell("echo 'heft leader listening on 127.0.0.1:4711 (driver portable, x)'; cat");
+        assert_eq!(leader.port(Driver::Portable).unwrap(), 4711);
+        leader.check_alive().unwrap();
+        let error = shell("echo 'heft leader listening on 127.0.0.1:4711 (driver uring, x)'; cat")
+            .port(Driver::Portable);
+        assert!(error.unwrap_err().to_string().contains("the driver portable"));
+        let error = shell("echo nothing; cat").port(Driver::Portable).unwrap_err().to_string();
+        assert!(error.contains("nothing"), "{error}");
+    }
+
+    #[test]
+    fn a_leader_that_ends_at_once_says_why() {
+        let began = Instant::now();
+        let error =
+            shell("echo 'heft-bench: no io_uring here' >&2; exit 3").port(Driver::Portable).unwrap_err();
+        assert_eq!(error.to_string(), "leader ended (exit status: 3): no io_uring here");
+        let error = shell("exit 4").port(Driver::Portable).unwrap_err();
+        assert_eq!(error.to_string(), "leader ended: exit status: 4");
+        assert!(began.elapsed() < START_MAX, "nobody waits for what has ended");
+    }
+
+    #[test]
+    fn what_ends_later_is_noticed() {
+        let mut leader = shell("echo 'heft leader listening on 127.0.0.1:1 (x)'; read line; exit 5");
+        leader.port(Driver::Portable).unwrap();
+        leader.errors.show();
+        leader.tell(&Command::Stop).unwrap();
+        while leader.check_alive().is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let error = leader.check_alive().unwrap_err().to_string();
+        assert_eq!(error, "leader ended: exit status: 5");
     }
 }

@@ -1,4 +1,4 @@
-//! The bench itself, run with few and small jobs: it measures both sides, says what it found in one JSON object, and
+//! The bench itself, run with few and small jobs: it measures all sides, says what it found in one JSON object, and
 //! leaves no process behind. What the figures are is nobody's business here.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -70,6 +70,51 @@ fn push_carries_jobs_that_fit_no_frame() {
 }
 
 #[test]
+fn both_ways_of_checking_are_measured_in_one_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().to_str().expect("a plain path");
+    let words = ["--size", "3MiB", "--in-flight", "2", "--count", "3", "--verify", "both"];
+    let found = report(&[&["push"], &words[..], &["--sink", "file", "--out", out]].concat());
+    check(&found, "push");
+    let variants = found["variants"].as_array().expect("a list");
+    let checks: Vec<&str> = variants.iter().filter_map(|variant| variant["verify"].as_str()).collect();
+    assert_eq!(checks, ["end", "hop"]);
+    for variant in variants {
+        assert_eq!(
+            (variant["heft"]["jobs"].as_u64(), variant["driver"].as_str()),
+            (Some(6), Some("portable"))
+        );
+        assert!(variant["ratio"]["throughput"].as_f64().is_some_and(|ratio| ratio > 0.0), "{variant}");
+        assert!(variant["leader"]["rss_peak_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{variant}");
+        assert!(variant["to_portable"].is_null(), "{variant}");
+    }
+    assert_eq!(found["heft"], variants[0]["heft"]);
+    assert_eq!(found["rounds"][1]["variants"].as_array().map(Vec::len), Some(2));
+    for name in ["heft-portable-end.hgrm", "heft-portable-hop.hgrm", "relay.hgrm"] {
+        assert!(directory.path().join(name).exists(), "{name}");
+    }
+    let alone = report(&["roundtrip", "--count", "3", "--verify", "both", "--only", "heft"]);
+    assert_eq!(alone["variants"].as_array().map(Vec::len), Some(2));
+    assert!(alone["relay"].is_null() && alone["ratio"]["throughput"].is_null(), "{alone}");
+}
+
+/// Whether this machine has io_uring, and this leader a driver for it, is not known here.
+#[test]
+fn a_driver_is_measured_or_it_is_said_why_not() {
+    let words = ["roundtrip", "--count", "3", "--rounds", "1", "--warmup", "0s", "--json"];
+    let out = bench(&[&words[..], &["--driver", "uring", "--only", "heft"]].concat());
+    let said = String::from_utf8_lossy(&out.stderr);
+    if out.status.success() {
+        let found: Value = serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
+        assert_eq!(found["driver"].as_str(), Some("uring"));
+        return;
+    }
+    assert!(out.stdout.is_empty(), "{said}");
+    let error = said.split("heft-bench: starting heft: leader ended").nth(1).unwrap_or_default();
+    assert!(error.contains("--driver") || error.contains("uring"), "{said}");
+}
+
+#[test]
 fn results_and_small_jobs_beside_large_ones_are_measured_too() {
     check(&report(&["result", "--size", "6MiB", "--in-flight", "2", "--count", "2"]), "result");
     check(&report(&["mixed", "--size", "6MiB", "--in-flight", "2", "--count", "20"]), "mixed");
@@ -101,8 +146,12 @@ fn the_relay_alone_carries_every_workload() {
 
 #[test]
 fn a_line_that_is_not_right_is_said_and_nothing_is_started() {
-    for words in [&["push", "--size", "many"][..], &["push", "--rate", "-5/s"], &["mixed", "--total", "1GiB"]]
-    {
+    for words in [
+        &["push", "--size", "many"][..],
+        &["push", "--rate", "-5/s"],
+        &["push", "--verify", "never"],
+        &["mixed", "--total", "1GiB"],
+    ] {
         let out = bench(words);
         assert!(!out.status.success() && out.stdout.is_empty(), "{words:?}");
         assert!(

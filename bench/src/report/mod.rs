@@ -1,6 +1,6 @@
 //! What was found, and its forms: one JSON object, a table for people, histograms and a plot.
 //!
-//! A ratio is that of two rounds that ran one after the other; what is reported is the median over all rounds, with the
+//! A ratio is that of two sides in the same round, which ran within seconds; what is reported is the median over all rounds, with the
 //! least and the largest. Percentiles are those of all rounds' jobs together.
 
 mod figures;
@@ -15,9 +15,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use crate::args::{Plan, Side};
+use crate::args::Plan;
 use crate::control::Tally;
 use crate::latency::Latencies;
+use crate::variant::{Driver, Side, Variant};
 
 use figures::{Spread, rounded};
 pub(crate) use machine::Machine;
@@ -115,46 +116,49 @@ impl Measured {
     }
 }
 
-/// A round of heft and one of the relay, one after the other.
+/// Every side once, one after the other.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Round {
-    heft: Option<Measured>,
-    relay: Option<Measured>,
-}
+pub(crate) struct Round(Vec<(Side, Measured)>);
 
 impl Round {
     pub(crate) fn set(&mut self, side: Side, measured: Measured) {
-        *match side {
-            Side::Heft => &mut self.heft,
-            Side::Relay => &mut self.relay,
-        } = Some(measured);
+        self.0.push((side, measured));
     }
 
     fn get(&self, side: Side) -> Option<&Measured> {
-        match side {
-            Side::Heft => self.heft.as_ref(),
-            Side::Relay => self.relay.as_ref(),
-        }
+        self.0.iter().find(|(other, _)| *other == side).map(|(_, measured)| measured)
     }
 
-    fn ratio(&self, figure: impl Fn(&Measured) -> Option<f64>) -> Option<f64> {
-        per(figure(self.heft.as_ref()?)?, figure(self.relay.as_ref()?)?)
+    /// One side's figure to that of another.
+    fn ratio(&self, one: Side, other: Side, figure: impl Fn(&Measured) -> Option<f64>) -> Option<f64> {
+        per(figure(self.get(one)?)?, figure(self.get(other)?)?)
+    }
+
+    fn json(&self, variants: &[Variant]) -> Value {
+        let figures = |side| self.get(side).map(Measured::json);
+        let each = variants.iter().filter_map(|variant| {
+            let heft = figures(Side::Heft(*variant))?;
+            Some(json!({"driver": variant.driver.name(), "verify": variant.verify.name(), "heft": heft}))
+        });
+        json!({
+            "heft": variants.first().and_then(|variant| figures(Side::Heft(*variant))),
+            "relay": figures(Side::Relay),
+            "variants": each.collect::<Vec<_>>(),
+        })
     }
 }
 
-/// The most memory of each role.
+/// The most memory of each role of each side.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Memory {
-    heft: Option<Roles<u64>>,
-    relay: Option<Roles<u64>>,
-}
+pub(crate) struct Memory(Vec<(Side, Roles<u64>)>);
 
 impl Memory {
     pub(crate) fn set(&mut self, side: Side, peak: Roles<u64>) {
-        *match side {
-            Side::Heft => &mut self.heft,
-            Side::Relay => &mut self.relay,
-        } = Some(peak);
+        self.0.push((side, peak));
+    }
+
+    fn get(&self, side: Side) -> Roles<u64> {
+        self.0.iter().find(|(other, _)| *other == side).map(|(_, peak)| *peak).unwrap_or_default()
     }
 }
 
@@ -239,7 +243,8 @@ impl Sum {
     }
 }
 
-/// heft to the relay, over rounds.
+/// One side to another, over rounds.
+#[derive(Default)]
 struct Ratios {
     throughput: Option<Spread>,
     p50: Option<Spread>,
@@ -248,9 +253,9 @@ struct Ratios {
 }
 
 impl Ratios {
-    fn new(rounds: &[Round]) -> Ratios {
+    fn new(rounds: &[Round], one: Side, other: Side) -> Ratios {
         let over = |figure: fn(&Measured) -> Option<f64>| {
-            Spread::of(rounds.iter().filter_map(|round| round.ratio(figure)))
+            Spread::of(rounds.iter().filter_map(|round| round.ratio(one, other, figure)))
         };
         Ratios {
             throughput: over(|measured| Some(measured.mib_s())),
@@ -278,48 +283,87 @@ impl Ratios {
     }
 }
 
+/// All that was found of one variant.
+struct Outcome {
+    variant: Variant,
+    sum: Sum,
+    to_relay: Ratios,
+    /// If it has another driver, and the portable one was measured with the same check.
+    to_portable: Option<Ratios>,
+}
+
+impl Outcome {
+    fn json(&self) -> Value {
+        json!({
+            "driver": self.variant.driver.name(),
+            "verify": self.variant.verify.name(),
+            "ratio": self.to_relay.json(),
+            "to_portable": self.to_portable.as_ref().map(Ratios::json),
+            "leader": self.sum.leader_json(),
+            "worker": self.sum.worker_json(),
+            "client": self.sum.client_json(),
+            "heft": self.sum.json("leader"),
+        })
+    }
+}
+
 /// All that was found.
 pub(crate) struct Report {
     plan: Plan,
     machine: Machine,
     rounds: Vec<Round>,
-    heft: Option<Sum>,
+    /// Those that were measured.
+    variants: Vec<Outcome>,
     relay: Option<Sum>,
-    ratios: Ratios,
 }
 
 impl Report {
     pub(crate) fn new(
         plan: &Plan,
         rounds: Vec<Round>,
-        memory: Memory,
+        memory: &Memory,
         machine: Machine,
     ) -> anyhow::Result<Report> {
-        let of = |side| rounds.iter().filter_map(|round| round.get(side)).collect::<Vec<_>>();
-        let heft = Sum::new(&of(Side::Heft), memory.heft.unwrap_or_default())?;
-        let relay = Sum::new(&of(Side::Relay), memory.relay.unwrap_or_default())?;
-        let ratios = Ratios::new(&rounds);
-        Ok(Report { plan: plan.clone(), machine, heft, relay, ratios, rounds })
+        let sum = |side| {
+            let of_side: Vec<&Measured> = rounds.iter().filter_map(|round| round.get(side)).collect();
+            Sum::new(&of_side, memory.get(side))
+        };
+        let mut variants = Vec::new();
+        for variant in plan.variants.iter().copied() {
+            let side = Side::Heft(variant);
+            let portable = Variant { driver: Driver::Portable, ..variant };
+            let is_compared = portable != variant && plan.variants.contains(&portable);
+            if let Some(sum) = sum(side)? {
+                variants.push(Outcome {
+                    variant,
+                    sum,
+                    to_relay: Ratios::new(&rounds, side, Side::Relay),
+                    to_portable: is_compared.then(|| Ratios::new(&rounds, side, Side::Heft(portable))),
+                });
+            }
+        }
+        let relay = sum(Side::Relay)?;
+        Ok(Report { plan: plan.clone(), machine, rounds, variants, relay })
     }
 
-    /// One object with everything.
+    /// One object with everything. What is there once is the first variant's.
     pub(crate) fn json(&self) -> Value {
         let plan = &self.plan;
-        let rounds = self.rounds.iter().map(|round| {
-            json!({
-                "heft": round.heft.as_ref().map(Measured::json),
-                "relay": round.relay.as_ref().map(Measured::json),
-            })
-        });
+        let asked = plan.variants.first();
+        let first = self.variants.first();
+        let heft = first.map(|first| &first.sum);
+        let rounds = self.rounds.iter().map(|round| round.json(&plan.variants));
         json!({
             "workload": plan.workload.name(),
-            "driver": plan.driver.name(),
-            "ratio": self.ratios.json(),
-            "leader": self.heft.as_ref().map(Sum::leader_json),
-            "worker": self.heft.as_ref().map(Sum::worker_json),
-            "client": self.heft.as_ref().map(Sum::client_json),
-            "heft": self.heft.as_ref().map(|sum| sum.json("leader")),
+            "driver": asked.map(|variant| variant.driver.name()),
+            "verify": asked.map(|variant| variant.verify.name()),
+            "ratio": first.map_or_else(|| Ratios::default().json(), |first| first.to_relay.json()),
+            "leader": heft.map(Sum::leader_json),
+            "worker": heft.map(Sum::worker_json),
+            "client": heft.map(Sum::client_json),
+            "heft": heft.map(|sum| sum.json("leader")),
             "relay": self.relay.as_ref().map(|sum| sum.json("relay")),
+            "variants": self.variants.iter().map(Outcome::json).collect::<Vec<_>>(),
             "load": {
                 "size_bytes": plan.load.size,
                 "in_flight": plan.load.in_flight,
@@ -354,13 +398,23 @@ impl Report {
             std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
         };
         write("report.json", format!("{:#}\n", self.json()))?;
-        let lines = [("heft", &self.heft), ("relay", &self.relay)];
-        let lines = lines.into_iter().filter_map(|(name, sum)| Some((name, &sum.as_ref()?.latencies)));
-        let lines: Vec<(&str, &Latencies)> = lines.collect();
-        for (name, latencies) in &lines {
-            write(&format!("{name}.hgrm"), hgrm::render(latencies))?;
+        let mut lines = Vec::new();
+        for ((side, sum), colour) in self.sums().zip(svg::VARIANTS.iter().cycle()) {
+            let name = self.plan.label(side);
+            write(&format!("{name}.hgrm"), hgrm::render(&sum.latencies))?;
+            let colour = match side {
+                Side::Heft(_) => colour,
+                Side::Relay => svg::RELAY,
+            };
+            lines.push(svg::Line { name, latencies: &sum.latencies, colour });
         }
         write("percentiles.svg", svg::render(&self.title(), &lines))
+    }
+
+    /// Every side that was measured: the variants, then the relay.
+    fn sums(&self) -> impl Iterator<Item = (Side, &Sum)> {
+        let heft = self.variants.iter().map(|outcome| (Side::Heft(outcome.variant), &outcome.sum));
+        heft.chain(self.relay.iter().map(|sum| (Side::Relay, sum)))
     }
 
     /// What was measured, in a line.

@@ -11,7 +11,15 @@ const LEFT: f64 = 90.0;
 const RIGHT: f64 = 30.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 70.0;
-const COLOURS: [&str; 2] = ["#c2410c", "#1d4ed8"];
+
+/// The colours of heft's variants and of the relay.
+pub(super) const VARIANTS: [&str; 4] = ["#c2410c", "#0d9488", "#a21caf", "#4b5563"];
+pub(super) const RELAY: &str = "#1d4ed8";
+
+/// The names above the plot: how far apart they stand at least, a letter's width, and what stands beside them.
+const NAME_WIDTH_MIN: f64 = 90.0;
+const LETTER_WIDTH: f64 = 7.0;
+const NAME_SPACE: f64 = 42.0;
 
 /// Points for each halving of the distance to 100 %.
 const TICKS_PER_HALF: u32 = 8;
@@ -32,9 +40,16 @@ const QUANTILES: [(f64, &str); 7] = [
     (0.99999, "99.999 %"),
 ];
 
-pub(super) fn render(title: &str, lines: &[(&str, &Latencies)]) -> String {
-    let lines: Vec<(&str, Vec<(f64, f64)>)> =
-        lines.iter().map(|(name, latencies)| (*name, points(latencies))).collect();
+/// One distribution.
+pub(super) struct Line<'a> {
+    pub(super) name: String,
+    pub(super) latencies: &'a Latencies,
+    pub(super) colour: &'static str,
+}
+
+pub(super) fn render(title: &str, lines: &[Line<'_>]) -> String {
+    let lines: Vec<(&Line<'_>, Vec<(f64, f64)>)> =
+        lines.iter().map(|line| (line, points(line.latencies))).collect();
     let all = || lines.iter().flat_map(|(_, points)| points);
     let across_max = all().map(|(across, _)| *across).fold(1.0, f64::max);
     let axis = Axis::of(all().map(|(_, time)| *time));
@@ -68,7 +83,9 @@ pub(super) fn render(title: &str, lines: &[(&str, &Latencies)]) -> String {
             "<text transform=\"translate(20 {middle}) rotate(-90)\" text-anchor=\"middle\">{scale}</text>\n"
         ),
     );
-    for (index, ((name, points), colour)) in lines.iter().zip(COLOURS.iter().cycle()).enumerate() {
+    let longest = lines.iter().map(|(line, _)| line.name.len()).max().unwrap_or_default();
+    let apart = (NAME_SPACE + LETTER_WIDTH * longest as f64).max(NAME_WIDTH_MIN);
+    for (index, (Line { name, colour, .. }, points)) in lines.iter().enumerate() {
         let path: Vec<String> =
             points.iter().map(|(across, time)| format!("{:.1},{:.1}", x(*across), y(*time))).collect();
         push(
@@ -78,7 +95,7 @@ pub(super) fn render(title: &str, lines: &[(&str, &Latencies)]) -> String {
                 path.join(" ")
             ),
         );
-        let left = LEFT + 14.0 + 90.0 * index as f64;
+        let left = LEFT + 14.0 + apart * index as f64;
         push(
             &mut svg,
             format_args!("<rect x=\"{left}\" y=\"40\" width=\"22\" height=\"4\" fill=\"{colour}\"/>\n"),
@@ -213,10 +230,14 @@ mod tests {
         latencies
     }
 
+    fn line<'a>(name: &str, latencies: &'a Latencies) -> Line<'a> {
+        Line { name: name.to_owned(), latencies, colour: RELAY }
+    }
+
     #[test]
     fn both_lines_are_drawn_inside_the_picture_and_named() {
         let (heft, relay) = (spread_over(300, 2_000), spread_over(150, 900));
-        let svg = render("a < b & c", &[("heft", &heft), ("relay", &relay)]);
+        let svg = render("a < b & c", &[line("heft", &heft), line("relay", &relay)]);
         assert_eq!((svg.matches("<polyline").count(), svg.matches("</svg>").count()), (2, 1));
         for part in
             [">heft<", ">relay<", ">99.9 %<", "percentile of jobs", "time of a job", "a &lt; b &amp; c"]
@@ -236,16 +257,36 @@ mod tests {
     }
 
     #[test]
+    fn every_variant_has_a_colour_of_its_own_and_room_for_its_name() {
+        let times = spread_over(300, 2_000);
+        let names = ["heft-portable-end", "heft-uring-end", "heft-portable-hop", "heft-uring-hop", "relay"];
+        let colours = VARIANTS.into_iter().chain([RELAY]);
+        let lines: Vec<Line<'_>> =
+            names.iter().zip(colours).map(|(name, colour)| Line { colour, ..line(name, &times) }).collect();
+        let svg = render("t", &lines);
+        assert_eq!(svg.matches("<polyline").count(), 5);
+        let mut room = LEFT;
+        for Line { name, colour, .. } in &lines {
+            assert_eq!(svg.matches(&format!("stroke=\"{colour}\"")).count(), 1, "{colour} is shared");
+            let (before, _) = svg.split_once(&format!(">{name}<")).unwrap();
+            let x = before.rsplit_once("<text x=\"").unwrap().1.split('"').next().unwrap();
+            let x: f64 = x.parse().unwrap();
+            assert!(x > room && x + LETTER_WIDTH * name.len() as f64 <= WIDTH, "{name} at {x}");
+            room = x + LETTER_WIDTH * name.len() as f64;
+        }
+    }
+
+    #[test]
     fn times_far_apart_get_a_log_scale() {
         let wide = spread_over(100, 900_000);
-        assert!(render("t", &[("heft", &wide)]).contains("log scale"));
+        assert!(render("t", &[line("heft", &wide)]).contains("log scale"));
         let narrow = spread_over(100_000, 900_000);
-        assert!(!render("t", &[("heft", &narrow)]).contains("log scale"));
+        assert!(!render("t", &[line("heft", &narrow)]).contains("log scale"));
     }
 
     #[test]
     fn nothing_measured_still_makes_a_picture() {
-        assert!(render("t", &[("heft", &Latencies::new().unwrap())]).ends_with("</svg>\n"));
+        assert!(render("t", &[line("heft", &Latencies::new().unwrap())]).ends_with("</svg>\n"));
         assert!(render("t", &[]).contains("<svg"));
     }
 

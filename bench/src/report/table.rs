@@ -1,78 +1,139 @@
-//! The report for people.
+//! The report for people. Its tables fit 110 columns, also with several variants.
 
 use heft::units::ByteSize;
 
+use crate::variant::{Side, Variant};
+
 use super::figures::Spread;
-use super::{Report, Roles, Sum};
+use super::{Outcome, Ratios, Report, Roles, Sum};
+
+/// The width of names of processes, and what it is where names of variants are among them.
+const NAME: usize = 13;
+const NAME_OF_SEVERAL: usize = 25;
+
+/// The width of names of variants.
+const VARIANT: usize = 18;
 
 pub(super) fn render(report: &Report) -> String {
     let (plan, machine) = (&report.plan, &report.machine);
     let unknown = || "unknown".to_owned();
     let mut text = format!("\n{}\n", report.title());
+    let variant = match plan.variants.as_slice() {
+        [Variant { driver, verify }] => format!(", driver {}, verify {}", driver.name(), verify.name()),
+        _ => String::new(),
+    };
     text += &format!(
-        "{} rounds in turns, driver {}; {} cores, {}, kernel {}, commit {}\n\n",
+        "{} rounds in turns{variant}; {} cores, {}, kernel {}, commit {}\n\n",
         plan.rounds,
-        plan.driver.name(),
         machine.cores.unwrap_or_default(),
         machine.cpu.clone().unwrap_or_else(unknown),
         machine.kernel.clone().unwrap_or_else(unknown),
         machine.commit.clone().unwrap_or_else(unknown),
     );
-    text += &row(["", "MiB/s", "jobs/s", "p50", "p90", "p99", "max"]);
-    let sides = [("heft", &report.heft), ("relay", &report.relay)];
-    let sides: Vec<(&str, &Sum)> =
-        sides.into_iter().filter_map(|(name, sum)| Some((name, sum.as_ref()?))).collect();
-    for (name, sum) in &sides {
+    let width = if report.variants.len() > 1 { NAME_OF_SEVERAL } else { NAME };
+    text += &row(width, ["", "MiB/s", "jobs/s", "p50", "p90", "p99", "max"]);
+    for (side, sum) in report.sums() {
         let time = |quantile| micros(sum.latencies.quantile_us(quantile));
         let (mib_s, jobs_s) = (format!("{:.0}", sum.mib_s.median), format!("{:.0}", sum.jobs_s.median));
         let max = micros(sum.latencies.max_us());
-        text += &row([name, &mib_s, &jobs_s, &time(0.5), &time(0.9), &time(0.99), &max]);
+        let name = plan.label(side);
+        text += &row(width, [&name, &mib_s, &jobs_s, &time(0.5), &time(0.9), &time(0.99), &max]);
     }
     text += "\n";
-    text += &row(["", "RSS peak", "CPU s/GiB", "CPU us/job", "", "", ""]);
-    for (name, sum) in &sides {
-        let middle = if *name == "heft" { "leader" } else { "relay" };
-        text += &role_row(name, middle, sum, |roles| roles.middle, sum.rss_peak.middle);
-        text += &role_row(name, "worker", sum, |roles| roles.worker, sum.rss_peak.worker);
-        text += &role_row(name, "client", sum, |roles| roles.client, sum.rss_peak.client);
+    text += &row(width, ["", "RSS peak", "CPU s/GiB", "CPU us/job", "", "", ""]);
+    for (side, sum) in report.sums() {
+        let label = plan.label(side);
+        let middle = match side {
+            Side::Heft(_) => format!("{label} leader"),
+            Side::Relay => label.clone(),
+        };
+        text += &role_row(width, &middle, sum, |roles| roles.middle, sum.rss_peak.middle);
+        let (worker, client) = (format!("{label} worker"), format!("{label} client"));
+        text += &role_row(width, &worker, sum, |roles| roles.worker, sum.rss_peak.worker);
+        text += &role_row(width, &client, sum, |roles| roles.client, sum.rss_peak.client);
     }
-    let ratios = [
-        ("throughput", &report.ratios.throughput),
-        ("p50", &report.ratios.p50),
-        ("p99", &report.ratios.p99),
-        ("leader CPU", &report.ratios.leader_cpu),
-    ];
-    let ratios = ratios.into_iter().filter_map(|(name, ratio)| Some(ratio_line(name, ratio.as_ref()?)));
-    let ratios: String = ratios.collect();
-    if !ratios.is_empty() {
-        text += &format!("\nheft to the relay, median over rounds (least to largest)\n{ratios}");
-    }
+    text += &match report.variants.as_slice() {
+        [] => String::new(),
+        [one] => ratio_lines(&one.to_relay),
+        _ => ratio_rows(report),
+    };
     text
+}
+
+fn named(ratios: &Ratios) -> [(&'static str, Option<&Spread>); 4] {
+    [
+        ("throughput", ratios.throughput.as_ref()),
+        ("p50", ratios.p50.as_ref()),
+        ("p99", ratios.p99.as_ref()),
+        ("leader CPU", ratios.leader_cpu.as_ref()),
+    ]
+}
+
+/// One variant: a line for each ratio.
+fn ratio_lines(ratios: &Ratios) -> String {
+    let lines = named(ratios).into_iter().filter_map(|(name, ratio)| Some(ratio_line(name, ratio?)));
+    let lines: String = lines.collect();
+    match lines.is_empty() {
+        true => lines,
+        false => format!("\nheft to the relay, median over rounds (least to largest)\n{lines}"),
+    }
 }
 
 fn ratio_line(name: &str, ratio: &Spread) -> String {
     format!("{name:14}{:>10.2}   ({:.2} to {:.2})\n", ratio.median, ratio.min, ratio.max)
 }
 
+/// Several variants: a line for each of them.
+fn ratio_rows(report: &Report) -> String {
+    let to_relay: Vec<(&Outcome, &Ratios)> = match report.relay {
+        Some(_) => report.variants.iter().map(|outcome| (outcome, &outcome.to_relay)).collect(),
+        None => Vec::new(),
+    };
+    let to_portable: Vec<(&Outcome, &Ratios)> =
+        report.variants.iter().filter_map(|outcome| Some((outcome, outcome.to_portable.as_ref()?))).collect();
+    let blocks = [("to the relay", to_relay), ("to the portable driver with the same check", to_portable)];
+    let mut text = String::new();
+    for (what, rows) in blocks.into_iter().filter(|(_, rows)| !rows.is_empty()) {
+        text += &format!("\n{what}, median over rounds (least to largest)\n");
+        text += &ratio_row("", named(&Ratios::default()).map(|(name, _)| name.to_owned()));
+        for (outcome, ratios) in rows {
+            let name = report.plan.label(Side::Heft(outcome.variant));
+            text += &ratio_row(&name, named(ratios).map(|(_, ratio)| ratio_cell(ratio)));
+        }
+    }
+    text
+}
+
+fn ratio_cell(ratio: Option<&Spread>) -> String {
+    ratio.map_or_else(
+        || "-".to_owned(),
+        |ratio| format!("{:.2} ({:.2} to {:.2})", ratio.median, ratio.min, ratio.max),
+    )
+}
+
+fn ratio_row(name: &str, cells: [String; 4]) -> String {
+    let cells: String = cells.iter().map(|cell| format!(" {cell:>21}")).collect();
+    format!("{name:VARIANT$}{cells}\n")
+}
+
 fn role_row(
-    side: &str,
-    role: &str,
+    width: usize,
+    name: &str,
     sum: &Sum,
     of: impl Fn(&Roles<Option<f64>>) -> Option<f64>,
     rss_peak: u64,
 ) -> String {
     let number =
         |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
-    let name = if side == role { side.to_owned() } else { format!("{side} {role}") };
     let rss = ByteSize(rss_peak).to_string();
     let per_gib = number(of(&sum.cpu_per_gib()), 3);
     let per_job = number(of(&sum.cpu_us_per_job()), 1);
-    row([&name, &rss, &per_gib, &per_job, "", "", ""])
+    row(width, [name, &rss, &per_gib, &per_job, "", "", ""])
 }
 
-fn row([name, cells @ ..]: [&str; 7]) -> String {
+fn row(width: usize, [name, cells @ ..]: [&str; 7]) -> String {
     let cells: String = cells.iter().map(|cell| format!("{cell:>11}")).collect();
-    format!("{}\n", format!("{name:13}{cells}").trim_end())
+    format!("{}\n", format!("{name:width$}{cells}").trim_end())
 }
 
 /// A time in the unit in which it has few digits.

@@ -1,11 +1,12 @@
 use super::*;
-use crate::args::{Compress, Digest, Driver, Sink, Workload};
+use crate::args::{Compress, Digest, Sink, Workload};
 use crate::load::{Load, Until};
+use crate::variant::{Drivers, Verifies, Verify, variants};
 
-fn plan() -> Plan {
+fn plan(drivers: Drivers, verifies: Verifies) -> Plan {
     Plan {
         workload: Workload::Push,
-        driver: Driver::Portable,
+        variants: variants(drivers, verifies),
         load: Load { size: 64 << 20, in_flight: 4, until: Until::Count(16), rate: None },
         background: None,
         rounds: 3,
@@ -33,20 +34,55 @@ fn measured(seconds: f64, job_ms: u64, middle_cpu_ms: u64) -> Measured {
     }
 }
 
+/// Rounds of heft's usual variant.
+const USUAL: [(f64, u64, u64); 3] = [(0.5, 150, 300), (1.0, 100, 400), (0.8, 130, 350)];
+
 fn report(relay: bool) -> Report {
-    let heft = [(0.5, 150, 300), (1.0, 100, 400), (0.8, 130, 350)];
+    let usual = Side::Heft(Variant { driver: Driver::Portable, verify: Verify::End });
     let mut rounds = Vec::new();
-    for (seconds, ms, cpu_ms) in heft {
+    for (seconds, ms, cpu_ms) in USUAL {
         let mut round = Round::default();
-        round.set(Side::Heft, measured(seconds, ms, cpu_ms));
+        round.set(usual, measured(seconds, ms, cpu_ms));
         if relay {
             round.set(Side::Relay, measured(0.4, 100, 200));
         }
         rounds.push(round);
     }
     let mut memory = Memory::default();
-    memory.set(Side::Heft, Roles { middle: 50 << 20, worker: 20 << 20, client: 90 << 20 });
-    Report::new(&plan(), rounds, memory, Machine::default()).unwrap()
+    memory.set(usual, Roles { middle: 50 << 20, worker: 20 << 20, client: 90 << 20 });
+    let plan = plan(Drivers::Portable, Verifies::End);
+    Report::new(&plan, rounds, &memory, Machine::default()).unwrap()
+}
+
+/// Every variant: uring takes half the time and a quarter of the leader's processor time, a check by the leader doubles
+/// both.
+fn report_of_all(relay: bool) -> Report {
+    let plan = plan(Drivers::Both, Verifies::Both);
+    let mut rounds = Vec::new();
+    for (number, (seconds, ms, cpu_ms)) in (0..).zip(USUAL) {
+        let mut round = Round::default();
+        for side in plan.sides(number) {
+            let (time, cpu) = match side {
+                Side::Relay if relay => {
+                    round.set(side, measured(0.4, 100, 200));
+                    continue;
+                }
+                Side::Relay => continue,
+                Side::Heft(Variant { driver: Driver::Portable, verify: Verify::End }) => (4, 4),
+                Side::Heft(Variant { driver: Driver::Uring, verify: Verify::End }) => (2, 1),
+                Side::Heft(Variant { driver: Driver::Portable, verify: Verify::Hop }) => (8, 8),
+                Side::Heft(Variant { driver: Driver::Uring, verify: Verify::Hop }) => (4, 2),
+            };
+            let seconds = seconds * f64::from(u32::try_from(time).unwrap()) / 4.0;
+            round.set(side, measured(seconds, ms * time / 4, cpu_ms * cpu / 4));
+        }
+        rounds.push(round);
+    }
+    let mut memory = Memory::default();
+    for (number, variant) in (1..).zip(&plan.variants) {
+        memory.set(Side::Heft(*variant), Roles { middle: number << 20, worker: 1, client: 1 });
+    }
+    Report::new(&plan, rounds, &memory, Machine::default()).unwrap()
 }
 
 fn number(value: &Value, path: &str) -> f64 {
@@ -77,6 +113,80 @@ fn the_object_has_what_a_reader_needs() {
     near(&json, "/heft/worker/cpu_s_per_gib", 0.1);
     near(&json, "/relay/relay/cpu_s_per_gib", 0.2);
     assert_eq!(json["rounds"].as_array().unwrap().len(), 3);
+    near(&json, "/rounds/1/heft/mib_s", 1024.0);
+    near(&json, "/rounds/1/relay/mib_s", 2560.0);
+}
+
+#[test]
+fn one_variant_is_in_the_list_as_it_is_at_the_top() {
+    for json in [report(true).json(), report(false).json()] {
+        assert_eq!(json["variants"].as_array().unwrap().len(), 1);
+        for member in ["driver", "verify", "ratio", "leader", "worker", "client", "heft"] {
+            assert_eq!(json["variants"][0][member], json[member], "{member}");
+        }
+        assert_eq!(json["verify"], "end");
+        assert!(json["variants"][0]["to_portable"].is_null(), "{json}");
+        assert_eq!(json["rounds"][2]["variants"][0]["heft"], json["rounds"][2]["heft"]);
+    }
+}
+
+#[test]
+fn every_variant_has_its_figures_and_the_first_is_at_the_top() {
+    let json = report_of_all(true).json();
+    let names = |value: &Value| -> Vec<String> {
+        let variants = value["variants"].as_array().unwrap().iter();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        variants.map(|variant| text(&variant["driver"]) + "-" + &text(&variant["verify"])).collect()
+    };
+    let all = ["portable-end", "uring-end", "portable-hop", "uring-hop"];
+    assert_eq!(names(&json), all);
+    assert_eq!((&json["driver"], &json["verify"]), (&"portable".into(), &"end".into()));
+    for member in ["ratio", "leader", "worker", "client", "heft"] {
+        assert_eq!(json["variants"][0][member], json[member], "{member}");
+    }
+    near(&json, "/ratio/throughput", 0.5);
+    near(&json, "/variants/1/ratio/throughput", 1.0);
+    near(&json, "/variants/2/ratio/throughput", 0.25);
+    near(&json, "/variants/3/ratio/spread/throughput/max", 0.8);
+    near(&json, "/variants/1/heft/mib_s", 2560.0);
+    near(&json, "/variants/2/heft/p50_us", 260_000.0);
+    near(&json, "/variants/3/leader/cpu_s_per_gib", 0.175);
+    near(&json, "/variants/3/leader/rss_peak_bytes", f64::from(4 << 20));
+    for (number, round) in json["rounds"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(names(round), all, "whatever the order of turns in round {number}");
+        assert_eq!(round["variants"][0]["heft"], round["heft"]);
+        near(round, "/relay/mib_s", 2560.0);
+    }
+    near(&json, "/rounds/0/variants/1/heft/mib_s", 4096.0);
+}
+
+#[test]
+fn uring_is_compared_with_portable_of_the_same_check() {
+    for json in [report_of_all(true).json(), report_of_all(false).json()] {
+        for uring in [1, 3] {
+            near(&json, &format!("/variants/{uring}/to_portable/throughput"), 2.0);
+            near(&json, &format!("/variants/{uring}/to_portable/p50"), 0.5);
+            near(&json, &format!("/variants/{uring}/to_portable/p99"), 0.5);
+            near(&json, &format!("/variants/{uring}/to_portable/leader_cpu"), 0.25);
+            near(&json, &format!("/variants/{uring}/to_portable/spread/throughput/min"), 2.0);
+        }
+        assert!(json["variants"][0]["to_portable"].is_null() && json["variants"][2]["to_portable"].is_null());
+    }
+    let relayless = report_of_all(false).json();
+    assert!(relayless["variants"][1]["ratio"]["throughput"].is_null(), "{relayless}");
+}
+
+#[test]
+fn the_relay_alone_has_no_variants() {
+    let mut round = Round::default();
+    round.set(Side::Relay, measured(0.4, 100, 200));
+    let plan = plan(Drivers::Both, Verifies::End);
+    let report = Report::new(&plan, vec![round], &Memory::default(), Machine::default()).unwrap();
+    let json = report.json();
+    assert!(json["heft"].is_null() && json["leader"].is_null() && json["ratio"]["p50"].is_null(), "{json}");
+    assert_eq!((&json["driver"], &json["variants"]), (&"portable".into(), &json!([])));
+    near(&json, "/relay/mib_s", 2560.0);
+    assert!(report.table().contains("relay worker") && !report.table().contains("heft"));
 }
 
 #[test]
@@ -85,7 +195,7 @@ fn one_side_alone_has_no_ratio() {
     let json = report.json();
     assert!(json["ratio"]["throughput"].is_null() && json["relay"].is_null(), "{json}");
     near(&json, "/heft/mib_s", 1280.0);
-    assert!(!report.table().contains("heft to the relay"));
+    assert!(!report.table().contains("to the relay"));
 }
 
 #[test]
@@ -96,11 +206,35 @@ fn the_table_has_sides_roles_and_ratios() {
         "heft leader",
         "relay worker",
         "50 MiB",
+        "driver portable, verify end",
+        "heft to the relay",
         "throughput",
         "(0.40 to 0.80)",
     ] {
         assert!(table.contains(part), "{part} is missing:\n{table}");
     }
+}
+
+#[test]
+fn the_table_has_a_line_for_every_variant_and_is_not_too_wide() {
+    let table = report_of_all(true).table();
+    let (_, ratios) = table.split_once("\nto the relay").unwrap();
+    let (to_relay, to_portable) = ratios.split_once("\nto the portable driver").unwrap();
+    for name in ["heft-portable-end", "heft-uring-end", "heft-portable-hop", "heft-uring-hop"] {
+        for role in ["leader", "worker", "client"] {
+            assert!(table.contains(&format!("\n{name} {role} ")), "{name} {role} is missing:\n{table}");
+        }
+        assert!(to_relay.contains(&format!("\n{name} ")), "{name} is missing:\n{table}");
+        assert_eq!(to_portable.contains(&format!("\n{name} ")), name.contains("uring"), "{table}");
+    }
+    assert!(table.contains("\nrelay worker "), "{table}");
+    assert!(
+        to_relay.contains("0.50 (0.40 to 0.80)") && to_portable.contains("2.00 (2.00 to 2.00)"),
+        "{table}"
+    );
+    assert!(table.lines().all(|line| line.len() <= 110), "{table}");
+    let relayless = report_of_all(false).table();
+    assert!(!relayless.contains("to the relay") && relayless.contains("to the portable"), "{relayless}");
 }
 
 #[test]
@@ -120,5 +254,31 @@ fn a_directory_gets_every_form() {
     report(true).write_to(directory.path()).unwrap();
     for name in ["report.json", "heft.hgrm", "relay.hgrm", "percentiles.svg"] {
         assert!(directory.path().join(name).metadata().unwrap().len() > 100, "{name}");
+    }
+}
+
+#[test]
+fn several_variants_have_histograms_of_their_own_and_a_line_each() {
+    let directory = tempfile::tempdir().unwrap();
+    report_of_all(true).write_to(directory.path()).unwrap();
+    let mut names: Vec<String> = std::fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let expected = [
+        "heft-portable-end.hgrm",
+        "heft-portable-hop.hgrm",
+        "heft-uring-end.hgrm",
+        "heft-uring-hop.hgrm",
+        "percentiles.svg",
+        "relay.hgrm",
+        "report.json",
+    ];
+    assert_eq!(names, expected);
+    let svg = std::fs::read_to_string(directory.path().join("percentiles.svg")).unwrap();
+    assert_eq!(svg.matches("<polyline").count(), 5);
+    for colour in svg::VARIANTS.into_iter().chain([svg::RELAY]) {
+        assert_eq!(svg.matches(&format!("stroke=\"{colour}\"")).count(), 1, "{colour}");
     }
 }
