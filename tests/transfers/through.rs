@@ -1,6 +1,5 @@
 //! Chunks that pass through the leader while they come, at a real leader: damage, a sender that breaks off or falls silent
-//! in the middle of a chunk, each where the leader checks what passes and where it does not. Whatever happens, the worker's
-//! connection lives and the job gets the right bytes.
+//! in the middle of a chunk. Whatever happens, the worker's connection lives and the job gets the right bytes.
 
 use std::io::Write;
 
@@ -100,62 +99,59 @@ fn a_chunk_that_passes_through_damaged_is_found_and_resent_alone() {
         // A worker that still stores the bad one when the good one comes asks once more.
         let asked = send_until_it_ends(&mut raw, id, &content);
         assert!(!asked.is_empty() && asked.iter().all(|index| *index == 2), "--verify {verify}: {asked:?}");
+        let through = if verify == "end" { CHUNKS as u64 - 1 } else { 0 };
         let passed = world.status()["leader"]["chunks_passed_through"].as_u64().unwrap();
-        assert!(passed >= CHUNKS as u64 - 1, "--verify {verify}: {passed} passed through");
+        assert!(passed >= through, "--verify {verify}: {passed} passed through");
         world.assert_idle(0);
     }
 }
 
 #[test]
 fn a_sender_that_falls_silent_in_the_middle_of_a_chunk_does_not_hold_up_its_worker() {
-    for verify in ["end", "hop"] {
-        let (world, _worker) = world(verify);
-        let content = content();
-        let mut raw = Raw::client(&world.leader, "raw");
-        let (_, id, _) = upload(&mut raw, content.len());
-        send_chunk(&mut raw, id, 0, &content[..MIB]);
-        first_is_there(&world);
-        let second = frame(id, 1, &content[MIB..2 * MIB]);
-        let (half, rest) = second.split_at(MIB / 2);
-        raw.stream.write_all(half).unwrap();
-        // Somebody else's small job runs at the same worker meanwhile: the worker's connection is not blocked.
-        let small = world.noise("small.bin", 10);
-        world.run(&[&small], &[]);
-        world.until("the chunk is given up", |status| status["leader"]["chunks_voided"] == 1);
-        raw.stream.write_all(rest).unwrap();
-        for index in 2..CHUNKS {
-            send_chunk(&mut raw, id, index * MIB, &content[index * MIB..(index + 1) * MIB]);
-        }
-        let asked = send_until_it_ends(&mut raw, id, &content);
-        assert!(!asked.is_empty() && asked.iter().all(|index| *index == 1), "--verify {verify}: {asked:?}");
-        world.assert_idle(0);
+    let (world, _worker) = world("end");
+    let content = content();
+    let mut raw = Raw::client(&world.leader, "raw");
+    let (_, id, _) = upload(&mut raw, content.len());
+    send_chunk(&mut raw, id, 0, &content[..MIB]);
+    first_is_there(&world);
+    let second = frame(id, 1, &content[MIB..2 * MIB]);
+    let (half, rest) = second.split_at(MIB / 2);
+    raw.stream.write_all(half).unwrap();
+    // Somebody else's small job runs at the same worker meanwhile: the worker's connection is not blocked.
+    let small = world.noise("small.bin", 10);
+    world.run(&[&small], &[]);
+    world.until("the chunk is given up", |status| status["leader"]["chunks_voided"] == 1);
+    raw.stream.write_all(rest).unwrap();
+    for index in 2..CHUNKS {
+        send_chunk(&mut raw, id, index * MIB, &content[index * MIB..(index + 1) * MIB]);
     }
+    let asked = send_until_it_ends(&mut raw, id, &content);
+    assert!(!asked.is_empty() && asked.iter().all(|index| *index == 1), "{asked:?}");
+    world.assert_idle(0);
 }
 
 #[test]
 fn a_sender_that_breaks_off_in_the_middle_of_a_chunk_goes_on_and_the_worker_notices_nothing() {
-    for verify in ["end", "hop"] {
-        let (world, _worker) = world(verify);
-        let content = content();
-        let mut raw = Raw::client(&world.leader, "raw");
-        let (job, id, _) = upload(&mut raw, content.len());
-        send_chunk(&mut raw, id, 0, &content[..MIB]);
-        first_is_there(&world);
-        let second = frame(id, 1, &content[MIB..2 * MIB]);
-        raw.stream.write_all(&second[..MIB / 3]).unwrap();
-        world.until("the second has begun", |status| {
-            status["leader"]["buffers_in_use"] == 1 || status["leader"]["chunks_voided"] == 1
-        });
-        drop(raw);
-        world.until("the chunk is given up", |status| status["leader"]["chunks_voided"] == 1);
-        let mut raw = Raw::client(&world.leader, "raw");
-        let held = upload_of(&mut raw, job, content.len()).1;
-        assert!(held.held.indices().any(|index| index == 0), "what has come is not asked for again");
-        for index in (0..CHUNKS).filter(|index| !held.held.indices().any(|held| held as usize == *index)) {
-            send_chunk(&mut raw, id, index * MIB, &content[index * MIB..(index + 1) * MIB]);
-        }
-        let asked = send_until_it_ends(&mut raw, id, &content);
-        assert!(asked.iter().all(|index| *index == 1), "--verify {verify}: {asked:?}");
-        world.assert_idle(0);
+    let (world, _worker) = world("end");
+    let content = content();
+    let mut raw = Raw::client(&world.leader, "raw");
+    let (job, id, _) = upload(&mut raw, content.len());
+    send_chunk(&mut raw, id, 0, &content[..MIB]);
+    first_is_there(&world);
+    let second = frame(id, 1, &content[MIB..2 * MIB]);
+    raw.stream.write_all(&second[..MIB / 3]).unwrap();
+    world.until("the second has begun", |status| {
+        status["leader"]["buffers_in_use"] == 1 || status["leader"]["chunks_voided"] == 1
+    });
+    drop(raw);
+    world.until("the chunk is given up", |status| status["leader"]["chunks_voided"] == 1);
+    let mut raw = Raw::client(&world.leader, "raw");
+    let held = upload_of(&mut raw, job, content.len()).1;
+    assert!(held.held.indices().any(|index| index == 0), "what has come is not asked for again");
+    for index in (0..CHUNKS).filter(|index| !held.held.indices().any(|held| held as usize == *index)) {
+        send_chunk(&mut raw, id, index * MIB, &content[index * MIB..(index + 1) * MIB]);
     }
+    let asked = send_until_it_ends(&mut raw, id, &content);
+    assert!(asked.iter().all(|index| *index == 1), "{asked:?}");
+    world.assert_idle(0);
 }

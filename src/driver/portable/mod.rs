@@ -431,25 +431,28 @@ impl Hub {
                     inlet.expect_chunks(leader.brings_blobs(conn));
                 }
                 Ok(Step::Chunk(start)) => {
-                    let is_free =
-                        |to: ConnId| self.outboxes.borrow().get(&to).is_some_and(|outbox| outbox.is_free());
+                    let mut pipe = None;
+                    let is_free = |to: ConnId| {
+                        let outboxes = self.outboxes.borrow();
+                        let is_free = outboxes.get(&to).is_some_and(|outbox| outbox.is_free());
+                        pipe = if is_free { self.pipes.take() } else { None };
+                        pipe.is_some()
+                    };
                     let place =
                         self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start, is_free));
-                    match place {
-                        Some(ChunkPlace { buffer, check, through: Some(to) }) => {
-                            let (chunk, room) = ((start, to), (buffer, check));
+                    match (place, pipe) {
+                        (Some(ChunkPlace { buffer, through: Some(to), .. }), Some(pipe)) => {
+                            let (chunk, means) = ((start, to), (buffer, pipe));
                             let passed =
-                                self.pass_through(conn, &read, &mut inlet, chunk, room, passing).await;
+                                self.pass_through(conn, &read, &mut inlet, chunk, means, passing).await;
                             if let Err(error) = passed {
                                 return format!("it broke off in the middle of a chunk: {error}");
                             }
                             tokio::task::yield_now().await;
                         }
-                        Some(ChunkPlace { buffer, check: true, through: None }) => inlet.take(buffer),
-                        Some(ChunkPlace { buffer, check: false, through: None }) => {
-                            inlet.take_unchecked(buffer);
-                        }
-                        None => inlet.skip(),
+                        (Some(ChunkPlace { buffer, check: true, .. }), _) => inlet.take(buffer),
+                        (Some(ChunkPlace { buffer, check: false, .. }), _) => inlet.take_unchecked(buffer),
+                        (None, _) => inlet.skip(),
                     }
                 }
                 Ok(Step::Came(chunk)) => {

@@ -1,16 +1,16 @@
-//! A chunk that goes on while it comes: through a pipe where nobody here looks at it, else through a buffer that stays in
-//! the processor's cache.
+//! A chunk that goes on while it comes, through a pipe, without a look at it. (Through a buffer that does not pay: many
+//! small writes wake the receiver more often than one large one.)
 //!
 //! The task that reads from its sender writes to its receiver. It never waits for a receiver that takes nothing: what is
 //! left of the chunk is then read into its buffer and waits in the outbox. And its receiver does not wait for a sender that
 //! breaks off: it gets zeros, and word that they are not to be used.
 
+use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use crc32fast::Hasher;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
@@ -56,11 +56,10 @@ struct InHand {
     from: usize,
     to: usize,
     /// The same, in a pipe. Never beside bytes in the buffer.
-    pipe: Option<Pipe>,
+    pipe: Pipe,
     in_pipe: usize,
     /// Bytes that are still to come.
     to_come: usize,
-    crc: Option<Hasher>,
 }
 
 /// How a step ended.
@@ -80,12 +79,11 @@ impl InHand {
         if !outbox.is_place_next() {
             return Flow::Over;
         }
-        let result = match (&self.pipe, self.in_pipe) {
-            (Some(pipe), 1..) => outbox.pass_pipe(pipe, self.in_pipe).inspect(|out| self.in_pipe -= out),
-            (Some(_) | None, _) => {
-                let here = self.buffer.get(self.from..self.to).unwrap_or_default();
-                outbox.pass(here).inspect(|out| self.from += out)
-            }
+        let result = if self.in_pipe > 0 {
+            outbox.pass_pipe(&self.pipe, self.in_pipe).inspect(|out| self.in_pipe -= out)
+        } else {
+            let here = self.buffer.get(self.from..self.to).unwrap_or_default();
+            outbox.pass(here).inspect(|out| self.from += out)
         };
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
@@ -106,23 +104,11 @@ impl InHand {
 
     /// Reads more, once. Only if nothing is here.
     fn read(&mut self, stream: &TcpStream) -> Result<Flow, io::Error> {
-        let most = self.to_come;
-        let result = match &self.pipe {
-            Some(pipe) => stream
-                .try_io(Interest::READABLE, || pipe.fill(stream, most))
-                .inspect(|came| self.in_pipe = *came),
-            None => {
-                let room = self.buffer.get_mut(..most).unwrap_or_default();
-                stream.try_read(room).inspect(|came| self.to = *came)
-            }
-        };
-        match result {
+        match stream.try_io(Interest::READABLE, || self.pipe.fill(stream, self.to_come)) {
             Ok(0) => Ok(Flow::Over),
             Ok(came) => {
+                self.in_pipe = came;
                 self.to_come = self.to_come.saturating_sub(came);
-                if let Some(crc) = &mut self.crc {
-                    crc.update(self.buffer.get(..self.to).unwrap_or_default());
-                }
                 Ok(Flow::Moved)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Flow::Blocked),
@@ -132,9 +118,9 @@ impl InHand {
 
     /// Brings what is in the pipe into the buffer.
     fn empty_pipe(&mut self) -> io::Result<()> {
-        while let (Some(pipe), 1..) = (&self.pipe, self.in_pipe) {
+        while self.in_pipe > 0 {
             let room = self.buffer.get_mut(self.to..self.to + self.in_pipe).unwrap_or_default();
-            let came = pipe.read(room)?;
+            let came = self.pipe.read(room)?;
             self.to += came;
             self.in_pipe -= came.min(self.in_pipe);
         }
@@ -150,23 +136,19 @@ impl Hub {
         read: &OwnedReadHalf,
         inlet: &mut Inlet,
         (start, to): (ChunkStart, ConnId),
-        (mut buffer, check): (PoolBuf, bool),
-        slot: &std::cell::RefCell<Option<Passing>>,
+        (mut buffer, pipe): (PoolBuf, Pipe),
+        slot: &RefCell<Option<Passing>>,
     ) -> io::Result<()> {
         let outbox = self.outboxes.borrow().get(&to).filter(|outbox| outbox.is_place_next()).cloned();
         let Some(outbox) = outbox else {
+            self.pipes.give(pipe, true);
             inlet.skip();
             self.with_leader(|leader, now| leader.chunk_passed(now, conn, &start, Passed::Broken));
             return Ok(());
         };
         let here = inlet.pass(&mut buffer);
-        let mut crc = check.then(Hasher::new);
-        if let Some(crc) = &mut crc {
-            crc.update(buffer.get(..here).unwrap_or_default());
-        }
-        let pipe = if check { None } else { self.pipes.take() };
         let to_come = bytes_of(&start).saturating_sub(here);
-        let mut hand = InHand { buffer, from: 0, to: here, pipe, in_pipe: 0, to_come, crc };
+        let mut hand = InHand { buffer, from: 0, to: here, pipe, in_pipe: 0, to_come };
         let (began, rest_from) = (Instant::now(), 0);
         *slot.borrow_mut() =
             Some(Passing { to, outbox: outbox.clone(), start, began, written: 0, rest_from });
@@ -174,7 +156,7 @@ impl Hub {
         let how = loop {
             let flow = if hand.is_empty() {
                 if hand.to_come == 0 {
-                    break Passed::Whole(hand.crc.take().map(Hasher::finalize));
+                    break Passed::Whole;
                 }
                 match hand.read(read.as_ref())? {
                     Flow::Blocked => match timeout(SENDER_WAIT, read.readable()).await {
@@ -203,9 +185,7 @@ impl Hub {
             }
         };
         inlet.passed(start.sent_len.saturating_sub(u32::try_from(hand.to_come).unwrap_or(u32::MAX)));
-        if let Some(pipe) = hand.pipe {
-            self.pipes.give(pipe, hand.in_pipe == 0);
-        }
+        self.pipes.give(hand.pipe, hand.in_pipe == 0);
         self.end_passing(conn, slot, how, Bytes::new());
         Ok(())
     }
@@ -215,16 +195,14 @@ impl Hub {
         &self,
         inlet: &mut Inlet,
         mut hand: InHand,
-        slot: &std::cell::RefCell<Option<Passing>>,
+        slot: &RefCell<Option<Passing>>,
     ) -> io::Result<()> {
         hand.empty_pipe()?;
-        if let Some(pipe) = hand.pipe.take() {
-            self.pipes.give(pipe, true);
-        }
+        self.pipes.give(hand.pipe, true);
         if let Some(passing) = slot.borrow_mut().as_mut() {
             passing.rest_from = hand.from;
         }
-        inlet.take_rest(hand.buffer, hand.to, hand.to + hand.to_come, hand.crc);
+        inlet.take_rest(hand.buffer, hand.to, hand.to + hand.to_come);
         Ok(())
     }
 
@@ -233,33 +211,27 @@ impl Hub {
         &self,
         conn: ConnId,
         chunk: &crate::peer::InChunk,
-        slot: &std::cell::RefCell<Option<Passing>>,
+        slot: &RefCell<Option<Passing>>,
     ) -> bool {
         let Some(from) = slot.borrow().as_ref().map(|passing| passing.rest_from) else { return false };
         let rest = chunk.bytes.get(from..).map(|rest| chunk.bytes.slice_ref(rest)).unwrap_or_default();
-        self.end_passing(conn, slot, Passed::Whole(chunk.crc), rest);
+        self.end_passing(conn, slot, Passed::Whole, rest);
         true
     }
 
     /// The connection that brings a chunk is over, or does not go on with it.
-    pub(super) fn break_passing(&self, conn: ConnId, slot: &std::cell::RefCell<Option<Passing>>) {
+    pub(super) fn break_passing(&self, conn: ConnId, slot: &RefCell<Option<Passing>>) {
         self.end_passing(conn, slot, Passed::Broken, Bytes::new());
     }
 
-    fn end_passing(
-        &self,
-        conn: ConnId,
-        slot: &std::cell::RefCell<Option<Passing>>,
-        how: Passed,
-        rest: Bytes,
-    ) {
+    fn end_passing(&self, conn: ConnId, slot: &RefCell<Option<Passing>>, how: Passed, rest: Bytes) {
         let Some(passing) = slot.borrow_mut().take() else { return };
         let how = match how {
-            Passed::Whole(crc) if passing.began.elapsed() > SLOW => Passed::Slow(crc),
-            other @ (Passed::Whole(_) | Passed::Slow(_) | Passed::Broken | Passed::Stalled) => other,
+            Passed::Whole if passing.began.elapsed() > SLOW => Passed::Slow,
+            other @ (Passed::Whole | Passed::Slow | Passed::Broken | Passed::Stalled) => other,
         };
         match how {
-            Passed::Whole(_) | Passed::Slow(_) => passing.outbox.end_place(rest),
+            Passed::Whole | Passed::Slow => passing.outbox.end_place(rest),
             Passed::Broken | Passed::Stalled => passing.outbox.break_place(passing.missing()),
         }
         self.with_leader(|leader, now| {

@@ -1,13 +1,13 @@
 //! Chunks that pass through while they come: what has arrived of one is on its way out before the rest is here.
 //!
-//! One receiver, which has room and nothing else to take, and a sender that keeps what it sends: then the chunk counts as
-//! passed on when it begins. If it breaks on the way, its receiver has got bytes that are not to be used, is told so
+//! One receiver, which has room, nothing else to take and checks what it gets, and a sender that keeps what it sends: then
+//! the chunk counts as passed on when it begins. If it breaks on the way, its receiver has got bytes that are not to be used, is told so
 //! (Void), and the sender is asked for it again.
 
 use chunking::message::{Reason, Void};
 
 use super::blob::Blob;
-use super::{BlobId, Relay, Says, check_crcs, is_from};
+use super::{BlobId, Relay, Says, Verify, check_crcs, is_from};
 use crate::core::ids::ConnId;
 use crate::peer::ChunkStart;
 
@@ -17,14 +17,14 @@ const THROUGH_BYTES_MIN: u32 = 64 * 1024;
 /// How a chunk that passed through ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// All of it came. With the CRC of its bytes, if that was made.
-    Whole(Option<u32>),
+    /// All of it came.
+    Whole,
     /// It broke off: its sender is gone.
     Broken,
     /// It was given up: its sender fell silent in the middle of it.
     Stalled,
     /// It came, so slowly that its receiver was kept from other things.
-    Slow(Option<u32>),
+    Slow,
 }
 
 impl Relay {
@@ -35,7 +35,10 @@ impl Relay {
         is_free: impl FnOnce(ConnId) -> bool,
     ) -> Option<ConnId> {
         let (id, now) = (start.transfer, self.now);
-        let Relay { blobs, chunks_out, .. } = self;
+        let Relay { blobs, chunks_out, config, .. } = self;
+        if config.verify == Verify::Hop {
+            return None;
+        }
         let blob = blobs.get_mut(&id).filter(|blob| !blob.keep && !blob.gathered)?;
         let index = blob.plan.check(&start.head, start.sent_len).ok()?;
         if start.sent_len < THROUGH_BYTES_MIN || check_crcs(&start.head, start.head.crc_sent).is_err() {
@@ -68,23 +71,20 @@ impl Relay {
             up.heard_at = self.now;
         }
         // One that is slow goes by buffer from now on, so that its receiver is not kept waiting for each chunk.
-        blob.gathered |= matches!(how, Passed::Stalled | Passed::Slow(_));
-        let fault = match how {
-            Passed::Whole(crc) | Passed::Slow(crc) => {
-                let is_bad = crc.is_some_and(|crc| check_crcs(&start.head, crc).is_err());
-                is_bad.then_some(Reason::BAD_CHUNK)
-            }
-            Passed::Broken | Passed::Stalled => Some(Reason::SOURCE_GONE),
+        blob.gathered |= matches!(how, Passed::Stalled | Passed::Slow);
+        let is_whole = match how {
+            Passed::Whole | Passed::Slow => true,
+            Passed::Broken | Passed::Stalled => false,
         };
-        self.passed_through += u64::from(fault.is_none());
-        self.voided += u64::from(fault.is_some());
-        let Some(reason) = fault else {
+        self.passed_through += u64::from(is_whole);
+        self.voided += u64::from(!is_whole);
+        if is_whole {
             self.say_done(id);
             self.make_hungry(id);
             return self.pump();
-        };
+        }
         tracing::warn!(blob = %id, offset = start.head.offset, ?how, "a chunk did not pass through: asking for it again");
-        self.must_not_be_used(id, Void { offset: start.head.offset, reason });
+        self.must_not_be_used(id, Void { offset: start.head.offset, reason: Reason::SOURCE_GONE });
         self.make_hungry(id);
         self.pump();
     }
