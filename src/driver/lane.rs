@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tracing::debug;
@@ -20,15 +21,24 @@ const PIPE_BYTES: usize = 1024 * 1024;
 pub(super) struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
+    /// Pipes that there are; it counts itself out.
+    made: Rc<Cell<usize>>,
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        self.made.set(self.made.get().saturating_sub(1));
+    }
 }
 
 impl Pipe {
-    fn new() -> io::Result<Self> {
+    fn new(made: Rc<Cell<usize>>) -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         if let Err(error) = fcntl_setpipe_size(&write, PIPE_BYTES) {
             debug!("a pipe holds less than {PIPE_BYTES} bytes: {error}");
         }
-        Ok(Pipe { read, write })
+        made.set(made.get() + 1);
+        Ok(Pipe { read, write, made })
     }
 
     /// Moves bytes from a socket into the pipe. 0 at the end of the stream.
@@ -53,7 +63,7 @@ impl Pipe {
 #[derive(Debug, Default)]
 pub(super) struct Pipes {
     free: RefCell<Vec<Pipe>>,
-    made: Cell<usize>,
+    made: Rc<Cell<usize>>,
 }
 
 impl Pipes {
@@ -65,17 +75,13 @@ impl Pipes {
         if self.made.get() >= PIPES_MAX {
             return None;
         }
-        let pipe = Pipe::new().inspect_err(|error| debug!("no pipe can be had: {error}")).ok()?;
-        self.made.set(self.made.get() + 1);
-        Some(pipe)
+        Pipe::new(self.made.clone()).inspect_err(|error| debug!("no pipe can be had: {error}")).ok()
     }
 
     /// Gives a pipe back. One that is not empty is closed.
     pub(super) fn give(&self, pipe: Pipe, is_empty: bool) {
         if is_empty {
             self.free.borrow_mut().push(pipe);
-        } else {
-            self.made.set(self.made.get().saturating_sub(1));
         }
     }
 }

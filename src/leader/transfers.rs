@@ -91,16 +91,21 @@ impl Leader {
         self.pass_time(now);
         let check = !self.relay.passes_unseen(start.transfer);
         let buffer = self.relay.chunk_starts(conn, start);
-        let through = if buffer.is_some() { self.way_through(start, is_free) } else { None };
+        let through = if buffer.is_some() { self.way_through(conn, start, is_free) } else { None };
         self.act();
         buffer.map(|buffer| ChunkPlace { buffer, check, through })
     }
 
-    fn way_through(&mut self, start: &ChunkStart, is_free: impl FnOnce(ConnId) -> bool) -> Option<ConnId> {
+    fn way_through(
+        &mut self,
+        conn: ConnId,
+        start: &ChunkStart,
+        is_free: impl FnOnce(ConnId) -> bool,
+    ) -> Option<ConnId> {
         let head = start.head.frame_head(start.transfer, start.sent_len).ok()?;
-        let conn = self.relay.way_through(start, is_free)?;
-        self.outputs.push_back(Output::Through { conn, head: Bytes::copy_from_slice(&head) });
-        Some(conn)
+        let to = self.relay.way_through(conn, start, is_free)?;
+        self.outputs.push_back(Output::Through { conn: to, head: Bytes::copy_from_slice(&head) });
+        Some(to)
     }
 
     /// A chunk that was to pass through has come to its end, one way or the other. If it did not come whole, what its

@@ -411,6 +411,8 @@ impl Hub {
         inlet.stream_over(GATHERED_BYTES_MAX);
         let hello_until = tokio::time::Instant::now() + HELLO_TIMEOUT;
         let mut knows = false;
+        // The chunk that comes was given up: it is nobody's.
+        let mut given_up = false;
         loop {
             match inlet.poll() {
                 Ok(Step::Frame(generation, frame)) => {
@@ -456,7 +458,7 @@ impl Hub {
                     }
                 }
                 Ok(Step::Came(chunk)) => {
-                    if !self.rest_came(conn, &chunk, passing) {
+                    if !std::mem::take(&mut given_up) && !self.rest_came(conn, &chunk, passing) {
                         self.with_leader(|leader, now| leader.chunk(now, conn, chunk));
                     }
                     // A stream of chunks never ends by itself: others have their turn after each.
@@ -480,14 +482,20 @@ impl Hub {
                 }
                 Ok(Step::BulkEnd) => self.with_leader(|leader, now| leader.bulk_ends(now, conn)),
                 Ok(Step::Read) => {
+                    let rest_until = passing.borrow().as_ref().map(|passing| passing.deadline.into());
+                    let until = if knows { rest_until } else { Some(hello_until) };
                     let reading = read_some(&mut read, &mut inlet);
-                    let got = if knows {
-                        reading.await
-                    } else {
-                        match tokio::time::timeout_at(hello_until, reading).await {
+                    let got = match until {
+                        None => reading.await,
+                        Some(until) => match tokio::time::timeout_at(until, reading).await {
                             Ok(got) => got,
+                            Err(_) if knows => {
+                                self.give_passing_up(conn, passing);
+                                given_up = true;
+                                continue;
+                            }
                             Err(_) => return format!("no hello within {} s", HELLO_TIMEOUT.as_secs()),
-                        }
+                        },
                     };
                     match got {
                         Ok(0) => {

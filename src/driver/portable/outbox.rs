@@ -144,6 +144,14 @@ impl Outbox {
             self.bytes.set(self.bytes.get() + rest.len());
             let end = Piece { bytes: rest, then: Then::EndsChunk };
             pieces.insert(1, end);
+            self.left_over_if_closing();
+        }
+    }
+
+    /// Whoever waits for the end of a connection that is closing has to look again.
+    fn left_over_if_closing(&self) {
+        if self.closing.get() {
+            self.left_over.notify_one();
         }
     }
 
@@ -164,6 +172,7 @@ impl Outbox {
                 }
                 at += 1;
             }
+            self.left_over_if_closing();
         }
     }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::Hub;
 use super::outbox::Outbox;
@@ -26,7 +26,7 @@ use crate::peer::{ChunkStart, Inlet, PoolBuf};
 /// A receiver that takes nothing for so long does not hold up its sender any longer.
 const RECEIVER_WAIT: Duration = Duration::from_millis(100);
 
-/// A sender that is silent for so long in the middle of a chunk does not hold up its receiver any longer.
+/// A sender that takes longer for a chunk, and is waited for, does not hold up its receiver any longer.
 const SENDER_WAIT: Duration = Duration::from_secs(1);
 
 /// A chunk that took longer than this held up its receiver.
@@ -38,6 +38,8 @@ pub(super) struct Passing {
     outbox: Rc<Outbox>,
     start: ChunkStart,
     began: Instant,
+    /// When its sender is not waited for any longer.
+    pub(super) deadline: Instant,
     /// Bytes of it that are out.
     written: usize,
     /// Where in its buffer the rest begins, once it is read whole.
@@ -142,6 +144,7 @@ impl Hub {
         let outbox = self.outboxes.borrow().get(&to).filter(|outbox| outbox.is_place_next()).cloned();
         let Some(outbox) = outbox else {
             self.pipes.give(pipe, true);
+            drop(buffer);
             inlet.skip();
             self.with_leader(|leader, now| leader.chunk_passed(now, conn, &start, Passed::Broken));
             return Ok(());
@@ -149,9 +152,11 @@ impl Hub {
         let here = inlet.pass(&mut buffer);
         let to_come = bytes_of(&start).saturating_sub(here);
         let mut hand = InHand { buffer, from: 0, to: here, pipe, in_pipe: 0, to_come };
-        let (began, rest_from) = (Instant::now(), 0);
-        *slot.borrow_mut() =
-            Some(Passing { to, outbox: outbox.clone(), start, began, written: 0, rest_from });
+        let began = Instant::now();
+        let deadline = began + SENDER_WAIT;
+        let passing =
+            Passing { to, outbox: outbox.clone(), start, began, deadline, written: 0, rest_from: 0 };
+        *slot.borrow_mut() = Some(passing);
         let mut written = 0;
         let how = loop {
             let flow = if hand.is_empty() {
@@ -159,7 +164,7 @@ impl Hub {
                     break Passed::Whole;
                 }
                 match hand.read(read.as_ref())? {
-                    Flow::Blocked => match timeout(SENDER_WAIT, read.readable()).await {
+                    Flow::Blocked => match timeout_at(deadline.into(), read.readable()).await {
                         Ok(ready) => ready.map(|()| Flow::Moved)?,
                         Err(_) => break Passed::Stalled,
                     },
@@ -186,6 +191,8 @@ impl Hub {
         };
         inlet.passed(start.sent_len.saturating_sub(u32::try_from(hand.to_come).unwrap_or(u32::MAX)));
         self.pipes.give(hand.pipe, hand.in_pipe == 0);
+        // Before others look for a buffer.
+        drop(hand.buffer);
         self.end_passing(conn, slot, how, Bytes::new());
         Ok(())
     }
@@ -201,6 +208,7 @@ impl Hub {
         self.pipes.give(hand.pipe, true);
         if let Some(passing) = slot.borrow_mut().as_mut() {
             passing.rest_from = hand.from;
+            passing.deadline = Instant::now() + SENDER_WAIT;
         }
         inlet.take_rest(hand.buffer, hand.to, hand.to + hand.to_come);
         Ok(())
@@ -219,9 +227,14 @@ impl Hub {
         true
     }
 
-    /// The connection that brings a chunk is over, or does not go on with it.
+    /// The connection that brings a chunk is over.
     pub(super) fn break_passing(&self, conn: ConnId, slot: &RefCell<Option<Passing>>) {
         self.end_passing(conn, slot, Passed::Broken, Bytes::new());
+    }
+
+    /// The rest of a chunk does not come in time.
+    pub(super) fn give_passing_up(&self, conn: ConnId, slot: &RefCell<Option<Passing>>) {
+        self.end_passing(conn, slot, Passed::Stalled, Bytes::new());
     }
 
     fn end_passing(&self, conn: ConnId, slot: &RefCell<Option<Passing>>, how: Passed, rest: Bytes) {
@@ -235,8 +248,8 @@ impl Hub {
             Passed::Broken | Passed::Stalled => passing.outbox.break_place(passing.missing()),
         }
         self.with_leader(|leader, now| {
-            self.flush(leader, passing.to);
             leader.chunk_passed(now, conn, &passing.start, how);
+            self.flush(leader, passing.to);
         });
     }
 }

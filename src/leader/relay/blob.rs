@@ -85,6 +85,13 @@ impl Down {
             moved_at: now,
         }
     }
+
+    /// A chunk that it was sent has to go out again, and what follows it too. False if it was not sent.
+    pub(super) fn takes_back(&mut self, index: u32) -> bool {
+        let was_sent = self.sent.remove(index);
+        self.done_sent &= !was_sent;
+        was_sent
+    }
 }
 
 /// Where a chunk lies.
@@ -140,8 +147,6 @@ pub(super) struct Blob {
     /// Times in a row that nothing new had come when it was said to be done.
     pub(super) idle_rounds: u32,
     pub(super) seen_at_done: u32,
-    /// Whether its chunks are gathered here before they go on: passing them on as they come held up their receiver.
-    pub(super) gathered: bool,
     /// Whether it has a file.
     pub(super) on_disk: bool,
     /// Bytes of it that are here.
@@ -172,7 +177,6 @@ impl Blob {
             wrong_digests: 0,
             idle_rounds: 0,
             seen_at_done: 0,
-            gathered: false,
             on_disk: false,
             bytes: 0,
             reserved: None,

@@ -19,7 +19,7 @@ pub(super) use blob::{BlobId, announced};
 pub use spool::{DiskDone, DiskOp};
 pub use through::Passed;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use bytes::Bytes;
 use chunking::limits::CHUNK_BYTES_MAX;
@@ -160,6 +160,8 @@ pub(super) struct Relay {
     tick_at: Option<Micros>,
     passed_through: u64,
     voided: u64,
+    /// Connections whose chunks held up a receiver when they passed through.
+    slow_senders: HashSet<ConnId>,
     out: VecDeque<Out>,
 }
 
@@ -184,6 +186,7 @@ impl Relay {
             tick_at: None,
             passed_through: 0,
             voided: 0,
+            slow_senders: HashSet::new(),
             out: VecDeque::new(),
         }
     }
@@ -634,6 +637,7 @@ impl Relay {
             self.say_done(id);
         }
         self.chunks_out.remove(&conn);
+        self.slow_senders.remove(&conn);
         self.pump();
     }
 

@@ -4,7 +4,7 @@
 //! the chunk counts as passed on when it begins. If it breaks on the way, its receiver has got bytes that are not to be used, is told so
 //! (Void), and the sender is asked for it again.
 
-use chunking::message::{Reason, Void};
+use chunking::message::{Reason, Verdict, Void};
 
 use super::blob::Blob;
 use super::{BlobId, Relay, Says, Verify, check_crcs, is_from};
@@ -31,15 +31,16 @@ impl Relay {
     /// Where a chunk that begins can pass through to, if it can. `is_free` says whether nothing waits to be sent there.
     pub(in crate::leader) fn way_through(
         &mut self,
+        conn: ConnId,
         start: &ChunkStart,
         is_free: impl FnOnce(ConnId) -> bool,
     ) -> Option<ConnId> {
         let (id, now) = (start.transfer, self.now);
-        let Relay { blobs, chunks_out, config, .. } = self;
-        if config.verify == Verify::Hop {
+        let Relay { blobs, chunks_out, config, slow_senders, .. } = self;
+        if config.verify == Verify::Hop || slow_senders.contains(&conn) {
             return None;
         }
-        let blob = blobs.get_mut(&id).filter(|blob| !blob.keep && !blob.gathered)?;
+        let blob = blobs.get_mut(&id).filter(|blob| !blob.keep)?;
         let index = blob.plan.check(&start.head, start.sent_len).ok()?;
         if start.sent_len < THROUGH_BYTES_MIN || check_crcs(&start.head, start.head.crc_sent).is_err() {
             return None;
@@ -70,8 +71,10 @@ impl Relay {
             self.arriving -= counted as usize;
             up.heard_at = self.now;
         }
-        // One that is slow goes by buffer from now on, so that its receiver is not kept waiting for each chunk.
-        blob.gathered |= matches!(how, Passed::Stalled | Passed::Slow);
+        // Who is slow sends by buffer from now on, so that receivers are not kept waiting for each chunk.
+        if matches!(how, Passed::Stalled | Passed::Slow) && self.by_conn.contains_key(&conn) {
+            self.slow_senders.insert(conn);
+        }
         let is_whole = match how {
             Passed::Whole | Passed::Slow => true,
             Passed::Broken | Passed::Stalled => false,
@@ -85,8 +88,18 @@ impl Relay {
         }
         tracing::warn!(blob = %id, offset = start.head.offset, ?how, "a chunk did not pass through: asking for it again");
         self.must_not_be_used(id, Void { offset: start.head.offset, reason: Reason::SOURCE_GONE });
+        self.ask_for_what_was_done(id);
         self.make_hungry(id);
         self.pump();
+    }
+
+    /// Asks for what is missing of a blob whose sender has said Done before, and will not say it again by itself.
+    fn ask_for_what_was_done(&mut self, id: BlobId) {
+        let Some(blob) = self.blobs.get(&id).filter(|blob| blob.digest.is_some()) else { return };
+        if let Some(conn) = blob.up.as_ref().filter(|up| up.keeps_source).map(|up| up.conn) {
+            let again = blob.seen.missing();
+            self.say(conn, id, Says::Verdict(Verdict::Resend(again)));
+        }
     }
 
     /// The chunk that went before must not be used.
@@ -105,7 +118,7 @@ impl Relay {
         blob.seen.remove(index);
         let downs = blob.downs.iter_mut().filter(|down| !down.finished);
         let told: Vec<ConnId> =
-            downs.filter_map(|down| down.sent.remove(index).then_some(down.conn)).collect();
+            downs.filter_map(|down| down.takes_back(index).then_some(down.conn)).collect();
         self.drop_stored(id, index);
         for conn in told {
             self.say(conn, id, Says::Void(Void { offset, reason }));
