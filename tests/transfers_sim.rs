@@ -552,21 +552,6 @@ impl World {
         self.work_off();
     }
 
-    /// A chunk that passes through ends: with its bytes, or with zeros instead.
-    fn ends_passing(&mut self, id: ConnId, how: Passed, bytes: Option<Bytes>) -> bool {
-        let Some((start, to)) = self.conns.get_mut(&id).and_then(|conn| conn.passing.take()) else {
-            return false;
-        };
-        let mut bytes = bytes.unwrap_or_else(|| vec![0; start.sent_len as usize].into());
-        self.may_flip(&mut bytes);
-        if let Some(to) = self.conns.get_mut(&to) {
-            to.lanes[1].fill_place(bytes);
-        }
-        self.leader.chunk_passed(self.micros(), id, &start, how);
-        self.leader_flows(to);
-        true
-    }
-
     fn check(&self) {
         let fill = self.leader.fill();
         assert!(

@@ -105,6 +105,21 @@ impl World {
         }
     }
 
+    /// A chunk that passes through ends: with its bytes, or with zeros instead.
+    pub(crate) fn ends_passing(&mut self, id: ConnId, how: Passed, bytes: Option<Bytes>) -> bool {
+        let Some((start, to)) = self.conns.get_mut(&id).and_then(|conn| conn.passing.take()) else {
+            return false;
+        };
+        let mut bytes = bytes.unwrap_or_else(|| vec![0; start.sent_len as usize].into());
+        self.may_flip(&mut bytes);
+        if let Some(to) = self.conns.get_mut(&to) {
+            to.lanes[1].fill_place(bytes);
+        }
+        self.leader.chunk_passed(self.micros(), id, &start, how);
+        self.leader_flows(to);
+        true
+    }
+
     fn peer_reads(&mut self, id: ConnId, inlet: &mut Inlet, mut left: usize) -> bool {
         let who = self.conns[&id].who;
         loop {
