@@ -1,4 +1,4 @@
-//! Systems without `splice(2)` have no lane: bytes that pass through go by a buffer.
+//! Systems without `splice(2)` have no lane: there is never a pipe, so chunks are gathered in pooled buffers.
 
 use std::convert::Infallible;
 use std::io;

@@ -95,7 +95,7 @@ impl Outbox {
         self.pieces.borrow().is_empty() && !self.closing.get()
     }
 
-    /// Takes the head of a chunk that passes through. It goes out with the chunk's first bytes; what is pushed from now on
+    /// Takes the head of a chunk that passes through. It goes out when the chunk's first bytes do; what is pushed from now on
     /// waits until the chunk is out.
     pub(super) fn push_place(&self, head: Bytes) {
         if !self.closing.get() {
