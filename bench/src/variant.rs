@@ -87,14 +87,8 @@ pub(crate) struct Variant {
 
 impl Variant {
     /// What the leader is told, beside the words that all variants have.
-    pub(crate) fn leader_args(self) -> Vec<&'static str> {
-        let mut args = vec!["--verify", self.verify.name()];
-        match self.driver {
-            // Left out, so that leaders that know no drivers can be measured too: they are portable.
-            Driver::Portable => {}
-            Driver::Uring => args.extend(["--driver", self.driver.name()]),
-        }
-        args
+    pub(crate) fn leader_args(self) -> [&'static str; 4] {
+        ["--verify", self.verify.name(), "--driver", self.driver.name()]
     }
 }
 
@@ -148,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_leader_is_told_its_variant() {
-        assert_eq!(of(Portable, End).leader_args(), ["--verify", "end"]);
+        assert_eq!(of(Portable, End).leader_args(), ["--verify", "end", "--driver", "portable"]);
         assert_eq!(of(Uring, Hop).leader_args(), ["--verify", "hop", "--driver", "uring"]);
     }
 

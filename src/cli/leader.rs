@@ -13,8 +13,7 @@ use tracing::info;
 
 use crate::core::Config;
 use crate::core::schedule::Policy;
-use crate::driver::SpinMode;
-use crate::driver::portable::{self, Options};
+use crate::driver::{Choice, Driver, Options, SpinMode};
 use crate::leader::{LeaderConfig, RelayConfig, Verify};
 use crate::peer::Tuning;
 use crate::units::{ByteSize, Span};
@@ -116,6 +115,11 @@ pub struct LeaderArgs {
     #[arg(long, default_value = "10s", value_name = "TIME")]
     drain: Span,
 
+    /// What does the I/O: io_uring (Linux), or what runs everywhere. With auto, io_uring where it can be had; the log says
+    /// what was found.
+    #[arg(long, value_enum, default_value_t, env = "HEFT_DRIVER", value_name = "DRIVER")]
+    driver: Choice,
+
     /// How long to look for more before sleeping: auto, off, or a time such as 50us. It makes small jobs quicker, for some
     /// processor time while they flow; where it does not pay, or the processors are busy, auto does not do it.
     #[arg(long, default_value_t = SpinMode::Auto, value_name = "HOW")]
@@ -136,12 +140,12 @@ pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
         ))
         .into());
     }
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
-    runtime.block_on(serve(args))
+    let driver = Driver::choose(args.driver).map_err(Unavailable)?;
+    info!("{driver}");
+    driver.run(serve(args, &driver))?
 }
 
-async fn serve(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
+async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
     let addr = SocketAddr::new(args.listen, args.port);
     let listener = TcpListener::bind(addr).await.map_err(|error| {
         Unavailable(format!(
@@ -187,6 +191,7 @@ async fn serve(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
         heartbeat,
         relay,
         address: format!("{host}:{}", local.port()),
+        driver: driver.name(),
         ..LeaderConfig::default()
     };
     let tuning = Tuning { congestion: args.tcp_congestion.clone() };
@@ -211,14 +216,15 @@ async fn serve(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
     };
     crate::driver::spool::check(&args.data).map_err(|error| Usage(error.to_string()))?;
     println!(
-        "heft leader listening on {local} (driver portable, durability memory, data {}, spool up to {})",
+        "heft leader listening on {local} (driver {}, durability memory, data {}, spool up to {})",
+        driver.name(),
         args.data.display(),
         args.spool_max
     );
     std::io::stdout().flush()?;
 
     let stop = Rc::new(Notify::new());
-    let serving = portable::serve(listener, config, options, stop.clone());
+    let serving = driver.serve(listener, config, options, stop.clone());
     tokio::pin!(serving);
     tokio::select! {
         served = &mut serving => served?,

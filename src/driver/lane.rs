@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
 use tracing::debug;
 
 /// Pipes in all. The kernel lets a user have 64 MiB in pipes (pipe-user-pages-soft), some of it for others.
@@ -84,4 +84,9 @@ impl Pipes {
             self.free.borrow_mut().push(pipe);
         }
     }
+}
+
+/// Makes a pipe, to see whether that can be done; says how many bytes it holds.
+pub(super) fn look() -> io::Result<usize> {
+    Ok(fcntl_getpipe_size(&Pipe::new(Rc::default())?.write)?)
 }

@@ -1,12 +1,22 @@
 //! What executes the leader's outputs: sockets, timers, signals. The only rooms with I/O in the leader.
 
+mod choice;
+mod conn;
+mod hub;
 #[cfg(target_os = "linux")]
 mod lane;
 #[cfg(not(target_os = "linux"))]
 #[path = "no_lane.rs"]
 mod lane;
-pub mod portable;
+mod outbox;
+mod portable;
+mod socket;
 mod spin;
 pub mod spool;
+mod through;
+#[cfg(target_os = "linux")]
+mod uring;
 
+pub use choice::{Choice, Driver};
+pub use hub::Options;
 pub use spin::SpinMode;

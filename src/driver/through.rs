@@ -11,15 +11,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::io::Interest;
-use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::{timeout, timeout_at};
 
-use super::Hub;
+use super::hub::Hub;
+use super::lane::Pipe;
 use super::outbox::Outbox;
+use super::socket::Socket;
 use crate::core::ids::ConnId;
-use crate::driver::lane::Pipe;
 use crate::leader::Passed;
 use crate::peer::{ChunkStart, Inlet, PoolBuf};
 
@@ -33,9 +31,9 @@ const SENDER_WAIT: Duration = Duration::from_secs(1);
 const SLOW: Duration = Duration::from_millis(250);
 
 /// A chunk on its way through. Whoever drops the task that reads it finds it here.
-pub(super) struct Passing {
+pub(super) struct Passing<S> {
     to: ConnId,
-    outbox: Rc<Outbox>,
+    outbox: Rc<Outbox<S>>,
     start: ChunkStart,
     began: Instant,
     /// When its sender is not waited for any longer.
@@ -46,7 +44,7 @@ pub(super) struct Passing {
     rest_from: usize,
 }
 
-impl Passing {
+impl<S> Passing<S> {
     fn missing(&self) -> usize {
         bytes_of(&self.start) - self.written
     }
@@ -77,7 +75,7 @@ impl InHand {
     }
 
     /// Writes what is here, once; counts it.
-    fn write(&mut self, outbox: &Outbox, written: &mut usize) -> Flow {
+    fn write<S: Socket>(&mut self, outbox: &Outbox<S>, written: &mut usize) -> Flow {
         if !outbox.is_place_next() {
             return Flow::Over;
         }
@@ -105,8 +103,8 @@ impl InHand {
     }
 
     /// Reads more, once. Only if nothing is here.
-    fn read(&mut self, stream: &TcpStream) -> Result<Flow, io::Error> {
-        match stream.try_io(Interest::READABLE, || self.pipe.fill(stream, self.to_come)) {
+    fn read(&mut self, socket: &impl Socket) -> Result<Flow, io::Error> {
+        match socket.fill(&self.pipe, self.to_come) {
             Ok(0) => Ok(Flow::Over),
             Ok(came) => {
                 self.in_pipe = came;
@@ -130,16 +128,16 @@ impl InHand {
     }
 }
 
-impl Hub {
+impl<S: Socket> Hub<S> {
     /// Passes on a chunk that begins. Gives why the connection that brings it is over, if it is.
     pub(super) async fn pass_through(
         &self,
         conn: ConnId,
-        read: &OwnedReadHalf,
+        socket: &S,
         inlet: &mut Inlet,
         (start, to): (ChunkStart, ConnId),
         (mut buffer, pipe): (PoolBuf, Pipe),
-        slot: &RefCell<Option<Passing>>,
+        slot: &RefCell<Option<Passing<S>>>,
     ) -> io::Result<()> {
         let outbox = self.outboxes.borrow().get(&to).filter(|outbox| outbox.is_place_next()).cloned();
         let Some(outbox) = outbox else {
@@ -163,9 +161,9 @@ impl Hub {
                 if hand.to_come == 0 {
                     break Passed::Whole;
                 }
-                match hand.read(read.as_ref())? {
-                    Flow::Blocked => match timeout_at(deadline.into(), read.readable()).await {
-                        Ok(ready) => ready.map(|()| Flow::Moved)?,
+                match hand.read(socket)? {
+                    Flow::Blocked => match timeout_at(deadline.into(), socket.readable()).await {
+                        Ok(()) => Flow::Moved,
                         Err(_) => break Passed::Stalled,
                     },
                     Flow::Over => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -202,7 +200,7 @@ impl Hub {
         &self,
         inlet: &mut Inlet,
         mut hand: InHand,
-        slot: &RefCell<Option<Passing>>,
+        slot: &RefCell<Option<Passing<S>>>,
     ) -> io::Result<()> {
         hand.empty_pipe()?;
         self.pipes.give(hand.pipe, true);
@@ -219,7 +217,7 @@ impl Hub {
         &self,
         conn: ConnId,
         chunk: &crate::peer::InChunk,
-        slot: &RefCell<Option<Passing>>,
+        slot: &RefCell<Option<Passing<S>>>,
     ) -> bool {
         let Some(from) = slot.borrow().as_ref().map(|passing| passing.rest_from) else { return false };
         let rest = chunk.bytes.get(from..).map(|rest| chunk.bytes.slice_ref(rest)).unwrap_or_default();
@@ -228,16 +226,16 @@ impl Hub {
     }
 
     /// The connection that brings a chunk is over.
-    pub(super) fn break_passing(&self, conn: ConnId, slot: &RefCell<Option<Passing>>) {
+    pub(super) fn break_passing(&self, conn: ConnId, slot: &RefCell<Option<Passing<S>>>) {
         self.end_passing(conn, slot, Passed::Broken, Bytes::new());
     }
 
     /// The rest of a chunk does not come in time.
-    pub(super) fn give_passing_up(&self, conn: ConnId, slot: &RefCell<Option<Passing>>) {
+    pub(super) fn give_passing_up(&self, conn: ConnId, slot: &RefCell<Option<Passing<S>>>) {
         self.end_passing(conn, slot, Passed::Stalled, Bytes::new());
     }
 
-    fn end_passing(&self, conn: ConnId, slot: &RefCell<Option<Passing>>, how: Passed, rest: Bytes) {
+    fn end_passing(&self, conn: ConnId, slot: &RefCell<Option<Passing<S>>>, how: Passed, rest: Bytes) {
         let Some(passing) = slot.borrow_mut().take() else { return };
         let how = match how {
             Passed::Whole if passing.began.elapsed() > SLOW => Passed::Slow,

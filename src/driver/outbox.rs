@@ -6,16 +6,16 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::Interest;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
+use super::lane::Pipe;
+use super::socket::Socket;
 use crate::conn::WireFrame;
-use crate::driver::lane::Pipe;
 
 /// A peer that takes nothing of what waits for it for so long is cut off.
 const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -31,15 +31,15 @@ const OUTBOX_PIECES_MAX: usize = 64 * 1024;
 const SLICES_MAX: usize = 64;
 
 /// What waits for one peer.
-pub(super) struct Outbox {
-    write: OwnedWriteHalf,
+pub(super) struct Outbox<S> {
+    socket: Rc<S>,
     pieces: RefCell<VecDeque<Piece>>,
     bytes: Cell<usize>,
     closing: Cell<bool>,
     cut: Cell<bool>,
+    ended: Cell<bool>,
     left_over: Notify,
-    /// Tells the reader that the connection is over.
-    pub(super) over: Notify,
+    over: Notify,
 }
 
 struct Piece {
@@ -61,14 +61,15 @@ enum Then {
 /// What is sent for a chunk that breaks off.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
-impl Outbox {
-    pub(super) fn new(write: OwnedWriteHalf) -> Self {
+impl<S: Socket> Outbox<S> {
+    pub(super) fn new(socket: Rc<S>) -> Self {
         Outbox {
-            write,
+            socket,
             pieces: RefCell::default(),
             bytes: Cell::default(),
             closing: Cell::default(),
             cut: Cell::default(),
+            ended: Cell::default(),
             left_over: Notify::new(),
             over: Notify::new(),
         }
@@ -115,7 +116,7 @@ impl Outbox {
         let mut pieces = self.pieces.borrow_mut();
         let Some(front) = pieces.front_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
         let slices = [io::IoSlice::new(&front.bytes), io::IoSlice::new(bytes)];
-        let written = self.write.try_write_vectored(&slices)?;
+        let written = self.socket.write(&slices)?;
         let head = written.min(front.bytes.len());
         bytes::Buf::advance(&mut front.bytes, head);
         self.bytes.set(self.bytes.get().saturating_sub(head));
@@ -126,14 +127,13 @@ impl Outbox {
     pub(super) fn pass_pipe(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {
         let mut pieces = self.pieces.borrow_mut();
         let Some(front) = pieces.front_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
-        let stream: &tokio::net::TcpStream = self.write.as_ref();
         // By itself: pages that follow in the same packet (MSG_MORE) are copied at a fraction of the speed.
         while !front.bytes.is_empty() {
-            let head = stream.try_write(&front.bytes)?;
+            let head = self.socket.write(&[io::IoSlice::new(&front.bytes)])?;
             bytes::Buf::advance(&mut front.bytes, head);
             self.bytes.set(self.bytes.get().saturating_sub(head));
         }
-        stream.try_io(Interest::WRITABLE, || pipe.drain(stream, most))
+        self.socket.drain(pipe, most)
     }
 
     /// The chunk that passes through is out, but for these bytes. What waited behind it follows.
@@ -177,8 +177,8 @@ impl Outbox {
     }
 
     /// Waits until the socket takes something.
-    pub(super) async fn writable(&self) -> io::Result<()> {
-        self.write.writable().await
+    pub(super) async fn writable(&self) {
+        self.socket.writable().await;
     }
 
     /// Bytes that wait, if they are too many.
@@ -199,7 +199,7 @@ impl Outbox {
             if slices.is_empty() {
                 break;
             }
-            match self.write.try_write_vectored(&slices) {
+            match self.socket.write(&slices) {
                 Ok(written) => {
                     self.bytes.set(self.bytes.get().saturating_sub(written));
                     chunks += advance(&mut pieces, written);
@@ -225,7 +225,23 @@ impl Outbox {
         self.pieces.borrow_mut().clear();
         self.bytes.set(0);
         self.close();
+        self.end();
+    }
+
+    /// Tells the reader that the connection is over.
+    pub(super) fn end(&self) {
+        self.ended.set(true);
         self.over.notify_one();
+    }
+
+    /// Whether the connection is over.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.get()
+    }
+
+    /// Waits until the connection is over.
+    pub(super) async fn over(&self) {
+        self.over.notified().await;
     }
 
     /// Nothing more is taken; what waits is still sent.
@@ -249,18 +265,11 @@ impl Outbox {
                 self.left_over.notified().await;
                 continue;
             }
-            let waited = tokio::time::timeout(WRITE_STALL_TIMEOUT, self.write.writable()).await;
-            return match waited {
-                Ok(Ok(())) => Some(()),
-                Ok(Err(error)) => {
-                    debug!("a connection broke: {error}");
-                    None
-                }
-                Err(_) => {
-                    warn!("a peer took nothing for {} s; cutting it off", WRITE_STALL_TIMEOUT.as_secs());
-                    None
-                }
-            };
+            let waited = tokio::time::timeout(WRITE_STALL_TIMEOUT, self.socket.writable()).await;
+            if waited.is_err() {
+                warn!("a peer took nothing for {} s; cutting it off", WRITE_STALL_TIMEOUT.as_secs());
+            }
+            return waited.ok();
         }
     }
 

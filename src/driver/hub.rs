@@ -1,51 +1,27 @@
-//! The portable driver: tokio on one thread, which owns the leader and every connection.
-//!
-//! A connection has two tasks. The reader decodes frames and tells the leader; what the leader wants sent is written at
-//! once, as far as the sockets take it, and the writer's task sends what is left. So no task waits for another's socket. A
-//! peer that does not take what it is sent, or never says hello, is cut off by a named limit.
-
-mod outbox;
-mod through;
+//! What all connections of a leader share, over any driver's sockets: one thread, which owns the leader and executes what it
+//! wants done.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use chunking::InboundLimits;
-use chunking::limits::{CLASSIC_INBOUND_BODY_BYTES_MAX, FRAME_BODY_BYTES_MAX};
-use tokio::net::tcp::OwnedReadHalf;
-use tokio::net::{TcpListener, TcpStream};
+use chunking::limits::CLASSIC_INBOUND_BODY_BYTES_MAX;
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
-use tracing::{debug, info, warn};
+use tracing::warn;
 
-use self::outbox::Outbox;
-use self::through::Passing;
 use super::lane::Pipes;
+use super::outbox::Outbox;
+use super::socket::Socket;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
 use crate::core::ids::{ConnId, Micros};
-use crate::leader::{ChunkPlace, Leader, LeaderConfig, Output};
-use crate::peer::{Inlet, Step, Tuning, read_some, tune};
-
-/// A stranger says hello within this time.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Frames of stock peers with payloads up to this size are gathered: they may be passed on as one frame. Larger ones come
-/// as streams.
-const GATHERED_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX - 1024;
-
-/// How long a stream waits before it looks for room again.
-const ROOM_WAIT: Duration = Duration::from_millis(10);
-
-/// How long a stream waits for room in all before it is refused. While it waits its connection is not read, so it is not
-/// known whether the peer is still there.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(60);
+use crate::leader::{Leader, LeaderConfig, Output};
+use crate::peer::Tuning;
 
 /// How long a frame that is in no hurry waits for one to go along with.
 const LAZY_WAIT: Duration = Duration::from_millis(1);
@@ -80,9 +56,9 @@ impl Default for Options {
     }
 }
 
-/// Serves until `stop` is notified, then lets running jobs end for as long as the options say. It has to run on a
-/// [`LocalRuntime`](tokio::runtime::LocalRuntime), or in a `LocalSet`: all of it stays on one thread.
-pub async fn serve(
+/// Serves until `stop` is notified, then lets running jobs end for as long as the options say. All of it stays on one
+/// thread.
+pub(super) async fn serve<S: Socket>(
     listener: TcpListener,
     config: LeaderConfig,
     options: Options,
@@ -90,7 +66,7 @@ pub async fn serve(
 ) -> io::Result<()> {
     let (sender, mut outcomes) = mpsc::unbounded_channel();
     let spool = Spool::start(&options.data, move |done| sender.send(done).unwrap_or_default())?;
-    let hub = Rc::new(Hub::new(config, options, spool));
+    let hub = Rc::new(Hub::<S>::new(config, options, spool));
     let spooling = hub.clone();
     spawn_local(async move {
         while let Some(done) = outcomes.recv().await {
@@ -127,11 +103,11 @@ pub async fn serve(
 }
 
 /// What all tasks of the driver share.
-struct Hub {
-    leader: RefCell<Leader>,
+pub(super) struct Hub<S> {
+    pub(super) leader: RefCell<Leader>,
     spool: Spool,
-    outboxes: RefCell<HashMap<ConnId, Rc<Outbox>>>,
-    pipes: Pipes,
+    pub(super) outboxes: RefCell<HashMap<ConnId, Rc<Outbox<S>>>>,
+    pub(super) pipes: Pipes,
     started: Instant,
     due_changed: Notify,
     asleep_until: Cell<Option<Micros>>,
@@ -141,7 +117,7 @@ struct Hub {
     spin: RefCell<Spin>,
     spin_begins: Notify,
     lazy_changed: Notify,
-    options: Options,
+    pub(super) options: Options,
 }
 
 /// A look for more before the thread sleeps.
@@ -153,7 +129,7 @@ struct Spin {
     until: Instant,
 }
 
-impl Hub {
+impl<S: Socket> Hub<S> {
     fn new(config: LeaderConfig, options: Options, spool: Spool) -> Self {
         let leader = Leader::new(config, Micros(0), Box::new(uuid::Uuid::new_v4));
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -184,7 +160,7 @@ impl Hub {
     }
 
     /// Calls the leader, then does what it wants done. No await in here: the leader is borrowed.
-    fn with_leader<T>(&self, call: impl FnOnce(&mut Leader, Micros) -> T) -> T {
+    pub(super) fn with_leader<T>(&self, call: impl FnOnce(&mut Leader, Micros) -> T) -> T {
         let mut leader = self.leader.borrow_mut();
         let answer = call(&mut leader, self.now());
         self.work_off(&mut leader);
@@ -215,7 +191,7 @@ impl Hub {
     }
 
     /// Writes what waits for a peer, as far as its socket takes it.
-    fn flush(&self, leader: &mut Leader, conn: ConnId) {
+    pub(super) fn flush(&self, leader: &mut Leader, conn: ConnId) {
         let Some(outbox) = self.outboxes.borrow().get(&conn).cloned() else { return };
         let chunks = outbox.flush();
         if let Some(waiting) = outbox.is_over_full() {
@@ -302,7 +278,7 @@ impl Hub {
         loop {
             self.spin_begins.notified().await;
             loop {
-                tokio::task::yield_now().await;
+                S::pause().await;
                 let spin = &mut *self.spin.borrow_mut();
                 let found = spin.came;
                 if !found && Instant::now() < spin.until {
@@ -352,164 +328,6 @@ impl Hub {
         let flushed = Instant::now() + Duration::from_secs(1);
         while !self.outboxes.borrow().is_empty() && Instant::now() < flushed {
             tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    async fn serve_conn(self: Rc<Self>, conn: ConnId, stream: TcpStream, addr: SocketAddr) {
-        if let Err(error) = tune(&stream, &self.options.tuning) {
-            warn!(%addr, "{error}");
-        }
-        let (read, write) = stream.into_split();
-        let outbox = Rc::new(Outbox::new(write));
-        self.outboxes.borrow_mut().insert(conn, outbox.clone());
-        let writer = spawn_local({
-            let (hub, outbox) = (self.clone(), outbox.clone());
-            async move { hub.write_out(conn, &outbox).await }
-        });
-        let passing = RefCell::new(None);
-        let why = tokio::select! {
-            why = self.read_in(conn, addr, read, &passing) => why,
-            () = outbox.over.notified() => "the leader closed it".to_owned(),
-        };
-        self.break_passing(conn, &passing);
-        let name = self.leader.borrow().name(conn);
-        info!(%addr, peer = %name, "connection ended: {why}");
-        self.with_leader(|leader, now| leader.closed(now, conn));
-        outbox.close();
-        if outbox.is_cut() {
-            // It waits for a peer that takes nothing.
-            writer.abort();
-        }
-        if writer.await.is_err() {
-            debug!(%addr, "its writer was cancelled");
-        }
-        self.outboxes.borrow_mut().remove(&conn);
-    }
-
-    /// Sends what could not be sent at once, until the outbox is closed and empty or the peer takes nothing.
-    async fn write_out(&self, conn: ConnId, outbox: &Outbox) {
-        while outbox.ready().await.is_some() {
-            let chunks = outbox.flush();
-            if chunks > 0 {
-                self.with_leader(|leader, now| leader.chunks_sent(now, conn, chunks));
-            }
-        }
-        outbox.close();
-        outbox.over.notify_one();
-    }
-
-    /// Reads frames until the connection ends; says why it did.
-    async fn read_in(
-        &self,
-        conn: ConnId,
-        addr: SocketAddr,
-        mut read: OwnedReadHalf,
-        passing: &RefCell<Option<Passing>>,
-    ) -> String {
-        let classic_bulk_bytes_max = self.options.classic_inbound_max;
-        let mut inlet = Inlet::detecting(InboundLimits { classic_bulk_bytes_max, ..InboundLimits::CLASSIC });
-        inlet.stream_over(GATHERED_BYTES_MAX);
-        let hello_until = tokio::time::Instant::now() + HELLO_TIMEOUT;
-        let mut knows = false;
-        // The chunk that comes was given up: it is nobody's.
-        let mut given_up = false;
-        loop {
-            match inlet.poll() {
-                Ok(Step::Frame(generation, frame)) => {
-                    if !knows {
-                        debug!(%addr, %generation, "connected");
-                        self.leader.borrow_mut().connected(conn, generation);
-                        knows = true;
-                    }
-                    let payload = Bytes::copy_from_slice(frame.payload);
-                    let heard = self.with_leader(|leader, now| leader.frame(now, conn, &frame.head, payload));
-                    if let Err(hang_up) = heard {
-                        return hang_up.to_string();
-                    }
-                    let leader = self.leader.borrow();
-                    if leader.is_announced(conn) {
-                        inlet.set_limits(InboundLimits::ANNOUNCED);
-                    }
-                    inlet.expect_chunks(leader.brings_blobs(conn));
-                }
-                Ok(Step::Chunk(start)) => {
-                    let mut pipe = None;
-                    let is_free = |to: ConnId| {
-                        let outboxes = self.outboxes.borrow();
-                        let is_free = outboxes.get(&to).is_some_and(|outbox| outbox.is_free());
-                        pipe = if is_free { self.pipes.take() } else { None };
-                        pipe.is_some()
-                    };
-                    let place =
-                        self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start, is_free));
-                    match (place, pipe) {
-                        (Some(ChunkPlace { buffer, through: Some(to), .. }), Some(pipe)) => {
-                            let (chunk, means) = ((start, to), (buffer, pipe));
-                            let passed =
-                                self.pass_through(conn, &read, &mut inlet, chunk, means, passing).await;
-                            if let Err(error) = passed {
-                                return format!("it broke off in the middle of a chunk: {error}");
-                            }
-                            tokio::task::yield_now().await;
-                        }
-                        (Some(ChunkPlace { buffer, check: true, .. }), _) => inlet.take(buffer),
-                        (Some(ChunkPlace { buffer, check: false, .. }), _) => inlet.take_unchecked(buffer),
-                        (None, _) => inlet.skip(),
-                    }
-                }
-                Ok(Step::Came(chunk)) => {
-                    if !std::mem::take(&mut given_up) && !self.rest_came(conn, &chunk, passing) {
-                        self.with_leader(|leader, now| leader.chunk(now, conn, chunk));
-                    }
-                    // A stream of chunks never ends by itself: others have their turn after each.
-                    tokio::task::yield_now().await;
-                }
-                Ok(Step::Bulk(_, head)) => {
-                    if let Err(hang_up) = self.with_leader(|leader, now| leader.bulk_starts(now, conn, &head))
-                    {
-                        return hang_up.to_string();
-                    }
-                }
-                Ok(Step::Piece(piece)) => {
-                    self.with_leader(|leader, now| leader.bulk_piece(now, conn, piece));
-                    let waits_until = Instant::now() + ROOM_WAIT_MAX;
-                    while !self.leader.borrow().takes_more_bulk(conn) {
-                        tokio::time::sleep(ROOM_WAIT).await;
-                        if Instant::now() >= waits_until {
-                            self.with_leader(|leader, now| leader.give_bulk_up(now, conn));
-                        }
-                    }
-                }
-                Ok(Step::BulkEnd) => self.with_leader(|leader, now| leader.bulk_ends(now, conn)),
-                Ok(Step::Read) => {
-                    let rest_until = passing.borrow().as_ref().map(|passing| passing.deadline.into());
-                    let until = if knows { rest_until } else { Some(hello_until) };
-                    let reading = read_some(&mut read, &mut inlet);
-                    let got = match until {
-                        None => reading.await,
-                        Some(until) => match tokio::time::timeout_at(until, reading).await {
-                            Ok(got) => got,
-                            Err(_) if knows => {
-                                self.give_passing_up(conn, passing);
-                                given_up = true;
-                                continue;
-                            }
-                            Err(_) => return format!("no hello within {} s", HELLO_TIMEOUT.as_secs()),
-                        },
-                    };
-                    match got {
-                        Ok(0) => {
-                            return match inlet.finish() {
-                                Ok(()) => "the peer closed it".to_owned(),
-                                Err(error) => error.to_string(),
-                            };
-                        }
-                        Ok(_) => {}
-                        Err(error) => return error.to_string(),
-                    }
-                }
-                Err(error) => return error.to_string(),
-            }
         }
     }
 }

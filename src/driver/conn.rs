@@ -1,0 +1,218 @@
+//! One connection's two tasks, over any driver's sockets. The reader decodes frames and tells the leader; what the leader
+//! wants sent is written at once, as far as the sockets take it, and the writer's task sends what is left. So no task
+//! waits for another's socket. A peer that does not take what it is sent, or never says hello, is cut off by a named limit.
+//!
+//! The reader is never dropped while it reads, as the system may hold its buffers: it is ended by ending the connection.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use chunking::InboundLimits;
+use chunking::limits::FRAME_BODY_BYTES_MAX;
+use tokio::net::TcpStream;
+use tokio::task::spawn_local;
+use tracing::{debug, info, warn};
+
+use super::hub::Hub;
+use super::outbox::Outbox;
+use super::socket::Socket;
+use super::through::Passing;
+use crate::core::ids::ConnId;
+use crate::leader::ChunkPlace;
+use crate::peer::{Inlet, Step, tune};
+
+/// A stranger says hello within this time.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Frames of stock peers with payloads up to this size are gathered: they may be passed on as one frame. Larger ones come
+/// as streams.
+const GATHERED_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX - 1024;
+
+/// How long a stream waits before it looks for room again.
+const ROOM_WAIT: Duration = Duration::from_millis(10);
+
+/// How long a stream waits for room in all before it is refused. While it waits its connection is not read, so it is not
+/// known whether the peer is still there.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(60);
+
+impl<S: Socket> Hub<S> {
+    pub(super) async fn serve_conn(self: Rc<Self>, conn: ConnId, stream: TcpStream, addr: SocketAddr) {
+        if let Err(error) = tune(&stream, &self.options.tuning) {
+            warn!(%addr, "{error}");
+        }
+        let socket = match S::adopt(stream) {
+            Ok(socket) => Rc::new(socket),
+            Err(error) => return warn!(%addr, "cannot serve a connection: {error}"),
+        };
+        let outbox = Rc::new(Outbox::new(socket.clone()));
+        self.outboxes.borrow_mut().insert(conn, outbox.clone());
+        let writer = spawn_local({
+            let (hub, outbox) = (self.clone(), outbox.clone());
+            async move { hub.write_out(conn, &outbox).await }
+        });
+        let passing = RefCell::new(None);
+        let why = {
+            let mut reading = pin!(self.read_in(conn, addr, &socket, &outbox, &passing));
+            tokio::select! {
+                why = &mut reading => why,
+                () = outbox.over() => {
+                    socket.shut_down();
+                    reading.await;
+                    "the leader closed it".to_owned()
+                }
+            }
+        };
+        self.break_passing(conn, &passing);
+        let name = self.leader.borrow().name(conn);
+        info!(%addr, peer = %name, "connection ended: {why}");
+        self.with_leader(|leader, now| leader.closed(now, conn));
+        outbox.close();
+        if outbox.is_cut() {
+            // It waits for a peer that takes nothing.
+            writer.abort();
+        }
+        if writer.await.is_err() {
+            debug!(%addr, "its writer was cancelled");
+        }
+        self.outboxes.borrow_mut().remove(&conn);
+        socket.shut_down();
+    }
+
+    /// Sends what could not be sent at once, until the outbox is closed and empty or the peer takes nothing.
+    async fn write_out(&self, conn: ConnId, outbox: &Outbox<S>) {
+        while outbox.ready().await.is_some() {
+            let chunks = outbox.flush();
+            if chunks > 0 {
+                self.with_leader(|leader, now| leader.chunks_sent(now, conn, chunks));
+            }
+        }
+        outbox.close();
+        outbox.end();
+    }
+
+    /// Reads frames until the connection ends; says why it did.
+    async fn read_in(
+        &self,
+        conn: ConnId,
+        addr: SocketAddr,
+        socket: &S,
+        outbox: &Outbox<S>,
+        passing: &RefCell<Option<Passing<S>>>,
+    ) -> String {
+        let classic_bulk_bytes_max = self.options.classic_inbound_max;
+        let mut inlet = Inlet::detecting(InboundLimits { classic_bulk_bytes_max, ..InboundLimits::CLASSIC });
+        inlet.stream_over(GATHERED_BYTES_MAX);
+        let hello_until = tokio::time::Instant::now() + HELLO_TIMEOUT;
+        let mut knows = false;
+        // The chunk that comes was given up: it is nobody's.
+        let mut given_up = false;
+        while !outbox.has_ended() {
+            match inlet.poll() {
+                Ok(Step::Frame(generation, frame)) => {
+                    if !knows {
+                        debug!(%addr, %generation, "connected");
+                        self.leader.borrow_mut().connected(conn, generation);
+                        knows = true;
+                    }
+                    let payload = Bytes::copy_from_slice(frame.payload);
+                    let heard = self.with_leader(|leader, now| leader.frame(now, conn, &frame.head, payload));
+                    if let Err(hang_up) = heard {
+                        return hang_up.to_string();
+                    }
+                    let leader = self.leader.borrow();
+                    if leader.is_announced(conn) {
+                        inlet.set_limits(InboundLimits::ANNOUNCED);
+                    }
+                    inlet.expect_chunks(leader.brings_blobs(conn));
+                }
+                Ok(Step::Chunk(start)) => {
+                    let mut pipe = None;
+                    let is_free = |to: ConnId| {
+                        let outboxes = self.outboxes.borrow();
+                        let is_free = outboxes.get(&to).is_some_and(|outbox| outbox.is_free());
+                        pipe = if is_free { self.pipes.take() } else { None };
+                        pipe.is_some()
+                    };
+                    let place =
+                        self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start, is_free));
+                    match (place, pipe) {
+                        (Some(ChunkPlace { buffer, through: Some(to), .. }), Some(pipe)) => {
+                            let (chunk, means) = ((start, to), (buffer, pipe));
+                            let passed =
+                                self.pass_through(conn, socket, &mut inlet, chunk, means, passing).await;
+                            if let Err(error) = passed {
+                                return format!("it broke off in the middle of a chunk: {error}");
+                            }
+                            S::pause().await;
+                        }
+                        (Some(ChunkPlace { buffer, check: true, .. }), _) => inlet.take(buffer),
+                        (Some(ChunkPlace { buffer, check: false, .. }), _) => inlet.take_unchecked(buffer),
+                        (None, _) => inlet.skip(),
+                    }
+                }
+                Ok(Step::Came(chunk)) => {
+                    if !std::mem::take(&mut given_up) && !self.rest_came(conn, &chunk, passing) {
+                        self.with_leader(|leader, now| leader.chunk(now, conn, chunk));
+                    }
+                    // A stream of chunks never ends by itself: others have their turn after each.
+                    S::pause().await;
+                }
+                Ok(Step::Bulk(_, head)) => {
+                    if let Err(hang_up) = self.with_leader(|leader, now| leader.bulk_starts(now, conn, &head))
+                    {
+                        return hang_up.to_string();
+                    }
+                }
+                Ok(Step::Piece(piece)) => {
+                    self.with_leader(|leader, now| leader.bulk_piece(now, conn, piece));
+                    let waits_until = Instant::now() + ROOM_WAIT_MAX;
+                    while !outbox.has_ended() && !self.leader.borrow().takes_more_bulk(conn) {
+                        tokio::time::sleep(ROOM_WAIT).await;
+                        if Instant::now() >= waits_until {
+                            self.with_leader(|leader, now| leader.give_bulk_up(now, conn));
+                        }
+                    }
+                }
+                Ok(Step::BulkEnd) => self.with_leader(|leader, now| leader.bulk_ends(now, conn)),
+                Ok(Step::Read) => {
+                    let rest_until = passing.borrow().as_ref().map(|passing| passing.deadline.into());
+                    let mut until = if knows { rest_until } else { Some(hello_until) };
+                    let mut reading = pin!(socket.read(inlet));
+                    let got = loop {
+                        let Some(late) = until else { break reading.as_mut().await };
+                        match tokio::time::timeout_at(late, reading.as_mut()).await {
+                            Ok(got) => break got,
+                            Err(_) if knows => {
+                                self.give_passing_up(conn, passing);
+                                given_up = true;
+                            }
+                            Err(_) => {
+                                socket.shut_down();
+                                reading.await.0.ok();
+                                return format!("no hello within {} s", HELLO_TIMEOUT.as_secs());
+                            }
+                        }
+                        until = None;
+                    };
+                    inlet = got.1;
+                    match got.0 {
+                        Ok(0) => {
+                            return match inlet.finish() {
+                                Ok(()) => "the peer closed it".to_owned(),
+                                Err(error) => error.to_string(),
+                            };
+                        }
+                        Ok(_) => {}
+                        Err(error) => return error.to_string(),
+                    }
+                }
+                Err(error) => return error.to_string(),
+            }
+        }
+        "the leader closed it".to_owned()
+    }
+}

@@ -1,0 +1,70 @@
+//! The io_uring driver's sockets, on tokio-uring. Linux only.
+//!
+//! What can be done at once is done at once, by a call that does not wait; what has to wait, waits in the ring: a read with
+//! the buffer it is for, which is filled by the time its task is woken, or a poll. Two hazards of tokio-uring decide the shape of this
+//! code (`tests/uring_hazards.rs` shows them):
+//!
+//! - An operation whose future is dropped is not cancelled: the bytes that it reads are lost. So no `select!` and no
+//!   timeout ever drops a read; it is ended by `shutdown(2)`. A poll, which loses nothing, is owned by a task that nobody cancels.
+//! - The socket of an accept whose future is dropped is lost. So nothing is accepted by the ring: the listener is tokio's.
+//!
+//! An operation owns its buffers and its descriptor until it is done. The ring is told of operations only when the thread
+//! is about to sleep; so whoever lets others have their turn does it through the ring, too ([`pause`](socket::RingSocket)).
+
+pub(super) mod probe;
+mod ready;
+mod socket;
+
+pub(super) use socket::RingSocket;
+
+use std::future::Future;
+use std::io;
+
+use io_uring::{cqueue, squeue};
+use tokio_uring::{OneshotOutputTransform, UnsubmittedOneshot};
+
+/// Operations that are handed to the kernel in one call at most.
+const RING_ENTRIES: u32 = 1024;
+
+/// Outcomes that fit before the kernel has to keep them aside.
+const OUTCOMES: u32 = 8 * RING_ENTRIES;
+
+/// The ring that is asked for. The kernel does its part of the work when the thread calls it, and never by interrupting
+/// it; only this thread uses the ring. Kernels before 6.0 know no such rings.
+fn ring(quiet: bool) -> io_uring::Builder {
+    let mut builder = tokio_uring::uring_builder();
+    builder.setup_cqsize(OUTCOMES);
+    if quiet {
+        builder.setup_coop_taskrun().setup_single_issuer();
+    }
+    builder
+}
+
+/// Runs a future, and what it spawns on its thread, until it is done.
+pub(super) fn run<F: Future>(quiet: bool, future: F) -> io::Result<F::Output> {
+    let mut builder = tokio_uring::builder();
+    builder.entries(RING_ENTRIES).uring_builder(&ring(quiet));
+    Ok(tokio_uring::Runtime::new(&builder)?.block_on(future))
+}
+
+/// Gives back what an operation held, with its result.
+struct GiveBack<D>(std::marker::PhantomData<D>);
+
+impl<D> OneshotOutputTransform for GiveBack<D> {
+    type Output = (io::Result<usize>, D);
+    type StoredData = D;
+
+    fn transform_oneshot_output(self, data: D, outcome: cqueue::Entry) -> Self::Output {
+        let result = match usize::try_from(outcome.result()) {
+            Ok(value) => Ok(value),
+            Err(_) => Err(io::Error::from_raw_os_error(outcome.result().saturating_neg())),
+        };
+        (result, data)
+    }
+}
+
+/// Hands an operation to the ring and waits for it. `held` is all that the entry points to: it stays where it is until the
+/// operation is done, even if nobody waits for that any longer.
+async fn operation<D: Unpin + 'static>(held: D, entry: squeue::Entry) -> (io::Result<usize>, D) {
+    UnsubmittedOneshot::new(held, GiveBack(std::marker::PhantomData), entry).submit().await
+}
