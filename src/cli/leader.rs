@@ -192,7 +192,6 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         relay,
         address: format!("{host}:{}", local.port()),
         driver: driver.name(),
-        ..LeaderConfig::default()
     };
     let tuning = Tuning { congestion: args.tcp_congestion.clone() };
     let most = u64::from(CLASSIC_INBOUND_BODY_BYTES_MAX);
