@@ -103,6 +103,17 @@ pub(crate) enum Compress {
     Gzip,
 }
 
+/// How the relay moves bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum RelayBy {
+    /// read and write, the baseline that heft is held to
+    #[default]
+    Copy,
+    /// splice(2) through a pipe, to see what that alone is worth; Linux only
+    Splice,
+}
+
 /// What is measured if not everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Only {
@@ -199,6 +210,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     relay_lanes: u32,
 
+    /// How the relay moves bytes.
+    #[arg(long, value_enum, default_value_t)]
+    relay_by: RelayBy,
+
     /// Write report.json, histograms and a plot into this directory.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -226,12 +241,16 @@ pub(crate) struct Plan {
     pub(crate) compress: Compress,
     pub(crate) only: Option<Only>,
     pub(crate) relay_lanes: u32,
+    pub(crate) relay_by: RelayBy,
     pub(crate) out: Option<PathBuf>,
     pub(crate) json: bool,
 }
 
 impl Plan {
     pub(crate) fn new(workload: Workload, args: &BenchArgs) -> anyhow::Result<Plan> {
+        if args.relay_by == RelayBy::Splice && cfg!(not(target_os = "linux")) {
+            bail!("--relay-by splice needs Linux: use --relay-by copy");
+        }
         let small = workload == Workload::Roundtrip;
         let size = args.size.map_or(if small { SIZE_SMALL } else { SIZE_LARGE }, |size| size.0);
         let in_flight_usual = match (args.rate, small) {
@@ -276,6 +295,7 @@ impl Plan {
             compress: args.compress,
             only: args.only,
             relay_lanes: args.relay_lanes,
+            relay_by: args.relay_by,
             out: args.out.clone(),
             json: args.json,
         })

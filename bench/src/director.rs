@@ -125,7 +125,7 @@ impl Cast {
         let (middle, port) = match side {
             Side::Heft(variant) => Actor::start_leader(variant, &scratch.join("leader"))?,
             Side::Relay => {
-                let (relay, ports) = Actor::start("relay", &Role::Relay)?;
+                let (relay, ports) = Actor::start("relay", &Role::Relay { by: plan.relay_by })?;
                 (relay, *ports.first().context("the relay does not say its port")?)
             }
         };

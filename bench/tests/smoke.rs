@@ -70,6 +70,16 @@ fn push_carries_jobs_that_fit_no_frame() {
 }
 
 #[test]
+fn the_relay_moves_bytes_as_it_is_told() {
+    for by in ["copy", "splice"] {
+        let words = ["push", "--size", "6MiB", "--in-flight", "2", "--count", "3", "--relay-by", by];
+        let found = report(&[&words[..], &["--only", "relay"]].concat());
+        assert_eq!(found["relay"]["bytes"].as_u64(), Some(2 * 3 * (6 << 20)));
+        assert_eq!(found["load"]["relay_by"].as_str(), Some(by));
+    }
+}
+
+#[test]
 fn both_ways_of_checking_are_measured_in_one_run() {
     let directory = tempfile::tempdir().expect("a directory");
     let out = directory.path().to_str().expect("a plain path");

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::args::{Compress, Digest, Sink};
+use crate::args::{Compress, Digest, RelayBy, Sink};
 use crate::control::{Answer, answer};
 
 /// What flows between client and worker in a job.
@@ -29,8 +29,8 @@ pub(crate) enum Role {
     HeftClient(HeftClient),
     /// Takes jobs from a leader.
     HeftWorker(HeftWorker),
-    /// Copies between the connections of clients and workers.
-    Relay,
+    /// Moves bytes between the connections of clients and workers.
+    Relay { by: RelayBy },
     /// Sends jobs through a relay.
     RelayClient { port: u16, lanes: Lanes, direction: Direction },
     /// Answers them.
@@ -85,7 +85,7 @@ pub(crate) fn run(role: Role) -> ExitCode {
     let ended = match role {
         Role::HeftClient(client) => heft::client(client),
         Role::HeftWorker(worker) => heft::worker(worker),
-        Role::Relay => relay::middle(),
+        Role::Relay { by } => relay::middle(by),
         Role::RelayClient { port, lanes, direction } => relay::client(port, lanes, direction),
         Role::RelayWorker { port, lanes, files } => relay::worker(port, lanes, files),
     };

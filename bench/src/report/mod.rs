@@ -375,6 +375,7 @@ impl Report {
                 "digest": plan.digest,
                 "compress": plan.compress,
                 "relay_lanes": plan.relay_lanes,
+                "relay_by": plan.relay_by,
             },
             "rounds": rounds.collect::<Vec<_>>(),
             "command": self.machine.command,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::args::{Compress, Digest, Sink, Workload};
+use crate::args::{Compress, Digest, RelayBy, Sink, Workload};
 use crate::load::{Load, Until};
 use crate::variant::{Drivers, Verifies, Verify, variants};
 
@@ -16,6 +16,7 @@ fn plan(drivers: Drivers, verifies: Verifies) -> Plan {
         compress: Compress::Auto,
         only: None,
         relay_lanes: 1,
+        relay_by: RelayBy::Copy,
         out: None,
         json: true,
     }

@@ -8,10 +8,11 @@ use anyhow::Context as _;
 
 use super::wire::Buffer;
 use super::{End, Hello, Tuner, read_hello};
+use crate::args::RelayBy;
 use crate::control::{Answer, answer, end_with_the_director};
 
-/// Copies for ever, between as many lanes as come.
-pub(in crate::actor) fn middle() -> anyhow::Result<()> {
+/// Carries bytes for ever, between as many lanes as come.
+pub(in crate::actor) fn middle(by: RelayBy) -> anyhow::Result<()> {
     end_with_the_director();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("the relay cannot listen")?;
     let tuner = Tuner::new()?;
@@ -26,8 +27,8 @@ pub(in crate::actor) fn middle() -> anyhow::Result<()> {
         match waiting.remove(&lane) {
             Some((other, peer)) if other != end => {
                 let (from, to) = (stream.try_clone()?, peer.try_clone()?);
-                std::thread::spawn(move || copy(stream, peer));
-                std::thread::spawn(move || copy(to, from));
+                std::thread::spawn(move || carry(by, stream, peer));
+                std::thread::spawn(move || carry(by, to, from));
             }
             Some(_) | None => {
                 waiting.insert(lane, (end, stream));
@@ -37,14 +38,18 @@ pub(in crate::actor) fn middle() -> anyhow::Result<()> {
 }
 
 /// Until the source ends; the destination then hears that nothing more comes.
-fn copy(from: TcpStream, to: TcpStream) {
-    if let Err(error) = copy_all(&from, &to) {
+fn carry(by: RelayBy, from: TcpStream, to: TcpStream) {
+    let carried = match by {
+        RelayBy::Copy => copy(&from, &to),
+        RelayBy::Splice => splice(&from, &to),
+    };
+    if let Err(error) = carried {
         tracing::debug!("a lane of the relay ended: {error}");
     }
     to.shutdown(Shutdown::Write).ok();
 }
 
-fn copy_all(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+fn copy(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
     let mut buffer = Buffer::new();
     loop {
         let read = from.read(buffer.bytes())?;
@@ -53,4 +58,26 @@ fn copy_all(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
         }
         to.write_all(buffer.bytes().get(..read).unwrap_or_default())?;
     }
+}
+
+/// The same without a look at the bytes: the kernel hands its pages on.
+#[cfg(target_os = "linux")]
+fn splice(from: &TcpStream, to: &TcpStream) -> io::Result<()> {
+    use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    fcntl_setpipe_size(&write, super::BUFFER_BYTES)?;
+    loop {
+        let mut here = splice(from, None, &write, None, super::BUFFER_BYTES, SpliceFlags::MOVE)?;
+        if here == 0 {
+            return Ok(());
+        }
+        while here > 0 {
+            here -= splice(&read, None, to, None, here, SpliceFlags::MOVE)?;
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn splice(_: &TcpStream, _: &TcpStream) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
