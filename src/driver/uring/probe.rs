@@ -31,6 +31,11 @@ pub(in crate::driver) fn probe() -> Result<Ring, String> {
         Some(_) | None => Err(error),
     });
     let (made, quiet) = made.map_err(|error| refused(&error))?;
+    if !made.params().is_feature_fast_poll() {
+        return Err(
+            "this kernel's io_uring has threads wait for sockets: Linux 5.7 and later do without".to_owned()
+        );
+    }
     let mut table = Probe::new();
     made.submitter().register_probe(&mut table).map_err(|error| refused(&error))?;
     check(|code| table.is_supported(code))?;
@@ -43,7 +48,7 @@ fn check(has: impl Fn(u8) -> bool) -> Result<(), String> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(format!("this kernel's io_uring does not have {}: Linux 5.6 and later do", missing.join(", ")))
+    Err(format!("this kernel's io_uring does not have {}: Linux 5.7 and later do", missing.join(", ")))
 }
 
 fn errno(error: &io::Error) -> Option<Errno> {
@@ -58,7 +63,7 @@ fn refused(error: &io::Error) -> String {
              io_uring_register in the seccomp filter (of the container, most likely)"
         }
         Some(Errno::NOSYS) => {
-            "there is no io_uring here: use Linux 5.6 or later, or allow it in the seccomp filter that hides it"
+            "there is no io_uring here: use Linux 5.7 or later, or allow it in the seccomp filter that hides it"
         }
         Some(Errno::NOMEM) => {
             "too little memory may be locked for a ring: raise the limit (ulimit -l, LimitMEMLOCK=)"
@@ -91,7 +96,7 @@ mod tests {
         let cases = [
             (Errno::PERM, "kernel.io_uring_disabled"),
             (Errno::ACCESS, "seccomp"),
-            (Errno::NOSYS, "Linux 5.6"),
+            (Errno::NOSYS, "Linux 5.7"),
             (Errno::NOMEM, "ulimit -l"),
             (Errno::MFILE, "ulimit -n"),
             (Errno::NFILE, "ulimit -n"),

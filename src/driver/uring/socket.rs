@@ -55,13 +55,6 @@ impl RingSocket {
         true
     }
 
-    fn came(&self, bytes: usize, inlet: &mut Inlet) -> usize {
-        let room: usize = inlet.room().iter().map(|piece| piece.len()).sum();
-        self.empty.set(bytes < room);
-        inlet.filled(bytes);
-        bytes
-    }
-
     /// Has the ring read what comes next.
     async fn wait_and_read(&self, inlet: Inlet) -> (io::Result<usize>, Inlet) {
         let mut reading = Box::new(Reading {
@@ -118,25 +111,28 @@ impl Socket for RingSocket {
 
     async fn read(&self, mut inlet: Inlet) -> (io::Result<usize>, Inlet) {
         loop {
+            let asked: usize = inlet.room().iter().map(|piece| piece.len()).sum();
+            let mut got = Err(io::ErrorKind::WouldBlock.into());
             if self.looks().await {
-                match receive(&self.fd, &mut inlet.room()) {
-                    Ok(bytes) => return (Ok(self.came(bytes, &mut inlet)), inlet),
-                    Err(error) if is_nothing_now(&error) => {}
-                    Err(error) => return (Err(error), inlet),
+                got = receive(&self.fd, &mut inlet.room());
+            }
+            if got.as_ref().is_err_and(is_nothing_now) {
+                if self.lane.get() {
+                    self.readable.wait().await;
+                    continue;
                 }
+                (got, inlet) = self.wait_and_read(inlet).await;
             }
-            if self.lane.get() {
-                self.readable.wait().await;
-                continue;
-            }
-            let got;
-            (got, inlet) = self.wait_and_read(inlet).await;
             match got {
-                Ok(bytes) => return (Ok(self.came(bytes, &mut inlet)), inlet),
+                Ok(bytes) => {
+                    self.empty.set(bytes < asked);
+                    inlet.filled(bytes);
+                }
                 // It has joined the lane meanwhile.
-                Err(error) if is_nothing_now(&error) => {}
-                Err(error) => return (Err(error), inlet),
+                Err(ref error) if is_nothing_now(error) => continue,
+                Err(_) => {}
             }
+            return (got, inlet);
         }
     }
 
