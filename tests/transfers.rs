@@ -14,6 +14,8 @@ mod procs;
 mod raw;
 mod support;
 
+#[path = "transfers/copies.rs"]
+mod copies;
 #[path = "transfers/cuts.rs"]
 mod cuts;
 #[path = "transfers/inputs.rs"]
