@@ -13,6 +13,8 @@ mod procs;
 #[path = "support/raw.rs"]
 mod raw;
 mod support;
+#[path = "support/uploads.rs"]
+mod uploads;
 
 #[path = "transfers/copies.rs"]
 mod copies;

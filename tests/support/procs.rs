@@ -11,6 +11,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Proc {
     name: String,
     child: Child,
-    lines: Receiver<String>,
+    /// Behind a lock, so that threads of a test can share the process.
+    lines: Mutex<Receiver<String>>,
     seen: Vec<String>,
 }
 
@@ -41,7 +43,7 @@ impl Proc {
                 }
             }
         });
-        Proc { name: name.to_owned(), child, lines, seen: Vec::new() }
+        Proc { name: name.to_owned(), child, lines: Mutex::new(lines), seen: Vec::new() }
     }
 
     pub fn pid(&self) -> u32 {
@@ -68,7 +70,8 @@ impl Proc {
     pub fn wait_for_or_end<T>(&mut self, what: &str, mut wanted: impl FnMut(&str) -> Option<T>) -> Option<T> {
         let until = Instant::now() + PATIENCE;
         loop {
-            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self.lines.get_mut().unwrap().recv_timeout(until.saturating_duration_since(Instant::now()))
+            {
                 Ok(line) => {
                     let found = wanted(&line);
                     self.seen.push(line);
@@ -112,7 +115,7 @@ impl Proc {
             assert!(Instant::now() < until, "{} does not end; it said {:#?}", self.name, self.seen);
             std::thread::sleep(Duration::from_millis(5));
         };
-        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+        while let Ok(line) = self.lines.get_mut().unwrap().recv_timeout(PATIENCE) {
             self.seen.push(line);
         }
         (status.code(), std::mem::take(&mut self.seen))

@@ -101,6 +101,18 @@ impl Raw {
         raw
     }
 
+    /// Says hello as an announced worker that takes transfers, and takes the Welcome. It offers to run one job.
+    pub fn worker(leader: &Leader, id: Uuid, pattern: &str) -> Raw {
+        let mut raw = Raw::connect(leader);
+        let hello = format!(
+            r#"{{"Heft":{{"Version":1,"Features":["leases","progress","cancel","transfers"]}},"Patterns":["{pattern}"]}}"#
+        );
+        raw.send(Kind::HelloWorker, id, Uuid::nil(), pattern, hello.as_bytes());
+        assert_eq!(raw.next().unwrap().kind, Kind::Welcome);
+        raw.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &1_i32.to_le_bytes());
+        raw
+    }
+
     pub fn submit(&mut self, job: Uuid, exec: &str, args: &[&str]) {
         let request = json!({"JobId": job, "ClientId": "c", "ExecName": exec, "Args": args, "Files": []});
         self.send(
