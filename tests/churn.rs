@@ -151,6 +151,8 @@ fn assigned(leader: &Leader, number: u32) -> (Raw, Raw, Uuid) {
     let (id, _) = upload_to(&mut client, Uuid::new_v4(), &exec, 2 * MIB);
     assert_eq!(next_of(&mut worker, Kind::Open).msg_id, id);
     say(&mut worker, id, &blobs::grant(4, &[]));
+    // When the question is answered the Grant has been heard.
+    worker.ask("status", &json!({}));
     (worker, client, id)
 }
 
@@ -199,7 +201,7 @@ fn enter(state: State, leader: &Leader, number: u32) -> Vec<TcpStream> {
         State::Through => {
             let (mut worker, mut client, id) = assigned(leader, number);
             client.stream.write_all(&half_a_chunk(id)).unwrap();
-            // It has begun to go through, or waits to be whole because the worker's Grant came a moment too late.
+            // It has begun to go through, unless the leader checks it first.
             worker.stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
             worker.stream.read_exact(&mut [0; 1000]).ok();
             worker.stream.set_read_timeout(Some(PATIENCE)).unwrap();

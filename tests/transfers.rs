@@ -28,6 +28,8 @@ mod kills;
 mod misbehaving;
 #[path = "transfers/proxy.rs"]
 mod proxy;
+#[path = "transfers/receivers.rs"]
+mod receivers;
 #[path = "transfers/results.rs"]
 mod results;
 #[path = "transfers/stock.rs"]

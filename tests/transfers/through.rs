@@ -13,9 +13,9 @@ use crate::raw::Raw;
 use crate::uploads::{chunk_frame, say, send_chunk, upload, upload_of};
 use crate::world::{MIB, World};
 
-const CHUNKS: usize = 4;
+pub const CHUNKS: usize = 4;
 
-fn content() -> Vec<u8> {
+pub fn content() -> Vec<u8> {
     (0..CHUNKS * MIB)
         .map(|at| u32::try_from(at).unwrap().wrapping_mul(2_654_435_761).to_le_bytes()[3])
         .collect()
@@ -30,7 +30,7 @@ fn world(verify: &str) -> (World, impl Sized) {
 }
 
 /// Sends what is asked for again until the job has ended; gives how often which chunk was asked for.
-fn send_until_it_ends(raw: &mut Raw, id: Uuid, content: &[u8]) -> Vec<u32> {
+pub fn send_until_it_ends(raw: &mut Raw, id: Uuid, content: &[u8]) -> Vec<u32> {
     let done = Done { digest: digest(content, DigestKind::ChunkList) };
     say(raw, id, &done);
     let mut asked = Vec::new();
