@@ -93,7 +93,7 @@ pub struct LeaderArgs {
 
     /// Who checks the CRC of a chunk that goes on to its worker at once: the receiving end alone (then it goes from socket
     /// to socket inside the kernel, where that is to be had), or the leader too. What is stored is always checked here.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, env = "HEFT_VERIFY", value_name = "WHERE")]
     verify: Verify,
 
     /// How long a job whose inputs its client still has waits for a client that is away.
