@@ -13,7 +13,11 @@ mod procs;
 #[path = "support/raw.rs"]
 mod raw;
 mod support;
+#[path = "support/uploads.rs"]
+mod uploads;
 
+#[path = "transfers/copies.rs"]
+mod copies;
 #[path = "transfers/cuts.rs"]
 mod cuts;
 #[path = "transfers/inputs.rs"]
@@ -24,6 +28,8 @@ mod kills;
 mod misbehaving;
 #[path = "transfers/proxy.rs"]
 mod proxy;
+#[path = "transfers/receivers.rs"]
+mod receivers;
 #[path = "transfers/results.rs"]
 mod results;
 #[path = "transfers/stock.rs"]

@@ -13,7 +13,7 @@ use tracing::info;
 
 use crate::core::Config;
 use crate::core::schedule::Policy;
-use crate::driver::{Choice, Driver, Options, SpinMode};
+use crate::driver::{Choice, Descriptors, Driver, Options, SpinMode};
 use crate::leader::{LeaderConfig, RelayConfig, Verify};
 use crate::peer::Tuning;
 use crate::units::{ByteSize, Span};
@@ -30,7 +30,8 @@ const EXAMPLES: &str = "Examples:
 Jobs and results are lost when the leader stops: they are held in memory, and large inputs and results that wait in
 files beneath --data, which do not outlive it.
 
-Exit codes: 0 stopped when asked to, 2 the command line is not right, 3 it cannot listen, as on a port in use.";
+Exit codes: 0 stopped when asked to, 2 the command line is not right, 3 it cannot listen, as on a port in use, or
+the system does not let it have what it needs.";
 
 /// Fewer buffers would not fill two windows and leave room for reading back.
 const BUFFERS_MIN: usize = 16;
@@ -92,7 +93,7 @@ pub struct LeaderArgs {
 
     /// Who checks the CRC of a chunk that goes on to its worker at once: the receiving end alone (then it goes from socket
     /// to socket inside the kernel, where that is to be had), or the leader too. What is stored is always checked here.
-    #[arg(long, value_enum, default_value_t, env = "HEFT_VERIFY")]
+    #[arg(long, value_enum, default_value_t, env = "HEFT_VERIFY", value_name = "WHERE")]
     verify: Verify,
 
     /// How long a job whose inputs its client still has waits for a client that is away.
@@ -140,8 +141,9 @@ pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
         ))
         .into());
     }
+    let descriptors = Descriptors::raise().map_err(Unavailable)?;
     let driver = Driver::choose(args.driver).map_err(Unavailable)?;
-    info!("{driver}");
+    info!("{driver}; {descriptors}");
     driver.run(serve(args, &driver))?
 }
 

@@ -123,7 +123,7 @@ impl fmt::Display for Driver {
         write!(f, "driver {}: {}; ", self.name(), self.found)?;
         match lane::look() {
             Ok(bytes) => write!(f, "lane by pipes of {} KiB", bytes / 1024),
-            Err(error) => write!(f, "no lane, chunks go by buffers ({error})"),
+            Err(why) => write!(f, "no lane, chunks go by buffers ({why})"),
         }
     }
 }

@@ -50,6 +50,7 @@ impl<S: Socket> Hub<S> {
         };
         let outbox = Rc::new(Outbox::new(socket.clone()));
         self.outboxes.borrow_mut().insert(conn, outbox.clone());
+        self.count_connections();
         let writer = spawn_local({
             let (hub, outbox) = (self.clone(), outbox.clone());
             async move { hub.write_out(conn, &outbox).await }
@@ -79,7 +80,12 @@ impl<S: Socket> Hub<S> {
             debug!(%addr, "its writer was cancelled");
         }
         self.outboxes.borrow_mut().remove(&conn);
+        self.count_connections();
         socket.shut_down();
+    }
+
+    fn count_connections(&self) {
+        self.leader.borrow_mut().count_connections(self.outboxes.borrow().len());
     }
 
     /// Sends what could not be sent at once, until the outbox is closed and empty or the peer takes nothing.

@@ -12,7 +12,7 @@ use chunking::limits::CLASSIC_INBOUND_BODY_BYTES_MAX;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::lane::Pipes;
 use super::outbox::Outbox;
@@ -25,6 +25,9 @@ use crate::peer::Tuning;
 
 /// How long a frame that is in no hurry waits for one to go along with.
 const LAZY_WAIT: Duration = Duration::from_millis(1);
+
+/// How long nothing is accepted after the system refused to.
+const ACCEPT_WAIT: Duration = Duration::from_millis(100);
 
 /// Looks in a row that find nothing before it stops looking.
 const LAZY_QUIET_MAX: u32 = 10;
@@ -80,18 +83,29 @@ pub(super) async fn serve<S: Socket>(
     let ticking = hub.clone();
     spawn_local(async move { ticking.tick_for_ever().await });
     let mut next = ConnId(0);
+    let mut refused_since: Option<Instant> = None;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, addr)) => {
+                    if let Some(since) = refused_since.take() {
+                        info!("connections can be accepted again, after {} s", since.elapsed().as_secs());
+                    }
                     next = next.next();
                     let (hub, conn) = (hub.clone(), next);
                     spawn_local(async move { hub.serve_conn(conn, stream, addr).await });
                 }
-                // Out of descriptors, most likely: leave what waits in the backlog and go on.
+                // Out of descriptors, most likely: leave what waits in the backlog and go on. It is said once, not
+                // with each try.
                 Err(error) => {
-                    warn!("cannot accept a connection: {error}; trying again in 100 ms");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    if refused_since.is_none() {
+                        refused_since = Some(Instant::now());
+                        warn!(
+                            "cannot accept a connection: {error}; those that are open go on, new ones wait until some \
+                             close; raise the limit of open descriptors (ulimit -n, LimitNOFILE=)"
+                        );
+                    }
+                    tokio::time::sleep(ACCEPT_WAIT).await;
                 }
             },
             () = stop.notified() => break,

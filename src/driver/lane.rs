@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
 use tracing::debug;
 
@@ -86,7 +87,34 @@ impl Pipes {
     }
 }
 
-/// Makes a pipe, to see whether that can be done; says how many bytes it holds.
-pub(super) fn look() -> io::Result<usize> {
-    Ok(fcntl_getpipe_size(&Pipe::new(Rc::default())?.write)?)
+/// Makes a pipe, to see whether that can be done; says how many bytes it holds, or why not and what to do.
+pub(super) fn look() -> Result<usize, String> {
+    let pipe = Pipe::new(Rc::default()).map_err(|error| refused(&error))?;
+    fcntl_getpipe_size(&pipe.write).map_err(|error| refused(&error.into()))
+}
+
+/// What it means that a pipe is refused, and what to do.
+fn refused(error: &io::Error) -> String {
+    let remedy = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => "raise the limit of open descriptors (ulimit -n, LimitNOFILE=)",
+        Some(Errno::NFILE) => "raise fs.pipe-user-pages-hard, or fs.file-max",
+        Some(_) | None => "allow pipe2 and splice",
+    };
+    format!("{error}; to have it, {remedy}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_that_is_refused_comes_with_what_to_do() {
+        let cases =
+            [(Errno::MFILE, "ulimit -n"), (Errno::NFILE, "pipe-user-pages-hard"), (Errno::PERM, "pipe2")];
+        for (errno, remedy) in cases {
+            let error = io::Error::from(errno);
+            let text = refused(&error);
+            assert!(text.contains(remedy) && text.contains(&error.to_string()), "{text}");
+        }
+    }
 }

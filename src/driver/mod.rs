@@ -2,6 +2,7 @@
 
 mod choice;
 mod conn;
+mod descriptors;
 mod hub;
 #[cfg(target_os = "linux")]
 mod lane;
@@ -18,5 +19,6 @@ mod through;
 mod uring;
 
 pub use choice::{Choice, Driver};
+pub use descriptors::Descriptors;
 pub use hub::Options;
 pub use spin::SpinMode;

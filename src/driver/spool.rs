@@ -127,7 +127,7 @@ impl Files {
     }
 
     fn read(&mut self, blob: Uuid, index: u32, len: usize, mut buffer: PoolBuf) -> io::Result<PoolBuf> {
-        let room = buffer.get_mut(..len).ok_or(io::ErrorKind::InvalidInput)?;
+        let room = buffer.room(0..len).ok_or(io::ErrorKind::InvalidInput)?;
         self.file(blob, false)?.read_exact_at(room, offset(index))?;
         Ok(buffer)
     }

@@ -119,7 +119,7 @@ impl InHand {
     /// Brings what is in the pipe into the buffer.
     fn empty_pipe(&mut self) -> io::Result<()> {
         while self.in_pipe > 0 {
-            let room = self.buffer.get_mut(self.to..self.to + self.in_pipe).unwrap_or_default();
+            let room = self.buffer.room(self.to..self.to + self.in_pipe).unwrap_or_default();
             let came = self.pipe.read(room)?;
             self.to += came;
             self.in_pipe -= came.min(self.in_pipe);

@@ -178,9 +178,11 @@ impl Leader {
             "leader": {
                 "software": SOFTWARE, "uptime_ms": u64::try_from(uptime).unwrap_or(u64::MAX),
                 "driver": self.config.driver, "durability": "memory", "draining": self.broker.is_draining(),
+                "connections": self.connections,
                 "spool_bytes": fill.bytes, "spool_bytes_max": fill.bytes_max, "blobs": fill.blobs,
                 "buffers": fill.buffers, "buffers_in_use": fill.buffers_in_use, "buffers_promised": fill.promised,
                 "chunks_passed_through": fill.passed_through, "chunks_voided": fill.voided,
+                "chunk_bytes_copied": fill.bytes_copied,
                 "payload_bytes": self.store.input_bytes(), "result_bytes": self.store.result_bytes(),
             },
             "jobs": { "queued": queued, "running": running, "done": done, "dead": dead },

@@ -311,11 +311,9 @@ impl Content {
                 self.buffer = Some((relay.buffer()?, 0));
             }
             let (buffer, filled) = self.buffer.as_mut()?;
-            let part = bytes.len().min(BUFFER_BYTES - *filled);
-            let (now, rest) = bytes.split_at_checked(part)?;
-            buffer.get_mut(*filled..*filled + part)?.copy_from_slice(now);
+            let part = buffer.copy_in(*filled, bytes);
             *filled += part;
-            *bytes = rest;
+            *bytes = bytes.get(part..)?;
             if *filled == BUFFER_BYTES {
                 self.end_chunk(relay);
             }

@@ -130,6 +130,7 @@ pub struct Leader {
     outputs: VecDeque<Output>,
     asked: HashMap<Token, Asked>,
     next_token: Token,
+    connections: usize,
 }
 
 /// An operation that waits for its answer.
@@ -158,7 +159,13 @@ impl Leader {
             outputs: VecDeque::new(),
             asked: HashMap::new(),
             next_token: Token(0),
+            connections: 0,
         }
+    }
+
+    /// So many connections are open, with those that have not said anything yet. For status.
+    pub fn count_connections(&mut self, open: usize) {
+        self.connections = open;
     }
 
     /// A connection's first frame has shown its generation.

@@ -1,12 +1,13 @@
 //! Buffers for chunks: page-aligned, of one chunk each, made once and used again.
 //!
 //! A buffer is filled from a socket, frozen into [`Bytes`] that any number of places may share, and goes back to its
-//! pool when the last of them is done with it. Nobody copies. The number of buffers is a limit: who finds the pool empty
+//! pool when the last of them is done with it. Nobody copies: the system reads to where [`PoolBuf::room`] says, and whoever
+//! has to write to a buffer in another way is counted. The number of buffers is a limit: who finds the pool empty
 //! waits, and that is how a slow receiver slows its sender down. Connections of workers and clients have a pool each, a
 //! leader has one for all.
 
-use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -28,6 +29,7 @@ struct Shared {
     free: Mutex<Vec<Box<[u8]>>>,
     in_use: AtomicUsize,
     buffers_max: usize,
+    bytes_copied: AtomicU64,
     freed: Notify,
 }
 
@@ -35,7 +37,13 @@ impl Pool {
     /// A pool of up to so many buffers. Memory is taken with the first use of each.
     pub fn new(buffers_max: usize) -> Self {
         let free = Mutex::new(Vec::with_capacity(buffers_max));
-        Pool(Arc::new(Shared { free, in_use: AtomicUsize::new(0), buffers_max, freed: Notify::new() }))
+        Pool(Arc::new(Shared {
+            free,
+            in_use: AtomicUsize::new(0),
+            buffers_max,
+            bytes_copied: AtomicU64::new(0),
+            freed: Notify::new(),
+        }))
     }
 
     /// A buffer, unless all are in use.
@@ -69,6 +77,11 @@ impl Pool {
     pub fn buffers_max(&self) -> usize {
         self.0.buffers_max
     }
+
+    /// Bytes that were copied into buffers by code of ours, since the start.
+    pub fn bytes_copied(&self) -> u64 {
+        self.0.bytes_copied.load(Ordering::Relaxed)
+    }
 }
 
 /// A buffer that one place fills.
@@ -84,6 +97,21 @@ impl PoolBuf {
         Bytes::from_owner(Frozen { len: len.min(BUFFER_BYTES), buffer: self })
     }
 
+    /// Where the system reads to: from a socket, a pipe or a file. Nobody else writes there.
+    pub fn room(&mut self, at: Range<usize>) -> Option<&mut [u8]> {
+        let start = self.start();
+        self.memory.get_mut(start..start + BUFFER_BYTES)?.get_mut(at)
+    }
+
+    /// Copies bytes in, as far as there is room, and counts them; says how many those are.
+    pub fn copy_in(&mut self, at: usize, bytes: &[u8]) -> usize {
+        let len = bytes.len().min(BUFFER_BYTES.saturating_sub(at));
+        let (Some(room), Some(bytes)) = (self.room(at..at + len), bytes.get(..len)) else { return 0 };
+        room.copy_from_slice(bytes);
+        self.pool.0.bytes_copied.fetch_add(len as u64, Ordering::Relaxed);
+        len
+    }
+
     fn start(&self) -> usize {
         self.memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES)
     }
@@ -95,13 +123,6 @@ impl Deref for PoolBuf {
     fn deref(&self) -> &[u8] {
         let start = self.start();
         self.memory.get(start..start + BUFFER_BYTES).unwrap_or_default()
-    }
-}
-
-impl DerefMut for PoolBuf {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        let start = self.start();
-        self.memory.get_mut(start..start + BUFFER_BYTES).unwrap_or_default()
     }
 }
 
@@ -136,7 +157,7 @@ mod tests {
         let pool = Pool::new(2);
         let mut first = pool.take().unwrap();
         assert_eq!((first.len(), first.as_ptr().align_offset(PAGE_BYTES)), (BUFFER_BYTES, 0));
-        first[..3].copy_from_slice(b"abc");
+        first.room(0..3).unwrap().copy_from_slice(b"abc");
         let place = first.as_ptr();
         let shared = first.freeze(3);
         let again = shared.clone();
@@ -150,6 +171,18 @@ mod tests {
         assert_eq!(pool.take().unwrap().as_ptr(), place, "the warm one is used again");
         drop(second);
         assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn what_is_copied_in_is_counted_and_never_more_than_fits() {
+        let pool = Pool::new(2);
+        let (mut first, mut second) = (pool.take().unwrap(), pool.take().unwrap());
+        assert_eq!((first.copy_in(2, b"abc"), &first[2..5]), (3, &b"abc"[..]));
+        assert_eq!((second.copy_in(BUFFER_BYTES - 1, b"xyz"), second[BUFFER_BYTES - 1]), (1, b'x'));
+        assert_eq!(second.copy_in(BUFFER_BYTES + 1, b"beyond"), 0);
+        second.room(0..3).unwrap().copy_from_slice(b"sys");
+        assert_eq!(pool.bytes_copied(), 4, "what the system reads is no copy of ours");
+        assert!(second.room(1..BUFFER_BYTES + 1).is_none(), "there is no such room");
     }
 
     #[tokio::test]

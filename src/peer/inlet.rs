@@ -185,14 +185,8 @@ impl Inlet {
         }
         let here = self.small.get(self.start..self.end).unwrap_or_default();
         let here = here.get(..wanted.min(here.len())).unwrap_or_default();
-        let have = match buffer.get_mut(..here.len()) {
-            Some(front) => {
-                front.copy_from_slice(here);
-                update(&mut crc, here);
-                here.len()
-            }
-            None => 0,
-        };
+        let have = buffer.copy_in(0, here);
+        update(&mut crc, here);
         self.start += have;
         self.decoder.skip_payload(start.sent_len);
         self.state = State::Filling { start, buffer, have, end: wanted, crc };
@@ -200,14 +194,12 @@ impl Inlet {
 
     /// The chunk that was shown is read by the caller, who passes it on as it comes. What is here of it already goes to
     /// the front of this buffer; says how much that is. Then [`Inlet::passed`] or [`Inlet::take_rest`].
-    pub fn pass(&mut self, front: &mut [u8]) -> usize {
+    pub fn pass(&mut self, buffer: &mut PoolBuf) -> usize {
         let State::Offered(start) = self.state else { return 0 };
         self.state = State::Passing(start);
         let here = self.small.get(self.start..self.end).unwrap_or_default();
-        let have = here.len().min(in_memory(start.sent_len)).min(front.len());
-        if let (Some(to), Some(from)) = (front.get_mut(..have), here.get(..have)) {
-            to.copy_from_slice(from);
-        }
+        let here = here.get(..in_memory(start.sent_len).min(here.len())).unwrap_or_default();
+        let have = buffer.copy_in(0, here);
         self.start += have;
         have
     }
@@ -230,8 +222,8 @@ impl Inlet {
         }
     }
 
-    /// Whether chunks are likely to come next: then a little is read at a time between frames, so that their bytes are
-    /// read to where they belong and nowhere else.
+    /// Whether chunks are likely to come next: then no more is read at a time than up to where one may begin, so that their
+    /// bytes are read to where they belong and nowhere else.
     pub fn expect_chunks(&mut self, likely: bool) {
         self.after_chunk = likely;
     }
@@ -253,20 +245,36 @@ impl Inlet {
         } else if self.small.is_empty() {
             self.small.resize(IDLE_BYTES, 0);
         }
-        let is_head_next = self.after_chunk && matches!(self.state, State::Frames);
+        let most = if self.after_chunk && matches!(self.state, State::Frames) {
+            self.before_next_chunk()
+        } else {
+            usize::MAX
+        };
         match &mut self.state {
             State::Filling { buffer, have, end, .. } => {
-                let chunk = buffer.get_mut(*have..*end).unwrap_or_default();
+                let chunk = buffer.room(*have..*end).unwrap_or_default();
                 let behind = self.small.get_mut(..CHUNK_FRAME_HEAD_BYTES).unwrap_or_default();
                 [IoSliceMut::new(chunk), IoSliceMut::new(behind)]
             }
             State::Frames | State::Offered(_) | State::Passing(_) | State::Dropping | State::Streaming => {
-                let missing = CHUNK_FRAME_HEAD_BYTES.saturating_sub(self.end - self.start);
-                let most = if is_head_next && missing > 0 { missing } else { usize::MAX };
                 let free = self.small.get_mut(self.end..).unwrap_or_default();
                 let most = most.min(free.len());
                 [IoSliceMut::new(free.get_mut(..most).unwrap_or_default()), IoSliceMut::new(&mut [])]
             }
+        }
+    }
+
+    /// Bytes that can be read without any of the next chunk's. The frame that is gathered is none, or its head would have
+    /// been shown; behind it there may be a chunk's head.
+    fn before_next_chunk(&self) -> usize {
+        let held = self.small.get(self.start..self.end).unwrap_or_default();
+        let missing = CHUNK_FRAME_HEAD_BYTES.saturating_sub(held.len());
+        match held.first_chunk() {
+            Some(length) if missing == 0 => {
+                let whole = in_memory(u32::from_le_bytes(*length)).saturating_add(size_of::<u32>());
+                whole.saturating_sub(held.len()).saturating_add(CHUNK_FRAME_HEAD_BYTES)
+            }
+            Some(_) | None => missing,
         }
     }
 
@@ -574,7 +582,8 @@ mod tests {
         let credit = frame(Kind::Credit, b"");
         // What the caller reads of it: all, a part, nothing.
         for passed in [100_000u32, 60_000, 1000] {
-            let (pool, mut front) = (Pool::new(1), vec![0; 1 << 20]);
+            let pool = Pool::new(1);
+            let mut front = pool.take().unwrap();
             let mut inlet = Inlet::speaking(Generation::F2, InboundLimits::ANNOUNCED);
             let wire = chunk(0, &noise);
             feed(&mut inlet, &wire[..64 + 1000]);
@@ -593,8 +602,56 @@ mod tests {
             feed(&mut inlet, &credit);
             let Step::Frame(_, frame) = inlet.poll().unwrap() else { panic!("{passed}") };
             assert_eq!(frame.head.kind().unwrap(), Kind::Credit);
-            assert_eq!((start.sent_len, pool.in_use()), (100_000, 0));
+            assert_eq!((start.sent_len, pool.bytes_copied()), (100_000, 1000));
         }
+    }
+
+    #[test]
+    fn between_chunks_nothing_of_a_chunk_is_read_anywhere_but_into_its_buffer() {
+        let noise: Vec<u8> = (0..200_000u32).map(|at| at.to_le_bytes()[1]).collect();
+        // Frames of all sizes between chunks: shorter than a chunk's head, a little longer, and long ones.
+        let parts = [
+            frame(Kind::Open, &noise[..80]),
+            chunk(0, &noise),
+            frame(Kind::Credit, &noise[..4]),
+            chunk(1 << 20, &noise),
+            frame(Kind::Heartbeat, &noise[..30]),
+            frame(Kind::SubmitJob, &noise[..150_000]),
+            frame(Kind::Credit, &noise[..4]),
+            chunk(2 << 20, &noise),
+            chunk(3 << 20, &noise[..1]),
+            frame(Kind::Done, &noise[..34]),
+        ];
+        let stream = parts.concat();
+        let pool = Pool::new(1);
+        let mut inlet = Inlet::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+        inlet.expect_chunks(true);
+        let (mut rest, mut came) = (stream.as_slice(), 0);
+        loop {
+            match inlet.poll().unwrap() {
+                Step::Read if rest.is_empty() => break,
+                Step::Read => {
+                    // All that is asked for is there at once.
+                    let mut got = 0;
+                    for mut room in inlet.room() {
+                        let part = rest.len().min(room.len());
+                        room[..part].copy_from_slice(&rest[..part]);
+                        rest = &rest[part..];
+                        got += part;
+                    }
+                    inlet.filled(got);
+                }
+                Step::Frame(..) => inlet.expect_chunks(true),
+                Step::Chunk(_) => inlet.take(pool.take().unwrap()),
+                Step::Came(chunk) => {
+                    assert!(chunk.head.check_sent(chunk.crc()).is_ok());
+                    came += 1;
+                }
+                Step::Bulk(..) | Step::Piece(_) | Step::BulkEnd => panic!("nothing is that large"),
+            }
+        }
+        inlet.finish().unwrap();
+        assert_eq!((came, pool.bytes_copied()), (4, 0));
     }
 
     #[test]
@@ -608,7 +665,7 @@ mod tests {
         let mut buffer = pool.take().unwrap();
         assert_eq!(inlet.pass(&mut buffer), 0);
         // 70,000 bytes were read by the caller, and the last 10,000 of them are still in its hands.
-        buffer[..10_000].copy_from_slice(&noise[60_000..70_000]);
+        buffer.room(0..10_000).unwrap().copy_from_slice(&noise[60_000..70_000]);
         inlet.take_rest(buffer, 10_000, 40_000);
         for piece in wire[64 + 70_000..].chunks(7000) {
             assert!(matches!(inlet.poll().unwrap(), Step::Read));

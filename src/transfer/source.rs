@@ -305,7 +305,7 @@ fn read_chunk(pool: &Pool, file: &mut File, offset: u64, len: usize) -> io::Resu
     file.seek(SeekFrom::Start(offset))?;
     match pool.take() {
         Some(mut buffer) => {
-            let room = buffer.get_mut(..len).ok_or(io::ErrorKind::InvalidInput)?;
+            let room = buffer.room(0..len).ok_or(io::ErrorKind::InvalidInput)?;
             file.read_exact(room)?;
             Ok(buffer.freeze(len))
         }

@@ -11,6 +11,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Proc {
     name: String,
     child: Child,
-    lines: Receiver<String>,
+    /// Behind a lock, so that threads of a test can share the process.
+    lines: Mutex<Receiver<String>>,
     seen: Vec<String>,
 }
 
@@ -41,7 +43,7 @@ impl Proc {
                 }
             }
         });
-        Proc { name: name.to_owned(), child, lines, seen: Vec::new() }
+        Proc { name: name.to_owned(), child, lines: Mutex::new(lines), seen: Vec::new() }
     }
 
     pub fn pid(&self) -> u32 {
@@ -59,25 +61,35 @@ impl Proc {
     }
 
     /// The next line that `wanted` finds something in; lines before it are passed over.
-    pub fn wait_for<T>(&mut self, what: &str, mut wanted: impl FnMut(&str) -> Option<T>) -> T {
+    pub fn wait_for<T>(&mut self, what: &str, wanted: impl FnMut(&str) -> Option<T>) -> T {
+        let found = self.wait_for_or_end(what, wanted);
+        found.unwrap_or_else(|| panic!("{} ended without {what}; it said {:#?}", self.name, self.seen))
+    }
+
+    /// The same; `None` if it ends before.
+    pub fn wait_for_or_end<T>(&mut self, what: &str, mut wanted: impl FnMut(&str) -> Option<T>) -> Option<T> {
         let until = Instant::now() + PATIENCE;
         loop {
-            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self.lines.get_mut().unwrap().recv_timeout(until.saturating_duration_since(Instant::now()))
+            {
                 Ok(line) => {
                     let found = wanted(&line);
                     self.seen.push(line);
-                    if let Some(found) = found {
+                    if found.is_some() {
                         return found;
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     panic!("{}: no {what}; it said {:#?}", self.name, self.seen)
                 }
-                Err(RecvTimeoutError::Disconnected) => {
-                    panic!("{} ended without {what}; it said {:#?}", self.name, self.seen)
-                }
+                Err(RecvTimeoutError::Disconnected) => return None,
             }
         }
+    }
+
+    /// The first line it said that has this in it, of those that were waited for or passed over.
+    pub fn said(&self, part: &str) -> Option<&str> {
+        self.seen.iter().map(String::as_str).find(|line| line.contains(part))
     }
 
     /// The next event of a stock peer with this name.
@@ -103,7 +115,7 @@ impl Proc {
             assert!(Instant::now() < until, "{} does not end; it said {:#?}", self.name, self.seen);
             std::thread::sleep(Duration::from_millis(5));
         };
-        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+        while let Ok(line) = self.lines.get_mut().unwrap().recv_timeout(PATIENCE) {
             self.seen.push(line);
         }
         (status.code(), std::mem::take(&mut self.seen))
@@ -141,18 +153,35 @@ impl Leader {
     }
 
     pub fn start_on(port: u16, args: &[&str]) -> Leader {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
+        let command = Command::new(env!("CARGO_BIN_EXE_heft"));
+        Self::launch(command, port, args)
+            .unwrap_or_else(|(code, lines)| panic!("the leader ended with {code:?}; it said {lines:#?}"))
+    }
+
+    /// Starts a leader with less than it is used to (see `tests/support/confine.py`); its log is among its lines. If it
+    /// does not start, its exit code and all it said.
+    pub fn confined(confines: &[&str], args: &[&str]) -> Result<Leader, (Option<i32>, Vec<String>)> {
+        let mut command = Command::new("python3");
+        command.arg("-S").arg(root().join("tests/support/confine.py")).args(confines);
+        command.args(["--", env!("CARGO_BIN_EXE_heft")]).env("HEFT_LOG", "info");
+        Self::launch(command, 0, args)
+    }
+
+    fn launch(mut command: Command, port: u16, args: &[&str]) -> Result<Leader, (Option<i32>, Vec<String>)> {
         command.arg("leader").arg(port.to_string()).args(args);
         let data = (!args.contains(&"--data")).then(|| tempfile::tempdir().expect("a directory can be made"));
         if let Some(data) = &data {
             command.arg("--data").arg(data.path());
         }
         let mut proc = Proc::start("heft leader", &mut command);
-        let port = proc.wait_for("its address", |line| {
+        let port = proc.wait_for_or_end("its address", |line| {
             line.contains("listening on")
                 .then(|| line.split(&[':', ' ']).find_map(|word| word.parse().ok()))?
         });
-        Leader { proc, port, _data: data }
+        match port {
+            Some(port) => Ok(Leader { proc, port, _data: data }),
+            None => Err(proc.finish()),
+        }
     }
 
     pub fn addr(&self) -> String {

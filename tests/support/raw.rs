@@ -36,7 +36,11 @@ pub struct Frame {
 
 impl Raw {
     pub fn connect(leader: &Leader) -> Raw {
-        let stream = TcpStream::connect(leader.addr()).unwrap();
+        Raw::on(TcpStream::connect(leader.addr()).unwrap())
+    }
+
+    /// On a connection that the test has made.
+    pub fn on(stream: TcpStream) -> Raw {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
         Raw { stream, decoder, buffer: Vec::new(), aside: VecDeque::new() }
@@ -98,6 +102,23 @@ impl Raw {
         let welcome = raw.next().unwrap();
         assert_eq!(welcome.kind, Kind::Welcome);
         assert!(Welcome::decode(&welcome.payload).unwrap().software.as_str().starts_with("heft "));
+        raw
+    }
+
+    /// Says hello as an announced worker that takes transfers, and takes the Welcome. It offers to run one job.
+    pub fn worker(leader: &Leader, id: Uuid, pattern: &str) -> Raw {
+        Raw::connect(leader).hello_worker(id, pattern)
+    }
+
+    /// The same on a connection that is there.
+    pub fn hello_worker(self, id: Uuid, pattern: &str) -> Raw {
+        let mut raw = self;
+        let hello = format!(
+            r#"{{"Heft":{{"Version":1,"Features":["leases","progress","cancel","transfers","ask"]}},"Patterns":["{pattern}"]}}"#
+        );
+        raw.send(Kind::HelloWorker, id, Uuid::nil(), pattern, hello.as_bytes());
+        assert_eq!(raw.next().unwrap().kind, Kind::Welcome);
+        raw.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &1_i32.to_le_bytes());
         raw
     }
 

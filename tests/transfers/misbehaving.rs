@@ -1,75 +1,21 @@
 //! Peers that break the rules of transfers at a real leader: each is told what is wrong or is cut off, the leader lives, the
 //! others notice nothing, and nothing is left.
 
-use chunking::message::{Abort, Body, Done, Grant, Open, OpenFlags, Purpose, Reason, Refused, Verdict};
-use chunking::{ChunkHead, Codec, DigestKind, Kind};
-use heft::model::{BlobRef, InputFile, JobRequest, JsonModel};
-use heft::transfer::blob_id;
+use chunking::message::{Abort, Body, Done, Reason, Refused, Verdict};
+use chunking::{ChunkHead, DigestKind, Kind};
 use uuid::Uuid;
 
 use crate::blobs::digest;
 use crate::proxy::{Plan, Proxy, Way};
-use crate::raw::{Frame, Raw};
+use crate::raw::Raw;
 use crate::support::scaled;
+use crate::uploads::{next_of, say, send_chunk, upload};
 use crate::world::{MIB, World, descriptors, eventually, expect_digests, submit_files, worker_at};
-
-/// Sends a message of a transfer.
-pub(crate) fn say<B: Body>(raw: &mut Raw, id: Uuid, message: &B) {
-    let mut payload = Vec::new();
-    message.encode(&mut payload);
-    raw.send(B::KIND, id, Uuid::nil(), "", &payload);
-}
-
-pub(crate) fn send_chunk(raw: &mut Raw, id: Uuid, offset: usize, bytes: &[u8]) {
-    let head = ChunkHead::plain(offset as u64, bytes);
-    raw.send(Kind::Chunk, id, Uuid::nil(), "", &[&head.encode()[..], bytes].concat());
-}
-
-/// The next frame of a kind; others are passed over.
-pub(crate) fn next_of(raw: &mut Raw, kind: Kind) -> Frame {
-    loop {
-        let frame = raw.next().unwrap_or_else(|| panic!("hung up on before a {kind:?}"));
-        if frame.kind == kind {
-            return frame;
-        }
-    }
-}
 
 fn aborted(raw: &mut Raw, id: Uuid) -> Reason {
     let frame = next_of(raw, Kind::Abort);
     assert_eq!(frame.msg_id, id);
     Abort::decode(&frame.payload).unwrap().reason
-}
-
-/// Submits a job with one blob and opens it; gives the job, the blob and the window.
-pub(crate) fn upload(raw: &mut Raw, bytes: usize) -> (Uuid, Uuid, u32) {
-    let job = Uuid::new_v4();
-    let (id, grant) = upload_of(raw, job, bytes);
-    (job, id, grant.window)
-}
-
-/// The same for a job of the test's choice, also one that goes on; gives the blob and the first Grant.
-pub(crate) fn upload_of(raw: &mut Raw, job: Uuid, bytes: usize) -> (Uuid, Grant) {
-    let id = blob_id(job, 0, Purpose::Input, 0);
-    let size = bytes as u64;
-    let blob = Some(BlobRef { id, size, digest: None });
-    let files = vec![InputFile { name: "in.bin".to_owned(), blob, ..InputFile::default() }];
-    let request = JobRequest { job_id: job, exec_name: "digests".to_owned(), files, ..JobRequest::default() };
-    raw.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.digests", &request.to_json());
-    let open = Open {
-        purpose: Purpose::Input,
-        codec: Codec::None,
-        digest: DigestKind::ChunkList,
-        flags: OpenFlags::KEEPS_SOURCE,
-        chunk_bytes: chunking::limits::CHUNK_BYTES_MAX,
-        size,
-        owner: job,
-        attempt: 0,
-        name: "in.bin".to_owned().try_into().unwrap(),
-    };
-    say(raw, id, &open);
-    let grant = Grant::decode(&next_of(raw, Kind::Grant).payload).unwrap();
-    (id, grant)
 }
 
 /// The leader still takes large files, and nothing is left of what came before.

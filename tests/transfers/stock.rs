@@ -48,6 +48,9 @@ fn w06_a_submit_of_many_mebibytes_in_one_frame_reaches_a_heft_worker() {
     let said = format!("large.bin {}\n", large.sha256);
     assert_eq!((&result["status"], result["stdout"].as_str()), (&json!("OK"), Some(said.as_str())));
     world.assert_idle(0);
+    // What is taken apart has to be put together again: the one copy there is, and it is counted.
+    let copied = world.status()["leader"]["chunk_bytes_copied"].as_u64().unwrap();
+    assert!(copied >= u64::from(scaled(46, 206)) * MIB as u64, "{copied}");
     let peak = peak_memory(&world.leader.proc);
     assert!(peak <= LEADER_MEMORY_MAX, "the leader had {peak} bytes in memory");
 }

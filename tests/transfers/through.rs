@@ -4,18 +4,18 @@
 use std::io::Write;
 
 use chunking::message::{Body, Done, Verdict};
-use chunking::{ChunkHead, DigestKind, Kind};
+use chunking::{DigestKind, Kind};
 use heft::model::{JobResult, JobStatus, JsonModel};
 use uuid::Uuid;
 
 use crate::blobs::digest;
-use crate::misbehaving::{say, send_chunk, upload, upload_of};
 use crate::raw::Raw;
+use crate::uploads::{chunk_frame, say, send_chunk, upload, upload_of};
 use crate::world::{MIB, World};
 
-const CHUNKS: usize = 4;
+pub const CHUNKS: usize = 4;
 
-fn content() -> Vec<u8> {
+pub fn content() -> Vec<u8> {
     (0..CHUNKS * MIB)
         .map(|at| u32::try_from(at).unwrap().wrapping_mul(2_654_435_761).to_le_bytes()[3])
         .collect()
@@ -29,14 +29,8 @@ fn world(verify: &str) -> (World, impl Sized) {
     (world, worker)
 }
 
-/// The bytes of a chunk's frame.
-fn frame(id: Uuid, index: usize, bytes: &[u8]) -> Vec<u8> {
-    let head = ChunkHead::plain((index * MIB) as u64, bytes);
-    [&head.frame_head(id, u32::try_from(bytes.len()).unwrap()).unwrap()[..], bytes].concat()
-}
-
 /// Sends what is asked for again until the job has ended; gives how often which chunk was asked for.
-fn send_until_it_ends(raw: &mut Raw, id: Uuid, content: &[u8]) -> Vec<u32> {
+pub fn send_until_it_ends(raw: &mut Raw, id: Uuid, content: &[u8]) -> Vec<u32> {
     let done = Done { digest: digest(content, DigestKind::ChunkList) };
     say(raw, id, &done);
     let mut asked = Vec::new();
@@ -90,7 +84,7 @@ fn a_chunk_that_passes_through_damaged_is_found_and_resent_alone() {
         first_is_there(&world);
         for index in 1..CHUNKS {
             let bytes = &content[index * MIB..(index + 1) * MIB];
-            let mut frame = frame(id, index, bytes);
+            let mut frame = chunk_frame(id, index, bytes);
             if index == 2 {
                 *frame.last_mut().unwrap() ^= 1;
             }
@@ -114,7 +108,7 @@ fn a_sender_that_falls_silent_in_the_middle_of_a_chunk_does_not_hold_up_its_work
     let (_, id, _) = upload(&mut raw, content.len());
     send_chunk(&mut raw, id, 0, &content[..MIB]);
     first_is_there(&world);
-    let second = frame(id, 1, &content[MIB..2 * MIB]);
+    let second = chunk_frame(id, 1, &content[MIB..2 * MIB]);
     let (half, rest) = second.split_at(MIB / 2);
     raw.stream.write_all(half).unwrap();
     // Somebody else's small job runs at the same worker meanwhile: the worker's connection is not blocked.
@@ -138,7 +132,7 @@ fn a_sender_that_breaks_off_in_the_middle_of_a_chunk_goes_on_and_the_worker_noti
     let (job, id, _) = upload(&mut raw, content.len());
     send_chunk(&mut raw, id, 0, &content[..MIB]);
     first_is_there(&world);
-    let second = frame(id, 1, &content[MIB..2 * MIB]);
+    let second = chunk_frame(id, 1, &content[MIB..2 * MIB]);
     raw.stream.write_all(&second[..MIB / 3]).unwrap();
     world.until("the second has begun", |status| {
         status["leader"]["buffers_in_use"] == 1 || status["leader"]["chunks_voided"] == 1

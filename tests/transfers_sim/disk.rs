@@ -55,13 +55,14 @@ impl Disk {
                 let stored = self.files.get(&blob).and_then(|file| file.get(&index));
                 let result = match stored {
                     Some(bytes) if bytes.len() >= len as usize => {
-                        buffer[..len as usize].copy_from_slice(&bytes[..len as usize]);
+                        let room = buffer.room(0..len as usize).unwrap();
+                        room.copy_from_slice(&bytes[..len as usize]);
                         let wrong = faults.disk_reads && random.chance(10);
                         seen.disk_faults += u64::from(wrong);
                         if wrong && random.chance(50) {
                             Err("bad sector".to_owned())
                         } else {
-                            buffer[0] ^= u8::from(wrong);
+                            room[0] ^= u8::from(wrong);
                             let bytes = buffer.freeze(len as usize);
                             let crc = crc32fast::hash(&bytes);
                             Ok((bytes, crc))

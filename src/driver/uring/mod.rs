@@ -14,6 +14,8 @@
 pub(super) mod probe;
 mod ready;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 pub(super) use socket::RingSocket;
 

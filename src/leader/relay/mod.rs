@@ -126,6 +126,8 @@ pub struct Fill {
     pub passed_through: u64,
     /// Chunks that broke on their way through, since the start.
     pub voided: u64,
+    /// Bytes of chunks that were copied on their way, since the start.
+    pub bytes_copied: u64,
 }
 
 /// All blobs that the leader knows.
@@ -208,6 +210,7 @@ impl Relay {
             chunks_out: self.chunks_out.values().sum(),
             passed_through: self.passed_through,
             voided: self.voided,
+            bytes_copied: self.pool.bytes_copied(),
         }
     }
 

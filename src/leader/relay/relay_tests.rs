@@ -72,7 +72,7 @@ impl Rig {
         let start = ChunkStart { transfer: id(number), head, sent_len: CHUNK_BYTES_MAX };
         let buffer = self.relay.chunk_starts(SENDER, &start);
         let taken = buffer.map(|mut buffer| {
-            buffer.fill(0);
+            buffer.room(0..BUFFER_BYTES).unwrap().fill(0);
             let bytes = buffer.freeze(BUFFER_BYTES);
             self.relay.chunk(SENDER, InChunk { transfer: id(number), head, crc: Some(head.crc_sent), bytes });
         });
