@@ -26,7 +26,7 @@ use world::{MIB, expect_digests, noise_in, submit_files, worker_at};
 
 const NO_RING: [(&str, &str); 2] = [
     ("io_uring_setup=EPERM", "io_uring is forbidden here: set kernel.io_uring_disabled to 0"),
-    ("io_uring_setup=ENOSYS", "there is no io_uring here: use Linux 5.6 or later"),
+    ("io_uring_setup=ENOSYS", "there is no io_uring here: use Linux 5.7 or later"),
 ];
 
 /// Starts a leader that has to start.
