@@ -69,7 +69,7 @@ impl Driver {
         let (kind, found) = match choice {
             Choice::Portable => (Kind::Portable, "as asked for".to_owned()),
             Choice::Auto | Choice::Uring => match probe() {
-                Ok(kind) => (kind, "io_uring is there".to_owned()),
+                Ok(kind) => (kind, "io_uring is there, with all operations".to_owned()),
                 Err(why) if choice == Choice::Auto => (Kind::Portable, why),
                 Err(why) => {
                     return Err(format!("--driver uring cannot be had: {why}; or use --driver portable"));

@@ -8,9 +8,8 @@ use rustix::io::Errno;
 use super::{RING_ENTRIES, ring};
 
 /// What the driver needs, with what tokio-uring needs to end.
-const NEEDED: [(u8, &str); 5] = [
+const NEEDED: [(u8, &str); 4] = [
     (opcode::Nop::CODE, "NOP"),
-    (opcode::Readv::CODE, "READV"),
     (opcode::Recv::CODE, "RECV"),
     (opcode::PollAdd::CODE, "POLL_ADD"),
     (opcode::AsyncCancel::CODE, "ASYNC_CANCEL"),

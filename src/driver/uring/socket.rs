@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr;
 use std::rc::Rc;
 
 use io_uring::{opcode, types};
@@ -26,21 +25,11 @@ pub(in crate::driver) struct RingSocket {
     /// Nothing was left when it was last read from.
     empty: Cell<bool>,
     in_a_row: Cell<u32>,
-    /// The ring does not wait for it to have something: `O_NONBLOCK` is set, as splices need it.
-    lane: Cell<bool>,
     readable: Rc<Ready>,
     writable: Rc<Ready>,
 }
 
 impl RingSocket {
-    /// A splice waits unless its socket never does.
-    fn join_lane(&self) -> io::Result<()> {
-        if !self.lane.replace(true) {
-            rustix::io::ioctl_fionbio(&self.fd, true)?;
-        }
-        Ok(())
-    }
-
     /// Whether to look before waiting. Not if the last look found less than it asked for.
     async fn looks(&self) -> bool {
         if self.empty.replace(false) {
@@ -55,38 +44,23 @@ impl RingSocket {
         true
     }
 
-    /// Has the ring read what comes next.
+    /// Has the ring read what comes next, to the first place where the inlet wants it.
     async fn wait_and_read(&self, inlet: Inlet) -> (io::Result<usize>, Inlet) {
-        let mut reading = Box::new(Reading {
-            inlet,
-            pieces: [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; 2],
-            _fd: self.fd.clone(),
-        });
-        let fd = types::Fd(self.fd.as_raw_fd());
-        let [first, second] = reading.inlet.room().map(|mut piece| place(&mut piece));
-        reading.pieces = [first, second];
-        // Nothing moves what the entry points to: the box holds the list of pieces, and the inlet its memory on the heap.
-        // Both stay with the operation until it is done.
-        let entry = if second.iov_len == 0 {
-            let len = u32::try_from(first.iov_len).unwrap_or(u32::MAX);
-            opcode::Recv::new(fd, first.iov_base.cast(), len).build()
-        } else {
-            opcode::Readv::new(fd, reading.pieces.as_ptr(), 2).build()
-        };
+        let mut reading = Box::new(Reading { inlet, _fd: self.fd.clone() });
+        let [mut place, _] = reading.inlet.room();
+        let len = u32::try_from(place.len()).unwrap_or(u32::MAX);
+        // Nothing moves what the entry points to: the inlet has its memory on the heap, and it stays with the operation until
+        // that is done.
+        let entry = opcode::Recv::new(types::Fd(self.fd.as_raw_fd()), place.as_mut_ptr(), len).build();
         let (got, reading) = operation(reading, entry).await;
         (got, reading.inlet)
     }
 }
 
-/// All that a read of the ring writes to.
+/// All that a read of the ring needs until it is done.
 struct Reading {
     inlet: Inlet,
-    pieces: [libc::iovec; 2],
     _fd: Rc<OwnedFd>,
-}
-
-fn place(piece: &mut IoSliceMut<'_>) -> libc::iovec {
-    libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() }
 }
 
 fn is_nothing_now(error: &io::Error) -> bool {
@@ -95,14 +69,11 @@ fn is_nothing_now(error: &io::Error) -> bool {
 
 impl Socket for RingSocket {
     fn adopt(stream: TcpStream) -> io::Result<Self> {
-        let stream = stream.into_std()?;
-        // The ring waits only for sockets that wait themselves.
-        stream.set_nonblocking(false)?;
-        let fd = Rc::new(OwnedFd::from(stream));
+        // It never waits itself, as splices would otherwise.
+        let fd = Rc::new(OwnedFd::from(stream.into_std()?));
         Ok(RingSocket {
             empty: Cell::new(false),
             in_a_row: Cell::new(0),
-            lane: Cell::new(false),
             readable: Ready::new(fd.clone(), PollFlags::IN),
             writable: Ready::new(fd.clone(), PollFlags::OUT),
             fd,
@@ -111,16 +82,13 @@ impl Socket for RingSocket {
 
     async fn read(&self, mut inlet: Inlet) -> (io::Result<usize>, Inlet) {
         loop {
-            let asked: usize = inlet.room().iter().map(|piece| piece.len()).sum();
-            let mut got = Err(io::ErrorKind::WouldBlock.into());
+            let [first, second] = inlet.room().map(|place| place.len());
+            let (mut got, mut asked) = (Err(io::ErrorKind::WouldBlock.into()), first + second);
             if self.looks().await {
                 got = receive(&self.fd, &mut inlet.room());
             }
             if got.as_ref().is_err_and(is_nothing_now) {
-                if self.lane.get() {
-                    self.readable.wait().await;
-                    continue;
-                }
+                asked = first;
                 (got, inlet) = self.wait_and_read(inlet).await;
             }
             match got {
@@ -128,8 +96,11 @@ impl Socket for RingSocket {
                     self.empty.set(bytes < asked);
                     inlet.filled(bytes);
                 }
-                // It has joined the lane meanwhile.
-                Err(ref error) if is_nothing_now(error) => continue,
+                // A kernel whose ring does not wait for sockets that do not wait themselves.
+                Err(ref error) if is_nothing_now(error) => {
+                    self.readable.wait().await;
+                    continue;
+                }
                 Err(_) => {}
             }
             return (got, inlet);
@@ -145,12 +116,10 @@ impl Socket for RingSocket {
     }
 
     fn fill(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {
-        self.join_lane()?;
         pipe.fill(&self.fd, most)
     }
 
     fn drain(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {
-        self.join_lane()?;
         pipe.drain(&self.fd, most)
     }
 

@@ -192,36 +192,46 @@ fn the_end_of_a_connection_wakes_all_who_wait_for_it() {
     });
 }
 
+/// Bytes of the chunk that [`chunk_begins`] begins.
+static CHUNK: [u8; 1 << 20] = [7; 1 << 20];
+
+/// An inlet that has seen the head of a chunk and has a buffer for it: it reads to two places, the chunk's and the next
+/// head's.
+async fn chunk_begins(socket: &RingSocket, peer: &mut TcpStream, pool: &Pool) -> Inlet {
+    let mut inlet = inlet();
+    inlet.expect_chunks(true);
+    let head = ChunkHead::plain(0, &CHUNK).frame_head(Uuid::from_u128(1), 1 << 20).unwrap();
+    peer.write_all(&head).unwrap();
+    while !matches!(inlet.poll().unwrap(), Step::Chunk(_)) {
+        let (got, back) = socket.read(inlet).await;
+        inlet = back;
+        assert_ne!(got.unwrap(), 0);
+    }
+    inlet.take(pool.take().unwrap());
+    assert!(inlet.room().iter().all(|piece| !piece.is_empty()));
+    inlet
+}
+
+/// Reads the rest of the chunk that began.
+async fn read_chunk(socket: &RingSocket, mut inlet: Inlet) -> Inlet {
+    loop {
+        if let Step::Came(chunk) = inlet.poll().unwrap() {
+            assert!(chunk.head.check_sent(chunk.crc()).is_ok());
+            return inlet;
+        }
+        let (got, back) = socket.read(inlet).await;
+        inlet = back;
+        assert_ne!(got.unwrap(), 0);
+    }
+}
+
 #[test]
 fn a_read_that_is_ended_gives_its_inlet_and_its_buffer_back() {
     for joins_lane in [false, true] {
         on_a_ring(async move {
             let (socket, mut peer) = pair().await;
             let pool = Pool::new(1);
-            let mut inlet = inlet();
-            inlet.expect_chunks(true);
-            let content = vec![7; 1 << 20];
-            let head = ChunkHead::plain(0, &content).frame_head(Uuid::from_u128(1), 1 << 20).unwrap();
-            peer.write_all(&head).unwrap();
-            let start = loop {
-                match inlet.poll().unwrap() {
-                    Step::Chunk(start) => break start,
-                    Step::Read => {
-                        let (got, back) = socket.read(inlet).await;
-                        inlet = back;
-                        assert_ne!(got.unwrap(), 0);
-                    }
-                    other @ (Step::Frame(..)
-                    | Step::Came(_)
-                    | Step::Bulk(..)
-                    | Step::Piece(_)
-                    | Step::BulkEnd) => {
-                        panic!("{other:?}")
-                    }
-                }
-            };
-            assert_eq!(start.sent_len, 1 << 20);
-            inlet.take(pool.take().unwrap());
+            let inlet = chunk_begins(&socket, &mut peer, &pool).await;
             if joins_lane {
                 assert_eq!(socket.drain(&pipe(), 1).unwrap_err().kind(), ErrorKind::WouldBlock);
             }
@@ -275,36 +285,72 @@ fn a_socket_that_joined_the_lane_still_reads_everything() {
     });
 }
 
+/// A read is under way when its socket joins the lane, as the receiver of a chunk does. It goes on as if that had not
+/// happened.
+async fn join_while<T>(
+    socket: &RingSocket,
+    is_submitted: bool,
+    reading: impl Future<Output = T>,
+    come: impl FnOnce(),
+) -> T {
+    let mut reading = pin!(reading);
+    tokio::select! {
+        biased;
+        _ = reading.as_mut() => panic!("there is nothing to read"),
+        () = async { if is_submitted { RingSocket::pause().await } } => {}
+    }
+    assert_eq!(socket.drain(&pipe(), 1).unwrap_err().kind(), ErrorKind::WouldBlock);
+    tokio::select! {
+        biased;
+        _ = reading.as_mut() => panic!("there is nothing to read"),
+        () = RingSocket::pause() => {}
+    }
+    come();
+    reading.await
+}
+
 #[test]
 fn a_read_in_flight_when_its_socket_joins_the_lane_ends_as_if_it_had_not() {
-    on_a_ring(async {
-        let (socket, mut peer) = pair().await;
-        // The first read finds out that nothing is there, so the next one waits in the ring.
-        peer.write_all(&frame(b"first")).unwrap();
-        let (frames, inlet) = read_frames(&socket, inlet(), 1).await;
-        assert_eq!(frames, [b"first"]);
-        let reading = spawn_local({
-            let socket = socket.clone();
-            async move { read_frames(&socket, inlet, 2).await }
+    // The kernel has the read already, or is told of it after the socket joined; it is for one place or for two. Kernels of
+    // today wait in all four cases. Older ones refuse some, and then the driver waits in another way; where they wait, this
+    // test does not show that.
+    for (is_submitted, in_chunk) in [(true, false), (false, false), (true, true), (false, true)] {
+        on_a_ring(async move {
+            let (socket, mut peer) = pair().await;
+            let pool = Pool::new(1);
+            let inlet = if in_chunk {
+                let inlet = chunk_begins(&socket, &mut peer, &pool).await;
+                let come = || peer.write_all(&CHUNK[..1000]).unwrap();
+                let reading = socket.read(inlet);
+                let (got, inlet) = join_while(&socket, is_submitted, reading, come).await;
+                assert_eq!(got.unwrap(), 1000);
+                let writer = std::thread::spawn(move || peer.write_all(&CHUNK[1000..]).map(|()| peer));
+                let inlet = read_chunk(&socket, inlet).await;
+                peer = writer.join().unwrap().unwrap();
+                inlet
+            } else {
+                // This read finds all that is there, so the next one waits in the ring.
+                peer.write_all(&frame(b"first")).unwrap();
+                let (frames, inlet) = read_frames(&socket, inlet(), 1).await;
+                assert_eq!(frames, [b"first"]);
+                let come = || peer.write_all(&frame(b"second")).unwrap();
+                let reading = read_frames(&socket, inlet, 1);
+                let (frames, inlet) = join_while(&socket, is_submitted, reading, come).await;
+                assert_eq!(frames, [b"second"]);
+                inlet
+            };
+            peer.write_all(&frame(b"last")).unwrap();
+            let (frames, inlet) = read_frames(&socket, inlet, 1).await;
+            assert_eq!(frames, [b"last"]);
+            let reading = spawn_local({
+                let socket = socket.clone();
+                async move { socket.read(inlet).await.0 }
+            });
+            RingSocket::pause().await;
+            socket.shut_down();
+            assert_eq!(reading.await.unwrap().unwrap(), 0);
         });
-        RingSocket::pause().await;
-        RingSocket::pause().await;
-        // As the receiver of a chunk it joins.
-        assert_eq!(socket.drain(&pipe(), 1).unwrap_err().kind(), ErrorKind::WouldBlock);
-        RingSocket::pause().await;
-        assert!(!reading.is_finished());
-        peer.write_all(&frame(b"second")).unwrap();
-        peer.write_all(&frame(b"third")).unwrap();
-        let (frames, inlet) = reading.await.unwrap();
-        assert_eq!(frames, [&b"second"[..], b"third"]);
-        let reading = spawn_local({
-            let socket = socket.clone();
-            async move { socket.read(inlet).await.0 }
-        });
-        RingSocket::pause().await;
-        socket.shut_down();
-        assert_eq!(reading.await.unwrap().unwrap(), 0);
-    });
+    }
 }
 
 #[test]
