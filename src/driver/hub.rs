@@ -291,27 +291,25 @@ impl<S: Socket> Hub<S> {
     async fn spin_for_ever(&self) {
         loop {
             self.spin_begins.notified().await;
-            // What was done last may have left something for the system to wait for.
-            S::pause().await;
+            let mut is_first = true;
             loop {
-                tokio::task::yield_now().await;
-                let found = {
-                    let spin = &mut *self.spin.borrow_mut();
-                    let found = spin.came;
-                    if !found && Instant::now() < spin.until {
-                        continue;
-                    }
-                    spin.spinner.looked(found);
-                    spin.looking = false;
-                    let more = if found { spin.spinner.look(self.started.elapsed()) } else { None };
-                    let Some(look) = more else { break };
-                    (spin.looking, spin.came) = (true, false);
-                    spin.until = Instant::now() + look;
-                    found
-                };
-                if found {
+                // What was done last may have left something for the system to wait for.
+                if std::mem::take(&mut is_first) {
                     S::pause().await;
+                } else {
+                    tokio::task::yield_now().await;
                 }
+                let spin = &mut *self.spin.borrow_mut();
+                let found = spin.came;
+                if !found && Instant::now() < spin.until {
+                    continue;
+                }
+                spin.spinner.looked(found);
+                spin.looking = false;
+                let more = if found { spin.spinner.look(self.started.elapsed()) } else { None };
+                let Some(look) = more else { break };
+                (spin.looking, spin.came, is_first) = (true, false, true);
+                spin.until = Instant::now() + look;
             }
         }
     }
