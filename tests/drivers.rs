@@ -24,8 +24,9 @@ use serde_json::Value;
 use uuid::Uuid;
 use world::{MIB, expect_digests, noise_in, submit_files, worker_at};
 
-const NO_RING: [(&str, &str); 2] = [
+const NO_RING: [(&str, &str); 3] = [
     ("io_uring_setup=EPERM", "io_uring is forbidden here: set kernel.io_uring_disabled to 0"),
+    ("io_uring_enter=EPERM", "io_uring is forbidden here: set kernel.io_uring_disabled to 0"),
     ("io_uring_setup=ENOSYS", "there is no io_uring here: use Linux 5.7 or later"),
 ];
 
@@ -224,4 +225,40 @@ fn out_of_descriptors_the_leader_serves_whom_it_has_and_takes_others_when_some_l
     leader.proc.wait_for("that it accepts again", |line| line.contains("accepted again").then_some(()));
     run_job(3);
     assert_serves(&leader);
+}
+
+#[test]
+fn a_leader_stops_though_peers_take_nothing_or_say_nothing() {
+    let leader = started(&[], &["--drain", "0s"]);
+    let silent: Vec<Raw> = (0..20).map(|_| Raw::connect(&leader)).collect();
+    // More answers than its connection holds, and it reads none of them.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(64 * 1024).unwrap();
+    let addr: std::net::SocketAddr = leader.addr().parse().unwrap();
+    socket.connect(&addr.into()).unwrap();
+    let mut stuck = Raw::on(socket.into()).hello_worker(Uuid::new_v4(), "job.assign.stuck");
+    let question = [&[1], "{}".as_bytes()].concat();
+    let mut frame = Vec::new();
+    let head = chunking::Head {
+        msg_id: Uuid::from_u128(7),
+        subject: "status",
+        payload_len: u32::try_from(question.len()).unwrap(),
+        ..chunking::Head::new(Kind::Ask)
+    };
+    head.append(chunking::Generation::F2, &mut frame).unwrap();
+    frame.extend(question);
+    let questions = frame.repeat(1000);
+    for _ in 0..30 {
+        std::io::Write::write_all(&mut stuck.stream, &questions).unwrap();
+    }
+    // Others are served meanwhile; by then it has its questions behind it.
+    let mut other = Raw::client(&leader, "other");
+    for _ in 0..1000 {
+        other.ask("status", &serde_json::json!({}));
+    }
+    let Leader { proc, .. } = leader;
+    proc.terminate();
+    let (code, lines) = proc.finish();
+    assert_eq!(code, Some(0), "{lines:#?}");
+    drop((silent, stuck));
 }

@@ -121,7 +121,7 @@ pub struct LeaderArgs {
     #[arg(long, value_enum, default_value_t, env = "HEFT_DRIVER", value_name = "DRIVER")]
     driver: Choice,
 
-    /// How long to look for more before sleeping: auto, off, or a time such as 50us. It makes small jobs quicker, for some
+    /// How long to look for more before sleeping: auto, off, or a time such as 50us, at most 1ms. It makes small jobs quicker, for some
     /// processor time while they flow; where it does not pay, or the processors are busy, auto does not do it.
     #[arg(long, default_value_t = SpinMode::Auto, value_name = "HOW")]
     spin: SpinMode,
@@ -144,7 +144,8 @@ pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
     let descriptors = Descriptors::raise().map_err(Unavailable)?;
     let driver = Driver::choose(args.driver).map_err(Unavailable)?;
     info!("{driver}; {descriptors}");
-    driver.run(serve(args, &driver))?
+    let served = driver.run(serve(args, &driver));
+    served.map_err(|error| Unavailable(format!("the driver {} cannot be run: {error}", driver.name())))?
 }
 
 async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {

@@ -349,5 +349,10 @@ impl<S: Socket> Hub<S> {
         while !self.outboxes.borrow().is_empty() && Instant::now() < flushed {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        // What does not end by itself is ended, and waited for: nothing may be read any more when the runtime goes.
+        while !self.outboxes.borrow().is_empty() {
+            self.outboxes.borrow().values().for_each(|outbox| outbox.cut_off());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }

@@ -15,6 +15,9 @@ use crate::units::Span;
 /// The longest look by default: what it takes a peer on the same machine to answer.
 const LONGEST: Duration = Duration::from_micros(150);
 
+/// The longest look that can be asked for: what waits behind one waits as long.
+const LONGEST_ASKED: Duration = Duration::from_millis(1);
+
 /// What a look that finds something is worth, in looks that find nothing.
 const FOUND: u32 = 4;
 
@@ -53,6 +56,9 @@ impl FromStr for SpinMode {
                 let time: Span = time.parse().map_err(|_| {
                     format!("\"{time}\" is no way to spin: use auto, off, or a time such as 50us")
                 })?;
+                if time.0 > LONGEST_ASKED {
+                    return Err(format!("{time} is too long to spin: at most {}", Span(LONGEST_ASKED)));
+                }
                 Ok(SpinMode::UpTo(time.0))
             }
         }
@@ -175,5 +181,7 @@ mod tests {
             assert_eq!(text.parse::<SpinMode>().unwrap().to_string(), text);
         }
         assert!("sometimes".parse::<SpinMode>().unwrap_err().contains("50us"));
+        assert_eq!("100ms".parse::<SpinMode>().unwrap_err(), "100ms is too long to spin: at most 1ms");
+        assert!("1ms".parse::<SpinMode>().is_ok());
     }
 }

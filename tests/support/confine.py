@@ -2,7 +2,7 @@
 
     python3 confine.py [--refuse CALL=ERROR]... [--limit NAME=SOFT[:HARD]]... -- PROGRAM [ARGUMENT]...
 
-CALL is io_uring_setup or pipe2; ERROR is a name such as EPERM, or `kill`, which ends the process that makes the call.
+CALL is io_uring_setup, io_uring_enter or pipe2; ERROR is a name such as EPERM, or `kill`, which ends the process that makes the call.
 NAME is a limit as Python's `resource` has it, such as nofile. What the program says on its standard error comes on its
 standard output, so that whoever started it reads both in their order.
 """
@@ -20,8 +20,8 @@ import sys
 
 # The numbers of the calls, and what the kernel calls the machine (linux/audit.h).
 CALLS = {
-    "x86_64": (0xC000003E, {"io_uring_setup": 425, "pipe2": 293}),
-    "aarch64": (0xC00000B7, {"io_uring_setup": 425, "pipe2": 59}),
+    "x86_64": (0xC000003E, {"io_uring_setup": 425, "io_uring_enter": 426, "pipe2": 293}),
+    "aarch64": (0xC00000B7, {"io_uring_setup": 425, "io_uring_enter": 426, "pipe2": 59}),
 }
 
 PR_SET_SECCOMP = 22

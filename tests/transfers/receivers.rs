@@ -66,6 +66,7 @@ fn a_worker_that_goes_away_in_the_middle_of_a_chunk_leaves_the_job_to_another() 
 fn narrow(world: &World) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_tcp_mss(536).unwrap();
+    socket.set_recv_buffer_size(64 * 1024).unwrap();
     let addr: std::net::SocketAddr = world.addr().parse().unwrap();
     socket.connect(&addr.into()).unwrap();
     socket.into()

@@ -2,14 +2,16 @@
 //!
 //! What can be done at once is done at once, by a call that does not wait; what has to wait, waits in the ring: a read with
 //! the buffer it is for, which is filled by the time its task is woken, or a poll. Two hazards of tokio-uring decide the shape of this
-//! code (`tests/uring_hazards.rs` shows them):
+//! code (`tests/uring_hazards.rs` shows them), and a third decides how it ends:
 //!
 //! - An operation whose future is dropped is not cancelled: the bytes that it reads are lost. So no `select!` and no
 //!   timeout ever drops a read; it is ended by `shutdown(2)`. A poll, which loses nothing, is owned by a task that nobody cancels.
 //! - The socket of an accept whose future is dropped is lost. So nothing is accepted by the ring: the listener is tokio's.
+//! - A runtime that is dropped frees the buffers of reads before it cancels them. So it is dropped only when every
+//!   connection has ended (`Hub::drain`).
 //!
 //! An operation owns its buffers and its descriptor until it is done. The ring is told of operations only when the thread
-//! is about to sleep; so whoever lets others have their turn does it through the ring, too ([`pause`](socket::RingSocket)).
+//! is about to sleep; so whoever lets others have their turn does it through the ring, too ([`pause`]).
 
 pub(super) mod probe;
 mod ready;
@@ -19,10 +21,12 @@ mod tests;
 
 pub(super) use socket::RingSocket;
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
+use std::marker::PhantomData;
 
-use io_uring::{cqueue, squeue};
+use io_uring::{cqueue, opcode, squeue};
 use tokio_uring::{OneshotOutputTransform, UnsubmittedOneshot};
 
 /// Operations that are handed to the kernel in one call at most.
@@ -50,7 +54,7 @@ pub(super) fn run<F: Future>(quiet: bool, future: F) -> io::Result<F::Output> {
 }
 
 /// Gives back what an operation held, with its result.
-struct GiveBack<D>(std::marker::PhantomData<D>);
+struct GiveBack<D>(PhantomData<D>);
 
 impl<D> OneshotOutputTransform for GiveBack<D> {
     type Output = (io::Result<usize>, D);
@@ -65,8 +69,29 @@ impl<D> OneshotOutputTransform for GiveBack<D> {
     }
 }
 
+thread_local! {
+    /// Operations that were handed to the ring so far, and how many of them the kernel has heard of for sure.
+    static HANDED: Cell<u64> = const { Cell::new(0) };
+    static HEARD: Cell<u64> = const { Cell::new(0) };
+}
+
 /// Hands an operation to the ring and waits for it. `held` is all that the entry points to: it stays where it is until the
 /// operation is done, even if nobody waits for that any longer.
 async fn operation<D: Unpin + 'static>(held: D, entry: squeue::Entry) -> (io::Result<usize>, D) {
-    UnsubmittedOneshot::new(held, GiveBack(std::marker::PhantomData), entry).submit().await
+    let number = HANDED.get() + 1;
+    HANDED.set(number);
+    let done = UnsubmittedOneshot::new(held, GiveBack(PhantomData), entry).submit().await;
+    // The kernel hears of them in order.
+    HEARD.set(HEARD.get().max(number));
+    done
+}
+
+/// Lets others have their turn, and whatever came be seen. The ring is told of operations when the thread is about to sleep; a
+/// task that is always ready would keep it from that, so it waits for the ring itself if there is something to be told.
+async fn pause() {
+    if HANDED.get() > HEARD.get() {
+        operation((), opcode::Nop::new().build()).await.0.ok();
+    } else {
+        tokio::task::yield_now().await;
+    }
 }

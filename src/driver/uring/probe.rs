@@ -35,6 +35,8 @@ pub(in crate::driver) fn probe() -> Result<Ring, String> {
             "this kernel's io_uring has threads wait for sockets: Linux 5.7 and later do without".to_owned()
         );
     }
+    // Nothing is submitted, but the call is made, which a filter may refuse as well.
+    made.submit().map_err(|error| refused(&error))?;
     let mut table = Probe::new();
     made.submitter().register_probe(&mut table).map_err(|error| refused(&error))?;
     check(|code| table.is_supported(code))?;
@@ -67,6 +69,7 @@ fn refused(error: &io::Error) -> String {
         Some(Errno::NOMEM) => {
             "too little memory may be locked for a ring: raise the limit (ulimit -l, LimitMEMLOCK=)"
         }
+        Some(Errno::INVAL) => "this kernel's io_uring is too old: use Linux 5.7 or later",
         Some(Errno::MFILE | Errno::NFILE) => {
             "too few descriptors may be open: raise the limit (ulimit -n, LimitNOFILE=)"
         }
@@ -99,7 +102,8 @@ mod tests {
             (Errno::NOMEM, "ulimit -l"),
             (Errno::MFILE, "ulimit -n"),
             (Errno::NFILE, "ulimit -n"),
-            (Errno::INVAL, "cannot be had"),
+            (Errno::INVAL, "Linux 5.7"),
+            (Errno::IO, "cannot be had"),
         ];
         for (errno, remedy) in cases {
             let error = io::Error::from(errno);

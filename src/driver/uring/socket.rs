@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use io_uring::{opcode, types};
 use rustix::event::PollFlags;
@@ -19,6 +20,9 @@ use crate::peer::Inlet;
 /// Reads in a row that found something before others have their turn.
 const READS_IN_A_ROW: u32 = 32;
 
+/// How long nothing is asked after an answer that was of no use.
+const FUTILE_WAIT: Duration = Duration::from_millis(1);
+
 /// A socket whose waiting is done by the ring.
 pub(in crate::driver) struct RingSocket {
     fd: Rc<OwnedFd>,
@@ -27,9 +31,16 @@ pub(in crate::driver) struct RingSocket {
     in_a_row: Cell<u32>,
     readable: Rc<Ready>,
     writable: Rc<Ready>,
+    /// It was said that something can be written, and nothing was since.
+    said_writable: Cell<bool>,
 }
 
 impl RingSocket {
+    fn wrote(&self, written: usize) -> usize {
+        self.said_writable.set(false);
+        written
+    }
+
     /// Whether to look before waiting. Not if the last look found less than it asked for.
     async fn looks(&self) -> bool {
         if self.empty.replace(false) {
@@ -76,6 +87,7 @@ impl Socket for RingSocket {
             in_a_row: Cell::new(0),
             readable: Ready::new(fd.clone(), PollFlags::IN),
             writable: Ready::new(fd.clone(), PollFlags::OUT),
+            said_writable: Cell::new(false),
             fd,
         })
     }
@@ -109,10 +121,10 @@ impl Socket for RingSocket {
 
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        Ok(match slices {
+        Ok(self.wrote(match slices {
             [one] => rustix::net::send(&self.fd, one, flags)?,
             several => rustix::net::sendmsg(&self.fd, several, &mut SendAncillaryBuffer::default(), flags)?,
-        })
+        }))
     }
 
     fn fill(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {
@@ -120,7 +132,7 @@ impl Socket for RingSocket {
     }
 
     fn drain(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {
-        pipe.drain(&self.fd, most)
+        Ok(self.wrote(pipe.drain(&self.fd, most)?))
     }
 
     async fn readable(&self) {
@@ -128,6 +140,10 @@ impl Socket for RingSocket {
     }
 
     async fn writable(&self) {
+        // A system that is short of memory may say so of a socket for which it then has none.
+        if self.said_writable.replace(true) {
+            tokio::time::sleep(FUTILE_WAIT).await;
+        }
         self.writable.wait().await;
     }
 
@@ -137,7 +153,7 @@ impl Socket for RingSocket {
     }
 
     async fn pause() {
-        operation((), opcode::Nop::new().build()).await.0.ok();
+        super::pause().await;
     }
 }
 
