@@ -29,7 +29,7 @@ pub struct Broker {
     pub(super) state: State,
     pub(super) actions: VecDeque<Action>,
     proposed: VecDeque<(Index, Record)>,
-    index: Index,
+    pub(super) index: Index,
 
     pub(super) workers: Workers,
     pub(super) queues: Queues,
@@ -226,6 +226,7 @@ impl Broker {
             | Record::Cancel { .. }
             | Record::Orphan { .. }
             | Record::Revive { .. }
+            | Record::Delivered { .. }
             | Record::Forget { .. } => None,
         });
         proposed.unwrap_or_else(|| self.cap_of(client))
@@ -280,6 +281,7 @@ impl Broker {
             Record::Announce { .. }
             | Record::Enqueue { .. }
             | Record::Revive { .. }
+            | Record::Delivered { .. }
             | Record::Forget { .. } => {}
         }
     }
@@ -342,7 +344,7 @@ impl Broker {
                 }
             }
             Record::Withdraw { job, .. } => self.withdrawn(*job, applied),
-            Record::Forget { .. } | Record::Cap { .. } => {}
+            Record::Forget { .. } | Record::Delivered { .. } | Record::Cap { .. } => {}
         }
         match applied {
             Applied::ChangedWithParent(parent) => self.job_ended(*parent, Run(1)),

@@ -5,13 +5,18 @@
 use super::action::Action;
 use super::broker::Broker;
 use super::due::Due;
-use super::ids::{Index, JobId, Run};
+use super::ids::{Index, JobId, Micros, Run};
 use super::job::{Ending, Job, Phase};
 use super::record::Record;
 
 impl Broker {
     pub(super) fn keep_for_a_while(&mut self, job: JobId, run: Run) {
-        self.ended.push_back((self.now, job, run));
+        self.keep_since(self.now, job, run);
+    }
+
+    /// The same for one that ended then; the oldest first.
+    pub(super) fn keep_since(&mut self, at: Micros, job: JobId, run: Run) {
+        self.ended.push_back((at, job, run));
         while self.ended.len() > self.config.results_max {
             if let Some((_, job, run)) = self.ended.pop_front() {
                 self.forget(job, run);

@@ -302,7 +302,7 @@ impl Broker {
         }
     }
 
-    fn source_away(&mut self, id: JobId) {
+    pub(super) fn source_away(&mut self, id: JobId) {
         self.drop_source(id);
         let until = self.now.plus(self.config.input_wait);
         self.sources.of.insert(id, Source::Away(until));

@@ -127,6 +127,8 @@ pub struct Job {
     pub child_of: Option<(JobId, WorkerId)>,
     /// The children of a job to all workers.
     pub children: Vec<JobId>,
+    /// Whether the result of this run was sent to its client.
+    pub delivered: bool,
     /// Where it stands.
     pub phase: Phase,
 }
@@ -153,6 +155,7 @@ impl Job {
             history: Vec::new(),
             child_of: None,
             children: Vec::new(),
+            delivered: false,
             phase: Phase::Queued { not_before: at },
         }
     }

@@ -16,6 +16,7 @@ pub mod limits;
 mod operate;
 pub mod queue;
 pub mod record;
+mod restore;
 pub mod retry;
 pub mod schedule;
 pub mod state;

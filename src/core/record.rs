@@ -132,6 +132,13 @@ pub enum Record {
         /// Which run.
         run: Run,
     },
+    /// The result of a run was sent to its client: after a restart it is not sent again unasked.
+    Delivered {
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
+    },
     /// A client's cap.
     Cap {
         /// Whose.
@@ -139,6 +146,29 @@ pub enum Record {
         /// Jobs at a time.
         cap: u32,
     },
+}
+
+impl Record {
+    /// Whether its effect waits until it is on the disk. What does not is repaired by leases and by dedup if it is lost
+    /// (C30), and goes there with the next that does.
+    pub const fn is_synced_first(&self) -> bool {
+        match self {
+            Record::Announce { .. }
+            | Record::Enqueue { .. }
+            | Record::Ack { .. }
+            | Record::Dlq { .. }
+            | Record::Cancel { .. }
+            | Record::Fail { .. }
+            | Record::Orphan { .. }
+            | Record::Revive { .. } => true,
+            Record::Assign { .. }
+            | Record::Requeue { .. }
+            | Record::Withdraw { .. }
+            | Record::Forget { .. }
+            | Record::Delivered { .. }
+            | Record::Cap { .. } => false,
+        }
+    }
 }
 
 /// How an attempt ended without a result.

@@ -14,7 +14,8 @@ use super::record::{AttemptEnd, Record};
 /// All that outlives a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    jobs: BTreeMap<JobId, Job>,
+    /// Apart from the tree: its nodes are never full.
+    jobs: BTreeMap<JobId, Box<Job>>,
     dead: BTreeSet<(u64, JobId)>,
     caps: BTreeMap<ClientId, u32>,
     running: BTreeMap<ClientId, u32>,
@@ -39,12 +40,12 @@ pub enum Applied {
 impl State {
     /// A job.
     pub fn job(&self, job: JobId) -> Option<&Job> {
-        self.jobs.get(&job)
+        self.jobs.get(&job).map(Box::as_ref)
     }
 
     /// All jobs, in the order of their ids.
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
-        self.jobs.values()
+        self.jobs.values().map(Box::as_ref)
     }
 
     /// How many jobs there are, in whatever phase.
@@ -54,7 +55,7 @@ impl State {
 
     /// The dead-letter queue, the longest dead first.
     pub fn dead(&self) -> impl Iterator<Item = &Job> {
-        self.dead.iter().filter_map(|(_, job)| self.jobs.get(job))
+        self.dead.iter().filter_map(|(_, job)| self.job(*job))
     }
 
     /// A client's cap, if it ever named one.
@@ -65,6 +66,43 @@ impl State {
     /// Jobs of a client that workers have, as far as they count toward its cap.
     pub fn running(&self, client: &ClientId) -> u32 {
         self.running.get(client).copied().unwrap_or(0)
+    }
+
+    /// The caps that clients named.
+    pub fn caps(&self) -> impl Iterator<Item = (&ClientId, u32)> {
+        self.caps.iter().map(|(client, cap)| (client, *cap))
+    }
+
+    /// The place of the job that was made last.
+    pub fn last_seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// The state that these parts were of, in any order: the rest follows from them.
+    pub fn restore(
+        jobs: impl IntoIterator<Item = Job>,
+        caps: impl IntoIterator<Item = (ClientId, u32)>,
+        seq: u64,
+    ) -> Self {
+        let jobs: BTreeMap<JobId, Box<Job>> = jobs.into_iter().map(|job| (job.id, Box::new(job))).collect();
+        let mut state = State { caps: caps.into_iter().collect(), seq, ..State::default() };
+        for job in jobs.values() {
+            match job.phase {
+                Phase::Leased { .. } if job.is_capped() => {
+                    *state.running.entry(job.client.clone()).or_default() += 1;
+                }
+                Phase::Dead { .. } if job.child_of.is_none() => {
+                    state.dead.insert((job.seq, job.id));
+                }
+                Phase::Queued { .. }
+                | Phase::Leased { .. }
+                | Phase::Gathering { .. }
+                | Phase::Done { .. }
+                | Phase::Dead { .. } => {}
+            }
+        }
+        state.jobs = jobs;
+        state
     }
 
     /// Changes the state by a committed record.
@@ -91,6 +129,7 @@ impl State {
             Record::Orphan { at, job, run } => self.end(*at, *job, *run, Ending::Orphaned),
             Record::Revive { job, run } => self.revive(*job, *run),
             Record::Forget { job, run } => self.forget(*job, *run),
+            Record::Delivered { job, run } => self.delivered(*job, *run),
             Record::Cap { client, cap } => {
                 self.caps.insert(client.clone(), *cap);
                 Applied::Changed
@@ -103,7 +142,7 @@ impl State {
             return Applied::Stale;
         }
         let job = Job { announced: true, inputs_kept: false, ..Job::new(at, self.next_seq(), submission) };
-        self.jobs.insert(job.id, job);
+        self.jobs.insert(job.id, Box::new(job));
         Applied::Changed
     }
 
@@ -117,7 +156,7 @@ impl State {
         let mut job = match (self.jobs.get(&submission.job), submission.inputs) {
             (None, Inputs::Here) => Job::new(at, self.next_seq(), submission),
             // It keeps its place, and the worker that may have it already.
-            (Some(job), Inputs::Expected) if job.announced && !job.has_ended() => job.clone(),
+            (Some(job), Inputs::Expected) if job.announced && !job.has_ended() => (**job).clone(),
             (Some(_), Inputs::Here | Inputs::Expected) | (None, Inputs::Expected) => return Applied::Stale,
         };
         job.announced = false;
@@ -131,10 +170,10 @@ impl State {
                 part.id = *child;
                 part.to_all = false;
                 part.child_of = Some((submission.job, *worker));
-                self.jobs.insert(*child, part);
+                self.jobs.insert(*child, Box::new(part));
             }
         }
-        self.jobs.insert(submission.job, job);
+        self.jobs.insert(submission.job, Box::new(job));
         Applied::Changed
     }
 
@@ -148,7 +187,7 @@ impl State {
         if let (Phase::Leased { .. }, true) = (&job.phase, job.is_capped()) {
             one_less(&mut self.running, &job.client);
         }
-        Applied::Withdrew(Box::new(job))
+        Applied::Withdrew(job)
     }
 
     fn next_seq(&mut self) -> u64 {
@@ -211,7 +250,7 @@ impl State {
             job.history.remove(oldest.unwrap_or(0));
         }
         job.history.push(AttemptNote { attempt, worker, why });
-        Some(job)
+        Some(&mut **job)
     }
 
     /// Ends a job that has not ended in this run: the first ending wins, whoever brought it (C07).
@@ -254,9 +293,20 @@ impl State {
         job.run = job.run.next();
         job.spent = 0;
         job.history.clear();
+        job.delivered = false;
         job.phase = Phase::Queued { not_before: at };
         self.dead.remove(&(job.seq, id));
         Applied::Changed
+    }
+
+    fn delivered(&mut self, id: JobId, run: Run) -> Applied {
+        match self.jobs.get_mut(&id) {
+            Some(job) if job.run == run && job.has_ended() && !job.delivered => {
+                job.delivered = true;
+                Applied::Changed
+            }
+            Some(_) | None => Applied::Stale,
+        }
     }
 
     fn forget(&mut self, id: JobId, run: Run) -> Applied {
@@ -265,8 +315,9 @@ impl State {
                 self.dead.remove(&(job.seq, id));
                 let job = self.jobs.remove(&id);
                 let children = job.iter().flat_map(|job| &job.children);
-                let mut gone: Vec<Job> = children.filter_map(|child| self.jobs.remove(child)).collect();
-                gone.extend(job);
+                let mut gone: Vec<Job> =
+                    children.filter_map(|child| self.jobs.remove(child)).map(|job| *job).collect();
+                gone.extend(job.map(|job| *job));
                 Applied::Forgot(gone)
             }
             Some(_) | None => Applied::Stale,

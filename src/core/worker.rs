@@ -86,6 +86,34 @@ pub enum Presence {
 }
 
 impl Worker {
+    /// One that has not said hello yet in this life of the leader.
+    fn away(id: WorkerId, now: Micros) -> Self {
+        Worker {
+            id,
+            name: "".into(),
+            class: WorkerClass::Leasing,
+            presence: Presence::Away(now),
+            patterns: Vec::new(),
+            subscriptions: Vec::new(),
+            credit: 0,
+            parallel_max: None,
+            transfers: false,
+            offered: None,
+            sent: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            answered: 0,
+            answered_at: Micros::default(),
+            leak_watched: false,
+            held: BTreeMap::new(),
+            cpu_permille: 0,
+            last_assigned: 0,
+            owes_inventory: false,
+            early_credit: 0,
+            heard_at: now,
+            silent: false,
+        }
+    }
+
     /// Its connection.
     pub fn conn(&self) -> Option<ConnId> {
         match self.presence {
@@ -312,34 +340,39 @@ impl Workers {
         }
         self.by_conn.insert(conn, worker);
         let joined = Worker {
-            id: worker,
             name: hello.name,
             class: hello.class,
             presence: Presence::Here(conn),
             patterns: hello.patterns,
             subscriptions,
-            credit: 0,
             parallel_max: hello.parallel_max,
             transfers: hello.transfers,
-            offered: None,
             sent: held.keys().map(|job| (*job, 1)).collect(),
-            refused: BTreeSet::new(),
-            answered: 0,
-            answered_at: Micros::default(),
-            leak_watched: false,
-            heard_at: now,
-            silent: false,
             owes_inventory: hello.class == WorkerClass::Leasing && !held.is_empty(),
-            early_credit: 0,
             held,
-            cpu_permille: 0,
-            last_assigned: 0,
+            ..Worker::away(worker, now)
         };
         self.holders.extend(joined.held.keys().map(|job| (*job, worker)));
         self.changed.push(joined.subscriptions.clone());
         self.all.insert(worker, joined);
         self.touched.insert(worker);
         old_conn
+    }
+
+    /// A worker of the leader's last life, which is expected back: it had this job, or a job waits for it.
+    pub(super) fn expect_back(
+        &mut self,
+        worker: WorkerId,
+        held: Option<(JobId, Lease)>,
+        now: Micros,
+    ) -> bool {
+        let is_new = !self.all.contains_key(&worker);
+        let away = self.all.entry(worker).or_insert_with(|| Worker::away(worker, now));
+        if let Some((job, lease)) = held {
+            away.held.insert(job, lease);
+            self.holders.insert((job, worker));
+        }
+        is_new
     }
 
     /// A worker's connection ended; it keeps what it holds for now, and gets nothing.

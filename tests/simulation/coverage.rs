@@ -38,6 +38,7 @@ impl Coverage {
             Record::Assign { .. }
             | Record::Cancel { .. }
             | Record::Revive { .. }
+            | Record::Delivered { .. }
             | Record::Forget { .. }
             | Record::Cap { .. } => {}
         }

@@ -37,6 +37,7 @@ pub struct Rig {
     tokens: u64,
     notes_silence: bool,
     notes_waiting: bool,
+    notes_delivery: bool,
 }
 
 /// A job under its number, of `alice`, for the program `calcA`.
@@ -114,6 +115,7 @@ impl Rig {
             tokens: 0,
             notes_silence: false,
             notes_waiting: false,
+            notes_delivery: false,
         }
     }
 
@@ -125,6 +127,11 @@ impl Rig {
     /// From now on it counts that clients are told that no worker is there.
     pub fn note_waiting(&mut self) {
         self.notes_waiting = true;
+    }
+
+    /// From now on it counts that a result was noted as sent.
+    pub fn note_delivery(&mut self) {
+        self.notes_delivery = true;
     }
 
     /// From now on records wait until [`Rig::commit`].
@@ -173,7 +180,11 @@ impl Rig {
             // So is what clients are told of workers that are not there.
             let is_silence = line.ends_with("twice its lease");
             let is_waiting = matches!(action, Action::Waiting { .. });
-            let is_noted = (self.notes_silence || !is_silence) && (self.notes_waiting || !is_waiting);
+            // And what is noted of results that were sent.
+            let is_delivery = matches!(action, Action::Commit { record: Record::Delivered { .. }, .. });
+            let is_noted = (self.notes_silence || !is_silence)
+                && (self.notes_waiting || !is_waiting)
+                && (self.notes_delivery || !is_delivery);
             if is_noted {
                 self.lines.push(line);
             }
@@ -509,6 +520,7 @@ impl Rig {
             }
             Record::Orphan { job, run, .. } => format!("+orphan {}", self.name_of_run(*job, *run)),
             Record::Revive { job, run } => format!("+revive {}", self.name_of_run(*job, *run)),
+            Record::Delivered { job, run } => format!("+delivered {}", self.name_of_run(*job, *run)),
             Record::Forget { job, run } => format!("+forget {}", self.name_of_run(*job, *run)),
             Record::Cap { client, cap } => format!("+cap {client} {cap}"),
         }

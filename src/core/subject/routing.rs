@@ -6,6 +6,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use super::{
     ASSIGN, GROUP_DEFAULT, ROUTING_KEY_BYTES_MAX, Segments, control_character, excerpt, fold, is_wildcard,
@@ -21,8 +22,9 @@ const SUBMIT: &str = "submit";
 /// user's spelling.
 #[derive(Debug, Clone)]
 pub struct RoutingKey {
-    text: Box<str>,
-    folded: Box<str>,
+    text: Arc<str>,
+    /// The same text where it is the same: most keys are written in lower case.
+    folded: Arc<str>,
 }
 
 impl RoutingKey {
@@ -188,6 +190,8 @@ fn checked(
         let wildcard = wildcard.to_owned();
         return Err(RoutingError::Wildcard { source_text, excerpt: excerpt(text), wildcard });
     }
-    let text: String = parts().collect::<Vec<_>>().join(".");
-    Ok(RoutingKey { folded: fold(&text).into(), text: text.into() })
+    let text: Arc<str> = parts().collect::<Vec<_>>().join(".").into();
+    let folded = fold(&text);
+    let folded = if *folded == *text { text.clone() } else { Arc::from(&*folded) };
+    Ok(RoutingKey { text, folded })
 }

@@ -1,0 +1,84 @@
+//! The broker of a leader that begins where an earlier life ended (PE08): the state is what the log says, and the rest
+//! follows from it.
+//!
+//! Nobody is connected. Workers that had jobs are expected back with them, and clients with the inputs they still have: each for
+//! as long as one that is away, but no less than a lease, as all of them have to find the leader again first.
+
+use super::broker::Broker;
+use super::due::Due;
+use super::ids::{Index, JobId, Micros, Run};
+use super::job::{Job, Phase};
+use super::limits::Config;
+use super::state::State;
+use super::worker::Lease;
+
+impl Broker {
+    /// A broker with the state after the record `index`.
+    pub fn restore(config: Config, state: State, index: Index, now: Micros) -> Self {
+        let mut broker = Broker::new(config);
+        (broker.now, broker.state, broker.index) = (now, state, index);
+        let mut order: Vec<(u64, JobId)> = broker.state.jobs().map(|job| (job.seq, job.id)).collect();
+        order.sort_unstable();
+        for (_, id) in &order {
+            broker.expect_workers_of(*id);
+        }
+        let mut ended: Vec<(Micros, JobId, Run)> = Vec::new();
+        for (_, id) in order {
+            let Some(job) = broker.state.job(id) else { continue };
+            let is_told = job.delivered || job.child_of.is_some();
+            let (client, run, needs_client) = (job.client.clone(), job.run, job.needs_client());
+            match job.phase {
+                Phase::Queued { not_before } => {
+                    if needs_client {
+                        broker.source_away(id);
+                    }
+                    broker.wait_until(id, not_before);
+                }
+                Phase::Leased { .. } => {
+                    if needs_client {
+                        broker.source_away(id);
+                    }
+                }
+                Phase::Gathering { .. } => {}
+                Phase::Done { at, .. } if job.child_of.is_none() => ended.push((at, id, run)),
+                Phase::Done { .. } | Phase::Dead { .. } => {}
+            }
+            if broker.state.job(id).is_some_and(Job::has_ended) && !is_told {
+                broker.undelivered.entry(client).or_default().insert(id);
+            }
+        }
+        ended.sort_unstable();
+        for (at, job, run) in ended {
+            broker.keep_since(at, job, run);
+        }
+        // Whom nobody is connected for is told nothing.
+        broker.waits = super::waiting::Waits::default();
+        broker
+    }
+
+    /// The worker that has a job, or that alone may have it, is expected back.
+    fn expect_workers_of(&mut self, id: JobId) {
+        let Some(job) = self.state.job(id) else { return };
+        let (worker, held) = match (&job.phase, job.child_of) {
+            (Phase::Leased { worker, attempt }, _) => {
+                let (run, attempt) = (job.run, *attempt);
+                // Whether it began is not known: it says so. Until then the attempt does not count.
+                let lease = Lease { run, attempt, started: false, until: None, watched_at: None };
+                (*worker, Some((id, lease)))
+            }
+            (Phase::Queued { .. }, Some((_, worker))) => (worker, None),
+            (Phase::Queued { .. } | Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. }, _) => {
+                return;
+            }
+        };
+        if self.workers.expect_back(worker, held, self.now.plus(self.grace_after_restart())) {
+            let until = self.now.plus(self.grace_after_restart()).plus(self.config.worker_grace);
+            self.due.insert((until, Due::Grace(worker)));
+        }
+    }
+
+    /// How much longer than usual peers may be away after a restart.
+    fn grace_after_restart(&self) -> std::time::Duration {
+        self.config.lease.saturating_sub(self.config.worker_grace)
+    }
+}
