@@ -13,6 +13,7 @@ pub mod driver;
 pub mod leader;
 pub mod model;
 pub mod peer;
+pub mod store;
 pub mod transfer;
 pub mod units;
 pub mod worker;

@@ -1,0 +1,611 @@
+//! Records and jobs as the bytes that lie in the log and in snapshots, and back.
+//!
+//! Integers are big-endian, a text is its length as u32 and its UTF-8, an id is 16 bytes, an option or a bool one byte of 0
+//! or 1, a list its length as u32 and its items. An enum is one byte; those numbers are the format, so none is ever
+//! given to something else. None of them is 0: a stretch of zeros is no record.
+//!
+//! What is read may be torn or hostile. Every length is held against the bytes that are there before memory is asked
+//! for, and what is left over is an error. Checksums over a whole record are the log's business; nothing in here
+//! opens a file.
+
+mod wire;
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use crate::core::event::{Inputs, Submission};
+use crate::core::ids::{Attempt, ClientId, JobId, Micros, ResultId, Run, WorkerId};
+use crate::core::job::{AttemptNote, Ending, Job, Phase};
+use crate::core::record::{AttemptEnd, Record};
+use crate::core::subject::{RoutingKey, routing_key};
+
+pub use wire::{
+    CodecError, Reader, put_bool, put_i64, put_len, put_str, put_u8, put_u16, put_u32, put_u64, put_uuid,
+};
+
+/// The numbers of the format. A new variant gets a new one.
+mod tag {
+    pub(super) const ANNOUNCE: u8 = 1;
+    pub(super) const ENQUEUE: u8 = 2;
+    pub(super) const ASSIGN: u8 = 3;
+    pub(super) const ACK: u8 = 4;
+    pub(super) const REQUEUE: u8 = 5;
+    pub(super) const DLQ: u8 = 6;
+    pub(super) const CANCEL: u8 = 7;
+    pub(super) const WITHDRAW: u8 = 8;
+    pub(super) const FAIL: u8 = 9;
+    pub(super) const ORPHAN: u8 = 10;
+    pub(super) const REVIVE: u8 = 11;
+    pub(super) const FORGET: u8 = 12;
+    pub(super) const DELIVERED: u8 = 13;
+    pub(super) const CAP: u8 = 14;
+
+    pub(super) const TIMED_OUT: u8 = 1;
+    pub(super) const WORKER_LOST: u8 = 2;
+    pub(super) const NOT_HELD: u8 = 3;
+    pub(super) const RESULT_LOST: u8 = 4;
+    pub(super) const GIVEN_UP: u8 = 5;
+    pub(super) const INPUTS_STALLED: u8 = 6;
+    pub(super) const DISK_FULL: u8 = 7;
+    pub(super) const INPUTS_BAD: u8 = 8;
+
+    pub(super) const HERE: u8 = 1;
+    pub(super) const EXPECTED: u8 = 2;
+
+    pub(super) const QUEUED: u8 = 1;
+    pub(super) const LEASED: u8 = 2;
+    pub(super) const GATHERING: u8 = 3;
+    pub(super) const DONE: u8 = 4;
+    pub(super) const DEAD: u8 = 5;
+
+    pub(super) const RETURNED: u8 = 1;
+    pub(super) const CANCELLED: u8 = 2;
+    pub(super) const GATHERED: u8 = 3;
+    pub(super) const ORPHANED: u8 = 4;
+    pub(super) const FAILED: u8 = 5;
+}
+
+const UUID_BYTES: usize = 16;
+const DIGEST_BYTES: usize = 32;
+
+/// Bytes of an [`AttemptNote`]: attempt, worker, how it ended.
+const NOTE_BYTES: usize = 4 + UUID_BYTES + 1;
+
+/// Texts and routing keys that many records share are held once.
+#[derive(Debug, Default)]
+pub struct Names {
+    texts: HashSet<Arc<str>>,
+    keys: HashMap<Box<str>, RoutingKey>,
+}
+
+impl Names {
+    /// The text, shared with all who asked for the same.
+    pub fn text(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.texts.get(text) {
+            return known.clone();
+        }
+        let new: Arc<str> = text.into();
+        self.texts.insert(new.clone());
+        new
+    }
+
+    /// The key that is spelled like this. Keys that differ in case only are equal, but each keeps its spelling.
+    fn key(&mut self, text: &str) -> Result<RoutingKey, String> {
+        if let Some(known) = self.keys.get(text) {
+            return Ok(known.clone());
+        }
+        let key = routing_key(text, None).map_err(|error| error.to_string())?;
+        if key.as_str() != text {
+            return Err(format!("the text is no routing key: it would be {key}"));
+        }
+        self.keys.insert(text.into(), key.clone());
+        Ok(key)
+    }
+}
+
+/// What lies in the log beside a record: the payload of a job or of a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// Whether it came from one of our peers, not from a stock one.
+    pub from_ours: bool,
+    /// The blobs it names.
+    pub blobs: Vec<Uuid>,
+    /// Its bytes.
+    pub payload: Bytes,
+}
+
+/// The same, read: the payload stays where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachedAt {
+    /// Whether it came from one of our peers, not from a stock one.
+    pub from_ours: bool,
+    /// The blobs it names.
+    pub blobs: Vec<Uuid>,
+    /// Where the payload lies in the bytes that were read.
+    pub payload: Range<usize>,
+    /// The payload's CRC-32 as it was stored; whoever fetches the payload compares.
+    pub crc: u32,
+}
+
+/// A record of the log and what lies beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The record.
+    pub record: Record,
+    /// Its payload, if it has one.
+    pub attached: Option<AttachedAt>,
+}
+
+/// Appends an entry. Gives where in `out` the payload lies, if it has one, and its CRC-32, which is stored with it.
+pub fn put_entry(
+    record: &Record,
+    attached: Option<&Attached>,
+    out: &mut Vec<u8>,
+) -> Option<(Range<usize>, u32)> {
+    put_record(record, out);
+    put_bool(attached.is_some(), out);
+    let attached = attached?;
+    put_bool(attached.from_ours, out);
+    put_len(attached.blobs.len(), out);
+    for blob in &attached.blobs {
+        put_uuid(*blob, out);
+    }
+    let crc = crc32fast::hash(&attached.payload);
+    put_len(attached.payload.len(), out);
+    put_u32(crc, out);
+    let start = out.len();
+    out.extend_from_slice(&attached.payload);
+    Some((start..out.len(), crc))
+}
+
+/// Reads an entry that fills `bytes` exactly. Ranges are relative to `bytes`. The payload is not looked at.
+pub fn get_entry(bytes: &[u8], names: &mut Names) -> Result<Entry, CodecError> {
+    let mut reader = Reader::new(bytes);
+    let record = get_record(&mut reader, names)?;
+    let attached = if reader.bool()? { Some(get_attached(&mut reader)?) } else { None };
+    if !reader.is_empty() {
+        return Err(reader.error(format!("{} bytes are left over behind the entry", reader.left())));
+    }
+    Ok(Entry { record, attached })
+}
+
+fn get_attached(reader: &mut Reader<'_>) -> Result<AttachedAt, CodecError> {
+    let from_ours = reader.bool()?;
+    let blobs = reader.list(UUID_BYTES, Reader::uuid)?;
+    let len = reader.count(1)?;
+    let crc = reader.u32()?;
+    let start = reader.at();
+    reader.bytes(len)?;
+    Ok(AttachedAt { from_ours, blobs, payload: start..reader.at(), crc })
+}
+
+fn put_record(record: &Record, out: &mut Vec<u8>) {
+    match record {
+        Record::Announce { at, job } => {
+            put_u8(tag::ANNOUNCE, out);
+            put_u64(at.0, out);
+            put_submission(job, out);
+        }
+        Record::Enqueue { at, job, children, kept } => {
+            put_u8(tag::ENQUEUE, out);
+            put_u64(at.0, out);
+            put_submission(job, out);
+            put_len(children.len(), out);
+            for (child, worker) in children {
+                put_uuid(child.0, out);
+                put_uuid(worker.0, out);
+            }
+            put_bool(*kept, out);
+        }
+        Record::Assign { job, run, attempt, worker } => {
+            put_run(tag::ASSIGN, *job, *run, out);
+            put_u32(attempt.0, out);
+            put_uuid(worker.0, out);
+        }
+        Record::Ack { at, job, run, worker, result, ok } => {
+            put_run(tag::ACK, *job, *run, out);
+            put_u64(at.0, out);
+            put_uuid(worker.0, out);
+            put_u64(result.0, out);
+            put_bool(*ok, out);
+        }
+        Record::Requeue { job, run, attempt, why, counts, not_before } => {
+            put_run(tag::REQUEUE, *job, *run, out);
+            put_u32(attempt.0, out);
+            put_u8(attempt_end_tag(*why), out);
+            put_bool(*counts, out);
+            put_u64(not_before.0, out);
+        }
+        Record::Dlq { at, job, run, attempt, why } => {
+            put_run(tag::DLQ, *job, *run, out);
+            put_u64(at.0, out);
+            put_u32(attempt.0, out);
+            put_u8(attempt_end_tag(*why), out);
+        }
+        Record::Cancel { at, job, run, by } => {
+            put_run(tag::CANCEL, *job, *run, out);
+            put_u64(at.0, out);
+            put_str(by, out);
+        }
+        Record::Withdraw { job, run } => put_run(tag::WITHDRAW, *job, *run, out),
+        Record::Fail { at, job, run, why } => {
+            put_run(tag::FAIL, *job, *run, out);
+            put_u64(at.0, out);
+            put_str(why, out);
+        }
+        Record::Orphan { at, job, run } => {
+            put_run(tag::ORPHAN, *job, *run, out);
+            put_u64(at.0, out);
+        }
+        Record::Revive { job, run } => put_run(tag::REVIVE, *job, *run, out),
+        Record::Forget { job, run } => put_run(tag::FORGET, *job, *run, out),
+        Record::Delivered { job, run } => put_run(tag::DELIVERED, *job, *run, out),
+        Record::Cap { client, cap } => {
+            put_u8(tag::CAP, out);
+            put_str(&client.0, out);
+            put_u32(*cap, out);
+        }
+    }
+}
+
+/// How every record about one run of a job begins.
+fn put_run(tag: u8, job: JobId, run: Run, out: &mut Vec<u8>) {
+    put_u8(tag, out);
+    put_uuid(job.0, out);
+    put_u32(run.0, out);
+}
+
+fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, CodecError> {
+    let start = reader.at();
+    Ok(match reader.u8()? {
+        tag::ANNOUNCE => Record::Announce { at: reader.micros()?, job: get_submission(reader, names)? },
+        tag::ENQUEUE => Record::Enqueue {
+            at: reader.micros()?,
+            job: get_submission(reader, names)?,
+            children: reader.list(2 * UUID_BYTES, |reader| Ok((reader.job()?, reader.worker()?)))?,
+            kept: reader.bool()?,
+        },
+        tag::ASSIGN => Record::Assign {
+            job: reader.job()?,
+            run: reader.run()?,
+            attempt: reader.attempt()?,
+            worker: reader.worker()?,
+        },
+        tag::ACK => {
+            let (job, run) = (reader.job()?, reader.run()?);
+            let (at, worker) = (reader.micros()?, reader.worker()?);
+            Record::Ack { at, job, run, worker, result: ResultId(reader.u64()?), ok: reader.bool()? }
+        }
+        tag::REQUEUE => Record::Requeue {
+            job: reader.job()?,
+            run: reader.run()?,
+            attempt: reader.attempt()?,
+            why: get_attempt_end(reader)?,
+            counts: reader.bool()?,
+            not_before: reader.micros()?,
+        },
+        tag::DLQ => {
+            let (job, run, at) = (reader.job()?, reader.run()?, reader.micros()?);
+            Record::Dlq { at, job, run, attempt: reader.attempt()?, why: get_attempt_end(reader)? }
+        }
+        tag::CANCEL => {
+            let (job, run, at) = (reader.job()?, reader.run()?, reader.micros()?);
+            Record::Cancel { at, job, run, by: reader.str()?.into() }
+        }
+        tag::WITHDRAW => Record::Withdraw { job: reader.job()?, run: reader.run()? },
+        tag::FAIL => {
+            let (job, run, at) = (reader.job()?, reader.run()?, reader.micros()?);
+            Record::Fail { at, job, run, why: reader.str()?.into() }
+        }
+        tag::ORPHAN => {
+            let (job, run) = (reader.job()?, reader.run()?);
+            Record::Orphan { at: reader.micros()?, job, run }
+        }
+        tag::REVIVE => Record::Revive { job: reader.job()?, run: reader.run()? },
+        tag::FORGET => Record::Forget { job: reader.job()?, run: reader.run()? },
+        tag::DELIVERED => Record::Delivered { job: reader.job()?, run: reader.run()? },
+        tag::CAP => Record::Cap { client: reader.client(names)?, cap: reader.u32()? },
+        unknown => return Err(unknown_tag(start, "record", unknown)),
+    })
+}
+
+fn put_submission(submission: &Submission, out: &mut Vec<u8>) {
+    // Whole, so that a member that is added is thought of here.
+    let Submission {
+        job,
+        client,
+        key,
+        exec,
+        priority,
+        to_all,
+        size,
+        fingerprint,
+        inputs,
+        needs_transfers,
+        require_worker,
+    } = submission;
+    put_uuid(job.0, out);
+    put_str(&client.0, out);
+    put_str(key.as_str(), out);
+    put_str(exec, out);
+    put_i64(*priority, out);
+    put_bool(*to_all, out);
+    put_u64(*size, out);
+    out.extend_from_slice(fingerprint);
+    put_u8(inputs_tag(*inputs), out);
+    put_bool(*needs_transfers, out);
+    put_bool(*require_worker, out);
+}
+
+fn get_submission(reader: &mut Reader<'_>, names: &mut Names) -> Result<Submission, CodecError> {
+    Ok(Submission {
+        job: reader.job()?,
+        client: reader.client(names)?,
+        key: reader.key(names)?,
+        exec: names.text(reader.str()?),
+        priority: reader.i64()?,
+        to_all: reader.bool()?,
+        size: reader.u64()?,
+        fingerprint: reader.array::<DIGEST_BYTES>()?,
+        inputs: get_inputs(reader)?,
+        needs_transfers: reader.bool()?,
+        require_worker: reader.bool()?,
+    })
+}
+
+/// Appends a job, as snapshots hold it.
+pub fn put_job(job: &Job, out: &mut Vec<u8>) {
+    // Whole, so that a member that is added is thought of here.
+    let Job {
+        id,
+        client,
+        key,
+        exec,
+        priority,
+        seq,
+        size,
+        fingerprint,
+        to_all,
+        inputs,
+        announced,
+        inputs_kept,
+        needs_transfers,
+        run,
+        attempt,
+        spent,
+        history,
+        child_of,
+        children,
+        delivered,
+        phase,
+    } = job;
+    put_uuid(id.0, out);
+    put_str(&client.0, out);
+    put_str(key.as_str(), out);
+    put_str(exec, out);
+    put_i64(*priority, out);
+    put_u64(*seq, out);
+    put_u64(*size, out);
+    out.extend_from_slice(fingerprint);
+    put_bool(*to_all, out);
+    put_u8(inputs_tag(*inputs), out);
+    put_bool(*announced, out);
+    put_bool(*inputs_kept, out);
+    put_bool(*needs_transfers, out);
+    put_u32(run.0, out);
+    put_u32(attempt.0, out);
+    put_u32(*spent, out);
+    put_len(history.len(), out);
+    for note in history {
+        put_u32(note.attempt.0, out);
+        put_uuid(note.worker.0, out);
+        put_u8(attempt_end_tag(note.why), out);
+    }
+    put_bool(child_of.is_some(), out);
+    if let Some((parent, worker)) = child_of {
+        put_uuid(parent.0, out);
+        put_uuid(worker.0, out);
+    }
+    put_len(children.len(), out);
+    for child in children {
+        put_uuid(child.0, out);
+    }
+    put_bool(*delivered, out);
+    put_phase(phase, out);
+}
+
+/// Reads a job, and leaves what follows it.
+pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecError> {
+    Ok(Job {
+        id: reader.job()?,
+        client: reader.client(names)?,
+        key: reader.key(names)?,
+        exec: names.text(reader.str()?),
+        priority: reader.i64()?,
+        seq: reader.u64()?,
+        size: reader.u64()?,
+        fingerprint: reader.array::<DIGEST_BYTES>()?,
+        to_all: reader.bool()?,
+        inputs: get_inputs(reader)?,
+        announced: reader.bool()?,
+        inputs_kept: reader.bool()?,
+        needs_transfers: reader.bool()?,
+        run: reader.run()?,
+        attempt: reader.attempt()?,
+        spent: reader.u32()?,
+        history: reader.list(NOTE_BYTES, |reader| {
+            let (attempt, worker) = (reader.attempt()?, reader.worker()?);
+            Ok(AttemptNote { attempt, worker, why: get_attempt_end(reader)? })
+        })?,
+        child_of: if reader.bool()? { Some((reader.job()?, reader.worker()?)) } else { None },
+        children: reader.list(UUID_BYTES, Reader::job)?,
+        delivered: reader.bool()?,
+        phase: get_phase(reader)?,
+    })
+}
+
+fn put_phase(phase: &Phase, out: &mut Vec<u8>) {
+    match phase {
+        Phase::Queued { not_before } => {
+            put_u8(tag::QUEUED, out);
+            put_u64(not_before.0, out);
+        }
+        Phase::Leased { worker, attempt } => {
+            put_u8(tag::LEASED, out);
+            put_uuid(worker.0, out);
+            put_u32(attempt.0, out);
+        }
+        Phase::Gathering { left } => {
+            put_u8(tag::GATHERING, out);
+            put_len(*left, out);
+        }
+        Phase::Done { at, ending } => {
+            put_u8(tag::DONE, out);
+            put_u64(at.0, out);
+            put_ending(ending, out);
+        }
+        Phase::Dead { at, why } => {
+            put_u8(tag::DEAD, out);
+            put_u64(at.0, out);
+            put_u8(attempt_end_tag(*why), out);
+        }
+    }
+}
+
+fn get_phase(reader: &mut Reader<'_>) -> Result<Phase, CodecError> {
+    let start = reader.at();
+    Ok(match reader.u8()? {
+        tag::QUEUED => Phase::Queued { not_before: reader.micros()? },
+        tag::LEASED => Phase::Leased { worker: reader.worker()?, attempt: reader.attempt()? },
+        tag::GATHERING => Phase::Gathering { left: reader.number()? },
+        tag::DONE => Phase::Done { at: reader.micros()?, ending: get_ending(reader)? },
+        tag::DEAD => Phase::Dead { at: reader.micros()?, why: get_attempt_end(reader)? },
+        unknown => return Err(unknown_tag(start, "phase of a job", unknown)),
+    })
+}
+
+fn put_ending(ending: &Ending, out: &mut Vec<u8>) {
+    match ending {
+        Ending::Returned { result, ok, worker } => {
+            put_u8(tag::RETURNED, out);
+            put_u64(result.0, out);
+            put_bool(*ok, out);
+            put_uuid(worker.0, out);
+        }
+        Ending::Cancelled { by } => {
+            put_u8(tag::CANCELLED, out);
+            put_str(by, out);
+        }
+        Ending::Gathered { ok } => {
+            put_u8(tag::GATHERED, out);
+            put_bool(*ok, out);
+        }
+        Ending::Orphaned => put_u8(tag::ORPHANED, out),
+        Ending::Failed { why } => {
+            put_u8(tag::FAILED, out);
+            put_str(why, out);
+        }
+    }
+}
+
+fn get_ending(reader: &mut Reader<'_>) -> Result<Ending, CodecError> {
+    let start = reader.at();
+    Ok(match reader.u8()? {
+        tag::RETURNED => {
+            let (result, ok) = (ResultId(reader.u64()?), reader.bool()?);
+            Ending::Returned { result, ok, worker: reader.worker()? }
+        }
+        tag::CANCELLED => Ending::Cancelled { by: reader.str()?.into() },
+        tag::GATHERED => Ending::Gathered { ok: reader.bool()? },
+        tag::ORPHANED => Ending::Orphaned,
+        tag::FAILED => Ending::Failed { why: reader.str()?.into() },
+        unknown => return Err(unknown_tag(start, "ending of a job", unknown)),
+    })
+}
+
+const fn attempt_end_tag(why: AttemptEnd) -> u8 {
+    match why {
+        AttemptEnd::TimedOut => tag::TIMED_OUT,
+        AttemptEnd::WorkerLost => tag::WORKER_LOST,
+        AttemptEnd::NotHeld => tag::NOT_HELD,
+        AttemptEnd::ResultLost => tag::RESULT_LOST,
+        AttemptEnd::GivenUp => tag::GIVEN_UP,
+        AttemptEnd::InputsStalled => tag::INPUTS_STALLED,
+        AttemptEnd::DiskFull => tag::DISK_FULL,
+        AttemptEnd::InputsBad => tag::INPUTS_BAD,
+    }
+}
+
+fn get_attempt_end(reader: &mut Reader<'_>) -> Result<AttemptEnd, CodecError> {
+    let start = reader.at();
+    Ok(match reader.u8()? {
+        tag::TIMED_OUT => AttemptEnd::TimedOut,
+        tag::WORKER_LOST => AttemptEnd::WorkerLost,
+        tag::NOT_HELD => AttemptEnd::NotHeld,
+        tag::RESULT_LOST => AttemptEnd::ResultLost,
+        tag::GIVEN_UP => AttemptEnd::GivenUp,
+        tag::INPUTS_STALLED => AttemptEnd::InputsStalled,
+        tag::DISK_FULL => AttemptEnd::DiskFull,
+        tag::INPUTS_BAD => AttemptEnd::InputsBad,
+        unknown => return Err(unknown_tag(start, "end of an attempt", unknown)),
+    })
+}
+
+const fn inputs_tag(inputs: Inputs) -> u8 {
+    match inputs {
+        Inputs::Here => tag::HERE,
+        Inputs::Expected => tag::EXPECTED,
+    }
+}
+
+fn get_inputs(reader: &mut Reader<'_>) -> Result<Inputs, CodecError> {
+    let start = reader.at();
+    Ok(match reader.u8()? {
+        tag::HERE => Inputs::Here,
+        tag::EXPECTED => Inputs::Expected,
+        unknown => return Err(unknown_tag(start, "kind of inputs", unknown)),
+    })
+}
+
+fn unknown_tag(at: usize, of: &str, found: u8) -> CodecError {
+    CodecError { at, what: format!("{found} is no {of} that this version knows") }
+}
+
+/// What only records and jobs have.
+impl Reader<'_> {
+    fn client(&mut self, names: &mut Names) -> Result<ClientId, CodecError> {
+        Ok(ClientId(names.text(self.str()?)))
+    }
+
+    fn key(&mut self, names: &mut Names) -> Result<RoutingKey, CodecError> {
+        let start = self.at();
+        names.key(self.str()?).map_err(|what| CodecError { at: start, what })
+    }
+
+    fn job(&mut self) -> Result<JobId, CodecError> {
+        Ok(JobId(self.uuid()?))
+    }
+
+    fn worker(&mut self) -> Result<WorkerId, CodecError> {
+        Ok(WorkerId(self.uuid()?))
+    }
+
+    fn run(&mut self) -> Result<Run, CodecError> {
+        Ok(Run(self.u32()?))
+    }
+
+    fn attempt(&mut self) -> Result<Attempt, CodecError> {
+        Ok(Attempt(self.u32()?))
+    }
+
+    fn micros(&mut self) -> Result<Micros, CodecError> {
+        Ok(Micros(self.u64()?))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,503 @@
+use super::*;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+fn uuid() -> impl Strategy<Value = Uuid> {
+    any::<u128>().prop_map(Uuid::from_u128)
+}
+
+fn job_id() -> impl Strategy<Value = JobId> {
+    uuid().prop_map(JobId)
+}
+
+fn worker_id() -> impl Strategy<Value = WorkerId> {
+    uuid().prop_map(WorkerId)
+}
+
+fn run() -> impl Strategy<Value = Run> {
+    any::<u32>().prop_map(Run)
+}
+
+fn attempt() -> impl Strategy<Value = Attempt> {
+    any::<u32>().prop_map(Attempt)
+}
+
+fn micros() -> impl Strategy<Value = Micros> {
+    any::<u64>().prop_map(Micros)
+}
+
+fn text() -> impl Strategy<Value = Arc<str>> {
+    "\\PC{0,20}".prop_map(Arc::from)
+}
+
+fn client() -> impl Strategy<Value = ClientId> {
+    text().prop_map(ClientId)
+}
+
+fn key() -> impl Strategy<Value = RoutingKey> {
+    let spelled =
+        ("(job|JOB|Job)\\.(assign|Assign)", "[a-zA-Zé0-9]{1,8}(\\.[a-z]{1,4}){0,3}|job\\.submit\\.x|>x|a\\*");
+    spelled.prop_map(|(head, tail)| routing_key(&format!("{head}.{tail}"), None).unwrap())
+}
+
+fn why() -> impl Strategy<Value = AttemptEnd> {
+    proptest::sample::select(vec![
+        AttemptEnd::TimedOut,
+        AttemptEnd::WorkerLost,
+        AttemptEnd::NotHeld,
+        AttemptEnd::ResultLost,
+        AttemptEnd::GivenUp,
+        AttemptEnd::InputsStalled,
+        AttemptEnd::DiskFull,
+        AttemptEnd::InputsBad,
+    ])
+}
+
+fn inputs() -> impl Strategy<Value = Inputs> {
+    prop_oneof![Just(Inputs::Here), Just(Inputs::Expected)]
+}
+
+fn submission() -> impl Strategy<Value = Submission> {
+    let who = (job_id(), client(), key(), text());
+    let what = (any::<i64>(), any::<bool>(), any::<u64>(), any::<[u8; 32]>());
+    (who, what, inputs(), any::<bool>(), any::<bool>()).prop_map(
+        |(
+            (job, client, key, exec),
+            (priority, to_all, size, fingerprint),
+            inputs,
+            needs_transfers,
+            require_worker,
+        )| Submission {
+            job,
+            client,
+            key,
+            exec,
+            priority,
+            to_all,
+            size,
+            fingerprint,
+            inputs,
+            needs_transfers,
+            require_worker,
+        },
+    )
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let of_run = || (job_id(), run());
+    prop_oneof![
+        (micros(), submission()).prop_map(|(at, job)| Record::Announce { at, job }),
+        (micros(), submission(), vec((job_id(), worker_id()), 0..4), any::<bool>())
+            .prop_map(|(at, job, children, kept)| Record::Enqueue { at, job, children, kept }),
+        (of_run(), attempt(), worker_id()).prop_map(|((job, run), attempt, worker)| Record::Assign {
+            job,
+            run,
+            attempt,
+            worker
+        }),
+        (of_run(), micros(), worker_id(), any::<u64>(), any::<bool>()).prop_map(
+            |((job, run), at, worker, result, ok)| Record::Ack {
+                at,
+                job,
+                run,
+                worker,
+                result: ResultId(result),
+                ok
+            }
+        ),
+        (of_run(), attempt(), why(), any::<bool>(), micros()).prop_map(
+            |((job, run), attempt, why, counts, not_before)| Record::Requeue {
+                job,
+                run,
+                attempt,
+                why,
+                counts,
+                not_before
+            }
+        ),
+        (of_run(), micros(), attempt(), why()).prop_map(|((job, run), at, attempt, why)| Record::Dlq {
+            at,
+            job,
+            run,
+            attempt,
+            why
+        }),
+        (of_run(), micros(), text()).prop_map(|((job, run), at, by)| Record::Cancel { at, job, run, by }),
+        of_run().prop_map(|(job, run)| Record::Withdraw { job, run }),
+        (of_run(), micros(), text()).prop_map(|((job, run), at, why)| Record::Fail { at, job, run, why }),
+        (of_run(), micros()).prop_map(|((job, run), at)| Record::Orphan { at, job, run }),
+        of_run().prop_map(|(job, run)| Record::Revive { job, run }),
+        of_run().prop_map(|(job, run)| Record::Forget { job, run }),
+        of_run().prop_map(|(job, run)| Record::Delivered { job, run }),
+        (client(), any::<u32>()).prop_map(|(client, cap)| Record::Cap { client, cap }),
+    ]
+}
+
+fn attached() -> impl Strategy<Value = Attached> {
+    (any::<bool>(), vec(uuid(), 0..3), vec(any::<u8>(), 0..60))
+        .prop_map(|(from_ours, blobs, payload)| Attached { from_ours, blobs, payload: payload.into() })
+}
+
+fn phase() -> impl Strategy<Value = Phase> {
+    let ending = prop_oneof![
+        (any::<u64>(), any::<bool>(), worker_id()).prop_map(|(result, ok, worker)| Ending::Returned {
+            result: ResultId(result),
+            ok,
+            worker
+        }),
+        text().prop_map(|by| Ending::Cancelled { by }),
+        any::<bool>().prop_map(|ok| Ending::Gathered { ok }),
+        Just(Ending::Orphaned),
+        text().prop_map(|why| Ending::Failed { why }),
+    ];
+    prop_oneof![
+        1 => micros().prop_map(|not_before| Phase::Queued { not_before }),
+        1 => (worker_id(), attempt()).prop_map(|(worker, attempt)| Phase::Leased { worker, attempt }),
+        1 => (0_usize..1000).prop_map(|left| Phase::Gathering { left }),
+        5 => (micros(), ending).prop_map(|(at, ending)| Phase::Done { at, ending }),
+        1 => (micros(), why()).prop_map(|(at, why)| Phase::Dead { at, why }),
+    ]
+}
+
+fn job() -> impl Strategy<Value = Job> {
+    let note = (attempt(), worker_id(), why()).prop_map(|(attempt, worker, why)| AttemptNote {
+        attempt,
+        worker,
+        why,
+    });
+    let numbers = (any::<u64>(), run(), attempt(), any::<u32>());
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let family = (option::of((job_id(), worker_id())), vec(job_id(), 0..4));
+    (submission(), numbers, flags, vec(note, 0..4), family, phase()).prop_map(
+        |(of, (seq, run, attempt, spent), flags, history, (child_of, children), phase)| Job {
+            id: of.job,
+            client: of.client,
+            key: of.key,
+            exec: of.exec,
+            priority: of.priority,
+            seq,
+            size: of.size,
+            fingerprint: of.fingerprint,
+            to_all: of.to_all,
+            inputs: of.inputs,
+            announced: flags.0,
+            inputs_kept: flags.1,
+            needs_transfers: of.needs_transfers,
+            run,
+            attempt,
+            spent,
+            history,
+            child_of,
+            children,
+            delivered: flags.2,
+            phase,
+        },
+    )
+}
+
+fn written(record: &Record, attached: Option<&Attached>) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_entry(record, attached, &mut out);
+    out
+}
+
+/// Keys are equal whatever their case; the spelling has to come back, too.
+fn spelling(record: &Record) -> Option<&str> {
+    if let Record::Announce { job, .. } | Record::Enqueue { job, .. } = record {
+        return Some(job.key.as_str());
+    }
+    None
+}
+
+proptest! {
+    #[test]
+    fn entries_come_back(record in record(), attached in option::of(attached()), before in vec(any::<u8>(), 0..9)) {
+        let mut out = before.clone();
+        let placed = put_entry(&record, attached.as_ref(), &mut out);
+        let bytes = &out[before.len()..];
+        let entry = get_entry(bytes, &mut Names::default()).unwrap();
+        prop_assert_eq!(spelling(&entry.record), spelling(&record));
+        prop_assert_eq!(&entry.record, &record);
+        prop_assert_eq!(entry.attached.is_some(), attached.is_some());
+        prop_assert_eq!(placed.is_some(), attached.is_some());
+        if let (Some(read), Some(put), Some((range, crc))) = (entry.attached, attached, placed) {
+            prop_assert_eq!((read.from_ours, &read.blobs), (put.from_ours, &put.blobs));
+            prop_assert_eq!(&bytes[read.payload.clone()], &put.payload);
+            prop_assert_eq!(read.payload.start + before.len()..read.payload.end + before.len(), range);
+            prop_assert_eq!((read.crc, crc), (crc, crc32fast::hash(&put.payload)));
+        }
+    }
+
+    #[test]
+    fn every_cut_of_an_entry_is_an_error(record in record(), attached in option::of(attached())) {
+        let bytes = written(&record, attached.as_ref());
+        for end in 0..bytes.len() {
+            let error = get_entry(&bytes[..end], &mut Names::default()).unwrap_err();
+            prop_assert!(error.at <= end, "{error} is behind the cut at {end}");
+        }
+    }
+
+    #[test]
+    fn what_follows_an_entry_is_an_error(record in record(), attached in option::of(attached()), more in any::<u8>()) {
+        let mut bytes = written(&record, attached.as_ref());
+        let end = bytes.len();
+        bytes.push(more);
+        let error = get_entry(&bytes, &mut Names::default()).unwrap_err();
+        prop_assert_eq!(error.to_string(), format!("at byte {end}: 1 bytes are left over behind the entry"));
+    }
+
+    #[test]
+    fn jobs_come_back_one_after_the_other(jobs in vec(job(), 1..4)) {
+        let mut out = Vec::new();
+        jobs.iter().for_each(|job| put_job(job, &mut out));
+        let (mut reader, mut names) = (Reader::new(&out), Names::default());
+        for job in &jobs {
+            let read = get_job(&mut reader, &mut names).unwrap();
+            prop_assert_eq!(read.key.as_str(), job.key.as_str());
+            prop_assert_eq!(&read, job);
+        }
+        prop_assert!(reader.is_empty());
+        prop_assert_eq!(reader.at(), out.len());
+    }
+
+    #[test]
+    fn every_cut_of_a_job_is_an_error(job in job()) {
+        let mut bytes = Vec::new();
+        put_job(&job, &mut bytes);
+        for end in 0..bytes.len() {
+            prop_assert!(get_job(&mut Reader::new(&bytes[..end]), &mut Names::default()).is_err());
+        }
+    }
+
+    /// What is read is what would have been written: two spellings of one entry do not exist.
+    #[test]
+    fn changed_bytes_are_refused_or_mean_what_they_say(
+        record in record(),
+        attached in option::of(attached()),
+        at in any::<proptest::sample::Index>(),
+        to in any::<u8>(),
+    ) {
+        let mut bytes = written(&record, attached.as_ref());
+        let at = at.index(bytes.len());
+        bytes[at] = to;
+        if let Ok(entry) = get_entry(&bytes, &mut Names::default()) {
+            let attached = entry.attached.as_ref().map(|read| Attached {
+                from_ours: read.from_ours,
+                blobs: read.blobs.clone(),
+                payload: Bytes::copy_from_slice(&bytes[read.payload.clone()]),
+            });
+            let again = written(&entry.record, attached.as_ref());
+            let is_crc = entry.attached.is_some_and(|read| (read.payload.start - 4..read.payload.end).contains(&at));
+            prop_assert!(again == bytes || is_crc);
+        }
+    }
+
+    #[test]
+    fn random_bytes_are_read_without_a_panic(first in 0_u8..16, rest in vec(any::<u8>(), 0..300)) {
+        let bytes = [vec![first], rest].concat();
+        drop(get_entry(&bytes, &mut Names::default()));
+        drop(get_job(&mut Reader::new(&bytes), &mut Names::default()));
+    }
+}
+
+fn sample_job() -> Submission {
+    Submission {
+        job: JobId(Uuid::from_u128(0xA1)),
+        client: "c".into(),
+        key: routing_key("job.assign.Calc", None).unwrap(),
+        exec: "Calc".into(),
+        priority: -2,
+        to_all: false,
+        size: 5,
+        fingerprint: [0x0F; 32],
+        inputs: Inputs::Expected,
+        needs_transfers: true,
+        require_worker: false,
+    }
+}
+
+fn sample_entries() -> Vec<(Record, Option<Attached>)> {
+    let (job, run, attempt) = (JobId(Uuid::from_u128(0xA1)), Run(2), Attempt(3));
+    let (worker, at) = (WorkerId(Uuid::from_u128(0xB2)), Micros(0x0001_0000_0000_0001));
+    let payload = |text: &'static str, from_ours| Attached {
+        from_ours,
+        blobs: vec![Uuid::from_u128(0xD4)],
+        payload: Bytes::from_static(text.as_bytes()),
+    };
+    let child = (JobId(Uuid::from_u128(0xC3)), worker);
+    vec![
+        (Record::Announce { at, job: sample_job() }, Some(payload("hello", true))),
+        (
+            Record::Enqueue {
+                at,
+                job: Submission { to_all: true, inputs: Inputs::Here, ..sample_job() },
+                children: vec![child],
+                kept: true,
+            },
+            Some(payload("", false)),
+        ),
+        (Record::Assign { job, run, attempt, worker }, None),
+        (Record::Ack { at, job, run, worker, result: ResultId(9), ok: true }, Some(payload("{}", false))),
+        (
+            Record::Requeue {
+                job,
+                run,
+                attempt,
+                why: AttemptEnd::WorkerLost,
+                counts: true,
+                not_before: Micros(7),
+            },
+            None,
+        ),
+        (Record::Dlq { at, job, run, attempt, why: AttemptEnd::InputsBad }, None),
+        (Record::Cancel { at, job, run, by: "é".into() }, None),
+        (Record::Withdraw { job, run }, None),
+        (Record::Fail { at, job, run, why: "no".into() }, None),
+        (Record::Orphan { at, job, run }, None),
+        (Record::Revive { job, run }, None),
+        (Record::Forget { job, run }, None),
+        (Record::Delivered { job, run }, None),
+        (Record::Cap { client: "c".into(), cap: 4 }, None),
+    ]
+}
+
+fn sample_jobs() -> Vec<Job> {
+    let of = sample_job();
+    let job = Job {
+        id: of.job,
+        client: of.client,
+        key: of.key,
+        exec: of.exec,
+        priority: of.priority,
+        seq: 8,
+        size: of.size,
+        fingerprint: of.fingerprint,
+        to_all: of.to_all,
+        inputs: of.inputs,
+        announced: true,
+        inputs_kept: false,
+        needs_transfers: of.needs_transfers,
+        run: Run(2),
+        attempt: Attempt(3),
+        spent: 1,
+        history: vec![AttemptNote {
+            attempt: Attempt(1),
+            worker: WorkerId(Uuid::from_u128(0xB2)),
+            why: AttemptEnd::TimedOut,
+        }],
+        child_of: Some((JobId(Uuid::from_u128(0xC3)), WorkerId(Uuid::from_u128(0xB2)))),
+        children: vec![JobId(Uuid::from_u128(0xE5))],
+        delivered: true,
+        phase: Phase::Queued { not_before: Micros(7) },
+    };
+    let at = Micros(7);
+    let worker = WorkerId(Uuid::from_u128(0xB2));
+    let endings = [
+        Ending::Returned { result: ResultId(9), ok: false, worker },
+        Ending::Cancelled { by: "x".into() },
+        Ending::Gathered { ok: true },
+        Ending::Orphaned,
+        Ending::Failed { why: "no".into() },
+    ];
+    let mut phases = vec![
+        Phase::Queued { not_before: at },
+        Phase::Leased { worker, attempt: Attempt(3) },
+        Phase::Gathering { left: 1 },
+        Phase::Dead { at, why: AttemptEnd::DiskFull },
+    ];
+    phases.extend(endings.map(|ending| Phase::Done { at, ending }));
+    phases.into_iter().map(|phase| Job { phase, ..job.clone() }).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The format is what lies on disks. If this fails, the version of the files has to change, and old ones still to be read.
+#[test]
+fn entries_lie_on_the_disk_in_exactly_these_bytes() {
+    let golden: [&str; 0] = [];
+    let found: Vec<String> =
+        sample_entries().iter().map(|(record, attached)| hex(&written(record, attached.as_ref()))).collect();
+    assert_eq!(found, golden);
+}
+
+#[test]
+fn jobs_lie_on_the_disk_in_exactly_these_bytes() {
+    let head = "";
+    let phases: [&str; 0] = [];
+    let mut found = Vec::new();
+    for job in sample_jobs() {
+        let mut bytes = Vec::new();
+        put_job(&job, &mut bytes);
+        let text = hex(&bytes);
+        found.push(text.strip_prefix(head).unwrap().to_owned());
+        assert_eq!(get_job(&mut Reader::new(&bytes), &mut Names::default()).unwrap(), job);
+    }
+    assert_eq!(found, phases);
+}
+
+/// Zeros are what a disk gives where nothing was written.
+#[test]
+fn zeros_are_no_entry() {
+    let error = get_entry(&[0; 64], &mut Names::default()).unwrap_err();
+    assert_eq!(error.to_string(), "at byte 0: 0 is no record that this version knows");
+}
+
+#[test]
+fn an_unknown_tag_is_named_with_its_place() {
+    let mut bytes = written(&sample_entries()[5].0, None);
+    let at = bytes.len() - 2;
+    bytes[at] = 9;
+    let error = get_entry(&bytes, &mut Names::default()).unwrap_err();
+    assert_eq!(error.to_string(), "at byte 33: 9 is no end of an attempt that this version knows");
+    assert_eq!(at, 33);
+}
+
+#[test]
+fn a_count_that_the_bytes_cannot_hold_is_refused_before_memory_is_asked_for() {
+    let (record, attached) = sample_entries().swap_remove(3);
+    let mut bytes = written(&record, attached.as_ref());
+    let count = bytes.len() - 2 - 4 - 4 - 16 - 4;
+    bytes[count..count + 4].copy_from_slice(&u32::MAX.to_be_bytes());
+    let error = get_entry(&bytes, &mut Names::default()).unwrap_err();
+    assert_eq!(error.at, count);
+    assert!(error.what.starts_with("4294967295 items of at least 16 bytes"), "{error}");
+}
+
+#[test]
+fn a_text_that_is_no_routing_key_is_refused() {
+    let good = written(&Record::Announce { at: Micros(1), job: sample_job() }, None);
+    let place = good.windows(15).position(|bytes| bytes == b"job.assign.Calc").unwrap();
+    for (text, what) in [
+        (b"job.submit.Calc", "the text is no routing key: it would be job.assign.Calc"),
+        (b"job.assign..alc", "the text is no routing key: it would be job.assign.alc"),
+        (b"xxx.assign.Calc", "the text is no routing key: it would be job.assign.xxx.assign.Calc"),
+    ] {
+        let mut bytes = good.clone();
+        bytes[place..place + 15].copy_from_slice(text);
+        let error = get_entry(&bytes, &mut Names::default()).unwrap_err();
+        assert_eq!((error.at, error.what.as_str()), (place - 4, what));
+    }
+    let mut bytes = good;
+    bytes[place] = 0xFF;
+    let error = get_entry(&bytes, &mut Names::default()).unwrap_err();
+    assert_eq!((error.at, error.what.as_str()), (place, "the text of 15 bytes is not UTF-8"));
+}
+
+#[test]
+fn names_that_repeat_are_held_once_and_keep_their_spelling() {
+    let mut names = Names::default();
+    let mut read = |key: &str| {
+        let job = Submission { key: routing_key(key, None).unwrap(), ..sample_job() };
+        let entry = get_entry(&written(&Record::Announce { at: Micros(1), job }, None), &mut names).unwrap();
+        let Record::Announce { job, .. } = entry.record else { panic!("not what was written") };
+        job
+    };
+    let (first, second, other) = (read("job.assign.calc"), read("job.assign.calc"), read("job.assign.CALC"));
+    assert!(Arc::ptr_eq(&first.client.0, &second.client.0));
+    assert!(Arc::ptr_eq(&first.exec, &second.exec));
+    assert_eq!(first.key.as_str().as_ptr(), second.key.as_str().as_ptr());
+    assert_eq!((other.key.as_str(), &other.key), ("job.assign.CALC", &first.key));
+}

@@ -1,0 +1,360 @@
+//! The disk as the store sees it: files beneath one directory, and what is certain after a sync.
+//!
+//! The store does all of its work through [`Disk`], so that tests can put one beneath it that loses what was not synced,
+//! tears what was being written, and fails. [`DataDir`] is the real one. Names are the store's own, never a peer's.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+
+/// Blocks in which a file that passes by the page cache is written and read.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// To be read.
+    Read,
+    /// To be read and written. It is there.
+    Write,
+    /// To be read and written. It is not there yet, or is emptied.
+    Create,
+    /// To be read and written past the page cache, where the disk lets it. It is made if it is not there, and keeps what it has.
+    /// What is written is filled up with zeros to a whole block; reads are of whole blocks into memory that begins with a page.
+    Direct,
+}
+
+/// A file in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Found {
+    /// Its name.
+    pub name: String,
+    /// Its bytes.
+    pub len: u64,
+    /// When it was last written to, in seconds since 1970.
+    pub written_at: u64,
+}
+
+/// Files beneath one directory. Paths are relative to it, with `/` between their parts.
+pub trait Disk: Send + Sync + fmt::Debug {
+    /// Opens a file. A new one is certain to be there only after [`Disk::sync_dir`].
+    fn open(&self, path: &str, how: How) -> io::Result<Box<dyn DiskFile>>;
+
+    /// The files in a directory, in the order of their names. None if there is no such directory.
+    fn list(&self, dir: &str) -> io::Result<Vec<Found>>;
+
+    /// Makes a directory, unless it is there.
+    fn make_dir(&self, dir: &str) -> io::Result<()>;
+
+    /// Gives a file another name, in the place of what had it.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, path: &str) -> io::Result<()>;
+
+    /// Makes certain what was made, renamed and removed in a directory.
+    fn sync_dir(&self, dir: &str) -> io::Result<()>;
+
+    /// The directory, for texts.
+    fn root(&self) -> String;
+}
+
+/// An open file.
+pub trait DiskFile: Send + fmt::Debug {
+    /// Its bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether it has none.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Reads as many bytes as there are, up to as many as fit; says how many those are.
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes all of the bytes.
+    fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Cuts it, or makes it longer by zeros.
+    fn set_len(&mut self, len: u64) -> io::Result<()>;
+
+    /// Has the disk find room for so many bytes beforehand. Where it cannot, nothing happens.
+    fn allocate(&mut self, len: u64) -> io::Result<()>;
+
+    /// Makes certain what was written, and the length.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// Reads exactly as many bytes as fit; an error if there are fewer.
+pub fn read_exact(file: &dyn DiskFile, at: u64, into: &mut [u8]) -> io::Result<()> {
+    match file.read_at(at, into)? {
+        len if len == into.len() => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// A directory of this machine, which nobody else uses while it is held.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    root: OwnedFd,
+    direct: bool,
+    /// Held as long as the directory is ours.
+    _lock: Option<OwnedFd>,
+}
+
+/// Why a data directory cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum DirError {
+    /// Somebody else has it.
+    #[error("{path} is in use by another leader: give each leader its own --data")]
+    Locked {
+        /// The directory.
+        path: String,
+    },
+    /// It cannot be made or written to.
+    #[error("cannot use {path} as data directory: {error}{hint}")]
+    Io {
+        /// The directory.
+        path: String,
+        /// Why.
+        error: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+}
+
+/// What to do about an error of the disk, behind its text.
+pub fn hint(error: &io::Error) -> &'static str {
+    let hints: [(&[io::ErrorKind], &'static str); 4] = [
+        (
+            &[io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded],
+            "; the disk is full: free space there, or give another --data",
+        ),
+        (
+            &[io::ErrorKind::ReadOnlyFilesystem],
+            "; it is read-only: mount it for writing, or give another --data",
+        ),
+        (
+            &[io::ErrorKind::PermissionDenied],
+            "; this user may not write there: change its owner, or give another --data",
+        ),
+        (
+            &[io::ErrorKind::NotADirectory, io::ErrorKind::AlreadyExists],
+            "; it is no directory: give another --data",
+        ),
+    ];
+    let found = hints.iter().find(|(kinds, _)| kinds.contains(&error.kind()));
+    found.map_or("", |(_, hint)| hint)
+}
+
+impl DataDir {
+    /// Makes the directory if it is not there, and takes it for this process alone.
+    pub fn claim(path: &Path) -> Result<Self, DirError> {
+        let explain = |error: io::Error| {
+            let hint = hint(&error);
+            DirError::Io { path: path.display().to_string(), error, hint }
+        };
+        std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
+            .create(path)
+            .map_err(explain)?;
+        let root = open_root(path).map_err(explain)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let lock = rustix::fs::openat(&root, "lock", flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|error| explain(error.into()))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(DirError::Locked { path: path.display().to_string() });
+            }
+            Err(error) => return Err(explain(error.into())),
+        }
+        let direct = takes_direct(&root);
+        Ok(DataDir { path: path.to_owned(), root, direct, _lock: Some(lock) })
+    }
+
+    /// The directory as it is, to be looked at: nothing is made and nothing is taken.
+    pub fn look(path: &Path) -> Result<Self, DirError> {
+        let root = open_root(path).map_err(|error| {
+            let hint = hint(&error);
+            DirError::Io { path: path.display().to_string(), error, hint }
+        })?;
+        Ok(DataDir { path: path.to_owned(), root, direct: false, _lock: None })
+    }
+
+    /// Whether files can be written past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+}
+
+fn open_root(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
+}
+
+/// Whether a file can be opened past the page cache: tried with one that has no name for longer than that.
+fn takes_direct(root: &OwnedFd) -> bool {
+    let name = "probe";
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | direct_flag();
+    let opened = rustix::fs::openat(root, name, flags, Mode::RUSR | Mode::WUSR);
+    rustix::fs::unlinkat(root, name, AtFlags::empty()).ok();
+    let Ok(file) = opened.map(File::from) else { return false };
+    let (memory, start) = aligned(BLOCK_BYTES);
+    let block = memory.get(start..start + BLOCK_BYTES).unwrap_or_default();
+    !direct_flag().is_empty() && file.write_all_at(block, 0).is_ok()
+}
+
+#[cfg(target_os = "linux")]
+fn direct_flag() -> OFlags {
+    OFlags::DIRECT
+}
+
+#[cfg(not(target_os = "linux"))]
+fn direct_flag() -> OFlags {
+    OFlags::empty()
+}
+
+/// Memory in which `bytes` begin with a page, and where they do.
+fn aligned(bytes: usize) -> (Vec<u8>, usize) {
+    let memory = vec![0; bytes + BLOCK_BYTES];
+    let start = memory.as_ptr().align_offset(BLOCK_BYTES).min(BLOCK_BYTES);
+    (memory, start)
+}
+
+impl Disk for DataDir {
+    fn open(&self, path: &str, how: How) -> io::Result<Box<dyn DiskFile>> {
+        let flags = match how {
+            How::Read => OFlags::RDONLY,
+            How::Write => OFlags::RDWR,
+            How::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
+            How::Direct if self.direct => OFlags::RDWR | OFlags::CREATE | direct_flag(),
+            How::Direct => OFlags::RDWR | OFlags::CREATE,
+        };
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat(&self.root, path, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(Box::new(RealFile { file: file.into(), direct: self.direct && how == How::Direct, tail: None }))
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<Found>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let opened = match rustix::fs::openat(&self.root, dir, flags, Mode::empty()) {
+            Ok(opened) => opened,
+            Err(rustix::io::Errno::NOENT) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut found = Vec::new();
+        for entry in Dir::read_from(&opened)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let Ok(stat) = rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+                let len = u64::try_from(stat.st_size).unwrap_or_default();
+                let written_at = u64::try_from(stat.st_mtime).unwrap_or_default();
+                found.push(Found { name: name.to_owned(), len, written_at });
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    fn make_dir(&self, dir: &str) -> io::Result<()> {
+        match rustix::fs::mkdirat(&self.root, dir, Mode::RWXU) {
+            Ok(()) => self.sync_dir("."),
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.root, from, &self.root, to)?)
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.root, path, AtFlags::empty())?)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&self.root, dir, flags, Mode::empty())?;
+        Ok(rustix::fs::fsync(opened)?)
+    }
+
+    fn root(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+#[derive(Debug)]
+struct RealFile {
+    file: File,
+    direct: bool,
+    /// Where what does not fill a block is filled up.
+    tail: Option<(Vec<u8>, usize)>,
+}
+
+impl RealFile {
+    /// Writes past the page cache: whole blocks from where they lie, the rest from a block of its own.
+    fn write_direct(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let is_aligned = bytes.as_ptr().align_offset(BLOCK_BYTES) == 0;
+        let whole = if is_aligned { bytes.len() / BLOCK_BYTES * BLOCK_BYTES } else { 0 };
+        let (blocks, mut rest) = bytes.split_at(whole);
+        if !blocks.is_empty() {
+            self.file.write_all_at(blocks, at)?;
+        }
+        let mut at = at + whole as u64;
+        let (memory, start) = self.tail.get_or_insert_with(|| aligned(BLOCK_BYTES));
+        let block = memory.get_mut(*start..*start + BLOCK_BYTES).ok_or(io::ErrorKind::InvalidInput)?;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(BLOCK_BYTES));
+            block.fill(0);
+            block.iter_mut().zip(now).for_each(|(to, from)| *to = *from);
+            self.file.write_all_at(block, at)?;
+            (rest, at) = (later, at + BLOCK_BYTES as u64);
+        }
+        Ok(())
+    }
+}
+
+impl DiskFile for RealFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.file.read_at(into.get_mut(done..).unwrap_or_default(), at + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.direct { self.write_direct(at, bytes) } else { self.file.write_all_at(bytes, at) }
+    }
+
+    fn set_len(&mut self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn allocate(&mut self, len: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}

@@ -1,0 +1,402 @@
+//! What all files of the store begin with, how they are named, and what can be wrong with them (TF04-TF09).
+//!
+//! A file begins with a marker of its kind, the version of the format, the node and the directory it belongs to, and a
+//! checksum over these. Numbers are big-endian, as in the founding formats. `docs/storage.md` has the layouts.
+
+use std::io;
+
+use thiserror::Error;
+use uuid::Uuid;
+
+use super::disk::{Disk, DiskFile, How, hint, read_exact};
+
+/// Bytes before the first record of a file.
+pub const HEADER_BYTES: usize = 64;
+
+/// The version of the formats. 1 is TaskFlux's (TF06).
+pub const VERSION: i32 = 2;
+
+/// Where log and snapshots are.
+pub const CONSENSUS: &str = "consensus";
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// A segment of the log.
+    Log,
+    /// A snapshot.
+    Snapshot,
+    /// What the directory is.
+    Metadata,
+    /// What is known of a blob: its bitmap and checksums.
+    Map,
+}
+
+impl Kind {
+    /// The first four bytes: TF05's, and one of our own.
+    pub const fn marker(self) -> [u8; 4] {
+        match self {
+            Kind::Log => [0x12, 0x76, 0xAD, 0x55],
+            Kind::Snapshot => [0xB6, 0x38, 0x0F, 0xC9],
+            Kind::Metadata => [0x5A, 0x6E, 0xA0, 0x12],
+            Kind::Map => [0x7C, 0x4D, 0x41, 0x50],
+        }
+    }
+
+    /// For texts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Log => "log",
+            Kind::Snapshot => "snapshot",
+            Kind::Metadata => "metadata",
+            Kind::Map => "blob map",
+        }
+    }
+}
+
+/// What is wrong with a data directory. Nothing in it was changed.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The system said no.
+    #[error("cannot {doing} {file}: {error}{hint}")]
+    Io {
+        /// What was to be done.
+        doing: &'static str,
+        /// With what.
+        file: String,
+        /// Why not.
+        error: io::Error,
+        /// What to do about it.
+        hint: &'static str,
+    },
+    /// A file of another kind, or of nothing we know.
+    #[error(
+        "{file} does not begin with the marker of a {kind} ({expected:02X?}), but with {found:02X?}: it is no file of heft's, or \
+         damaged at offset 0; look at it with `heft-tools log verify {root}`"
+    )]
+    Marker {
+        /// Which.
+        file: String,
+        /// What it should be.
+        kind: &'static str,
+        /// What it should begin with.
+        expected: [u8; 4],
+        /// What it begins with.
+        found: [u8; 4],
+        /// The data directory.
+        root: String,
+    },
+    /// A file of another version.
+    #[error("{file} has version {found} of the format, and this heft reads version {VERSION}: {hint}")]
+    Version {
+        /// Which.
+        file: String,
+        /// Its version.
+        found: i32,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The directory is another node's.
+    #[error(
+        "{root} belongs to node {found}, and this is node {node}: give --node {found}, or another --data"
+    )]
+    Node {
+        /// The directory.
+        root: String,
+        /// Whose it is.
+        found: i32,
+        /// Who asks.
+        node: i32,
+    },
+    /// A file was put here from another directory.
+    #[error(
+        "{file} belongs to another data directory ({found}; this one is {dir}): put it back where it was"
+    )]
+    OtherDirectory {
+        /// Which.
+        file: String,
+        /// Where it belongs.
+        found: Uuid,
+        /// Where it is.
+        dir: Uuid,
+    },
+    /// Something in the middle of a file is not as it was written.
+    #[error(
+        "{file} is damaged at offset {offset}: {what}; nothing was changed. Look at it with `heft-tools log verify {root}`, and \
+         bring the file back from a copy"
+    )]
+    Damage {
+        /// Which.
+        file: String,
+        /// Where.
+        offset: u64,
+        /// What is wrong.
+        what: String,
+        /// The data directory.
+        root: String,
+    },
+    /// Records are missing between two files.
+    #[error(
+        "the log in {root} lacks the records {which}: the file {file} is missing; bring it back from a copy"
+    )]
+    MissingSegment {
+        /// The data directory.
+        root: String,
+        /// Which ones.
+        which: String,
+        /// The file they should be in.
+        file: String,
+    },
+    /// The snapshot knows more than the log.
+    #[error(
+        "the snapshot {file} stands at record {snapshot}, and the log in {root} ends at {log}: the newest part of the log is \
+         missing; bring it back from a copy"
+    )]
+    SnapshotAhead {
+        /// The data directory.
+        root: String,
+        /// The snapshot.
+        file: String,
+        /// Its record.
+        snapshot: u64,
+        /// The log's last.
+        log: u64,
+    },
+}
+
+impl StoreError {
+    /// An error of the system.
+    pub fn io(doing: &'static str, disk: &dyn Disk, path: &str, error: io::Error) -> Self {
+        let hint = hint(&error);
+        StoreError::Io { doing, file: full(disk, path), error, hint }
+    }
+
+    /// Damage.
+    pub fn damage(disk: &dyn Disk, path: &str, offset: u64, what: impl Into<String>) -> Self {
+        StoreError::Damage { file: full(disk, path), offset, what: what.into(), root: disk.root() }
+    }
+}
+
+/// A file's whole path, for texts.
+pub fn full(disk: &dyn Disk, path: &str) -> String {
+    format!("{}/{path}", disk.root())
+}
+
+/// What a file belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The node.
+    pub node: i32,
+    /// The directory.
+    pub dir: Uuid,
+}
+
+/// The header of a file: `number` is the first record of a segment, the last one of a snapshot, and 0 elsewhere.
+pub fn header(kind: Kind, owner: Owner, number: u64) -> [u8; HEADER_BYTES] {
+    let mut fields = Vec::with_capacity(HEADER_BYTES);
+    fields.extend_from_slice(&kind.marker());
+    fields.extend_from_slice(&VERSION.to_be_bytes());
+    fields.extend_from_slice(&owner.node.to_be_bytes());
+    fields.extend_from_slice(owner.dir.as_bytes());
+    fields.extend_from_slice(&number.to_be_bytes());
+    fields.resize(HEADER_BYTES - 4, 0);
+    let crc = crc32fast::hash(&fields);
+    fields.extend_from_slice(&crc.to_be_bytes());
+    let mut header = [0; HEADER_BYTES];
+    header.iter_mut().zip(fields).for_each(|(to, from)| *to = from);
+    header
+}
+
+/// Reads a header; gives whose it is and its number.
+pub fn read_header(
+    disk: &dyn Disk,
+    path: &str,
+    file: &dyn DiskFile,
+    kind: Kind,
+) -> Result<(Owner, u64), StoreError> {
+    let mut bytes = [0; HEADER_BYTES];
+    let read = file.read_at(0, &mut bytes).map_err(|error| StoreError::io("read", disk, path, error))?;
+    let (marker, rest) = bytes.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
+    if *marker != kind.marker() {
+        let (file, root) = (full(disk, path), disk.root());
+        let (expected, found) = (kind.marker(), *marker);
+        return Err(StoreError::Marker { file, kind: kind.name(), expected, found, root });
+    }
+    let (version, rest) = rest.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
+    let found = i32::from_be_bytes(*version);
+    if found != VERSION {
+        let hint = match found {
+            1 => "version 1 is TaskFlux's; bring it over with `heft-tools import taskflux`",
+            _ => "use the heft that wrote it, or give another --data",
+        };
+        return Err(StoreError::Version { file: full(disk, path), found, hint });
+    }
+    if read < HEADER_BYTES {
+        let what = format!("its header has {read} of {HEADER_BYTES} bytes");
+        return Err(StoreError::damage(disk, path, read as u64, what));
+    }
+    let (fields, crc) = bytes.split_at(HEADER_BYTES - 4);
+    if crc != crc32fast::hash(fields).to_be_bytes() {
+        return Err(StoreError::damage(disk, path, 8, "the checksum of its header is wrong"));
+    }
+    let (node, rest) = rest.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
+    let (dir, rest) = rest.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
+    let (number, _) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+    let owner = Owner { node: i32::from_be_bytes(*node), dir: Uuid::from_bytes(*dir) };
+    Ok((owner, u64::from_be_bytes(*number)))
+}
+
+/// The same, for a file of this directory.
+pub fn expect_header(
+    disk: &dyn Disk,
+    path: &str,
+    file: &dyn DiskFile,
+    kind: Kind,
+    owner: Owner,
+) -> Result<u64, StoreError> {
+    let (found, number) = read_header(disk, path, file, kind)?;
+    if found.dir != owner.dir {
+        return Err(StoreError::OtherDirectory { file: full(disk, path), found: found.dir, dir: owner.dir });
+    }
+    Ok(number)
+}
+
+const METADATA: &str = "consensus/metadata";
+
+/// Whose the data directory is; it is made this node's if it is nobody's.
+pub fn claim(disk: &dyn Disk, node: i32, new_dir: Uuid) -> Result<Owner, StoreError> {
+    let owner = match owner_of(disk)? {
+        Some(owner) => owner,
+        None => {
+            let left =
+                disk.list(CONSENSUS).map_err(|error| StoreError::io("list", disk, CONSENSUS, error))?;
+            if let Some(other) = left.iter().find(|found| !found.name.ends_with(NEW)) {
+                let what = format!("it is missing, and {} is there", other.name);
+                return Err(StoreError::damage(disk, METADATA, 0, what));
+            }
+            let owner = Owner { node, dir: new_dir };
+            disk.make_dir(CONSENSUS).map_err(|error| StoreError::io("make", disk, CONSENSUS, error))?;
+            write_new(disk, METADATA, &header(Kind::Metadata, owner, 0))?;
+            owner
+        }
+    };
+    if owner.node != node {
+        return Err(StoreError::Node { root: disk.root(), found: owner.node, node });
+    }
+    Ok(owner)
+}
+
+/// Whose the data directory is, if it is anybody's.
+pub fn owner_of(disk: &dyn Disk) -> Result<Option<Owner>, StoreError> {
+    match disk.open(METADATA, How::Read) {
+        Ok(file) => read_header(disk, METADATA, &*file, Kind::Metadata).map(|(owner, _)| Some(owner)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::io("read", disk, METADATA, error)),
+    }
+}
+
+/// What files are called while they are being written.
+pub const NEW: &str = ".new";
+
+/// Writes a small file beside, syncs it and gives it its name: it is there whole, or not at all.
+pub fn write_new(disk: &dyn Disk, path: &str, bytes: &[u8]) -> Result<(), StoreError> {
+    let new = format!("{path}{NEW}");
+    let failed = |error| StoreError::io("write", disk, path, error);
+    let mut file = disk.open(&new, How::Create).map_err(failed)?;
+    file.write_at(0, bytes).and_then(|()| file.sync()).map_err(failed)?;
+    settle_new(disk, path).map_err(failed)
+}
+
+/// Gives a file that was written beside and synced its name.
+pub fn settle_new(disk: &dyn Disk, path: &str) -> io::Result<()> {
+    disk.rename(&format!("{path}{NEW}"), path)?;
+    disk.sync_dir(path.rsplit_once('/').map_or(".", |(dir, _)| dir))
+}
+
+/// A file that payloads lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileNo(u64);
+
+/// Set in the number of a snapshot.
+const IS_SNAPSHOT: u64 = 1 << 63;
+
+impl FileNo {
+    /// The segment that begins with this record.
+    pub const fn log(first: u64) -> Self {
+        FileNo(first & !IS_SNAPSHOT)
+    }
+
+    /// The snapshot after this record.
+    pub const fn snapshot(index: u64) -> Self {
+        FileNo(index | IS_SNAPSHOT)
+    }
+
+    /// From what [`FileNo::to_bits`] gave.
+    pub const fn from_bits(bits: u64) -> Self {
+        FileNo(bits)
+    }
+
+    /// As a number.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// What it is.
+    pub const fn kind(self) -> Kind {
+        if self.0 & IS_SNAPSHOT == 0 { Kind::Log } else { Kind::Snapshot }
+    }
+
+    /// The record it is named by.
+    pub const fn number(self) -> u64 {
+        self.0 & !IS_SNAPSHOT
+    }
+
+    /// Its path.
+    pub fn path(self) -> String {
+        format!("{CONSENSUS}/{}-{:016x}", self.kind().name(), self.number())
+    }
+
+    /// The one that is called so, beneath [`CONSENSUS`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        let (kind, number) = name.split_once('-')?;
+        let number = u64::from_str_radix(number, 16).ok().filter(|number| number & IS_SNAPSHOT == 0)?;
+        let file = match kind {
+            "log" => FileNo::log(number),
+            "snapshot" => FileNo::snapshot(number),
+            _ => return None,
+        };
+        (file.path().strip_prefix(CONSENSUS)?.strip_prefix('/')? == name).then_some(file)
+    }
+}
+
+/// Where a payload lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// In which file.
+    pub file: FileNo,
+    /// Where in it.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u32,
+    /// Their CRC-32.
+    pub crc: u32,
+}
+
+/// Reads a payload, and checks it.
+pub fn read_place(disk: &dyn Disk, file: &dyn DiskFile, place: &Place) -> Result<Vec<u8>, StoreError> {
+    let path = place.file.path();
+    let len = usize::try_from(place.len).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; len];
+    match read_exact(file, place.offset, &mut bytes) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            let what = format!("a payload of {len} bytes is cut off");
+            return Err(StoreError::damage(disk, &path, place.offset, what));
+        }
+        Err(error) => return Err(StoreError::io("read", disk, &path, error)),
+    }
+    if crc32fast::hash(&bytes) != place.crc {
+        return Err(StoreError::damage(disk, &path, place.offset, "the checksum of a payload is wrong"));
+    }
+    Ok(bytes)
+}
