@@ -7,6 +7,7 @@
 pub mod cli;
 pub mod client;
 pub mod conn;
+pub mod consensus;
 pub mod core;
 mod cpu;
 pub mod driver;

@@ -42,8 +42,9 @@ use faults::{Coverage, Faults, Random};
 use heft::core::Config;
 use heft::core::ids::{ConnId, Micros};
 use heft::core::retry::mix;
-use heft::leader::{DiskOp, Leader, LeaderConfig, Output, Passed, RelayConfig, Verify};
+use heft::leader::{Leader, LeaderConfig, Output, Passed, RelayConfig, Verify};
 use heft::peer::{ChunkStart, Inlet, Pool};
+use heft::store::blobs::DiskOp;
 use lane::Lane;
 use support::scaled;
 use uuid::Uuid;
@@ -495,6 +496,7 @@ impl World {
         loop {
             while let Some(output) = self.leader.poll_output() {
                 match output {
+                    Output::Log(operation) => panic!("nothing outlives this leader: {operation:?}"),
                     Output::Send { conn, frame } | Output::SendLazily { conn, frame } => {
                         let bytes = [&frame.head[..], &frame.payload[..]].concat();
                         self.push(conn, Dir::ToPeer, Out::Frame(bytes.into()));

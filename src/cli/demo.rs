@@ -52,7 +52,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 
 async fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let place = Place::new()?;
-    let (mut leader, addr) = start_leader().await?;
+    let (mut leader, addr) = start_leader(&place).await?;
     say(&format!("leader    listening on {addr}, process {}", pid(&leader)))?;
     let mut workers = Vec::new();
     for name in ["worker-1", "worker-2"] {
@@ -195,10 +195,12 @@ fn heft() -> anyhow::Result<Command> {
     Ok(command)
 }
 
-async fn start_leader() -> anyhow::Result<(Child, String)> {
+async fn start_leader(place: &Place) -> anyhow::Result<(Child, String)> {
     // Jobs of a worker that is gone go elsewhere soon: nobody wants to watch a demo wait.
     let mut leader = heft()?
         .args(["leader", "0", "--worker-grace", "300ms"])
+        .arg("--data")
+        .arg(place.0.join("data"))
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start the leader")?;

@@ -13,7 +13,7 @@ use tracing::info;
 
 use crate::core::Config;
 use crate::core::schedule::Policy;
-use crate::driver::{Choice, Descriptors, Driver, Options, SpinMode};
+use crate::driver::{Choice, Descriptors, Driver, Options, SpinMode, Storage};
 use crate::leader::{LeaderConfig, RelayConfig, Verify};
 use crate::peer::Tuning;
 use crate::units::{ByteSize, Span};
@@ -26,18 +26,36 @@ const EXAMPLES: &str = "Examples:
   heft leader 5000 --policy sticky --lease 10s
   heft leader 5000 --listen 10.0.0.1 --insecure
   heft leader 5000 --data /var/lib/heft --spool-max 500GiB
+  heft leader 5000 --durability memory           nothing outlives it; large jobs go through faster
 
-Jobs and results are lost when the leader stops: they are held in memory, and large inputs and results that wait in
-files beneath --data, which do not outlive it.
+What was acknowledged is on the disk, beneath --data, and the next leader with that directory goes on with it.
 
 Exit codes: 0 stopped when asked to, 2 the command line is not right, 3 it cannot listen, as on a port in use, or
-the system does not let it have what it needs.";
+the system or its data directory does not let it have what it needs.";
+
+/// Bytes of small jobs that may wait, by default.
+const PAYLOAD_BYTES_IN_MEMORY: u64 = 1 << 30;
+const PAYLOAD_BYTES_ON_DISK: u64 = 16 << 30;
 
 /// Fewer buffers would not fill two windows and leave room for reading back.
 const BUFFERS_MIN: usize = 16;
 
 /// The room of one chunk: with less nothing could ever wait.
 const SPOOL_BYTES_MIN: u64 = CHUNK_BYTES_MAX as u64;
+
+/// What outlives a leader (`--durability`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Durability {
+    /// All that was acknowledged: it is on the disk first.
+    #[default]
+    Disk,
+    /// Nothing.
+    Memory,
+}
+
+/// A segment has room for a few of the largest jobs.
+const SEGMENT_BYTES_MIN: u64 = 64 * 1024;
+const SEGMENT_BYTES_MAX: u64 = 4 << 30;
 
 /// Run a leader: it takes jobs from clients and hands them to workers
 #[derive(clap::Args)]
@@ -74,11 +92,29 @@ pub struct LeaderArgs {
     #[arg(long)]
     classic_ack_timeout: bool,
 
-    /// Directory for large inputs and results that wait: `DIR/spool` is made when it is first needed.
+    /// What outlives the leader: all that it acknowledged, which is on the disk first, or nothing.
+    #[arg(long, value_enum, default_value_t, env = "HEFT_DURABILITY", value_name = "WHAT")]
+    durability: Durability,
+
+    /// Directory for all that is kept: it is made if it is not there. With --durability memory only large inputs and results that
+    /// wait are there, in `DIR/spool`, which is made when it is first needed and does not outlive the leader.
     #[arg(long, default_value = "heft-data", value_name = "DIR", env = "HEFT_DATA")]
     data: PathBuf,
 
-    /// Bytes of large inputs and results that may wait at the leader, in memory and beneath --data. Beyond it senders wait
+    /// The number of this node; a data directory belongs to one.
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
+    node: i32,
+
+    /// Bytes of a segment of the log. After four of them a snapshot is made, and what it makes unneeded is removed.
+    #[arg(long, default_value = "64MiB", value_name = "SIZE")]
+    log_segment: ByteSize,
+
+    /// How long files of blobs that nothing refers to are left alone before they are removed: whoever was bringing one may
+    /// go on with it.
+    #[arg(long, default_value = "10m", value_name = "TIME")]
+    blob_grace: Span,
+
+    /// Bytes of large inputs and results that may be at the leader, in memory and beneath --data. Beyond it senders wait
     /// until a worker takes some, or jobs end.
     #[arg(long, default_value = "64GiB", value_name = "SIZE")]
     spool_max: ByteSize,
@@ -100,9 +136,10 @@ pub struct LeaderArgs {
     #[arg(long, default_value = "60s", value_name = "TIME")]
     input_wait: Span,
 
-    /// Bytes of jobs that have not ended, without large inputs, before more are refused.
-    #[arg(long, default_value = "1GiB", value_name = "SIZE")]
-    payload_max: ByteSize,
+    /// Bytes of jobs that have not ended, without large inputs, before more are refused. Default: 1GiB in memory, 16GiB on
+    /// the disk.
+    #[arg(long, value_name = "SIZE")]
+    payload_max: Option<ByteSize>,
 
     /// Bytes of results that are kept; beyond it the oldest is forgotten.
     #[arg(long, default_value = "1GiB", value_name = "SIZE")]
@@ -148,7 +185,35 @@ pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
     served.map_err(|error| Unavailable(format!("the driver {} cannot be run: {error}", driver.name())))?
 }
 
+/// Opens the data directory, if there is to be one.
+fn storage(args: &LeaderArgs) -> anyhow::Result<Storage> {
+    let segment = args.log_segment.0;
+    if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment) {
+        return Err(Usage(format!(
+            "--log-segment {} is out of range: give {} to {}",
+            args.log_segment,
+            ByteSize(SEGMENT_BYTES_MIN),
+            ByteSize(SEGMENT_BYTES_MAX)
+        ))
+        .into());
+    }
+    match args.durability {
+        Durability::Memory => {
+            crate::driver::spool::check(&args.data).map_err(|error| Usage(error.to_string()))?;
+            Ok(Storage::Memory)
+        }
+        Durability::Disk => {
+            let storage = Storage::open(&args.data, args.node, segment).map_err(Unavailable)?;
+            if let Some(found) = storage.found() {
+                info!("{found}");
+            }
+            Ok(storage)
+        }
+    }
+}
+
 async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
+    let storage = storage(args)?;
     let addr = SocketAddr::new(args.listen, args.port);
     let listener = TcpListener::bind(addr).await.map_err(|error| {
         Unavailable(format!(
@@ -184,12 +249,18 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         verify: args.verify,
         buffers,
         spool_bytes_max: args.spool_max.0,
+        durable: args.durability == Durability::Disk,
         ..RelayConfig::default()
+    };
+    let (durability, payload_max) = match args.durability {
+        Durability::Disk => ("disk", PAYLOAD_BYTES_ON_DISK),
+        Durability::Memory => ("memory: nothing outlives this leader", PAYLOAD_BYTES_IN_MEMORY),
     };
     let heartbeat = (args.lease.0 / 6).min(LeaderConfig::default().heartbeat);
     let config = LeaderConfig {
         broker,
-        payload_bytes_max: args.payload_max.0,
+        payload_bytes_max: args.payload_max.map_or(payload_max, |size| size.0),
+        blob_grace: args.blob_grace.0,
         result_bytes_max: args.result_max.0,
         heartbeat,
         relay,
@@ -216,9 +287,8 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         spin: args.spin,
         drain: args.drain.0,
     };
-    crate::driver::spool::check(&args.data).map_err(|error| Usage(error.to_string()))?;
     println!(
-        "heft leader listening on {local} (driver {}, durability memory, data {}, spool up to {})",
+        "heft leader listening on {local} (driver {}, durability {durability}, data {}, spool up to {})",
         driver.name(),
         args.data.display(),
         args.spool_max
@@ -226,10 +296,10 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
     std::io::stdout().flush()?;
 
     let stop = Rc::new(Notify::new());
-    let serving = driver.serve(listener, config, options, stop.clone());
+    let serving = driver.serve(listener, config, options, storage, stop.clone());
     tokio::pin!(serving);
     tokio::select! {
-        served = &mut serving => served?,
+        served = &mut serving => served.map_err(|error| Unavailable(error.to_string()))?,
         () = super::stop_signal() => {
             info!("stopping: no new jobs; jobs that run have {} to end", args.drain);
             stop.notify_one();

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use super::hub::{self, Options};
 use super::lane;
 use super::portable::TokioSocket;
+use super::storage::Storage;
 use crate::leader::LeaderConfig;
 
 /// What an operator wants (`--driver`).
@@ -107,12 +108,15 @@ impl Driver {
         listener: TcpListener,
         config: LeaderConfig,
         options: Options,
+        storage: Storage,
         stop: Rc<Notify>,
     ) -> io::Result<()> {
         match self.kind {
-            Kind::Portable => hub::serve::<TokioSocket>(listener, config, options, stop).await,
+            Kind::Portable => hub::serve::<TokioSocket>(listener, config, options, storage, stop).await,
             #[cfg(target_os = "linux")]
-            Kind::Uring(_) => hub::serve::<super::uring::RingSocket>(listener, config, options, stop).await,
+            Kind::Uring(_) => {
+                hub::serve::<super::uring::RingSocket>(listener, config, options, storage, stop).await
+            }
         }
     }
 }

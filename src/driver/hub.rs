@@ -14,11 +14,13 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
 use tracing::{info, warn};
 
+use super::journal::LogThread;
 use super::lane::Pipes;
 use super::outbox::Outbox;
 use super::socket::Socket;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
+use super::storage::{Files, Storage};
 use crate::core::ids::{ConnId, Micros};
 use crate::leader::{Leader, LeaderConfig, Output};
 use crate::peer::Tuning;
@@ -65,15 +67,35 @@ pub(super) async fn serve<S: Socket>(
     listener: TcpListener,
     config: LeaderConfig,
     options: Options,
+    storage: Storage,
     stop: Rc<Notify>,
 ) -> io::Result<()> {
+    let (leader, now, files) = storage.into_leader(config);
     let (sender, mut outcomes) = mpsc::unbounded_channel();
-    let spool = Spool::start(&options.data, move |done| sender.send(done).unwrap_or_default())?;
-    let hub = Rc::new(Hub::<S>::new(config, options, spool));
+    let done = move |done| sender.send(done).unwrap_or_default();
+    let (log_sender, mut log_outcomes) = mpsc::unbounded_channel();
+    let (spool, log) = match files {
+        None => (Spool::passing(&options.data, done)?, None),
+        Some(Files { disk, owner, journal }) => {
+            let log = LogThread::start(journal, move |done| log_sender.send(done).unwrap_or_default())?;
+            (Spool::durable(&disk, owner, done)?, Some(log))
+        }
+    };
+    let hub = Rc::new(Hub::<S>::new(leader, now, options, spool, log));
+    hub.with_leader(|_, _| {});
     let spooling = hub.clone();
     spawn_local(async move {
         while let Some(done) = outcomes.recv().await {
             spooling.with_leader(|leader, now| leader.disk_done(now, done));
+        }
+    });
+    let logging = hub.clone();
+    spawn_local(async move {
+        while let Some(done) = log_outcomes.recv().await {
+            logging.with_leader(|leader, now| leader.log_done(now, done));
+            if logging.leader.borrow().why_failed().is_some() {
+                logging.failed.notify_one();
+            }
         }
     });
     let lazy = hub.clone();
@@ -109,20 +131,27 @@ pub(super) async fn serve<S: Socket>(
                 }
             },
             () = stop.notified() => break,
+            () = hub.failed.notified() => break,
         }
     }
     drop(listener);
     hub.drain().await;
-    Ok(())
+    let failed = hub.leader.borrow().why_failed().map(str::to_owned);
+    failed.map_or(Ok(()), |why| Err(io::Error::other(why)))
 }
 
 /// What all tasks of the driver share.
 pub(super) struct Hub<S> {
     pub(super) leader: RefCell<Leader>,
     spool: Spool,
+    log: Option<LogThread>,
+    /// Notified when nothing can be committed any more.
+    failed: Notify,
     pub(super) outboxes: RefCell<HashMap<ConnId, Rc<Outbox<S>>>>,
     pub(super) pipes: Pipes,
     started: Instant,
+    /// What time it was then.
+    started_at: Micros,
     due_changed: Notify,
     asleep_until: Cell<Option<Micros>>,
     /// Peers for which something waits that is in no hurry.
@@ -144,15 +173,23 @@ struct Spin {
 }
 
 impl<S: Socket> Hub<S> {
-    fn new(config: LeaderConfig, options: Options, spool: Spool) -> Self {
-        let leader = Leader::new(config, Micros(0), Box::new(uuid::Uuid::new_v4));
+    fn new(
+        leader: Leader,
+        started_at: Micros,
+        options: Options,
+        spool: Spool,
+        log: Option<LogThread>,
+    ) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Hub {
             leader: RefCell::new(leader),
             spool,
+            log,
+            failed: Notify::new(),
             outboxes: RefCell::default(),
             pipes: Pipes::default(),
             started: Instant::now(),
+            started_at,
             due_changed: Notify::new(),
             asleep_until: Cell::default(),
             lazy: RefCell::default(),
@@ -170,7 +207,7 @@ impl<S: Socket> Hub<S> {
     }
 
     fn now(&self) -> Micros {
-        Micros::default().plus(self.started.elapsed())
+        self.started_at.plus(self.started.elapsed())
     }
 
     /// Calls the leader, then does what it wants done. No await in here: the leader is borrowed.
@@ -240,6 +277,12 @@ impl<S: Socket> Hub<S> {
             }
             Output::Disk(operation) => {
                 self.spool.execute(operation);
+                None
+            }
+            Output::Log(operation) => {
+                if let Some(log) = &self.log {
+                    log.execute(operation);
+                }
                 None
             }
             Output::Close { conn } => {
@@ -337,7 +380,9 @@ impl<S: Socket> Hub<S> {
     /// No new jobs and connections; those that run get their time.
     async fn drain(&self) {
         self.with_leader(|leader, now| leader.drain(now));
-        let until = Instant::now() + self.options.drain;
+        // Who cannot commit cannot end jobs, either.
+        let has_failed = self.leader.borrow().why_failed().is_some();
+        let until = Instant::now() + if has_failed { Duration::ZERO } else { self.options.drain };
         while !self.leader.borrow().is_idle() && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

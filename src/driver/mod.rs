@@ -4,6 +4,7 @@ mod choice;
 mod conn;
 mod descriptors;
 mod hub;
+mod journal;
 #[cfg(target_os = "linux")]
 mod lane;
 #[cfg(not(target_os = "linux"))]
@@ -14,6 +15,7 @@ mod portable;
 mod socket;
 mod spin;
 pub mod spool;
+mod storage;
 mod through;
 #[cfg(target_os = "linux")]
 mod uring;
@@ -22,3 +24,4 @@ pub use choice::{Choice, Driver};
 pub use descriptors::Descriptors;
 pub use hub::Options;
 pub use spin::SpinMode;
+pub use storage::Storage;

@@ -1,198 +1,151 @@
-//! The leader's spool files: chunks that wait for a worker and do not fit in memory. One thread does what the leader
-//! says, in that order, so that a chunk is written before it is read and a file is removed after both.
+//! The threads that have the blobs' files. Each does what the leader says about its blobs in that order, so that a chunk is
+//! written before it is read and a file is removed after both.
 //!
-//! `DATA/spool/<blob>` is made when it is first needed, is nobody's but this leader's (a lock on `DATA/spool`), and does not
-//! outlive it: what an earlier leader left is removed. Drivers start it; the leader's relay says what to do.
+//! A leader that keeps nothing makes `DATA/spool` when it is first needed, and leaves nothing of it behind. One that does has two
+//! threads, as one alone does not keep a disk busy.
 
-use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use chunking::limits::CHUNK_BYTES_MAX;
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use uuid::Uuid;
 
-use crate::leader::{DiskDone, DiskOp};
-use crate::peer::PoolBuf;
+use crate::store::blobs::{BlobFiles, DiskDone, DiskOp, SPOOL};
+use crate::store::disk::{DataDir, Disk};
+use crate::store::format::Owner;
 
-/// Files that are held open at a time; the others are opened when they are needed.
-const OPEN_FILES_MAX: usize = 256;
+/// Threads that write blobs that outlive the leader.
+const THREADS: usize = 2;
 
-/// The thread that has the files.
+/// The threads that have the files.
 #[derive(Debug)]
 pub struct Spool {
-    operations: Option<mpsc::Sender<DiskOp>>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<(mpsc::Sender<DiskOp>, JoinHandle<()>)>,
 }
 
 impl Spool {
-    /// Starts the thread for files beneath `data`. Outcomes go to `done`, on that thread.
-    pub fn start(data: &Path, done: impl Fn(DiskDone) + Send + 'static) -> io::Result<Self> {
-        let mut files = Files { root: data.join("spool"), lock: None, open: HashMap::new() };
-        if files.root.exists() {
+    /// Starts a thread for files beneath `data` that do not outlive it. Outcomes go to `done`, on that thread.
+    pub fn passing(data: &Path, done: impl Fn(DiskDone) + Send + Clone + 'static) -> io::Result<Self> {
+        let mut files = Passing { data: data.to_owned(), files: None };
+        if data.join(SPOOL).exists() {
             files.claim()?;
         } else {
             check(data)?;
         }
-        let (operations, queue) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("spool".to_owned()).spawn(move || {
-            while let Ok(operation) = queue.recv() {
+        let work = move |operations: mpsc::Receiver<DiskOp>| {
+            while let Ok(operation) = operations.recv() {
                 if let Some(outcome) = files.execute(operation) {
                     done(outcome);
                 }
             }
             files.leave();
-        })?;
-        Ok(Spool { operations: Some(operations), thread: Some(thread) })
+        };
+        Ok(Spool { threads: vec![start("spool".to_owned(), work)?] })
     }
 
-    /// Does it, after what was said before.
+    /// Starts threads for blobs that outlive the leader.
+    pub fn durable(
+        disk: &Arc<dyn Disk>,
+        owner: Owner,
+        done: impl Fn(DiskDone) + Send + Clone + 'static,
+    ) -> io::Result<Self> {
+        let mut threads = Vec::new();
+        for number in 0..THREADS {
+            let mut files = BlobFiles::durable(disk.clone(), owner, &number.to_string())?;
+            let done = done.clone();
+            let work = move |operations: mpsc::Receiver<DiskOp>| {
+                while let Ok(operation) = operations.recv() {
+                    if let Some(outcome) = files.execute(operation) {
+                        done(outcome);
+                    }
+                }
+            };
+            threads.push(start(format!("blobs-{number}"), work)?);
+        }
+        Ok(Spool { threads })
+    }
+
+    /// Does it, after what was said before about the same blob.
     pub fn execute(&self, operation: DiskOp) {
+        let blob = operation.blob().unwrap_or(Uuid::nil()).as_u128();
+        let at =
+            usize::try_from((blob ^ (blob >> 64)) % self.threads.len().max(1) as u128).unwrap_or_default();
         // The thread lives as long as this sender.
-        if let Some(operations) = &self.operations {
+        if let Some((operations, _)) = self.threads.get(at) {
             operations.send(operation).ok();
         }
     }
 }
 
+fn start(
+    name: String,
+    work: impl FnOnce(mpsc::Receiver<DiskOp>) + Send + 'static,
+) -> io::Result<(mpsc::Sender<DiskOp>, JoinHandle<()>)> {
+    let (operations, queue) = mpsc::channel();
+    let thread = std::thread::Builder::new().name(name).spawn(move || work(queue))?;
+    Ok((operations, thread))
+}
+
 impl Drop for Spool {
-    /// Waits until all is done and the files are gone.
+    /// Waits until all is done.
     fn drop(&mut self) {
-        self.operations = None;
-        if let Some(thread) = self.thread.take() {
+        for (operations, thread) in self.threads.drain(..) {
+            drop(operations);
             thread.join().ok();
         }
     }
 }
 
-struct Files {
-    root: PathBuf,
-    /// Held while the directory is ours.
-    lock: Option<OwnedFd>,
-    open: HashMap<Uuid, File>,
+/// Files that do not outlive the leader, made when they are first needed.
+struct Passing {
+    data: PathBuf,
+    files: Option<BlobFiles>,
 }
 
-impl Files {
+impl Passing {
     fn execute(&mut self, operation: DiskOp) -> Option<DiskDone> {
-        match operation {
-            DiskOp::Write { blob, index, bytes } => {
-                let written = self.write(blob, index, &bytes);
-                let result = written.map_err(|error| self.explain("write to", &error));
+        let claimed = match self.files {
+            Some(_) => Ok(()),
+            None => self.claim(),
+        };
+        match (&mut self.files, claimed, operation) {
+            (Some(files), Ok(()), operation) => files.execute(operation),
+            (_, claimed, DiskOp::Write { blob, index, .. }) => {
+                let result = claimed.map_err(|error| error.to_string());
                 Some(DiskDone::Written { blob, index, result })
             }
-            DiskOp::Read { blob, index, len, conn, buffer } => {
-                let len = usize::try_from(len).unwrap_or(usize::MAX);
-                let result = match self.read(blob, index, len, buffer) {
-                    Ok(buffer) => {
-                        let bytes = buffer.freeze(len);
-                        let crc = crc32fast::hash(&bytes);
-                        Ok((bytes, crc))
-                    }
-                    Err(error) => Err(self.explain("read from", &error)),
-                };
-                Some(DiskDone::Read { blob, index, conn, result })
-            }
-            DiskOp::Remove { blob } => {
-                self.open.remove(&blob);
-                match fs::remove_file(self.path(blob)) {
-                    Ok(()) => {}
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => tracing::warn!("{}", self.explain("remove a file of", &error)),
-                }
+            (_, _, operation) => {
+                tracing::warn!(?operation, "there is no spool");
                 None
             }
         }
     }
 
-    fn explain(&self, what: &str, error: &io::Error) -> String {
-        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        let next = if full { ": free space there, or give the leader another --data" } else { "" };
-        format!("cannot {what} the leader's spool {}: {error}{next}", self.root.display())
-    }
-
-    fn path(&self, blob: Uuid) -> PathBuf {
-        self.root.join(blob.simple().to_string())
-    }
-
-    fn write(&mut self, blob: Uuid, index: u32, bytes: &[u8]) -> io::Result<()> {
-        if self.lock.is_none() {
-            self.claim()?;
-        }
-        self.file(blob, true)?.write_all_at(bytes, offset(index))
-    }
-
-    fn read(&mut self, blob: Uuid, index: u32, len: usize, mut buffer: PoolBuf) -> io::Result<PoolBuf> {
-        let room = buffer.room(0..len).ok_or(io::ErrorKind::InvalidInput)?;
-        self.file(blob, false)?.read_exact_at(room, offset(index))?;
-        Ok(buffer)
-    }
-
-    fn file(&mut self, blob: Uuid, create: bool) -> io::Result<&File> {
-        if !self.open.contains_key(&blob) {
-            if self.open.len() >= OPEN_FILES_MAX {
-                self.open.clear();
-            }
-            let mut options = File::options();
-            let options = options.read(true).write(true).create(create).truncate(false).mode(0o600);
-            let file = options.open(self.path(blob))?;
-            self.open.insert(blob, file);
-        }
-        self.open.get(&blob).ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-
     /// Makes the directory, or takes over what an earlier leader left, and empties it.
     fn claim(&mut self) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.root)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let lock = openat(CWD, &self.root, flags, Mode::empty())?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let text = format!(
-                    "{} is in use by another leader: give each leader its own --data",
-                    self.root.display()
-                );
-                return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
-            }
-            Err(error) => return Err(error.into()),
-        }
-        let mut removed = 0;
-        for entry in fs::read_dir(&self.root)? {
-            let entry = entry?;
-            if entry.file_name().to_str().is_some_and(is_blob) {
-                fs::remove_file(entry.path())?;
-                removed += 1;
-            }
-        }
+        let disk = DataDir::claim(&self.data).map_err(io::Error::other)?;
+        let mut files = BlobFiles::spool(Arc::new(disk))?;
+        let removed = files.clear()?;
         if removed > 0 {
             tracing::info!(
                 files = removed,
                 "removed spool files of an earlier leader from {}",
-                self.root.display()
+                self.data.join(SPOOL).display()
             );
         }
-        self.lock = Some(lock);
+        self.files = Some(files);
         Ok(())
     }
 
-    /// Leaves nothing behind.
+    /// Leaves nothing behind, but for what somebody else put there.
     fn leave(mut self) {
-        self.open.clear();
-        if self.lock.is_some()
-            && let Ok(entries) = fs::read_dir(&self.root)
-        {
-            let is_ours = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(is_blob);
-            entries
-                .flatten()
-                .filter(is_ours)
-                .for_each(|entry| fs::remove_file(entry.path()).unwrap_or_default());
-            // It stays if somebody put something else there.
-            fs::remove_dir(&self.root).ok();
+        if let Some(mut files) = self.files.take() {
+            if let Err(error) = files.clear() {
+                tracing::warn!("spool files are left: {error}");
+            }
+            std::fs::remove_dir(self.data.join(SPOOL)).ok();
+            std::fs::remove_file(self.data.join("lock")).ok();
         }
     }
 }
@@ -202,24 +155,16 @@ pub fn check(data: &Path) -> io::Result<()> {
     let made = !data.exists();
     // A name of its own, as another leader may look at the same moment; that one may also take `data` away again.
     let place = data.join(format!("check-{}", std::process::id()));
-    let try_once = || fs::create_dir_all(&place).and_then(|()| fs::remove_dir(&place));
+    let try_once = || std::fs::create_dir_all(&place).and_then(|()| std::fs::remove_dir(&place));
     let lost_race = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     let tried = try_once().or_else(|error| if lost_race(&error) { try_once() } else { Err(error) });
     if made {
-        fs::remove_dir(data).ok();
+        std::fs::remove_dir(data).ok();
     }
     tried.map_err(|error| {
         let text = format!("cannot keep a spool beneath {}: {error}; give another --data", data.display());
         io::Error::new(error.kind(), text)
     })
-}
-
-fn is_blob(name: &str) -> bool {
-    Uuid::try_parse(name).is_ok()
-}
-
-fn offset(index: u32) -> u64 {
-    u64::from(index) * u64::from(CHUNK_BYTES_MAX)
 }
 
 #[cfg(test)]
@@ -228,30 +173,40 @@ mod tests {
     use crate::core::ids::ConnId;
     use crate::peer::Pool;
     use bytes::Bytes;
+    use chunking::ChunkHead;
+    use std::fs;
+
+    fn write(blob: Uuid, index: u32, bytes: &'static [u8]) -> DiskOp {
+        let bytes = Bytes::from_static(bytes);
+        DiskOp::Write { blob, index, head: ChunkHead::plain(u64::from(index) << 20, &bytes), bytes }
+    }
 
     #[test]
     fn chunks_are_written_read_back_and_removed_in_order() {
         let data = tempfile::tempdir().unwrap();
         let (sender, outcomes) = mpsc::channel();
-        let spool = Spool::start(data.path(), move |done| sender.send(done).unwrap()).unwrap();
+        let spool = Spool::passing(data.path(), move |done| sender.send(done).unwrap()).unwrap();
         assert!(!data.path().join("spool").exists(), "nothing is made before it is needed");
         let (blob, pool) = (Uuid::from_u128(1), Pool::new(1));
-        spool.execute(DiskOp::Write { blob, index: 2, bytes: Bytes::from_static(b"chunk") });
-        let buffer = pool.take().unwrap();
-        spool.execute(DiskOp::Read { blob, index: 2, len: 5, conn: ConnId(9), buffer });
-        assert!(matches!(outcomes.recv().unwrap(), DiskDone::Written { index: 2, result: Ok(()), .. }));
-        let DiskDone::Read { conn, result: Ok((bytes, crc)), .. } = outcomes.recv().unwrap() else {
-            panic!()
+        let read = |crc| {
+            let (len, conn, buffer) = (5, ConnId(9), pool.take().unwrap());
+            spool.execute(DiskOp::Read { blob, index: 2, len, crc, conn, buffer });
+            let DiskDone::Read { conn: ConnId(9), result, .. } = outcomes.recv().unwrap() else { panic!() };
+            result
         };
-        assert_eq!((conn, &bytes[..], crc), (ConnId(9), &b"chunk"[..], crc32fast::hash(b"chunk")));
-        drop(bytes);
+        spool.execute(write(blob, 2, b"chunk"));
+        assert!(matches!(outcomes.recv().unwrap(), DiskDone::Written { index: 2, result: Ok(()), .. }));
+        let crc = crc32fast::hash(b"chunk");
+        assert_eq!(&read(crc).unwrap()[..], b"chunk");
+        let damaged = read(crc + 1).unwrap_err();
+        assert!(damaged.contains("spool/") && damaged.contains("offset 2097152"), "{damaged}");
         spool.execute(DiskOp::Remove { blob });
-        let buffer = pool.take().unwrap();
-        spool.execute(DiskOp::Read { blob, index: 2, len: 5, conn: ConnId(9), buffer });
-        assert!(matches!(outcomes.recv().unwrap(), DiskDone::Read { result: Err(_), .. }));
+        assert!(read(crc).is_err());
         assert_eq!(pool.in_use(), 0);
-        let second = Spool::start(data.path(), |_| {}).unwrap_err();
+        let second = Spool::passing(data.path(), |_| {}).unwrap_err();
         assert!(second.to_string().contains("another leader"), "{second}");
+        drop(spool);
+        assert_eq!(fs::read_dir(data.path()).unwrap().count(), 0, "nothing is left");
     }
 
     #[test]
@@ -259,7 +214,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         fs::write(data.path().join("file"), b"").unwrap();
         for bad in [data.path().join("file"), data.path().join("file/deeper")] {
-            let error = Spool::start(&bad, |_| {}).unwrap_err().to_string();
+            let error = Spool::passing(&bad, |_| {}).unwrap_err().to_string();
             assert!(error.contains("--data") && error.contains("file"), "{error}");
         }
         check(&data.path().join("new")).unwrap();
@@ -273,7 +228,7 @@ mod tests {
         fs::create_dir(&root).unwrap();
         fs::write(root.join(Uuid::from_u128(5).simple().to_string()), b"old").unwrap();
         fs::write(root.join("notes.txt"), b"mine").unwrap();
-        let _spool = Spool::start(data.path(), |_| {}).unwrap();
+        let _spool = Spool::passing(data.path(), |_| {}).unwrap();
         let left: Vec<_> = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["notes.txt"]);
     }

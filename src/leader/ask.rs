@@ -6,6 +6,7 @@ use chunking::message::AnswerStatus;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::durable::Then;
 use super::{Asked, Leader, outcome};
 use crate::core::Event;
 use crate::core::action::{OperateError, Operated, Standing};
@@ -15,7 +16,7 @@ use crate::core::job::{Job, Phase};
 use crate::peer::SOFTWARE;
 
 /// What one answer lists at most: a frame has 4 MiB.
-const LISTED_MAX: usize = 1000;
+pub(super) const LISTED_MAX: usize = 1000;
 
 impl Leader {
     pub(super) fn ask(&mut self, conn: ConnId, verb: &str, id: Uuid, json: &[u8]) {
@@ -28,7 +29,11 @@ impl Leader {
         };
         let answered = match verb {
             "status" => Ok(Some(self.status())),
-            "result" => self.result_answer(conn, verb, id, &question).map(|()| None),
+            "result" => job_id(&question).map(|job| {
+                let keys = self.payloads_of_result(job);
+                self.when_here(keys, Then::Answer { conn, verb: verb.to_owned(), id, job });
+                None
+            }),
             "dlq.ls" => self.dlq_ls(&question).map(Some),
             "dlq.show" => self.dlq_show(&question).map(Some),
             "dlq.requeue" => {
@@ -41,9 +46,12 @@ impl Leader {
                 let by: Arc<str> = self.name(conn).into();
                 self.operate(conn, verb, id, Operation::Cancel { job, by })
             }),
+            "blob.ls" => self.blob_ls(&question).map(Some),
+            "blob.gc" => self.blob_gc(self.asked(conn, verb, id), &question).map(|()| None),
+            "blob.verify" => self.blob_verify(self.asked(conn, verb, id), &question).map(|()| None),
             other => Err(format!(
                 "\"{other}\" is no question this leader knows: ask status, result, dlq.ls, dlq.show, dlq.requeue, \
-                 dlq.purge or cancel"
+                 dlq.purge, blob.ls, blob.verify, blob.gc or cancel"
             )),
         };
         match answered {
@@ -83,20 +91,32 @@ impl Leader {
         }
     }
 
-    fn answer(&mut self, conn: ConnId, verb: &str, id: Uuid, status: AnswerStatus, answer: &Value) {
+    pub(super) fn answer(
+        &mut self,
+        conn: ConnId,
+        verb: &str,
+        id: Uuid,
+        status: AnswerStatus,
+        answer: &Value,
+    ) {
         let json = answer.to_string();
         let frame =
             self.sessions.get(&conn).and_then(|session| session.answer(id, verb, status, json.as_bytes()));
         self.send(conn, frame);
     }
 
-    fn answer_error(&mut self, conn: ConnId, verb: &str, id: Uuid, text: &str) {
+    pub(super) fn answer_error(&mut self, conn: ConnId, verb: &str, id: Uuid, text: &str) {
         self.answer(conn, verb, id, AnswerStatus::Error, &json!({ "error": text }));
     }
 
     /// The result of a job that has ended; its parts follow as transfers.
-    fn result_answer(&mut self, conn: ConnId, verb: &str, id: Uuid, question: &Value) -> Result<(), String> {
-        let job_id = job_id(question)?;
+    pub(super) fn result_answer(
+        &mut self,
+        conn: ConnId,
+        verb: &str,
+        id: Uuid,
+        job_id: JobId,
+    ) -> Result<(), String> {
         let unknown = || OperateError::Unknown { job: job_id }.to_string();
         let job = self.broker.state().job(job_id).ok_or_else(unknown)?;
         if !job.has_ended() {
@@ -173,16 +193,20 @@ impl Leader {
         let queues: Vec<Value> =
             queues.map(|(key, jobs)| json!({ "key": key.as_str(), "queued": jobs })).collect();
         let fill = self.relay.fill();
+        let log = self.log_cost();
         let uptime = self.now.since(self.started).as_millis();
         json!({
             "leader": {
                 "software": SOFTWARE, "uptime_ms": u64::try_from(uptime).unwrap_or(u64::MAX),
-                "driver": self.config.driver, "durability": "memory", "draining": self.broker.is_draining(),
+                "driver": self.config.driver, "durability": self.durability(), "draining": self.broker.is_draining(),
                 "connections": self.connections,
                 "spool_bytes": fill.bytes, "spool_bytes_max": fill.bytes_max, "blobs": fill.blobs,
                 "buffers": fill.buffers, "buffers_in_use": fill.buffers_in_use, "buffers_promised": fill.promised,
                 "chunks_passed_through": fill.passed_through, "chunks_voided": fill.voided,
                 "chunk_bytes_copied": fill.bytes_copied,
+                "log_records": log.records, "log_bytes": log.bytes, "log_syncs": log.syncs, "log_sync_us": log.sync_us,
+                "log_trouble": self.log_trouble(), "recovered_jobs": self.recovered_jobs,
+                "recovery_ms": u64::try_from(self.recovery.as_millis()).unwrap_or(u64::MAX),
                 "payload_bytes": self.store.input_bytes(), "result_bytes": self.store.result_bytes(),
             },
             "jobs": { "queued": queued, "running": running, "done": done, "dead": dead },

@@ -36,6 +36,27 @@ pub(super) struct Bulk {
     fault: Option<String>,
 }
 
+/// What is left of a large frame that was taken apart.
+#[derive(Debug)]
+pub(super) enum Apart {
+    /// A job.
+    Submit {
+        /// Whose.
+        conn: ConnId,
+        /// The frame, with references in the place of contents.
+        body: SubmitBody,
+        /// Its contents.
+        gathered: Gathered,
+    },
+    /// A result.
+    Ack {
+        /// Whose.
+        conn: ConnId,
+        /// The frame, with references in the place of contents.
+        body: AckBody,
+    },
+}
+
 /// One content of it.
 #[derive(Debug, Default)]
 struct Content {
@@ -200,7 +221,36 @@ impl Leader {
         derived.job_id = job;
         body.payload = request.to_json().into();
         let fingerprint = chunking::digest::blake3(&derived.to_json());
-        self.submit_with(conn, body, Some(Gathered { blobs, fingerprint }));
+        let gathered = Gathered { blobs: blobs.clone(), fingerprint };
+        self.when_certain(blobs, Apart::Submit { conn, body, gathered });
+    }
+
+    /// Goes on with a large frame once its contents are here for good: where they have to outlive the leader, on the disk.
+    fn when_certain(&mut self, blobs: Vec<BlobId>, apart: Apart) {
+        self.gathered.push((blobs, apart));
+        self.gathered_on();
+    }
+
+    /// Goes on with those large frames whose contents are.
+    pub(super) fn gathered_on(&mut self) {
+        let relay = &self.relay;
+        let is_settled = |blob: &BlobId| relay.has_arrived(*blob) || !relay.knows(*blob);
+        let settled: Vec<_> =
+            self.gathered.extract_if(.., |(blobs, _)| blobs.iter().all(is_settled)).collect();
+        for (blobs, apart) in settled {
+            let is_here = blobs.iter().all(|blob| self.relay.knows(*blob));
+            match apart {
+                Apart::Submit { conn, body, gathered } if is_here => {
+                    self.submit_with(conn, body, Some(gathered));
+                }
+                Apart::Submit { conn, body, gathered } => {
+                    gathered.blobs.iter().for_each(|blob| self.relay.forget(*blob));
+                    let why = "the leader's disk did not keep its contents: submit it again";
+                    self.refuse_bulk(conn, JobId(body.msg_id), body.payload.len() as u64, why);
+                }
+                Apart::Ack { conn, body } => self.ack(conn, body),
+            }
+        }
     }
 
     fn refuse_bulk(&mut self, conn: ConnId, job: JobId, bytes: u64, why: &str) {
@@ -250,7 +300,8 @@ impl Leader {
         };
         let payload = result.to_json();
         let (says, parts) = read_result(&payload);
-        self.ack(conn, AckBody { job, says, parts, payload: payload.into() });
+        let body = AckBody { job, says, parts: parts.clone(), payload: payload.into() };
+        self.when_certain(parts, Apart::Ack { conn, body });
     }
 }
 

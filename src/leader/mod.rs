@@ -5,13 +5,17 @@
 
 mod ask;
 mod bulk;
+mod collect;
+mod durable;
 mod outcome;
+mod recover;
 mod relay;
 mod store;
 mod submit;
 mod transfers;
 
-pub use relay::{DiskDone, DiskOp, Fill, Passed, RelayConfig, Verify};
+pub use recover::Recovered;
+pub use relay::{Fill, Passed, RelayConfig, Verify};
 pub use transfers::ChunkPlace;
 
 use std::collections::{HashMap, VecDeque};
@@ -29,8 +33,12 @@ use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
 use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run, Token};
 use crate::core::{Broker, Config, Event};
-use bulk::Bulk;
-use relay::Relay;
+use crate::store::blobs::DiskOp;
+use crate::store::journal::LogOp;
+use bulk::{Apart, Bulk};
+use collect::Lister;
+use durable::{Assignment, Commits, Fetching, Then};
+use relay::{BlobId, Relay};
 use store::PayloadStore;
 use transfers::Blobs;
 
@@ -45,6 +53,8 @@ pub struct LeaderConfig {
     pub result_bytes_max: u64,
     /// Blobs on their way through.
     pub relay: RelayConfig,
+    /// How long files of blobs that nothing refers to are left alone.
+    pub blob_grace: Duration,
     /// Time between heartbeats of a worker.
     pub heartbeat: Duration,
     /// How people reach it, for texts.
@@ -60,6 +70,7 @@ impl Default for LeaderConfig {
             payload_bytes_max: 1 << 30,
             result_bytes_max: 1 << 30,
             relay: RelayConfig::default(),
+            blob_grace: Duration::from_secs(600),
             heartbeat: Duration::from_secs(5),
             address: "HOST:PORT".to_owned(),
             driver: "portable",
@@ -102,6 +113,8 @@ pub enum Output {
     },
     /// Do something with a spool file; then [`Leader::disk_done`].
     Disk(DiskOp),
+    /// Do something with the log; then [`Leader::log_done`].
+    Log(LogOp),
     /// End a connection once what was sent before has gone.
     Close {
         /// Which.
@@ -124,16 +137,30 @@ pub struct Leader {
     broker: Broker,
     sessions: HashMap<ConnId, Session>,
     store: PayloadStore,
+    commits: Commits,
+    fetching: Fetching,
     relay: Relay,
     blobs: Blobs,
     bulks: HashMap<ConnId, Bulk>,
+    /// Large frames that were taken apart, and wait until their contents are on the disk.
+    gathered: Vec<(Vec<BlobId>, Apart)>,
+    /// Who wants to know which blobs have files, in the order of the answers.
+    listers: VecDeque<Lister>,
+    /// When files that nothing refers to are looked for.
+    collect_at: Option<Micros>,
+    /// Who wants blobs to be checked.
+    checks: HashMap<BlobId, Vec<Asked>>,
     outputs: VecDeque<Output>,
     asked: HashMap<Token, Asked>,
     next_token: Token,
     connections: usize,
+    /// Jobs that an earlier life left.
+    recovered_jobs: usize,
+    recovery: Duration,
 }
 
-/// An operation that waits for its answer.
+/// A question that waits for its answer.
+#[derive(Debug)]
 struct Asked {
     conn: ConnId,
     verb: String,
@@ -149,6 +176,10 @@ impl Leader {
             relay: Relay::new(config.relay.clone()),
             blobs: Blobs::default(),
             bulks: HashMap::new(),
+            gathered: Vec::new(),
+            listers: VecDeque::new(),
+            collect_at: None,
+            checks: HashMap::new(),
             config,
             id,
             make_id,
@@ -156,16 +187,25 @@ impl Leader {
             now,
             sessions: HashMap::new(),
             store: PayloadStore::default(),
+            commits: Commits::Memory,
+            fetching: Fetching::default(),
             outputs: VecDeque::new(),
             asked: HashMap::new(),
             next_token: Token(0),
             connections: 0,
+            recovered_jobs: 0,
+            recovery: Duration::ZERO,
         }
     }
 
     /// So many connections are open, with those that have not said anything yet. For status.
     pub fn count_connections(&mut self, open: usize) {
         self.connections = open;
+    }
+
+    /// Reading what an earlier life left took so long. For status.
+    pub fn note_recovery(&mut self, took: Duration) {
+        self.recovery = took;
     }
 
     /// A connection's first frame has shown its generation.
@@ -244,6 +284,7 @@ impl Leader {
         self.pass_time(now);
         self.broker.handle(self.now, Event::Tick);
         self.relay.tick();
+        self.collect_when_due();
         self.act();
     }
 
@@ -261,7 +302,7 @@ impl Leader {
 
     /// When [`Leader::tick`] is due.
     pub fn next_deadline(&self) -> Option<Micros> {
-        self.broker.next_deadline().into_iter().chain(self.relay.next_deadline()).min()
+        self.broker.next_deadline().into_iter().chain(self.relay.next_deadline()).chain(self.collect_at).min()
     }
 
     /// How full the relay is.
@@ -334,6 +375,7 @@ impl Leader {
     /// Does what the broker and the relay want done, and keeps results within their bytes.
     fn act(&mut self) {
         self.act_once();
+        self.store.settle();
         loop {
             let short = self.store.result_bytes() > self.config.result_bytes_max || self.relay.is_short();
             let before = (self.store.result_bytes(), self.relay.fill().blobs);
@@ -364,32 +406,20 @@ impl Leader {
     fn broker_on(&mut self) {
         while let Some(action) = self.broker.poll_action() {
             match action {
-                // Committed in memory: at once. The log of a durable leader stands in this place.
-                Action::Commit { index, .. } => self.broker.handle(self.now, Event::Committed { index }),
+                Action::Commit { index, record } => self.commit(index, record),
                 Action::Assign { conn, worker, job, run, attempt, lease, start } => {
-                    if self.assign(conn, worker, job) {
-                        self.send_inputs(conn, job, attempt);
-                        self.start(start, conn, job, run, attempt, lease);
+                    self.give(Assignment { conn, worker, job, run, attempt, lease, start });
+                }
+                Action::Start { job, .. }
+                | Action::Resume { job, .. }
+                | Action::Abandon { job, .. }
+                | Action::Settle { job, .. } => {
+                    if let Some(action) = self.hold_back(job, action) {
+                        self.act_on(action);
                     }
-                }
-                Action::Start { conn, job, run, attempt, lease, .. } => {
-                    self.start(true, conn, job, run, attempt, lease);
-                }
-                Action::Resume { conn, job, run, attempt, lease, start, .. } => {
-                    self.resume_inputs(conn, job, attempt);
-                    self.start(start, conn, job, run, attempt, lease);
                 }
                 Action::Waiting { conn, job, why } => {
                     let frame = self.sessions.get(&conn).and_then(|s| s.waiting(job, &why.to_string()));
-                    self.send_lazily(conn, frame);
-                }
-                Action::Abandon { conn, job, attempt } => {
-                    self.withhold_inputs(conn, job);
-                    let frame = self.sessions.get(&conn).and_then(|session| session.abandon(job, attempt));
-                    self.send(conn, frame);
-                }
-                Action::Settle { conn, job, run } => {
-                    let frame = self.sessions.get(&conn).and_then(|session| session.settled(job, run));
                     self.send_lazily(conn, frame);
                 }
                 Action::Submitted { conn, job, run, standing, ahead } => {
@@ -410,7 +440,10 @@ impl Leader {
                         self.sessions.get(&conn).and_then(|session| session.running(job, run, attempt));
                     self.send_lazily(conn, frame);
                 }
-                Action::Deliver { conn, job, .. } => self.deliver(conn, job),
+                Action::Deliver { conn, job, .. } => {
+                    let keys = self.payloads_of_result(job);
+                    self.when_here(keys, Then::Deliver { conn, job });
+                }
                 Action::ForgetInput { job } => {
                     self.store.forget_input(job);
                     self.forget_inputs(job);
@@ -425,6 +458,39 @@ impl Leader {
                     self.outputs.push_back(Output::Close { conn });
                 }
             }
+        }
+    }
+
+    /// Tells a worker something about a job that it was sent.
+    fn act_on(&mut self, action: Action) {
+        match action {
+            Action::Start { conn, job, run, attempt, lease, .. } => {
+                self.start(true, conn, job, run, attempt, lease);
+            }
+            Action::Resume { conn, job, run, attempt, lease, start, .. } => {
+                self.resume_inputs(conn, job, attempt);
+                self.start(start, conn, job, run, attempt, lease);
+            }
+            Action::Abandon { conn, job, attempt } => {
+                self.withhold_inputs(conn, job);
+                let frame = self.sessions.get(&conn).and_then(|session| session.abandon(job, attempt));
+                self.send(conn, frame);
+            }
+            Action::Settle { conn, job, run } => {
+                let frame = self.sessions.get(&conn).and_then(|session| session.settled(job, run));
+                self.send_lazily(conn, frame);
+            }
+            Action::Commit { .. }
+            | Action::Assign { .. }
+            | Action::Submitted { .. }
+            | Action::Refuse { .. }
+            | Action::Waiting { .. }
+            | Action::Running { .. }
+            | Action::Deliver { .. }
+            | Action::ForgetInput { .. }
+            | Action::ForgetResult { .. }
+            | Action::Operated { .. }
+            | Action::Close { .. } => {}
         }
     }
 

@@ -9,6 +9,7 @@ use crate::core::Broker;
 use crate::core::ids::{JobId, ResultId};
 use crate::core::job::{Ending, Job, Phase};
 use crate::model::{BlobRef, JobResult, JobStatus, JsonModel};
+use crate::store::replay::Key;
 
 /// The result of a worker whose acks carry nothing (C03).
 pub(super) fn plain_ok(job: Option<&Job>, id: JobId) -> Bytes {
@@ -24,7 +25,10 @@ pub(super) fn result_of(broker: &Broker, store: &PayloadStore, job: &Job, announ
             if let Some(stored) = store.result(*stored) {
                 return stored.clone();
             }
-            result.stderr = "heft: the result is not held any more".to_owned();
+            result.stderr = match store.why_lost(Key::Result(*stored)) {
+                Some(why) => format!("heft: the result was here and cannot be read any more: {why}"),
+                None => "heft: the result is not held any more".to_owned(),
+            };
         }
         Phase::Done { ending: Ending::Cancelled { by }, .. } => {
             result.stderr = format!("heft: cancelled by {by}")

@@ -1,10 +1,16 @@
-//! The bytes of jobs and results while the leader holds them in memory, counted.
+//! The payloads of jobs and results: in memory, and, where there is a log, in it. What the log has need not stay in memory: those
+//! that were used last do, as far as there is room, and the others are read again when they are needed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
 use crate::core::ids::{JobId, ResultId};
+use crate::store::format::Place;
+use crate::store::replay::{Held, Key};
+
+/// Bytes of payloads that stay in memory although the log has them.
+const WARM_BYTES_MAX: u64 = 16 << 20;
 
 /// The payload of a job.
 #[derive(Clone, Debug)]
@@ -15,17 +21,64 @@ pub(super) struct Input {
     pub(super) from_ours: bool,
 }
 
+/// What is known of a payload.
+#[derive(Clone, Debug)]
+struct Slot {
+    /// Where the log has it.
+    place: Option<Place>,
+    len: u32,
+    from_ours: bool,
+    /// Whether it cannot be read any more.
+    lost: bool,
+}
+
+impl Slot {
+    fn new(payload: &Bytes, from_ours: bool) -> Self {
+        Slot { place: None, len: u32::try_from(payload.len()).unwrap_or(u32::MAX), from_ours, lost: false }
+    }
+}
+
+impl From<&Held> for Slot {
+    fn from(held: &Held) -> Self {
+        Slot { place: Some(held.place), len: held.place.len, from_ours: held.from_ours, lost: false }
+    }
+}
+
 /// Payloads by what they belong to.
 #[derive(Debug, Default)]
 pub(super) struct PayloadStore {
-    inputs: HashMap<JobId, Input>,
-    results: HashMap<ResultId, Bytes>,
+    inputs: HashMap<JobId, Slot>,
+    results: HashMap<ResultId, Slot>,
     input_bytes: u64,
     result_bytes: u64,
     next: ResultId,
+    /// Those that are in memory.
+    warm: HashMap<Key, Bytes>,
+    warm_bytes: u64,
+    /// Those of them that the log has too, the next to go first.
+    order: VecDeque<Key>,
+    /// Why payloads cannot be read.
+    lost: HashMap<Key, String>,
 }
 
 impl PayloadStore {
+    /// The payloads that a log has.
+    pub(super) fn restore(
+        inputs: &HashMap<JobId, Held>,
+        results: &HashMap<ResultId, Held>,
+        last_result: ResultId,
+    ) -> Self {
+        let bytes = |held: &Held| u64::from(held.place.len);
+        PayloadStore {
+            input_bytes: inputs.values().map(bytes).sum(),
+            result_bytes: results.values().map(bytes).sum(),
+            inputs: inputs.iter().map(|(job, held)| (*job, held.into())).collect(),
+            results: results.iter().map(|(result, held)| (*result, held.into())).collect(),
+            next: last_result,
+            ..PayloadStore::default()
+        }
+    }
+
     /// Bytes of jobs that are held.
     pub(super) fn input_bytes(&self) -> u64 {
         self.input_bytes
@@ -40,19 +93,23 @@ impl PayloadStore {
     pub(super) fn keep_input(&mut self, job: JobId, input: Input) {
         if !self.inputs.contains_key(&job) {
             self.input_bytes += input.payload.len() as u64;
-            self.inputs.insert(job, input);
+            self.inputs.insert(job, Slot::new(&input.payload, input.from_ours));
+            self.warm_up(Key::Input(job), input.payload);
         }
     }
 
-    /// The payload of a job.
-    pub(super) fn input(&self, job: JobId) -> Option<&Input> {
-        self.inputs.get(&job)
+    /// The payload of a job, if it is in memory.
+    pub(super) fn input(&self, job: JobId) -> Option<Input> {
+        let from_ours = self.inputs.get(&job)?.from_ours;
+        let payload = self.warm.get(&Key::Input(job))?.clone();
+        Some(Input { payload, from_ours })
     }
 
     /// Drops the payload of a job.
     pub(super) fn forget_input(&mut self, job: JobId) {
-        if let Some(input) = self.inputs.remove(&job) {
-            self.input_bytes -= input.payload.len() as u64;
+        if let Some(slot) = self.inputs.remove(&job) {
+            self.input_bytes -= u64::from(slot.len);
+            self.cool(Key::Input(job));
         }
     }
 
@@ -60,26 +117,110 @@ impl PayloadStore {
     pub(super) fn keep_result(&mut self, payload: Bytes) -> ResultId {
         self.next = self.next.next();
         self.result_bytes += payload.len() as u64;
-        self.results.insert(self.next, payload);
+        self.results.insert(self.next, Slot::new(&payload, true));
+        self.warm_up(Key::Result(self.next), payload);
         self.next
     }
 
-    /// A result.
+    /// A result, if it is in memory.
     pub(super) fn result(&self, result: ResultId) -> Option<&Bytes> {
-        self.results.get(&result)
+        self.warm.get(&Key::Result(result))
     }
 
     /// Drops a result.
     pub(super) fn forget_result(&mut self, result: ResultId) {
-        if let Some(payload) = self.results.remove(&result) {
-            self.result_bytes -= payload.len() as u64;
+        if let Some(slot) = self.results.remove(&result) {
+            self.result_bytes -= u64::from(slot.len);
+            self.cool(Key::Result(result));
         }
+    }
+
+    // --- in the log
+
+    /// Where the log has a payload that is not in memory. `None` if it is, or is nowhere.
+    pub(super) fn away(&self, key: Key) -> Option<Place> {
+        let slot = self.slot(key).filter(|slot| !slot.lost)?;
+        slot.place.filter(|_| !self.warm.contains_key(&key))
+    }
+
+    /// Why a payload cannot be read.
+    pub(super) fn why_lost(&self, key: Key) -> Option<&str> {
+        self.lost.get(&key).map(String::as_str)
+    }
+
+    /// The log has a payload.
+    pub(super) fn placed(&mut self, key: Key, place: Place) {
+        if let Some(slot) = self.slot_mut(key)
+            && slot.place.replace(place).is_none()
+        {
+            self.order.push_back(key);
+        }
+    }
+
+    /// A payload was read from the log.
+    pub(super) fn was_read(&mut self, key: Key, payload: Bytes) {
+        if self.slot(key).is_some() && !self.warm.contains_key(&key) {
+            self.warm_up(key, payload);
+            self.order.push_back(key);
+        }
+    }
+
+    /// A payload cannot be read.
+    pub(super) fn was_lost(&mut self, key: Key, why: String) {
+        if let Some(slot) = self.slot_mut(key) {
+            slot.lost = true;
+            self.lost.insert(key, why);
+        }
+    }
+
+    /// Lets go of what the log has, as far as there is too much of it.
+    pub(super) fn settle(&mut self) {
+        while self.warm_bytes > WARM_BYTES_MAX {
+            let Some(key) = self.order.pop_front() else { break };
+            self.cool_one(key);
+        }
+        if self.order.len() > 64 + 2 * self.warm.len() {
+            // Most of what stands there has been forgotten.
+            let warm = &self.warm;
+            self.order.retain(|key| warm.contains_key(key));
+        }
+    }
+
+    fn slot(&self, key: Key) -> Option<&Slot> {
+        match key {
+            Key::Input(job) => self.inputs.get(&job),
+            Key::Result(result) => self.results.get(&result),
+        }
+    }
+
+    fn slot_mut(&mut self, key: Key) -> Option<&mut Slot> {
+        match key {
+            Key::Input(job) => self.inputs.get_mut(&job),
+            Key::Result(result) => self.results.get_mut(&result),
+        }
+    }
+
+    fn warm_up(&mut self, key: Key, payload: Bytes) {
+        self.warm_bytes += payload.len() as u64;
+        self.warm.insert(key, payload);
+    }
+
+    fn cool_one(&mut self, key: Key) {
+        if let Some(payload) = self.warm.remove(&key) {
+            self.warm_bytes -= payload.len() as u64;
+        }
+    }
+
+    fn cool(&mut self, key: Key) {
+        self.cool_one(key);
+        self.lost.remove(&key);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::format::FileNo;
 
     #[test]
     fn every_byte_is_counted_once_and_given_back() {
@@ -98,5 +239,34 @@ mod tests {
         store.forget_result(result);
         store.forget_result(result);
         assert_eq!((store.input_bytes(), store.result_bytes(), store.input(job).is_none()), (0, 0, true));
+        assert_eq!((store.warm_bytes, store.warm.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_the_log_has_leaves_the_memory_and_what_it_has_not_stays() {
+        let mut store = PayloadStore::default();
+        let payload = Bytes::from(vec![7; 4 << 20]);
+        let jobs: Vec<JobId> = (0..8).map(|number| JobId(uuid::Uuid::from_u128(number))).collect();
+        for (offset, job) in (0u64..).zip(&jobs) {
+            store.keep_input(*job, Input { payload: payload.clone(), from_ours: true });
+            if offset % 2 == 0 {
+                let place = Place { file: FileNo::log(1), offset, len: 4 << 20, crc: 0 };
+                store.placed(Key::Input(*job), place);
+            }
+        }
+        store.settle();
+        let warm: Vec<bool> = jobs.iter().map(|job| store.input(*job).is_some()).collect();
+        assert_eq!(warm, [false, true, false, true, false, true, false, true]);
+        assert!(store.away(Key::Input(jobs[0])).is_some_and(|place| place.offset == 0));
+        assert!(store.away(Key::Input(jobs[1])).is_none(), "it is here");
+        store.was_read(Key::Input(jobs[0]), payload);
+        assert!(store.input(jobs[0]).is_some() && store.away(Key::Input(jobs[0])).is_none());
+        store.settle();
+        assert!(store.input(jobs[0]).is_none(), "the log still has it");
+        store.was_lost(Key::Input(jobs[2]), "damaged".to_owned());
+        assert_eq!(
+            (store.away(Key::Input(jobs[2])), store.why_lost(Key::Input(jobs[2]))),
+            (None, Some("damaged"))
+        );
     }
 }

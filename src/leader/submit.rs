@@ -76,6 +76,7 @@ enum Payload {
 }
 
 /// Inputs that came with the job and are blobs here.
+#[derive(Debug)]
 pub(super) struct Gathered {
     pub(super) blobs: Vec<BlobId>,
     /// What tells a repetition, whatever ids the blobs have.
@@ -208,7 +209,7 @@ impl Leader {
     pub(super) fn assign(&mut self, conn: ConnId, worker: WorkerId, id: JobId) -> bool {
         let Some(job) = self.broker.state().job(id) else { return false };
         let owner = job.child_of.map_or(id, |(parent, _)| parent);
-        let Some(Input { payload, from_ours }) = self.store.input(owner).cloned() else {
+        let Some(Input { payload, from_ours }) = self.store.input(owner) else {
             warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
             return false;
         };

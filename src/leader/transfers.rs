@@ -21,7 +21,7 @@ use crate::core::record::AttemptEnd;
 use crate::model::{BlobRef, JobRequest, Source};
 use crate::peer::{ChunkStart, InChunk, PoolBuf};
 
-use super::relay::{DiskDone, Passed};
+use super::relay::Passed;
 use crate::core::ids::Micros;
 
 /// Where a chunk goes.
@@ -53,6 +53,24 @@ impl Blobs {
     /// The inputs of a job.
     pub(super) fn inputs(&self, job: JobId) -> &[BlobId] {
         self.inputs.get(&job).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The inputs of a job of an earlier life.
+    pub(super) fn restore_inputs(&mut self, job: JobId, blobs: Vec<BlobId>) {
+        self.inputs.insert(job, blobs);
+    }
+
+    /// The parts of a result of an earlier life.
+    pub(super) fn restore_parts(&mut self, result: ResultId, parts: Vec<BlobId>) {
+        for part in &parts {
+            *self.named.entry(*part).or_default() += 1;
+        }
+        self.of_result.insert(result, parts);
+    }
+
+    /// A part of a result that was coming in an earlier life.
+    pub(super) fn restore_coming(&mut self, job: JobId, attempt: Attempt, part: BlobId) {
+        self.coming.entry(job).or_default().push((attempt, part));
     }
 
     /// The parts of a result.
@@ -135,13 +153,6 @@ impl Leader {
         self.act();
     }
 
-    /// A disk operation ended.
-    pub fn disk_done(&mut self, now: Micros, done: DiskDone) {
-        self.pass_time(now);
-        self.relay.disk_done(done);
-        self.act();
-    }
-
     // --- inputs
 
     /// Notes the blobs of a new job. An error is a refusal.
@@ -180,6 +191,15 @@ impl Leader {
                     "input file \"{name}\" names the blob {id}, which is another one's: use a new id"
                 );
                 return Err(RefusalText::invalid(text));
+            }
+            // What passes through needs no place; what has to be here whole does.
+            let room = self.config.relay.spool_bytes_max;
+            if *size > room && (to_all || self.config.relay.durable) {
+                let text = format!(
+                    "input file \"{name}\" has {size} bytes, and the leader keeps at most {room} (--spool-max): raise it, or \
+                     make the file smaller"
+                );
+                return Err(RefusalText::numbers(Reason::TOO_LARGE, *size, room, text));
             }
             plans.push((*id, name, *size, plan));
         }
@@ -423,8 +443,8 @@ impl Leader {
             News::Arrived { blob, owner } if self.blobs.inputs(owner).contains(&blob) => {
                 self.input_arrived(owner)
             }
-            // A part of a result: the acknowledgement follows.
-            News::Arrived { .. } => {}
+            // A part of a result, whose acknowledgement follows; or what was gathered from a large frame.
+            News::Arrived { .. } => self.gathered_on(),
             News::Failed { blob, owner, reason, text } => self.blob_failed(blob, owner, reason, text),
             News::Refused { blob, job, conn, reason, text } => {
                 let is_input = self.blobs.inputs(self.owner_of_inputs(job)).contains(&blob);
@@ -474,7 +494,8 @@ impl Leader {
             if let Some(coming) = self.blobs.coming.get_mut(&owner) {
                 coming.retain(|(_, coming)| *coming != blob);
             }
-            return self.relay.forget(blob);
+            self.relay.forget(blob);
+            return self.gathered_on();
         }
         self.inputs_failed(owner, reason, &text);
     }

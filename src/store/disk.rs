@@ -24,6 +24,8 @@ pub enum How {
     Write,
     /// To be read and written. It is not there yet, or is emptied.
     Create,
+    /// To be read and written. It is made if it is not there, and keeps what it has.
+    Keep,
     /// To be read and written past the page cache, where the disk lets it. It is made if it is not there, and keeps what it has.
     /// What is written is filled up with zeros to a whole block; reads are of whole blocks into memory that begins with a page.
     Direct,
@@ -233,6 +235,7 @@ impl Disk for DataDir {
             How::Read => OFlags::RDONLY,
             How::Write => OFlags::RDWR,
             How::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
+            How::Keep => OFlags::RDWR | OFlags::CREATE,
             How::Direct if self.direct => OFlags::RDWR | OFlags::CREATE | direct_flag(),
             How::Direct => OFlags::RDWR | OFlags::CREATE,
         };

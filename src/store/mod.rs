@@ -3,9 +3,101 @@
 //! Everything goes through [`disk::Disk`]; nothing in here has a thread or a clock. Drivers run it on threads of their own,
 //! tests over a disk that fails.
 
+pub mod blobs;
 pub mod codec;
 pub mod disk;
 pub mod format;
+pub mod journal;
 pub mod log;
+pub mod map;
 pub mod replay;
 pub mod snapshot;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::core::ids::JobId;
+use disk::Disk;
+use format::{CONSENSUS, FileNo, Owner, StoreError};
+use journal::Journal;
+use log::Log;
+use replay::{Files, Loaded, Replay, UpTo};
+
+/// A data directory, ready to go on with.
+#[derive(Debug)]
+pub struct Opened {
+    /// Its log.
+    pub journal: Journal,
+    /// What the log says.
+    pub replay: Replay,
+    /// What the directory is.
+    pub owner: Owner,
+    /// The blobs that have files.
+    pub blobs: Vec<blobs::Found>,
+    /// The requests of jobs that were announced and not taken: they name inputs that may not have come at all.
+    pub requests: HashMap<JobId, Vec<u8>>,
+}
+
+/// Opens the data directory of a node, or makes it: reads the newest good snapshot and the log behind it, cuts what was not
+/// finished, and says so. An error changes nothing.
+pub fn open(
+    disk: &Arc<dyn Disk>,
+    node: i32,
+    new_dir: Uuid,
+    segment_bytes: u64,
+) -> Result<Opened, StoreError> {
+    let owner = format::claim(&**disk, node, new_dir)?;
+    let files = Files::list(&**disk)?;
+    let Loaded { replay, tail, bad_snapshots, snapshot, .. } = replay::load(&**disk, owner, UpTo::End)?;
+    let finished = files.behind(snapshot.unwrap_or(0)).len().saturating_sub(1) as u64;
+    let log = match tail {
+        Some(tail) => {
+            if tail.torn > 0 {
+                let path = format::full(&**disk, &FileNo::log(tail.first).path());
+                tracing::warn!(
+                    bytes = tail.torn,
+                    "cut {path} at offset {}: what is behind it was on its way when the leader ended, and nobody was told of it",
+                    tail.at
+                );
+            }
+            Log::go_on(disk.clone(), owner, segment_bytes, &tail)?
+        }
+        None => Log::begin(disk.clone(), owner, segment_bytes, replay.index.next().0)?,
+    };
+    put_aside(&**disk, &files, &bad_snapshots, snapshot)?;
+    let mut journal = Journal::new(log, disk.clone(), owner, finished);
+    let mut requests = HashMap::new();
+    for (job, held) in &replay.inputs {
+        if !held.blobs.is_empty() && replay.state.job(*job).is_some_and(|job| job.announced) {
+            requests.insert(*job, journal.read(&held.place)?);
+        }
+    }
+    let blobs = blobs::scan(&**disk, owner)?;
+    Ok(Opened { journal, replay, owner, blobs, requests })
+}
+
+/// Removes what was not finished, and puts snapshots aside that are newer than the one that could be read.
+fn put_aside(
+    disk: &dyn Disk,
+    files: &Files,
+    bad: &[StoreError],
+    good: Option<u64>,
+) -> Result<(), StoreError> {
+    for name in &files.unfinished {
+        let path = format!("{CONSENSUS}/{name}");
+        disk.remove(&path).map_err(|error| StoreError::io("remove", disk, &path, error))?;
+    }
+    for error in bad {
+        tracing::error!("a snapshot cannot be used, an older one and the log are read instead: {error}");
+    }
+    let bad =
+        files.snapshots.iter().filter(|index| !bad.is_empty() && good.is_none_or(|good| **index > good));
+    for index in bad {
+        let path = FileNo::snapshot(*index).path();
+        let aside = format!("{path}.bad");
+        disk.rename(&path, &aside).map_err(|error| StoreError::io("rename", disk, &path, error))?;
+    }
+    Ok(())
+}

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
-use heft::leader::{DiskDone, DiskOp};
+use heft::store::blobs::{DiskDone, DiskOp};
 use uuid::Uuid;
 
 use super::{Coverage, Faults, Random};
@@ -37,7 +37,7 @@ impl Disk {
         seen: &mut Coverage,
     ) -> Option<DiskDone> {
         match operation {
-            DiskOp::Write { blob, index, bytes } => {
+            DiskOp::Write { blob, index, bytes, .. } => {
                 let file = self.files.entry(blob).or_default();
                 if faults.disk_writes && self.failing == 0 && random.chance(20) {
                     self.failing = 1 + random.below(4) as u32;
@@ -51,7 +51,7 @@ impl Disk {
                 file.insert(index, Bytes::copy_from_slice(&bytes));
                 Some(DiskDone::Written { blob, index, result: Ok(()) })
             }
-            DiskOp::Read { blob, index, len, conn, mut buffer } => {
+            DiskOp::Read { blob, index, len, crc, conn, mut buffer } => {
                 let stored = self.files.get(&blob).and_then(|file| file.get(&index));
                 let result = match stored {
                     Some(bytes) if bytes.len() >= len as usize => {
@@ -64,8 +64,11 @@ impl Disk {
                         } else {
                             room[0] ^= u8::from(wrong);
                             let bytes = buffer.freeze(len as usize);
-                            let crc = crc32fast::hash(&bytes);
-                            Ok((bytes, crc))
+                            if crc32fast::hash(&bytes) == crc {
+                                Ok(bytes)
+                            } else {
+                                Err("bad bytes".to_owned())
+                            }
                         }
                     }
                     Some(_) | None => panic!("chunk {index} of {blob} is read and was not written"),
@@ -75,6 +78,9 @@ impl Disk {
             DiskOp::Remove { blob } => {
                 self.files.remove(&blob);
                 None
+            }
+            DiskOp::Begin { .. } | DiskOp::Seal { .. } | DiskOp::Check { .. } | DiskOp::List => {
+                panic!("nothing outlives this leader: {operation:?}")
             }
         }
     }

@@ -100,6 +100,8 @@ pub(super) enum Place {
     Memory(Bytes),
     /// On its way to the disk, and still here.
     Writing(Bytes),
+    /// On the disk, and still here for who gets it.
+    Cached(Bytes),
     Disk,
 }
 
@@ -114,10 +116,23 @@ pub(super) struct Stored {
 impl Stored {
     pub(super) fn bytes(&self) -> Option<&Bytes> {
         match &self.place {
-            Place::Memory(bytes) | Place::Writing(bytes) => Some(bytes),
+            Place::Memory(bytes) | Place::Writing(bytes) | Place::Cached(bytes) => Some(bytes),
             Place::Disk => None,
         }
     }
+}
+
+/// How far it is on the disk, where that matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seal {
+    /// It is still coming.
+    Open,
+    /// It has come, and is to be made certain.
+    Wanted,
+    /// That is being done.
+    Asked,
+    /// It is certain.
+    Set,
 }
 
 /// A blob.
@@ -136,6 +151,15 @@ pub(super) struct Blob {
     pub(super) stored: BTreeMap<u32, Stored>,
     /// Chunks of it in memory that wait for someone.
     pub(super) in_memory: usize,
+    /// Chunks of it that are being written.
+    pub(super) writing: usize,
+    pub(super) seal: Seal,
+    /// Times that the disk did not keep it.
+    pub(super) unsealed: u32,
+    /// Whether what is here of it was written in an earlier life, and not looked at since.
+    pub(super) unchecked: bool,
+    /// Who wants to go on with it once it is.
+    pub(super) resuming: Option<(ConnId, Box<Open>)>,
     /// What it hashes to, once it has come whole.
     pub(super) digest: Option<Digest>,
     /// Whether who checked that asked for more: then the sender has to say it again.
@@ -170,6 +194,11 @@ impl Blob {
             crcs: ChunkCrcs::default(),
             stored: BTreeMap::new(),
             in_memory: 0,
+            writing: 0,
+            seal: Seal::Open,
+            unsealed: 0,
+            unchecked: false,
+            resuming: None,
             digest: None,
             doubted: false,
             up: None,
@@ -206,6 +235,18 @@ impl Blob {
         let lacks = |down: &Down| self.stored.keys().any(|index| !down.sent.contains(*index));
         let is_whole = self.seen.is_complete() && self.certain_digest().is_some();
         !is_whole && !self.downs.iter().any(|down| !down.finished && lacks(down))
+    }
+
+    /// Whether it is an input of a job.
+    pub(super) fn is_input(&self) -> bool {
+        self.open.purpose == chunking::message::Purpose::Input
+    }
+
+    /// Whether all of it is on the disk, as far as that has been told.
+    pub(super) fn is_written(&self) -> bool {
+        self.is_kept()
+            && self.writing == 0
+            && !self.stored.values().any(|chunk| matches!(chunk.place, Place::Memory(_)))
     }
 
     /// Whether all of it is here.
@@ -278,6 +319,30 @@ impl Blob {
             again.insert(index);
         }
         again.held()
+    }
+}
+
+/// A blob as operators see it.
+pub(in crate::leader) struct Shown<'a> {
+    pub(in crate::leader) owner: JobId,
+    pub(in crate::leader) purpose: String,
+    pub(in crate::leader) name: &'a str,
+    pub(in crate::leader) size: u64,
+    /// Bytes of it that are here.
+    pub(in crate::leader) here: u64,
+    pub(in crate::leader) state: &'static str,
+}
+
+impl Blob {
+    pub(super) fn shown(&self) -> Shown<'_> {
+        let state = match (self.seal, self.digest) {
+            (Seal::Set, _) => "sealed",
+            (Seal::Wanted | Seal::Asked, _) | (Seal::Open, Some(_)) => "whole",
+            (Seal::Open, None) => "coming",
+        };
+        let purpose = format!("{:?}", self.open.purpose).to_lowercase();
+        let name = self.open.name.as_str();
+        Shown { owner: self.owner(), purpose, name, size: self.open.size, here: self.bytes, state }
     }
 }
 

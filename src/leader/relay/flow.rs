@@ -8,8 +8,9 @@ use chunking::limits::{CHUNK_BYTES_MAX, WINDOW_CHUNKS_MAX, WINDOW_CHUNKS_MIN};
 use chunking::message::{Done, Grant, Reason};
 
 use super::blob::{Blob, Place};
-use super::{BlobId, DiskOp, News, Out, Relay, Says};
+use super::{BlobId, News, Out, Relay, Says};
 use crate::core::ids::{ConnId, Micros};
+use crate::store::blobs::DiskOp;
 use crate::units::ByteSize;
 
 /// Chunks that wait in one connection's outbox: enough that the socket never runs dry, few enough that a small frame
@@ -108,15 +109,15 @@ impl Relay {
                 out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes: bytes.clone() });
                 down.sent.insert(*index);
             }
-            (Place::Disk | Place::Memory(_) | Place::Writing(_), None) => {
+            (Place::Disk | Place::Memory(_) | Place::Writing(_) | Place::Cached(_), None) => {
                 let Some(buffer) = pool.take().filter(|_| spare > 0) else {
                     if !starved.contains(&conn) {
                         starved.push_back(conn);
                     }
                     return false;
                 };
-                let (index, len) = (*index, chunk.len);
-                out.push_back(Out::Disk(DiskOp::Read { blob: id, index, len, conn, buffer }));
+                let (index, len, crc) = (*index, chunk.len, chunk.head.crc_sent);
+                out.push_back(Out::Disk(DiskOp::Read { blob: id, index, len, crc, conn, buffer }));
                 down.reading.insert(index);
             }
         }
@@ -194,14 +195,15 @@ impl Relay {
         let (free, window, may_stay) = (self.free(), self.window(), self.may_stay(id));
         let spool_room = self.spool_room();
         let Some(blob) = self.blobs.get_mut(&id) else { return 0 };
-        let (wanted, flowing, in_memory) = (blob.wanted(), blob.is_flowing() && !blob.keep, blob.in_memory);
+        let (wanted, flowing) = (blob.wanted(), blob.is_flowing() && !blob.keep);
+        let waits_here = if flowing { blob.in_memory } else { blob.writing };
         let room = if flowing || blob.keep { free } else { spool_room.min(free) };
         let Some(up) = blob.up.as_mut() else { return 0 };
         if room == 0 || !flowing && !may_stay {
             return 0;
         }
-        let under_way = up.outstanding.saturating_add(u32::try_from(in_memory).unwrap_or(u32::MAX));
-        let more = window.saturating_sub(if flowing { under_way } else { up.outstanding });
+        let under_way = up.outstanding.saturating_add(u32::try_from(waits_here).unwrap_or(u32::MAX));
+        let more = window.saturating_sub(under_way);
         let more = more.min(wanted).min(u32::try_from(room).unwrap_or(u32::MAX));
         // A few at a time, unless nothing is on its way or these are the last.
         if more < GRANT_CHUNKS_MIN.min(wanted) && up.outstanding > 0 && !first {
@@ -295,7 +297,9 @@ impl Relay {
         if blob.reserved.is_none() {
             let more = blob.open.size.saturating_sub(blob.bytes);
             let taken = self.spool_bytes.saturating_add(self.reserved).saturating_add(more);
-            if taken > self.config.spool_bytes_max && self.reserved > 0 {
+            // A result may exceed it; of inputs there is no end.
+            let is_first = self.reserved == 0 && !blob.is_input();
+            if taken > self.config.spool_bytes_max && !is_first {
                 return false;
             }
             blob.reserved = Some(more);
@@ -363,7 +367,8 @@ impl Relay {
         self.nudge_the_silent();
         let stall = self.config.input_stall;
         let (mut stalled, mut slow) = (Vec::new(), Vec::new());
-        for (id, blob) in self.blobs.iter_mut().filter(|(_, blob)| blob.is_flowing() && !blob.keep) {
+        let may_stall = |blob: &Blob| blob.is_flowing() && (!blob.keep || blob.is_input());
+        for (id, blob) in self.blobs.iter_mut().filter(|(_, blob)| may_stall(blob)) {
             let is_sent_something =
                 blob.downs.iter().any(|down| self.chunks_out.get(&down.conn).is_some_and(|out| *out > 0));
             let moved_at = blob.downs.iter().map(|down| down.moved_at).max();

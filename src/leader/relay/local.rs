@@ -57,6 +57,9 @@ impl Relay {
         let digest = crcs.digest(&plan);
         blob.crcs = crcs;
         blob.digest = Some(digest);
+        if self.config.durable {
+            self.want_seal(id);
+        }
         Ok(Some(digest))
     }
 }

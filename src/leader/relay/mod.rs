@@ -10,13 +10,13 @@
 //! comes back.
 
 mod blob;
+mod durable;
 mod flow;
 mod local;
 mod spool;
 mod through;
 
-pub(super) use blob::{BlobId, announced};
-pub use spool::{DiskDone, DiskOp};
+pub(super) use blob::{BlobId, Shown, announced};
 pub use through::Passed;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -29,7 +29,8 @@ use chunking::{ChunkError, ChunkHead, ChunkPlan, Codec, Digest, DigestKind, Rang
 use crate::conn::TransferSays as Says;
 use crate::core::ids::{ConnId, JobId, Micros};
 use crate::peer::{ChunkStart, InChunk, Pool, PoolBuf};
-use blob::{Blob, Down, Up};
+use crate::store::blobs::DiskOp;
+use blob::{Blob, Down, Seal, Up};
 
 /// Transfers that one connection may bring at a time.
 pub(super) const TRANSFERS_MAX: usize = 8192;
@@ -58,6 +59,8 @@ pub struct RelayConfig {
     pub verify: Verify,
     /// Buffers of one chunk each.
     pub buffers: usize,
+    /// Whether blobs outlive the leader: then all of each is on the disk before it counts.
+    pub durable: bool,
     /// Bytes of blobs that may wait here, in memory and on the disk.
     pub spool_bytes_max: u64,
     /// How long a worker waits for inputs of which nothing comes.
@@ -69,6 +72,7 @@ impl Default for RelayConfig {
         RelayConfig {
             verify: Verify::End,
             buffers: 48,
+            durable: false,
             spool_bytes_max: 64 << 30,
             input_stall: std::time::Duration::from_secs(30),
         }
@@ -220,6 +224,7 @@ impl Relay {
 
     /// A request names a blob that will be brought. One that is known stays as it is.
     pub(super) fn expect(&mut self, id: BlobId, open: Open, plan: ChunkPlan, keep: bool) {
+        let keep = keep || self.config.durable;
         self.blobs.entry(id).or_insert_with(|| Blob::new(open, plan, keep));
     }
 
@@ -234,6 +239,15 @@ impl Relay {
         linked.any(|id| self.blobs.get(id).is_some_and(|blob| is_from(blob, conn)))
     }
 
+    /// Blobs that are known, in the order of their ids behind `after`, up to so many, and whether there are more.
+    pub(super) fn list(&self, after: Option<BlobId>, up_to: usize) -> (Vec<(BlobId, Shown<'_>)>, bool) {
+        let mut ids: Vec<BlobId> = self.blobs.keys().copied().filter(|id| Some(*id) > after).collect();
+        ids.sort_unstable();
+        let more = ids.len() > up_to;
+        let shown = ids.into_iter().take(up_to).filter_map(|id| Some((id, self.blobs.get(&id)?.shown())));
+        (shown.collect(), more)
+    }
+
     /// Whether a blob is known.
     pub(super) fn knows(&self, id: BlobId) -> bool {
         self.blobs.contains_key(&id)
@@ -241,7 +255,8 @@ impl Relay {
 
     /// Whether a blob has come whole.
     pub(super) fn has_arrived(&self, id: BlobId) -> bool {
-        self.digest(id).is_some()
+        let is_certain = |blob: &Blob| !self.config.durable || blob.seal == Seal::Set;
+        self.blobs.get(&id).is_some_and(|blob| blob.digest.is_some() && is_certain(blob))
     }
 
     /// What a blob that has come whole hashes to.
@@ -288,6 +303,10 @@ impl Relay {
                 format!("this connection has {brings} transfers under way, and may have {TRANSFERS_MAX}");
             return self.abort(conn, id, Reason::BUSY, &text);
         }
+        if self.looks_first(conn, id, &open) {
+            return;
+        }
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
         // Opened twice on one connection: what the first opening allowed may be on its way.
         let before = blob.up.as_ref().filter(|up| up.conn == conn);
         let written_off = before.map_or(0, |up| up.outstanding.saturating_add(up.written_off));
@@ -440,11 +459,14 @@ impl Relay {
             return self.again_from_the_start(conn, id);
         }
         blob.doubted = false;
-        let news = blob.digest.replace(done.digest).is_none();
-        let owner = blob.owner();
-        self.say(conn, id, Says::Verdict(Verdict::Ok));
-        if news {
-            self.out.push_back(Out::News(News::Arrived { blob: id, owner }));
+        let is_new = blob.digest.replace(done.digest).is_none();
+        if self.config.durable && blob.seal != Seal::Set {
+            // Who brought it hears when it is certain.
+            self.want_seal(id);
+        } else if is_new {
+            self.arrived(id);
+        } else {
+            self.say(conn, id, Says::Verdict(Verdict::Ok));
         }
         self.feed(id);
     }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::peer::BUFFER_BYTES;
+use crate::store::blobs::DiskDone;
 use chunking::Bitmap;
 use chunking::message::{Name, Purpose};
 use std::time::Duration;
@@ -60,7 +61,7 @@ impl Rig {
                 Out::Chunk { conn, head, .. } => {
                     self.chunks.push((conn, head.offset));
                 }
-                Out::Disk(DiskOp::Write { blob, index, bytes }) => self.writes.push((blob, index, bytes)),
+                Out::Disk(DiskOp::Write { blob, index, bytes, .. }) => self.writes.push((blob, index, bytes)),
                 Out::Disk(_) | Out::News(_) => {}
             }
         }

@@ -7,70 +7,13 @@ use bytes::Bytes;
 use chunking::ChunkHead;
 use chunking::message::Reason;
 
-use super::blob::{Place, Stored};
+use super::blob::{Blob, Place, Seal, Stored};
 use super::{BlobId, Out, Relay};
 use crate::core::ids::ConnId;
-use crate::peer::PoolBuf;
+use crate::store::blobs::{DiskDone, DiskOp};
 
 /// A disk that took nothing is tried again after this time.
 const DISK_RETRY_AFTER: Duration = Duration::from_secs(1);
-
-/// Something to do with a blob's spool file. Chunk `index` lies at `index` times the chunk size, as it came.
-#[derive(Debug)]
-pub enum DiskOp {
-    /// Write a chunk; the file is made if it is not there.
-    Write {
-        /// The blob.
-        blob: uuid::Uuid,
-        /// Which chunk.
-        index: u32,
-        /// Its bytes.
-        bytes: Bytes,
-    },
-    /// Read a chunk.
-    Read {
-        /// The blob.
-        blob: uuid::Uuid,
-        /// Which chunk.
-        index: u32,
-        /// How many bytes.
-        len: u32,
-        /// Whom it is for.
-        conn: ConnId,
-        /// Where to.
-        buffer: PoolBuf,
-    },
-    /// Remove the file.
-    Remove {
-        /// The blob.
-        blob: uuid::Uuid,
-    },
-}
-
-/// What came of it. A removal reports nothing.
-#[derive(Debug)]
-pub enum DiskDone {
-    /// A chunk was written, or why not.
-    Written {
-        /// The blob.
-        blob: uuid::Uuid,
-        /// Which chunk.
-        index: u32,
-        /// What went wrong, for people.
-        result: Result<(), String>,
-    },
-    /// A chunk was read, with its CRC, or why not.
-    Read {
-        /// The blob.
-        blob: uuid::Uuid,
-        /// Which chunk.
-        index: u32,
-        /// Whom it is for.
-        conn: ConnId,
-        /// What came.
-        result: Result<(Bytes, u32), String>,
-    },
-}
 
 impl Relay {
     /// What may wait in memory before the disk is used.
@@ -80,17 +23,16 @@ impl Relay {
 
     /// Keeps a chunk: in memory if somebody takes it soon or there is room, else on the disk.
     pub(super) fn store(&mut self, id: BlobId, index: u32, head: ChunkHead, bytes: Bytes) {
-        let roomy = self.in_memory < self.memory_share();
+        let (roomy, durable) = (self.in_memory < self.memory_share(), self.config.durable);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let soon = blob.is_flowing() && !blob.keep;
+        let may_wait = blob.is_flowing() && !blob.keep || roomy;
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let place = if soon || roomy || self.disk_trouble.is_some() {
+        let place = if may_wait && !durable || self.disk_trouble.is_some() {
             blob.in_memory += 1;
             self.in_memory += 1;
             Place::Memory(bytes)
         } else {
-            blob.on_disk = true;
-            self.out.push_back(Out::Disk(DiskOp::Write { blob: id, index, bytes: bytes.clone() }));
+            write(&mut self.out, blob, id, durable, index, head, bytes.clone());
             Place::Writing(bytes)
         };
         blob.bytes += u64::from(len);
@@ -105,24 +47,45 @@ impl Relay {
 
     /// Moves what a blob has in memory to the disk.
     pub(super) fn spill(&mut self, id: BlobId) {
+        self.uncache(id, false);
         if self.disk_trouble.is_some() {
             return;
         }
         self.write_out(id, usize::MAX);
     }
 
+    /// Lets go of chunks that the disk has: all of them, or those that everybody was sent.
+    fn uncache(&mut self, id: BlobId, only_sent: bool) {
+        let Some(Blob { downs, stored, in_memory, .. }) = self.blobs.get_mut(&id) else { return };
+        for (index, chunk) in stored {
+            let lacks = downs.iter().any(|down| !down.finished && !down.sent.contains(*index));
+            if matches!(chunk.place, Place::Cached(_)) && !(only_sent && lacks) {
+                chunk.place = Place::Disk;
+                *in_memory -= 1;
+                self.in_memory -= 1;
+            }
+        }
+    }
+
     /// Writes so many of the chunks that a blob has in memory.
     fn write_out(&mut self, id: BlobId, chunks_max: usize) {
+        let durable = self.config.durable;
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let in_memory = blob.stored.iter_mut().filter(|(_, chunk)| matches!(chunk.place, Place::Memory(_)));
-        for (index, chunk) in in_memory.take(chunks_max) {
-            let Some(bytes) = chunk.bytes().cloned() else { continue };
-            blob.on_disk = true;
+        let is_in_memory = |chunk: &Stored| matches!(chunk.place, Place::Memory(_));
+        let indices: Vec<u32> = blob
+            .stored
+            .iter()
+            .filter(|(_, chunk)| is_in_memory(chunk))
+            .map(|(index, _)| *index)
+            .take(chunks_max)
+            .collect();
+        for index in indices {
+            let Some(chunk) = blob.stored.get_mut(&index) else { continue };
+            let (head, Some(bytes)) = (chunk.head, chunk.bytes().cloned()) else { continue };
+            chunk.place = Place::Writing(bytes.clone());
             blob.in_memory -= 1;
             self.in_memory -= 1;
-            let (index, written) = (*index, bytes.clone());
-            self.out.push_back(Out::Disk(DiskOp::Write { blob: id, index, bytes: written }));
-            chunk.place = Place::Writing(bytes);
+            write(&mut self.out, blob, id, durable, index, head, bytes);
         }
     }
 
@@ -136,7 +99,10 @@ impl Relay {
         *since = now;
         match self.blobs.iter().find(|(_, blob)| blob.in_memory > 0).map(|(id, _)| *id) {
             Some(id) => self.write_out(id, 1),
-            None => self.disk_trouble = None,
+            None => {
+                self.disk_trouble = None;
+                self.seal_what_waits();
+            }
         }
     }
 
@@ -147,7 +113,12 @@ impl Relay {
         if blob.in_memory == 0 {
             return;
         }
-        if !blob.keep && blob.is_flowing() {
+        if self.config.durable {
+            self.uncache(id, true);
+            if self.in_memory > share {
+                self.spill(id);
+            }
+        } else if !blob.keep && blob.is_flowing() {
             let sent =
                 |index: &u32| blob.downs.iter().all(|down| down.finished || down.sent.contains(*index));
             let gone: Vec<u32> = blob
@@ -173,9 +144,13 @@ impl Relay {
             *reserved += u64::from(chunk.len);
             self.reserved += u64::from(chunk.len);
         }
-        if let Place::Memory(_) = chunk.place {
-            blob.in_memory -= 1;
-            self.in_memory -= 1;
+        match chunk.place {
+            Place::Memory(_) | Place::Cached(_) => {
+                blob.in_memory -= 1;
+                self.in_memory -= 1;
+            }
+            Place::Writing(_) => blob.writing -= 1,
+            Place::Disk => {}
         }
     }
 
@@ -187,7 +162,8 @@ impl Relay {
             *reserved += blob.bytes;
             self.reserved += blob.bytes;
         }
-        (blob.bytes, blob.in_memory) = (0, 0);
+        (blob.bytes, blob.in_memory, blob.writing) = (0, 0, 0);
+        blob.seal = Seal::Open;
         blob.stored.clear();
     }
 
@@ -196,32 +172,41 @@ impl Relay {
         match done {
             DiskDone::Written { blob, index, result } => self.written(blob, index, result),
             DiskDone::Read { blob, index, conn, result } => self.was_read(blob, index, conn, result),
+            DiskDone::Sealed { blob, result } => self.sealed(blob, result),
+            DiskDone::Checked { blob, result } => self.checked(blob, result),
+            // The leader's own matter.
+            DiskDone::Listed { .. } => {}
         }
         self.pump();
     }
 
     fn written(&mut self, id: BlobId, index: u32, result: Result<(), String>) {
-        let chunk = self.blobs.get_mut(&id).and_then(|blob| blob.stored.get_mut(&index));
         if let Err(trouble) = &result {
-            tracing::warn!(blob = %id, "the spool takes nothing: {trouble}");
+            tracing::warn!(blob = %id, "the disk takes nothing: {trouble}");
         }
-        if let Some(chunk) = chunk
+        let (durable, roomy) = (self.config.durable, self.in_memory < self.memory_share());
+        if let Some(blob) = self.blobs.get_mut(&id)
+            && let Some(chunk) = blob.stored.get_mut(&index)
             && let Place::Writing(bytes) = &chunk.place
         {
-            if result.is_ok() {
-                chunk.place = Place::Disk;
-            } else {
-                chunk.place = Place::Memory(bytes.clone());
+            let lacks = blob.downs.iter().any(|down| !down.finished && !down.sent.contains(index));
+            chunk.place = match result {
+                Ok(()) if durable && lacks && roomy => Place::Cached(bytes.clone()),
+                Ok(()) => Place::Disk,
+                Err(_) => Place::Memory(bytes.clone()),
+            };
+            blob.writing -= 1;
+            if !matches!(chunk.place, Place::Disk) {
+                blob.in_memory += 1;
                 self.in_memory += 1;
-                if let Some(blob) = self.blobs.get_mut(&id) {
-                    blob.in_memory += 1;
-                }
             }
         }
         self.disk_trouble = result.err().map(|trouble| (trouble, self.now));
+        self.seal_if_whole(id);
+        self.make_hungry(id);
     }
 
-    fn was_read(&mut self, id: BlobId, index: u32, conn: ConnId, result: Result<(Bytes, u32), String>) {
+    fn was_read(&mut self, id: BlobId, index: u32, conn: ConnId, result: Result<Bytes, String>) {
         let Relay { blobs, out, .. } = self;
         let blob = blobs.get_mut(&id).map(|blob| (&mut blob.downs, &blob.stored));
         let found = blob.and_then(|(downs, stored)| {
@@ -238,10 +223,7 @@ impl Relay {
             down.window += 1;
             return self.chunks_sent(conn, 1);
         };
-        let checked = result.and_then(|(bytes, crc)| {
-            chunk.head.check_sent(crc).map(|()| bytes).map_err(|error| error.to_string())
-        });
-        match checked {
+        match result {
             Ok(bytes) if !down.sent.contains(index) => {
                 down.sent.insert(index);
                 out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes });
@@ -272,4 +254,21 @@ impl Relay {
             self.fail(id, Reason::IO, format!("the leader's spool lost a part of it: {trouble}"));
         }
     }
+}
+
+/// Has a chunk written.
+fn write(
+    out: &mut std::collections::VecDeque<Out>,
+    blob: &mut Blob,
+    id: BlobId,
+    durable: bool,
+    index: u32,
+    head: ChunkHead,
+    bytes: Bytes,
+) {
+    if !std::mem::replace(&mut blob.on_disk, true) && durable {
+        out.push_back(Out::Disk(DiskOp::Begin { blob: id, open: Box::new(blob.open.clone()) }));
+    }
+    blob.writing += 1;
+    out.push_back(Out::Disk(DiskOp::Write { blob: id, index, head, bytes }));
 }

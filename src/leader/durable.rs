@@ -1,0 +1,297 @@
+//! The leader and its log: what goes into it, what is read back from it, and how a leader begins where an earlier life ended.
+//!
+//! A payload that left the memory is read again when somebody needs it: what was to be done with it waits until then, and what
+//! follows for the same job waits behind it.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+use tracing::{error, warn};
+use uuid::Uuid;
+
+use super::{Leader, Output, outcome};
+use crate::consensus::Single;
+use crate::core::action::Action;
+use crate::core::ids::{Attempt, ConnId, Index, JobId, Micros, Run, WorkerId};
+use crate::core::job::Phase;
+use crate::core::{Event, Record};
+use crate::store::codec::Attached;
+use crate::store::journal::{Cost, LogDone, LogOp};
+use crate::store::replay::Key;
+
+/// What records are committed by.
+#[derive(Debug)]
+pub(super) enum Commits {
+    /// Nothing: they count at once, and are gone with the leader.
+    Memory,
+    /// The log.
+    Log(Box<Logging>),
+}
+
+/// The log, as the leader sees it.
+#[derive(Debug, Default)]
+pub(super) struct Logging {
+    single: Single,
+    /// Records whose payloads will have a place.
+    placing: HashMap<Index, Key>,
+    /// What it took so far.
+    pub(super) cost: Cost,
+    /// Why the disk takes nothing, if it does not.
+    pub(super) trouble: Option<String>,
+    /// Why nothing can be committed any more.
+    failed: Option<String>,
+}
+
+/// What waits for payloads that are being read.
+#[derive(Debug, Default)]
+pub(super) struct Fetching {
+    /// Payloads that are being read.
+    reading: HashSet<Key>,
+    waiting: Vec<(Vec<Key>, Then)>,
+    /// What is to be done for a job once it has been sent to its worker.
+    held_back: HashMap<JobId, Vec<Action>>,
+}
+
+/// What is to be done with them.
+#[derive(Debug)]
+pub(super) enum Then {
+    /// Send a job to a worker.
+    Assign(Assignment),
+    /// Send a result to a client.
+    Deliver { conn: ConnId, job: JobId },
+    /// Answer a question for a result.
+    Answer { conn: ConnId, verb: String, id: Uuid, job: JobId },
+}
+
+/// A job that goes to a worker.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Assignment {
+    pub(super) conn: ConnId,
+    pub(super) worker: WorkerId,
+    pub(super) job: JobId,
+    pub(super) run: Run,
+    pub(super) attempt: Attempt,
+    pub(super) lease: std::time::Duration,
+    pub(super) start: bool,
+}
+
+impl Leader {
+    /// Commits a record: at once, or when the log has it.
+    pub(super) fn commit(&mut self, index: Index, record: Record) {
+        let attached = match self.commits {
+            Commits::Memory => None,
+            Commits::Log(_) => self.attached_to(&record),
+        };
+        let is_purge = self.is_purge(&record);
+        let committed = match &mut self.commits {
+            Commits::Memory => Some(index),
+            Commits::Log(logging) => {
+                let sync = record.is_synced_first() || is_purge;
+                let attached = attached.map(|(key, attached)| {
+                    logging.placing.insert(index, key);
+                    attached
+                });
+                self.outputs.push_back(Output::Log(LogOp::Append { index, record, attached, sync }));
+                logging.single.propose(index, sync)
+            }
+        };
+        if let Some(index) = committed {
+            self.broker.handle(self.now, Event::Committed { index });
+        }
+    }
+
+    /// Whether somebody is told that a dead job is gone.
+    fn is_purge(&self, record: &Record) -> bool {
+        let Record::Forget { job, .. } = record else { return false };
+        self.broker.state().job(*job).is_some_and(|job| matches!(job.phase, Phase::Dead { .. }))
+    }
+
+    /// The payload that goes into the log with a record.
+    fn attached_to(&self, record: &Record) -> Option<(Key, Attached)> {
+        match record {
+            Record::Announce { job, .. } | Record::Enqueue { job, .. } => {
+                // One that was announced has its payload there already.
+                let is_announced = self.broker.state().job(job.job).is_some();
+                let input = self.store.input(job.job).filter(|_| !is_announced)?;
+                let blobs = self.blobs.inputs(job.job).to_vec();
+                let attached = Attached { from_ours: input.from_ours, blobs, payload: input.payload };
+                Some((Key::Input(job.job), attached))
+            }
+            Record::Ack { result, .. } => {
+                let payload = self.store.result(*result)?.clone();
+                let blobs = self.blobs.of_result(*result).to_vec();
+                Some((Key::Result(*result), Attached { from_ours: true, blobs, payload }))
+            }
+            Record::Assign { .. }
+            | Record::Requeue { .. }
+            | Record::Dlq { .. }
+            | Record::Cancel { .. }
+            | Record::Withdraw { .. }
+            | Record::Fail { .. }
+            | Record::Orphan { .. }
+            | Record::Revive { .. }
+            | Record::Forget { .. }
+            | Record::Delivered { .. }
+            | Record::Cap { .. } => None,
+        }
+    }
+
+    /// The log has done something.
+    pub fn log_done(&mut self, now: Micros, done: LogDone) {
+        self.pass_time(now);
+        let Commits::Log(logging) = &mut self.commits else { return };
+        match done {
+            LogDone::Written { synced, places, cost } => {
+                logging.cost.records += cost.records;
+                logging.cost.bytes += cost.bytes;
+                logging.cost.syncs += cost.syncs;
+                logging.cost.sync_us += cost.sync_us;
+                for (index, place) in places {
+                    if let Some(key) = logging.placing.remove(&index) {
+                        self.store.placed(key, place);
+                    }
+                }
+                if let Some(index) = synced.and_then(|index| logging.single.synced(index)) {
+                    self.broker.handle(self.now, Event::Committed { index });
+                }
+            }
+            LogDone::Read { key, result } => self.payload_read(key, result),
+            LogDone::Snapshot(report) => {
+                for (key, place) in report.moved {
+                    self.store.placed(key, place);
+                }
+                self.outputs.push_back(Output::Log(LogOp::Cut));
+            }
+            LogDone::Trouble(trouble) => {
+                match &trouble {
+                    Some(trouble) => error!("{trouble}; jobs wait until it takes more"),
+                    None => warn!("the log can be written again"),
+                }
+                logging.trouble = trouble;
+            }
+            LogDone::Failed(why) => logging.failed = Some(why),
+        }
+        self.act();
+    }
+
+    /// What outlives it, for status.
+    pub(super) fn durability(&self) -> &'static str {
+        match self.commits {
+            Commits::Memory => "memory",
+            Commits::Log(_) => "disk",
+        }
+    }
+
+    /// What the log took so far.
+    pub(super) fn log_cost(&self) -> Cost {
+        match &self.commits {
+            Commits::Memory => Cost::default(),
+            Commits::Log(logging) => logging.cost,
+        }
+    }
+
+    /// Why the log takes nothing, if it does not.
+    pub(super) fn log_trouble(&self) -> Option<&str> {
+        match &self.commits {
+            Commits::Memory => None,
+            Commits::Log(logging) => logging.trouble.as_deref(),
+        }
+    }
+
+    /// Why the leader has to stop, if it has to: nothing can be committed any more.
+    pub fn why_failed(&self) -> Option<&str> {
+        match &self.commits {
+            Commits::Memory => None,
+            Commits::Log(logging) => logging.failed.as_deref(),
+        }
+    }
+
+    // --- payloads that are not in memory
+
+    /// Whether something for a job has to wait, as the job itself has yet to be sent to its worker. Takes it, if so.
+    pub(super) fn hold_back(&mut self, job: JobId, action: Action) -> Option<Action> {
+        match self.fetching.held_back.get_mut(&job) {
+            Some(behind) => {
+                behind.push(action);
+                None
+            }
+            None => Some(action),
+        }
+    }
+
+    /// Sends a job to its worker, when its payload is here.
+    pub(super) fn give(&mut self, assignment: Assignment) {
+        let Assignment { job, .. } = assignment;
+        let owner = self.broker.state().job(job).and_then(|job| job.child_of);
+        let key = Key::Input(owner.map_or(job, |(parent, _)| parent));
+        if self.store.away(key).is_some() {
+            self.fetching.held_back.entry(job).or_default();
+        }
+        self.when_here(vec![key], Then::Assign(assignment));
+    }
+
+    /// Does something when payloads are in memory: now, if they are.
+    pub(super) fn when_here(&mut self, keys: Vec<Key>, then: Then) {
+        let away: Vec<Key> = keys.iter().copied().filter(|key| self.store.away(*key).is_some()).collect();
+        if away.is_empty() {
+            return self.go_on_with(then);
+        }
+        for key in away {
+            if let Some(place) = self.store.away(key)
+                && self.fetching.reading.insert(key)
+            {
+                self.outputs.push_back(Output::Log(LogOp::Read { key, place }));
+            }
+        }
+        self.fetching.waiting.push((keys, then));
+    }
+
+    fn payload_read(&mut self, key: Key, result: Result<Bytes, String>) {
+        self.fetching.reading.remove(&key);
+        match result {
+            Ok(payload) => self.store.was_read(key, payload),
+            Err(why) => {
+                error!(?key, "a payload cannot be read back: {why}");
+                self.store.was_lost(key, why.clone());
+                if let Key::Input(job) = key {
+                    let why = format!("the leader cannot read it back: {why}").into();
+                    self.broker.handle(self.now, Event::InputsFailed { job, why });
+                }
+            }
+        }
+        let (ready, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.fetching.waiting)
+            .into_iter()
+            .partition(|(keys, _)| keys.iter().all(|key| self.store.away(*key).is_none()));
+        self.fetching.waiting = waiting;
+        for (_, then) in ready {
+            self.go_on_with(then);
+        }
+    }
+
+    fn go_on_with(&mut self, then: Then) {
+        match then {
+            Then::Assign(Assignment { conn, worker, job, run, attempt, lease, start }) => {
+                if self.assign(conn, worker, job) {
+                    self.send_inputs(conn, job, attempt);
+                    self.start(start, conn, job, run, attempt, lease);
+                }
+                for action in self.fetching.held_back.remove(&job).unwrap_or_default() {
+                    self.act_on(action);
+                }
+            }
+            Then::Deliver { conn, job } => self.deliver(conn, job),
+            Then::Answer { conn, verb, id, job } => {
+                if let Err(text) = self.result_answer(conn, &verb, id, job) {
+                    self.answer_error(conn, &verb, id, &text);
+                }
+            }
+        }
+    }
+
+    /// The payloads that the result of a job is made of.
+    pub(super) fn payloads_of_result(&self, job: JobId) -> Vec<Key> {
+        let Some(job) = self.broker.state().job(job) else { return Vec::new() };
+        let children = job.children.iter().filter_map(|child| self.broker.state().job(*child));
+        children.chain([job]).filter_map(outcome::returned).map(Key::Result).collect()
+    }
+}

@@ -1,0 +1,170 @@
+//! A leader that begins where an earlier life ended (PE08, PE11): jobs, results, the dead-letter queue and caps as the log has them,
+//! blobs as their files are, what was coming as far as it came.
+
+use std::collections::HashMap;
+
+use chunking::ChunkPlan;
+use chunking::limits::CHUNK_BYTES_MAX;
+use chunking::message::Purpose;
+use tracing::{error, info};
+use uuid::Uuid;
+
+use super::durable::Commits;
+use super::relay::{BlobId, announced};
+use super::store::PayloadStore;
+use super::transfers::named_in;
+use super::{Leader, LeaderConfig};
+use crate::core::ids::{Attempt, JobId, Micros};
+use crate::core::{Broker, Event};
+use crate::model::{JobRequest, JsonModel};
+use crate::store::blobs::Found;
+use crate::store::map::Map;
+use crate::store::replay::Replay;
+
+/// What an earlier life left.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// What the log says.
+    pub replay: Replay,
+    /// The blobs that have files.
+    pub blobs: Vec<Found>,
+    /// The requests of jobs that were announced and not taken.
+    pub requests: HashMap<JobId, Vec<u8>>,
+}
+
+impl Leader {
+    /// A leader that goes on, and whose records go to a log.
+    pub fn recover(
+        config: LeaderConfig,
+        now: Micros,
+        make_id: Box<dyn FnMut() -> Uuid>,
+        recovered: Recovered,
+    ) -> Self {
+        let mut leader = Leader::new(config, now, make_id);
+        let Recovered { replay, blobs, requests } = recovered;
+        let Replay { state, index, inputs, results, last_result, .. } = replay;
+        leader.commits = Commits::Log(Box::default());
+        leader.recovered_jobs = state.job_count();
+        leader.store = PayloadStore::restore(&inputs, &results, last_result);
+        let (mut maps, mut bad) = (HashMap::new(), HashMap::new());
+        for Found { blob, map } in blobs {
+            match map {
+                Ok(map) => {
+                    maps.insert(blob, map);
+                }
+                Err(error) => {
+                    error!(%blob, "a blob cannot be used: {error}");
+                    bad.insert(blob, error.to_string());
+                }
+            }
+        }
+        leader.broker = Broker::restore(leader.config.broker.clone(), state, index, now);
+        let mut lost = Vec::new();
+        for (job, held) in inputs.iter().filter(|(_, held)| !held.blobs.is_empty()) {
+            let blobs = held.blobs.to_vec();
+            lost.extend(leader.restore_inputs(*job, &blobs, &mut maps, &bad, requests.get(job)));
+            leader.blobs.restore_inputs(*job, blobs);
+        }
+        for (result, held) in results.iter().filter(|(_, held)| !held.blobs.is_empty()) {
+            for blob in &held.blobs {
+                match maps.remove(blob) {
+                    Some(map) => {
+                        if let Err(why) = leader.restore_whole(*blob, map) {
+                            error!(%blob, "a part of a result is lost: {why}");
+                        }
+                    }
+                    None if leader.relay.knows(*blob) => {}
+                    None => error!(%blob, "a part of a result is lost: its map is missing"),
+                }
+            }
+            leader.blobs.restore_parts(*result, held.blobs.to_vec());
+        }
+        leader.restore_coming(maps);
+        for (job, why) in lost {
+            error!(%job, "an input is lost: {why}");
+            let why = format!("an input is lost at the leader: {why}").into();
+            leader.broker.handle(now, Event::InputsFailed { job, why });
+        }
+        leader.collect_later();
+        leader.act();
+        leader
+    }
+
+    /// The inputs of a job: whole, if the job was taken; else as far as they came. Gives the job and why if one is lost.
+    fn restore_inputs(
+        &mut self,
+        job: JobId,
+        blobs: &[BlobId],
+        maps: &mut HashMap<BlobId, Map>,
+        bad: &HashMap<BlobId, String>,
+        request: Option<&Vec<u8>>,
+    ) -> Option<(JobId, String)> {
+        let is_announced = self.broker.state().job(job).is_some_and(|job| job.announced);
+        if !is_announced {
+            for blob in blobs {
+                let restored = match (maps.remove(blob), bad.get(blob)) {
+                    (Some(map), _) => self.restore_whole(*blob, map),
+                    (None, Some(bad)) => Err(bad.clone()),
+                    (None, None) => Err(format!("the map of blob {blob} is missing")),
+                };
+                if let Err(why) = restored {
+                    return Some((job, why));
+                }
+            }
+            return None;
+        }
+        let named = request.and_then(|request| JobRequest::parse(request).ok());
+        for (id, name, size) in named.as_ref().map(named_in).unwrap_or_default() {
+            match maps.remove(&id).filter(|map| map.open.size == size && map.open.owner == job.0) {
+                Some(map) => self.restore_partial(id, map),
+                None => {
+                    if let Ok(plan) = ChunkPlan::new(size, CHUNK_BYTES_MAX) {
+                        self.relay.expect(id, announced(job, &name, size), plan, true);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn restore_whole(&mut self, id: BlobId, map: Map) -> Result<(), String> {
+        let plan = ChunkPlan::new(map.open.size, map.open.chunk_bytes).map_err(|error| error.to_string())?;
+        if let Some((at, what)) = map.damage.first() {
+            return Err(format!("the map of blob {id} is damaged at offset {at}: {what}"));
+        }
+        let Some(digest) = map.seal.filter(|_| map.is_whole()) else {
+            return Err(format!("blob {id} was taken, and its map says that it is not whole"));
+        };
+        self.relay.restore(id, map.open, plan, map.chunks, Some(digest));
+        Ok(())
+    }
+
+    fn restore_partial(&mut self, id: BlobId, map: Map) {
+        if let Ok(plan) = ChunkPlan::new(map.open.size, map.open.chunk_bytes) {
+            self.relay.restore(id, map.open, plan, map.chunks, None);
+        }
+    }
+
+    /// Parts of results that nobody has acknowledged: their workers may go on with them.
+    fn restore_coming(&mut self, maps: HashMap<BlobId, Map>) {
+        let mut left = 0;
+        for (id, map) in maps {
+            let owner = JobId(map.open.owner);
+            let is_part = match map.open.purpose {
+                Purpose::Archive | Purpose::Stdout | Purpose::Stderr => true,
+                Purpose::Input | Purpose::Payload | Purpose::Dataset => false,
+            };
+            let may_end = self.broker.state().job(owner).is_some_and(|job| !job.has_ended());
+            // What was gathered from a large frame cannot be gone on with.
+            if is_part && may_end && map.open.attempt > 0 {
+                self.blobs.restore_coming(owner, Attempt(map.open.attempt), id);
+                self.restore_partial(id, map);
+            } else {
+                left += 1;
+            }
+        }
+        if left > 0 {
+            info!(blobs = left, "files of blobs that nothing refers to are collected after a while");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Blobs that outlive the leader: each counts as arrived when all of it is certain to be on the disk, and one of an earlier
+//! life goes on where it was.
+
+use chunking::message::{Open, Verdict};
+use chunking::{ChunkHead, ChunkPlan, Digest};
+
+use super::blob::{Blob, Place, Seal, Stored};
+use super::{BlobId, News, Out, Relay, Says};
+use crate::core::ids::ConnId;
+use crate::store::blobs::{DiskOp, SealError};
+
+/// Times that all of a blob is asked for again, because the disk did not keep it.
+const UNSEALED_MAX: u32 = 2;
+
+impl Relay {
+    /// A blob of an earlier life: with a digest if all of it is certain to be here, else what came of it.
+    pub(in crate::leader) fn restore(
+        &mut self,
+        id: BlobId,
+        open: Open,
+        plan: ChunkPlan,
+        chunks: impl IntoIterator<Item = (u32, (ChunkHead, u32))>,
+        digest: Option<Digest>,
+    ) {
+        let mut blob = Blob::new(open, plan, true);
+        for (index, (head, len)) in chunks {
+            blob.stored.insert(index, Stored { head, len, place: Place::Disk });
+            blob.bytes += u64::from(len);
+            blob.seen.insert(index);
+            blob.crcs.insert(&plan, index, head.crc_raw);
+        }
+        (blob.on_disk, blob.digest) = (true, digest);
+        (blob.opened, blob.unchecked) = (digest.is_some(), digest.is_none());
+        blob.seal = if digest.is_some() { Seal::Set } else { Seal::Open };
+        self.spool_bytes += blob.bytes;
+        self.blobs.insert(id, blob);
+    }
+
+    /// Somebody goes on with a blob of an earlier life: what is here of it is looked at first. False if that need not be.
+    pub(super) fn looks_first(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.unchecked) else { return false };
+        if blob.resuming.replace((conn, Box::new(open.clone()))).is_none() {
+            self.out.push_back(Out::Disk(DiskOp::Check { blob: id }));
+        }
+        true
+    }
+
+    /// What is here of a blob was looked at.
+    pub(super) fn checked(&mut self, id: BlobId, result: Result<(Vec<u32>, Vec<String>), String>) {
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.unchecked) else { return };
+        blob.unchecked = false;
+        let good = match result {
+            Ok((good, bad)) => {
+                bad.iter().for_each(|bad| tracing::warn!(blob = %id, "it comes again: {bad}"));
+                good
+            }
+            Err(error) => {
+                tracing::warn!(blob = %id, "what is here of it cannot be read, and comes again: {error}");
+                Vec::new()
+            }
+        };
+        let bad: Vec<u32> = blob.stored.keys().filter(|index| !good.contains(index)).copied().collect();
+        let resuming = blob.resuming.take();
+        for index in bad {
+            self.drop_stored(id, index);
+            if let Some(blob) = self.blobs.get_mut(&id) {
+                blob.seen.remove(index);
+            }
+        }
+        if let Some((conn, open)) = resuming {
+            self.open(conn, id, *open);
+        }
+    }
+
+    /// All of a blob has come, and who brought it says what it hashes to: it is made certain that it is on the disk.
+    pub(super) fn want_seal(&mut self, id: BlobId) {
+        if let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.seal == Seal::Open) {
+            blob.seal = Seal::Wanted;
+        }
+        self.seal_if_whole(id);
+    }
+
+    pub(super) fn seal_if_whole(&mut self, id: BlobId) {
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.seal == Seal::Wanted) else { return };
+        let Some(digest) = blob.digest.filter(|_| blob.is_written()) else { return };
+        (blob.seal, blob.on_disk) = (Seal::Asked, true);
+        let open = Box::new(blob.open.clone());
+        self.out.push_back(Out::Disk(DiskOp::Seal { blob: id, open, digest }));
+    }
+
+    pub(super) fn seal_what_waits(&mut self) {
+        let waiting: Vec<BlobId> =
+            self.blobs.iter().filter(|(_, blob)| blob.seal == Seal::Wanted).map(|(id, _)| *id).collect();
+        waiting.into_iter().for_each(|id| self.seal_if_whole(id));
+    }
+
+    pub(super) fn sealed(&mut self, id: BlobId, result: Result<(), SealError>) {
+        let now = self.now;
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.seal == Seal::Asked) else { return };
+        match result {
+            Ok(()) => {
+                blob.seal = Seal::Set;
+                self.arrived(id);
+            }
+            Err(SealError { text, is_full: true }) => {
+                tracing::warn!(blob = %id, "it cannot be made certain: {text}");
+                blob.seal = Seal::Wanted;
+                self.disk_trouble = Some((text, now));
+            }
+            Err(SealError { text, is_full: false }) => {
+                // What of it is on the disk is not known: it has to come again, or cannot be had.
+                tracing::error!(blob = %id, "it cannot be made certain: {text}");
+                blob.unsealed += 1;
+                let sender = blob.up.as_ref().filter(|up| up.keeps_source).map(|up| up.conn);
+                match sender.filter(|_| blob.unsealed <= UNSEALED_MAX) {
+                    Some(conn) => {
+                        self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
+                        if let Some(blob) = self.blobs.get_mut(&id) {
+                            blob.on_disk = false;
+                        }
+                        self.again_from_the_start(conn, id);
+                    }
+                    None => self.fail(id, chunking::message::Reason::IO, text),
+                }
+            }
+        }
+    }
+
+    /// A blob has come whole, and, where it has to outlive the leader, is certain to.
+    pub(super) fn arrived(&mut self, id: BlobId) {
+        let Some(blob) = self.blobs.get(&id) else { return };
+        let owner = blob.owner();
+        if let Some(conn) = blob.up.as_ref().map(|up| up.conn) {
+            self.say(conn, id, Says::Verdict(Verdict::Ok));
+        }
+        self.out.push_back(Out::News(News::Arrived { blob: id, owner }));
+    }
+}

@@ -1,0 +1,548 @@
+//! The files of blobs: large inputs and parts of results. Chunk `i` lies at `i` times the chunk size, as it came; a map beside
+//! the file says which are there.
+//!
+//! A leader that keeps nothing has its blobs in `spool`, without maps, and leaves none behind. One that does has them in `blobs`,
+//! where they outlive it. Files that are not needed any more are written again: that is quicker than making new ones.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chunking::limits::CHUNK_BYTES_MAX;
+use chunking::message::Open;
+use chunking::{ChunkHead, Digest};
+use uuid::Uuid;
+
+use super::disk::{BLOCK_BYTES, Disk, DiskFile, How, hint};
+use super::format::{NEW, Owner, StoreError, full};
+use super::map::{self, Map};
+use crate::core::ids::ConnId;
+use crate::peer::PoolBuf;
+
+/// Where blobs are that outlive the leader.
+pub const BLOBS: &str = "blobs";
+
+/// Where blobs are that do not.
+pub const SPOOL: &str = "spool";
+
+/// What is behind the id in the name of a map.
+const MAP: &str = ".map";
+
+/// What files are called that wait to be written again.
+const FREE: &str = "free-";
+
+/// Bytes of such files.
+const FREE_BYTES_MAX: u64 = 512 << 20;
+
+/// Their number.
+const FREE_FILES_MAX: usize = 64;
+
+/// Blobs whose files are held open at a time; the others are opened when they are needed.
+const OPEN_BLOBS_MAX: usize = 96;
+
+/// Something to do with a blob's files.
+#[derive(Debug)]
+pub enum DiskOp {
+    /// A blob begins to come. Nothing is made before its first chunk.
+    Begin {
+        /// The blob.
+        blob: Uuid,
+        /// What it is.
+        open: Box<Open>,
+    },
+    /// Write a chunk.
+    Write {
+        /// The blob.
+        blob: Uuid,
+        /// Which chunk.
+        index: u32,
+        /// What its bytes hash to.
+        head: ChunkHead,
+        /// Its bytes.
+        bytes: Bytes,
+    },
+    /// Read a chunk.
+    Read {
+        /// The blob.
+        blob: Uuid,
+        /// Which chunk.
+        index: u32,
+        /// How many bytes.
+        len: u32,
+        /// Their CRC-32.
+        crc: u32,
+        /// Whom it is for.
+        conn: ConnId,
+        /// Where to.
+        buffer: PoolBuf,
+    },
+    /// Make certain that all of a blob is on the disk.
+    Seal {
+        /// The blob.
+        blob: Uuid,
+        /// What it is.
+        open: Box<Open>,
+        /// What it hashes to.
+        digest: Digest,
+    },
+    /// Read all that is here of a blob, and check it.
+    Check {
+        /// The blob.
+        blob: Uuid,
+    },
+    /// Remove its files.
+    Remove {
+        /// The blob.
+        blob: Uuid,
+    },
+    /// Say which blobs have files.
+    List,
+}
+
+impl DiskOp {
+    /// The blob it is about.
+    pub fn blob(&self) -> Option<Uuid> {
+        match self {
+            DiskOp::Begin { blob, .. }
+            | DiskOp::Write { blob, .. }
+            | DiskOp::Read { blob, .. }
+            | DiskOp::Seal { blob, .. }
+            | DiskOp::Check { blob }
+            | DiskOp::Remove { blob } => Some(*blob),
+            DiskOp::List => None,
+        }
+    }
+}
+
+/// What came of it. Beginnings and removals report nothing.
+#[derive(Debug)]
+pub enum DiskDone {
+    /// A chunk was written, or why not.
+    Written {
+        /// The blob.
+        blob: Uuid,
+        /// Which chunk.
+        index: u32,
+        /// What went wrong, for people.
+        result: Result<(), String>,
+    },
+    /// A chunk was read, and is as it was written; or why not.
+    Read {
+        /// The blob.
+        blob: Uuid,
+        /// Which chunk.
+        index: u32,
+        /// Whom it is for.
+        conn: ConnId,
+        /// What came.
+        result: Result<Bytes, String>,
+    },
+    /// All of a blob is on the disk, or why it is not known to be.
+    Sealed {
+        /// The blob.
+        blob: Uuid,
+        /// What went wrong.
+        result: Result<(), SealError>,
+    },
+    /// What is here of a blob was checked.
+    Checked {
+        /// The blob.
+        blob: Uuid,
+        /// The chunks that are as they were written, and what is wrong with others, for people.
+        result: Result<(Vec<u32>, Vec<String>), String>,
+    },
+    /// The blobs that have files.
+    Listed {
+        /// They.
+        result: Result<Vec<Listed>, String>,
+    },
+}
+
+/// Why a blob could not be sealed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealError {
+    /// For people.
+    pub text: String,
+    /// Whether the disk was full: then what was written before is there, and it can be tried again.
+    pub is_full: bool,
+}
+
+/// A blob that has files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The blob.
+    pub blob: Uuid,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// When the last of them was written to, in seconds since 1970.
+    pub written_at: u64,
+}
+
+#[derive(Debug)]
+struct OpenBlob {
+    data: Box<dyn DiskFile>,
+    map: Option<Box<dyn DiskFile>>,
+}
+
+/// The files of blobs, or of some of them.
+#[derive(Debug)]
+pub struct BlobFiles {
+    disk: Arc<dyn Disk>,
+    dir: &'static str,
+    /// Whose they are, if they outlive the leader.
+    owner: Option<Owner>,
+    open: HashMap<Uuid, OpenBlob>,
+    /// Blobs that have begun to come and have no files yet.
+    begun: HashMap<Uuid, Box<Open>>,
+    /// Files to be written again, with their bytes.
+    free: Vec<(String, u64)>,
+    /// What the next of them is called.
+    free_name: String,
+    free_next: u64,
+    /// Whether names changed since the directory was synced.
+    names_changed: bool,
+    /// Where chunks are checked.
+    scratch: Vec<u8>,
+}
+
+impl BlobFiles {
+    /// Blobs that do not outlive the leader.
+    pub fn spool(disk: Arc<dyn Disk>) -> io::Result<Self> {
+        disk.make_dir(SPOOL)?;
+        Ok(BlobFiles::new(disk, SPOOL, None, ""))
+    }
+
+    /// Blobs that do. Each set of files that is used at a time has a name of its own.
+    pub fn durable(disk: Arc<dyn Disk>, owner: Owner, name: &str) -> io::Result<Self> {
+        disk.make_dir(BLOBS)?;
+        let mut files = BlobFiles::new(disk, BLOBS, Some(owner), name);
+        for found in files.disk.list(BLOBS)? {
+            if found.name.starts_with(&files.free_name) {
+                files.free.push((found.name, found.len));
+                files.free_next += 1;
+            }
+        }
+        Ok(files)
+    }
+
+    fn new(disk: Arc<dyn Disk>, dir: &'static str, owner: Option<Owner>, name: &str) -> Self {
+        BlobFiles {
+            disk,
+            dir,
+            owner,
+            open: HashMap::new(),
+            begun: HashMap::new(),
+            free: Vec::new(),
+            free_name: format!("{FREE}{name}-"),
+            free_next: 0,
+            names_changed: false,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Does it.
+    pub fn execute(&mut self, operation: DiskOp) -> Option<DiskDone> {
+        match operation {
+            DiskOp::Begin { blob, open } => {
+                self.begun.insert(blob, open);
+                None
+            }
+            DiskOp::Write { blob, index, head, bytes } => {
+                let written = self.write(blob, index, &head, &bytes);
+                let result = written.map_err(|error| self.explain("write to", &error));
+                Some(DiskDone::Written { blob, index, result })
+            }
+            DiskOp::Read { blob, index, len, crc, conn, buffer } => {
+                let result = self.read(blob, index, len, crc, buffer);
+                Some(DiskDone::Read { blob, index, conn, result })
+            }
+            DiskOp::Seal { blob, open, digest } => {
+                let result = self.seal(blob, *open, &digest).map_err(|error| SealError {
+                    text: self.explain("write to", &error),
+                    is_full: super::journal::is_full(&error),
+                });
+                Some(DiskDone::Sealed { blob, result })
+            }
+            DiskOp::Check { blob } => {
+                let result = self.check(blob).map_err(|error| error.to_string());
+                Some(DiskDone::Checked { blob, result })
+            }
+            DiskOp::Remove { blob } => {
+                if let Err(error) = self.remove(blob) {
+                    tracing::warn!("{}", self.explain("remove a file of", &error));
+                }
+                None
+            }
+            DiskOp::List => {
+                let result = list(&*self.disk, self.dir).map_err(|error| self.explain("list", &error));
+                Some(DiskDone::Listed { result })
+            }
+        }
+    }
+
+    fn explain(&self, what: &str, error: &io::Error) -> String {
+        format!(
+            "cannot {what} the leader's {} {}: {error}{}",
+            self.dir,
+            full(&*self.disk, self.dir),
+            hint(error)
+        )
+    }
+
+    fn path(&self, blob: Uuid) -> String {
+        format!("{}/{}", self.dir, blob.simple())
+    }
+
+    fn write(&mut self, blob: Uuid, index: u32, head: &ChunkHead, bytes: &[u8]) -> io::Result<()> {
+        let OpenBlob { data, map } = self.files(blob, true)?;
+        data.write_at(offset(index), bytes)?;
+        if let Some(map) = map {
+            let len = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+            map.write_at(map::entry_at(index), &map::entry(blob, index, head, len))?;
+        }
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        blob: Uuid,
+        index: u32,
+        len: u32,
+        crc: u32,
+        mut buffer: PoolBuf,
+    ) -> Result<Bytes, String> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let path = full(&*self.disk, &self.path(blob));
+        let is_durable = self.owner.is_some();
+        let read = self.files(blob, false).and_then(|files| {
+            // Past the page cache whole blocks are read; a buffer has room for them.
+            let up_to = if is_durable { len.next_multiple_of(BLOCK_BYTES) } else { len };
+            let room = buffer.room(0..up_to).ok_or(io::ErrorKind::InvalidInput)?;
+            match files.data.read_at(offset(index), room)? {
+                read if read >= len => Ok(()),
+                _ => Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        });
+        read.map_err(|error| format!("{path} cannot be read at offset {}: {error}", offset(index)))?;
+        let bytes = buffer.freeze(len);
+        if crc32fast::hash(&bytes) != crc {
+            return Err(format!("{path} is damaged at offset {}: the checksum is wrong", offset(index)));
+        }
+        Ok(bytes)
+    }
+
+    fn seal(&mut self, blob: Uuid, open: Open, digest: &Digest) -> io::Result<()> {
+        let Some(owner) = self.owner else { return Ok(()) };
+        self.begun.entry(blob).or_insert_with(|| Box::new(open.clone()));
+        let OpenBlob { data, map } = self.files(blob, true)?;
+        data.sync()?;
+        if let Some(map) = map {
+            // What it is may be known better than when it began.
+            map.write_at(0, &map::front(owner, blob, &open))?;
+            let (at, seal) = map::seal(blob, digest);
+            map.write_at(at, &seal)?;
+            map.sync()?;
+        }
+        if std::mem::take(&mut self.names_changed)
+            && let Err(error) = self.disk.sync_dir(self.dir)
+        {
+            self.names_changed = true;
+            return Err(error);
+        }
+        self.begun.remove(&blob);
+        Ok(())
+    }
+
+    fn check(&mut self, blob: Uuid) -> Result<(Vec<u32>, Vec<String>), StoreError> {
+        let path = self.path(blob);
+        let owner = self.owner.ok_or_else(|| StoreError::damage(&*self.disk, &path, 0, "it has no map"))?;
+        let map_path = format!("{path}{MAP}");
+        let disk = self.disk.clone();
+        let failed = |error| StoreError::io("read", &*disk, &path, error);
+        let file = disk.open(&map_path, How::Read).map_err(failed)?;
+        let map = Map::read(&*disk, &map_path, &*file, owner, blob)?;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(CHUNK_BYTES_MAX as usize + BLOCK_BYTES, 0);
+        let start = scratch.as_ptr().align_offset(BLOCK_BYTES).min(BLOCK_BYTES);
+        let (mut good, mut bad) = (Vec::new(), Vec::new());
+        for (at, what) in &map.damage {
+            bad.push(format!("{} is damaged at offset {at}: {what}", full(&*disk, &map_path)));
+        }
+        let data = &self.files(blob, false).map_err(failed)?.data;
+        for (index, (head, len)) in &map.chunks {
+            let len = usize::try_from(*len).unwrap_or(usize::MAX);
+            let room = scratch.get_mut(start..start + len.next_multiple_of(BLOCK_BYTES)).unwrap_or_default();
+            let read = data.read_at(offset(*index), room);
+            let is_good = read.is_ok_and(|read| {
+                read >= len && crc32fast::hash(room.get(..len).unwrap_or_default()) == head.crc_sent
+            });
+            if is_good {
+                good.push(*index);
+            } else {
+                bad.push(format!("{} is damaged at offset {}", full(&*disk, &path), offset(*index)));
+            }
+        }
+        self.scratch = scratch;
+        Ok((good, bad))
+    }
+
+    fn remove(&mut self, blob: Uuid) -> io::Result<()> {
+        self.open.remove(&blob);
+        self.begun.remove(&blob);
+        let path = self.path(blob);
+        if self.owner.is_none() {
+            return gone(self.disk.remove(&path));
+        }
+        self.names_changed = true;
+        // The map first: a file without one is nobody's.
+        gone(self.disk.remove(&format!("{path}{MAP}")))?;
+        let len = match self.disk.open(&path, How::Read).and_then(|file| file.len()) {
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let free: u64 = self.free.iter().map(|(_, len)| *len).sum();
+        if len == 0 || free + len > FREE_BYTES_MAX || self.free.len() >= FREE_FILES_MAX {
+            return gone(self.disk.remove(&path));
+        }
+        let name = format!("{}{}", self.free_name, self.free_next);
+        self.disk.rename(&path, &format!("{}/{name}", self.dir))?;
+        self.free_next += 1;
+        self.free.push((name, len));
+        Ok(())
+    }
+
+    /// The files of a blob, opened, or made if they may be.
+    fn files(&mut self, blob: Uuid, may_make: bool) -> io::Result<&mut OpenBlob> {
+        if !self.open.contains_key(&blob) {
+            if self.open.len() >= OPEN_BLOBS_MAX {
+                self.open.clear();
+            }
+            let opened = self.open_files(blob, may_make)?;
+            self.open.insert(blob, opened);
+        }
+        self.open.get_mut(&blob).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn open_files(&mut self, blob: Uuid, may_make: bool) -> io::Result<OpenBlob> {
+        let path = self.path(blob);
+        let Some(owner) = self.owner else {
+            let how = if may_make { How::Keep } else { How::Read };
+            return Ok(OpenBlob { data: self.disk.open(&path, how)?, map: None });
+        };
+        let map_path = format!("{path}{MAP}");
+        let map = match self.disk.open(&map_path, How::Write) {
+            Ok(map) => map,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && may_make => {
+                let open = self.begun.get(&blob).ok_or(io::ErrorKind::NotFound)?.clone();
+                self.names_changed = true;
+                self.take_free(&path, open.size)?;
+                let mut data = self.disk.open(&path, How::Direct)?;
+                let bytes = open.size.next_multiple_of(BLOCK_BYTES as u64);
+                match data.len()? {
+                    len if len < bytes => data.allocate(bytes)?,
+                    len if len > bytes && bytes > 0 => data.set_len(bytes)?,
+                    _ => {}
+                }
+                let new = format!("{map_path}{NEW}");
+                let mut map = self.disk.open(&new, How::Create)?;
+                map.write_at(0, &map::front(owner, blob, &open))?;
+                self.disk.rename(&new, &map_path)?;
+                return Ok(OpenBlob { data, map: Some(map) });
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(OpenBlob { data: self.disk.open(&path, How::Direct)?, map: Some(map) })
+    }
+
+    /// Gives a file that waits to be written again a blob's name, if there is one of about that size.
+    fn take_free(&mut self, path: &str, bytes: u64) -> io::Result<()> {
+        let fits = |len: u64| len >= bytes / 2 && len <= bytes.saturating_mul(2).max(1 << 20);
+        let Some(at) = self.free.iter().rposition(|(_, len)| fits(*len)) else { return Ok(()) };
+        let (name, _) = self.free.swap_remove(at);
+        match self.disk.rename(&format!("{}/{name}", self.dir), path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            renamed => renamed,
+        }
+    }
+
+    /// Removes all files of blobs: they do not outlive the leader.
+    pub fn clear(&mut self) -> io::Result<usize> {
+        self.open.clear();
+        let listed = list(&*self.disk, self.dir)?;
+        for blob in &listed {
+            gone(self.disk.remove(&self.path(blob.blob)))?;
+        }
+        Ok(listed.len())
+    }
+}
+
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+fn offset(index: u32) -> u64 {
+    u64::from(index) * u64::from(CHUNK_BYTES_MAX)
+}
+
+/// The blobs that have files in a directory.
+fn list(disk: &dyn Disk, dir: &str) -> io::Result<Vec<Listed>> {
+    let mut listed: HashMap<Uuid, Listed> = HashMap::new();
+    for found in disk.list(dir)? {
+        let name = found.name.strip_suffix(NEW).unwrap_or(&found.name);
+        let Ok(blob) = Uuid::try_parse(name.strip_suffix(MAP).unwrap_or(name)) else { continue };
+        let entry = listed.entry(blob).or_insert(Listed { blob, bytes: 0, written_at: 0 });
+        entry.bytes += found.len;
+        entry.written_at = entry.written_at.max(found.written_at);
+    }
+    let mut listed: Vec<Listed> = listed.into_values().collect();
+    listed.sort_unstable_by_key(|listed| listed.blob);
+    Ok(listed)
+}
+
+/// A blob of an earlier life.
+#[derive(Debug)]
+pub struct Found {
+    /// Which.
+    pub blob: Uuid,
+    /// What is known of it, or why nothing is.
+    pub map: Result<Map, StoreError>,
+}
+
+/// The blobs of an earlier life. Their bytes are not read: however many there are, it takes no longer.
+pub fn scan(disk: &dyn Disk, owner: Owner) -> Result<Vec<Found>, StoreError> {
+    let failed = |error| StoreError::io("list", disk, BLOBS, error);
+    let files = disk.list(BLOBS).map_err(failed)?;
+    let lens: HashMap<&str, u64> = files.iter().map(|found| (found.name.as_str(), found.len)).collect();
+    let mut all = Vec::new();
+    for found in &files {
+        if found.name.ends_with(NEW) {
+            let path = format!("{BLOBS}/{}", found.name);
+            disk.remove(&path).map_err(|error| StoreError::io("remove", disk, &path, error))?;
+            continue;
+        }
+        let Some(name) = found.name.strip_suffix(MAP) else { continue };
+        let Ok(blob) = Uuid::try_parse(name) else { continue };
+        let path = format!("{BLOBS}/{}", found.name);
+        let opened =
+            disk.open(&path, How::Read).map_err(|error| StoreError::io("read", disk, &path, error))?;
+        let mut map = Map::read(disk, &path, &*opened, owner, blob);
+        if let Ok(map) = &mut map {
+            let len = lens.get(name).copied().unwrap_or_default();
+            let (chunks, damage) = (&mut map.chunks, &mut map.damage);
+            chunks.retain(|index, (_, bytes)| {
+                let is_there = offset(*index) + u64::from(*bytes) <= len;
+                if !is_there {
+                    damage.push((map::entry_at(*index), format!("the file ends before chunk {index}")));
+                }
+                is_there
+            });
+        }
+        all.push(Found { blob, map });
+    }
+    Ok(all)
+}

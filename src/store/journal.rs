@@ -1,0 +1,281 @@
+//! The log at work: takes what is to be written, read and cut, and does it in as few syncs as can be. All that came while one sync
+//! ran goes into the next, so however many wait, nobody waits for more than two.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::codec::Attached;
+use super::disk::{Disk, hint};
+use super::format::{Owner, Place, StoreError};
+use super::log::{Append, Log};
+use super::replay::{Key, unneeded};
+use super::snapshot::{self, Report};
+use crate::core::Record;
+use crate::core::ids::Index;
+
+/// Finished segments after which a snapshot is made.
+const SNAPSHOT_SEGMENTS: u64 = 4;
+
+/// Something to do with the log.
+#[derive(Debug)]
+pub enum LogOp {
+    /// Write a record.
+    Append {
+        /// Its place in the order.
+        index: Index,
+        /// The record.
+        record: Record,
+        /// What goes with it.
+        attached: Option<Attached>,
+        /// Whether somebody waits until it is on the disk.
+        sync: bool,
+    },
+    /// Read a payload.
+    Read {
+        /// What it belongs to.
+        key: Key,
+        /// Where it lies.
+        place: Place,
+    },
+    /// Remove what nothing needs any more, now that the payloads that moved are known to have moved.
+    Cut,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum LogDone {
+    /// Records were written.
+    Written {
+        /// The last of them that is on the disk, if that is new.
+        synced: Option<Index>,
+        /// Where their payloads lie.
+        places: Vec<(Index, Place)>,
+        /// What it took.
+        cost: Cost,
+    },
+    /// A payload was read, or why not.
+    Read {
+        /// What it belongs to.
+        key: Key,
+        /// It.
+        result: Result<Bytes, String>,
+    },
+    /// A snapshot was made.
+    Snapshot(Report),
+    /// The disk takes nothing for now, or takes it again. What waits is tried again.
+    Trouble(Option<String>),
+    /// The log cannot be written, and it is not known what of it is on the disk. Nothing more can be committed in this life.
+    Failed(String),
+}
+
+/// What writing took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Records.
+    pub records: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Syncs.
+    pub syncs: u64,
+    /// How long they took, in microseconds.
+    pub sync_us: u64,
+}
+
+/// The log, and what waits for it.
+#[derive(Debug)]
+pub struct Journal {
+    log: Log,
+    disk: Arc<dyn Disk>,
+    owner: Owner,
+    waiting: Vec<Append>,
+    wants_sync: bool,
+    stuck: bool,
+    failed: bool,
+    /// Whether the file does not say yet how far it is synced.
+    unnoted: bool,
+    /// Segments that were finished since the last snapshot.
+    finished: u64,
+    /// Whether a snapshot is being made.
+    snapping: bool,
+}
+
+impl Journal {
+    /// Goes on with a log. So many segments are finished since the last snapshot.
+    pub fn new(log: Log, disk: Arc<dyn Disk>, owner: Owner, finished: u64) -> Self {
+        let waiting = Vec::new();
+        Journal {
+            log,
+            disk,
+            owner,
+            waiting,
+            wants_sync: false,
+            stuck: false,
+            failed: false,
+            unnoted: false,
+            finished,
+            snapping: false,
+        }
+    }
+
+    /// Reads a payload at once.
+    pub fn read(&mut self, place: &Place) -> Result<Vec<u8>, StoreError> {
+        self.log.read(place)
+    }
+
+    /// Whether what waits is to be tried again after a while.
+    pub fn is_stuck(&self) -> bool {
+        self.stuck
+    }
+
+    /// Does what there is to do. `clock` gives microseconds since anything.
+    pub fn run(
+        &mut self,
+        operations: impl IntoIterator<Item = LogOp>,
+        clock: &dyn Fn() -> u64,
+    ) -> Vec<LogDone> {
+        let (mut done, mut reads, mut cut) = (Vec::new(), Vec::new(), false);
+        for operation in operations {
+            match operation {
+                LogOp::Append { index, record, attached, sync } => {
+                    self.waiting.push(Append { index, record, attached });
+                    self.wants_sync |= sync;
+                }
+                LogOp::Read { key, place } => reads.push((key, place)),
+                LogOp::Cut => cut = true,
+            }
+        }
+        if self.failed {
+            return done;
+        }
+        if !self.waiting.is_empty() {
+            self.write(clock, &mut done);
+        }
+        for (key, place) in reads {
+            let result = self.log.read(&place).map(Bytes::from).map_err(|error| error.to_string());
+            done.push(LogDone::Read { key, result });
+        }
+        if cut {
+            self.cut();
+        }
+        done
+    }
+
+    fn write(&mut self, clock: &dyn Fn() -> u64, done: &mut Vec<LogDone>) {
+        let before = self.log.segment_len();
+        let places = match self.log.append(&self.waiting) {
+            Ok(places) => places,
+            Err(error) if is_full(&error) => {
+                self.stuck = true;
+                done.push(LogDone::Trouble(Some(self.explain(&error))));
+                return;
+            }
+            Err(error) => return self.fail(&error, done),
+        };
+        let bytes = self.log.segment_len().saturating_sub(before);
+        let mut cost = Cost { records: self.waiting.len() as u64, bytes, ..Cost::default() };
+        if std::mem::take(&mut self.stuck) {
+            done.push(LogDone::Trouble(None));
+        }
+        let last = self.waiting.last().map(|append| append.index);
+        self.waiting.clear();
+        let mut synced = None;
+        if std::mem::take(&mut self.wants_sync) {
+            let began = clock();
+            if let Err(error) = self.log.sync() {
+                return self.fail(&error, done);
+            }
+            cost.syncs = 1;
+            cost.sync_us = clock().saturating_sub(began);
+            synced = last;
+        }
+        match self.log.rotate() {
+            Ok(true) => self.finished += 1,
+            Ok(false) => self.unnoted = synced.is_some(),
+            Err(error) if is_full(&error) => tracing::warn!("no new segment: {}", self.explain(&error)),
+            Err(error) => return self.fail(&error, done),
+        }
+        done.push(LogDone::Written { synced, places, cost });
+    }
+
+    fn fail(&mut self, error: &io::Error, done: &mut Vec<LogDone>) {
+        self.failed = true;
+        done.push(LogDone::Failed(self.explain(error)));
+    }
+
+    fn explain(&self, error: &io::Error) -> String {
+        format!("cannot write the log in {}/consensus: {error}{}", self.disk.root(), hint(error))
+    }
+
+    /// Nothing waits: what was synced is noted in the file. Nobody waits for that, and if it cannot be written, the next
+    /// record tells.
+    pub fn rest(&mut self) {
+        if std::mem::take(&mut self.unnoted) && !self.failed && !self.stuck {
+            self.log.note_synced().ok();
+        }
+    }
+
+    /// A snapshot that is due: what it is to be made of.
+    pub fn snapshot_due(&mut self) -> Option<SnapshotJob> {
+        if self.snapping || self.finished < SNAPSHOT_SEGMENTS {
+            return None;
+        }
+        self.snapping = true;
+        self.finished = 0;
+        Some(SnapshotJob { disk: self.disk.clone(), owner: self.owner, segment: self.log.segment() })
+    }
+
+    /// What became of it.
+    pub fn snapshot_made(&mut self, made: Result<Option<Report>, StoreError>) -> Option<LogDone> {
+        // While what it made unneeded is there, no other is begun.
+        self.snapping = matches!(made, Ok(Some(_)));
+        match made {
+            Ok(Some(report)) => {
+                tracing::info!(record = report.index, bytes = report.bytes, "made a snapshot");
+                Some(LogDone::Snapshot(report))
+            }
+            Ok(None) => None,
+            Err(error) => {
+                // The log has everything; the next one may do better.
+                tracing::error!("no snapshot could be made: {error}");
+                None
+            }
+        }
+    }
+
+    fn cut(&mut self) {
+        self.snapping = false;
+        let cut = unneeded(&self.disk, self.owner).and_then(|files| {
+            let count = files.len();
+            let removed = self.log.remove(&files);
+            removed.map_err(|error| StoreError::io("remove a file of", &*self.disk, "consensus", error))?;
+            Ok(count)
+        });
+        match cut {
+            Ok(0) => {}
+            Ok(files) => tracing::debug!(files, "removed files of the log that nothing needs"),
+            Err(error) => tracing::warn!("old files of the log stay: {error}"),
+        }
+    }
+}
+
+/// A snapshot to be made, by a thread of its own.
+#[derive(Debug)]
+pub struct SnapshotJob {
+    disk: Arc<dyn Disk>,
+    owner: Owner,
+    segment: u64,
+}
+
+impl SnapshotJob {
+    /// Makes it.
+    pub fn make(&self) -> Result<Option<Report>, StoreError> {
+        snapshot::make(&*self.disk, self.owner, self.segment)
+    }
+}
+
+/// Whether the disk has no room.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
