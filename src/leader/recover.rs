@@ -114,16 +114,19 @@ impl Leader {
             return None;
         }
         let named = request.and_then(|request| JobRequest::parse(request).ok());
-        for (id, name, size) in named.as_ref().map(named_in).unwrap_or_default() {
+        let named = named.as_ref().map(named_in).unwrap_or_default();
+        for (id, name, size) in &named {
+            let (id, size) = (*id, *size);
             match maps.remove(&id).filter(|map| map.open.size == size && map.open.owner == job.0) {
                 Some(map) => self.restore_partial(id, map),
                 None => {
                     if let Ok(plan) = ChunkPlan::new(size, CHUNK_BYTES_MAX) {
-                        self.relay.expect(id, announced(job, &name, size), plan, true);
+                        self.relay.expect(id, announced(job, name, size), plan, true);
                     }
                 }
             }
         }
+        self.relay.restore_places(&named.iter().map(|(id, _, _)| *id).collect::<Vec<_>>());
         None
     }
 

@@ -36,6 +36,14 @@ impl Relay {
         self.blobs.insert(id, blob);
     }
 
+    /// The inputs of a job of an earlier life that had begun to come: they keep their place, as they had it then.
+    pub(in crate::leader) fn restore_places(&mut self, ids: &[BlobId]) {
+        self.belong_together(ids);
+        if ids.iter().any(|id| self.blobs.get(id).is_some_and(|blob| blob.bytes > 0)) {
+            self.reserve(ids);
+        }
+    }
+
     /// Somebody goes on with a blob of an earlier life: what is here of it is looked at first. False if that need not be.
     pub(super) fn looks_first(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
         let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.unchecked) else { return false };
@@ -128,7 +136,9 @@ impl Relay {
 
     /// A blob has come whole, and, where it has to outlive the leader, is certain to.
     pub(super) fn arrived(&mut self, id: BlobId) {
-        let Some(blob) = self.blobs.get(&id) else { return };
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        // What was compressed took less.
+        self.reserved -= blob.reserved.take().unwrap_or_default();
         let owner = blob.owner();
         if let Some(conn) = blob.up.as_ref().map(|up| up.conn) {
             self.say(conn, id, Says::Verdict(Verdict::Ok));

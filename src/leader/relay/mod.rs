@@ -20,6 +20,7 @@ pub(super) use blob::{BlobId, Shown, announced};
 pub use through::Passed;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use chunking::limits::CHUNK_BYTES_MAX;
@@ -226,6 +227,16 @@ impl Relay {
     pub(super) fn expect(&mut self, id: BlobId, open: Open, plan: ChunkPlan, keep: bool) {
         let keep = keep || self.config.durable;
         self.blobs.entry(id).or_insert_with(|| Blob::new(open, plan, keep));
+    }
+
+    /// These blobs are the inputs of one job.
+    pub(super) fn belong_together(&mut self, ids: &[BlobId]) {
+        let together: Arc<[BlobId]> = ids.into();
+        for id in ids {
+            if let Some(blob) = self.blobs.get_mut(id).filter(|blob| blob.keep) {
+                blob.together = Some(together.clone());
+            }
+        }
     }
 
     /// Whether blobs come or go.
@@ -643,7 +654,10 @@ impl Relay {
         let up = blob.up.take()?;
         self.promised -= up.outstanding as usize;
         self.arriving -= up.arriving as usize;
-        self.reserved -= blob.reserved.take().unwrap_or_default();
+        // Inputs keep the place that they have: who brings them comes back, or their job goes.
+        if blob.together.is_none() {
+            self.reserved -= blob.reserved.take().unwrap_or_default();
+        }
         self.unlink(up.conn, id);
         Some(up.conn)
     }
