@@ -264,6 +264,11 @@ impl Relay {
         self.blobs.contains_key(&id)
     }
 
+    /// Whether anything of a blob is on the disk, or on its way there.
+    pub(super) fn has_file(&self, id: BlobId) -> bool {
+        self.blobs.get(&id).is_some_and(|blob| blob.on_disk)
+    }
+
     /// Whether a blob has come whole.
     pub(super) fn has_arrived(&self, id: BlobId) -> bool {
         let is_certain = |blob: &Blob| !self.config.durable || blob.seal == Seal::Set;
