@@ -470,7 +470,7 @@ impl Leader {
         }
     }
 
-    fn input_arrived(&mut self, job: JobId) {
+    pub(super) fn input_arrived(&mut self, job: JobId) {
         let inputs = self.blobs.inputs(job).to_vec();
         if inputs.iter().all(|blob| self.relay.has_arrived(*blob)) {
             let kept = inputs.iter().all(|blob| self.relay.is_kept(*blob));

@@ -246,11 +246,14 @@ impl Blob {
         self.open.purpose == chunking::message::Purpose::Input
     }
 
+    /// Whether chunks of it are in memory alone.
+    pub(super) fn has_unwritten(&self) -> bool {
+        self.in_memory > 0 && self.stored.values().any(|chunk| matches!(chunk.place, Place::Memory(_)))
+    }
+
     /// Whether all of it is on the disk, as far as that has been told.
     pub(super) fn is_written(&self) -> bool {
-        self.is_kept()
-            && self.writing == 0
-            && !self.stored.values().any(|chunk| matches!(chunk.place, Place::Memory(_)))
+        self.is_kept() && self.writing == 0 && !self.has_unwritten()
     }
 
     /// Whether all of it is here.

@@ -479,7 +479,8 @@ impl Relay {
         if self.config.durable && blob.seal != Seal::Set {
             // Who brought it hears when it is certain.
             self.want_seal(id);
-        } else if is_new {
+        } else if is_new || self.config.durable {
+            // One of an earlier life may be whole, and its job not taken yet.
             self.arrived(id);
         } else {
             self.say(conn, id, Says::Verdict(Verdict::Ok));
