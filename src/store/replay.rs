@@ -81,13 +81,13 @@ impl Replay {
                 }
                 self.ended(*job);
             }
-            Record::Cancel { job, .. } | Record::Fail { job, .. } | Record::Withdraw { job, .. } => {
-                self.ended(*job);
-            }
+            Record::Cancel { job, .. }
+            | Record::Fail { job, .. }
+            | Record::Orphan { job, .. }
+            | Record::Withdraw { job, .. } => self.ended(*job),
             Record::Assign { .. }
             | Record::Requeue { .. }
             | Record::Dlq { .. }
-            | Record::Orphan { .. }
             | Record::Revive { .. }
             | Record::Forget { .. }
             | Record::Delivered { .. }
