@@ -14,7 +14,7 @@ use chunking::message::Open;
 use chunking::{ChunkHead, Digest};
 use uuid::Uuid;
 
-use super::disk::{BLOCK_BYTES, Disk, DiskFile, How, hint};
+use super::disk::{BLOCK_BYTES, Disk, DiskFile, How, hint, is_full};
 use super::format::{NEW, Owner, StoreError, full};
 use super::map::{self, Map};
 use crate::core::ids::ConnId;
@@ -260,7 +260,7 @@ impl BlobFiles {
             DiskOp::Seal { blob, open, digest } => {
                 let result = self.seal(blob, *open, &digest).map_err(|error| SealError {
                     text: self.explain("write to", &error),
-                    is_full: super::journal::is_full(&error),
+                    is_full: is_full(&error),
                 });
                 Some(DiskDone::Sealed { blob, result })
             }

@@ -177,6 +177,15 @@ impl StoreError {
     }
 }
 
+/// The error for records that should be there, and are in no file.
+pub fn missing(disk: &dyn Disk, from: u64, to: Option<u64>) -> StoreError {
+    let which = match to {
+        Some(to) => format!("{from} to {to}"),
+        None => format!("{from} and those behind it"),
+    };
+    StoreError::MissingSegment { root: disk.root(), which, file: full(disk, &FileNo::log(from).path()) }
+}
+
 /// A file's whole path, for texts.
 pub fn full(disk: &dyn Disk, path: &str) -> String {
     format!("{}/{path}", disk.root())
@@ -307,7 +316,7 @@ pub fn write_new(disk: &dyn Disk, path: &str, bytes: &[u8]) -> Result<(), StoreE
     settle_new(disk, path).map_err(failed)
 }
 
-/// Gives a file that was written beside and synced its name.
+/// Gives a file that was written beside and synced its name, for certain.
 pub fn settle_new(disk: &dyn Disk, path: &str) -> io::Result<()> {
     disk.rename(&format!("{path}{NEW}"), path)?;
     disk.sync_dir(path.rsplit_once('/').map_or(".", |(dir, _)| dir))

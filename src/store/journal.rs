@@ -7,9 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::codec::Attached;
-use super::disk::{Disk, hint};
+use super::disk::{Disk, hint, is_full};
 use super::format::{Owner, Place, StoreError};
-use super::log::{Append, Log};
+use super::log::{Append, Log, Rotated};
 use super::replay::{Key, unneeded};
 use super::snapshot::{self, Report};
 use crate::core::Record;
@@ -191,9 +191,12 @@ impl Journal {
             synced = last;
         }
         match self.log.rotate() {
-            Ok(true) => self.finished += 1,
-            Ok(false) => self.unnoted = synced.is_some(),
-            Err(error) if is_full(&error) => tracing::warn!("no new segment: {}", self.explain(&error)),
+            Ok(Rotated::Yes) => (self.finished, self.unnoted) = (self.finished + 1, false),
+            Ok(Rotated::No) => self.unnoted = synced.is_some(),
+            Ok(Rotated::NoRoom(error)) => {
+                self.unnoted = true;
+                tracing::warn!("no new segment: {}", self.explain(&error));
+            }
             Err(error) => return self.fail(&error, done),
         }
         done.push(LogDone::Written { synced, places, cost });
@@ -273,9 +276,4 @@ impl SnapshotJob {
     pub fn make(&self) -> Result<Option<Report>, StoreError> {
         snapshot::make(&*self.disk, self.owner, self.segment)
     }
-}
-
-/// Whether the disk has no room.
-pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -8,10 +8,10 @@ use std::io;
 use std::sync::Arc;
 
 use super::codec::{self, Attached, Entry, Names};
-use super::disk::{Disk, DiskFile, How, read_exact};
+use super::disk::{Disk, DiskFile, How, is_full, read_exact};
 use super::format::{
-    CONSENSUS, FileNo, HEADER_BYTES, Kind, NEW, Owner, Place, StoreError, expect_header, header, read_place,
-    settle_new,
+    CONSENSUS, FileNo, HEADER_BYTES, Kind, NEW, Owner, Place, StoreError, expect_header, header, missing,
+    read_place,
 };
 use crate::core::Record;
 use crate::core::ids::Index;
@@ -45,6 +45,17 @@ pub struct Append {
     pub attached: Option<Attached>,
 }
 
+/// Whether a new segment was begun.
+#[derive(Debug)]
+pub enum Rotated {
+    /// The old one has room.
+    No,
+    /// It was.
+    Yes,
+    /// The disk has no room for a new one. The old one is gone on with.
+    NoRoom(io::Error),
+}
+
 /// The log, open at its end.
 #[derive(Debug)]
 pub struct Log {
@@ -74,6 +85,7 @@ impl Log {
         next: u64,
     ) -> Result<Self, StoreError> {
         let file = new_segment(&*disk, owner, next)
+            .and_then(|file| disk.sync_dir(CONSENSUS).map(|()| file))
             .map_err(|error| StoreError::io("write", &*disk, &FileNo::log(next).path(), error))?;
         let (at, synced) = (HEADER_BYTES as u64, HEADER_BYTES as u64);
         Ok(Log {
@@ -190,21 +202,38 @@ impl Log {
         Ok(())
     }
 
-    /// Begins a new segment if this one is long enough. All that was written before is certain then. Says whether it did.
-    pub fn rotate(&mut self) -> io::Result<bool> {
+    /// Begins a new segment if this one is long enough. All that was written before is certain then. After an error it is not
+    /// known what is: the log must not be used any more.
+    pub fn rotate(&mut self) -> io::Result<Rotated> {
         if self.at < self.segment_bytes || self.next == self.first {
-            return Ok(false);
+            return Ok(Rotated::No);
         }
         self.sync()?;
-        let next = new_segment(&*self.disk, self.owner, self.next)?;
-        // Only now, so that it is never missed without reason. If this is lost, a missing segment is not noticed, no more.
-        let mut group = vec![0; GROUP_HEAD_BYTES];
-        self.seal_group(&mut group, CONTINUED)?;
-        self.file.write_at(self.at, &group)?;
+        let next = match new_segment(&*self.disk, self.owner, self.next) {
+            Ok(next) => next,
+            Err(error) if is_full(&error) => return Ok(Rotated::NoRoom(error)),
+            Err(error) => return Err(error),
+        };
+        // It has its name, so there is no way back: two files must not go on with the same record.
+        self.disk.sync_dir(CONSENSUS)?;
+        self.end_segment()?;
         self.file = next;
         self.first = self.next;
         (self.at, self.synced) = (HEADER_BYTES as u64, HEADER_BYTES as u64);
-        Ok(true)
+        Ok(Rotated::Yes)
+    }
+
+    /// Notes in the segment that another follows: after that one is certain to be there, so that it is never missed without
+    /// reason, and before anything is in it, so that it is always missed with reason.
+    fn end_segment(&mut self) -> io::Result<()> {
+        let mut group = vec![0; GROUP_HEAD_BYTES];
+        self.seal_group(&mut group, CONTINUED)?;
+        match self.file.write_at(self.at, &group) {
+            Ok(()) => self.file.sync(),
+            // Then a missing segment would be told by the one behind it, or not at all.
+            Err(error) if is_full(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The record that is written next.
@@ -258,13 +287,18 @@ impl Log {
     }
 }
 
+/// Makes a segment. Its name is not certain before the directory is synced. After an error it has none.
 fn new_segment(disk: &dyn Disk, owner: Owner, first: u64) -> io::Result<Box<dyn DiskFile>> {
     let path = FileNo::log(first).path();
-    let mut file = disk.open(&format!("{path}{NEW}"), How::Create)?;
-    file.write_at(0, &header(Kind::Log, owner, first))?;
-    file.sync()?;
-    settle_new(disk, &path)?;
-    Ok(file)
+    let new = format!("{path}{NEW}");
+    let make = || {
+        let mut file = disk.open(&new, How::Create)?;
+        file.write_at(0, &header(Kind::Log, owner, first))?;
+        file.sync()?;
+        disk.rename(&new, &path)?;
+        Ok(file)
+    };
+    make().inspect_err(|_| drop(disk.remove(&new)))
 }
 
 fn put_at(bytes: &mut [u8], at: usize, value: &[u8]) {
@@ -438,16 +472,25 @@ impl<'a> Segment<'a> {
         Ok(Tail { first: self.first, at, next, torn, continued: self.continued })
     }
 
-    /// After the last record of a segment that is followed by another: an error unless nothing is behind it.
-    pub fn expect_end(&mut self) -> Result<u64, StoreError> {
-        match self.tail()? {
-            Tail { torn: 0, next, .. } => Ok(next),
-            Tail { at, next, .. } => {
-                let what =
-                    format!("the group of record {next} is not as it was written, and another file follows");
-                Err(StoreError::damage(self.disk, &self.path, at, what))
-            }
+    /// After the last record of a segment that is followed by another, which begins with record `follows`: an error unless it
+    /// ends right before it.
+    pub fn expect_end(&mut self, follows: u64) -> Result<(), StoreError> {
+        let Tail { at, next, torn, continued, .. } = self.tail()?;
+        // The mark that another segment follows may be torn. There is no record in it.
+        if next == follows && torn <= GROUP_HEAD_BYTES as u64 {
+            return Ok(());
         }
+        if continued && torn == 0 && next < follows {
+            return Err(missing(self.disk, next, Some(follows - 1)));
+        }
+        let what = if torn > 0 {
+            format!("the group of record {next} is not as it was written, and another file follows")
+        } else if next < follows {
+            format!("it ends before record {next}, and the file behind it begins with record {follows}")
+        } else {
+            format!("record {follows} is in it, and the file behind it begins with that one")
+        };
+        Err(StoreError::damage(self.disk, &self.path, at, what))
     }
 
     /// A good group somewhere behind `at` that was written when the file was synced beyond it: gives its first record.

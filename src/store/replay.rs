@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::codec::Names;
 use super::disk::Disk;
 use super::disk::How;
-use super::format::{CONSENSUS, FileNo, Kind, NEW, Owner, Place, StoreError, full, read_header};
+use super::format::{CONSENSUS, FileNo, Kind, NEW, Owner, Place, StoreError, full, missing, read_header};
 use super::log::{Logged, Segment, Tail};
 use super::snapshot;
 use crate::core::Record;
@@ -81,13 +81,13 @@ impl Replay {
                 }
                 self.ended(*job);
             }
-            Record::Cancel { job, .. } | Record::Fail { job, .. } | Record::Withdraw { job, .. } => {
-                self.ended(*job);
-            }
+            Record::Cancel { job, .. }
+            | Record::Fail { job, .. }
+            | Record::Orphan { job, .. }
+            | Record::Withdraw { job, .. } => self.ended(*job),
             Record::Assign { .. }
             | Record::Requeue { .. }
             | Record::Dlq { .. }
-            | Record::Orphan { .. }
             | Record::Revive { .. }
             | Record::Forget { .. }
             | Record::Delivered { .. }
@@ -258,7 +258,7 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
         }
         (_, _, bad) => bad_snapshots.extend(bad),
     }
-    let (mut tail, mut next, mut records) = (None, None, 0);
+    let (mut tail, mut records) = (None, 0);
     let wanted: Vec<u64> = segments
         .iter()
         .copied()
@@ -269,10 +269,6 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
         })
         .collect();
     for (place, first) in wanted.iter().enumerate() {
-        if let Some(expected) = next.filter(|expected| expected != first) {
-            return Err(missing(disk, expected, Some(*first - 1)));
-        }
-        let is_last = place + 1 == wanted.len();
         let mut segment = Segment::open(disk, owner, *first)?;
         while let Some(logged) = segment.next(&mut names)? {
             if let UpTo::Record(last) = up_to
@@ -285,32 +281,23 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
                 records += 1;
             }
         }
-        if is_last && segments.last() == Some(first) {
+        if let Some(follows) = segments.get(place + 1) {
+            segment.expect_end(*follows)?;
+        } else {
             let end = segment.tail()?;
             if end.continued {
                 return Err(missing(disk, end.next, None));
             }
             tail = Some(end);
-            next = Some(end.next);
-        } else {
-            next = Some(segment.expect_end()?);
         }
     }
-    if let (Some(snapshot), Some(next)) = (from, next)
+    if let (Some(snapshot), Some(Tail { next, .. })) = (from, tail)
         && next <= snapshot
     {
         let (root, file) = (disk.root(), full(disk, &FileNo::snapshot(snapshot).path()));
         return Err(StoreError::SnapshotAhead { root, file, snapshot, log: next.saturating_sub(1) });
     }
     Ok(Loaded { replay, tail, snapshot: from, bad_snapshots, records })
-}
-
-fn missing(disk: &dyn Disk, from: u64, to: Option<u64>) -> StoreError {
-    let which = match to {
-        Some(to) => format!("{from} to {to}"),
-        None => format!("{from} and those behind it"),
-    };
-    StoreError::MissingSegment { root: disk.root(), which, file: FileNo::log(from).path() }
 }
 
 /// The files that nothing needs, given that the newest two snapshots may be begun with. `None` if that cannot be told.
