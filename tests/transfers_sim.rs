@@ -708,6 +708,9 @@ impl World {
                 // Workers that are away, or go, have their say in what becomes of it.
                 _ if job.to_all => {}
                 _ if job.lies => self.seen.refused += 1,
+                // A digest that is wrong is with the job from when it was taken, and a leader that was started again does not
+                // know who doubted it.
+                _ if self.kept.is_some() && faults.lying => self.seen.refused += 1,
                 // Its inputs are more than the leader may keep.
                 Ending::Refused(Reason::TOO_LARGE, _) if self.kept.is_some() => self.seen.refused += 1,
                 _ if faults.disk_reads => self.seen.refused += 1,

@@ -132,11 +132,7 @@ impl Broker {
             Event::Committed { index } => self.committed(index),
             Event::Tick => {}
             Event::Drain => self.drain(),
-            Event::ForgetOldest => {
-                if let Some((_, job, run)) = self.ended.pop_front() {
-                    self.forget(job, run);
-                }
-            }
+            Event::ForgetEnded { job } => self.forget_ended(job),
         }
         self.look_at_what_is_due();
         if std::mem::take(&mut self.dirty) {

@@ -164,7 +164,7 @@ pub enum DiskDone {
 pub struct SealError {
     /// For people.
     pub text: String,
-    /// Whether the disk was full: then what was written before is there, and it can be tried again.
+    /// Whether the disk was full.
     pub is_full: bool,
 }
 
@@ -250,6 +250,7 @@ impl BlobFiles {
             }
             DiskOp::Write { blob, index, head, bytes } => {
                 let written = self.write(blob, index, &head, &bytes);
+                self.make_room(&written);
                 let result = written.map_err(|error| self.explain("write to", &error));
                 Some(DiskDone::Written { blob, index, result })
             }
@@ -258,7 +259,9 @@ impl BlobFiles {
                 Some(DiskDone::Read { blob, index, conn, result })
             }
             DiskOp::Seal { blob, open, digest } => {
-                let result = self.seal(blob, *open, &digest).map_err(|error| SealError {
+                let sealed = self.seal(blob, *open, &digest);
+                self.make_room(&sealed);
+                let result = sealed.map_err(|error| SealError {
                     text: self.explain("write to", &error),
                     is_full: is_full(&error),
                 });
@@ -277,6 +280,15 @@ impl BlobFiles {
             DiskOp::List => {
                 let result = list(&*self.disk, self.dir).map_err(|error| self.explain("list", &error));
                 Some(DiskDone::Listed { result })
+            }
+        }
+    }
+
+    /// A disk that is full gets back what only waits to be written again.
+    fn make_room(&mut self, outcome: &io::Result<()>) {
+        if outcome.as_ref().is_err_and(is_full) {
+            for (name, _) in std::mem::take(&mut self.free) {
+                gone(self.disk.remove(&format!("{}/{name}", self.dir))).ok();
             }
         }
     }
@@ -447,6 +459,8 @@ impl BlobFiles {
                 }
                 let new = format!("{map_path}{NEW}");
                 let mut map = self.disk.open(&new, How::Create)?;
+                // So that a disk that is full says so now, and not when all of it has come.
+                map.allocate(map::bytes(&open))?;
                 map.write_at(0, &map::front(owner, blob, &open))?;
                 self.disk.rename(&new, &map_path)?;
                 return Ok(OpenBlob { data, map: Some(map) });

@@ -1,7 +1,7 @@
 //! Blobs that outlive the leader: each counts as arrived when all of it is certain to be on the disk, and one of an earlier
 //! life goes on where it was.
 
-use chunking::message::{Open, Verdict};
+use chunking::message::{Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkHead, ChunkPlan, Digest};
 
 use super::blob::{Blob, Place, Seal, Stored};
@@ -110,26 +110,22 @@ impl Relay {
                 blob.seal = Seal::Set;
                 self.arrived(id);
             }
-            Err(SealError { text, is_full: true }) => {
-                tracing::warn!(blob = %id, "it cannot be made certain: {text}");
-                blob.seal = Seal::Wanted;
-                self.disk_trouble = Some((text, now));
-            }
-            Err(SealError { text, is_full: false }) => {
-                // What of it is on the disk is not known: it has to come again, or cannot be had.
+            Err(SealError { text, is_full }) => {
+                // What of it is on the disk is not known, and trying again would not tell: it has to come again, or cannot
+                // be had. With a full disk that waits until there is room.
                 tracing::error!(blob = %id, "it cannot be made certain: {text}");
-                blob.unsealed += 1;
-                let sender = blob.up.as_ref().filter(|up| up.keeps_source).map(|up| up.conn);
-                match sender.filter(|_| blob.unsealed <= UNSEALED_MAX) {
-                    Some(conn) => {
-                        self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
-                        if let Some(blob) = self.blobs.get_mut(&id) {
-                            blob.on_disk = false;
-                        }
-                        self.again_from_the_start(conn, id);
-                    }
-                    None => self.fail(id, chunking::message::Reason::IO, text),
+                if is_full {
+                    self.disk_trouble = Some((text.clone(), now));
+                } else {
+                    blob.unsealed += 1;
                 }
+                let comes_again = blob.open.flags.has(OpenFlags::KEEPS_SOURCE);
+                if !comes_again || blob.unsealed > UNSEALED_MAX {
+                    return self.fail(id, Reason::IO, text);
+                }
+                blob.on_disk = false;
+                self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
+                self.again_from_the_start(id);
             }
         }
     }

@@ -472,7 +472,7 @@ impl Relay {
                 return self.fail(id, Reason::BAD_DIGEST, text);
             }
             tracing::warn!(blob = %id, digest = %done.digest, "the digest is wrong: asking for all of it again");
-            return self.again_from_the_start(conn, id);
+            return self.again_from_the_start(id);
         }
         blob.doubted = false;
         let is_new = blob.digest.replace(done.digest).is_none();
@@ -488,12 +488,15 @@ impl Relay {
         self.feed(id);
     }
 
-    fn again_from_the_start(&mut self, conn: ConnId, id: BlobId) {
+    /// All of a blob has to come again: at once, or when who brings it is back.
+    fn again_from_the_start(&mut self, id: BlobId) {
         self.drop_all_stored(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         blob.begin_anew();
         let all = blob.seen.missing();
-        self.say(conn, id, Says::Verdict(Verdict::Resend(all)));
+        if let Some(conn) = blob.up.as_ref().map(|up| up.conn) {
+            self.say(conn, id, Says::Verdict(Verdict::Resend(all)));
+        }
         self.make_hungry(id);
         self.pump();
     }
@@ -703,7 +706,10 @@ impl Relay {
         }
         if blob.on_disk {
             self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
-            self.disk_trouble = None;
+            // There is room again, perhaps.
+            if self.disk_trouble.take().is_some() {
+                self.disk_is_well();
+            }
         }
         self.pump();
     }

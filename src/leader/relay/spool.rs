@@ -107,7 +107,7 @@ impl Relay {
     }
 
     /// The disk takes things again: what has to be there, and could not be written, is.
-    fn disk_is_well(&mut self) {
+    pub(super) fn disk_is_well(&mut self) {
         if self.config.durable {
             let unwritten = self.blobs.iter().filter(|(_, blob)| blob.has_unwritten());
             let unwritten: Vec<BlobId> = unwritten.map(|(id, _)| *id).collect();
