@@ -200,7 +200,7 @@ pub struct BlobFiles {
     /// What the next of them is called.
     free_name: String,
     free_next: u64,
-    /// Whether names changed since the directory was synced.
+    /// Whether names may have changed since the directory was synced.
     names_changed: bool,
     /// Where chunks are checked.
     scratch: Vec<u8>,
@@ -217,6 +217,8 @@ impl BlobFiles {
     pub fn durable(disk: Arc<dyn Disk>, owner: Owner, name: &str) -> io::Result<Self> {
         disk.make_dir(BLOBS)?;
         let mut files = BlobFiles::new(disk, BLOBS, Some(owner), name);
+        // An earlier life may have been killed before it could make its names certain.
+        files.names_changed = true;
         for found in files.disk.list(BLOBS)? {
             if found.name.starts_with(&files.free_name) {
                 files.free.push((found.name, found.len));

@@ -221,7 +221,7 @@ impl Journal {
 
     /// A snapshot that is due: what it is to be made of.
     pub fn snapshot_due(&mut self) -> Option<SnapshotJob> {
-        if self.snapping || self.finished < SNAPSHOT_SEGMENTS {
+        if self.failed || self.snapping || self.finished < SNAPSHOT_SEGMENTS {
             return None;
         }
         self.snapping = true;
