@@ -66,7 +66,7 @@ fn check(files: &mut BlobFiles, blob: Uuid) -> Result<(Vec<u32>, Vec<String>), S
 }
 
 fn found(disk: &SimDisk) -> Vec<Found> {
-    scan(&*disk.shared(), OWNER).unwrap()
+    scan(&*disk.shared(), OWNER).unwrap().0
 }
 
 /// Asserts that the blob is there whole, and only it.

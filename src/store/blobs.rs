@@ -515,16 +515,16 @@ pub struct Found {
     pub map: Result<Map, StoreError>,
 }
 
-/// The blobs of an earlier life. Their bytes are not read: however many there are, it takes no longer.
-pub fn scan(disk: &dyn Disk, owner: Owner) -> Result<Vec<Found>, StoreError> {
+/// The blobs of an earlier life, and the names of what was not finished. Their bytes are not read: however large they are, it
+/// takes no longer.
+pub fn scan(disk: &dyn Disk, owner: Owner) -> Result<(Vec<Found>, Vec<String>), StoreError> {
     let failed = |error| StoreError::io("list", disk, BLOBS, error);
     let files = disk.list(BLOBS).map_err(failed)?;
     let lens: HashMap<&str, u64> = files.iter().map(|found| (found.name.as_str(), found.len)).collect();
-    let mut all = Vec::new();
+    let (mut all, mut unfinished) = (Vec::new(), Vec::new());
     for found in &files {
         if found.name.ends_with(NEW) {
-            let path = format!("{BLOBS}/{}", found.name);
-            disk.remove(&path).map_err(|error| StoreError::io("remove", disk, &path, error))?;
+            unfinished.push(found.name.clone());
             continue;
         }
         let Some(name) = found.name.strip_suffix(MAP) else { continue };
@@ -532,19 +532,24 @@ pub fn scan(disk: &dyn Disk, owner: Owner) -> Result<Vec<Found>, StoreError> {
         let path = format!("{BLOBS}/{}", found.name);
         let opened =
             disk.open(&path, How::Read).map_err(|error| StoreError::io("read", disk, &path, error))?;
-        let mut map = Map::read(disk, &path, &*opened, owner, blob);
-        if let Ok(map) = &mut map {
-            let len = lens.get(name).copied().unwrap_or_default();
-            let (chunks, damage) = (&mut map.chunks, &mut map.damage);
-            chunks.retain(|index, (_, bytes)| {
-                let is_there = offset(*index) + u64::from(*bytes) <= len;
-                if !is_there {
-                    damage.push((map::entry_at(*index), format!("the file ends before chunk {index}")));
-                }
-                is_there
-            });
-        }
+        let map = match Map::read(disk, &path, &*opened, owner, blob) {
+            // It may be read another time: nothing must be taken for lost.
+            Err(error @ StoreError::Io { .. }) => return Err(error),
+            Err(error) => Err(error),
+            Ok(mut map) => {
+                let len = lens.get(name).copied().unwrap_or_default();
+                let (chunks, damage) = (&mut map.chunks, &mut map.damage);
+                chunks.retain(|index, (_, bytes)| {
+                    let is_there = offset(*index) + u64::from(*bytes) <= len;
+                    if !is_there {
+                        damage.push((map::entry_at(*index), format!("the file ends before chunk {index}")));
+                    }
+                    is_there
+                });
+                Ok(map)
+            }
+        };
         all.push(Found { blob, map });
     }
-    Ok(all)
+    Ok((all, unfinished))
 }
