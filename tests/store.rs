@@ -7,7 +7,7 @@ mod log_records;
 use std::sync::Arc;
 
 use heft::store::disk::{DataDir, Disk};
-use heft::store::format::claim;
+use heft::store::format::{CONSENSUS, Owner};
 use heft::store::log::{Append, Log};
 use heft::store::replay::{UpTo, load, unneeded};
 use heft::store::snapshot;
@@ -18,7 +18,8 @@ use uuid::Uuid;
 fn what_was_written_is_there_again_after_segments_snapshots_and_cuts() {
     let data = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(DataDir::claim(data.path()).unwrap());
-    let owner = claim(&*disk, 0, Uuid::from_u128(77)).unwrap();
+    let owner = Owner { node: 0, dir: Uuid::from_u128(77) };
+    disk.make_dir(CONSENSUS).unwrap();
     let mut log = Log::begin(disk.clone(), owner, 64 * 1024, 1).unwrap();
     let mut index = 0;
     let mut snapshots = 0;

@@ -31,7 +31,11 @@ fn try_open(disk: &SimDisk, segment_bytes: u64) -> Result<Opened, String> {
 
 /// Writes jobs with these numbers, each in its own sync; gives what was said.
 fn write(journal: &mut Journal, numbers: impl IntoIterator<Item = u64>) -> Vec<LogDone> {
-    numbers.into_iter().flat_map(|number| journal.run([append(enqueue(number, 100))], &|| 0)).collect()
+    write_long(journal, numbers, 100)
+}
+
+fn write_long(journal: &mut Journal, numbers: impl IntoIterator<Item = u64>, bytes: usize) -> Vec<LogDone> {
+    numbers.into_iter().flat_map(|number| journal.run([append(enqueue(number, bytes))], &|| 0)).collect()
 }
 
 fn last_synced(done: &[LogDone]) -> Option<u64> {
@@ -165,4 +169,93 @@ fn c29_a_sync_that_fails_for_room_is_as_bad_as_any() {
     assert!(has_failed(&done), "{done:?}");
     let done = write(&mut opened.journal, 3..=4);
     assert!(done.is_empty(), "{done:?}");
+}
+
+/// Writes four records, and stops in the operation with this number: in that way, or by the loss of power.
+fn stop_in(op: u64, is_killed: bool) -> Option<(SimDisk, u64)> {
+    let disk = SimDisk::new(op);
+    disk.crash_in(Some(op));
+    let mut told = 0;
+    if let Ok(mut opened) = try_open(&disk, TINY) {
+        for number in 1..=4 {
+            let done = write(&mut opened.journal, [number]);
+            if disk.is_dead() {
+                break;
+            }
+            told = last_synced(&done).unwrap();
+            opened.journal.rest();
+        }
+    }
+    if !disk.is_dead() {
+        return None;
+    }
+    if is_killed {
+        disk.kill()
+    } else {
+        disk.power_loss_of(100)
+    }
+    Some((disk, told))
+}
+
+#[test]
+fn pe08_what_a_killed_leader_left_is_certain_before_anything_is_told_behind_it() {
+    for is_killed in [true, false] {
+        let mut op = 0;
+        while let Some((disk, told)) = stop_in(op, is_killed) {
+            let mut opened = open(&disk, TINY);
+            let found = opened.replay.index.0;
+            assert!(found >= told, "stopped in {op}: {told} were told, {found} are there");
+            let done = write(&mut opened.journal, [found + 1]);
+            assert_eq!(last_synced(&done), Some(found + 1));
+            disk.power_loss_of(100);
+            assert_eq!(open(&disk, TINY).replay.index.0, found + 1, "stopped in {op}");
+            op += 1;
+        }
+        assert!(op > 30, "{op}");
+    }
+}
+
+#[test]
+fn pe08_a_sync_that_failed_is_made_up_for_by_the_next_life() {
+    for seed in 0..20 {
+        let disk = SimDisk::new(seed);
+        let mut opened = open(&disk, 1 << 20);
+        write(&mut opened.journal, 1..=2);
+        disk.fail_next(Act::Sync, "log-", EIO);
+        assert!(has_failed(&write_long(&mut opened.journal, [3], 20_000)));
+        // The machine runs on: readers see what never reached the disk, and a sync finds nothing to do.
+        disk.kill();
+        let mut opened = open(&disk, 1 << 20);
+        let found = opened.replay.index.0;
+        let done = write(&mut opened.journal, [found + 1]);
+        assert_eq!(last_synced(&done), Some(found + 1));
+        disk.power_loss_of(100);
+        assert_eq!(open(&disk, 1 << 20).replay.index.0, found + 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn c29_an_only_segment_that_is_missing_is_missed() {
+    let disk = SimDisk::new(1);
+    write(&mut open(&disk, TINY).journal, [1]);
+    disk.kill();
+    disk.shared().remove("consensus/log-0000000000000001").unwrap();
+    let before = disk.tree();
+    let error = try_open(&disk, TINY).unwrap_err();
+    assert!(error.contains("log-0000000000000001 is missing"), "{error}");
+    assert_eq!(disk.tree(), before, "nothing was changed");
+}
+
+#[test]
+fn pe08_an_error_while_reading_a_map_refuses_and_takes_no_blob_for_lost() {
+    let disk = SimDisk::new(1);
+    drop(open(&disk, TINY));
+    disk.shared().make_dir("blobs").unwrap();
+    let path = format!("blobs/{}.map", Uuid::from_u128(5).simple());
+    disk.shared().open(&path, How::Create).unwrap().write_at(0, &[1; 100]).unwrap();
+    disk.kill();
+    disk.fail_next(Act::Read, ".map", EIO);
+    let error = try_open(&disk, TINY).unwrap_err();
+    assert!(error.contains(&path), "{error}");
+    assert_eq!(open(&disk, TINY).blobs.len(), 1);
 }

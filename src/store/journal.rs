@@ -93,8 +93,6 @@ pub struct Journal {
     wants_sync: bool,
     stuck: bool,
     failed: bool,
-    /// Whether the file does not say yet how far it is synced.
-    unnoted: bool,
     /// Segments that were finished since the last snapshot.
     finished: u64,
     /// Whether a snapshot is being made.
@@ -113,7 +111,6 @@ impl Journal {
             wants_sync: false,
             stuck: false,
             failed: false,
-            unnoted: false,
             finished,
             snapping: false,
         }
@@ -191,12 +188,9 @@ impl Journal {
             synced = last;
         }
         match self.log.rotate() {
-            Ok(Rotated::Yes) => (self.finished, self.unnoted) = (self.finished + 1, false),
-            Ok(Rotated::No) => self.unnoted = synced.is_some(),
-            Ok(Rotated::NoRoom(error)) => {
-                self.unnoted = true;
-                tracing::warn!("no new segment: {}", self.explain(&error));
-            }
+            Ok(Rotated::Yes) => self.finished += 1,
+            Ok(Rotated::No) => {}
+            Ok(Rotated::NoRoom(error)) => tracing::warn!("no new segment: {}", self.explain(&error)),
             Err(error) => return self.fail(&error, done),
         }
         done.push(LogDone::Written { synced, places, cost });
@@ -214,14 +208,14 @@ impl Journal {
     /// Nothing waits: what was synced is noted in the file. Nobody waits for that, and if it cannot be written, the next
     /// record tells.
     pub fn rest(&mut self) {
-        if std::mem::take(&mut self.unnoted) && !self.failed && !self.stuck {
+        if !self.failed && !self.stuck {
             self.log.note_synced().ok();
         }
     }
 
     /// A snapshot that is due: what it is to be made of.
     pub fn snapshot_due(&mut self) -> Option<SnapshotJob> {
-        if self.snapping || self.finished < SNAPSHOT_SEGMENTS {
+        if self.failed || self.snapping || self.finished < SNAPSHOT_SEGMENTS {
             return None;
         }
         self.snapping = true;

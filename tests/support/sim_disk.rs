@@ -383,6 +383,9 @@ impl Inner {
             return Err(dead());
         }
         self.ops += 1;
+        if std::env::var("HEFT_SIM_TRACE").is_ok_and(|part| path.contains(&part)) {
+            eprintln!("{} {act:?} {path}", self.ops);
+        }
         if matches!(act, Act::Sync | Act::SyncDir | Act::Rename | Act::MakeDir) {
             self.points.push(self.ops);
         }
@@ -436,11 +439,10 @@ impl Inner {
         let mut bytes = vec![0; len as usize];
         let block = self.block as u64;
         for (number, from) in content.blocks.range(at / block..=(at + len) / block) {
-            let start = number * block;
-            for (to, byte) in from.iter().enumerate() {
-                if let Some(to) = (start + to as u64).checked_sub(at).filter(|to| *to < len) {
-                    bytes[to as usize] = *byte;
-                }
+            let (start, end) = ((number * block).max(at), (number * block + block).min(at + len));
+            if start < end {
+                let within = (start - number * block) as usize..(end - number * block) as usize;
+                bytes[(start - at) as usize..(end - at) as usize].copy_from_slice(&from[within]);
             }
         }
         bytes
@@ -595,7 +597,7 @@ impl Disk for SimDisk {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut inner = self.inner();
         let life = inner.life;
-        let turn = inner.turn(Act::Rename, from, life)?;
+        let turn = inner.turn(Act::Rename, &format!("{from} to {to}"), life)?;
         inner.seen.recycled += u64::from(from.contains("/free-"));
         let (folder, from) = inner.folder(from)?;
         let to = to.rsplit_once('/').map_or(to, |(_, name)| name).to_owned();

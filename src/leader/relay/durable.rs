@@ -110,15 +110,19 @@ impl Relay {
                 blob.seal = Seal::Set;
                 self.arrived(id);
             }
-            Err(SealError { text, is_full }) => {
-                // What of it is on the disk is not known, and trying again would not tell: it has to come again, or cannot
-                // be had. With a full disk that waits until there is room.
+            Err(SealError { text, is_full, is_lost }) => {
                 tracing::error!(blob = %id, "it cannot be made certain: {text}");
                 if is_full {
                     self.disk_trouble = Some((text.clone(), now));
                 } else {
                     blob.unsealed += 1;
                 }
+                if is_full && !is_lost {
+                    blob.seal = Seal::Wanted;
+                    return;
+                }
+                // What of it is on the disk is not known, and trying again would not tell: it has to come again, or cannot
+                // be had. With a full disk that waits until there is room.
                 let comes_again = blob.open.flags.has(OpenFlags::KEEPS_SOURCE);
                 if !comes_again || blob.unsealed > UNSEALED_MAX {
                     return self.fail(id, Reason::IO, text);
