@@ -10,6 +10,7 @@ mod sim_disk;
 
 use heft::core::Record;
 use heft::core::ids::{Index, JobId, Micros, Run};
+use heft::store::disk::How;
 use heft::store::journal::{Journal, LogDone, LogOp};
 use heft::store::replay::Files;
 use heft::store::{self, Opened};
