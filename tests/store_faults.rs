@@ -1,7 +1,7 @@
 //! Each way in which a disk can fail or lose something that the store once did not stand, by itself.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-#![allow(clippy::cast_possible_truncation)]
+#![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
 
 #[path = "support/log_records.rs"]
 mod log_records;
@@ -10,6 +10,7 @@ mod sim_disk;
 
 use heft::core::Record;
 use heft::core::ids::{Index, JobId, Micros, Run};
+use heft::store::disk::How;
 use heft::store::journal::{Journal, LogDone, LogOp};
 use heft::store::replay::Files;
 use heft::store::{self, Opened};
@@ -252,7 +253,7 @@ fn pe08_an_error_while_reading_a_map_refuses_and_takes_no_blob_for_lost() {
     drop(open(&disk, TINY));
     disk.shared().make_dir("blobs").unwrap();
     let path = format!("blobs/{}.map", Uuid::from_u128(5).simple());
-    disk.shared().open(&path, heft::store::disk::How::Create).unwrap().write_at(0, &[1; 100]).unwrap();
+    disk.shared().open(&path, How::Create).unwrap().write_at(0, &[1; 100]).unwrap();
     disk.kill();
     disk.fail_next(Act::Read, ".map", EIO);
     let error = try_open(&disk, TINY).unwrap_err();

@@ -19,6 +19,8 @@ use crate::core::ids::Index;
 const SNAPSHOT_SEGMENTS: u64 = 4;
 
 /// Something to do with the log.
+// Nearly all of them are records, so a box for these would be one more allocation for each and save nothing.
+#[expect(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum LogOp {
     /// Write a record.
