@@ -46,7 +46,7 @@ fn what_was_written_is_there_again_after_segments_snapshots_and_cuts() {
         log.sync().unwrap();
         log.note_synced().unwrap();
         log.rotate().unwrap();
-        if round % 10 == 9 && snapshot::make(&*disk, owner, log.segment()).unwrap().is_some() {
+        if round % 10 == 9 && snapshot::make(&*disk, owner, log.segment(), u64::MAX).unwrap().is_some() {
             snapshots += 1;
             let files = unneeded(&disk, owner).unwrap();
             log.remove(&files).unwrap();

@@ -1,7 +1,7 @@
 //! Blob files over a disk that fails and forgets: each way that they once did not stand, by itself.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-#![allow(clippy::cast_possible_truncation)]
+#![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
 
 #[path = "support/sim_disk.rs"]
 mod sim_disk;

@@ -1,7 +1,7 @@
 //! Each way in which a disk can fail or lose something that the store once did not stand, by itself.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-#![allow(clippy::cast_possible_truncation)]
+#![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
 
 #[path = "support/log_records.rs"]
 mod log_records;

@@ -415,7 +415,9 @@ impl BlobFiles {
         let file = disk.open(&map_path, How::Read).map_err(failed)?;
         let map = Map::read(&*disk, &map_path, &*file, owner, blob)?;
         let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.resize(CHUNK_BYTES_MAX as usize + BLOCK_BYTES, 0);
+        if scratch.is_empty() {
+            scratch = vec![0; CHUNK_BYTES_MAX as usize + BLOCK_BYTES];
+        }
         let start = scratch.as_ptr().align_offset(BLOCK_BYTES).min(BLOCK_BYTES);
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         for (at, what) in &map.damage {

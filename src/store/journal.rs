@@ -19,6 +19,8 @@ use crate::core::ids::Index;
 const SNAPSHOT_SEGMENTS: u64 = 4;
 
 /// Something to do with the log.
+// Nearly all of them are records, so a box for these would be one more allocation for each and save nothing.
+#[expect(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum LogOp {
     /// Write a record.
@@ -97,11 +99,13 @@ pub struct Journal {
     finished: u64,
     /// Whether a snapshot is being made.
     snapping: bool,
+    /// The record of the last snapshot that was told of.
+    snapshot: u64,
 }
 
 impl Journal {
-    /// Goes on with a log. So many segments are finished since the last snapshot.
-    pub fn new(log: Log, disk: Arc<dyn Disk>, owner: Owner, finished: u64) -> Self {
+    /// Goes on with a log. So many segments are finished since the last snapshot, which stands at this record.
+    pub fn new(log: Log, disk: Arc<dyn Disk>, owner: Owner, finished: u64, snapshot: u64) -> Self {
         let waiting = Vec::new();
         Journal {
             log,
@@ -113,6 +117,7 @@ impl Journal {
             failed: false,
             finished,
             snapping: false,
+            snapshot,
         }
     }
 
@@ -220,7 +225,8 @@ impl Journal {
         }
         self.snapping = true;
         self.finished = 0;
-        Some(SnapshotJob { disk: self.disk.clone(), owner: self.owner, segment: self.log.segment() })
+        let (segment, known) = (self.log.segment(), self.snapshot);
+        Some(SnapshotJob { disk: self.disk.clone(), owner: self.owner, segment, known })
     }
 
     /// What became of it.
@@ -230,6 +236,7 @@ impl Journal {
         match made {
             Ok(Some(report)) => {
                 tracing::info!(record = report.index, bytes = report.bytes, "made a snapshot");
+                self.snapshot = report.index;
                 Some(LogDone::Snapshot(report))
             }
             Ok(None) => None,
@@ -263,11 +270,12 @@ pub struct SnapshotJob {
     disk: Arc<dyn Disk>,
     owner: Owner,
     segment: u64,
+    known: u64,
 }
 
 impl SnapshotJob {
     /// Makes it.
     pub fn make(&self) -> Result<Option<Report>, StoreError> {
-        snapshot::make(&*self.disk, self.owner, self.segment)
+        snapshot::make(&*self.disk, self.owner, self.segment, self.known)
     }
 }

@@ -80,7 +80,7 @@ pub fn open(
     // An earlier life may have been killed before it could.
     disk.sync_dir(CONSENSUS).map_err(|error| StoreError::io("sync", &**disk, CONSENSUS, error))?;
     let finished = files.behind(snapshot.unwrap_or(0)).len().saturating_sub(1) as u64;
-    let journal = Journal::new(log, disk.clone(), owner, finished);
+    let journal = Journal::new(log, disk.clone(), owner, finished, snapshot.unwrap_or(0));
     Ok(Opened { journal, replay, owner, blobs, requests })
 }
 

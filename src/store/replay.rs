@@ -197,8 +197,13 @@ impl Files {
 pub enum UpTo {
     /// Everything.
     End,
-    /// The segments before this one.
-    Segment(u64),
+    /// Some of the segments.
+    Segment {
+        /// Those before the one that begins with this record.
+        first: u64,
+        /// Snapshots after this record are left out.
+        snapshot: u64,
+    },
     /// This record.
     Record(u64),
 }
@@ -225,7 +230,7 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
     let (mut replay, mut from, mut bad_snapshots) = (Replay::default(), None, Vec::new());
     let is_before = |index: u64| match up_to {
         UpTo::End => true,
-        UpTo::Segment(first) => index < first,
+        UpTo::Segment { first, snapshot } => index < first && index <= snapshot,
         UpTo::Record(last) => index <= last,
     };
     for index in files.snapshots.iter().rev().copied().filter(|index| is_before(*index)) {
@@ -264,7 +269,7 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
         .copied()
         .filter(|first| match up_to {
             UpTo::End => true,
-            UpTo::Segment(end) => *first < end,
+            UpTo::Segment { first: end, .. } => *first < end,
             UpTo::Record(last) => *first <= last,
         })
         .collect();
@@ -282,7 +287,11 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
             }
         }
         if let Some(follows) = segments.get(place + 1) {
-            segment.expect_end(*follows)?;
+            segment.expect_end(*follows).map_err(|error| match error {
+                // What is missing was cut, as there was a snapshot.
+                StoreError::MissingSegment { .. } => bad_snapshots.pop().unwrap_or(error),
+                error => error,
+            })?;
         } else {
             let end = segment.tail()?;
             if end.continued {

@@ -163,6 +163,8 @@ struct Inner {
     life: u64,
     /// Operations until the machine stops.
     crash_in: Option<u64>,
+    /// The operation in which it stops, and whether that is done first.
+    crash_at: Option<(u64, bool)>,
     is_dead: bool,
     faults: Faults,
     inodes: BTreeMap<u64, Inode>,
@@ -198,6 +200,7 @@ impl SimDisk {
             block,
             life: 0,
             crash_in: None,
+            crash_at: None,
             is_dead: false,
             faults: Faults::default(),
             inodes: BTreeMap::new(),
@@ -223,6 +226,11 @@ impl SimDisk {
     /// The machine stops in the operation after so many, or never.
     pub fn crash_in(&self, ops: Option<u64>) {
         self.inner().crash_in = ops;
+    }
+
+    /// The machine stops in the operation with this number, before it is done or after.
+    pub fn crash_at(&self, op: u64, is_done: bool) {
+        self.inner().crash_at = Some((op, is_done));
     }
 
     pub fn is_dead(&self) -> bool {
@@ -383,13 +391,17 @@ impl Inner {
             return Err(dead());
         }
         self.ops += 1;
-        if std::env::var("HEFT_SIM_TRACE").is_ok_and(|part| path.contains(&part)) {
-            eprintln!("{} {act:?} {path}", self.ops);
-        }
         if matches!(act, Act::Sync | Act::SyncDir | Act::Rename | Act::MakeDir) {
             self.points.push(self.ops);
         }
-        if let Some(left) = &mut self.crash_in {
+        if let Some((_, is_done)) = self.crash_at.filter(|(op, _)| *op == self.ops) {
+            self.is_dead = true;
+            *self.seen.crashed_in.entry(act).or_default() += 1;
+            return if is_done { Ok(Turn::DoneAndDead) } else { Err(dead()) };
+        }
+        // What only looks is not worth as many crashes.
+        let looks = matches!(act, Act::Open | Act::List | Act::Len | Act::Read) && self.random.chance(80);
+        if let Some(left) = self.crash_in.as_mut().filter(|left| !looks || **left == 0) {
             if *left == 0 {
                 self.is_dead = true;
                 *self.seen.crashed_in.entry(act).or_default() += 1;
