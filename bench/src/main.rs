@@ -9,10 +9,13 @@ mod actor;
 mod args;
 mod control;
 mod director;
+mod disk;
 mod latency;
 mod load;
 mod process;
 mod report;
+mod scratch;
+mod status;
 mod usage;
 mod variant;
 
@@ -39,6 +42,8 @@ enum Command {
     Push(BenchArgs),
     /// Small jobs there and back
     Roundtrip(BenchArgs),
+    /// Small jobs from many clients at a time, as many as the leader takes
+    Submit(BenchArgs),
     /// Results from a worker through the leader to a client
     Result(BenchArgs),
     /// Small jobs on connections of their own while large ones flow
@@ -59,6 +64,7 @@ fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Push(args) => director::run(Workload::Push, &args),
         Command::Roundtrip(args) => director::run(Workload::Roundtrip, &args),
+        Command::Submit(args) => director::run(Workload::Submit, &args),
         Command::Result(args) => director::run(Workload::Result, &args),
         Command::Mixed(args) => director::run(Workload::Mixed, &args),
         Command::Leader(args) => {
