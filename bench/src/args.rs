@@ -22,6 +22,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   heft-bench push --driver both --verify both --rounds 11
   heft-bench push --durability both --verify hop
   heft-bench submit --durability both
+  heft-bench recovery --count 1000000
   heft-bench push --size 20GiB --total 20GiB --rounds 1
 
 Build it with --release. docs/benchmarks.md has the method and how to read the figures.";

@@ -13,6 +13,7 @@ mod disk;
 mod latency;
 mod load;
 mod process;
+mod recovery;
 mod report;
 mod scratch;
 mod status;
@@ -27,6 +28,7 @@ use tracing::level_filters::LevelFilter;
 
 use actor::Role;
 use args::{BenchArgs, Workload};
+use recovery::RecoveryArgs;
 
 /// Measures heft, or several variants of its leader, against a raw relay of the same bytes, in interleaved rounds
 #[derive(Parser)]
@@ -48,6 +50,8 @@ enum Command {
     Result(BenchArgs),
     /// Small jobs on connections of their own while large ones flow
     Mixed(BenchArgs),
+    /// How long a leader takes to begin where another ended, and the memory it then has
+    Recovery(RecoveryArgs),
     /// The leader that is measured: `heft leader` itself
     #[command(hide = true)]
     Leader(LeaderArgs),
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
         Command::Submit(args) => director::run(Workload::Submit, &args),
         Command::Result(args) => director::run(Workload::Result, &args),
         Command::Mixed(args) => director::run(Workload::Mixed, &args),
+        Command::Recovery(args) => recovery::run(&args),
         Command::Leader(args) => {
             control::end_with_the_director();
             heft::cli::leader::run(&args)

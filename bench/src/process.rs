@@ -184,6 +184,11 @@ impl Actor {
         usage::rss_peak(self.child.id())
     }
 
+    /// The memory it holds now.
+    pub(crate) fn rss(&self) -> anyhow::Result<u64> {
+        usage::rss(self.child.id())
+    }
+
     /// Ends it by the end of its input, or kills it.
     fn end(&mut self) {
         self.input = None;

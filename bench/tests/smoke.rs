@@ -156,6 +156,29 @@ fn many_submit_at_a_time_and_it_is_told_when_the_leader_had_their_jobs() {
     assert!(log["sync_mean_us"].as_f64().is_some_and(|us| us > 0.0), "{log}");
 }
 
+#[test]
+fn a_leader_begins_where_another_ended() {
+    let data = tempfile::tempdir().expect("a directory");
+    let words =
+        ["recovery", "--count", "300", "--blob-bytes", "70MiB", "--run", "20", "--rounds", "1", "--json"];
+    let out = bench(&[&words[..], &["--data", data.path().to_str().expect("a plain path")]].concat());
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let found: Value = serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
+    let starts = found["starts"].as_array().expect("a list");
+    let jobs: Vec<(&str, f64)> =
+        starts.iter().filter_map(|start| Some((start["name"].as_str()?, start["jobs"].as_f64()?))).collect();
+    let expected =
+        [("nothing", 0.0), ("log", 300.0), ("snapshot and log", 300.0), ("the same and blobs", 302.0)];
+    assert_eq!(jobs, expected);
+    for start in starts {
+        assert!(start["answers_s"].as_f64() >= start["listens_s"].as_f64(), "{start}");
+        assert!(start["rss_bytes"].as_f64().is_some_and(|bytes| bytes > 0.0), "{start}");
+    }
+    assert!(found["ran"]["jobs"].as_u64() >= Some(20), "{found}");
+    assert!(found["goals"]["rss_bytes_per_job"]["met"].is_boolean(), "{found}");
+    assert_eq!(data.path().read_dir().expect("it is there").count(), 0, "all is removed");
+}
+
 /// Whether this machine has io_uring, and this leader a driver for it, is not known here.
 #[test]
 fn a_driver_is_measured_or_it_is_said_why_not() {

@@ -7,6 +7,7 @@ mod disk;
 mod figures;
 mod hgrm;
 mod machine;
+mod recovery;
 mod svg;
 mod table;
 
@@ -26,6 +27,7 @@ use crate::variant::{Driver, Durability, Side, Variant};
 use disk::{DiskSum, Goal, LogUse};
 use figures::{Spread, rounded};
 pub(crate) use machine::Machine;
+pub(crate) use recovery::{Ran, RecoveryReport, Start, Started};
 
 const MIB: f64 = 1_048_576.0;
 const GIB: f64 = 1_073_741_824.0;

@@ -12,8 +12,7 @@ const ROLE: usize = " worker".len();
 const NAME: usize = 13;
 
 pub(super) fn render(report: &Report) -> String {
-    let (plan, machine) = (&report.plan, &report.machine);
-    let unknown = || "unknown".to_owned();
+    let plan = &report.plan;
     let mut text = format!("\n{}\n", report.title());
     let variant = match plan.variants.as_slice() {
         [Variant { driver, verify, durability }] => {
@@ -21,14 +20,7 @@ pub(super) fn render(report: &Report) -> String {
         }
         _ => String::new(),
     };
-    text += &format!(
-        "{} rounds in turns{variant}; {} cores, {}, kernel {}, commit {}\n\n",
-        plan.rounds,
-        machine.cores.unwrap_or_default(),
-        machine.cpu.clone().unwrap_or_else(unknown),
-        machine.kernel.clone().unwrap_or_else(unknown),
-        machine.commit.clone().unwrap_or_else(unknown),
-    );
+    text += &format!("{} rounds in turns{variant}; {}\n\n", plan.rounds, report.machine.line());
     let longest = report.sums().map(|(side, _)| plan.label(side).len()).max().unwrap_or_default();
     let width = (longest + ROLE + 1).max(NAME);
     text += &row(width, ["", "MiB/s", "jobs/s", "p50", "p90", "p99", "max"]);
@@ -151,7 +143,7 @@ fn ratio_cell(ratio: Option<&Spread>) -> String {
 }
 
 fn ratio_row(width: usize, name: &str, cells: [String; 4]) -> String {
-    let cells: String = cells.iter().map(|cell| format!(" {cell:>20}")).collect();
+    let cells: String = cells.iter().map(|cell| format!(" {cell:>21}")).collect();
     format!("{name:width$}{cells}\n")
 }
 
