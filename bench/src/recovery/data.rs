@@ -220,8 +220,8 @@ fn write_blob(disk: &dyn Disk, owner: Owner, blob: Uuid, job: Uuid, size: u64) -
     Ok(())
 }
 
-/// Bytes of the files that a leader reads at its start: all but those of blobs.
-pub(super) fn bytes_to_read(data: &Path) -> anyhow::Result<u64> {
+/// Bytes of all files but those of blobs: log, snapshots, and the maps of blobs.
+pub(super) fn log_bytes(data: &Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     each_file(data, |path, len| {
         let is_blob = path.starts_with(data.join(BLOBS)) && path.extension().is_none();
@@ -305,7 +305,7 @@ mod tests {
             let map = found.map.unwrap();
             assert!(map.is_whole() && map.seal.is_some() && map.damage.is_empty());
         }
-        assert!(bytes_to_read(data.path()).unwrap() < 100_000);
+        assert!(log_bytes(data.path()).unwrap() < 100_000);
         forget_pages(data.path()).unwrap();
     }
 }

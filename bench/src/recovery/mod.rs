@@ -116,7 +116,7 @@ fn measure(name: &'static str, rounds: u32, data: &Path, blob_bytes: u64) -> any
         eprintln!("start {number}/{rounds} with {name}: {}", started.line());
         all.push(started);
     }
-    Ok(Start { name, read_bytes: data::bytes_to_read(data)?, blob_bytes, all })
+    Ok(Start { name, log_bytes: data::log_bytes(data)?, blob_bytes, all })
 }
 
 /// Starts a leader, and looks at it when it answers.

@@ -46,8 +46,8 @@ impl Started {
 #[derive(Clone, Debug)]
 pub(crate) struct Start {
     pub(crate) name: &'static str,
-    /// Bytes of the files that are read.
-    pub(crate) read_bytes: u64,
+    /// Bytes of the log, of snapshots and of maps.
+    pub(crate) log_bytes: u64,
     pub(crate) blob_bytes: u64,
     pub(crate) all: Vec<Started>,
 }
@@ -132,7 +132,7 @@ impl RecoveryReport {
             json!({
                 "name": start.name,
                 "jobs": start.jobs(),
-                "read_bytes": start.read_bytes,
+                "log_bytes": start.log_bytes,
                 "blob_bytes": start.blob_bytes,
                 "listens_s": rounded(start.listens()),
                 "answers_s": rounded(start.answers()),
@@ -187,9 +187,9 @@ impl RecoveryReport {
                 (format!("{:.2} s", start.listens()), format!("{:.2} s", start.answers()));
             let (rss, peak) = (mib(start.rss()), mib(start.rss_peak()));
             let each = start.rss_per_job(empty).map_or("-".to_owned(), |bytes| format!("{bytes:.0} B"));
-            let (read, blobs) =
-                (ByteSize(start.read_bytes).to_string(), ByteSize(start.blob_bytes).to_string());
-            text += &row([start.name, &jobs, &read, &blobs, &listens, &answers, &rss, &peak, &each]);
+            let (log, blobs) =
+                (ByteSize(start.log_bytes).to_string(), ByteSize(start.blob_bytes).to_string());
+            text += &row([start.name, &jobs, &log, &blobs, &listens, &answers, &rss, &peak, &each]);
         }
         if let Some(ran) = &self.ran {
             text += &format!(
@@ -235,7 +235,7 @@ mod tests {
             rss,
             rss_peak: 2 * rss,
         };
-        Start { name, read_bytes: 1 << 30, blob_bytes: 0, all: seconds.map(started).to_vec() }
+        Start { name, log_bytes: 1 << 30, blob_bytes: 0, all: seconds.map(started).to_vec() }
     }
 
     fn report(rss: u64) -> RecoveryReport {
