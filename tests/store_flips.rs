@@ -4,7 +4,7 @@
 //! What cannot be told from a crash is shown, too: the last group of the log, if nothing behind it says that it was synced.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-#![allow(clippy::cast_possible_truncation)]
+#![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
 
 #[path = "store_flips/classes.rs"]
 mod classes;

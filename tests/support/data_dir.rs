@@ -17,7 +17,9 @@ use heft::core::state::State;
 use heft::peer::Pool;
 use heft::store::blobs::{BlobFiles, DiskDone, DiskOp};
 use heft::store::disk::{DataDir, Disk};
+use heft::store::format::Owner;
 use heft::store::journal::{Journal, LogDone, LogOp};
+use heft::store::log::Append;
 use heft::store::replay::Key;
 use heft::store::{self, Opened};
 use uuid::Uuid;
@@ -81,7 +83,7 @@ pub fn make(path: &Path, comes_to_rest: bool) {
     make_blobs(&disk, opened.owner);
 }
 
-fn announce(number: u64) -> heft::store::log::Append {
+fn announce(number: u64) -> Append {
     let mut announced = enqueue(number, 80);
     if let Record::Enqueue { at, mut job, .. } = announced.record {
         job.inputs = Inputs::Expected;
@@ -114,7 +116,7 @@ fn fill(journal: &mut Journal, index: &mut u64, segments: u64, do_end: bool) {
     }
 }
 
-fn make_blobs(disk: &Arc<dyn Disk>, owner: heft::store::format::Owner) {
+fn make_blobs(disk: &Arc<dyn Disk>, owner: Owner) {
     let mut files = BlobFiles::durable(disk.clone(), owner, "0").unwrap();
     for (blob, chunks) in [(SEALED, 2), (PARTIAL, 3)] {
         let open = Box::new(blob_open(chunks));
