@@ -52,6 +52,16 @@ pub(super) struct Fetching {
     held_back: HashMap<JobId, Vec<Action>>,
 }
 
+impl Fetching {
+    /// Whether somebody gets the result of a job once it has been read.
+    pub(super) fn is_wanted(&self, job: JobId) -> bool {
+        self.waiting.iter().any(|(_, then)| match then {
+            Then::Deliver { job: wanted, .. } | Then::Answer { job: wanted, .. } => *wanted == job,
+            Then::Assign(_) => false,
+        })
+    }
+}
+
 /// What is to be done with them.
 #[derive(Debug)]
 pub(super) enum Then {

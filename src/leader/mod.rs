@@ -22,7 +22,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use chunking::message::{Features, LimitId, LimitList};
+use chunking::message::{Features, LimitId, LimitList, Reason};
 use chunking::{Generation, Head, limits};
 use thiserror::Error;
 use tracing::{debug, info, warn};
@@ -396,7 +396,7 @@ impl Leader {
             let Some(job) = self.broker.oldest_ended(self.is_durable() && !too_many) else { break };
             // What somebody is getting is not taken from under it.
             let returned = self.broker.state().job(job).and_then(outcome::returned);
-            if returned.is_some_and(|result| self.is_fetched(result)) {
+            if self.fetching.is_wanted(job) || returned.is_some_and(|result| self.is_fetched(result)) {
                 break;
             }
             self.forgetting = Some(job);
@@ -517,9 +517,15 @@ impl Leader {
     }
 
     fn deliver(&mut self, conn: ConnId, id: JobId) {
-        // While its result was read it may have been forgotten, and submitted again.
-        let Some(job) = self.broker.state().job(id).filter(|job| job.has_ended()) else { return };
         let Some(session) = self.sessions.get(&conn) else { return };
+        // While its result was read its time may have been over, and it may have been submitted again.
+        let Some(job) = self.broker.state().job(id) else {
+            let text = "the result was kept until now, and is not any more (--result-ttl)".to_owned();
+            return self.refuse(conn, id, submit::RefusalText::new(Reason::UNKNOWN, text));
+        };
+        if !job.has_ended() {
+            return;
+        }
         let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
         let whole = outcome::result_of(&self.broker, &self.store, job, session.is_announced());

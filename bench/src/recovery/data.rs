@@ -113,11 +113,13 @@ impl Maker {
 /// Makes a data directory with so many jobs, whose requests have about so many bytes each.
 pub(super) fn queue(data: &Path, count: u64, size: u64) -> anyhow::Result<()> {
     let disk: Arc<dyn Disk> = Arc::new(DataDir::claim(data)?);
-    let owner = format::claim(&*disk, NODE, Uuid::new_v4())?;
+    let owner = Owner { node: NODE, dir: Uuid::new_v4() };
+    disk.make_dir(CONSENSUS)?;
     let (maker, failed) = (Maker::new()?, || format!("cannot write the log in {}", data.display()));
     let content = maker.content_for(size);
     let segment = (count.saturating_mul(size) / SEGMENTS_MIN).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES);
-    let mut log = Log::begin(disk, owner, segment, 1)?;
+    let mut log = Log::begin(disk.clone(), owner, segment, 1)?;
+    format::claim(&*disk, owner)?;
     // The first that a leader hears of a client is how many of its jobs may run.
     let cap = Record::Cap { client: maker.client.clone(), cap: u32::MAX };
     let mut together = vec![Append { index: Index(1), record: cap, attached: None }];
@@ -139,7 +141,7 @@ pub(super) fn snapshot(data: &Path) -> anyhow::Result<Option<u64>> {
     let disk = DataDir::claim(data)?;
     let owner = format::owner_of(&disk)?.context("it is nobody's data directory")?;
     let open = Files::list(&disk)?.segments.last().copied().unwrap_or_default();
-    Ok(snapshot::make(&disk, owner, open)?.map(|made| made.bytes))
+    Ok(snapshot::make(&disk, owner, open, u64::MAX)?.map(|made| made.bytes))
 }
 
 /// Adds jobs with blobs of so many bytes in all. Their files have holes where the bytes would be, and maps that say so: all is
@@ -299,8 +301,9 @@ mod tests {
         let bytes = BLOB_BYTES + 5_000_000;
         add_blobs(data.path(), bytes).unwrap();
         let disk = DataDir::look(data.path()).unwrap();
-        let found = heft::store::blobs::scan(&disk, format::owner_of(&disk).unwrap().unwrap()).unwrap();
-        assert_eq!(found.len(), 2);
+        let owner = format::owner_of(&disk).unwrap().unwrap();
+        let (found, unfinished) = heft::store::blobs::scan(&disk, owner).unwrap();
+        assert_eq!((found.len(), unfinished.len()), (2, 0));
         for found in found {
             let map = found.map.unwrap();
             assert!(map.is_whole() && map.seal.is_some() && map.damage.is_empty());
