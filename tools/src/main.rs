@@ -5,6 +5,7 @@
 
 mod exit;
 mod frame;
+mod import;
 mod log;
 mod time;
 mod weigh;
@@ -28,6 +29,8 @@ enum Command {
     Weigh(weigh::Args),
     /// Look at a leader's data directory: its log, its snapshots, its blobs. A leader may be running on it.
     Log(log::Args),
+    /// Make a data directory from what an older system left: jobs that wait or run, dead ones, caps.
+    Import(import::Args),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         Command::Frame(args) => frame::run(&args),
         Command::Weigh(args) => weigh::run(&args),
         Command::Log(args) => log::run(&args),
+        Command::Import(args) => import::run(&args),
     };
     done.unwrap_or_else(|error| exit::report(&error))
 }
