@@ -180,7 +180,7 @@ fn c29_pe06_queues_inflight_dlq_and_caps_open_in_heft() {
         "dead jobs                              1",
         "client caps                            2",
         "left out                               0",
-        "2 jobs were acknowledged there",
+        "jobs that were acknowledged there: 2;",
     ] {
         assert!(ran.out.contains(text), "{text} is not in\n{}", ran.out);
     }
@@ -194,7 +194,7 @@ fn pe10_what_is_older_than_the_snapshot_and_not_in_it_is_over() {
     state.enqueue(3, 61);
     let (ran, opened) = state.imported();
     assert_eq!(ids(&opened), [id(3)], "{}", ran.out);
-    assert!(ran.out.contains("and 2 more were over before the snapshot"), "{}", ran.out);
+    assert!(ran.out.contains("others that were over before the snapshot: 2"), "{}", ran.out);
 }
 
 #[test]

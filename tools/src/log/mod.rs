@@ -19,7 +19,7 @@ use heft::store::replay::{Files, Loaded, UpTo, load};
 use crate::exit::Failure;
 
 /// How often something is read again that changes while it is read.
-const STEADY_TRIES: usize = 3;
+const STEADY_TRIES: usize = 10;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

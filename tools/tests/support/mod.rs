@@ -69,6 +69,8 @@ pub struct Data {
     pub owner: Owner,
     pub log: Log,
     pub index: u64,
+    /// Whether each record is synced before the next.
+    pub syncs: bool,
 }
 
 impl Data {
@@ -81,7 +83,7 @@ impl Data {
         let disk: Arc<dyn Disk> = Arc::new(DataDir::claim(dir.path()).unwrap());
         let owner = claim(&*disk, 0, id(77)).unwrap();
         let log = Log::begin(disk.clone(), owner, segment_bytes, 1).unwrap();
-        Data { dir, disk, owner, log, index: 0 }
+        Data { dir, disk, owner, log, index: 0, syncs: true }
     }
 
     pub fn path(&self) -> &Path {
@@ -96,7 +98,7 @@ impl Data {
         self.path().join(name)
     }
 
-    /// Writes and syncs a record.
+    /// Writes a record.
     pub fn push(&mut self, record: Record) -> u64 {
         self.push_with(record, None)
     }
@@ -104,7 +106,9 @@ impl Data {
     pub fn push_with(&mut self, record: Record, attached: Option<Attached>) -> u64 {
         self.index += 1;
         self.log.append(&[Append { index: Index(self.index), record, attached }]).unwrap();
-        self.log.sync().unwrap();
+        if self.syncs {
+            self.log.sync().unwrap();
+        }
         self.index
     }
 

@@ -94,12 +94,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(text) => println!("read {} and {events} events of {}", text.path.display(), log_path.display()),
         None => println!("read {events} events of {}; there is no snapshot", log_path.display()),
     }
-    println!("  {ended} jobs were acknowledged there, and {old} more were over before the snapshot");
+    println!(
+        "  jobs that were acknowledged there: {ended}; others that were over before the snapshot: {old}"
+    );
     if snapshot.repeated > 0 {
-        println!("  {} jobs were in the snapshot more than once; they are taken once", snapshot.repeated);
+        println!("  jobs that were in the snapshot again, and are taken once: {}", snapshot.repeated);
     }
     if unknown > 0 {
-        println!("  {unknown} events are of a type that is not known, and were passed over");
+        println!("  events of a type that is not known, which were passed over: {unknown}");
     }
     summary.print(&target);
     Ok(())

@@ -16,7 +16,7 @@ use heft::store::disk::{DataDir, Disk};
 use heft::store::format::{self, FileNo, Kind, Owner, StoreError, full};
 use heft::store::replay::{Files, Loaded};
 
-use crate::exit::{DAMAGED, UNAVAILABLE, with_codes};
+use crate::exit::{DAMAGED, Failure, UNAVAILABLE, with_codes};
 
 const EXAMPLES: &str = "Examples:
   heft-tools log verify /var/lib/heft
@@ -128,7 +128,7 @@ impl Found {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let disk = DataDir::look(&args.data).map_err(crate::exit::Failure::from)?;
+    let disk = DataDir::look(&args.data).map_err(Failure::from)?;
     let mut found = Found::default();
     let owner = owner(&disk, &mut found)?;
     let mut state = None;
@@ -205,7 +205,7 @@ fn owner(disk: &dyn Disk, found: &mut Found) -> anyhow::Result<Option<Owner>> {
         Err(error) => found.problem(Problem::of(&error, disk, path, remedy)),
     }
     found.line(path, "cannot be used");
-    let files = Files::list(disk).map_err(crate::exit::Failure::from)?;
+    let files = Files::list(disk).map_err(Failure::from)?;
     let segments = files.segments.iter().rev().map(|first| (FileNo::log(*first).path(), Kind::Log));
     let snapshots =
         files.snapshots.iter().rev().map(|index| (FileNo::snapshot(*index).path(), Kind::Snapshot));
@@ -217,15 +217,24 @@ fn owner(disk: &dyn Disk, found: &mut Found) -> anyhow::Result<Option<Owner>> {
 
 /// The files of the log. If there are problems, and the leader has begun or removed files meanwhile, it is looked again.
 fn steady_log(disk: &dyn Disk, owner: Owner) -> anyhow::Result<(Found, Option<Loaded>)> {
-    let mut before = Files::list(disk).map_err(crate::exit::Failure::from)?;
+    let mut before = Files::list(disk).map_err(Failure::from)?;
     let mut tries = super::STEADY_TRIES;
     loop {
-        let (found, loaded) = files::check(disk, owner, &before)?;
-        let after = Files::list(disk).map_err(crate::exit::Failure::from)?;
+        let (mut found, loaded) = files::check(disk, owner, &before)?;
+        let after = Files::list(disk).map_err(Failure::from)?;
+        // What a leader has removed since then nothing needs any more.
+        let gone = paths(&before).filter(|path| !paths(&after).any(|left| left == *path));
+        let gone: HashSet<String> = gone.map(|path| full(disk, &path)).collect();
+        found.problems.retain(|problem| !gone.contains(&problem.file));
         tries -= 1;
         if found.problems.is_empty() || before == after || tries == 0 {
             return Ok((found, loaded));
         }
         before = after;
     }
+}
+
+fn paths(files: &Files) -> impl Iterator<Item = String> {
+    let segments = files.segments.iter().map(|first| FileNo::log(*first).path());
+    segments.chain(files.snapshots.iter().map(|index| FileNo::snapshot(*index).path()))
 }
