@@ -24,6 +24,7 @@ enum Command {
     Submit(cli::submit::SubmitArgs),
     Status(cli::status::StatusArgs),
     Dlq(cli::dlq::DlqArgs),
+    Blob(cli::blob::BlobArgs),
     Cancel(cli::cancel::CancelArgs),
     Result(cli::result::ResultArgs),
     Client(cli::client::ClientArgs),
@@ -42,6 +43,7 @@ impl Command {
             Command::Submit(_)
             | Command::Status(_)
             | Command::Dlq(_)
+            | Command::Blob(_)
             | Command::Cancel(_)
             | Command::Result(_)
             | Command::Client(_)
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         Command::Submit(args) => cli::submit::run(args),
         Command::Status(args) => cli::status::run(args),
         Command::Dlq(args) => cli::dlq::run(args),
+        Command::Blob(args) => cli::blob::run(args),
         Command::Cancel(args) => cli::cancel::run(args),
         Command::Result(args) => cli::result::run(args),
         Command::Client(args) => cli::client::run(args),

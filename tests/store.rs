@@ -1,60 +1,25 @@
 //! The log, its snapshots and what is made of them, over a real directory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+#[path = "support/log_records.rs"]
+mod log_records;
+
 use std::sync::Arc;
 
-use bytes::Bytes;
-use heft::core::Record;
-use heft::core::event::{Inputs, Submission};
-use heft::core::ids::{Index, JobId, Micros, ResultId, Run, WorkerId};
-use heft::core::subject::routing_key;
-use heft::store::codec::Attached;
 use heft::store::disk::{DataDir, Disk};
-use heft::store::format::claim;
+use heft::store::format::{CONSENSUS, Owner};
 use heft::store::log::{Append, Log};
 use heft::store::replay::{UpTo, load, unneeded};
 use heft::store::snapshot;
+use log_records::{ack, enqueue};
 use uuid::Uuid;
-
-fn enqueue(number: u64, bytes: usize) -> Append {
-    let job = Submission {
-        job: JobId(Uuid::from_u128(number.into())),
-        client: "alice".into(),
-        key: routing_key("calcA", None).unwrap(),
-        exec: "calcA".into(),
-        priority: 0,
-        to_all: false,
-        size: 100,
-        fingerprint: [7; 32],
-        inputs: Inputs::Here,
-        needs_transfers: false,
-        require_worker: false,
-    };
-    let payload = Bytes::from(vec![u8::try_from(number % 251).unwrap(); bytes]);
-    Append {
-        index: Index(number),
-        record: Record::Enqueue { at: Micros(number), job, children: Vec::new(), kept: true },
-        attached: Some(Attached { from_ours: true, blobs: Vec::new(), payload }),
-    }
-}
-
-fn ack(index: u64, job: u64) -> Append {
-    let (job, worker) = (JobId(Uuid::from_u128(job.into())), WorkerId(Uuid::from_u128(9)));
-    let record =
-        Record::Ack { at: Micros(index), job, run: Run(1), worker, result: ResultId(index), ok: true };
-    let payload = Bytes::from_static(b"result");
-    Append {
-        index: Index(index),
-        record,
-        attached: Some(Attached { from_ours: true, blobs: Vec::new(), payload }),
-    }
-}
 
 #[test]
 fn what_was_written_is_there_again_after_segments_snapshots_and_cuts() {
     let data = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(DataDir::claim(data.path()).unwrap());
-    let owner = claim(&*disk, 0, Uuid::from_u128(77)).unwrap();
+    let owner = Owner { node: 0, dir: Uuid::from_u128(77) };
+    disk.make_dir(CONSENSUS).unwrap();
     let mut log = Log::begin(disk.clone(), owner, 64 * 1024, 1).unwrap();
     let mut index = 0;
     let mut snapshots = 0;
@@ -81,7 +46,7 @@ fn what_was_written_is_there_again_after_segments_snapshots_and_cuts() {
         log.sync().unwrap();
         log.note_synced().unwrap();
         log.rotate().unwrap();
-        if round % 10 == 9 && snapshot::make(&*disk, owner, log.segment()).unwrap().is_some() {
+        if round % 10 == 9 && snapshot::make(&*disk, owner, log.segment(), u64::MAX).unwrap().is_some() {
             snapshots += 1;
             let files = unneeded(&disk, owner).unwrap();
             log.remove(&files).unwrap();

@@ -17,6 +17,8 @@ mod client;
 mod content;
 #[path = "transfers_sim/disk.rs"]
 mod disk;
+#[path = "transfers_sim/durable.rs"]
+mod durable;
 #[path = "transfers_sim/ends.rs"]
 mod ends;
 #[path = "transfers_sim/faults.rs"]
@@ -25,7 +27,11 @@ mod faults;
 mod lane;
 #[path = "transfers_sim/reading.rs"]
 mod reading;
+#[path = "support/sim_disk.rs"]
+mod sim_disk;
 mod support;
+#[path = "transfers_sim/verdict.rs"]
+mod verdict;
 #[path = "transfers_sim/worker.rs"]
 mod worker;
 
@@ -33,10 +39,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use chunking::message::{Ask, Body};
-use chunking::{Head, InboundLimits, Kind};
-use client::{Ending, SimClient};
+use chunking::message::Body;
+use chunking::{InboundLimits, Kind};
+use client::SimClient;
 use disk::Disk;
+use durable::Kept;
 use ends::Out;
 use faults::{Coverage, Faults, Random};
 use heft::core::Config;
@@ -45,6 +52,7 @@ use heft::core::retry::mix;
 use heft::leader::{Leader, LeaderConfig, Output, Passed, RelayConfig, Verify};
 use heft::peer::{ChunkStart, Inlet, Pool};
 use heft::store::blobs::DiskOp;
+use heft::store::journal::SnapshotJob;
 use lane::Lane;
 use support::scaled;
 use uuid::Uuid;
@@ -102,6 +110,9 @@ enum Wake {
     Beats(usize, ConnId),
     JobEnds(usize, u64, Uuid),
     Disk(u64, DiskOp),
+    Log(u64),
+    Snapshot(u64, SnapshotJob),
+    DiskFaults(u64),
     Tick,
 }
 
@@ -140,6 +151,8 @@ struct World {
     clients: Vec<SimClient>,
     workers: Vec<SimWorker>,
     disk: Disk,
+    /// The real store, where the leader has one.
+    kept: Option<Kept>,
     pool: Pool,
     tick_at: Option<u64>,
     /// Bytes that have been delivered, and when the leader dies next.
@@ -153,17 +166,21 @@ struct World {
     chunks_lost: u64,
 }
 
-fn new_leader(config: &LeaderConfig, now: u64, epoch: u64) -> Leader {
+/// Ids that a leader makes.
+fn ids(epoch: u64) -> Box<dyn FnMut() -> Uuid> {
     let mut next = epoch << 32;
-    let make_id = move || {
+    Box::new(move || {
         next += 1;
         Uuid::from_u128(u128::from(mix(next)))
-    };
-    Leader::new(config.clone(), Micros(now), Box::new(make_id))
+    })
+}
+
+fn new_leader(config: &LeaderConfig, now: u64, epoch: u64) -> Leader {
+    Leader::new(config.clone(), Micros(now), ids(epoch))
 }
 
 impl World {
-    fn new(seed: u64, pool: &Pool) -> World {
+    fn new(seed: u64, durable: bool, pool: &Pool) -> World {
         let mut random = Random(mix(seed));
         let calm = random.chance(10);
         let mut rare = |percent: u64| !calm && random.chance(percent);
@@ -184,12 +201,16 @@ impl World {
             faults.flips = [0, 0, 2, 5][random.below(4) as usize];
             faults.head_flips = [0, 0, 0, 1][random.below(4) as usize];
             faults.kills = [0, 0, 0, 0, 1][random.below(5) as usize];
+            if durable {
+                faults.kills += 1 + random.below(5) as u32;
+            }
             faults.crashes = [0, 0, 1][random.below(3) as usize];
         }
         let relay = RelayConfig {
             verify: [Verify::End, Verify::Hop][random.below(2) as usize],
             buffers: [8, 12, 16, 48][random.below(4) as usize],
             spool_bytes_max: [6 * CHUNK, 20 * CHUNK, 1 << 30, 1 << 30][random.below(4) as usize],
+            durable,
             ..RelayConfig::default()
         };
         let broker = Config {
@@ -199,7 +220,13 @@ impl World {
             ..Config::default()
         };
         let config = LeaderConfig { relay, broker, ..LeaderConfig::default() };
-        let leader = new_leader(&config, 0, 0);
+        let (kept, leader) = match durable {
+            true => {
+                let (kept, leader) = Kept::new(seed, &config);
+                (Some(kept), leader)
+            }
+            false => (None, new_leader(&config, 0, 0)),
+        };
         let mut world = World {
             now: 0,
             steps: 0,
@@ -215,6 +242,7 @@ impl World {
             clients: Vec::new(),
             workers: Vec::new(),
             disk: Disk::default(),
+            kept,
             pool: pool.clone(),
             tick_at: None,
             delivered: 0,
@@ -228,6 +256,8 @@ impl World {
         let is_roomy = world.config.relay.spool_bytes_max >= 1 << 30;
         world.only_cuts = is_roomy && world.faults.only_cuts();
         world.people();
+        world.set_trap();
+        world.disk_faults();
         world
     }
 
@@ -496,7 +526,7 @@ impl World {
         loop {
             while let Some(output) = self.leader.poll_output() {
                 match output {
-                    Output::Log(operation) => panic!("nothing outlives this leader: {operation:?}"),
+                    Output::Log(operation) => self.log(operation),
                     Output::Send { conn, frame } | Output::SendLazily { conn, frame } => {
                         let bytes = [&frame.head[..], &frame.payload[..]].concat();
                         self.push(conn, Dir::ToPeer, Out::Frame(bytes.into()));
@@ -565,7 +595,8 @@ impl World {
     fn kill(&mut self) {
         self.seen.kills += 1;
         self.epoch += 1;
-        self.leader = new_leader(&self.config, self.now, self.epoch);
+        let restarted = self.restart();
+        self.leader = restarted.unwrap_or_else(|| new_leader(&self.config, self.now, self.epoch));
         self.tick_at = None;
         self.disk = Disk::default();
         let ids: Vec<ConnId> = self.conns.keys().copied().collect();
@@ -573,6 +604,7 @@ impl World {
             self.breaks(id);
             self.chunks_lost += self.conns.remove(&id).map_or(0, |conn| conn.on_the_way());
         }
+        self.work_off();
     }
 
     fn wake(&mut self, wake: Wake) {
@@ -607,12 +639,24 @@ impl World {
             Wake::Disk(epoch, operation) => {
                 if epoch == self.epoch {
                     let (random, faults) = (&mut self.random, &self.faults);
-                    if let Some(done) = self.disk.execute(operation, random, faults, &mut self.seen) {
-                        self.leader.disk_done(self.micros(), done);
-                        self.work_off();
+                    let done = match &mut self.kept {
+                        Some(kept) => World::blobs_work(kept, operation, &mut self.seen),
+                        None => Some(self.disk.execute(operation, random, faults, &mut self.seen)),
+                    };
+                    match done {
+                        None => self.kill(),
+                        Some(Some(done)) => {
+                            self.leader.disk_done(self.micros(), done);
+                            self.work_off();
+                        }
+                        Some(None) => {}
                     }
                 }
             }
+            Wake::Log(epoch) if epoch == self.epoch => self.log_works(),
+            Wake::Snapshot(epoch, job) if epoch == self.epoch => self.snapshot(&job),
+            Wake::DiskFaults(epoch) if epoch == self.epoch => self.disk_faults(),
+            Wake::Log(_) | Wake::Snapshot(..) | Wake::DiskFaults(_) => {}
             Wake::Tick => {
                 if self.tick_at == Some(self.now) {
                     self.tick_at = None;
@@ -654,85 +698,6 @@ impl World {
         let jobs: Vec<String> = jobs.map(|job| format!("{} {:?}", job.id, job.blobs())).collect();
         format!("open: {jobs:?}; {:?}; {:?}", self.leader.fill(), self.faults)
     }
-
-    /// What became of the jobs is what should have.
-    fn judge(&mut self) {
-        let faults = &self.faults;
-        for job in self.clients.iter().filter(|client| !client.rogue).flat_map(|client| &client.jobs) {
-            let Some(ending) = &job.ending else { continue };
-            assert_eq!(job.results, 1, "job {}", job.id);
-            match ending {
-                Ending::Whole => self.seen.whole += 1,
-                // Workers that are away, or go, have their say in what becomes of it.
-                _ if job.to_all => {}
-                _ if job.lies => self.seen.refused += 1,
-                _ if faults.disk_reads => self.seen.refused += 1,
-                other => panic!("job {} ended with {other:?}; {faults:?}", job.id),
-            }
-        }
-    }
-
-    /// Only what was on its way when a connection broke has moved again.
-    fn check_what_moved(&mut self) {
-        let sent: u64 = self.clients.iter().map(|client| client.chunks_sent).sum();
-        let needed: u64 = self.clients.iter().map(SimClient::chunks_needed).sum();
-        if self.only_cuts && self.seen.reassigned == 0 {
-            self.seen.only_cuts += 1;
-            let lost = self.chunks_lost + self.conns.values().map(Conn::on_the_way).sum::<u64>();
-            assert!(sent <= needed + lost, "{sent} chunks were sent; {needed} are needed, {lost} were lost");
-        }
-    }
-
-    /// All peers go and time passes: nothing is left.
-    fn leave_nothing_behind(&mut self) {
-        let ids: Vec<ConnId> = self.conns.keys().copied().collect();
-        self.conns.clear();
-        for id in ids {
-            self.leader.closed(self.micros(), id);
-            self.work_off();
-        }
-        self.agenda.retain(|_, wake| matches!(wake, Wake::Disk(..) | Wake::Tick));
-        self.purge();
-        let mut purged = 0;
-        for _ in 0..100_000 {
-            if let Some(((at, _), wake)) = self.agenda.pop_first() {
-                self.now = self.now.max(at);
-                self.wake(wake);
-            } else if purged < 3 {
-                purged += 1;
-                self.purge();
-            } else {
-                break;
-            }
-        }
-        assert_eq!(self.pool.in_use(), 0, "a peer holds a buffer");
-        let fill = self.leader.fill();
-        let left = (fill.blobs, fill.bytes, fill.in_memory, fill.buffers_in_use, fill.promised);
-        assert_eq!(left, (0, 0, 0, 0, 0), "left behind: {fill:?}");
-        assert_eq!((fill.connections, fill.chunks_out), (0, 0), "left behind: {fill:?}");
-        assert_eq!(self.disk.files(), 0, "a file is left behind");
-    }
-
-    /// Somebody cancels what is left, and empties the dead-letter queue.
-    fn purge(&mut self) {
-        let now = self.micros();
-        self.leader.connected(ADMIN, chunking::Generation::F2);
-        let hello = br#"{"ClientId":"admin","DesiredParallelism":1,"Heft":{"Version":1,"Features":["ask"]}}"#;
-        let head = Head { subject: "admin", ..Head::new(Kind::HelloClient) };
-        self.leader.frame(now, ADMIN, &head, Bytes::from_static(hello)).unwrap();
-        let jobs = self.clients.iter().flat_map(|client| &client.jobs);
-        let cancels = jobs.map(|job| ("cancel", format!(r#"{{"job_id":"{}"}}"#, job.id)));
-        let asks: Vec<(&str, String)> =
-            cancels.chain([("dlq.purge", r#"{"all":true}"#.to_owned())]).collect();
-        for (verb, json) in asks {
-            let mut payload = Vec::new();
-            Ask { json: json.as_bytes() }.encode(&mut payload);
-            let head = Head { subject: verb, ..Head::new(Kind::Ask) };
-            self.leader.frame(now, ADMIN, &head, payload.into()).unwrap();
-        }
-        self.leader.closed(now, ADMIN);
-        self.work_off();
-    }
 }
 
 struct Peers {
@@ -740,18 +705,18 @@ struct Peers {
     workers: Vec<SimWorker>,
 }
 
-#[test]
-fn transfers_sim_whatever_breaks_bytes_arrive_once_and_nothing_is_left() {
+/// Runs a world for each seed; gives what happened, and whether there were many.
+fn run_worlds(ci: u32, long: u32, durable: bool) -> (Coverage, bool) {
     let one = std::env::var("HEFT_SIM_SEED").ok().map(|seed| seed.parse::<u64>().expect("HEFT_SIM_SEED"));
     let seeds = match one {
         Some(seed) => seed..seed + 1,
-        None => 0..u64::from(scaled(400, 2000)),
+        None => 0..u64::from(scaled(ci, long)),
     };
     let pool = Pool::new(64);
     let mut seen = Coverage::default();
     for seed in seeds {
         let world = std::panic::catch_unwind(|| {
-            let mut world = World::new(seed, &pool);
+            let mut world = World::new(seed, durable, &pool);
             world.run();
             world.seen
         });
@@ -764,7 +729,13 @@ fn transfers_sim_whatever_breaks_bytes_arrive_once_and_nothing_is_left() {
         }
     }
     eprintln!("{seen:?}");
-    if one.is_none() {
+    (seen, one.is_none())
+}
+
+#[test]
+fn transfers_sim_whatever_breaks_bytes_arrive_once_and_nothing_is_left() {
+    let (seen, many) = run_worlds(400, 2000, false);
+    if many {
         let all = [
             seen.flips,
             seen.head_flips,
@@ -786,5 +757,26 @@ fn transfers_sim_whatever_breaks_bytes_arrive_once_and_nothing_is_left() {
         assert!(all.into_iter().all(|count| count > 0), "something never happened: {seen:?}");
         let cuts_min = u64::from(scaled(100, 1000));
         assert!(seen.cuts.into_iter().all(|cuts| cuts >= cuts_min), "too few cuts: {seen:?}");
+    }
+}
+
+#[test]
+fn transfers_sim_pe11_what_a_leader_acknowledged_outlives_it_whenever_it_ends() {
+    let (seen, many) = run_worlds(120, 2000, true);
+    if many {
+        let all = [
+            seen.kills,
+            seen.snapshots,
+            seen.acknowledged_kept,
+            seen.log_failed,
+            seen.disk_faults,
+            seen.spooled,
+            seen.resumed,
+            seen.parts,
+            seen.whole,
+            seen.refused,
+        ];
+        assert!(all.into_iter().all(|count| count > 0), "something never happened: {seen:?}");
+        assert_eq!(seen.passed_through, 0, "what has to be kept does not pass through");
     }
 }

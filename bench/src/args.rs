@@ -11,7 +11,7 @@ use heft::units::{ByteSize, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::load::{Load, Until};
-use crate::variant::{self, Drivers, Side, Variant, Verifies};
+use crate::variant::{self, Drivers, Durabilities, Durability, Side, Variant, Verifies};
 
 pub(crate) const EXAMPLES: &str = "Examples:
   heft-bench push --size 64MiB --in-flight 4
@@ -20,6 +20,9 @@ pub(crate) const EXAMPLES: &str = "Examples:
   heft-bench roundtrip --rate 2000/s --duration 5s
   heft-bench mixed
   heft-bench push --driver both --verify both --rounds 11
+  heft-bench push --durability both --verify hop
+  heft-bench submit --durability both
+  heft-bench recovery --count 1000000
   heft-bench push --size 20GiB --total 20GiB --rounds 1
 
 Build it with --release. docs/benchmarks.md has the method and how to read the figures.";
@@ -39,6 +42,12 @@ const IN_FLIGHT_LARGE: u32 = 4;
 const IN_FLIGHT_OPEN: u32 = 64;
 const IN_FLIGHT_MAX: i64 = 1_024;
 
+/// Clients that submit at the same time: enough that the log always has somebody waiting for it.
+const SUBMITTERS: u32 = 64;
+
+/// What is written to the disk by itself in a turn: a few of the files between two syncs.
+const DISK_TURN_BYTES: u64 = 256 << 20;
+
 /// Warm-up jobs are no larger: a warm-up with a 20 GiB job would take longer than the measurement.
 const WARMUP_JOB_BYTES_MAX: u64 = SIZE_LARGE;
 
@@ -47,6 +56,7 @@ const WARMUP_JOB_BYTES_MAX: u64 = SIZE_LARGE;
 pub(crate) enum Workload {
     Push,
     Roundtrip,
+    Submit,
     Result,
     Mixed,
 }
@@ -56,6 +66,7 @@ impl Workload {
         match self {
             Workload::Push => "push",
             Workload::Roundtrip => "roundtrip",
+            Workload::Submit => "submit",
             Workload::Result => "result",
             Workload::Mixed => "mixed",
         }
@@ -144,7 +155,7 @@ impl FromStr for Rate {
 /// What all workloads take.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchArgs {
-    /// Bytes of a job; 64MiB, or 1KiB for roundtrip. For mixed: of a large one.
+    /// Bytes of a job; 64MiB, or 1KiB for roundtrip and submit. For mixed: of a large one.
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
 
@@ -152,9 +163,14 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value = "1KiB", value_name = "SIZE")]
     small_size: ByteSize,
 
-    /// Jobs under way at a time; 4, or 1 for roundtrip. For mixed: large ones; small ones go one by one.
+    /// Jobs under way at a time; 4, or 1 for roundtrip, or one for each submitter. For mixed: large ones; small ones go one
+    /// by one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=IN_FLIGHT_MAX))]
     in_flight: Option<u32>,
+
+    /// Clients of heft that share the jobs in flight, each with a connection of its own; 1, or 64 for submit.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=IN_FLIGHT_MAX))]
+    submitters: Option<u32>,
 
     /// Rounds of heft, or of each of its variants, and of the relay, in turns; who goes first changes.
     #[arg(long, default_value_t = ROUNDS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
@@ -202,6 +218,20 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_enum, default_value_t)]
     verify: Verifies,
 
+    /// What outlives the leader. With both, each has a leader, workers and clients of its own, for each driver and check.
+    /// Where a leader has its disk, the disk alone is measured too. What is stored is always checked, whatever --verify says.
+    #[arg(long, value_enum, default_value_t)]
+    durability: Durabilities,
+
+    /// Bytes that are written to the disk alone in a turn; 0 for not at all.
+    #[arg(long, default_value_t = ByteSize(DISK_TURN_BYTES), value_name = "SIZE")]
+    disk_bytes: ByteSize,
+
+    /// Where leaders have their data directories, in a directory that is removed at the end. Default: beside this program, which
+    /// is on a disk more often than the system's directory for such things.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+
     /// Measure heft, with all variants that are asked for, or the relay alone, as for profiling.
     #[arg(long, value_enum, value_name = "SIDE")]
     only: Option<Only>,
@@ -234,12 +264,17 @@ pub(crate) struct Plan {
     pub(crate) load: Load,
     /// Mixed: what flows beside it.
     pub(crate) background: Option<Load>,
+    /// Connections of heft's client.
+    pub(crate) submitters: u32,
     pub(crate) rounds: u32,
     pub(crate) warmup: Duration,
     pub(crate) sink: Sink,
     pub(crate) digest: Digest,
     pub(crate) compress: Compress,
     pub(crate) only: Option<Only>,
+    /// Bytes of a turn of the disk alone, if it is measured.
+    pub(crate) disk_bytes: Option<u64>,
+    pub(crate) data: Option<PathBuf>,
     pub(crate) relay_lanes: u32,
     pub(crate) relay_by: RelayBy,
     pub(crate) out: Option<PathBuf>,
@@ -251,11 +286,18 @@ impl Plan {
         if args.relay_by == RelayBy::Splice && cfg!(not(target_os = "linux")) {
             bail!("--relay-by splice needs Linux: use --relay-by copy");
         }
-        let small = workload == Workload::Roundtrip;
+        let small = match workload {
+            Workload::Roundtrip | Workload::Submit => true,
+            Workload::Push | Workload::Result | Workload::Mixed => false,
+        };
+        let submitters = args.submitters.unwrap_or(match workload {
+            Workload::Submit => args.in_flight.unwrap_or(SUBMITTERS).min(SUBMITTERS),
+            Workload::Push | Workload::Roundtrip | Workload::Result | Workload::Mixed => 1,
+        });
         let size = args.size.map_or(if small { SIZE_SMALL } else { SIZE_LARGE }, |size| size.0);
         let in_flight_usual = match (args.rate, small) {
             (Some(_), _) if workload != Workload::Mixed => IN_FLIGHT_OPEN,
-            (None, true) => 1,
+            (None, true) => submitters,
             (_, _) => IN_FLIGHT_LARGE,
         };
         let in_flight = args.in_flight.unwrap_or(in_flight_usual);
@@ -274,7 +316,7 @@ impl Plan {
         };
         let rate = args.rate.map(|rate| rate.0);
         let (load, background) = match workload {
-            Workload::Push | Workload::Roundtrip | Workload::Result => {
+            Workload::Push | Workload::Roundtrip | Workload::Submit | Workload::Result => {
                 (Load { size, in_flight, until, rate }, None)
             }
             Workload::Mixed => {
@@ -283,17 +325,29 @@ impl Plan {
                 (small, Some(Load { size, in_flight, until: Until::Stop, rate: None }))
             }
         };
+        if submitters > load.in_flight {
+            bail!(
+                "--submitters {submitters} cannot share {} in flight: give --in-flight {submitters} or more",
+                load.in_flight
+            );
+        }
+        let variants = variant::variants(args.driver, args.verify, args.durability);
+        let is_on_disk = variants.iter().any(|variant| variant.durability == Durability::Disk);
+        let wants_disk = is_on_disk && args.only != Some(Only::Relay) && args.disk_bytes.0 > 0;
         Ok(Plan {
             workload,
-            variants: variant::variants(args.driver, args.verify),
+            variants,
             load,
             background,
+            submitters,
             rounds: args.rounds,
             warmup: args.warmup.0,
             sink: args.sink,
             digest: args.digest,
             compress: args.compress,
             only: args.only,
+            disk_bytes: wants_disk.then_some(args.disk_bytes.0),
+            data: args.data.clone(),
             relay_lanes: args.relay_lanes,
             relay_by: args.relay_by,
             out: args.out.clone(),
@@ -315,22 +369,22 @@ impl Plan {
     /// What is measured, in the order of the given round.
     pub(crate) fn sides(&self, round: u32) -> Vec<Side> {
         let heft = self.variants.iter().map(|variant| Side::Heft(*variant));
-        let sides: Vec<Side> = match self.only {
+        let mut sides: Vec<Side> = match self.only {
             Some(Only::Heft) => heft.collect(),
             Some(Only::Relay) => vec![Side::Relay],
             None => heft.chain([Side::Relay]).collect(),
         };
+        sides.extend(self.disk_bytes.map(|_| Side::Disk));
         variant::turns(&sides, round)
     }
 
     /// What a side is called in this run, also in names of files: a variant by what it is, if there are several.
     pub(crate) fn label(&self, side: Side) -> String {
         match side {
-            Side::Heft(Variant { driver, verify }) if self.variants.len() > 1 => {
-                format!("heft-{}-{}", driver.name(), verify.name())
-            }
+            Side::Heft(variant) if self.variants.len() > 1 => variant.label(),
             Side::Heft(_) => "heft".to_owned(),
             Side::Relay => "relay".to_owned(),
+            Side::Disk => "disk".to_owned(),
         }
     }
 }
@@ -351,6 +405,9 @@ mod tests {
         let words = std::iter::once("bench").chain(words.iter().copied());
         Plan::new(workload, &Line::try_parse_from(words)?.args)
     }
+
+    const USUAL: Variant =
+        Variant { driver: Driver::Portable, verify: Verify::End, durability: Durability::Memory };
 
     fn labels(plan: &Plan, round: u32) -> Vec<String> {
         plan.sides(round).into_iter().map(|side| plan.label(side)).collect()
@@ -394,6 +451,8 @@ mod tests {
             &["--driver", "abacus"],
             &["--driver", "auto"],
             &["--verify", "never"],
+            &["--durability", "stone"],
+            &["--submitters", "5"],
         ] {
             assert!(plan(Workload::Push, words).is_err(), "{words:?}");
         }
@@ -404,7 +463,7 @@ mod tests {
     #[test]
     fn the_sides_are_the_variants_and_the_relay() {
         let usual = plan(Workload::Push, &[]).unwrap();
-        let heft = Side::Heft(Variant { driver: Driver::Portable, verify: Verify::End });
+        let heft = Side::Heft(USUAL);
         assert_eq!(usual.sides(0), [heft, Side::Relay]);
         assert_eq!(usual.sides(1), [Side::Relay, heft]);
         assert_eq!(labels(&usual, 0), ["heft", "relay"]);
@@ -418,7 +477,35 @@ mod tests {
         let relay = plan(Workload::Push, &[&words[..], &["--only", "relay"]].concat()).unwrap();
         assert_eq!(relay.sides(1), [Side::Relay]);
         let hop = plan(Workload::Push, &["--verify", "hop"]).unwrap();
-        assert_eq!(hop.variants, [Variant { driver: Driver::Portable, verify: Verify::Hop }]);
+        assert_eq!(hop.variants, [Variant { verify: Verify::Hop, ..USUAL }]);
+    }
+
+    #[test]
+    fn the_disk_has_its_turns_where_a_leader_has_its_disk() {
+        let kept = plan(Workload::Push, &["--durability", "both", "--verify", "hop"]).unwrap();
+        let names = ["heft-portable-hop", "heft-portable-hop-disk", "relay", "disk"];
+        assert_eq!(labels(&kept, 0), names);
+        assert_eq!(labels(&kept, 1), ["heft-portable-hop-disk", "heft-portable-hop", "disk", "relay"]);
+        let alone = plan(Workload::Push, &["--durability", "disk", "--only", "heft"]).unwrap();
+        assert_eq!(labels(&alone, 0), ["heft", "disk"]);
+        let without = ["--durability", "both", "--disk-bytes", "0"];
+        assert_eq!(plan(Workload::Push, &without).unwrap().disk_bytes, None);
+        let relay = plan(Workload::Push, &["--durability", "disk", "--only", "relay"]).unwrap();
+        assert_eq!(labels(&relay, 0), ["relay"]);
+        assert_eq!(plan(Workload::Push, &[]).unwrap().disk_bytes, None, "nobody writes to it");
+    }
+
+    #[test]
+    fn submitters_share_what_is_in_flight() {
+        let usual = plan(Workload::Submit, &[]).unwrap();
+        assert_eq!((usual.load.size, usual.load.in_flight, usual.submitters), (1024, 64, 64));
+        let few = plan(Workload::Submit, &["--submitters", "8"]).unwrap();
+        assert_eq!((few.load.in_flight, few.submitters), (8, 8));
+        let deep = plan(Workload::Submit, &["--in-flight", "256"]).unwrap();
+        assert_eq!((deep.load.in_flight, deep.submitters), (256, 64));
+        let narrow = plan(Workload::Submit, &["--in-flight", "2"]).unwrap();
+        assert_eq!((narrow.load.in_flight, narrow.submitters), (2, 2));
+        assert_eq!(plan(Workload::Push, &[]).unwrap().submitters, 1);
     }
 
     #[test]

@@ -44,12 +44,15 @@ pub(crate) struct Tally {
     pub(crate) elapsed: Duration,
     /// How long the jobs took; see [`Latencies::to_word`].
     pub(crate) latencies: String,
+    /// How long it took until the leader said that it has them, where that is noted.
+    pub(crate) taken: Option<String>,
 }
 
 impl Tally {
     pub(crate) fn new(latencies: &Latencies, size: u64, elapsed: Duration) -> anyhow::Result<Tally> {
         let jobs = latencies.count();
-        Ok(Tally { jobs, bytes: jobs.saturating_mul(size), elapsed, latencies: latencies.to_word()? })
+        let latencies = latencies.to_word()?;
+        Ok(Tally { jobs, bytes: jobs.saturating_mul(size), elapsed, latencies, taken: None })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Runs the bench: starts the processes of all sides, has them do their rounds in turns, and gathers what they found.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,14 @@ use anyhow::{Context as _, bail};
 use crate::actor::{Direction, HeftClient, HeftWorker, Lanes, Role};
 use crate::args::{BenchArgs, Plan, Sink, Workload};
 use crate::control::{Answer, Command, Tally};
+use crate::disk::DiskAlone;
 use crate::latency::Latencies;
 use crate::load::{Load, Until};
 use crate::process::Actor;
 use crate::report::{Machine, Measured, Memory, Report, Roles, Round};
-use crate::variant::Side;
+use crate::scratch;
+use crate::status::{self, LogCost};
+use crate::variant::{Durability, Side, Variant};
 
 /// What a run may take beyond the time its jobs need; then something is stuck.
 const RUN_SLACK: Duration = Duration::from_secs(60);
@@ -34,8 +37,8 @@ const BACKGROUND_LANE: u32 = 1_000;
 /// Jobs a worker may be given beyond those in flight, so that it is never the worker's credit that is measured.
 const CREDIT_SPARE: u32 = 4;
 
-/// The exit code of a bench that was interrupted, as shells have it.
-const INTERRUPTED: i32 = 130;
+/// How long a leader may take to say how much its log took.
+const STATUS_MAX: Duration = Duration::from_secs(30);
 
 /// Measures what the arguments say and reports it.
 pub(crate) fn run(workload: Workload, args: &BenchArgs) -> anyhow::Result<ExitCode> {
@@ -46,11 +49,16 @@ pub(crate) fn run(workload: Workload, args: &BenchArgs) -> anyhow::Result<ExitCo
     if let Some(out) = &plan.out {
         std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     }
-    let scratch = tempfile::Builder::new().prefix("heft-bench-").tempdir();
-    let scratch = scratch.context("cannot make a directory for the leader and for files")?;
-    clean_up_when_interrupted(scratch.path().to_owned());
+    let scratch = scratch::make(plan.data.as_deref())?;
+    if plan.disk_bytes.is_some() && scratch::is_in_memory(scratch.path()) {
+        eprintln!("heft-bench: {} is in memory, not on a disk: give --data", scratch.path().display());
+    }
+    let mut disk = match plan.disk_bytes {
+        Some(bytes) => Some(DiskAlone::new(&scratch.path().join("disk"), bytes)?),
+        None => None,
+    };
     let mut casts = Vec::new();
-    for side in plan.sides(0) {
+    for side in plan.sides(0).into_iter().filter(|side| *side != Side::Disk) {
         let label = plan.label(side);
         eprintln!("starting {label}");
         let cast = Cast::start(side, &plan, &scratch.path().join(&label));
@@ -64,6 +72,18 @@ pub(crate) fn run(workload: Workload, args: &BenchArgs) -> anyhow::Result<ExitCo
     for number in 0..plan.rounds {
         let mut round = Round::default();
         for side in plan.sides(number) {
+            if let (Side::Disk, Some(disk)) = (side, &mut disk) {
+                let turn = disk.measure().with_context(|| format!("round {} of the disk", number + 1))?;
+                eprintln!(
+                    "round {}/{}: {:width$} {}",
+                    number + 1,
+                    plan.rounds,
+                    plan.label(side),
+                    turn.line()
+                );
+                round.set_disk(turn);
+                continue;
+            }
             let Some(cast) = casts.iter_mut().find(|cast| cast.side == side) else { continue };
             let label = plan.label(side);
             let measured = cast
@@ -91,16 +111,6 @@ pub(crate) fn run(workload: Workload, args: &BenchArgs) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes files before an interrupt or SIGTERM ends the bench. Its processes end by themselves when it is gone.
-fn clean_up_when_interrupted(scratch: PathBuf) {
-    std::thread::spawn(move || {
-        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
-        runtime.block_on(heft::cli::stop_signal());
-        std::fs::remove_dir_all(&scratch).ok();
-        std::process::exit(INTERRUPTED);
-    });
-}
-
 /// The processes of one side, in the order in which they end: nobody misses another.
 struct Cast {
     side: Side,
@@ -108,6 +118,8 @@ struct Cast {
     clients: Vec<Actor>,
     workers: Vec<Actor>,
     middle: Actor,
+    /// The middle's.
+    port: u16,
 }
 
 impl Cast {
@@ -119,7 +131,7 @@ impl Cast {
             Sink::File => Some(scratch.to_owned()),
         };
         let direction = match plan.workload {
-            Workload::Push | Workload::Roundtrip | Workload::Mixed => Direction::Inputs,
+            Workload::Push | Workload::Roundtrip | Workload::Submit | Workload::Mixed => Direction::Inputs,
             Workload::Result => Direction::Results,
         };
         let (middle, port) = match side {
@@ -128,8 +140,9 @@ impl Cast {
                 let (relay, ports) = Actor::start("relay", &Role::Relay { by: plan.relay_by })?;
                 (relay, *ports.first().context("the relay does not say its port")?)
             }
+            Side::Disk => bail!("the disk has no processes"),
         };
-        let mut cast = Cast { side, middle, workers: Vec::new(), clients: Vec::new() };
+        let mut cast = Cast { side, middle, port, workers: Vec::new(), clients: Vec::new() };
         let loads = std::iter::once((&plan.load, "bench", 0))
             .chain(plan.background.as_ref().map(|load| (load, "bulk", BACKGROUND_LANE)));
         for (load, group, first) in loads {
@@ -145,11 +158,19 @@ impl Cast {
                         sink: plan.sink,
                         scratch: scratch.clone(),
                     };
-                    let (digest, compress) = (plan.digest, plan.compress);
-                    let client = HeftClient { port, group, direction, digest, compress, scratch };
+                    let client = HeftClient {
+                        port,
+                        group,
+                        direction,
+                        submitters: if first == 0 { plan.submitters } else { 1 },
+                        notes_taken: plan.workload == Workload::Submit,
+                        digest: plan.digest,
+                        compress: plan.compress,
+                        scratch,
+                    };
                     (Role::HeftWorker(worker), Role::HeftClient(client))
                 }
-                Side::Relay => {
+                Side::Relay | Side::Disk => {
                     (Role::RelayWorker { port, lanes, files }, Role::RelayClient { port, lanes, direction })
                 }
             };
@@ -173,6 +194,7 @@ impl Cast {
 
     /// One round.
     fn measure(&mut self, load: &Load, background: Option<&Load>) -> anyhow::Result<Measured> {
+        let log_before = self.log_cost()?;
         let before = self.cpu()?;
         if let Some(background) = background {
             self.tell(1, &Command::Run(background.clone()))?;
@@ -188,7 +210,20 @@ impl Cast {
             }
         };
         let cpu = self.cpu()?.since(&before);
-        Ok(Measured { latencies: Latencies::from_word(&measured.latencies)?, measured, bulk, cpu })
+        let log = self.log_cost()?.zip(log_before).map(|(after, before)| after.since(&before));
+        let taken = measured.taken.as_deref().map(Latencies::from_word).transpose()?;
+        let latencies = Latencies::from_word(&measured.latencies)?;
+        Ok(Measured { latencies, taken, measured, bulk, cpu, log })
+    }
+
+    /// What the leader's log took so far, if it has one.
+    fn log_cost(&self) -> anyhow::Result<Option<LogCost>> {
+        match self.side {
+            Side::Heft(Variant { durability: Durability::Disk, .. }) => {
+                status::ask(self.port, STATUS_MAX).and_then(|status| LogCost::of(&status)).map(Some)
+            }
+            Side::Heft(Variant { durability: Durability::Memory, .. }) | Side::Relay | Side::Disk => Ok(None),
+        }
     }
 
     fn tell(&mut self, client: usize, command: &Command) -> anyhow::Result<()> {

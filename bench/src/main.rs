@@ -9,10 +9,14 @@ mod actor;
 mod args;
 mod control;
 mod director;
+mod disk;
 mod latency;
 mod load;
 mod process;
+mod recovery;
 mod report;
+mod scratch;
+mod status;
 mod usage;
 mod variant;
 
@@ -24,6 +28,7 @@ use tracing::level_filters::LevelFilter;
 
 use actor::Role;
 use args::{BenchArgs, Workload};
+use recovery::RecoveryArgs;
 
 /// Measures heft, or several variants of its leader, against a raw relay of the same bytes, in interleaved rounds
 #[derive(Parser)]
@@ -39,10 +44,14 @@ enum Command {
     Push(BenchArgs),
     /// Small jobs there and back
     Roundtrip(BenchArgs),
+    /// Small jobs from many clients at a time, as many as the leader takes
+    Submit(BenchArgs),
     /// Results from a worker through the leader to a client
     Result(BenchArgs),
     /// Small jobs on connections of their own while large ones flow
     Mixed(BenchArgs),
+    /// How long a leader takes to begin where another ended, and the memory it then has
+    Recovery(RecoveryArgs),
     /// The leader that is measured: `heft leader` itself
     #[command(hide = true)]
     Leader(LeaderArgs),
@@ -59,8 +68,10 @@ fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Push(args) => director::run(Workload::Push, &args),
         Command::Roundtrip(args) => director::run(Workload::Roundtrip, &args),
+        Command::Submit(args) => director::run(Workload::Submit, &args),
         Command::Result(args) => director::run(Workload::Result, &args),
         Command::Mixed(args) => director::run(Workload::Mixed, &args),
+        Command::Recovery(args) => recovery::run(&args),
         Command::Leader(args) => {
             control::end_with_the_director();
             heft::cli::leader::run(&args)

@@ -58,24 +58,33 @@ impl Actor {
                 actor.errors.show();
                 Ok((actor, ports))
             }
-            Some(Answer::Done(_) | Answer::Failed { .. }) | None => bail!(actor.not_ready()),
+            Some(Answer::Done(_) | Answer::Failed { .. }) | None => bail!(actor.not_ready(START_MAX)),
         }
     }
 
     /// Starts a leader, with this directory for its data, and waits until it listens; gives its port.
     pub(crate) fn start_leader(variant: Variant, data: &Path) -> anyhow::Result<(Actor, u16)> {
+        Actor::start_leader_within(variant, data, START_MAX)
+    }
+
+    /// The same with a limit of one's own, for one that has much to read first.
+    pub(crate) fn start_leader_within(
+        variant: Variant,
+        data: &Path,
+        limit: Duration,
+    ) -> anyhow::Result<(Actor, u16)> {
         let mut program = this_program()?;
         program.args(["leader", "0", "--data"]).arg(data).args(variant.leader_args());
         let mut leader = Actor::spawn("leader", &mut program)?;
-        let port = leader.port(variant.driver)?;
+        let port = leader.port(variant.driver, limit)?;
         leader.errors.show();
         Ok((leader, port))
     }
 
     /// Waits until a leader says where it listens. If it says that its driver is not the one it was to have, its figures
     /// would be taken for those of another.
-    fn port(&mut self, driver: Driver) -> anyhow::Result<u16> {
-        let line = self.line_within(START_MAX)?.with_context(|| self.not_ready())?;
+    fn port(&mut self, driver: Driver, limit: Duration) -> anyhow::Result<u16> {
+        let line = self.line_within(limit)?.with_context(|| self.not_ready(limit))?;
         let address = line.strip_prefix(LISTENING).and_then(|rest| rest.split_whitespace().next());
         let port =
             address.and_then(|address| address.rsplit_once(':')).and_then(|(_, port)| port.parse().ok());
@@ -150,8 +159,8 @@ impl Actor {
         }
     }
 
-    fn not_ready(&self) -> String {
-        let (name, pid, limit) = (self.name, self.child.id(), START_MAX.as_secs());
+    fn not_ready(&self, limit: Duration) -> String {
+        let (name, pid, limit) = (self.name, self.child.id(), limit.as_secs());
         format!("{name} (process {pid}) is not ready after {limit} s; it is killed")
     }
 
@@ -173,6 +182,11 @@ impl Actor {
 
     pub(crate) fn rss_peak(&self) -> anyhow::Result<u64> {
         usage::rss_peak(self.child.id())
+    }
+
+    /// The memory it holds now.
+    pub(crate) fn rss(&self) -> anyhow::Result<u64> {
+        usage::rss(self.child.id())
     }
 
     /// Ends it by the end of its input, or kills it.
@@ -261,22 +275,23 @@ mod tests {
     #[test]
     fn a_leader_says_its_port() {
         let mut leader = shell("echo 'heft leader listening on 127.0.0.1:4711 (driver portable, x)'; cat");
-        assert_eq!(leader.port(Driver::Portable).unwrap(), 4711);
+        assert_eq!(leader.port(Driver::Portable, START_MAX).unwrap(), 4711);
         leader.check_alive().unwrap();
         let error = shell("echo 'heft leader listening on 127.0.0.1:4711 (driver uring, x)'; cat")
-            .port(Driver::Portable);
+            .port(Driver::Portable, START_MAX);
         assert!(error.unwrap_err().to_string().contains("the driver portable"));
-        let error = shell("echo nothing; cat").port(Driver::Portable).unwrap_err().to_string();
+        let error = shell("echo nothing; cat").port(Driver::Portable, START_MAX).unwrap_err().to_string();
         assert!(error.contains("nothing"), "{error}");
     }
 
     #[test]
     fn a_leader_that_ends_at_once_says_why() {
         let began = Instant::now();
-        let error =
-            shell("echo 'heft-bench: no io_uring here' >&2; exit 3").port(Driver::Portable).unwrap_err();
+        let error = shell("echo 'heft-bench: no io_uring here' >&2; exit 3")
+            .port(Driver::Portable, START_MAX)
+            .unwrap_err();
         assert_eq!(error.to_string(), "leader ended (exit status: 3): no io_uring here");
-        let error = shell("exit 4").port(Driver::Portable).unwrap_err();
+        let error = shell("exit 4").port(Driver::Portable, START_MAX).unwrap_err();
         assert_eq!(error.to_string(), "leader ended: exit status: 4");
         assert!(began.elapsed() < START_MAX, "nobody waits for what has ended");
     }
@@ -284,7 +299,7 @@ mod tests {
     #[test]
     fn what_ends_later_is_noticed() {
         let mut leader = shell("echo 'heft leader listening on 127.0.0.1:1 (x)'; read line; exit 5");
-        leader.port(Driver::Portable).unwrap();
+        leader.port(Driver::Portable, START_MAX).unwrap();
         leader.errors.show();
         leader.tell(&Command::Stop).unwrap();
         while leader.check_alive().is_ok() {

@@ -1,4 +1,4 @@
-//! What a process has used, from `/proc`: processor time and the most memory it ever held.
+//! What a process has used, from `/proc`: processor time, the most memory it ever held, and what it holds now.
 
 use std::time::Duration;
 
@@ -18,7 +18,14 @@ pub(crate) fn cpu(pid: u32) -> anyhow::Result<Duration> {
 pub(crate) fn rss_peak(pid: u32) -> anyhow::Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    rss_peak_in(&status).with_context(|| format!("{path} has no VmHWM"))
+    bytes_in(&status, "VmHWM:").with_context(|| format!("{path} has no VmHWM"))
+}
+
+/// The memory a process holds now, in bytes.
+pub(crate) fn rss(pid: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    bytes_in(&status, "VmRSS:").with_context(|| format!("{path} has no VmRSS"))
 }
 
 /// utime and stime stand in places 14 and 15; the name in place 2 may hold anything, so it is counted from its end.
@@ -30,8 +37,8 @@ fn cpu_in(stat: &str) -> Option<Duration> {
     TICK.checked_mul(ticks)
 }
 
-fn rss_peak_in(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+fn bytes_in(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -49,9 +56,11 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_the_most_that_was_ever_held() {
-        assert_eq!(rss_peak_in("VmPeak:\t 99 kB\nVmHWM:\t   2048 kB\nVmRSS:\t 1 kB\n"), Some(2 << 20));
-        assert_eq!(rss_peak_in("VmRSS:\t 1 kB\n"), None);
-        assert!(rss_peak(std::process::id()).unwrap() > 100_000);
+    fn memory_is_the_most_that_was_ever_held_or_what_is_held_now() {
+        let status = "VmPeak:\t 99 kB\nVmHWM:\t   2048 kB\nVmRSS:\t 1 kB\n";
+        assert_eq!((bytes_in(status, "VmHWM:"), bytes_in(status, "VmRSS:")), (Some(2 << 20), Some(1024)));
+        assert_eq!(bytes_in("VmRSS:\t 1 kB\n", "VmHWM:"), None);
+        let pid = std::process::id();
+        assert!(rss_peak(pid).unwrap() > 100_000 && rss(pid).unwrap() > 100_000);
     }
 }

@@ -1,4 +1,4 @@
-//! What is measured in one run: variants of heft's leader, each with processes of its own, and the relay.
+//! What is measured in one run: variants of heft's leader, each with processes of its own, the relay, and the disk alone.
 
 use clap::ValueEnum;
 
@@ -30,6 +30,22 @@ impl Verify {
         match self {
             Verify::End => "end",
             Verify::Hop => "hop",
+        }
+    }
+}
+
+/// What outlives the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    Memory,
+    Disk,
+}
+
+impl Durability {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Durability::Memory => "memory",
+            Durability::Disk => "disk",
         }
     }
 }
@@ -78,17 +94,50 @@ impl Verifies {
     }
 }
 
+/// Durabilities to measure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Durabilities {
+    /// nothing outlives the leader
+    #[default]
+    Memory,
+    /// what was acknowledged is on the disk, the leader's own default
+    Disk,
+    /// each of them, in turns
+    Both,
+}
+
+impl Durabilities {
+    fn all(self) -> &'static [Durability] {
+        match self {
+            Durabilities::Memory => &[Durability::Memory],
+            Durabilities::Disk => &[Durability::Disk],
+            Durabilities::Both => &[Durability::Memory, Durability::Disk],
+        }
+    }
+}
+
 /// A way to run heft's leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Variant {
     pub(crate) driver: Driver,
     pub(crate) verify: Verify,
+    pub(crate) durability: Durability,
 }
 
 impl Variant {
     /// What the leader is told, beside the words that all variants have.
-    pub(crate) fn leader_args(self) -> [&'static str; 4] {
-        ["--verify", self.verify.name(), "--driver", self.driver.name()]
+    pub(crate) fn leader_args(self) -> [&'static str; 6] {
+        let [verify, driver] = [self.verify.name(), self.driver.name()];
+        ["--verify", verify, "--driver", driver, "--durability", self.durability.name()]
+    }
+
+    /// What it is called among others. One that keeps nothing has the name that it had before there was anything else.
+    pub(crate) fn label(self) -> String {
+        let kept = match self.durability {
+            Durability::Memory => "",
+            Durability::Disk => "-disk",
+        };
+        format!("heft-{}-{}{kept}", self.driver.name(), self.verify.name())
     }
 }
 
@@ -99,13 +148,21 @@ pub(crate) enum Side {
     Heft(Variant),
     /// The same bytes through a process that copies from socket to socket.
     Relay,
+    /// Bytes written to the disk by nobody but the bench.
+    Disk,
 }
 
-/// Every driver with every way of checking. Those that are compared with each other, drivers with the same check, stand
-/// side by side.
-pub(crate) fn variants(drivers: Drivers, verifies: Verifies) -> Vec<Variant> {
-    let with = |verify: Verify| drivers.all().iter().map(move |driver| Variant { driver: *driver, verify });
-    verifies.all().iter().copied().flat_map(with).collect()
+/// Every driver with every way of checking and every durability. Those that are compared with each other stand side by side, or
+/// near.
+pub(crate) fn variants(drivers: Drivers, verifies: Verifies, durabilities: Durabilities) -> Vec<Variant> {
+    let mut variants = Vec::new();
+    for verify in verifies.all().iter().copied() {
+        for driver in drivers.all().iter().copied() {
+            let kept = durabilities.all().iter();
+            variants.extend(kept.map(|durability| Variant { driver, verify, durability: *durability }));
+        }
+    }
+    variants
 }
 
 /// The order in which sides take their turns in a round. Each round begins with the next side, and every other goes
@@ -127,23 +184,52 @@ mod tests {
     use Verify::{End, Hop};
 
     fn of(driver: Driver, verify: Verify) -> Variant {
-        Variant { driver, verify }
+        Variant { driver, verify, durability: Durability::Memory }
+    }
+
+    fn on_disk(driver: Driver, verify: Verify) -> Variant {
+        Variant { durability: Durability::Disk, ..of(driver, verify) }
+    }
+
+    fn in_memory(drivers: Drivers, verifies: Verifies) -> Vec<Variant> {
+        variants(drivers, verifies, Durabilities::default())
     }
 
     #[test]
     fn every_driver_is_measured_with_every_check() {
-        assert_eq!(variants(Drivers::default(), Verifies::default()), [of(Portable, End)]);
-        assert_eq!(variants(Drivers::Uring, Verifies::Hop), [of(Uring, Hop)]);
-        assert_eq!(variants(Drivers::Both, Verifies::End), [of(Portable, End), of(Uring, End)]);
-        assert_eq!(variants(Drivers::Portable, Verifies::Both), [of(Portable, End), of(Portable, Hop)]);
+        assert_eq!(in_memory(Drivers::default(), Verifies::default()), [of(Portable, End)]);
+        assert_eq!(in_memory(Drivers::Uring, Verifies::Hop), [of(Uring, Hop)]);
+        assert_eq!(in_memory(Drivers::Both, Verifies::End), [of(Portable, End), of(Uring, End)]);
+        assert_eq!(in_memory(Drivers::Portable, Verifies::Both), [of(Portable, End), of(Portable, Hop)]);
         let all = [of(Portable, End), of(Uring, End), of(Portable, Hop), of(Uring, Hop)];
-        assert_eq!(variants(Drivers::Both, Verifies::Both), all);
+        assert_eq!(in_memory(Drivers::Both, Verifies::Both), all);
+    }
+
+    #[test]
+    fn what_is_kept_is_measured_beside_what_is_not() {
+        let disk = variants(Drivers::Portable, Verifies::Hop, Durabilities::Disk);
+        assert_eq!(disk, [on_disk(Portable, Hop)]);
+        let both = variants(Drivers::Both, Verifies::Hop, Durabilities::Both);
+        assert_eq!(both, [of(Portable, Hop), on_disk(Portable, Hop), of(Uring, Hop), on_disk(Uring, Hop)]);
+        assert_eq!(variants(Drivers::Both, Verifies::Both, Durabilities::Both).len(), 8);
     }
 
     #[test]
     fn a_leader_is_told_its_variant() {
-        assert_eq!(of(Portable, End).leader_args(), ["--verify", "end", "--driver", "portable"]);
-        assert_eq!(of(Uring, Hop).leader_args(), ["--verify", "hop", "--driver", "uring"]);
+        assert_eq!(
+            of(Portable, End).leader_args(),
+            ["--verify", "end", "--driver", "portable", "--durability", "memory"]
+        );
+        assert_eq!(
+            on_disk(Uring, Hop).leader_args(),
+            ["--verify", "hop", "--driver", "uring", "--durability", "disk"]
+        );
+    }
+
+    #[test]
+    fn the_disk_is_in_the_name_and_memory_is_not() {
+        assert_eq!(of(Portable, End).label(), "heft-portable-end");
+        assert_eq!(on_disk(Uring, Hop).label(), "heft-uring-hop-disk");
     }
 
     #[test]
@@ -157,9 +243,10 @@ mod tests {
 
     #[test]
     fn every_side_has_every_place_equally_often() {
-        let all: Vec<Side> = variants(Drivers::Both, Verifies::Both).into_iter().map(Side::Heft).collect();
+        let all: Vec<Side> = in_memory(Drivers::Both, Verifies::Both).into_iter().map(Side::Heft).collect();
         let with_relay = [&all[..], &[Side::Relay]].concat();
-        for sides in [&all[..2], &all[..3], &all[..], &with_relay] {
+        let with_disk = [&with_relay[..], &[Side::Disk]].concat();
+        for sides in [&all[..2], &all[..3], &all[..], &with_relay, &with_disk] {
             let count = sides.len();
             let cycle = if count.is_multiple_of(2) { count } else { 2 * count };
             let rounds: Vec<Vec<Side>> = (0..).take(cycle).map(|round| turns(sides, round)).collect();

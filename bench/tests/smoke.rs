@@ -108,6 +108,77 @@ fn both_ways_of_checking_are_measured_in_one_run() {
     assert!(alone["relay"].is_null() && alone["ratio"]["throughput"].is_null(), "{alone}");
 }
 
+#[test]
+fn what_is_kept_is_measured_beside_what_is_not_and_beside_the_disk() {
+    let data = tempfile::tempdir().expect("a directory");
+    let words = ["push", "--size", "3MiB", "--in-flight", "2", "--count", "3", "--verify", "hop"];
+    let disk = ["--durability", "both", "--disk-bytes", "1MiB", "--data"];
+    let found = report(&[&words[..], &disk, &[data.path().to_str().expect("a plain path")]].concat());
+    check(&found, "push");
+    let variants = found["variants"].as_array().expect("a list");
+    let kept: Vec<&str> = variants.iter().filter_map(|variant| variant["durability"].as_str()).collect();
+    assert_eq!(kept, ["memory", "disk"]);
+    let (memory, disk) = (&variants[0], &variants[1]);
+    assert!(memory["to_memory"].is_null() && memory["log"].is_null() && memory["goal"].is_null(), "{memory}");
+    assert_eq!(disk["heft"]["jobs"].as_u64(), Some(6));
+    assert!(disk["goal"]["met"].is_boolean(), "{disk}");
+    for path in
+        ["/to_memory/throughput", "/to_memory/p50", "/log/syncs", "/log/records_per_sync", "/goal/reached"]
+    {
+        let number = disk.pointer(path).and_then(Value::as_f64);
+        assert!(number.is_some_and(|number| number > 0.0), "{path} is {number:?} in {disk}");
+    }
+    // Announced, taken, ended: each job has three records at least.
+    assert!(disk["log"]["records"].as_u64() >= Some(3 * 6), "{disk}");
+    for path in ["/disk/mib_s", "/disk/new_mib_s", "/disk/sync_p50_us", "/rounds/1/disk/mib_s"] {
+        let number = found.pointer(path).and_then(Value::as_f64);
+        assert!(number.is_some_and(|number| number > 0.0), "{path} is {number:?} in {found}");
+    }
+    assert_eq!(data.path().read_dir().expect("it is there").count(), 0, "all is removed");
+}
+
+#[test]
+fn many_submit_at_a_time_and_it_is_told_when_the_leader_had_their_jobs() {
+    let words = ["submit", "--submitters", "4", "--count", "40", "--durability", "both", "--disk-bytes", "0"];
+    let found = report(&words);
+    check(&found, "submit");
+    assert_eq!(
+        (found["load"]["submitters"].as_u64(), found["load"]["in_flight"].as_u64()),
+        (Some(4), Some(4))
+    );
+    assert!(found["disk"].is_null(), "{found}");
+    for variant in found["variants"].as_array().expect("a list") {
+        assert_eq!(variant["heft"]["jobs"].as_u64(), Some(80), "{variant}");
+        assert!(variant["heft"]["taken_p50_us"].as_f64().is_some_and(|us| us > 0.0), "{variant}");
+    }
+    let log = &found["variants"][1]["log"];
+    assert!(log["jobs_per_sync"].as_f64().is_some_and(|jobs| jobs > 0.0), "{log}");
+    assert!(log["sync_mean_us"].as_f64().is_some_and(|us| us > 0.0), "{log}");
+}
+
+#[test]
+fn a_leader_begins_where_another_ended() {
+    let data = tempfile::tempdir().expect("a directory");
+    let words =
+        ["recovery", "--count", "300", "--blob-bytes", "70MiB", "--run", "20", "--rounds", "1", "--json"];
+    let out = bench(&[&words[..], &["--data", data.path().to_str().expect("a plain path")]].concat());
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let found: Value = serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
+    let starts = found["starts"].as_array().expect("a list");
+    let jobs: Vec<(&str, f64)> =
+        starts.iter().filter_map(|start| Some((start["name"].as_str()?, start["jobs"].as_f64()?))).collect();
+    let expected =
+        [("nothing", 0.0), ("log", 300.0), ("snapshot and log", 300.0), ("the same and blobs", 302.0)];
+    assert_eq!(jobs, expected);
+    for start in starts {
+        assert!(start["answers_s"].as_f64() >= start["listens_s"].as_f64(), "{start}");
+        assert!(start["rss_bytes"].as_f64().is_some_and(|bytes| bytes > 0.0), "{start}");
+    }
+    assert!(found["ran"]["jobs"].as_u64() >= Some(20), "{found}");
+    assert!(found["goals"]["rss_bytes_per_job"]["met"].is_boolean(), "{found}");
+    assert_eq!(data.path().read_dir().expect("it is there").count(), 0, "all is removed");
+}
+
 /// Whether this machine has io_uring, and this leader a driver for it, is not known here.
 #[test]
 fn a_driver_is_measured_or_it_is_said_why_not() {
@@ -160,6 +231,8 @@ fn a_line_that_is_not_right_is_said_and_nothing_is_started() {
         &["push", "--size", "many"][..],
         &["push", "--rate", "-5/s"],
         &["push", "--verify", "never"],
+        &["push", "--durability", "stone"],
+        &["push", "--submitters", "9"],
         &["mixed", "--total", "1GiB"],
     ] {
         let out = bench(words);

@@ -116,6 +116,20 @@ fn render(status: &Value) -> String {
         cell(leader, "buffers_in_use"),
         cell(leader, "buffers"),
     ));
+    if leader.get("durability").and_then(Value::as_str) == Some("disk") {
+        let number = |member| leader.get(member).and_then(Value::as_u64).unwrap_or_default();
+        let mean =
+            Duration::from_micros(number("log_sync_us").checked_div(number("log_syncs")).unwrap_or_default());
+        text.push_str(&format!(
+            "log     {} records in {} syncs of {} each\n",
+            number("log_records"),
+            number("log_syncs"),
+            about(mean)
+        ));
+        if let Some(trouble) = leader.get("log_trouble").and_then(Value::as_str) {
+            text.push_str(&format!("        JOBS WAIT: {}\n", super::printable(trouble)));
+        }
+    }
     let tables: [(&str, &[Column]); 3] = [
         (
             "workers",
@@ -192,6 +206,11 @@ clientA    4          2       3            1
 no queues
 ";
         assert_eq!(render(&status), expected);
+        let durable = json!({"leader": {"durability": "disk", "log_records": 7, "log_syncs": 2, "log_sync_us": 2_400,
+                                        "log_trouble": "the disk is full"}});
+        let durable = render(&durable);
+        assert!(durable.contains("log     7 records in 2 syncs of 1.2ms each\n"), "{durable}");
+        assert!(durable.contains("JOBS WAIT: the disk is full\n"), "{durable}");
         assert!(render(&json!({})).contains("no workers"));
     }
 }

@@ -158,6 +158,21 @@ impl Client {
         count("dlq.purge", "purged", &self.ask("dlq.purge", &which(job)).await?)
     }
 
+    /// A page of the blobs that the leader keeps, from the one behind `after` on; `docs/protocol.md` has the members.
+    pub async fn blob_ls(&self, after: Option<Uuid>) -> Result<Value, ClientError> {
+        self.ask("blob.ls", &after.map_or_else(|| json!({}), |after| json!({"after": after}))).await
+    }
+
+    /// Reads a blob from the leader's disk, and checks it.
+    pub async fn blob_verify(&self, blob: Uuid) -> Result<Value, ClientError> {
+        self.ask("blob.verify", &json!({"blob": blob})).await
+    }
+
+    /// Removes files of blobs that nothing refers to, or says which would go.
+    pub async fn blob_gc(&self, dry_run: bool) -> Result<Value, ClientError> {
+        self.ask("blob.gc", &json!({"dry_run": dry_run})).await
+    }
+
     /// Ends any job the leader knows; what it was doing: `queued` or `running`.
     pub async fn cancel_any(&self, job: Uuid) -> Result<String, ClientError> {
         let answer = self.ask("cancel", &json!({"job_id": job})).await?;

@@ -132,11 +132,7 @@ impl Broker {
             Event::Committed { index } => self.committed(index),
             Event::Tick => {}
             Event::Drain => self.drain(),
-            Event::ForgetOldest => {
-                if let Some((_, job, run)) = self.ended.pop_front() {
-                    self.forget(job, run);
-                }
-            }
+            Event::ForgetEnded { job } => self.forget_ended(job),
         }
         self.look_at_what_is_due();
         if std::mem::take(&mut self.dirty) {
@@ -468,7 +464,9 @@ impl Broker {
             return self.drop_result(outcome);
         };
         let now = self.now;
-        let lease = self.workers.release(worker, id);
+        // One whose assignment is not applied yet has not heard of it: it answers for an earlier one.
+        let is_unsent = self.assigning.get(&id).is_some_and(|assigning| assigning.worker == worker);
+        let lease = if is_unsent { None } else { self.workers.release(worker, id) };
         if let Some(worker) = self.workers.get_mut(worker) {
             worker.answer(id, now);
         }
@@ -494,7 +492,9 @@ impl Broker {
             (Outcome::GivenUp, Some(lease)) => {
                 self.attempt_over(worker, id, lease, AttemptEnd::GivenUp, true);
             }
-            (Outcome::ResultLost | Outcome::GivenUp, None) => {}
+            // What it kept of the job is of no use to anybody.
+            (Outcome::ResultLost, None) => self.actions.push_back(Action::Settle { conn, job: id, run }),
+            (Outcome::GivenUp, None) => {}
         }
     }
 

@@ -9,6 +9,9 @@ use super::ids::{Index, JobId, Micros, Run};
 use super::job::{Ending, Job, Phase};
 use super::record::Record;
 
+/// Jobs that are looked at for one whose result was sent.
+const LOOKS_MAX: usize = 1_000;
+
 impl Broker {
     pub(super) fn keep_for_a_while(&mut self, job: JobId, run: Run) {
         self.keep_since(self.now, job, run);
@@ -25,9 +28,19 @@ impl Broker {
         self.watch_expiry();
     }
 
-    /// The job that ended longest ago, of those that are still known.
-    pub fn oldest_ended(&self) -> Option<JobId> {
-        self.ended.front().map(|(_, job, _)| *job)
+    /// The job that ended longest ago, of those that are still known: of those whose results were sent to their clients, if
+    /// there is one among the oldest, else, unless only those may go, of all.
+    pub fn oldest_ended(&self, only_sent: bool) -> Option<JobId> {
+        let ended = || self.ended.iter().map(|(_, job, _)| *job);
+        let is_sent = |job: &JobId| self.state.job(*job).is_none_or(|job| job.delivered);
+        ended().take(LOOKS_MAX).find(is_sent).or_else(|| ended().next().filter(|_| !only_sent))
+    }
+
+    pub(super) fn forget_ended(&mut self, job: JobId) {
+        let at = self.ended.iter().take(LOOKS_MAX).position(|(_, ended, _)| *ended == job);
+        if let Some((_, job, run)) = at.and_then(|at| self.ended.remove(at)) {
+            self.forget(job, run);
+        }
     }
 
     /// Looks at the oldest result again when its time is over: one moment for all of them.

@@ -128,8 +128,13 @@ pub enum Event {
     Tick,
     /// The leader is about to stop: no new jobs, none given out.
     Drain,
-    /// The driver has no room for results any more: the job that ended longest ago is forgotten.
-    ForgetOldest,
+    /// There is no room for results any more: a job that has ended is forgotten, as [`Broker::oldest_ended`] named it.
+    ///
+    /// [`Broker::oldest_ended`]: super::Broker::oldest_ended
+    ForgetEnded {
+        /// The job.
+        job: JobId,
+    },
 }
 
 /// How a worker's silence is read.

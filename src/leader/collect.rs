@@ -150,6 +150,12 @@ impl Leader {
         if !self.relay.knows(blob) {
             return Err(format!("no blob {blob} is known here: `heft blob ls` lists them"));
         }
+        if !self.relay.has_file(blob) {
+            let Asked { conn, verb, id } = by;
+            let nothing = json!({ "blob": blob.to_string(), "good": 0, "bad": [] });
+            self.answer(conn, &verb, id, AnswerStatus::Whole, &nothing);
+            return Ok(());
+        }
         self.checks.entry(blob).or_default().push(by);
         self.outputs.push_back(Output::Disk(DiskOp::Check { blob }));
         Ok(())

@@ -174,12 +174,17 @@ impl Leader {
         self.act();
     }
 
-    /// What outlives it, for status.
-    pub(super) fn durability(&self) -> &'static str {
+    /// Whether what it has outlives it.
+    pub(super) fn is_durable(&self) -> bool {
         match self.commits {
-            Commits::Memory => "memory",
-            Commits::Log(_) => "disk",
+            Commits::Memory => false,
+            Commits::Log(_) => true,
         }
+    }
+
+    /// The same in a word, for status.
+    pub(super) fn durability(&self) -> &'static str {
+        if self.is_durable() { "disk" } else { "memory" }
     }
 
     /// What the log took so far.

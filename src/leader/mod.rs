@@ -154,6 +154,8 @@ pub struct Leader {
     asked: HashMap<Token, Asked>,
     next_token: Token,
     connections: usize,
+    /// The job that was forgotten last to make room.
+    forgetting: Option<JobId>,
     /// Jobs that an earlier life left.
     recovered_jobs: usize,
     recovery: Duration,
@@ -193,6 +195,7 @@ impl Leader {
             asked: HashMap::new(),
             next_token: Token(0),
             connections: 0,
+            forgetting: None,
             recovered_jobs: 0,
             recovery: Duration::ZERO,
         }
@@ -376,16 +379,28 @@ impl Leader {
     fn act(&mut self) {
         self.act_once();
         self.store.settle();
+        self.forget_results();
+    }
+
+    /// Forgets results while there are too many, or others wait for their room. Where they outlive the leader, those that
+    /// were not sent yet make no room for others: they go by their time and by the limit of results alone.
+    fn forget_results(&mut self) {
         loop {
-            let short = self.store.result_bytes() > self.config.result_bytes_max || self.relay.is_short();
-            let before = (self.store.result_bytes(), self.relay.fill().blobs);
-            // What somebody is getting is not taken from under it.
-            let oldest = self.broker.oldest_ended().and_then(|job| self.broker.state().job(job));
-            let is_fetched = oldest.and_then(outcome::returned).is_some_and(|result| self.is_fetched(result));
-            if !short || is_fetched {
+            // Until that is committed nothing is gained by forgetting more.
+            let is_forgetting = self.forgetting.is_some_and(|job| self.broker.state().job(job).is_some());
+            let too_many = self.store.result_bytes() > self.config.result_bytes_max;
+            if is_forgetting || !too_many && !self.relay.is_short() {
                 break;
             }
-            self.broker.handle(self.now, Event::ForgetOldest);
+            let before = (self.store.result_bytes(), self.relay.fill().blobs);
+            let Some(job) = self.broker.oldest_ended(self.is_durable() && !too_many) else { break };
+            // What somebody is getting is not taken from under it.
+            let returned = self.broker.state().job(job).and_then(outcome::returned);
+            if returned.is_some_and(|result| self.is_fetched(result)) {
+                break;
+            }
+            self.forgetting = Some(job);
+            self.broker.handle(self.now, Event::ForgetEnded { job });
             self.act_once();
             if (self.store.result_bytes(), self.relay.fill().blobs) == before {
                 // What is left belongs to jobs that have not ended.
@@ -502,7 +517,8 @@ impl Leader {
     }
 
     fn deliver(&mut self, conn: ConnId, id: JobId) {
-        let Some(job) = self.broker.state().job(id) else { return };
+        // While its result was read it may have been forgotten, and submitted again.
+        let Some(job) = self.broker.state().job(id).filter(|job| job.has_ended()) else { return };
         let Some(session) = self.sessions.get(&conn) else { return };
         let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();

@@ -19,7 +19,7 @@ use crate::core::{Broker, Event};
 use crate::model::{JobRequest, JsonModel};
 use crate::store::blobs::Found;
 use crate::store::map::Map;
-use crate::store::replay::Replay;
+use crate::store::replay::{Held, Replay};
 
 /// What an earlier life left.
 #[derive(Debug, Default)]
@@ -80,6 +80,7 @@ impl Leader {
             leader.blobs.restore_parts(*result, held.blobs.to_vec());
         }
         leader.restore_coming(maps);
+        leader.take_what_is_whole(&inputs);
         for (job, why) in lost {
             error!(%job, "an input is lost: {why}");
             let why = format!("an input is lost at the leader: {why}").into();
@@ -88,6 +89,16 @@ impl Leader {
         leader.collect_later();
         leader.act();
         leader
+    }
+
+    /// Jobs whose inputs had all come, and that had not been taken yet. One to all workers waits for its client: there are no
+    /// workers yet.
+    fn take_what_is_whole(&mut self, inputs: &HashMap<JobId, Held>) {
+        let is_announced = |job: &JobId| {
+            self.broker.state().job(*job).is_some_and(|job| job.announced && !job.has_ended() && !job.to_all)
+        };
+        let announced: Vec<JobId> = inputs.keys().filter(|job| is_announced(job)).copied().collect();
+        announced.into_iter().for_each(|job| self.input_arrived(job));
     }
 
     /// The inputs of a job: whole, if the job was taken; else as far as they came. Gives the job and why if one is lost.
@@ -114,16 +125,19 @@ impl Leader {
             return None;
         }
         let named = request.and_then(|request| JobRequest::parse(request).ok());
-        for (id, name, size) in named.as_ref().map(named_in).unwrap_or_default() {
+        let named = named.as_ref().map(named_in).unwrap_or_default();
+        for (id, name, size) in &named {
+            let (id, size) = (*id, *size);
             match maps.remove(&id).filter(|map| map.open.size == size && map.open.owner == job.0) {
-                Some(map) => self.restore_partial(id, map),
+                Some(map) => self.restore_coming_blob(id, map),
                 None => {
                     if let Ok(plan) = ChunkPlan::new(size, CHUNK_BYTES_MAX) {
-                        self.relay.expect(id, announced(job, &name, size), plan, true);
+                        self.relay.expect(id, announced(job, name, size), plan, true);
                     }
                 }
             }
         }
+        self.relay.restore_places(&named.iter().map(|(id, _, _)| *id).collect::<Vec<_>>());
         None
     }
 
@@ -139,9 +153,11 @@ impl Leader {
         Ok(())
     }
 
-    fn restore_partial(&mut self, id: BlobId, map: Map) {
+    /// A blob that nothing refers to yet. If all of it was certain, who brought it may have heard so, and does not bring it again.
+    fn restore_coming_blob(&mut self, id: BlobId, map: Map) {
+        let digest = map.seal.filter(|_| map.is_whole() && map.damage.is_empty());
         if let Ok(plan) = ChunkPlan::new(map.open.size, map.open.chunk_bytes) {
-            self.relay.restore(id, map.open, plan, map.chunks, None);
+            self.relay.restore(id, map.open, plan, map.chunks, digest);
         }
     }
 
@@ -158,7 +174,7 @@ impl Leader {
             // What was gathered from a large frame cannot be gone on with.
             if is_part && may_end && map.open.attempt > 0 {
                 self.blobs.restore_coming(owner, Attempt(map.open.attempt), id);
-                self.restore_partial(id, map);
+                self.restore_coming_blob(id, map);
             } else {
                 left += 1;
             }

@@ -12,6 +12,9 @@ use crate::store::replay::{Held, Key};
 /// Bytes of payloads that stay in memory although the log has them.
 const WARM_BYTES_MAX: u64 = 16 << 20;
 
+/// Bytes of payloads that wait for the log before new jobs are refused: they are in memory.
+pub(super) const UNLOGGED_BYTES_MAX: u64 = 512 << 20;
+
 /// The payload of a job.
 #[derive(Clone, Debug)]
 pub(super) struct Input {
@@ -55,6 +58,8 @@ pub(super) struct PayloadStore {
     /// Those that are in memory.
     warm: HashMap<Key, Bytes>,
     warm_bytes: u64,
+    /// Bytes of those that no log has.
+    unlogged_bytes: u64,
     /// Those of them that the log has too, the next to go first.
     order: VecDeque<Key>,
     /// Why payloads cannot be read.
@@ -89,10 +94,16 @@ impl PayloadStore {
         self.result_bytes
     }
 
+    /// Bytes that are in memory alone.
+    pub(super) fn unlogged_bytes(&self) -> u64 {
+        self.unlogged_bytes
+    }
+
     /// Keeps the payload of a job. A job that is known keeps the one it has: it is the same, or the job is refused.
     pub(super) fn keep_input(&mut self, job: JobId, input: Input) {
         if !self.inputs.contains_key(&job) {
             self.input_bytes += input.payload.len() as u64;
+            self.unlogged_bytes += input.payload.len() as u64;
             self.inputs.insert(job, Slot::new(&input.payload, input.from_ours));
             self.warm_up(Key::Input(job), input.payload);
         }
@@ -109,7 +120,7 @@ impl PayloadStore {
     pub(super) fn forget_input(&mut self, job: JobId) {
         if let Some(slot) = self.inputs.remove(&job) {
             self.input_bytes -= u64::from(slot.len);
-            self.cool(Key::Input(job));
+            self.cool(Key::Input(job), &slot);
         }
     }
 
@@ -117,6 +128,7 @@ impl PayloadStore {
     pub(super) fn keep_result(&mut self, payload: Bytes) -> ResultId {
         self.next = self.next.next();
         self.result_bytes += payload.len() as u64;
+        self.unlogged_bytes += payload.len() as u64;
         self.results.insert(self.next, Slot::new(&payload, true));
         self.warm_up(Key::Result(self.next), payload);
         self.next
@@ -131,7 +143,7 @@ impl PayloadStore {
     pub(super) fn forget_result(&mut self, result: ResultId) {
         if let Some(slot) = self.results.remove(&result) {
             self.result_bytes -= u64::from(slot.len);
-            self.cool(Key::Result(result));
+            self.cool(Key::Result(result), &slot);
         }
     }
 
@@ -150,10 +162,12 @@ impl PayloadStore {
 
     /// The log has a payload.
     pub(super) fn placed(&mut self, key: Key, place: Place) {
-        if let Some(slot) = self.slot_mut(key)
-            && slot.place.replace(place).is_none()
-        {
-            self.order.push_back(key);
+        if let Some(slot) = self.slot_mut(key) {
+            let len = u64::from(slot.len);
+            if slot.place.replace(place).is_none() {
+                self.unlogged_bytes -= len;
+                self.order.push_back(key);
+            }
         }
     }
 
@@ -211,7 +225,11 @@ impl PayloadStore {
         }
     }
 
-    fn cool(&mut self, key: Key) {
+    /// A payload is not needed any more.
+    fn cool(&mut self, key: Key, slot: &Slot) {
+        if slot.place.is_none() {
+            self.unlogged_bytes -= u64::from(slot.len);
+        }
         self.cool_one(key);
         self.lost.remove(&key);
     }
@@ -239,7 +257,7 @@ mod tests {
         store.forget_result(result);
         store.forget_result(result);
         assert_eq!((store.input_bytes(), store.result_bytes(), store.input(job).is_none()), (0, 0, true));
-        assert_eq!((store.warm_bytes, store.warm.len()), (0, 0));
+        assert_eq!((store.warm_bytes, store.warm.len(), store.unlogged_bytes), (0, 0, 0));
     }
 
     #[test]
@@ -254,6 +272,7 @@ mod tests {
                 store.placed(Key::Input(*job), place);
             }
         }
+        assert_eq!(store.unlogged_bytes(), 4 * (4 << 20));
         store.settle();
         let warm: Vec<bool> = jobs.iter().map(|job| store.input(*job).is_some()).collect();
         assert_eq!(warm, [false, true, false, true, false, true, false, true]);

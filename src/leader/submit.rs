@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use super::Leader;
 use super::relay::BlobId;
-use super::store::Input;
+use super::store::{Input, UNLOGGED_BYTES_MAX};
 use super::transfers::named_in;
 use crate::conn::{Session, SubmitBody};
 use crate::core::Event;
@@ -147,6 +147,10 @@ impl Leader {
         if self.broker.state().job(job).is_some() {
             self.forget_gathered(gathered);
         } else {
+            if let Some(refusal) = self.cannot_log(sent_bytes) {
+                self.forget_gathered(gathered);
+                return self.refuse(conn, job, refusal);
+            }
             if let Some(gathered) = gathered {
                 self.inputs_gathered(job, gathered.blobs);
             } else if !blobs.is_empty()
@@ -187,6 +191,21 @@ impl Leader {
                 self.store.input_bytes()
             );
             RefusalText { reason: Reason::SPOOL_FULL, value, limit, hop: LEADER, text }
+        })
+    }
+
+    /// Why a new job cannot go into the log now: the disk takes nothing, or is too slow for what comes.
+    fn cannot_log(&self, bytes: usize) -> Option<RefusalText> {
+        if let Some(trouble) = self.log_trouble() {
+            let text = format!("{trouble}; submit the job again when it takes more");
+            return Some(RefusalText::numbers(Reason::DISK_FULL, bytes as u64, 0, text));
+        }
+        let (value, limit) = (self.store.unlogged_bytes().saturating_add(bytes as u64), UNLOGGED_BYTES_MAX);
+        (self.is_durable() && value > limit).then(|| {
+            let text = format!(
+                "{value} bytes of jobs and results wait for the leader's disk, and at most {limit} may: submit the job again later"
+            );
+            RefusalText::numbers(Reason::BUSY, value, limit, text)
         })
     }
 

@@ -192,21 +192,24 @@ impl Leader {
                 );
                 return Err(RefusalText::invalid(text));
             }
-            // What passes through needs no place; what has to be here whole does.
-            let room = self.config.relay.spool_bytes_max;
-            if *size > room && (to_all || self.config.relay.durable) {
-                let text = format!(
-                    "input file \"{name}\" has {size} bytes, and the leader keeps at most {room} (--spool-max): raise it, or \
-                     make the file smaller"
-                );
-                return Err(RefusalText::numbers(Reason::TOO_LARGE, *size, room, text));
-            }
             plans.push((*id, name, *size, plan));
+        }
+        // What passes through needs no place; what has to be here whole does.
+        let room = self.config.relay.spool_bytes_max;
+        let bytes = blobs.iter().fold(0, |sum: u64, (_, _, size)| sum.saturating_add(*size));
+        if bytes > room && (to_all || self.config.relay.durable) {
+            let text = format!(
+                "the job's input files have {bytes} bytes, and the leader keeps at most {room}: raise its --spool-max, or send less \
+                 with one job"
+            );
+            return Err(RefusalText::numbers(Reason::TOO_LARGE, bytes, room, text));
         }
         for (id, name, size, plan) in plans {
             self.relay.expect(id, announced(job, name, size), plan, to_all);
         }
-        self.blobs.inputs.insert(job, blobs.iter().map(|(id, _, _)| *id).collect());
+        let ids: Vec<BlobId> = blobs.iter().map(|(id, _, _)| *id).collect();
+        self.relay.belong_together(&ids);
+        self.blobs.inputs.insert(job, ids);
         Ok(())
     }
 
@@ -467,7 +470,7 @@ impl Leader {
         }
     }
 
-    fn input_arrived(&mut self, job: JobId) {
+    pub(super) fn input_arrived(&mut self, job: JobId) {
         let inputs = self.blobs.inputs(job).to_vec();
         if inputs.iter().all(|blob| self.relay.has_arrived(*blob)) {
             let kept = inputs.iter().all(|blob| self.relay.is_kept(*blob));

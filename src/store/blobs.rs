@@ -14,7 +14,7 @@ use chunking::message::Open;
 use chunking::{ChunkHead, Digest};
 use uuid::Uuid;
 
-use super::disk::{BLOCK_BYTES, Disk, DiskFile, How, hint};
+use super::disk::{BLOCK_BYTES, Disk, DiskFile, How, hint, is_full};
 use super::format::{NEW, Owner, StoreError, full};
 use super::map::{self, Map};
 use crate::core::ids::ConnId;
@@ -164,8 +164,10 @@ pub enum DiskDone {
 pub struct SealError {
     /// For people.
     pub text: String,
-    /// Whether the disk was full: then what was written before is there, and it can be tried again.
+    /// Whether the disk was full.
     pub is_full: bool,
+    /// Whether nothing of it may be used: all of it has to come again.
+    pub is_lost: bool,
 }
 
 /// A blob that has files.
@@ -193,14 +195,14 @@ pub struct BlobFiles {
     /// Whose they are, if they outlive the leader.
     owner: Option<Owner>,
     open: HashMap<Uuid, OpenBlob>,
-    /// Blobs that have begun to come and have no files yet.
+    /// Blobs that have begun to come and have no files yet, but for what an earlier life may have left.
     begun: HashMap<Uuid, Box<Open>>,
     /// Files to be written again, with their bytes.
     free: Vec<(String, u64)>,
     /// What the next of them is called.
     free_name: String,
     free_next: u64,
-    /// Whether names changed since the directory was synced.
+    /// Whether names may have changed since the directory was synced.
     names_changed: bool,
     /// Where chunks are checked.
     scratch: Vec<u8>,
@@ -217,10 +219,12 @@ impl BlobFiles {
     pub fn durable(disk: Arc<dyn Disk>, owner: Owner, name: &str) -> io::Result<Self> {
         disk.make_dir(BLOBS)?;
         let mut files = BlobFiles::new(disk, BLOBS, Some(owner), name);
+        // An earlier life may have been killed before it could make its names certain.
+        files.names_changed = true;
         for found in files.disk.list(BLOBS)? {
-            if found.name.starts_with(&files.free_name) {
+            if let Some(number) = found.name.strip_prefix(&files.free_name) {
+                files.free_next = files.free_next.max(number.parse::<u64>().unwrap_or(0).saturating_add(1));
                 files.free.push((found.name, found.len));
-                files.free_next += 1;
             }
         }
         Ok(files)
@@ -245,11 +249,15 @@ impl BlobFiles {
     pub fn execute(&mut self, operation: DiskOp) -> Option<DiskDone> {
         match operation {
             DiskOp::Begin { blob, open } => {
+                self.open.remove(&blob);
                 self.begun.insert(blob, open);
                 None
             }
             DiskOp::Write { blob, index, head, bytes } => {
                 let written = self.write(blob, index, &head, &bytes);
+                if written.as_ref().is_err_and(is_full) {
+                    self.make_room();
+                }
                 let result = written.map_err(|error| self.explain("write to", &error));
                 Some(DiskDone::Written { blob, index, result })
             }
@@ -258,10 +266,10 @@ impl BlobFiles {
                 Some(DiskDone::Read { blob, index, conn, result })
             }
             DiskOp::Seal { blob, open, digest } => {
-                let result = self.seal(blob, *open, &digest).map_err(|error| SealError {
-                    text: self.explain("write to", &error),
-                    is_full: super::journal::is_full(&error),
-                });
+                let result = self.seal(blob, &open, &digest);
+                if result.as_ref().is_err_and(|error| error.is_full) {
+                    self.make_room();
+                }
                 Some(DiskDone::Sealed { blob, result })
             }
             DiskOp::Check { blob } => {
@@ -278,6 +286,13 @@ impl BlobFiles {
                 let result = list(&*self.disk, self.dir).map_err(|error| self.explain("list", &error));
                 Some(DiskDone::Listed { result })
             }
+        }
+    }
+
+    /// A disk that is full gets back what only waits to be written again.
+    fn make_room(&mut self) {
+        for (name, _) in std::mem::take(&mut self.free) {
+            gone(self.disk.remove(&format!("{}/{name}", self.dir))).ok();
         }
     }
 
@@ -332,26 +347,63 @@ impl BlobFiles {
         Ok(bytes)
     }
 
-    fn seal(&mut self, blob: Uuid, open: Open, digest: &Digest) -> io::Result<()> {
+    fn seal(&mut self, blob: Uuid, open: &Open, digest: &Digest) -> Result<(), SealError> {
         let Some(owner) = self.owner else { return Ok(()) };
-        self.begun.entry(blob).or_insert_with(|| Box::new(open.clone()));
-        let OpenBlob { data, map } = self.files(blob, true)?;
-        data.sync()?;
-        if let Some(map) = map {
+        let unwritten = |files: &Self, error: io::Error| SealError {
+            text: files.explain("write to", &error),
+            is_full: is_full(&error),
+            is_lost: false,
+        };
+        if let Err(error) = self.files_to_seal(blob, open) {
+            return Err(unwritten(self, error));
+        }
+        if let Err(error) = self.sync(blob, |files| files.data.sync()) {
+            return Err(self.doubt(blob, &error));
+        }
+        let written = self.files(blob, false).and_then(|files| {
+            let Some(map) = &mut files.map else { return Ok(()) };
             // What it is may be known better than when it began.
-            map.write_at(0, &map::front(owner, blob, &open))?;
+            map.write_at(0, &map::front(owner, blob, open))?;
             let (at, seal) = map::seal(blob, digest);
-            map.write_at(at, &seal)?;
-            map.sync()?;
+            map.write_at(at, &seal)
+        });
+        if let Err(error) = written {
+            return Err(unwritten(self, error));
         }
-        if std::mem::take(&mut self.names_changed)
-            && let Err(error) = self.disk.sync_dir(self.dir)
-        {
-            self.names_changed = true;
-            return Err(error);
+        let synced = self.sync(blob, |files| files.map.as_mut().map_or(Ok(()), |map| map.sync()));
+        let synced =
+            synced.and_then(|()| if self.names_changed { self.disk.sync_dir(self.dir) } else { Ok(()) });
+        if let Err(error) = synced {
+            return Err(self.doubt(blob, &error));
         }
-        self.begun.remove(&blob);
+        self.names_changed = false;
         Ok(())
+    }
+
+    /// The files of a blob that has come. One of no bytes has none yet.
+    fn files_to_seal(&mut self, blob: Uuid, open: &Open) -> io::Result<()> {
+        match self.files(blob, true).map(|_| ()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && open.size == 0 => {
+                self.begun.insert(blob, Box::new(open.clone()));
+                self.files(blob, true).map(|_| ())
+            }
+            opened => opened,
+        }
+    }
+
+    fn sync(&mut self, blob: Uuid, sync: impl FnOnce(&mut OpenBlob) -> io::Result<()>) -> io::Result<()> {
+        self.files(blob, false).and_then(sync)
+    }
+
+    /// A sync failed: what of the blob is on the disk is not known, and cannot be found out, as readers may see what never
+    /// reached it. Nobody may go on with it, so its map goes.
+    fn doubt(&mut self, blob: Uuid, error: &io::Error) -> SealError {
+        self.open.remove(&blob);
+        self.names_changed = true;
+        if let Err(error) = gone(self.disk.remove(&format!("{}{MAP}", self.path(blob)))) {
+            tracing::error!(%blob, "{}", self.explain("remove a file of", &error));
+        }
+        SealError { text: self.explain("write to", error), is_full: is_full(error), is_lost: true }
     }
 
     fn check(&mut self, blob: Uuid) -> Result<(Vec<u32>, Vec<String>), StoreError> {
@@ -363,7 +415,9 @@ impl BlobFiles {
         let file = disk.open(&map_path, How::Read).map_err(failed)?;
         let map = Map::read(&*disk, &map_path, &*file, owner, blob)?;
         let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.resize(CHUNK_BYTES_MAX as usize + BLOCK_BYTES, 0);
+        if scratch.is_empty() {
+            scratch = vec![0; CHUNK_BYTES_MAX as usize + BLOCK_BYTES];
+        }
         let start = scratch.as_ptr().align_offset(BLOCK_BYTES).min(BLOCK_BYTES);
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         for (at, what) in &map.damage {
@@ -413,47 +467,54 @@ impl BlobFiles {
         Ok(())
     }
 
-    /// The files of a blob, opened, or made if they may be.
+    /// The files of a blob, opened, or made if it has begun and they may be.
     fn files(&mut self, blob: Uuid, may_make: bool) -> io::Result<&mut OpenBlob> {
         if !self.open.contains_key(&blob) {
             if self.open.len() >= OPEN_BLOBS_MAX {
                 self.open.clear();
             }
-            let opened = self.open_files(blob, may_make)?;
+            let opened = match (self.owner, self.begun.get(&blob)) {
+                (None, _) => {
+                    let how = if may_make { How::Keep } else { How::Read };
+                    OpenBlob { data: self.disk.open(&self.path(blob), how)?, map: None }
+                }
+                (Some(owner), Some(open)) if may_make => {
+                    let open = open.clone();
+                    self.make_files(owner, blob, &open)?
+                }
+                // What an earlier life left under this id is not it.
+                (Some(_), Some(_)) => return Err(io::ErrorKind::NotFound.into()),
+                (Some(_), None) => {
+                    let path = self.path(blob);
+                    let map = self.disk.open(&format!("{path}{MAP}"), How::Write)?;
+                    OpenBlob { data: self.disk.open(&path, How::Direct)?, map: Some(map) }
+                }
+            };
+            self.begun.remove(&blob);
             self.open.insert(blob, opened);
         }
         self.open.get_mut(&blob).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn open_files(&mut self, blob: Uuid, may_make: bool) -> io::Result<OpenBlob> {
+    /// Makes the files of a blob that has begun, in the place of what an earlier life may have left.
+    fn make_files(&mut self, owner: Owner, blob: Uuid, open: &Open) -> io::Result<OpenBlob> {
         let path = self.path(blob);
-        let Some(owner) = self.owner else {
-            let how = if may_make { How::Keep } else { How::Read };
-            return Ok(OpenBlob { data: self.disk.open(&path, how)?, map: None });
-        };
-        let map_path = format!("{path}{MAP}");
-        let map = match self.disk.open(&map_path, How::Write) {
-            Ok(map) => map,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && may_make => {
-                let open = self.begun.get(&blob).ok_or(io::ErrorKind::NotFound)?.clone();
-                self.names_changed = true;
-                self.take_free(&path, open.size)?;
-                let mut data = self.disk.open(&path, How::Direct)?;
-                let bytes = open.size.next_multiple_of(BLOCK_BYTES as u64);
-                match data.len()? {
-                    len if len < bytes => data.allocate(bytes)?,
-                    len if len > bytes && bytes > 0 => data.set_len(bytes)?,
-                    _ => {}
-                }
-                let new = format!("{map_path}{NEW}");
-                let mut map = self.disk.open(&new, How::Create)?;
-                map.write_at(0, &map::front(owner, blob, &open))?;
-                self.disk.rename(&new, &map_path)?;
-                return Ok(OpenBlob { data, map: Some(map) });
-            }
-            Err(error) => return Err(error),
-        };
-        Ok(OpenBlob { data: self.disk.open(&path, How::Direct)?, map: Some(map) })
+        self.names_changed = true;
+        self.take_free(&path, open.size)?;
+        let mut data = self.disk.open(&path, How::Direct)?;
+        let bytes = open.size.next_multiple_of(BLOCK_BYTES as u64);
+        match data.len()? {
+            len if len < bytes => data.allocate(bytes)?,
+            len if len > bytes && bytes > 0 => data.set_len(bytes)?,
+            _ => {}
+        }
+        let (map_path, new) = (format!("{path}{MAP}"), format!("{path}{MAP}{NEW}"));
+        let mut map = self.disk.open(&new, How::Create)?;
+        // So that a disk that is full says so now, and not when all of it has come.
+        map.allocate(map::bytes(open))?;
+        map.write_at(0, &map::front(owner, blob, open))?;
+        self.disk.rename(&new, &map_path)?;
+        Ok(OpenBlob { data, map: Some(map) })
     }
 
     /// Gives a file that waits to be written again a blob's name, if there is one of about that size.
@@ -513,16 +574,16 @@ pub struct Found {
     pub map: Result<Map, StoreError>,
 }
 
-/// The blobs of an earlier life. Their bytes are not read: however many there are, it takes no longer.
-pub fn scan(disk: &dyn Disk, owner: Owner) -> Result<Vec<Found>, StoreError> {
+/// The blobs of an earlier life, and the names of what was not finished. Their bytes are not read: however large they are, it
+/// takes no longer.
+pub fn scan(disk: &dyn Disk, owner: Owner) -> Result<(Vec<Found>, Vec<String>), StoreError> {
     let failed = |error| StoreError::io("list", disk, BLOBS, error);
     let files = disk.list(BLOBS).map_err(failed)?;
     let lens: HashMap<&str, u64> = files.iter().map(|found| (found.name.as_str(), found.len)).collect();
-    let mut all = Vec::new();
+    let (mut all, mut unfinished) = (Vec::new(), Vec::new());
     for found in &files {
         if found.name.ends_with(NEW) {
-            let path = format!("{BLOBS}/{}", found.name);
-            disk.remove(&path).map_err(|error| StoreError::io("remove", disk, &path, error))?;
+            unfinished.push(found.name.clone());
             continue;
         }
         let Some(name) = found.name.strip_suffix(MAP) else { continue };
@@ -530,19 +591,24 @@ pub fn scan(disk: &dyn Disk, owner: Owner) -> Result<Vec<Found>, StoreError> {
         let path = format!("{BLOBS}/{}", found.name);
         let opened =
             disk.open(&path, How::Read).map_err(|error| StoreError::io("read", disk, &path, error))?;
-        let mut map = Map::read(disk, &path, &*opened, owner, blob);
-        if let Ok(map) = &mut map {
-            let len = lens.get(name).copied().unwrap_or_default();
-            let (chunks, damage) = (&mut map.chunks, &mut map.damage);
-            chunks.retain(|index, (_, bytes)| {
-                let is_there = offset(*index) + u64::from(*bytes) <= len;
-                if !is_there {
-                    damage.push((map::entry_at(*index), format!("the file ends before chunk {index}")));
-                }
-                is_there
-            });
-        }
+        let map = match Map::read(disk, &path, &*opened, owner, blob) {
+            // It may be read another time: nothing must be taken for lost.
+            Err(error @ StoreError::Io { .. }) => return Err(error),
+            Err(error) => Err(error),
+            Ok(mut map) => {
+                let len = lens.get(name).copied().unwrap_or_default();
+                let (chunks, damage) = (&mut map.chunks, &mut map.damage);
+                chunks.retain(|index, (_, bytes)| {
+                    let is_there = offset(*index) + u64::from(*bytes) <= len;
+                    if !is_there {
+                        damage.push((map::entry_at(*index), format!("the file ends before chunk {index}")));
+                    }
+                    is_there
+                });
+                Ok(map)
+            }
+        };
         all.push(Found { blob, map });
     }
-    Ok(all)
+    Ok((all, unfinished))
 }

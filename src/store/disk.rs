@@ -131,6 +131,11 @@ pub enum DirError {
     },
 }
 
+/// Whether the disk has no room.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// What to do about an error of the disk, behind its text.
 pub fn hint(error: &io::Error) -> &'static str {
     let hints: [(&[io::ErrorKind], &'static str); 4] = [

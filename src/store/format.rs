@@ -8,7 +8,7 @@ use std::io;
 use thiserror::Error;
 use uuid::Uuid;
 
-use super::disk::{Disk, DiskFile, How, hint, read_exact};
+use super::disk::{Disk, DiskFile, Found, How, hint, read_exact};
 
 /// Bytes before the first record of a file.
 pub const HEADER_BYTES: usize = 64;
@@ -177,6 +177,15 @@ impl StoreError {
     }
 }
 
+/// The error for records that should be there, and are in no file.
+pub fn missing(disk: &dyn Disk, from: u64, to: Option<u64>) -> StoreError {
+    let which = match to {
+        Some(to) => format!("{from} to {to}"),
+        None => format!("{from} and those behind it"),
+    };
+    StoreError::MissingSegment { root: disk.root(), which, file: full(disk, &FileNo::log(from).path()) }
+}
+
 /// A file's whole path, for texts.
 pub fn full(disk: &dyn Disk, path: &str) -> String {
     format!("{}/{path}", disk.root())
@@ -263,27 +272,32 @@ pub fn expect_header(
 
 const METADATA: &str = "consensus/metadata";
 
-/// Whose the data directory is; it is made this node's if it is nobody's.
-pub fn claim(disk: &dyn Disk, node: i32, new_dir: Uuid) -> Result<Owner, StoreError> {
-    let owner = match owner_of(disk)? {
-        Some(owner) => owner,
-        None => {
-            let left =
-                disk.list(CONSENSUS).map_err(|error| StoreError::io("list", disk, CONSENSUS, error))?;
-            if let Some(other) = left.iter().find(|found| !found.name.ends_with(NEW)) {
-                let what = format!("it is missing, and {} is there", other.name);
-                return Err(StoreError::damage(disk, METADATA, 0, what));
-            }
-            let owner = Owner { node, dir: new_dir };
-            disk.make_dir(CONSENSUS).map_err(|error| StoreError::io("make", disk, CONSENSUS, error))?;
-            write_new(disk, METADATA, &header(Kind::Metadata, owner, 0))?;
-            owner
+/// Whose the data directory is; `None` if it is nobody's, and nothing is in it. An error if it is another node's.
+pub fn owner_for(disk: &dyn Disk, node: i32) -> Result<Option<Owner>, StoreError> {
+    if let Some(owner) = owner_of(disk)? {
+        if owner.node != node {
+            return Err(StoreError::Node { root: disk.root(), found: owner.node, node });
         }
-    };
-    if owner.node != node {
-        return Err(StoreError::Node { root: disk.root(), found: owner.node, node });
+        return Ok(Some(owner));
     }
-    Ok(owner)
+    let left = disk.list(CONSENSUS).map_err(|error| StoreError::io("list", disk, CONSENSUS, error))?;
+    // A directory that was being made has its first segment, without a record, before it has an owner.
+    let is_new = |found: &Found| {
+        found.name.ends_with(NEW)
+            || (FileNo::from_name(&found.name) == Some(FileNo::log(1)) && found.len <= HEADER_BYTES as u64)
+    };
+    match left.iter().find(|found| !is_new(found)) {
+        None => Ok(None),
+        Some(other) => {
+            let what = format!("it is missing, and {} is there", other.name);
+            Err(StoreError::damage(disk, METADATA, 0, what))
+        }
+    }
+}
+
+/// Makes a data directory somebody's. Its first segment is there.
+pub fn claim(disk: &dyn Disk, owner: Owner) -> Result<(), StoreError> {
+    write_new(disk, METADATA, &header(Kind::Metadata, owner, 0))
 }
 
 /// Whose the data directory is, if it is anybody's.
@@ -302,12 +316,16 @@ pub const NEW: &str = ".new";
 pub fn write_new(disk: &dyn Disk, path: &str, bytes: &[u8]) -> Result<(), StoreError> {
     let new = format!("{path}{NEW}");
     let failed = |error| StoreError::io("write", disk, path, error);
-    let mut file = disk.open(&new, How::Create).map_err(failed)?;
-    file.write_at(0, bytes).and_then(|()| file.sync()).map_err(failed)?;
-    settle_new(disk, path).map_err(failed)
+    let write = || {
+        let mut file = disk.open(&new, How::Create)?;
+        file.write_at(0, bytes)?;
+        file.sync()?;
+        settle_new(disk, path)
+    };
+    write().inspect_err(|_| drop(disk.remove(&new))).map_err(failed)
 }
 
-/// Gives a file that was written beside and synced its name.
+/// Gives a file that was written beside and synced its name, for certain.
 pub fn settle_new(disk: &dyn Disk, path: &str) -> io::Result<()> {
     disk.rename(&format!("{path}{NEW}"), path)?;
     disk.sync_dir(path.rsplit_once('/').map_or(".", |(dir, _)| dir))

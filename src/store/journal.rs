@@ -7,9 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::codec::Attached;
-use super::disk::{Disk, hint};
+use super::disk::{Disk, hint, is_full};
 use super::format::{Owner, Place, StoreError};
-use super::log::{Append, Log};
+use super::log::{Append, Log, Rotated};
 use super::replay::{Key, unneeded};
 use super::snapshot::{self, Report};
 use crate::core::Record;
@@ -19,6 +19,8 @@ use crate::core::ids::Index;
 const SNAPSHOT_SEGMENTS: u64 = 4;
 
 /// Something to do with the log.
+// Nearly all of them are records, so a box for these would be one more allocation for each and save nothing.
+#[expect(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum LogOp {
     /// Write a record.
@@ -93,17 +95,17 @@ pub struct Journal {
     wants_sync: bool,
     stuck: bool,
     failed: bool,
-    /// Whether the file does not say yet how far it is synced.
-    unnoted: bool,
     /// Segments that were finished since the last snapshot.
     finished: u64,
     /// Whether a snapshot is being made.
     snapping: bool,
+    /// The record of the last snapshot that was told of.
+    snapshot: u64,
 }
 
 impl Journal {
-    /// Goes on with a log. So many segments are finished since the last snapshot.
-    pub fn new(log: Log, disk: Arc<dyn Disk>, owner: Owner, finished: u64) -> Self {
+    /// Goes on with a log. So many segments are finished since the last snapshot, which stands at this record.
+    pub fn new(log: Log, disk: Arc<dyn Disk>, owner: Owner, finished: u64, snapshot: u64) -> Self {
         let waiting = Vec::new();
         Journal {
             log,
@@ -113,9 +115,9 @@ impl Journal {
             wants_sync: false,
             stuck: false,
             failed: false,
-            unnoted: false,
             finished,
             snapping: false,
+            snapshot,
         }
     }
 
@@ -191,9 +193,9 @@ impl Journal {
             synced = last;
         }
         match self.log.rotate() {
-            Ok(true) => self.finished += 1,
-            Ok(false) => self.unnoted = synced.is_some(),
-            Err(error) if is_full(&error) => tracing::warn!("no new segment: {}", self.explain(&error)),
+            Ok(Rotated::Yes) => self.finished += 1,
+            Ok(Rotated::No) => {}
+            Ok(Rotated::NoRoom(error)) => tracing::warn!("no new segment: {}", self.explain(&error)),
             Err(error) => return self.fail(&error, done),
         }
         done.push(LogDone::Written { synced, places, cost });
@@ -211,19 +213,20 @@ impl Journal {
     /// Nothing waits: what was synced is noted in the file. Nobody waits for that, and if it cannot be written, the next
     /// record tells.
     pub fn rest(&mut self) {
-        if std::mem::take(&mut self.unnoted) && !self.failed && !self.stuck {
+        if !self.failed && !self.stuck {
             self.log.note_synced().ok();
         }
     }
 
     /// A snapshot that is due: what it is to be made of.
     pub fn snapshot_due(&mut self) -> Option<SnapshotJob> {
-        if self.snapping || self.finished < SNAPSHOT_SEGMENTS {
+        if self.failed || self.snapping || self.finished < SNAPSHOT_SEGMENTS {
             return None;
         }
         self.snapping = true;
         self.finished = 0;
-        Some(SnapshotJob { disk: self.disk.clone(), owner: self.owner, segment: self.log.segment() })
+        let (segment, known) = (self.log.segment(), self.snapshot);
+        Some(SnapshotJob { disk: self.disk.clone(), owner: self.owner, segment, known })
     }
 
     /// What became of it.
@@ -233,6 +236,7 @@ impl Journal {
         match made {
             Ok(Some(report)) => {
                 tracing::info!(record = report.index, bytes = report.bytes, "made a snapshot");
+                self.snapshot = report.index;
                 Some(LogDone::Snapshot(report))
             }
             Ok(None) => None,
@@ -266,16 +270,12 @@ pub struct SnapshotJob {
     disk: Arc<dyn Disk>,
     owner: Owner,
     segment: u64,
+    known: u64,
 }
 
 impl SnapshotJob {
     /// Makes it.
     pub fn make(&self) -> Result<Option<Report>, StoreError> {
-        snapshot::make(&*self.disk, self.owner, self.segment)
+        snapshot::make(&*self.disk, self.owner, self.segment, self.known)
     }
-}
-
-/// Whether the disk has no room.
-pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -8,10 +8,10 @@ use std::io;
 use std::sync::Arc;
 
 use super::codec::{self, Attached, Entry, Names};
-use super::disk::{Disk, DiskFile, How, read_exact};
+use super::disk::{Disk, DiskFile, How, is_full, read_exact};
 use super::format::{
-    CONSENSUS, FileNo, HEADER_BYTES, Kind, NEW, Owner, Place, StoreError, expect_header, header, read_place,
-    settle_new,
+    CONSENSUS, FileNo, HEADER_BYTES, Kind, NEW, Owner, Place, StoreError, expect_header, header, missing,
+    read_place,
 };
 use crate::core::Record;
 use crate::core::ids::Index;
@@ -31,6 +31,9 @@ const GROUP_BYTES: usize = 4 << 20;
 /// No group is longer: one record more than fits.
 const GROUP_BYTES_MAX: usize = 32 << 20;
 
+/// Bytes that are written again at a time.
+const REWRITE_BYTES: usize = 1 << 20;
+
 /// Files that are held open to read payloads from.
 const OPEN_FILES_MAX: usize = 64;
 
@@ -43,6 +46,17 @@ pub struct Append {
     pub record: Record,
     /// What goes with it.
     pub attached: Option<Attached>,
+}
+
+/// Whether a new segment was begun.
+#[derive(Debug)]
+pub enum Rotated {
+    /// The old one has room.
+    No,
+    /// It was.
+    Yes,
+    /// The disk has no room for a new one. The old one is gone on with.
+    NoRoom(io::Error),
 }
 
 /// The log, open at its end.
@@ -58,6 +72,10 @@ pub struct Log {
     at: u64,
     /// How far the open segment is synced.
     synced: u64,
+    /// How far it says itself that it is.
+    noted: u64,
+    /// Where its last record ends.
+    records_end: u64,
     /// The record that is written next.
     next: u64,
     buffer: Vec<u8>,
@@ -74,8 +92,9 @@ impl Log {
         next: u64,
     ) -> Result<Self, StoreError> {
         let file = new_segment(&*disk, owner, next)
+            .and_then(|file| disk.sync_dir(CONSENSUS).map(|()| file))
             .map_err(|error| StoreError::io("write", &*disk, &FileNo::log(next).path(), error))?;
-        let (at, synced) = (HEADER_BYTES as u64, HEADER_BYTES as u64);
+        let at = HEADER_BYTES as u64;
         Ok(Log {
             disk,
             owner,
@@ -83,7 +102,9 @@ impl Log {
             file,
             first: next,
             at,
-            synced,
+            synced: at,
+            noted: at,
+            records_end: at,
             next,
             buffer: Vec::new(),
             open: HashMap::new(),
@@ -103,24 +124,46 @@ impl Log {
         if file.len().map_err(failed)? > tail.at {
             file.set_len(tail.at).map_err(failed)?;
         }
-        // What a killed leader had written is certain only now.
+        // What a killed leader had written is certain only now. Had a sync of its failed, the system would show what never
+        // reached the disk and would not write it again: so it is written again here.
+        let mut piece = vec![0; REWRITE_BYTES];
+        let mut from = tail.noted;
+        while from < tail.at {
+            let len = usize::try_from(tail.at - from).unwrap_or(usize::MAX).min(REWRITE_BYTES);
+            let piece = piece.get_mut(..len).unwrap_or_default();
+            read_exact(&*file, from, piece).and_then(|()| file.write_at(from, piece)).map_err(failed)?;
+            from += len as u64;
+        }
         file.sync().map_err(failed)?;
-        let Tail { first, at, next, .. } = *tail;
+        let Tail { first, at, next, noted, records_end, .. } = *tail;
         let (buffer, open) = (Vec::new(), HashMap::new());
-        Ok(Log { disk, owner, segment_bytes, file, first, at, synced: at, next, buffer, open })
+        Ok(Log {
+            disk,
+            owner,
+            segment_bytes,
+            file,
+            first,
+            at,
+            synced: at,
+            noted,
+            records_end,
+            next,
+            buffer,
+            open,
+        })
     }
 
     /// Writes records, which are not certain before [`Log::sync`]. Gives the places of their payloads. After an error nothing of
     /// them counts, and the same records can be written again.
     pub fn append(&mut self, records: &[Append]) -> io::Result<Vec<(Index, Place)>> {
         let mut places = Vec::new();
-        let (at, next) = (self.at, self.next);
+        let (at, next, records_end) = (self.at, self.next, self.records_end);
         let mut rest = records;
         while !rest.is_empty() {
             match self.append_group(rest, &mut places) {
                 Ok(written) => rest = rest.get(written..).unwrap_or_default(),
                 Err(error) => {
-                    (self.at, self.next) = (at, next);
+                    (self.at, self.next, self.records_end) = (at, next, records_end);
                     return Err(error);
                 }
             }
@@ -156,6 +199,7 @@ impl Log {
         self.buffer = group;
         written?;
         self.at += len;
+        (self.noted, self.records_end) = (self.synced, self.at);
         self.next += count as u64;
         Ok(count)
     }
@@ -181,30 +225,52 @@ impl Log {
         Ok(())
     }
 
-    /// Notes in the file how far it is synced, where no record follows at once that would. Not synced itself.
+    /// Notes in the file how far it is synced, if there are records of which it does not say so. Not synced itself.
     pub fn note_synced(&mut self) -> io::Result<()> {
+        if self.noted >= self.records_end || self.synced < self.records_end {
+            return Ok(());
+        }
         let mut group = vec![0; GROUP_HEAD_BYTES];
         self.seal_group(&mut group, 0)?;
         self.file.write_at(self.at, &group)?;
         self.at += group.len() as u64;
+        self.noted = self.synced;
         Ok(())
     }
 
-    /// Begins a new segment if this one is long enough. All that was written before is certain then. Says whether it did.
-    pub fn rotate(&mut self) -> io::Result<bool> {
+    /// Begins a new segment if this one is long enough. All that was written before is certain then. After an error it is not
+    /// known what is: the log must not be used any more.
+    pub fn rotate(&mut self) -> io::Result<Rotated> {
         if self.at < self.segment_bytes || self.next == self.first {
-            return Ok(false);
+            return Ok(Rotated::No);
         }
         self.sync()?;
-        let next = new_segment(&*self.disk, self.owner, self.next)?;
-        // Only now, so that it is never missed without reason. If this is lost, a missing segment is not noticed, no more.
-        let mut group = vec![0; GROUP_HEAD_BYTES];
-        self.seal_group(&mut group, CONTINUED)?;
-        self.file.write_at(self.at, &group)?;
+        let next = match new_segment(&*self.disk, self.owner, self.next) {
+            Ok(next) => next,
+            Err(error) if is_full(&error) => return Ok(Rotated::NoRoom(error)),
+            Err(error) => return Err(error),
+        };
+        // It has its name, so there is no way back: two files must not go on with the same record.
+        self.disk.sync_dir(CONSENSUS)?;
+        self.end_segment()?;
         self.file = next;
         self.first = self.next;
-        (self.at, self.synced) = (HEADER_BYTES as u64, HEADER_BYTES as u64);
-        Ok(true)
+        self.at = HEADER_BYTES as u64;
+        (self.synced, self.noted, self.records_end) = (self.at, self.at, self.at);
+        Ok(Rotated::Yes)
+    }
+
+    /// Notes in the segment that another follows: after that one is certain to be there, so that it is never missed without
+    /// reason, and before anything is in it, so that it is always missed with reason.
+    fn end_segment(&mut self) -> io::Result<()> {
+        let mut group = vec![0; GROUP_HEAD_BYTES];
+        self.seal_group(&mut group, CONTINUED)?;
+        match self.file.write_at(self.at, &group) {
+            Ok(()) => self.file.sync(),
+            // Then a missing segment would be told by the one behind it, or not at all.
+            Err(error) if is_full(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The record that is written next.
@@ -258,13 +324,18 @@ impl Log {
     }
 }
 
+/// Makes a segment. Its name is not certain before the directory is synced. After an error it has none.
 fn new_segment(disk: &dyn Disk, owner: Owner, first: u64) -> io::Result<Box<dyn DiskFile>> {
     let path = FileNo::log(first).path();
-    let mut file = disk.open(&format!("{path}{NEW}"), How::Create)?;
-    file.write_at(0, &header(Kind::Log, owner, first))?;
-    file.sync()?;
-    settle_new(disk, &path)?;
-    Ok(file)
+    let new = format!("{path}{NEW}");
+    let make = || {
+        let mut file = disk.open(&new, How::Create)?;
+        file.write_at(0, &header(Kind::Log, owner, first))?;
+        file.sync()?;
+        disk.rename(&new, &path)?;
+        Ok(file)
+    };
+    make().inspect_err(|_| drop(disk.remove(&new)))
 }
 
 fn put_at(bytes: &mut [u8], at: usize, value: &[u8]) {
@@ -292,7 +363,11 @@ pub struct Tail {
     pub at: u64,
     /// The record that comes next.
     pub next: u64,
-    /// Bytes behind that, which are not.
+    /// How far the file says itself that it is synced.
+    pub noted: u64,
+    /// Where its last record ends.
+    pub records_end: u64,
+    /// Bytes behind the last good group, which are not.
     pub torn: u64,
     /// Whether it says that another segment follows.
     pub continued: bool,
@@ -313,6 +388,8 @@ pub struct Segment<'a> {
     /// The next record of the group, and how many are left.
     entry: usize,
     left: u32,
+    noted: u64,
+    records_end: u64,
     /// Whether it says that another follows.
     continued: bool,
 }
@@ -353,6 +430,8 @@ impl<'a> Segment<'a> {
             group,
             entry: 0,
             left: 0,
+            noted: at,
+            records_end: at,
             continued: false,
         })
     }
@@ -404,7 +483,12 @@ impl<'a> Segment<'a> {
 
     /// Reads the group there; gives the number of its records, or `None` if there is no good one.
     fn read_group(&mut self, at: u64) -> Result<Option<u32>, StoreError> {
-        Ok(self.group_at(at)?.filter(|head| head.first == self.next).map(|head| head.count))
+        let Some(head) = self.group_at(at)?.filter(|head| head.first == self.next) else { return Ok(None) };
+        self.noted = self.noted.max(head.synced.min(at));
+        if !matches!(head.count, 0 | CONTINUED) {
+            self.records_end = at + self.group.len() as u64;
+        }
+        Ok(Some(head.count))
     }
 
     fn group_at(&mut self, at: u64) -> Result<Option<GroupHead>, StoreError> {
@@ -435,19 +519,29 @@ impl<'a> Segment<'a> {
                 format!("the group of record {next} is not as it was written, and record {later} follows it");
             return Err(StoreError::damage(self.disk, &self.path, at, what));
         }
-        Ok(Tail { first: self.first, at, next, torn, continued: self.continued })
+        let Segment { first, noted, records_end, continued, .. } = *self;
+        Ok(Tail { first, at, next, noted, records_end, torn, continued })
     }
 
-    /// After the last record of a segment that is followed by another: an error unless nothing is behind it.
-    pub fn expect_end(&mut self) -> Result<u64, StoreError> {
-        match self.tail()? {
-            Tail { torn: 0, next, .. } => Ok(next),
-            Tail { at, next, .. } => {
-                let what =
-                    format!("the group of record {next} is not as it was written, and another file follows");
-                Err(StoreError::damage(self.disk, &self.path, at, what))
-            }
+    /// After the last record of a segment that is followed by another, which begins with record `follows`: an error unless it
+    /// ends right before it.
+    pub fn expect_end(&mut self, follows: u64) -> Result<(), StoreError> {
+        let Tail { at, next, torn, continued, .. } = self.tail()?;
+        // The mark that another segment follows may be torn. There is no record in it.
+        if next == follows && torn <= GROUP_HEAD_BYTES as u64 {
+            return Ok(());
         }
+        if continued && torn == 0 && next < follows {
+            return Err(missing(self.disk, next, Some(follows - 1)));
+        }
+        let what = if torn > 0 {
+            format!("the group of record {next} is not as it was written, and another file follows")
+        } else if next < follows {
+            format!("it ends before record {next}, and the file behind it begins with record {follows}")
+        } else {
+            format!("record {follows} is in it, and the file behind it begins with that one")
+        };
+        Err(StoreError::damage(self.disk, &self.path, at, what))
     }
 
     /// A good group somewhere behind `at` that was written when the file was synced beyond it: gives its first record.

@@ -59,6 +59,11 @@ fn about(blob: Uuid, open: &Open) -> Vec<u8> {
     bytes
 }
 
+/// Bytes of the whole map.
+pub fn bytes(open: &Open) -> u64 {
+    entry_at(u32::try_from(open.size.div_ceil(u64::from(open.chunk_bytes.max(1)))).unwrap_or(u32::MAX))
+}
+
 /// Where the entry of a chunk is.
 pub fn entry_at(index: u32) -> u64 {
     CHUNKS_AT + u64::from(index) * CHUNK_ENTRY_BYTES as u64

@@ -14,12 +14,13 @@ pub mod replay;
 pub mod snapshot;
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 
 use uuid::Uuid;
 
 use crate::core::ids::JobId;
-use disk::Disk;
+use disk::{Disk, How};
 use format::{CONSENSUS, FileNo, Owner, StoreError};
 use journal::Journal;
 use log::Log;
@@ -41,41 +42,60 @@ pub struct Opened {
 }
 
 /// Opens the data directory of a node, or makes it: reads the newest good snapshot and the log behind it, cuts what was not
-/// finished, and says so. An error changes nothing.
+/// finished, and says so. What is damaged is found before anything is changed.
 pub fn open(
     disk: &Arc<dyn Disk>,
     node: i32,
     new_dir: Uuid,
     segment_bytes: u64,
 ) -> Result<Opened, StoreError> {
-    let owner = format::claim(&**disk, node, new_dir)?;
+    let owner = match format::owner_for(&**disk, node)? {
+        Some(owner) => owner,
+        None => {
+            let owner = Owner { node, dir: new_dir };
+            disk.make_dir(CONSENSUS).map_err(|error| StoreError::io("make", &**disk, CONSENSUS, error))?;
+            // The owner comes last: where there is one, there has been a log.
+            Log::begin(disk.clone(), owner, segment_bytes, 1)?;
+            format::claim(&**disk, owner)?;
+            owner
+        }
+    };
     let files = Files::list(&**disk)?;
     let Loaded { replay, tail, bad_snapshots, snapshot, .. } = replay::load(&**disk, owner, UpTo::End)?;
-    let finished = files.behind(snapshot.unwrap_or(0)).len().saturating_sub(1) as u64;
-    let log = match tail {
-        Some(tail) => {
-            if tail.torn > 0 {
-                let path = format::full(&**disk, &FileNo::log(tail.first).path());
-                tracing::warn!(
-                    bytes = tail.torn,
-                    "cut {path} at offset {}: what is behind it was on its way when the leader ended, and nobody was told of it",
-                    tail.at
-                );
-            }
-            Log::go_on(disk.clone(), owner, segment_bytes, &tail)?
-        }
-        None => Log::begin(disk.clone(), owner, segment_bytes, replay.index.next().0)?,
-    };
+    let Some(tail) = tail else { return Err(format::missing(&**disk, 1, None)) };
+    let requests = requests(&**disk, &replay)?;
+    let (blobs, unfinished) = blobs::scan(&**disk, owner)?;
+
+    if tail.torn > 0 {
+        let path = format::full(&**disk, &FileNo::log(tail.first).path());
+        tracing::warn!(
+            bytes = tail.torn,
+            "cut {path} at offset {}: what is behind it was on its way when the leader ended, and nobody was told of it",
+            tail.at
+        );
+    }
+    let log = Log::go_on(disk.clone(), owner, segment_bytes, &tail)?;
     put_aside(&**disk, &files, &bad_snapshots, snapshot)?;
-    let mut journal = Journal::new(log, disk.clone(), owner, finished);
+    unfinished.iter().try_for_each(|name| remove(&**disk, &format!("{}/{name}", blobs::BLOBS)))?;
+    // An earlier life may have been killed before it could.
+    disk.sync_dir(CONSENSUS).map_err(|error| StoreError::io("sync", &**disk, CONSENSUS, error))?;
+    let finished = files.behind(snapshot.unwrap_or(0)).len().saturating_sub(1) as u64;
+    let journal = Journal::new(log, disk.clone(), owner, finished, snapshot.unwrap_or(0));
+    Ok(Opened { journal, replay, owner, blobs, requests })
+}
+
+/// The requests of jobs that were announced and not taken.
+fn requests(disk: &dyn Disk, replay: &Replay) -> Result<HashMap<JobId, Vec<u8>>, StoreError> {
     let mut requests = HashMap::new();
     for (job, held) in &replay.inputs {
         if !held.blobs.is_empty() && replay.state.job(*job).is_some_and(|job| job.announced) {
-            requests.insert(*job, journal.read(&held.place)?);
+            let path = held.place.file.path();
+            let file = disk.open(&path, How::Read);
+            let file = file.map_err(|error| StoreError::io("read", disk, &path, error))?;
+            requests.insert(*job, format::read_place(disk, &*file, &held.place)?);
         }
     }
-    let blobs = blobs::scan(&**disk, owner)?;
-    Ok(Opened { journal, replay, owner, blobs, requests })
+    Ok(requests)
 }
 
 /// Removes what was not finished, and puts snapshots aside that are newer than the one that could be read.
@@ -85,10 +105,7 @@ fn put_aside(
     bad: &[StoreError],
     good: Option<u64>,
 ) -> Result<(), StoreError> {
-    for name in &files.unfinished {
-        let path = format!("{CONSENSUS}/{name}");
-        disk.remove(&path).map_err(|error| StoreError::io("remove", disk, &path, error))?;
-    }
+    files.unfinished.iter().try_for_each(|name| remove(disk, &format!("{CONSENSUS}/{name}")))?;
     for error in bad {
         tracing::error!("a snapshot cannot be used, an older one and the log are read instead: {error}");
     }
@@ -100,4 +117,13 @@ fn put_aside(
         disk.rename(&path, &aside).map_err(|error| StoreError::io("rename", disk, &path, error))?;
     }
     Ok(())
+}
+
+fn remove(disk: &dyn Disk, path: &str) -> Result<(), StoreError> {
+    match disk.remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(StoreError::io("remove", disk, path, error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }

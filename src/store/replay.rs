@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::codec::Names;
 use super::disk::Disk;
 use super::disk::How;
-use super::format::{CONSENSUS, FileNo, Kind, NEW, Owner, Place, StoreError, full, read_header};
+use super::format::{CONSENSUS, FileNo, Kind, NEW, Owner, Place, StoreError, full, missing, read_header};
 use super::log::{Logged, Segment, Tail};
 use super::snapshot;
 use crate::core::Record;
@@ -81,13 +81,13 @@ impl Replay {
                 }
                 self.ended(*job);
             }
-            Record::Cancel { job, .. } | Record::Fail { job, .. } | Record::Withdraw { job, .. } => {
-                self.ended(*job);
-            }
+            Record::Cancel { job, .. }
+            | Record::Fail { job, .. }
+            | Record::Orphan { job, .. }
+            | Record::Withdraw { job, .. } => self.ended(*job),
             Record::Assign { .. }
             | Record::Requeue { .. }
             | Record::Dlq { .. }
-            | Record::Orphan { .. }
             | Record::Revive { .. }
             | Record::Forget { .. }
             | Record::Delivered { .. }
@@ -197,8 +197,13 @@ impl Files {
 pub enum UpTo {
     /// Everything.
     End,
-    /// The segments before this one.
-    Segment(u64),
+    /// Some of the segments.
+    Segment {
+        /// Those before the one that begins with this record.
+        first: u64,
+        /// Snapshots after this record are left out.
+        snapshot: u64,
+    },
     /// This record.
     Record(u64),
 }
@@ -225,7 +230,7 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
     let (mut replay, mut from, mut bad_snapshots) = (Replay::default(), None, Vec::new());
     let is_before = |index: u64| match up_to {
         UpTo::End => true,
-        UpTo::Segment(first) => index < first,
+        UpTo::Segment { first, snapshot } => index < first && index <= snapshot,
         UpTo::Record(last) => index <= last,
     };
     for index in files.snapshots.iter().rev().copied().filter(|index| is_before(*index)) {
@@ -258,21 +263,17 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
         }
         (_, _, bad) => bad_snapshots.extend(bad),
     }
-    let (mut tail, mut next, mut records) = (None, None, 0);
+    let (mut tail, mut records) = (None, 0);
     let wanted: Vec<u64> = segments
         .iter()
         .copied()
         .filter(|first| match up_to {
             UpTo::End => true,
-            UpTo::Segment(end) => *first < end,
+            UpTo::Segment { first: end, .. } => *first < end,
             UpTo::Record(last) => *first <= last,
         })
         .collect();
     for (place, first) in wanted.iter().enumerate() {
-        if let Some(expected) = next.filter(|expected| expected != first) {
-            return Err(missing(disk, expected, Some(*first - 1)));
-        }
-        let is_last = place + 1 == wanted.len();
         let mut segment = Segment::open(disk, owner, *first)?;
         while let Some(logged) = segment.next(&mut names)? {
             if let UpTo::Record(last) = up_to
@@ -285,32 +286,27 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
                 records += 1;
             }
         }
-        if is_last && segments.last() == Some(first) {
+        if let Some(follows) = segments.get(place + 1) {
+            segment.expect_end(*follows).map_err(|error| match error {
+                // What is missing was cut, as there was a snapshot.
+                StoreError::MissingSegment { .. } => bad_snapshots.pop().unwrap_or(error),
+                error => error,
+            })?;
+        } else {
             let end = segment.tail()?;
             if end.continued {
                 return Err(missing(disk, end.next, None));
             }
             tail = Some(end);
-            next = Some(end.next);
-        } else {
-            next = Some(segment.expect_end()?);
         }
     }
-    if let (Some(snapshot), Some(next)) = (from, next)
+    if let (Some(snapshot), Some(Tail { next, .. })) = (from, tail)
         && next <= snapshot
     {
         let (root, file) = (disk.root(), full(disk, &FileNo::snapshot(snapshot).path()));
         return Err(StoreError::SnapshotAhead { root, file, snapshot, log: next.saturating_sub(1) });
     }
     Ok(Loaded { replay, tail, snapshot: from, bad_snapshots, records })
-}
-
-fn missing(disk: &dyn Disk, from: u64, to: Option<u64>) -> StoreError {
-    let which = match to {
-        Some(to) => format!("{from} to {to}"),
-        None => format!("{from} and those behind it"),
-    };
-    StoreError::MissingSegment { root: disk.root(), which, file: FileNo::log(from).path() }
 }
 
 /// The files that nothing needs, given that the newest two snapshots may be begun with. `None` if that cannot be told.

@@ -48,39 +48,41 @@ pub struct Report {
     pub bytes: u64,
 }
 
-/// Makes a snapshot of all that is in the segments before `open_segment`, if that is more than the last one has.
-pub fn make(disk: &dyn Disk, owner: Owner, open_segment: u64) -> Result<Option<Report>, StoreError> {
-    let loaded = load(disk, owner, UpTo::Segment(open_segment))?;
-    let mut replay = loaded.replay;
-    if loaded.snapshot == Some(replay.index.0) || replay.index.0 == 0 {
+/// Makes a snapshot of all that is in the segments before `open_segment`, if that is more than the last one has. It begins with
+/// one that stands at `known` or before: of a later one nobody was told where its payloads lie.
+pub fn make(
+    disk: &dyn Disk,
+    owner: Owner,
+    open_segment: u64,
+    known: u64,
+) -> Result<Option<Report>, StoreError> {
+    let loaded = load(disk, owner, UpTo::Segment { first: open_segment, snapshot: known })?;
+    if loaded.snapshot == Some(loaded.replay.index.0) || loaded.replay.index.0 == 0 {
         return Ok(None);
     }
+    let path = FileNo::snapshot(loaded.replay.index.0).path();
+    let written = write(disk, owner, loaded.replay).and_then(|report| {
+        settle_new(disk, &path).map_err(|error| StoreError::io("write", disk, &path, error))?;
+        Ok(Some(report))
+    });
+    // What is not finished takes room, and perhaps there was none.
+    written.inspect_err(|_| drop(disk.remove(&format!("{path}{NEW}"))))
+}
+
+/// Writes a snapshot beside, and syncs it.
+fn write(disk: &dyn Disk, owner: Owner, mut replay: Replay) -> Result<Report, StoreError> {
     let index = replay.index.0;
     let sparse = sparse_files(disk, &replay)?;
-    let mut to_move: Vec<(Key, Place)> = replay
-        .held()
-        .filter(|(_, held)| sparse.contains(&held.place.file))
-        .map(|(key, held)| (key, held.place))
-        .collect();
-    to_move.sort_unstable_by_key(|(_, place)| (place.file, place.offset));
-    let path = FileNo::snapshot(index).path();
     let mut writer = Writer::new(disk, owner, index)?;
     // What stays where it is has to be known before the rest is written, and is all that does not move.
     let pins: BTreeSet<FileNo> =
         replay.held().map(|(_, held)| held.place.file).filter(|file| !sparse.contains(file)).collect();
     writer.summary(&replay, &pins)?;
+    let to_move = lying_in(&replay, &sparse);
     let mut moved = Vec::with_capacity(to_move.len());
-    let mut from: Option<(FileNo, Box<dyn DiskFile>)> = None;
+    let mut from = From::new(disk);
     for (key, place) in to_move {
-        if from.as_ref().is_none_or(|(file, _)| *file != place.file) {
-            let path = place.file.path();
-            let file =
-                disk.open(&path, How::Read).map_err(|error| StoreError::io("read", disk, &path, error))?;
-            from = Some((place.file, file));
-        }
-        let Some((_, file)) = &from else { continue };
-        let bytes = read_place(disk, &**file, &place)?;
-        let offset = writer.payload(&bytes)?;
+        let offset = writer.payload(&from.read(&place)?)?;
         moved.push((key, Place { file: FileNo::snapshot(index), offset, ..place }));
     }
     for (key, place) in &moved {
@@ -88,11 +90,45 @@ pub fn make(disk: &dyn Disk, owner: Owner, open_segment: u64) -> Result<Option<R
     }
     writer.state(&replay)?;
     let bytes = writer.finish()?;
-    settle_new(disk, &path).map_err(|error| StoreError::io("write", disk, &path, error))?;
-    Ok(Some(Report { index, moved, bytes }))
+    Ok(Report { index, moved, bytes })
 }
 
-/// Files of which little is needed any more.
+/// Payloads that lie in these files, in the order in which they do.
+fn lying_in(replay: &Replay, files: &BTreeSet<FileNo>) -> Vec<(Key, Place)> {
+    let held = replay.held().filter(|(_, held)| files.contains(&held.place.file));
+    let mut all: Vec<(Key, Place)> = held.map(|(key, held)| (key, held.place)).collect();
+    all.sort_unstable_by_key(|(_, place)| (place.file, place.offset));
+    all
+}
+
+/// Reads payloads, file by file.
+struct From<'a> {
+    disk: &'a dyn Disk,
+    open: Option<(FileNo, Box<dyn DiskFile>)>,
+}
+
+impl<'a> From<'a> {
+    fn new(disk: &'a dyn Disk) -> Self {
+        From { disk, open: None }
+    }
+
+    fn read(&mut self, place: &Place) -> Result<Vec<u8>, StoreError> {
+        let path = place.file.path();
+        let file = match self.open.take_if(|(file, _)| *file == place.file) {
+            Some((_, file)) => file,
+            None => {
+                let opened = self.disk.open(&path, How::Read);
+                opened.map_err(|error| StoreError::io("read", self.disk, &path, error))?
+            }
+        };
+        let read = read_place(self.disk, &*file, place);
+        self.open = Some((place.file, file));
+        read
+    }
+}
+
+/// Files of which little is needed any more, and that can be read: what is damaged stays where it is, so that it can be said
+/// where that was.
 fn sparse_files(disk: &dyn Disk, replay: &Replay) -> Result<BTreeSet<FileNo>, StoreError> {
     let mut needed: HashMap<FileNo, u64> = HashMap::new();
     for (_, held) in replay.held() {
@@ -105,7 +141,20 @@ fn sparse_files(disk: &dyn Disk, replay: &Replay) -> Result<BTreeSet<FileNo>, St
         let len = lens.get(file).copied().unwrap_or_default();
         needed.saturating_mul(100) < len.saturating_mul(NEEDED_PERCENT_MIN)
     };
-    Ok(needed.into_iter().filter(|(file, needed)| is_sparse(file, *needed)).map(|(file, _)| file).collect())
+    let mut sparse: BTreeSet<FileNo> =
+        needed.into_iter().filter(|(file, needed)| is_sparse(file, *needed)).map(|(file, _)| file).collect();
+    let mut from = From::new(disk);
+    for (key, place) in lying_in(replay, &sparse) {
+        match from.read(&place) {
+            Ok(_) => {}
+            Err(error @ StoreError::Damage { .. }) => {
+                tracing::error!(?key, "a payload is lost, and the file it lies in stays: {error}");
+                sparse.remove(&place.file);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sparse)
 }
 
 struct Writer<'a> {
@@ -243,10 +292,7 @@ pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Res
     while let Some(kind) = blocks.next(false)? {
         let mut reader = Reader::new(&blocks.body);
         let read = match kind {
-            SUMMARY => Summary::read(&mut reader).map(|read| {
-                jobs.reserve(usize::try_from(read.jobs).unwrap_or(0).min(1 << 20));
-                summary = Some(read);
-            }),
+            SUMMARY => Summary::read(&mut reader).map(|read| summary = Some(read)),
             JOBS => read_all(&mut reader, |reader| codec::get_job(reader, names).map(|job| jobs.push(job))),
             CAPS => read_all(&mut reader, |reader| {
                 let client = ClientId(reader.str()?.into());
@@ -254,7 +300,7 @@ pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Res
                 Ok(())
             }),
             HELD => read_all(&mut reader, |reader| read_held(reader, &mut replay)),
-            END => reader.u64().map(|count| is_whole = count + 1 == blocks.number),
+            END => reader.u64().map(|count| is_whole = count.checked_add(1) == Some(blocks.number)),
             _ => Ok(()),
         };
         if let Err(error) = read {

@@ -52,7 +52,7 @@ fn every_codec_and_digest_brings_the_same_bytes_in_fewer() {
 
 #[test]
 fn without_a_worker_inputs_wait_in_the_spool_and_the_client_hears_why() {
-    let world = World::start(&[]);
+    let world = World::in_memory(&[]);
     // More than may wait in memory: a quarter of 48 buffers.
     let files: Vec<_> = (0..3).map(|index| world.noise(&format!("{index}.bin"), 12 * MIB as u64)).collect();
     let mut submits: Vec<_> = files
@@ -67,7 +67,7 @@ fn without_a_worker_inputs_wait_in_the_spool_and_the_client_hears_why() {
     }
     let status = world.status();
     assert_eq!(status["leader"]["spool_bytes"], 36 * MIB as u64, "{status:#}");
-    assert!(!world.spool_files().is_empty(), "not all of it is in memory");
+    assert!(!world.blob_files().is_empty(), "not all of it is in memory");
     let worker = world.worker(&[]);
     for (submit, file) in submits.into_iter().zip(&files) {
         expect_digests(submit, &[file]);
@@ -78,7 +78,7 @@ fn without_a_worker_inputs_wait_in_the_spool_and_the_client_hears_why() {
 
 #[test]
 fn a_full_spool_makes_senders_wait_until_a_worker_comes() {
-    let world = World::start(&["--spool-max", "8MiB"]);
+    let world = World::in_memory(&["--spool-max", "8MiB"]);
     let files: Vec<_> = (0..3).map(|index| world.noise(&format!("{index}.bin"), 6 * MIB as u64)).collect();
     let mut submits: Vec<_> = files
         .iter()
@@ -104,7 +104,7 @@ fn a_full_spool_makes_senders_wait_until_a_worker_comes() {
 
 #[test]
 fn a_cancelled_upload_leaves_nothing_and_frees_its_worker() {
-    let world = World::start(&["--spool-max", "2MiB"]);
+    let world = World::in_memory(&["--spool-max", "2MiB"]);
     let file = world.noise("in.bin", 16 * MIB as u64);
     let mut submit = submit_files(&world.addr(), "digests", &[&file], &["--compress", "none"]);
     let job = crate::world::job_of(&mut submit);

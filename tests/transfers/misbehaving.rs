@@ -77,7 +77,7 @@ fn chunks_that_do_not_belong_are_refused_and_cost_nobody_else_anything() {
 
 #[test]
 fn a_sender_that_ignores_its_window_loses_its_transfer() {
-    let world = World::start(&["--input-wait", "100ms", "--spool-max", "2MiB"]);
+    let world = World::in_memory(&["--input-wait", "100ms", "--spool-max", "2MiB"]);
     let mut raw = Raw::client(&world.leader, "raw");
     let (_, id, window) = upload(&mut raw, 40 * MIB);
     let chunk = vec![7; MIB];

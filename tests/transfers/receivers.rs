@@ -27,7 +27,7 @@ fn take_transfer(worker: &mut Raw, id: Uuid) {
 #[test]
 fn a_worker_that_goes_away_in_the_middle_of_a_chunk_leaves_the_job_to_another() {
     for reset in [false, true] {
-        let world = World::start(&["--verify", "end", "--worker-grace", "200ms"]);
+        let world = World::in_memory(&["--verify", "end", "--worker-grace", "200ms"]);
         let content = content();
         let mut worker = Raw::worker(&world.leader, Uuid::new_v4(), "job.assign.digests");
         let mut client = Raw::client(&world.leader, "raw");
@@ -109,7 +109,7 @@ fn receive(worker: &mut Raw, job: Uuid, id: Uuid) -> u32 {
 
 #[test]
 fn a_sender_that_stalls_behind_a_worker_that_does_not_read_costs_that_worker_one_chunk_and_no_more() {
-    let world = World::start(&["--verify", "end"]);
+    let world = World::in_memory(&["--verify", "end"]);
     let content = content();
     let mut worker = Raw::on(narrow(&world)).hello_worker(Uuid::new_v4(), "job.assign.digests");
     let mut client = Raw::client(&world.leader, "raw");
@@ -152,7 +152,7 @@ fn a_sender_that_stalls_behind_a_worker_that_does_not_read_costs_that_worker_one
 
 #[test]
 fn a_worker_that_does_not_read_does_not_hold_up_who_sends_whole_chunks() {
-    let world = World::start(&["--verify", "end"]);
+    let world = World::in_memory(&["--verify", "end"]);
     let content = content();
     let mut worker = Raw::on(narrow(&world)).hello_worker(Uuid::new_v4(), "job.assign.digests");
     let mut client = Raw::client(&world.leader, "raw");

@@ -23,7 +23,7 @@ pub fn content() -> Vec<u8> {
 
 /// A leader that checks as it is told, with one worker.
 fn world(verify: &str) -> (World, impl Sized) {
-    let world = World::start(&["--verify", verify]);
+    let world = World::in_memory(&["--verify", verify]);
     let worker = world.worker(&[]);
     world.until("a worker is there", |status| status["workers"].as_array().unwrap().len() == 1);
     (world, worker)

@@ -49,6 +49,11 @@ impl World {
         World { leader, dir, args: all }
     }
 
+    /// One of which nothing outlives it, for what only such a one does: the lane, and a spool that empties itself.
+    pub fn in_memory(args: &[&str]) -> World {
+        World::start(&[&["--durability", "memory"], args].concat())
+    }
+
     /// kill -9, and the same leader again.
     pub fn restart(&mut self) {
         let port = self.leader.port;
@@ -113,14 +118,17 @@ impl World {
         });
         if blobs_kept == 0 {
             // They are removed by a thread of their own, a moment after the leader has forgotten them.
-            eventually("the spool is empty", || self.spool_files().is_empty());
+            eventually("no blob has a file", || self.blob_files().is_empty());
         }
     }
 
-    /// The files in the leader's spool.
-    pub fn spool_files(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.dir.join("data").join("spool")).into_iter().flatten();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    /// The files of the leader's blobs; those that wait to be written again are nobody's.
+    pub fn blob_files(&self) -> Vec<String> {
+        let data = self.dir.join("data");
+        let dirs = ["spool", "blobs"].map(|dir| fs::read_dir(data.join(dir)));
+        let entries = dirs.into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| !name.starts_with("free-")).collect()
     }
 
     /// Starts `heft submit` here, with events on its output, too.

@@ -14,7 +14,7 @@ use heft::transfer::blob_id;
 use uuid::Uuid;
 
 use super::ends::{Out, Receiving, Sending, chunk_frame, frame, json_frame, say};
-use super::{CHUNK, Ctx, Heard, Random, SECOND};
+use super::{CHUNK, Ctx, Heard, Random, SECOND, Wake};
 
 /// How a job ended for its client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,11 +39,14 @@ pub(crate) struct Job {
     pub(crate) ending: Option<Ending>,
     pub(crate) results: u32,
     pub(crate) to_all: bool,
+    /// Whether the leader has said that it is taken.
+    pub(crate) acknowledged: bool,
     /// Whether its client lies about a digest too often.
     pub(crate) lies: bool,
 }
 
 pub(crate) struct SimClient {
+    number: usize,
     pub(crate) name: String,
     pub(crate) conn: Option<ConnId>,
     ready: bool,
@@ -68,6 +71,7 @@ impl SimClient {
         let name = format!("client-{number}");
         let jobs = (0..jobs).map(|job| Job::new(&name, number * 1000 + job + 1, random, lying)).collect();
         SimClient {
+            number: number as usize,
             name,
             conn: None,
             ready: false,
@@ -192,7 +196,13 @@ impl SimClient {
             }
             Kind::Refused => {
                 let refused: Refused = frame.read();
-                if let Some(job) = self.jobs.iter_mut().find(|job| job.id == id && job.ending.is_none()) {
+                let number = self.jobs.iter().position(|job| job.id == id && job.ending.is_none());
+                if let Some((number, job)) = number.and_then(|at| Some((at, self.jobs.get_mut(at)?))) {
+                    if refused.reason == Reason::DISK_FULL {
+                        // It comes again when the disk may have room.
+                        job.submitted = false;
+                        return ctx.wakes.push((ctx.now + SECOND, Wake::Submits(self.number, number)));
+                    }
                     job.end(Ending::Refused(refused.reason, refused.text.as_str().to_owned()));
                 }
             }
@@ -211,7 +221,11 @@ impl SimClient {
                     receiving.on_void(&frame.read());
                 }
             }
-            Kind::Submitted | Kind::Progress => {}
+            Kind::Submitted => {
+                let acknowledged = self.jobs.iter_mut().find(|job| job.id == id);
+                acknowledged.into_iter().for_each(|job| job.acknowledged = true);
+            }
+            Kind::Progress => {}
             other => panic!("a client heard {other}"),
         }
     }
@@ -335,6 +349,7 @@ impl Job {
             ending: None,
             results: 0,
             to_all,
+            acknowledged: false,
             lies: lies_too_often,
         }
     }

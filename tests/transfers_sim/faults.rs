@@ -74,6 +74,10 @@ pub(crate) struct Coverage {
     /// Jobs that a worker had to give up.
     pub(crate) reassigned: u64,
     pub(crate) steps: u64,
+    pub(crate) snapshots: u64,
+    pub(crate) log_failed: u64,
+    /// Jobs that were acknowledged, and were there when the leader was started again.
+    pub(crate) acknowledged_kept: u64,
 }
 
 impl Coverage {
@@ -100,6 +104,9 @@ impl Coverage {
             (&mut self.only_cuts, other.only_cuts),
             (&mut self.reassigned, other.reassigned),
             (&mut self.steps, other.steps),
+            (&mut self.snapshots, other.snapshots),
+            (&mut self.log_failed, other.log_failed),
+            (&mut self.acknowledged_kept, other.acknowledged_kept),
         ] {
             *sum += more;
         }

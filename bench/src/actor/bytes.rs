@@ -9,7 +9,7 @@ pub(super) const HELD_MAX: u64 = 256 << 20;
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// So many bytes, or as many as are held.
-pub(super) fn incompressible(size: u64) -> Bytes {
+pub(crate) fn incompressible(size: u64) -> Bytes {
     let len = usize::try_from(size.min(HELD_MAX)).unwrap_or_default();
     let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
     let mut state = SEED;

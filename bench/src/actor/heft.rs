@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use chunking::message::Purpose;
 use chunking::{Codec, DigestKind};
-use heft::client::{Client, Downloads, Input, JobSpec, Options};
+use heft::client::{Client, Downloads, Input, JobEvent, JobHandle, JobSpec, Options};
 use heft::model::{InputFile, JobRequest, JobResult, JobStatus};
 use heft::transfer::{ChunkSink, Compression, Source};
 use heft::worker::{Content, Handler, Job, JobContext, Worker, WorkerConfig};
@@ -34,13 +34,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 pub(super) fn client(role: HeftClient) -> anyhow::Result<()> {
     let mut commands = commands();
     runtime()?.block_on(async move {
-        let options = Options {
-            connect_wait: Some(CONNECT_MAX),
-            desired: u32::MAX,
-            downloads: Downloads::discard(),
-            ..Options::new(format!("bench-{}", role.group))
-        };
-        let client = Client::connect(&format!("127.0.0.1:{}", role.port), &options).await?;
+        let clients = connect(&role).await?;
         answer(&Answer::Ready { ports: Vec::new() })?;
         let mut source: Option<(u64, Source)> = None;
         while let Some(load) = commands.loads.recv().await {
@@ -50,7 +44,8 @@ pub(super) fn client(role: HeftClient) -> anyhow::Result<()> {
                 (Direction::Inputs, _) => Some(source_of(load.size, &role.scratch)?),
             };
             source = input.clone().map(|input| (load.size, input));
-            let jobs = Arc::new(Jobs { client: client.clone(), spec: spec(&role, load.size, input) });
+            let (clients, spec) = (clients.clone(), spec(&role, load.size, input));
+            let jobs = Arc::new(Jobs { clients, spec, notes_taken: role.notes_taken });
             let tickets = Tickets::new(&load, commands.stop.clone());
             let tally = run(&jobs, &load, &tickets).await?;
             answer(&Answer::Done(tally))?;
@@ -59,48 +54,95 @@ pub(super) fn client(role: HeftClient) -> anyhow::Result<()> {
     })
 }
 
+/// One client, or as many as there are submitters.
+async fn connect(role: &HeftClient) -> anyhow::Result<Vec<Client>> {
+    let mut clients = Vec::new();
+    for number in 0..role.submitters {
+        let name = match role.submitters {
+            1 => format!("bench-{}", role.group),
+            _ => format!("bench-{}-{number}", role.group),
+        };
+        let options = Options {
+            connect_wait: Some(CONNECT_MAX),
+            desired: u32::MAX,
+            downloads: Downloads::discard(),
+            ..Options::new(name)
+        };
+        clients.push(Client::connect(&format!("127.0.0.1:{}", role.port), &options).await?);
+    }
+    Ok(clients)
+}
+
 /// As many lanes as jobs in flight; each submits a job and waits for its result.
 async fn run(jobs: &Arc<Jobs>, load: &Load, tickets: &Arc<Tickets>) -> anyhow::Result<Tally> {
     let start = Instant::now();
     let mut lanes = tokio::task::JoinSet::new();
-    for _ in 0..load.in_flight {
-        let (jobs, tickets) = (jobs.clone(), tickets.clone());
+    let lanes_of = jobs.clients.iter().cycle().zip(0..load.in_flight);
+    for (client, _) in lanes_of {
+        let (client, jobs, tickets) = (client.clone(), jobs.clone(), tickets.clone());
         lanes.spawn(async move {
-            let mut latencies = Latencies::new()?;
+            let (mut latencies, mut taken) = (Latencies::new()?, Latencies::new()?);
             let mut last = start;
             while let Some(due) = tickets.next(Instant::now()).await {
-                jobs.one().await?;
+                if let Some(at) = jobs.one(&client).await? {
+                    taken.record(at.saturating_duration_since(due));
+                }
                 last = Instant::now();
                 latencies.record(last.saturating_duration_since(due));
             }
-            anyhow::Ok((latencies, last))
+            anyhow::Ok((latencies, taken, last))
         });
     }
-    let mut all = Latencies::new()?;
+    let (mut all, mut all_taken) = (Latencies::new()?, Latencies::new()?);
     let mut last = start;
     while let Some(lane) = lanes.join_next().await {
-        let (latencies, end) = lane.context("a lane of the client panicked")??;
+        let (latencies, taken, end) = lane.context("a lane of the client panicked")??;
         all.merge(&latencies)?;
+        all_taken.merge(&taken)?;
         last = last.max(end);
     }
-    Tally::new(&all, load.size, last.saturating_duration_since(start))
+    let taken = if jobs.notes_taken { Some(all_taken.to_word()?) } else { None };
+    Ok(Tally { taken, ..Tally::new(&all, load.size, last.saturating_duration_since(start))? })
 }
 
 /// What makes a job.
 struct Jobs {
-    client: Client,
+    clients: Vec<Client>,
     spec: JobSpec,
+    notes_taken: bool,
 }
 
 impl Jobs {
-    /// One job from before it is submitted until its result is there, with all parts of it.
-    async fn one(&self) -> anyhow::Result<()> {
-        let mut job = self.client.submit(self.spec.clone()).await?;
+    /// One job from before it is submitted until its result is there, with all parts of it. Says when the leader had taken
+    /// it, if that is noted.
+    async fn one(&self, client: &Client) -> anyhow::Result<Option<Instant>> {
+        let mut job = client.submit(self.spec.clone()).await?;
+        let taken = match self.notes_taken {
+            true => taken(&mut job).await,
+            false => None,
+        };
         let result = job.wait().await?;
         if result.status != JobStatus::Ok {
             bail!("a job ended {}: {}", result.status.as_str(), result.stderr);
         }
-        Ok(())
+        Ok(taken)
+    }
+}
+
+/// When the leader says that it has a job. None if it ends without that.
+async fn taken(job: &mut JobHandle) -> Option<Instant> {
+    loop {
+        match job.event().await? {
+            JobEvent::Submitted { .. } => return Some(Instant::now()),
+            JobEvent::Sent { .. }
+            | JobEvent::Progress { .. }
+            | JobEvent::Uploading { .. }
+            | JobEvent::Waiting { .. }
+            | JobEvent::Downloading { .. }
+            | JobEvent::Reconnecting { .. }
+            | JobEvent::Moved { .. }
+            | JobEvent::ResultMayBeLost { .. } => {}
+        }
     }
 }
 

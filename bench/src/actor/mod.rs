@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::args::{Compress, Digest, RelayBy, Sink};
 use crate::control::{Answer, answer};
 
+pub(crate) use bytes::incompressible;
+
 /// What flows between client and worker in a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Direction {
@@ -45,6 +47,10 @@ pub(crate) struct HeftClient {
     /// Whose workers get its jobs.
     pub(crate) group: String,
     pub(crate) direction: Direction,
+    /// Connections, each a client of its own to the leader, that share the jobs.
+    pub(crate) submitters: u32,
+    /// Whether it is noted when the leader says that it has a job.
+    pub(crate) notes_taken: bool,
     pub(crate) digest: Digest,
     pub(crate) compress: Compress,
     /// Where it may make files.

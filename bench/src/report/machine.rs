@@ -26,6 +26,18 @@ impl Machine {
             cpu: read("/proc/cpuinfo").as_deref().and_then(model),
         }
     }
+
+    /// For people.
+    pub(super) fn line(&self) -> String {
+        let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
+        format!(
+            "{} cores, {}, kernel {}, commit {}",
+            self.cores.unwrap_or_default(),
+            known(&self.cpu),
+            known(&self.kernel),
+            known(&self.commit)
+        )
+    }
 }
 
 fn commit() -> Option<String> {

@@ -3,9 +3,11 @@
 //! A ratio is that of two sides in the same round, which ran within seconds; what is reported is the median over all rounds, with the
 //! least and the largest. Percentiles are those of all rounds' jobs together.
 
+mod disk;
 mod figures;
 mod hgrm;
 mod machine;
+mod recovery;
 mod svg;
 mod table;
 
@@ -15,13 +17,17 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use crate::args::Plan;
+use crate::args::{Plan, Workload};
 use crate::control::Tally;
+use crate::disk::DiskTurn;
 use crate::latency::Latencies;
-use crate::variant::{Driver, Side, Variant};
+use crate::status::LogCost;
+use crate::variant::{Driver, Durability, Side, Variant};
 
+use disk::{DiskSum, Goal, LogUse};
 use figures::{Spread, rounded};
 pub(crate) use machine::Machine;
+pub(crate) use recovery::{Ran, RecoveryReport, Start, Started};
 
 const MIB: f64 = 1_048_576.0;
 const GIB: f64 = 1_073_741_824.0;
@@ -65,9 +71,13 @@ impl Roles<Duration> {
 pub(crate) struct Measured {
     pub(crate) measured: Tally,
     pub(crate) latencies: Latencies,
+    /// How long it took until the leader said that it has a job, where that is noted.
+    pub(crate) taken: Option<Latencies>,
     /// Mixed: the large jobs beside those that were measured.
     pub(crate) bulk: Option<Tally>,
     pub(crate) cpu: Roles<Duration>,
+    /// What the leader's log took, if it has one.
+    pub(crate) log: Option<LogCost>,
 }
 
 impl Measured {
@@ -82,6 +92,15 @@ impl Measured {
 
     fn jobs_s(&self) -> f64 {
         self.measured.jobs as f64 / self.measured.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// All jobs that the leader had.
+    fn all_jobs(&self) -> u64 {
+        self.measured.jobs + self.bulk.as_ref().map_or(0, |bulk| bulk.jobs)
+    }
+
+    fn log_use(&self) -> Option<LogUse> {
+        self.log.map(|cost| LogUse { jobs: self.all_jobs(), cost })
     }
 
     /// Seconds of the middle's processor time for a GiB.
@@ -111,6 +130,7 @@ impl Measured {
             "elapsed_s": rounded(self.heavy().elapsed.as_secs_f64()),
             "p50_us": self.latencies.quantile_us(0.5).map(rounded),
             "p99_us": self.latencies.quantile_us(0.99).map(rounded),
+            "log": self.log_use().map(|log| log.json()),
             "cpu_s": roles_json(&self.cpu.map(|cpu| rounded(cpu.as_secs_f64()))),
         })
     }
@@ -118,15 +138,22 @@ impl Measured {
 
 /// Every side once, one after the other.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Round(Vec<(Side, Measured)>);
+pub(crate) struct Round {
+    sides: Vec<(Side, Measured)>,
+    disk: Option<DiskTurn>,
+}
 
 impl Round {
     pub(crate) fn set(&mut self, side: Side, measured: Measured) {
-        self.0.push((side, measured));
+        self.sides.push((side, measured));
+    }
+
+    pub(crate) fn set_disk(&mut self, turn: DiskTurn) {
+        self.disk = Some(turn);
     }
 
     fn get(&self, side: Side) -> Option<&Measured> {
-        self.0.iter().find(|(other, _)| *other == side).map(|(_, measured)| measured)
+        self.sides.iter().find(|(other, _)| *other == side).map(|(_, measured)| measured)
     }
 
     /// One side's figure to that of another.
@@ -138,11 +165,17 @@ impl Round {
         let figures = |side| self.get(side).map(Measured::json);
         let each = variants.iter().filter_map(|variant| {
             let heft = figures(Side::Heft(*variant))?;
-            Some(json!({"driver": variant.driver.name(), "verify": variant.verify.name(), "heft": heft}))
+            Some(json!({
+                "driver": variant.driver.name(),
+                "verify": variant.verify.name(),
+                "durability": variant.durability.name(),
+                "heft": heft,
+            }))
         });
         json!({
             "heft": variants.first().and_then(|variant| figures(Side::Heft(*variant))),
             "relay": figures(Side::Relay),
+            "disk": self.disk.as_ref().map(DiskTurn::json),
             "variants": each.collect::<Vec<_>>(),
         })
     }
@@ -169,8 +202,10 @@ struct Sum {
     jobs: u64,
     bytes: u64,
     latencies: Latencies,
+    taken: Option<Latencies>,
     cpu: Roles<Duration>,
     rss_peak: Roles<u64>,
+    log: Option<LogUse>,
 }
 
 impl Sum {
@@ -180,12 +215,24 @@ impl Sum {
         let (Some(mib_s), Some(jobs_s)) = (mib_s, jobs_s) else { return Ok(None) };
         let mut latencies = Latencies::new()?;
         rounds.iter().try_for_each(|round| latencies.merge(&round.latencies))?;
+        let mut taken: Option<Latencies> = None;
+        for more in rounds.iter().filter_map(|round| round.taken.as_ref()) {
+            match &mut taken {
+                Some(taken) => taken.merge(more)?,
+                None => taken = Some(more.clone()),
+            }
+        }
+        let logs = rounds.iter().filter_map(|round| round.log_use());
+        let log =
+            logs.reduce(|sum, more| LogUse { jobs: sum.jobs + more.jobs, cost: sum.cost.plus(&more.cost) });
         Ok(Some(Sum {
             mib_s,
             jobs_s,
             jobs: rounds.iter().map(|round| round.measured.jobs).sum(),
             bytes: rounds.iter().map(|round| round.heavy().bytes).sum(),
             latencies,
+            taken,
+            log,
             cpu: rounds.iter().fold(Roles::default(), |sum, round| sum.plus(&round.cpu)),
             rss_peak,
         }))
@@ -238,6 +285,12 @@ impl Sum {
         });
         if let Some(figures) = figures.as_object_mut() {
             figures.insert(middle.to_owned(), self.leader_json());
+            if let Some(taken) = &self.taken {
+                for (name, quantile) in [("taken_p50_us", 0.5), ("taken_p90_us", 0.9), ("taken_p99_us", 0.99)]
+                {
+                    figures.insert(name.to_owned(), json!(taken.quantile_us(quantile).map(rounded)));
+                }
+            }
         }
         figures
     }
@@ -288,8 +341,11 @@ struct Outcome {
     variant: Variant,
     sum: Sum,
     to_relay: Ratios,
-    /// If it has another driver, and the portable one was measured with the same check.
+    /// If it has another driver, and the portable one was measured with the same check and durability.
     to_portable: Option<Ratios>,
+    /// If it has its disk, and one in memory was measured with the same driver and check.
+    to_memory: Option<Ratios>,
+    goal: Option<Goal>,
 }
 
 impl Outcome {
@@ -297,8 +353,12 @@ impl Outcome {
         json!({
             "driver": self.variant.driver.name(),
             "verify": self.variant.verify.name(),
+            "durability": self.variant.durability.name(),
             "ratio": self.to_relay.json(),
             "to_portable": self.to_portable.as_ref().map(Ratios::json),
+            "to_memory": self.to_memory.as_ref().map(Ratios::json),
+            "goal": self.goal.as_ref().map(Goal::json),
+            "log": self.sum.log.map(|log| log.json()),
             "leader": self.sum.leader_json(),
             "worker": self.sum.worker_json(),
             "client": self.sum.client_json(),
@@ -315,6 +375,7 @@ pub(crate) struct Report {
     /// Those that were measured.
     variants: Vec<Outcome>,
     relay: Option<Sum>,
+    disk: Option<DiskSum>,
 }
 
 impl Report {
@@ -331,19 +392,28 @@ impl Report {
         let mut variants = Vec::new();
         for variant in plan.variants.iter().copied() {
             let side = Side::Heft(variant);
-            let portable = Variant { driver: Driver::Portable, ..variant };
-            let is_compared = portable != variant && plan.variants.contains(&portable);
+            let to = |other: Variant| {
+                let is_compared = other != variant && plan.variants.contains(&other);
+                is_compared.then(|| Ratios::new(&rounds, side, Side::Heft(other)))
+            };
+            let goal = match plan.workload {
+                Workload::Push => Goal::new(&rounds, variant),
+                Workload::Roundtrip | Workload::Submit | Workload::Result | Workload::Mixed => None,
+            };
             if let Some(sum) = sum(side)? {
                 variants.push(Outcome {
                     variant,
                     sum,
                     to_relay: Ratios::new(&rounds, side, Side::Relay),
-                    to_portable: is_compared.then(|| Ratios::new(&rounds, side, Side::Heft(portable))),
+                    to_portable: to(Variant { driver: Driver::Portable, ..variant }),
+                    to_memory: to(Variant { durability: Durability::Memory, ..variant }),
+                    goal,
                 });
             }
         }
         let relay = sum(Side::Relay)?;
-        Ok(Report { plan: plan.clone(), machine, rounds, variants, relay })
+        let disk = DiskSum::new(&rounds)?;
+        Ok(Report { plan: plan.clone(), machine, rounds, variants, relay, disk })
     }
 
     /// One object with everything. What is there once is the first variant's.
@@ -357,16 +427,19 @@ impl Report {
             "workload": plan.workload.name(),
             "driver": asked.map(|variant| variant.driver.name()),
             "verify": asked.map(|variant| variant.verify.name()),
+            "durability": asked.map(|variant| variant.durability.name()),
             "ratio": first.map_or_else(|| Ratios::default().json(), |first| first.to_relay.json()),
             "leader": heft.map(Sum::leader_json),
             "worker": heft.map(Sum::worker_json),
             "client": heft.map(Sum::client_json),
             "heft": heft.map(|sum| sum.json("leader")),
             "relay": self.relay.as_ref().map(|sum| sum.json("relay")),
+            "disk": self.disk.as_ref().map(DiskSum::json),
             "variants": self.variants.iter().map(Outcome::json).collect::<Vec<_>>(),
             "load": {
                 "size_bytes": plan.load.size,
                 "in_flight": plan.load.in_flight,
+                "submitters": plan.submitters,
                 "rate_per_s": plan.load.rate,
                 "background": plan.background.as_ref().map(|load| {
                     json!({"size_bytes": load.size, "in_flight": load.in_flight})
@@ -405,7 +478,7 @@ impl Report {
             write(&format!("{name}.hgrm"), hgrm::render(&sum.latencies))?;
             let colour = match side {
                 Side::Heft(_) => colour,
-                Side::Relay => svg::RELAY,
+                Side::Relay | Side::Disk => svg::RELAY,
             };
             lines.push(svg::Line { name, latencies: &sum.latencies, colour });
         }
@@ -426,10 +499,14 @@ impl Report {
             || format!("{} in flight", load.in_flight),
             |rate| format!("{rate} jobs/s, timed from when they were due"),
         );
+        let from = match plan.submitters {
+            1 => String::new(),
+            several => format!(" from {several} submitters"),
+        };
         let beside = plan.background.as_ref().map(|load| {
             format!(" beside jobs of {}, {} in flight", heft::units::ByteSize(load.size), load.in_flight)
         });
-        format!("{}: jobs of {size}, {pace}{}", plan.workload.name(), beside.unwrap_or_default())
+        format!("{}: jobs of {size}{from}, {pace}{}", plan.workload.name(), beside.unwrap_or_default())
     }
 }
 

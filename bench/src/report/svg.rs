@@ -13,7 +13,8 @@ const TOP: f64 = 60.0;
 const BOTTOM: f64 = 70.0;
 
 /// The colours of heft's variants and of the relay.
-pub(super) const VARIANTS: [&str; 4] = ["#c2410c", "#0d9488", "#a21caf", "#4b5563"];
+pub(super) const VARIANTS: [&str; 8] =
+    ["#c2410c", "#0d9488", "#a21caf", "#4b5563", "#b45309", "#15803d", "#be123c", "#0369a1"];
 pub(super) const RELAY: &str = "#1d4ed8";
 
 /// The names above the plot: how far apart they stand at least, a letter's width, and what stands beside them.

@@ -7,30 +7,22 @@ use crate::variant::{Side, Variant};
 use super::figures::Spread;
 use super::{Outcome, Ratios, Report, Roles, Sum};
 
-/// The width of names of processes, and what it is where names of variants are among them.
+/// What stands behind the name of a side where it is one of its processes, and the width of names at least.
+const ROLE: usize = " worker".len();
 const NAME: usize = 13;
-const NAME_OF_SEVERAL: usize = 25;
-
-/// The width of names of variants.
-const VARIANT: usize = 18;
 
 pub(super) fn render(report: &Report) -> String {
-    let (plan, machine) = (&report.plan, &report.machine);
-    let unknown = || "unknown".to_owned();
+    let plan = &report.plan;
     let mut text = format!("\n{}\n", report.title());
     let variant = match plan.variants.as_slice() {
-        [Variant { driver, verify }] => format!(", driver {}, verify {}", driver.name(), verify.name()),
+        [Variant { driver, verify, durability }] => {
+            format!(", driver {}, verify {}, durability {}", driver.name(), verify.name(), durability.name())
+        }
         _ => String::new(),
     };
-    text += &format!(
-        "{} rounds in turns{variant}; {} cores, {}, kernel {}, commit {}\n\n",
-        plan.rounds,
-        machine.cores.unwrap_or_default(),
-        machine.cpu.clone().unwrap_or_else(unknown),
-        machine.kernel.clone().unwrap_or_else(unknown),
-        machine.commit.clone().unwrap_or_else(unknown),
-    );
-    let width = if report.variants.len() > 1 { NAME_OF_SEVERAL } else { NAME };
+    text += &format!("{} rounds in turns{variant}; {}\n\n", plan.rounds, report.machine.line());
+    let longest = report.sums().map(|(side, _)| plan.label(side).len()).max().unwrap_or_default();
+    let width = (longest + ROLE + 1).max(NAME);
     text += &row(width, ["", "MiB/s", "jobs/s", "p50", "p90", "p99", "max"]);
     for (side, sum) in report.sums() {
         let time = |quantile| micros(sum.latencies.quantile_us(quantile));
@@ -45,7 +37,7 @@ pub(super) fn render(report: &Report) -> String {
         let label = plan.label(side);
         let middle = match side {
             Side::Heft(_) => format!("{label} leader"),
-            Side::Relay => label.clone(),
+            Side::Relay | Side::Disk => label.clone(),
         };
         text += &role_row(width, &middle, sum, |roles| roles.middle, sum.rss_peak.middle);
         let (worker, client) = (format!("{label} worker"), format!("{label} client"));
@@ -55,8 +47,41 @@ pub(super) fn render(report: &Report) -> String {
     text += &match report.variants.as_slice() {
         [] => String::new(),
         [one] => ratio_lines(&one.to_relay),
-        _ => ratio_rows(report),
+        _ => ratio_rows(report, longest),
     };
+    text + &taken_rows(report, width) + &disk_lines(report)
+}
+
+/// How long it took until the leader said that it has a job.
+fn taken_rows(report: &Report, width: usize) -> String {
+    let mut text = String::new();
+    for (side, sum) in report.sums() {
+        let Some(taken) = &sum.taken else { continue };
+        if text.is_empty() {
+            text += "\nuntil the leader says that it has a job\n";
+            text += &row(width, ["", "p50", "p90", "p99", "max", "", ""]);
+        }
+        let time = |quantile| micros(taken.quantile_us(quantile));
+        let (name, max) = (report.plan.label(side), micros(taken.max_us()));
+        text += &row(width, [&name, &time(0.5), &time(0.9), &time(0.99), &max, "", ""]);
+    }
+    text
+}
+
+/// What leaders asked of the disk, what it does by itself, and what that is held to.
+fn disk_lines(report: &Report) -> String {
+    let mut text = String::new();
+    for (side, sum) in report.sums() {
+        if let Some(log) = &sum.log {
+            text += &format!("\nthe log of {}\n{}\n", report.plan.label(side), log.line());
+        }
+    }
+    text += &report.disk.as_ref().map(super::DiskSum::text).unwrap_or_default();
+    for outcome in &report.variants {
+        if let Some(goal) = &outcome.goal {
+            text += &format!("\n{}", goal.text(&report.plan.label(Side::Heft(outcome.variant))));
+        }
+    }
     text
 }
 
@@ -84,21 +109,27 @@ fn ratio_line(name: &str, ratio: &Spread) -> String {
 }
 
 /// Several variants: a line for each of them.
-fn ratio_rows(report: &Report) -> String {
+fn ratio_rows(report: &Report, width: usize) -> String {
     let to_relay: Vec<(&Outcome, &Ratios)> = match report.relay {
         Some(_) => report.variants.iter().map(|outcome| (outcome, &outcome.to_relay)).collect(),
         None => Vec::new(),
     };
     let to_portable: Vec<(&Outcome, &Ratios)> =
         report.variants.iter().filter_map(|outcome| Some((outcome, outcome.to_portable.as_ref()?))).collect();
-    let blocks = [("to the relay", to_relay), ("to the portable driver with the same check", to_portable)];
+    let to_memory: Vec<(&Outcome, &Ratios)> =
+        report.variants.iter().filter_map(|outcome| Some((outcome, outcome.to_memory.as_ref()?))).collect();
+    let blocks = [
+        ("to the relay", to_relay),
+        ("to the portable driver with the same check", to_portable),
+        ("to the same in memory", to_memory),
+    ];
     let mut text = String::new();
     for (what, rows) in blocks.into_iter().filter(|(_, rows)| !rows.is_empty()) {
         text += &format!("\n{what}, median over rounds (least to largest)\n");
-        text += &ratio_row("", named(&Ratios::default()).map(|(name, _)| name.to_owned()));
+        text += &ratio_row(width, "", named(&Ratios::default()).map(|(name, _)| name.to_owned()));
         for (outcome, ratios) in rows {
             let name = report.plan.label(Side::Heft(outcome.variant));
-            text += &ratio_row(&name, named(ratios).map(|(_, ratio)| ratio_cell(ratio)));
+            text += &ratio_row(width, &name, named(ratios).map(|(_, ratio)| ratio_cell(ratio)));
         }
     }
     text
@@ -111,9 +142,9 @@ fn ratio_cell(ratio: Option<&Spread>) -> String {
     )
 }
 
-fn ratio_row(name: &str, cells: [String; 4]) -> String {
+fn ratio_row(width: usize, name: &str, cells: [String; 4]) -> String {
     let cells: String = cells.iter().map(|cell| format!(" {cell:>21}")).collect();
-    format!("{name:VARIANT$}{cells}\n")
+    format!("{name:width$}{cells}\n")
 }
 
 fn role_row(

@@ -1,20 +1,25 @@
 use super::*;
 use crate::args::{Compress, Digest, RelayBy, Sink, Workload};
 use crate::load::{Load, Until};
-use crate::variant::{Drivers, Verifies, Verify, variants};
+use crate::variant::{Drivers, Durabilities, Verifies, Verify, variants};
 
-fn plan(drivers: Drivers, verifies: Verifies) -> Plan {
+const MEMORY: Durability = Durability::Memory;
+
+fn plan(drivers: Drivers, verifies: Verifies, durabilities: Durabilities) -> Plan {
     Plan {
         workload: Workload::Push,
-        variants: variants(drivers, verifies),
+        variants: variants(drivers, verifies, durabilities),
         load: Load { size: 64 << 20, in_flight: 4, until: Until::Count(16), rate: None },
         background: None,
+        submitters: 1,
         rounds: 3,
         warmup: Duration::ZERO,
         sink: Sink::Drop,
         digest: Digest::ChunkList,
         compress: Compress::Auto,
         only: None,
+        disk_bytes: None,
+        data: None,
         relay_lanes: 1,
         relay_by: RelayBy::Copy,
         out: None,
@@ -30,8 +35,10 @@ fn measured(seconds: f64, job_ms: u64, middle_cpu_ms: u64) -> Measured {
     Measured {
         measured: Tally::new(&latencies, 64 << 20, Duration::from_secs_f64(seconds)).unwrap(),
         latencies,
+        taken: None,
         bulk: None,
         cpu: Roles { middle: ms(middle_cpu_ms), worker: ms(100), client: ms(50) },
+        log: None,
     }
 }
 
@@ -39,7 +46,7 @@ fn measured(seconds: f64, job_ms: u64, middle_cpu_ms: u64) -> Measured {
 const USUAL: [(f64, u64, u64); 3] = [(0.5, 150, 300), (1.0, 100, 400), (0.8, 130, 350)];
 
 fn report(relay: bool) -> Report {
-    let usual = Side::Heft(Variant { driver: Driver::Portable, verify: Verify::End });
+    let usual = Side::Heft(Variant { driver: Driver::Portable, verify: Verify::End, durability: MEMORY });
     let mut rounds = Vec::new();
     for (seconds, ms, cpu_ms) in USUAL {
         let mut round = Round::default();
@@ -51,14 +58,14 @@ fn report(relay: bool) -> Report {
     }
     let mut memory = Memory::default();
     memory.set(usual, Roles { middle: 50 << 20, worker: 20 << 20, client: 90 << 20 });
-    let plan = plan(Drivers::Portable, Verifies::End);
+    let plan = plan(Drivers::Portable, Verifies::End, Durabilities::Memory);
     Report::new(&plan, rounds, &memory, Machine::default()).unwrap()
 }
 
 /// Every variant: uring takes half the time and a quarter of the leader's processor time, a check by the leader doubles
 /// both.
 fn report_of_all(relay: bool) -> Report {
-    let plan = plan(Drivers::Both, Verifies::Both);
+    let plan = plan(Drivers::Both, Verifies::Both, Durabilities::Memory);
     let mut rounds = Vec::new();
     for (number, (seconds, ms, cpu_ms)) in (0..).zip(USUAL) {
         let mut round = Round::default();
@@ -68,11 +75,13 @@ fn report_of_all(relay: bool) -> Report {
                     round.set(side, measured(0.4, 100, 200));
                     continue;
                 }
-                Side::Relay => continue,
-                Side::Heft(Variant { driver: Driver::Portable, verify: Verify::End }) => (4, 4),
-                Side::Heft(Variant { driver: Driver::Uring, verify: Verify::End }) => (2, 1),
-                Side::Heft(Variant { driver: Driver::Portable, verify: Verify::Hop }) => (8, 8),
-                Side::Heft(Variant { driver: Driver::Uring, verify: Verify::Hop }) => (4, 2),
+                Side::Relay | Side::Disk => continue,
+                Side::Heft(variant) => match (variant.driver, variant.verify) {
+                    (Driver::Portable, Verify::End) => (4, 4),
+                    (Driver::Uring, Verify::End) => (2, 1),
+                    (Driver::Portable, Verify::Hop) => (8, 8),
+                    (Driver::Uring, Verify::Hop) => (4, 2),
+                },
             };
             let seconds = seconds * f64::from(u32::try_from(time).unwrap()) / 4.0;
             round.set(side, measured(seconds, ms * time / 4, cpu_ms * cpu / 4));
@@ -122,10 +131,14 @@ fn the_object_has_what_a_reader_needs() {
 fn one_variant_is_in_the_list_as_it_is_at_the_top() {
     for json in [report(true).json(), report(false).json()] {
         assert_eq!(json["variants"].as_array().unwrap().len(), 1);
-        for member in ["driver", "verify", "ratio", "leader", "worker", "client", "heft"] {
+        for member in ["driver", "verify", "durability", "ratio", "leader", "worker", "client", "heft"] {
             assert_eq!(json["variants"][0][member], json[member], "{member}");
         }
-        assert_eq!(json["verify"], "end");
+        assert_eq!((&json["verify"], &json["durability"]), (&"end".into(), &"memory".into()));
+        for member in ["to_memory", "goal", "log"] {
+            assert!(json["variants"][0][member].is_null(), "{member}: {json}");
+        }
+        assert!(json["disk"].is_null(), "{json}");
         assert!(json["variants"][0]["to_portable"].is_null(), "{json}");
         assert_eq!(json["rounds"][2]["variants"][0]["heft"], json["rounds"][2]["heft"]);
     }
@@ -181,7 +194,7 @@ fn uring_is_compared_with_portable_of_the_same_check() {
 fn the_relay_alone_has_no_variants() {
     let mut round = Round::default();
     round.set(Side::Relay, measured(0.4, 100, 200));
-    let plan = plan(Drivers::Both, Verifies::End);
+    let plan = plan(Drivers::Both, Verifies::End, Durabilities::Memory);
     let report = Report::new(&plan, vec![round], &Memory::default(), Machine::default()).unwrap();
     let json = report.json();
     assert!(json["heft"].is_null() && json["leader"].is_null() && json["ratio"]["p50"].is_null(), "{json}");
@@ -207,7 +220,7 @@ fn the_table_has_sides_roles_and_ratios() {
         "heft leader",
         "relay worker",
         "50 MiB",
-        "driver portable, verify end",
+        "driver portable, verify end, durability memory",
         "heft to the relay",
         "throughput",
         "(0.40 to 0.80)",
@@ -279,7 +292,94 @@ fn several_variants_have_histograms_of_their_own_and_a_line_each() {
     assert_eq!(names, expected);
     let svg = std::fs::read_to_string(directory.path().join("percentiles.svg")).unwrap();
     assert_eq!(svg.matches("<polyline").count(), 5);
-    for colour in svg::VARIANTS.into_iter().chain([svg::RELAY]) {
+    for colour in svg::VARIANTS.into_iter().take(4).chain([svg::RELAY]) {
         assert_eq!(svg.matches(&format!("stroke=\"{colour}\"")).count(), 1, "{colour}");
     }
+}
+
+/// Memory and disk, both checking: in memory a GiB takes half a second to a second, on the disk `slower` times as long, and the disk
+/// writes 256 MiB in a quarter of a second.
+fn report_of_disk(slower: f64) -> Report {
+    let mut plan = plan(Drivers::Portable, Verifies::Hop, Durabilities::Both);
+    plan.disk_bytes = Some(256 << 20);
+    let mut rounds = Vec::new();
+    for (seconds, ms, cpu_ms) in USUAL {
+        let mut round = Round::default();
+        for variant in plan.variants.iter().copied() {
+            let mut found = measured(seconds, ms, cpu_ms);
+            if variant.durability == Durability::Disk {
+                found = measured(seconds * slower, 2 * ms, cpu_ms);
+                found.log = Some(LogCost { records: 64, bytes: 16 * 200, syncs: 8, sync_us: 4_000 });
+                found.taken = Some(found.latencies.clone());
+            }
+            round.set(Side::Heft(variant), found);
+        }
+        let mut syncs = Latencies::new().unwrap();
+        syncs.record(Duration::from_micros(300));
+        let (recycled, new) = (Duration::from_millis(250), Duration::from_millis(500));
+        round.set_disk(DiskTurn { bytes: 256 << 20, recycled, new, syncs, direct: true });
+        rounds.push(round);
+    }
+    Report::new(&plan, rounds, &Memory::default(), Machine::default()).unwrap()
+}
+
+#[test]
+fn the_disk_is_compared_with_memory_of_the_same_rounds() {
+    let json = report_of_disk(2.0).json();
+    assert_eq!((&json["durability"], &json["variants"][1]["durability"]), (&"memory".into(), &"disk".into()));
+    assert_eq!(json["rounds"][0]["variants"][1]["durability"], "disk");
+    assert!(json["variants"][0]["to_memory"].is_null() && json["variants"][1]["to_portable"].is_null());
+    near(&json, "/variants/1/to_memory/throughput", 0.5);
+    near(&json, "/variants/1/to_memory/spread/throughput/max", 0.5);
+    near(&json, "/variants/1/to_memory/p50", 2.0);
+    near(&json, "/variants/1/heft/taken_p50_us", 260_000.0);
+    assert!(json["variants"][0]["heft"].get("taken_p50_us").is_none());
+}
+
+#[test]
+fn what_a_log_took_is_told_for_a_sync_and_for_a_job() {
+    let report = report_of_disk(2.0);
+    let json = report.json();
+    near(&json, "/variants/1/log/syncs", 24.0);
+    near(&json, "/variants/1/log/jobs_per_sync", 2.0);
+    near(&json, "/variants/1/log/records_per_sync", 8.0);
+    near(&json, "/variants/1/log/sync_mean_us", 500.0);
+    near(&json, "/variants/1/log/bytes_per_job", 200.0);
+    near(&json, "/rounds/2/variants/1/heft/log/syncs", 8.0);
+    assert!(json["variants"][0]["log"].is_null());
+    let table = report.table();
+    let line = "the log of heft-portable-hop-disk\n2.0 jobs and 8.0 records to a sync, 24 of them of 500 us on average";
+    assert!(table.contains(line), "{table}");
+    assert!(table.contains("until the leader says that it has a job"), "{table}");
+}
+
+#[test]
+fn the_disk_by_itself_is_told() {
+    let report = report_of_disk(2.0);
+    let json = report.json();
+    near(&json, "/disk/mib_s", 1024.0);
+    near(&json, "/disk/new_mib_s", 512.0);
+    near(&json, "/disk/sync_p50_us", 300.0);
+    near(&json, "/rounds/1/disk/mib_s", 1024.0);
+    let table = report.table();
+    for part in
+        ["O_DIRECT", "into recycled files           1024 MiB/s", "300 us p50", "to the same in memory"]
+    {
+        assert!(table.contains(part), "{part} is missing:\n{table}");
+    }
+    assert!(table.lines().all(|line| line.len() <= 110), "{table}");
+}
+
+#[test]
+fn a_push_to_the_disk_is_held_to_the_lesser_of_two_goals() {
+    // In memory 2048, 1024 and 1280 MiB/s; 0.8 of the disk are 819: the disk is the lesser goal in two of the rounds.
+    let (slow, fast) = (report_of_disk(2.0), report_of_disk(1.1));
+    let (slow, fast, table) = (slow.json(), fast.json(), slow.table());
+    near(&slow, "/variants/1/goal/reached", 640.0 / 819.2);
+    assert_eq!(
+        (&slow["variants"][1]["goal"]["met"], &fast["variants"][1]["goal"]["met"]),
+        (&false.into(), &true.into())
+    );
+    assert!(table.contains("goal for heft-portable-hop-disk") && table.contains("not met"), "{table}");
+    assert!(slow["variants"][0]["goal"].is_null());
 }

@@ -1,6 +1,7 @@
 //! One blob on its way through the leader: what has come of it, what of that is here, who brings it and who gets it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use chunking::digest::ChunkCrcs;
@@ -177,6 +178,8 @@ pub(super) struct Blob {
     pub(super) bytes: u64,
     /// Bytes of it that have a place here and are still to come, if it stays here and was let in.
     pub(super) reserved: Option<u64>,
+    /// The blobs that get their place together with it.
+    pub(super) together: Option<Arc<[BlobId]>>,
     /// Whether it is among those that have just come to want a larger window.
     pub(super) hungry: bool,
     /// Whether it is among those that could not have one.
@@ -209,6 +212,7 @@ impl Blob {
             on_disk: false,
             bytes: 0,
             reserved: None,
+            together: None,
             hungry: false,
             waits: false,
         }
@@ -242,11 +246,14 @@ impl Blob {
         self.open.purpose == chunking::message::Purpose::Input
     }
 
+    /// Whether chunks of it are in memory alone.
+    pub(super) fn has_unwritten(&self) -> bool {
+        self.in_memory > 0 && self.stored.values().any(|chunk| matches!(chunk.place, Place::Memory(_)))
+    }
+
     /// Whether all of it is on the disk, as far as that has been told.
     pub(super) fn is_written(&self) -> bool {
-        self.is_kept()
-            && self.writing == 0
-            && !self.stored.values().any(|chunk| matches!(chunk.place, Place::Memory(_)))
+        self.is_kept() && self.writing == 0 && !self.has_unwritten()
     }
 
     /// Whether all of it is here.

@@ -1,7 +1,7 @@
 //! Blobs that outlive the leader: each counts as arrived when all of it is certain to be on the disk, and one of an earlier
 //! life goes on where it was.
 
-use chunking::message::{Open, Verdict};
+use chunking::message::{Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkHead, ChunkPlan, Digest};
 
 use super::blob::{Blob, Place, Seal, Stored};
@@ -34,6 +34,14 @@ impl Relay {
         blob.seal = if digest.is_some() { Seal::Set } else { Seal::Open };
         self.spool_bytes += blob.bytes;
         self.blobs.insert(id, blob);
+    }
+
+    /// The inputs of a job of an earlier life that had begun to come: they keep their place, as they had it then.
+    pub(in crate::leader) fn restore_places(&mut self, ids: &[BlobId]) {
+        self.belong_together(ids);
+        if ids.iter().any(|id| self.blobs.get(id).is_some_and(|blob| blob.bytes > 0)) {
+            self.reserve(ids);
+        }
     }
 
     /// Somebody goes on with a blob of an earlier life: what is here of it is looked at first. False if that need not be.
@@ -102,33 +110,35 @@ impl Relay {
                 blob.seal = Seal::Set;
                 self.arrived(id);
             }
-            Err(SealError { text, is_full: true }) => {
-                tracing::warn!(blob = %id, "it cannot be made certain: {text}");
-                blob.seal = Seal::Wanted;
-                self.disk_trouble = Some((text, now));
-            }
-            Err(SealError { text, is_full: false }) => {
-                // What of it is on the disk is not known: it has to come again, or cannot be had.
+            Err(SealError { text, is_full, is_lost }) => {
                 tracing::error!(blob = %id, "it cannot be made certain: {text}");
-                blob.unsealed += 1;
-                let sender = blob.up.as_ref().filter(|up| up.keeps_source).map(|up| up.conn);
-                match sender.filter(|_| blob.unsealed <= UNSEALED_MAX) {
-                    Some(conn) => {
-                        self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
-                        if let Some(blob) = self.blobs.get_mut(&id) {
-                            blob.on_disk = false;
-                        }
-                        self.again_from_the_start(conn, id);
-                    }
-                    None => self.fail(id, chunking::message::Reason::IO, text),
+                if is_full {
+                    self.disk_trouble = Some((text.clone(), now));
+                } else {
+                    blob.unsealed += 1;
                 }
+                if is_full && !is_lost {
+                    blob.seal = Seal::Wanted;
+                    return;
+                }
+                // What of it is on the disk is not known, and trying again would not tell: it has to come again, or cannot
+                // be had. With a full disk that waits until there is room.
+                let comes_again = blob.open.flags.has(OpenFlags::KEEPS_SOURCE);
+                if !comes_again || blob.unsealed > UNSEALED_MAX {
+                    return self.fail(id, Reason::IO, text);
+                }
+                blob.on_disk = false;
+                self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
+                self.again_from_the_start(id);
             }
         }
     }
 
     /// A blob has come whole, and, where it has to outlive the leader, is certain to.
     pub(super) fn arrived(&mut self, id: BlobId) {
-        let Some(blob) = self.blobs.get(&id) else { return };
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        // What was compressed took less.
+        self.reserved -= blob.reserved.take().unwrap_or_default();
         let owner = blob.owner();
         if let Some(conn) = blob.up.as_ref().map(|up| up.conn) {
             self.say(conn, id, Says::Verdict(Verdict::Ok));

@@ -1,5 +1,6 @@
 //! What moves: chunks to those that wait for them, windows to those that bring more.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -283,7 +284,8 @@ impl Relay {
 
     /// Whether more of a blob may wait here. One that stays here, as a result does, is let in as a whole, if it fits or no
     /// other is on its way: so it can always come to its end, and the worker that brings it is free again, however full
-    /// the spool is of what waits for a worker.
+    /// the spool is of what waits for a worker. Inputs that stay are let in with all others of their job, if they fit: two
+    /// jobs with half of their inputs each would wait for each other.
     fn may_stay(&mut self, id: BlobId) -> bool {
         let (full, trouble) = (self.full(), self.disk_trouble.is_some());
         let Some(blob) = self.blobs.get_mut(&id) else { return false };
@@ -295,17 +297,35 @@ impl Relay {
             return false;
         }
         if blob.reserved.is_none() {
-            let more = blob.open.size.saturating_sub(blob.bytes);
+            let (together, is_input) = (blob.together.clone(), blob.is_input());
+            let together = together.unwrap_or_else(|| Arc::from([id]));
+            let more = self.unreserved(&together);
             let taken = self.spool_bytes.saturating_add(self.reserved).saturating_add(more);
             // A result may exceed it; of inputs there is no end.
-            let is_first = self.reserved == 0 && !blob.is_input();
+            let is_first = self.reserved == 0 && !is_input;
             if taken > self.config.spool_bytes_max && !is_first {
                 return false;
             }
-            blob.reserved = Some(more);
-            self.reserved += more;
+            self.reserve(&together);
         }
         !trouble
+    }
+
+    /// Bytes of blobs that have no place yet.
+    fn unreserved(&self, ids: &[BlobId]) -> u64 {
+        let blobs = ids.iter().filter_map(|id| self.blobs.get(id)).filter(|blob| blob.reserved.is_none());
+        blobs.map(|blob| blob.open.size.saturating_sub(blob.bytes)).sum()
+    }
+
+    /// Keeps a place for all that is still to come of blobs.
+    pub(super) fn reserve(&mut self, ids: &[BlobId]) {
+        for id in ids {
+            if let Some(blob) = self.blobs.get_mut(id).filter(|blob| blob.reserved.is_none()) {
+                let more = blob.open.size.saturating_sub(blob.bytes);
+                blob.reserved = Some(more);
+                self.reserved += more;
+            }
+        }
     }
 
     /// Why nothing more may wait here, if so.

@@ -20,6 +20,7 @@ pub(super) use blob::{BlobId, Shown, announced};
 pub use through::Passed;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use chunking::limits::CHUNK_BYTES_MAX;
@@ -228,6 +229,16 @@ impl Relay {
         self.blobs.entry(id).or_insert_with(|| Blob::new(open, plan, keep));
     }
 
+    /// These blobs are the inputs of one job.
+    pub(super) fn belong_together(&mut self, ids: &[BlobId]) {
+        let together: Arc<[BlobId]> = ids.into();
+        for id in ids {
+            if let Some(blob) = self.blobs.get_mut(id).filter(|blob| blob.keep) {
+                blob.together = Some(together.clone());
+            }
+        }
+    }
+
     /// Whether blobs come or go.
     pub(super) fn has_transfers(&self) -> bool {
         !self.by_conn.is_empty()
@@ -251,6 +262,11 @@ impl Relay {
     /// Whether a blob is known.
     pub(super) fn knows(&self, id: BlobId) -> bool {
         self.blobs.contains_key(&id)
+    }
+
+    /// Whether anything of a blob is on the disk, or on its way there.
+    pub(super) fn has_file(&self, id: BlobId) -> bool {
+        self.blobs.get(&id).is_some_and(|blob| blob.on_disk)
     }
 
     /// Whether a blob has come whole.
@@ -456,14 +472,15 @@ impl Relay {
                 return self.fail(id, Reason::BAD_DIGEST, text);
             }
             tracing::warn!(blob = %id, digest = %done.digest, "the digest is wrong: asking for all of it again");
-            return self.again_from_the_start(conn, id);
+            return self.again_from_the_start(id);
         }
         blob.doubted = false;
         let is_new = blob.digest.replace(done.digest).is_none();
         if self.config.durable && blob.seal != Seal::Set {
             // Who brought it hears when it is certain.
             self.want_seal(id);
-        } else if is_new {
+        } else if is_new || self.config.durable {
+            // One of an earlier life may be whole, and its job not taken yet.
             self.arrived(id);
         } else {
             self.say(conn, id, Says::Verdict(Verdict::Ok));
@@ -471,12 +488,15 @@ impl Relay {
         self.feed(id);
     }
 
-    fn again_from_the_start(&mut self, conn: ConnId, id: BlobId) {
+    /// All of a blob has to come again: at once, or when who brings it is back.
+    fn again_from_the_start(&mut self, id: BlobId) {
         self.drop_all_stored(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         blob.begin_anew();
         let all = blob.seen.missing();
-        self.say(conn, id, Says::Verdict(Verdict::Resend(all)));
+        if let Some(conn) = blob.up.as_ref().map(|up| up.conn) {
+            self.say(conn, id, Says::Verdict(Verdict::Resend(all)));
+        }
         self.make_hungry(id);
         self.pump();
     }
@@ -643,7 +663,10 @@ impl Relay {
         let up = blob.up.take()?;
         self.promised -= up.outstanding as usize;
         self.arriving -= up.arriving as usize;
-        self.reserved -= blob.reserved.take().unwrap_or_default();
+        // Inputs keep the place that they have: who brings them comes back, or their job goes.
+        if blob.together.is_none() {
+            self.reserved -= blob.reserved.take().unwrap_or_default();
+        }
         self.unlink(up.conn, id);
         Some(up.conn)
     }
@@ -683,7 +706,10 @@ impl Relay {
         }
         if blob.on_disk {
             self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
-            self.disk_trouble = None;
+            // There is room again, perhaps.
+            if self.disk_trouble.take().is_some() {
+                self.disk_is_well();
+            }
         }
         self.pump();
     }

@@ -49,8 +49,10 @@ impl Rig {
 
     fn bring(&mut self, number: u128, chunks: u64, keep: bool) {
         let (size, id) = (chunks * MIB, id(number));
-        self.relay.expect(id, open(size), ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), keep);
-        self.relay.open(SENDER, id, open(size));
+        let purpose = if keep { Purpose::Archive } else { Purpose::Input };
+        let open = Open { purpose, ..open(size) };
+        self.relay.expect(id, open.clone(), ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), keep);
+        self.relay.open(SENDER, id, open);
         self.work_off();
     }
 

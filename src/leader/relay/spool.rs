@@ -97,12 +97,22 @@ impl Relay {
             return;
         }
         *since = now;
-        match self.blobs.iter().find(|(_, blob)| blob.in_memory > 0).map(|(id, _)| *id) {
+        match self.blobs.iter().find(|(_, blob)| blob.has_unwritten()).map(|(id, _)| *id) {
             Some(id) => self.write_out(id, 1),
             None => {
                 self.disk_trouble = None;
-                self.seal_what_waits();
+                self.disk_is_well();
             }
+        }
+    }
+
+    /// The disk takes things again: what has to be there, and could not be written, is.
+    pub(super) fn disk_is_well(&mut self) {
+        if self.config.durable {
+            let unwritten = self.blobs.iter().filter(|(_, blob)| blob.has_unwritten());
+            let unwritten: Vec<BlobId> = unwritten.map(|(id, _)| *id).collect();
+            unwritten.into_iter().for_each(|id| self.write_out(id, usize::MAX));
+            self.seal_what_waits();
         }
     }
 
@@ -184,6 +194,7 @@ impl Relay {
         if let Err(trouble) = &result {
             tracing::warn!(blob = %id, "the disk takes nothing: {trouble}");
         }
+        let trouble = result.as_ref().err().map(|trouble| (trouble.clone(), self.now));
         let (durable, roomy) = (self.config.durable, self.in_memory < self.memory_share());
         if let Some(blob) = self.blobs.get_mut(&id)
             && let Some(chunk) = blob.stored.get_mut(&index)
@@ -201,7 +212,10 @@ impl Relay {
                 self.in_memory += 1;
             }
         }
-        self.disk_trouble = result.err().map(|trouble| (trouble, self.now));
+        let had_trouble = std::mem::replace(&mut self.disk_trouble, trouble).is_some();
+        if had_trouble && self.disk_trouble.is_none() {
+            self.disk_is_well();
+        }
         self.seal_if_whole(id);
         self.make_hungry(id);
     }
