@@ -8,8 +8,6 @@ use heft::core::event::{Inputs, Submission};
 use heft::core::ids::{JobId, Run, WorkerId};
 use heft::core::record::AttemptEnd;
 use heft::store::codec::Attached;
-use heft::store::replay::unneeded;
-use heft::store::snapshot;
 use serde_json::{Value, json};
 use support::{Data, id, submission, tool};
 
@@ -212,10 +210,7 @@ fn pe09_segments_are_read_through_and_what_a_snapshot_stands_for_is_named() {
             data.enqueue(1000 + u128::from(round) * 1000 + number, &[7; 2000]);
             data.log.rotate().unwrap();
         }
-        snapshot::make(&*data.disk, data.owner, data.log.segment()).unwrap().unwrap();
-        let files = unneeded(&data.disk, data.owner).unwrap();
-        data.log.remove(&files).unwrap();
-        first_left = files.len();
+        first_left = data.snapshot();
     }
     assert!(first_left > 0);
     let ran = tool(&["log", "dump", data.text()]);

@@ -6,8 +6,6 @@ mod support;
 use heft::core::Record;
 use heft::core::ids::{JobId, Run};
 use heft::core::record::AttemptEnd;
-use heft::store::replay::unneeded;
-use heft::store::snapshot;
 use serde_json::json;
 use support::{Data, id, tool};
 
@@ -99,9 +97,7 @@ fn pe09_a_state_before_the_oldest_snapshot_cannot_be_had_and_the_text_says_what_
             data.push(Record::Forget { job: JobId(id(job)), run: Run(1) });
             data.log.rotate().unwrap();
         }
-        snapshot::make(&*data.disk, data.owner, data.log.segment()).unwrap().unwrap();
-        let files = unneeded(&data.disk, data.owner).unwrap();
-        data.log.remove(&files).unwrap();
+        data.snapshot();
     }
     let ran = tool(&["log", "replay", data.text(), "--at", "2"]);
     assert_eq!(ran.code, 2, "{}", ran.err);

@@ -3,14 +3,10 @@
 
 mod support;
 
-use std::path::Path;
-
 use heft::core::Record;
 use heft::core::event::{Inputs, Submission};
 use heft::store::codec::Attached;
 use heft::store::map;
-use heft::store::replay::unneeded;
-use heft::store::snapshot;
 use support::{Data, Ran, contents, flip, id, submission, tool};
 
 const BLOB: u128 = 0xB10B;
@@ -51,9 +47,7 @@ fn full() -> Data {
             }
             data.log.rotate().unwrap();
         }
-        snapshot::make(&*data.disk, data.owner, data.log.segment()).unwrap().unwrap();
-        let files = unneeded(&data.disk, data.owner).unwrap();
-        data.log.remove(&files).unwrap();
+        data.snapshot();
     }
     data.enqueue(5000, b"the last");
     data.log.note_synced().unwrap();
@@ -74,10 +68,6 @@ fn newest(data: &Data, begin: &str) -> String {
     names.retain(|name| name.starts_with(begin));
     names.sort();
     format!("consensus/{}", names.last().unwrap())
-}
-
-fn len(path: &Path) -> usize {
-    usize::try_from(std::fs::metadata(path).unwrap().len()).unwrap()
 }
 
 /// Flips a byte, expects exactly this file and offset to be named, and turns it back.
@@ -141,11 +131,20 @@ fn tf06_a_flipped_byte_in_a_segment_is_found() {
     assert!(out.contains("is not as it was written, and record"), "{out}");
     finds(&data, &last, 2, 0);
     finds(&data, &last, 30, 8);
-    // A finished segment: nothing in it may be torn.
+    // A finished segment: none of its records may be torn. The mark behind them may be.
     let finished = format!("consensus/{}", finished_segment(&data));
-    let end = len(&data.file(&finished));
-    let out = finds(&data, &finished, end - 1, u64::try_from(end - 32).unwrap());
-    assert!(out.contains("another file follows"), "{out}");
+    let bytes = std::fs::read(data.file(&finished)).unwrap();
+    let (mut at, mut groups) = (64, Vec::new());
+    while at < bytes.len() {
+        groups.push(at);
+        at += 32 + u32::from_be_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
+    }
+    let (mark, last_group) = (groups[groups.len() - 1], groups[groups.len() - 2]);
+    let out = finds(&data, &finished, mark - 1, last_group as u64);
+    assert!(out.contains("is not as it was written"), "{out}");
+    flip(&data.file(&finished), mark + 8);
+    let ran = verify(&data);
+    assert!(ran.code == 0 && ran.out.contains("the mark that another file follows is torn"), "{}", ran.out);
 }
 
 /// The segment before the last.

@@ -15,7 +15,7 @@ use heft::core::ids::{Attempt, ClientId, Index, JobId, Run, WorkerId};
 use heft::core::record::AttemptEnd;
 use heft::store::codec::Attached;
 use heft::store::disk::{DataDir, Disk};
-use heft::store::format::{CONSENSUS, claim};
+use heft::store::format::{CONSENSUS, Owner, claim};
 use heft::store::log::{Append, Log};
 use uuid::Uuid;
 
@@ -191,8 +191,11 @@ impl NewDirectory {
         let lock = DataDir::claim(data)?;
         let begun = DataDir::claim(&data.join(WORK)).map_err(Failure::from).and_then(|disk| {
             let disk: Arc<dyn Disk> = Arc::new(disk);
-            let owner = claim(&*disk, node, Uuid::new_v4())?;
-            Ok(Log::begin(disk, owner, SEGMENT_BYTES, 1)?)
+            let owner = Owner { node, dir: Uuid::new_v4() };
+            disk.make_dir(CONSENSUS).map_err(|error| Failure::io("make a directory in", data, &error))?;
+            let log = Log::begin(disk.clone(), owner, SEGMENT_BYTES, 1)?;
+            claim(&*disk, owner)?;
+            Ok(log)
         });
         let log = begun.inspect_err(|_| clean(data, made))?;
         Ok(NewDirectory {

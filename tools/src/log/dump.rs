@@ -12,7 +12,7 @@ use heft::core::ids::Micros;
 use heft::core::state::{Applied, State};
 use heft::store::codec::Names;
 use heft::store::disk::{DataDir, Disk, DiskFile, How};
-use heft::store::format::{FileNo, Owner, StoreError, full, read_place};
+use heft::store::format::{FileNo, Owner, StoreError, full, missing, read_place};
 use heft::store::log::{Logged, Segment};
 use heft::store::replay::{Files, UpTo};
 
@@ -92,8 +92,7 @@ impl Dump<'_> {
         let segments = self.segments()?;
         let begin = segments.iter().rposition(|first| *first <= self.args.from).unwrap_or(0);
         let Some(mut first) = segments.get(begin).copied() else {
-            warn(format_args!("{} has no log yet: nothing was printed", self.disk.root()));
-            return Ok(());
+            return Err(Failure::from(missing(self.disk, 1, None)).into());
         };
         self.next = first.min(self.args.from);
         if self.next == first {
@@ -103,8 +102,9 @@ impl Dump<'_> {
             if self.next < first {
                 self.gap(first)?;
             }
-            let is_last = !self.segments()?.iter().any(|later| *later > first);
-            let end = self.segment(first, is_last, out)?;
+            let follows = self.segments()?.into_iter().find(|later| *later > first);
+            let is_last = follows.is_none();
+            let end = self.segment(first, follows, out)?;
             let later = self.segments()?.into_iter().find(|later| *later > first);
             match (end, later) {
                 (End::Enough, _) => return Ok(()),
@@ -177,7 +177,7 @@ impl Dump<'_> {
         }
     }
 
-    fn segment(&mut self, first: u64, is_last: bool, out: &mut impl Write) -> anyhow::Result<End> {
+    fn segment(&mut self, first: u64, follows: Option<u64>, out: &mut impl Write) -> anyhow::Result<End> {
         let path = FileNo::log(first).path();
         let opened = Segment::open(self.disk, self.owner, first).and_then(|segment| {
             let file = self.disk.open(&path, How::Read);
@@ -199,13 +199,13 @@ impl Dump<'_> {
                 self.next = logged.index.0 + 1;
             }
         }
-        if is_last {
+        let Some(follows) = follows else {
             let tail = segment.tail().map_err(Failure::from)?;
             return Ok(End::Read { torn: tail.torn, at: tail.at });
-        }
-        let next = segment.expect_end().map_err(Failure::from)?;
+        };
+        let tail = super::end_before(&mut segment, follows).map_err(Failure::from)?;
         // Records that nobody asked for have been passed over.
-        self.next = self.next.max(next);
+        self.next = self.next.max(tail.next);
         Ok(End::Read { torn: 0, at: 0 })
     }
 

@@ -14,9 +14,13 @@ use heft::core::job::{Ending, Phase};
 use heft::core::record::AttemptEnd;
 use heft::store::disk::{DataDir, Disk};
 use heft::store::format::{self, Owner, StoreError};
+use heft::store::log::{Segment, Tail};
 use heft::store::replay::{Files, Loaded, UpTo, load};
 
 use crate::exit::Failure;
+
+/// Bytes of the mark that another segment follows. It may be torn.
+const MARK_BYTES: u64 = 32;
 
 /// How often something is read again that changes while it is read.
 const STEADY_TRIES: usize = 10;
@@ -72,6 +76,16 @@ fn load_steady(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, Sto
         before = after;
     }
     load(disk, owner, up_to)
+}
+
+/// The end of a segment that is followed by the one with record `follows`. If it is earlier, a file between the two is missing: the caller
+/// knows whether a leader may have removed it.
+fn end_before(segment: &mut Segment<'_>, follows: u64) -> Result<Tail, StoreError> {
+    let tail = segment.tail()?;
+    if tail.next >= follows || tail.torn > MARK_BYTES {
+        segment.expect_end(follows)?;
+    }
+    Ok(tail)
 }
 
 /// How an attempt ended, as a word for programs.

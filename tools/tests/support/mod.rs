@@ -24,6 +24,8 @@ use heft::store::codec::Attached;
 use heft::store::disk::{DataDir, Disk};
 use heft::store::format::{Owner, claim};
 use heft::store::log::{Append, Log};
+use heft::store::replay::unneeded;
+use heft::store::snapshot;
 use serde_json::Value;
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -81,8 +83,10 @@ impl Data {
     pub fn with_segments(segment_bytes: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(DataDir::claim(dir.path()).unwrap());
-        let owner = claim(&*disk, 0, id(77)).unwrap();
+        let owner = Owner { node: 0, dir: id(77) };
+        disk.make_dir("consensus").unwrap();
         let log = Log::begin(disk.clone(), owner, segment_bytes, 1).unwrap();
+        claim(&*disk, owner).unwrap();
         Data { dir, disk, owner, log, index: 0, syncs: true }
     }
 
@@ -110,6 +114,14 @@ impl Data {
             self.log.sync().unwrap();
         }
         self.index
+    }
+
+    /// Makes a snapshot, and removes what it makes unneeded. Says how many files that were.
+    pub fn snapshot(&mut self) -> usize {
+        snapshot::make(&*self.disk, self.owner, self.log.segment(), u64::MAX).unwrap().unwrap();
+        let files = unneeded(&self.disk, self.owner).unwrap();
+        self.log.remove(&files).unwrap();
+        files.len()
     }
 
     /// A job of alice for `calcA`, with this request.

@@ -9,11 +9,12 @@ use heft::core::job::{Ending, Job, Phase};
 use heft::store::codec::Names;
 use heft::store::disk::{Disk, How};
 use heft::store::format::{self, FileNo, Kind, NEW, Owner, Place, StoreError, full, read_place};
-use heft::store::log::Segment;
+use heft::store::log::{Segment, Tail};
 use heft::store::replay::{Files, Key, Loaded, Replay, UpTo, load};
 use heft::store::snapshot;
 use heft::units::ByteSize;
 
+use super::super::end_before;
 use super::{Found, Problem};
 
 const SEGMENT_REMEDY: &str =
@@ -38,7 +39,12 @@ pub(super) fn check(disk: &dyn Disk, owner: Owner, files: &Files) -> anyhow::Res
     let mut needed: BTreeMap<(FileNo, u64), (Place, String)> = BTreeMap::new();
     snapshots(disk, owner, files, &len_of, &mut found, &mut needed);
     others(disk, &lens, &mut found);
-    let loaded = match load(disk, owner, UpTo::End) {
+    let loaded = load(disk, owner, UpTo::End).and_then(|loaded| match loaded.tail {
+        Some(_) => Ok(loaded),
+        // Where there is an owner, there has been a log.
+        None => Err(format::missing(disk, 1, None)),
+    });
+    let loaded = match loaded {
         Ok(loaded) => Some(loaded),
         Err(error) => {
             found.problem(Problem::of(&error, disk, "consensus", SEGMENT_REMEDY));
@@ -72,43 +78,41 @@ fn segments(
                 format!("the file with the records {expected} to {} is missing", first.saturating_sub(1));
             found.problem(Problem::new(full(disk, &file.path()), None, what, SEGMENT_REMEDY));
         }
-        let is_last = place + 1 == files.segments.len();
         let (file, mut names) = (FileNo::log(*first), Names::default());
-        let (mut last, mut torn) = (None, None);
+        let mut last = None;
+        let follows = files.segments.get(place + 1);
         let read = Segment::open(disk, owner, *first).and_then(|mut segment| {
             while let Some(logged) = segment.next(&mut names)? {
                 last = Some(logged.index.0);
             }
-            if !is_last {
-                return segment.expect_end();
+            match follows {
+                Some(follows) => end_before(&mut segment, *follows),
+                None => segment.tail(),
             }
-            let tail = segment.tail()?;
-            torn = Some(tail).filter(|tail| tail.torn > 0);
-            Ok(tail.next)
         });
         let records = match last {
             Some(last) => format!("records {first} to {last}"),
             None => "no records".to_owned(),
         };
-        match &read {
-            Ok(_) => match torn {
-                None => found.line(&file.path(), format_args!("{records}, {}", len_of(file))),
-                Some(tail) => found.line(
-                    &file.path(),
-                    format_args!(
-                        "{records}, {}; {} bytes from offset {} on are no whole records: on their way, or cut by the next leader",
-                        len_of(file),
-                        tail.torn,
-                        tail.at
-                    ),
-                ),
-            },
-            Err(error) => {
-                found.line(&file.path(), format_args!("{records} can be read, {}; see below", len_of(file)));
-                found.problem(Problem::of(error, disk, &file.path(), SEGMENT_REMEDY));
+        let line = match (&read, follows) {
+            (Ok(Tail { torn: 0, .. }), _) => format!("{records}, {}", len_of(file)),
+            (Ok(_), Some(_)) => {
+                format!(
+                    "{records}, {}; the mark that another file follows is torn, which harms nobody",
+                    len_of(file)
+                )
             }
-        }
-        expected = read.ok();
+            (Ok(Tail { torn, at, .. }), None) => format!(
+                "{records}, {}; {torn} bytes from offset {at} on are no whole records: on their way, or cut by the next leader",
+                len_of(file)
+            ),
+            (Err(error), _) => {
+                found.problem(Problem::of(error, disk, &file.path(), SEGMENT_REMEDY));
+                format!("{records} can be read, {}; see below", len_of(file))
+            }
+        };
+        found.line(&file.path(), line);
+        expected = read.ok().map(|tail| tail.next);
     }
 }
 

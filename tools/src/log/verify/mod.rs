@@ -79,7 +79,7 @@ impl Problem {
             ),
             StoreError::Node { .. } => (full(disk, path), Some(8), error.to_string()),
             StoreError::MissingSegment { which, file, .. } => {
-                (full(disk, file), None, format!("the file with the records {which} is missing"))
+                (file.clone(), None, format!("the file with the records {which} is missing"))
             }
             StoreError::SnapshotAhead { file, snapshot, log, .. } => (
                 file.clone(),
