@@ -294,6 +294,9 @@ fn tf06_tf21_lengths_and_bytes_that_cannot_be_are_named_and_cost_no_memory() {
         assert!(err.contains(what), "{what} is not in {err}");
     }
     node.log(OF_ALL, &[]);
+    std::fs::File::options().write(true).open(node.file("raft.log")).unwrap().set_len(100 << 20).unwrap();
+    assert!(node.refused().contains("it has 104857600 bytes; TaskFlux empties its log at 16 MB"), "TF07");
+    node.log(OF_ALL, &[]);
     let snapshot = |queues: &[u8]| [&OF_ALL[..], &[0; 8], queues].concat();
     for (bytes, what) in [
         (snapshot(b"\x00\x00\x00\x00\x00\xff\xff\xff\xff"), "offset 21: a key has 0 of 8 bytes"),

@@ -23,6 +23,9 @@ const RECORD_MARKER: [u8; 4] = [0xAA, 0xF5, 0x34, 0xC4];
 
 const VERSION: i32 = 1;
 
+/// TaskFlux makes a snapshot and empties its log at 16 MB (TF07); what is so much longer is no log, and would take memory for nothing.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+
 /// Bytes of a record before its data: term and length.
 const RECORD_HEAD_BYTES: u64 = 8;
 
@@ -254,6 +257,13 @@ impl Log {
     /// Opens it. `None` if it is not there or empty.
     pub(super) fn open(path: &Path) -> Result<Option<Self>, Failure> {
         let Some((mut bytes, has_own_marker)) = begin(path, "log", MARKER_LOG)? else { return Ok(None) };
+        let len = bytes.at() + bytes.left();
+        if len > LOG_BYTES_MAX {
+            let what = format!(
+                "it has {len} bytes; TaskFlux empties its log at 16 MB, and at most {LOG_BYTES_MAX} are read"
+            );
+            return Err(bytes.damage(LOG_BYTES_MAX, what));
+        }
         version(&mut bytes)?;
         let mut log = Log { bytes, has_own_marker };
         log.refuse_later_layout()?;
