@@ -260,3 +260,55 @@ fn pe08_an_error_while_reading_a_map_refuses_and_takes_no_blob_for_lost() {
     assert!(error.contains(&path), "{error}");
     assert_eq!(open(&disk, TINY).blobs.len(), 1);
 }
+
+#[test]
+fn c29_a_record_that_nobody_could_read_again_is_not_written() {
+    let disk = SimDisk::new(1);
+    let mut opened = open(&disk, 1 << 20);
+    write(&mut opened.journal, [1]);
+    let done = write_long(&mut opened.journal, [2], 33 << 20);
+    let [LogDone::Failed(why)] = &done[..] else { panic!("{:?}", done.len()) };
+    assert!(why.contains("do not fit a group"), "{why}");
+    disk.kill();
+    assert_eq!(open(&disk, 1 << 20).replay.index, Index(1));
+}
+
+#[test]
+fn pe09_a_full_disk_is_told_once_and_what_waits_is_written_once_when_there_is_room() {
+    let disk = SimDisk::new(1);
+    let mut opened = open(&disk, 1 << 20);
+    write(&mut opened.journal, [1]);
+    let mut told = Vec::new();
+    for number in 2..=4 {
+        disk.fail_next(Act::Write, "log-", ENOSPC);
+        told.extend(write_long(&mut opened.journal, [number], 9000));
+    }
+    assert!(matches!(&told[..], [LogDone::Trouble(Some(why))] if why.contains("full")), "{told:?}");
+    assert!(opened.journal.is_stuck());
+    let done = opened.journal.run([], &|| 0);
+    assert!(matches!(&done[..], [LogDone::Trouble(None), LogDone::Written { .. }]), "{done:?}");
+    assert_eq!(last_synced(&done), Some(4));
+    assert_eq!(last_synced(&write(&mut opened.journal, [5])), Some(5));
+    disk.power_loss_of(100);
+    assert_eq!(open(&disk, 1 << 20).replay.index, Index(5));
+}
+
+/// A payload that looks like groups of the log all over, behind which the power went.
+#[test]
+fn c29_a_payload_full_of_markers_is_no_group_and_takes_no_time() {
+    let disk = SimDisk::new(1);
+    let mut opened = open(&disk, 64 << 20);
+    write(&mut opened.journal, [1]);
+    let mut large = enqueue(2, 4 << 20);
+    let mut bytes = vec![0; 4 << 20];
+    for head in bytes.chunks_exact_mut(32) {
+        head[..8].copy_from_slice(&[b'h', b'e', b'f', b't', 0, 0x20, 0, 0]);
+    }
+    large.attached.as_mut().unwrap().payload = bytes.into();
+    let LogOp::Append { index, record, attached, .. } = append(large) else { panic!() };
+    opened.journal.run([LogOp::Append { index, record, attached, sync: false }], &|| 0);
+    disk.power_loss_of(20);
+    let started = std::time::Instant::now();
+    assert_eq!(open(&disk, 64 << 20).replay.index, Index(1));
+    assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
+}

@@ -99,4 +99,5 @@ fn work(
             }
         }
     }
+    journal.rest();
 }

@@ -397,6 +397,14 @@ impl Leader {
     /// A part of a result begins to come; the job's client gets it as it comes.
     fn expect_part(&mut self, id: BlobId, open: &Open) -> bool {
         let (job, attempt) = (JobId(open.owner), Attempt(open.attempt));
+        if let Some(coming) = self.blobs.coming.get_mut(&job)
+            && coming.iter().any(|(_, part)| *part == id)
+            && self.relay.is_another(id, open)
+        {
+            // The assignment of an earlier life was lost, and its attempt was made once more: this is what came of that.
+            coming.retain(|(_, part)| *part != id);
+            self.relay.forget(id);
+        }
         if self.relay.knows(id) {
             return self.blobs.coming.get(&job).is_some_and(|coming| coming.contains(&(attempt, id)))
                 || self.blobs.named.contains_key(&id);

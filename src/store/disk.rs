@@ -50,7 +50,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// The files in a directory, in the order of their names. None if there is no such directory.
     fn list(&self, dir: &str) -> io::Result<Vec<Found>>;
 
-    /// Makes a directory, unless it is there.
+    /// Makes a directory, unless it is there. Either way it is certain to be there then.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
 
     /// Gives a file another name, in the place of what had it.
@@ -167,9 +167,7 @@ impl DataDir {
             let hint = hint(&error);
             DirError::Io { path: path.display().to_string(), error, hint }
         };
-        std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
-            .create(path)
-            .map_err(explain)?;
+        make_certain(path).map_err(explain)?;
         let root = open_root(path).map_err(explain)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = rustix::fs::openat(&root, "lock", flags, Mode::RUSR | Mode::WUSR)
@@ -200,21 +198,40 @@ impl DataDir {
     }
 }
 
+/// Makes a directory and those it lies in, and makes it certain that they are there.
+fn make_certain(path: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
+    std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700).create(path)?;
+    for made in missing {
+        let parent = match made.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+            Some(parent) => parent,
+            None => continue,
+        };
+        // One that may be written to and not be read cannot be synced.
+        if let Ok(parent) = open_root(parent) {
+            rustix::fs::fsync(parent)?;
+        }
+    }
+    Ok(())
+}
+
 fn open_root(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// Whether a file can be opened past the page cache: tried with one that has no name for longer than that.
+/// Whether a file can be opened past the page cache: tried with one that has no name for longer than that. A disk without room
+/// for it can.
 fn takes_direct(root: &OwnedFd) -> bool {
-    let name = "probe";
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | direct_flag();
-    let opened = rustix::fs::openat(root, name, flags, Mode::RUSR | Mode::WUSR);
-    rustix::fs::unlinkat(root, name, AtFlags::empty()).ok();
+    let name = format!("probe-{}", std::process::id());
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | direct_flag();
+    let opened = rustix::fs::openat(root, &name, flags, Mode::RUSR | Mode::WUSR);
     let Ok(file) = opened.map(File::from) else { return false };
+    rustix::fs::unlinkat(root, &name, AtFlags::empty()).ok();
     let (memory, start) = aligned(BLOCK_BYTES);
     let block = memory.get(start..start + BLOCK_BYTES).unwrap_or_default();
-    !direct_flag().is_empty() && file.write_all_at(block, 0).is_ok()
+    !direct_flag().is_empty() && file.write_all_at(block, 0).map_or_else(|error| is_full(&error), |()| true)
 }
 
 #[cfg(target_os = "linux")]
@@ -273,8 +290,8 @@ impl Disk for DataDir {
 
     fn make_dir(&self, dir: &str) -> io::Result<()> {
         match rustix::fs::mkdirat(&self.root, dir, Mode::RWXU) {
-            Ok(()) => self.sync_dir("."),
-            Err(rustix::io::Errno::EXIST) => Ok(()),
+            // One that is there may be of somebody who was killed before it was certain.
+            Ok(()) | Err(rustix::io::Errno::EXIST) => self.sync_dir("."),
             Err(error) => Err(error.into()),
         }
     }

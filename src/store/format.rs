@@ -13,6 +13,9 @@ use super::disk::{Disk, DiskFile, Found, How, hint, read_exact};
 /// Bytes before the first record of a file.
 pub const HEADER_BYTES: usize = 64;
 
+/// Bytes up to and with the version: they are the same in every version.
+const VERSION_END: usize = 8;
+
 /// The version of the formats. 1 is TaskFlux's (TF06).
 pub const VERSION: i32 = 2;
 
@@ -226,14 +229,25 @@ pub fn read_header(
     let mut bytes = [0; HEADER_BYTES];
     let read = file.read_at(0, &mut bytes).map_err(|error| StoreError::io("read", disk, path, error))?;
     let (marker, rest) = bytes.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
+    let is_cut = || {
+        let what = format!("its header has {read} of {HEADER_BYTES} bytes");
+        StoreError::damage(disk, path, read as u64, what)
+    };
     if *marker != kind.marker() {
+        if marker.iter().take(read).eq(kind.marker().iter().take(read)) {
+            return Err(is_cut());
+        }
         let (file, root) = (full(disk, path), disk.root());
         let (expected, found) = (kind.marker(), *marker);
         return Err(StoreError::Marker { file, kind: kind.name(), expected, found, root });
     }
     let (version, rest) = rest.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
     let found = i32::from_be_bytes(*version);
-    if found != VERSION {
+    if read >= VERSION_END && found != VERSION {
+        if is_of_this_version(bytes) {
+            let what = format!("it says that it has version {found}, and all the rest says {VERSION}");
+            return Err(StoreError::damage(disk, path, 4, what));
+        }
         let hint = match found {
             1 => "version 1 is TaskFlux's; bring it over with `heft-tools import taskflux`",
             _ => "use the heft that wrote it, or give another --data",
@@ -241,8 +255,7 @@ pub fn read_header(
         return Err(StoreError::Version { file: full(disk, path), found, hint });
     }
     if read < HEADER_BYTES {
-        let what = format!("its header has {read} of {HEADER_BYTES} bytes");
-        return Err(StoreError::damage(disk, path, read as u64, what));
+        return Err(is_cut());
     }
     let (fields, crc) = bytes.split_at(HEADER_BYTES - 4);
     if crc != crc32fast::hash(fields).to_be_bytes() {
@@ -253,6 +266,14 @@ pub fn read_header(
     let (number, _) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
     let owner = Owner { node: i32::from_be_bytes(*node), dir: Uuid::from_bytes(*dir) };
     Ok((owner, u64::from_be_bytes(*number)))
+}
+
+/// Whether a header would be right if it named this version: then it is damaged, and no other heft wrote it.
+fn is_of_this_version(mut bytes: [u8; HEADER_BYTES]) -> bool {
+    let version = bytes.iter_mut().skip(VERSION_END - 4);
+    version.zip(VERSION.to_be_bytes()).for_each(|(to, from)| *to = from);
+    let (fields, crc) = bytes.split_at(HEADER_BYTES - 4);
+    crc == crc32fast::hash(fields).to_be_bytes()
 }
 
 /// The same, for a file of this directory.

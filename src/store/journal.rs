@@ -169,8 +169,10 @@ impl Journal {
         let places = match self.log.append(&self.waiting) {
             Ok(places) => places,
             Err(error) if is_full(&error) => {
-                self.stuck = true;
-                done.push(LogDone::Trouble(Some(self.explain(&error))));
+                // Told once: it is tried again with all that comes.
+                if !std::mem::replace(&mut self.stuck, true) {
+                    done.push(LogDone::Trouble(Some(self.explain(&error))));
+                }
                 return;
             }
             Err(error) => return self.fail(&error, done),

@@ -193,7 +193,10 @@ impl Log {
             }
         }
         let count_field = u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput)?;
-        self.seal_group(&mut group, count_field)?;
+        if let Err(error) = self.seal_group(&mut group, count_field) {
+            self.buffer = group;
+            return Err(error);
+        }
         let written = self.file.write_at(self.at, &group);
         let len = group.len() as u64;
         self.buffer = group;
@@ -205,7 +208,14 @@ impl Log {
     }
 
     fn seal_group(&self, group: &mut [u8], count: u32) -> io::Result<()> {
-        let len = u32::try_from(group.len() - GROUP_HEAD_BYTES).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let len = group.len() - GROUP_HEAD_BYTES;
+        // Nobody could read it again.
+        if len > GROUP_BYTES_MAX {
+            let text =
+                format!("records of {len} bytes do not fit a group, which has at most {GROUP_BYTES_MAX}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let len = u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
         put_at(group, 0, &GROUP);
         put_at(group, 4, &len.to_be_bytes());
         put_at(group, 12, &self.next.to_be_bytes());
@@ -483,7 +493,8 @@ impl<'a> Segment<'a> {
 
     /// Reads the group there; gives the number of its records, or `None` if there is no good one.
     fn read_group(&mut self, at: u64) -> Result<Option<u32>, StoreError> {
-        let Some(head) = self.group_at(at)?.filter(|head| head.first == self.next) else { return Ok(None) };
+        let next = self.next;
+        let Some(head) = self.group_at(at, |head| head.first == next)? else { return Ok(None) };
         self.noted = self.noted.max(head.synced.min(at));
         if !matches!(head.count, 0 | CONTINUED) {
             self.records_end = at + self.group.len() as u64;
@@ -491,7 +502,12 @@ impl<'a> Segment<'a> {
         Ok(Some(head.count))
     }
 
-    fn group_at(&mut self, at: u64) -> Result<Option<GroupHead>, StoreError> {
+    /// The group there, if it is good and its head is such as it should be. Its records are read only then.
+    fn group_at(
+        &mut self,
+        at: u64,
+        is_wanted: impl FnOnce(&GroupHead) -> bool,
+    ) -> Result<Option<GroupHead>, StoreError> {
         if at + GROUP_HEAD_BYTES as u64 > self.len {
             return Ok(None);
         }
@@ -500,7 +516,7 @@ impl<'a> Segment<'a> {
         read_exact(&*self.file, at, &mut self.group).map_err(failed)?;
         let Some(head) = GroupHead::read(&self.group) else { return Ok(None) };
         let whole = GROUP_HEAD_BYTES + head.len;
-        if head.len > GROUP_BYTES_MAX || at + whole as u64 > self.len {
+        if head.len > GROUP_BYTES_MAX || at + whole as u64 > self.len || !is_wanted(&head) {
             return Ok(None);
         }
         self.group.resize(whole, 0);
@@ -559,9 +575,11 @@ impl<'a> Segment<'a> {
                 .map(|(hit, _)| from + hit as u64)
                 .collect();
             for hit in hits {
-                if let Some(head) = self.group_at(hit)?
-                    && head.synced > at
-                {
+                // A payload may be full of markers: what cannot be is not read to its end.
+                let next = self.next;
+                let is_later =
+                    |head: &GroupHead| head.synced > at && head.synced <= hit && head.first >= next;
+                if let Some(head) = self.group_at(hit, is_later)? {
                     return Ok(Some(head.first));
                 }
             }

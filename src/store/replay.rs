@@ -287,11 +287,11 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
             }
         }
         if let Some(follows) = segments.get(place + 1) {
-            segment.expect_end(*follows).map_err(|error| match error {
-                // What is missing was cut, as there was a snapshot.
-                StoreError::MissingSegment { .. } => bad_snapshots.pop().unwrap_or(error),
-                error => error,
-            })?;
+            if let Err(error) = segment.expect_end(*follows) {
+                // What is missing was cut, as there was a snapshot: that it cannot be read is the news.
+                let is_gap = matches!(error, StoreError::MissingSegment { .. });
+                return Err(bad_snapshots.pop().filter(|_| is_gap).unwrap_or(error));
+            }
         } else {
             let end = segment.tail()?;
             if end.continued {

@@ -127,8 +127,6 @@ impl Relay {
                 if !comes_again || blob.unsealed > UNSEALED_MAX {
                     return self.fail(id, Reason::IO, text);
                 }
-                blob.on_disk = false;
-                self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
                 self.again_from_the_start(id);
             }
         }

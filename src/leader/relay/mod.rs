@@ -292,6 +292,13 @@ impl Relay {
         }
     }
 
+    /// Whether a blob that is known cannot be the one that is opened so.
+    pub(super) fn is_another(&self, id: BlobId, open: &Open) -> bool {
+        let differs =
+            |blob: &Blob| blob.open.size != open.size || blob.opened && blob.open.digest != open.digest;
+        self.blobs.get(&id).is_some_and(differs)
+    }
+
     // --- who brings
 
     /// Somebody brings a blob that is expected, or goes on after its connection broke.
@@ -493,6 +500,10 @@ impl Relay {
         self.drop_all_stored(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         blob.begin_anew();
+        if self.config.durable && std::mem::take(&mut blob.on_disk) {
+            // So that nothing of the old is taken for the new, also after a crash.
+            self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
+        }
         let all = blob.seen.missing();
         if let Some(conn) = blob.up.as_ref().map(|up| up.conn) {
             self.say(conn, id, Says::Verdict(Verdict::Resend(all)));

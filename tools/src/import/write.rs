@@ -242,10 +242,6 @@ impl NewDirectory {
         let work = self.data.join(WORK);
         fs::rename(work.join(CONSENSUS), self.data.join(CONSENSUS))?;
         File::open(&self.data)?.sync_all()?;
-        if let Some(parent) = self.data.parent().filter(|parent| self.made && !parent.as_os_str().is_empty())
-        {
-            File::open(parent)?.sync_all()?;
-        }
         // From here on it counts; what is left over is only untidy.
         fs::remove_dir_all(work).ok();
         Ok(())
