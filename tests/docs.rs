@@ -1,10 +1,18 @@
-//! Keeps the documents true: what the code knows, `docs/protocol.md` names.
+//! Keeps the documents true: what the code knows, `docs/protocol.md` and `docs/storage.md` name.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use chunking::Kind;
 use chunking::message::{Features, LimitId, Reason};
+use heft::core::Record;
+use heft::core::event::{Inputs, Submission};
+use heft::core::ids::{Attempt, JobId, Micros, ResultId, Run, WorkerId};
+use heft::core::record::AttemptEnd;
+use heft::core::subject::routing_key;
+use heft::store::codec::put_entry;
+use heft::store::format;
 use std::path::Path;
+use uuid::Uuid;
 
 fn document(file: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
@@ -42,4 +50,58 @@ fn the_protocol_document_has_every_type_feature_reason_and_limit() {
 fn the_readme_names_the_test_command_that_ci_runs() {
     let command = "scripts/test";
     assert!(document("README.md").contains(command) && document(".ci/run").contains(command));
+}
+
+#[test]
+fn the_storage_document_has_every_marker_and_every_record() {
+    let text = document("docs/storage.md");
+    for kind in [format::Kind::Log, format::Kind::Snapshot, format::Kind::Metadata, format::Kind::Map] {
+        let [a, b, c, d] = kind.marker();
+        let marker = format!("{} `{a:02X} {b:02X} {c:02X} {d:02X}`", kind.name());
+        assert!(text.contains(&marker), "no marker {marker:?}");
+    }
+    assert!(text.contains(&format!("version of the format, i32: {}.", format::VERSION)));
+    let (at, job, run, attempt) = (Micros(1), JobId(Uuid::nil()), Run(1), Attempt(1));
+    let (worker, why) = (WorkerId(Uuid::nil()), AttemptEnd::TimedOut);
+    let submission = || Submission {
+        job,
+        client: "a".into(),
+        key: routing_key("a", None).unwrap(),
+        exec: "a".into(),
+        priority: 0,
+        to_all: false,
+        size: 0,
+        fingerprint: [0; 32],
+        inputs: Inputs::Here,
+        needs_transfers: false,
+        require_worker: false,
+    };
+    let records = [
+        ("announce", Record::Announce { at, job: submission() }),
+        ("enqueue", Record::Enqueue { at, job: submission(), children: Vec::new(), kept: true }),
+        ("assign", Record::Assign { job, run, attempt, worker }),
+        ("ack", Record::Ack { at, job, run, worker, result: ResultId(1), ok: true }),
+        ("requeue", Record::Requeue { job, run, attempt, why, counts: true, not_before: at }),
+        ("dlq", Record::Dlq { at, job, run, attempt, why }),
+        ("cancel", Record::Cancel { at, job, run, by: "a".into() }),
+        ("withdraw", Record::Withdraw { job, run }),
+        ("fail", Record::Fail { at, job, run, why: "a".into() }),
+        ("orphan", Record::Orphan { at, job, run }),
+        ("revive", Record::Revive { job, run }),
+        ("forget", Record::Forget { job, run }),
+        ("delivered", Record::Delivered { job, run }),
+        ("cap", Record::Cap { client: "a".into(), cap: 1 }),
+    ];
+    for (name, record) in &records {
+        let mut bytes = Vec::new();
+        put_entry(record, None, &mut bytes);
+        let row = format!("| {} | `{name}` |", bytes[0]);
+        assert!(text.contains(&row), "no row {row:?}");
+    }
+    // The rows stand in their order and without a gap, so a new kind of record is missed here.
+    let (mut unknown, kinds) = (vec![u8::try_from(records.len() + 1).unwrap()], records.len());
+    unknown.resize(200, 0);
+    let error =
+        heft::store::codec::get_entry(&unknown, &mut heft::store::codec::Names::default()).unwrap_err();
+    assert!(error.what.contains("is no record"), "there are more than {kinds} kinds of records: {error}");
 }

@@ -69,16 +69,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (None, None) => bail!("give a file, or bytes with --hex"),
     };
     let mut out = io::stdout().lock();
-    match show(decoder, source, args.json, &mut out) {
-        // Who reads us has seen enough: `| head`.
-        Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(error),
-        Ok(()) => Ok(ExitCode::SUCCESS),
-    }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    show(decoder, source, args.json, &mut out)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A frame that is being read.

@@ -1,0 +1,272 @@
+//! A record of the log as a JSON line: the founding names for the founding events (PE03, PE05), names of the same kind for the
+//! others, members in camelCase (M16). What a record does not say itself, such as whose job it is, comes from the state.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use heft::core::Record;
+use heft::core::event::{Inputs, Submission};
+use heft::core::ids::{JobId, WorkerId};
+use heft::core::job::Phase;
+use heft::core::record::AttemptEnd;
+use heft::core::state::State;
+use heft::store::codec::AttachedAt;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::time::iso;
+
+/// One line.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Line {
+    pub(super) index: u64,
+    #[serde(rename = "type")]
+    pub(super) name: &'static str,
+    /// Null if no record so far has named a moment.
+    pub(super) at: Option<String>,
+    /// The record names no moment: this is the latest one before it.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(super) at_least: bool,
+    /// The record came too late, or again, and changed nothing.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(super) stale: bool,
+    #[serde(flatten)]
+    pub(super) event: Event,
+}
+
+// serde hands references to these.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// What the events have.
+#[derive(Debug, Serialize)]
+#[serde(untagged, rename_all_fields = "camelCase")]
+pub(super) enum Event {
+    Announce {
+        job: Job,
+    },
+    Enqueue {
+        job: Job,
+        kept: bool,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        children: Vec<Child>,
+    },
+    Assign {
+        job_id: Uuid,
+        worker_id: Uuid,
+        attempt: u32,
+        run: u32,
+    },
+    Ack {
+        job_id: Uuid,
+        client_id: Option<String>,
+        worker_id: Uuid,
+        run: u32,
+        ok: bool,
+        result: Returned,
+    },
+    Requeue {
+        job_id: Uuid,
+        worker_id: Option<Uuid>,
+        attempt: u32,
+        run: u32,
+        why: &'static str,
+        counts: bool,
+        not_before: String,
+    },
+    Dlq {
+        job_id: Uuid,
+        worker_id: Option<Uuid>,
+        attempt: u32,
+        run: u32,
+        why: &'static str,
+    },
+    Cancel {
+        job_id: Uuid,
+        run: u32,
+        by: String,
+    },
+    Fail {
+        job_id: Uuid,
+        run: u32,
+        why: String,
+    },
+    /// Those that name a run of a job and nothing else.
+    OfRun {
+        job_id: Uuid,
+        run: u32,
+    },
+    Cap {
+        client_id: String,
+        cap: u32,
+    },
+}
+
+/// A job as it was handed in.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Job {
+    job_id: Uuid,
+    client_id: String,
+    exec_name: String,
+    routing_key: String,
+    priority: i64,
+    size: u64,
+    #[serde(skip_serializing_if = "is_false")]
+    to_all: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    inputs_by_transfer: bool,
+    #[serde(flatten)]
+    payload: Payload,
+}
+
+/// A child of a job to all workers.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Child {
+    job_id: Uuid,
+    worker_id: Uuid,
+}
+
+/// A result that a worker returned.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Returned {
+    id: u64,
+    #[serde(flatten)]
+    payload: Payload,
+}
+
+/// What lies in the log beside a record. Nothing, where the job's announcement has it.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Payload {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    blobs: Vec<Uuid>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw_payload: Option<String>,
+}
+
+impl Payload {
+    /// As it lies there; with its bytes, if they are wanted.
+    pub(super) fn new(attached: Option<&AttachedAt>, bytes: Option<&[u8]>) -> Self {
+        let Some(attached) = attached else { return Payload::default() };
+        Payload {
+            payload_bytes: Some(attached.payload.len() as u64),
+            blobs: attached.blobs.clone(),
+            raw_payload: bytes.map(|bytes| STANDARD.encode(bytes)),
+        }
+    }
+}
+
+impl Job {
+    fn new(submission: &Submission, payload: Payload) -> Self {
+        let Submission { job, client, key, exec, priority, to_all, size, inputs, .. } = submission;
+        Job {
+            job_id: job.0,
+            client_id: client.to_string(),
+            exec_name: exec.to_string(),
+            routing_key: key.to_string(),
+            priority: *priority,
+            size: *size,
+            to_all: *to_all,
+            inputs_by_transfer: *inputs == Inputs::Expected,
+            payload,
+        }
+    }
+}
+
+/// The name of a record's event.
+pub(super) const fn name(record: &Record) -> &'static str {
+    match record {
+        Record::Announce { .. } => "announce",
+        Record::Enqueue { .. } => "enqueue",
+        Record::Assign { .. } => "assign",
+        Record::Ack { .. } => "ack",
+        Record::Requeue { why: AttemptEnd::TimedOut, .. } => "timeout_requeue",
+        Record::Requeue { why: AttemptEnd::WorkerLost, .. } => "worker_down_requeue",
+        Record::Requeue {
+            why:
+                AttemptEnd::NotHeld
+                | AttemptEnd::ResultLost
+                | AttemptEnd::GivenUp
+                | AttemptEnd::InputsStalled
+                | AttemptEnd::DiskFull
+                | AttemptEnd::InputsBad,
+            ..
+        } => "requeue",
+        Record::Dlq { .. } => "dlq",
+        Record::Cancel { .. } => "cancel",
+        Record::Withdraw { .. } => "withdraw",
+        Record::Fail { .. } => "fail",
+        Record::Orphan { .. } => "orphan",
+        Record::Revive { .. } => "revive",
+        Record::Forget { .. } => "forget",
+        Record::Delivered { .. } => "delivered",
+        Record::Cap { .. } => "cap",
+    }
+}
+
+/// What an event has. `state` is the one before the record.
+pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
+    match record {
+        Record::Announce { job, .. } => Event::Announce { job: Job::new(job, payload) },
+        Record::Enqueue { job, children, kept, .. } => Event::Enqueue {
+            job: Job::new(job, payload),
+            kept: *kept,
+            children: children
+                .iter()
+                .map(|(job, worker)| Child { job_id: job.0, worker_id: worker.0 })
+                .collect(),
+        },
+        Record::Assign { job, run, attempt, worker } => {
+            Event::Assign { job_id: job.0, worker_id: worker.0, attempt: attempt.0, run: run.0 }
+        }
+        Record::Ack { job, run, worker, result, ok, .. } => Event::Ack {
+            job_id: job.0,
+            client_id: state.job(*job).map(|job| job.client.to_string()),
+            worker_id: worker.0,
+            run: run.0,
+            ok: *ok,
+            result: Returned { id: result.0, payload },
+        },
+        Record::Requeue { job, run, attempt, why, counts, not_before } => Event::Requeue {
+            job_id: job.0,
+            worker_id: holder(state, *job),
+            attempt: attempt.0,
+            run: run.0,
+            why: super::why(*why),
+            counts: *counts,
+            not_before: iso(*not_before),
+        },
+        Record::Dlq { job, run, attempt, why, .. } => Event::Dlq {
+            job_id: job.0,
+            worker_id: holder(state, *job),
+            attempt: attempt.0,
+            run: run.0,
+            why: super::why(*why),
+        },
+        Record::Cancel { job, run, by, .. } => {
+            Event::Cancel { job_id: job.0, run: run.0, by: by.to_string() }
+        }
+        Record::Fail { job, run, why, .. } => Event::Fail { job_id: job.0, run: run.0, why: why.to_string() },
+        Record::Withdraw { job, run }
+        | Record::Orphan { job, run, .. }
+        | Record::Revive { job, run }
+        | Record::Forget { job, run }
+        | Record::Delivered { job, run } => Event::OfRun { job_id: job.0, run: run.0 },
+        Record::Cap { client, cap } => Event::Cap { client_id: client.to_string(), cap: *cap },
+    }
+}
+
+/// The worker that has a job.
+fn holder(state: &State, job: JobId) -> Option<Uuid> {
+    match state.job(job)?.phase {
+        Phase::Leased { worker: WorkerId(worker), .. } => Some(worker),
+        Phase::Queued { .. } | Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => None,
+    }
+}

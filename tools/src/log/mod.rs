@@ -1,0 +1,140 @@
+//! `heft-tools log`: a leader's data directory, looked at from outside. Nothing is taken and nothing is changed, so a leader may
+//! be running on it.
+
+mod dump;
+mod event;
+mod replay;
+mod verify;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use heft::core::job::{Ending, Phase};
+use heft::core::record::AttemptEnd;
+use heft::store::disk::{DataDir, Disk};
+use heft::store::format::{self, Owner, StoreError};
+use heft::store::log::{Segment, Tail};
+use heft::store::replay::{Files, Loaded, UpTo, load};
+
+use crate::exit::Failure;
+
+/// Bytes of the mark that another segment follows. It may be torn.
+const MARK_BYTES: u64 = 32;
+
+/// How often something is read again that changes while it is read.
+const STEADY_TRIES: usize = 10;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print the records of the log as JSON lines, with the event names of the older system.
+    Dump(dump::Args),
+    /// Check every file, every checksum and everything that one file says of another.
+    Verify(verify::Args),
+    /// Show the state after a record: jobs, queues, clients, results.
+    Replay(replay::Args),
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::Dump(args) => dump::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Replay(args) => replay::run(args),
+    }
+}
+
+/// The data directory as it is, and whose it is.
+fn look(data: &Path) -> Result<(DataDir, Owner), Failure> {
+    let disk = DataDir::look(data)?;
+    let owner = format::owner_of(&disk)?.ok_or_else(|| is_none(&disk))?;
+    Ok((disk, owner))
+}
+
+fn is_none(disk: &dyn Disk) -> Failure {
+    Failure::Unavailable(format!(
+        "{} is no data directory of a heft leader: consensus/metadata is not there; name the directory that `heft leader` has as \
+         --data",
+        disk.root()
+    ))
+}
+
+/// What the log says. A leader may begin segments and remove others while they are read: then they are read again.
+fn load_steady(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreError> {
+    let mut before = Files::list(disk)?;
+    for _ in 0..STEADY_TRIES {
+        let loaded = load(disk, owner, up_to);
+        let after = Files::list(disk)?;
+        if loaded.is_ok() || before == after {
+            return loaded;
+        }
+        before = after;
+    }
+    load(disk, owner, up_to)
+}
+
+/// The end of a segment that is followed by the one with record `follows`. If it is earlier, a file between the two is missing: the caller
+/// knows whether a leader may have removed it.
+fn end_before(segment: &mut Segment<'_>, follows: u64) -> Result<Tail, StoreError> {
+    let tail = segment.tail()?;
+    if tail.next >= follows || tail.torn > MARK_BYTES {
+        segment.expect_end(follows)?;
+    }
+    Ok(tail)
+}
+
+/// How an attempt ended, as a word for programs.
+const fn why(why: AttemptEnd) -> &'static str {
+    match why {
+        AttemptEnd::TimedOut => "timed_out",
+        AttemptEnd::WorkerLost => "worker_lost",
+        AttemptEnd::NotHeld => "not_held",
+        AttemptEnd::ResultLost => "result_lost",
+        AttemptEnd::GivenUp => "given_up",
+        AttemptEnd::InputsStalled => "inputs_stalled",
+        AttemptEnd::DiskFull => "disk_full",
+        AttemptEnd::InputsBad => "inputs_bad",
+    }
+}
+
+/// Where a job stands, as a word for programs.
+const fn phase(phase: &Phase) -> &'static str {
+    match phase {
+        Phase::Queued { .. } => "queued",
+        Phase::Leased { .. } => "leased",
+        Phase::Gathering { .. } => "gathering",
+        Phase::Done { ending: Ending::Returned { ok: true, .. } | Ending::Gathered { ok: true }, .. } => "ok",
+        Phase::Done { ending: Ending::Cancelled { .. }, .. } => "cancelled",
+        Phase::Done {
+            ending:
+                Ending::Returned { .. } | Ending::Gathered { .. } | Ending::Orphaned | Ending::Failed { .. },
+            ..
+        } => "failed",
+        Phase::Dead { .. } => "dead",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tf05_a_directory_of_something_else_is_named_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let failure = look(dir.path()).unwrap_err();
+        assert!(
+            matches!(&failure, Failure::Unavailable(text) if text.contains("consensus/metadata is not there"))
+        );
+        assert!(matches!(look(&dir.path().join("nowhere")), Err(Failure::Unavailable(_))));
+        std::fs::create_dir(dir.path().join("consensus")).unwrap();
+        std::fs::write(dir.path().join("consensus/metadata"), b"{}").unwrap();
+        assert!(
+            matches!(look(dir.path()), Err(Failure::Damaged(text)) if text.contains("marker of a metadata"))
+        );
+    }
+}

@@ -1,0 +1,300 @@
+//! `heft-tools log replay`: the state that the log makes, at its end or after a record, for people or as JSON lines.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use heft::core::job::{Job, Phase};
+use heft::store::disk::Disk;
+use heft::store::format::{FileNo, StoreError};
+use heft::store::replay::{Files, Held, Loaded, UpTo};
+use heft::units::ByteSize;
+use serde_json::{Value, json};
+
+use crate::exit::{Failure, warn, with_codes};
+use crate::time::iso;
+
+const EXAMPLES: &str = "Examples:
+  heft-tools log replay /var/lib/heft
+  heft-tools log replay /var/lib/heft --at 1500 --jobs
+  heft-tools log replay /var/lib/heft --json --jobs | jq 'select(.type == \"job\" and .phase == \"dead\")'
+
+With --json the first line has `type` state, and with --jobs a line of `type` job follows for each job.";
+
+#[derive(clap::Args)]
+#[command(after_help = with_codes(EXAMPLES))]
+pub(crate) struct Args {
+    /// The data directory of a leader, which may be running.
+    data: PathBuf,
+
+    /// The state after this record, not after the last one.
+    #[arg(long, value_name = "INDEX", value_parser = clap::value_parser!(u64).range(1..))]
+    at: Option<u64>,
+
+    /// A line for each job.
+    #[arg(long)]
+    jobs: bool,
+
+    /// JSON lines.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How many jobs stand where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    /// Known, and not taken: their inputs are coming. They are queued or leased, too.
+    announced: u64,
+    queued: u64,
+    leased: u64,
+    gathering: u64,
+    done: u64,
+    dead: u64,
+}
+
+impl Counts {
+    fn add(&mut self, job: &Job) {
+        self.announced += u64::from(job.announced);
+        *match job.phase {
+            Phase::Queued { .. } => &mut self.queued,
+            Phase::Leased { .. } => &mut self.leased,
+            Phase::Gathering { .. } => &mut self.gathering,
+            Phase::Done { .. } => &mut self.done,
+            Phase::Dead { .. } => &mut self.dead,
+        } += 1;
+    }
+
+    fn json(self) -> Value {
+        let Counts { announced, queued, leased, gathering, done, dead } = self;
+        json!({
+            "announced": announced, "queued": queued, "leased": leased, "gathering": gathering, "done": done, "dead": dead,
+        })
+    }
+
+    fn row(self) -> String {
+        let Counts { announced, queued, leased, gathering, done, dead } = self;
+        format!("{announced:>10}{queued:>10}{leased:>10}{gathering:>10}{done:>10}{dead:>10}")
+    }
+}
+
+/// The state, counted.
+struct Summary<'a> {
+    loaded: &'a Loaded,
+    all: Counts,
+    queues: BTreeMap<(String, String), Counts>,
+    clients: BTreeMap<String, Counts>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (disk, owner) = super::look(&args.data)?;
+    let up_to = args.at.map_or(UpTo::End, UpTo::Record);
+    let loaded = super::load_steady(&disk, owner, up_to).map_err(|error| explain(&disk, args.at, error))?;
+    for bad in &loaded.bad_snapshots {
+        warn(format_args!("a snapshot cannot be used, an older one and the log were read instead: {bad}"));
+    }
+    if let Some(at) = args.at.filter(|at| *at > loaded.replay.index.0) {
+        return Err(Failure::Usage(format!(
+            "--at {at} is behind the end of the log in {}: its last record is {}",
+            disk.root(),
+            loaded.replay.index
+        ))
+        .into());
+    }
+    if let Some(tail) = loaded.tail.filter(|tail| tail.torn > 0) {
+        warn(format_args!(
+            "{} bytes behind record {} are no whole records: they are on their way, or were when the leader ended",
+            tail.torn, loaded.replay.index
+        ));
+    }
+    let summary = Summary::new(&loaded);
+    let mut out = BufWriter::new(io::stdout().lock());
+    if args.json {
+        writeln!(out, "{}", summary.json())?;
+    } else {
+        summary.print(&mut out)?;
+    }
+    if args.jobs {
+        let mut jobs: Vec<&Job> = loaded.replay.state.jobs().collect();
+        jobs.sort_unstable_by_key(|job| job.seq);
+        if !args.json {
+            writeln!(
+                out,
+                "\n{:<38}{:<11}{:<28}{:<20}{:>10}{:>5}{:>9}",
+                "job", "phase", "queue", "client", "bytes", "run", "attempt"
+            )?;
+        }
+        for job in jobs {
+            if args.json { writeln!(out, "{}", job_json(job))? } else { writeln!(out, "{}", job_row(job))? }
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A state that is asked for may be older than all that is kept.
+fn explain(disk: &dyn Disk, at: Option<u64>, error: StoreError) -> Failure {
+    if let (Some(at), StoreError::MissingSegment { .. }) = (at, &error) {
+        let oldest = Files::list(disk).ok().and_then(|files| files.snapshots.first().copied());
+        if let Some(oldest) = oldest.filter(|oldest| *oldest > at) {
+            return Failure::Usage(format!(
+                "--at {at} is before what {} still has: records up to {oldest} are in the snapshot {}, so give {oldest} or more",
+                disk.root(),
+                FileNo::snapshot(oldest).path()
+            ));
+        }
+    }
+    Failure::from(error)
+}
+
+impl<'a> Summary<'a> {
+    fn new(loaded: &'a Loaded) -> Self {
+        let mut summary =
+            Summary { loaded, all: Counts::default(), queues: BTreeMap::new(), clients: BTreeMap::new() };
+        let state = &loaded.replay.state;
+        for (client, _) in state.caps() {
+            summary.clients.entry(client.to_string()).or_default();
+        }
+        for job in state.jobs() {
+            summary.all.add(job);
+            summary.queues.entry((job.key.to_string(), job.exec.to_string())).or_default().add(job);
+            summary.clients.entry(job.client.to_string()).or_default().add(job);
+        }
+        summary
+    }
+
+    fn json(&self) -> Value {
+        let replay = &self.loaded.replay;
+        let state = &replay.state;
+        let queues: Vec<Value> = self
+            .queues
+            .iter()
+            .map(|((key, exec), counts)| json!({"routingKey": key, "execName": exec, "jobs": counts.json()}))
+            .collect();
+        let clients: Vec<Value> = self
+            .clients
+            .iter()
+            .map(|(client, counts)| {
+                let id = client.as_str().into();
+                json!({"clientId": client, "cap": state.cap(&id), "running": state.running(&id), "jobs": counts.json()})
+            })
+            .collect();
+        let dlq: Vec<Value> = state.dead().map(|job| json!(job.id.0)).collect();
+        let (inputs, results) = (Sum::of(replay.inputs.values()), Sum::of(replay.results.values()));
+        json!({
+            "type": "state", "index": replay.index.0, "snapshot": self.loaded.snapshot, "at": iso(replay.latest),
+            "jobs": self.all.json(), "queues": queues, "clients": clients, "dlq": dlq,
+            "inputs": inputs.json(), "results": results.json(),
+        })
+    }
+
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let replay = &self.loaded.replay;
+        let state = &replay.state;
+        let from = match self.loaded.snapshot {
+            Some(snapshot) => format!("snapshot at {snapshot} and {} records", self.loaded.records),
+            None => format!("{} records", self.loaded.records),
+        };
+        writeln!(out, "after record {} ({from}), {}", replay.index, iso(replay.latest))?;
+        let columns = format!(
+            "{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}",
+            "announced", "queued", "leased", "gathering", "done", "dead"
+        );
+        writeln!(out, "\n{:<44}{columns}", "jobs")?;
+        writeln!(out, "{:<44}{}", "all", self.all.row())?;
+        if !self.queues.is_empty() {
+            writeln!(out, "\n{:<44}{columns}", "queue (program)")?;
+        }
+        for ((key, exec), counts) in &self.queues {
+            let name = if exec.is_empty() { key.clone() } else { format!("{key} ({exec})") };
+            writeln!(out, "{:<44}{}", printable(&name), counts.row())?;
+        }
+        if !self.clients.is_empty() {
+            writeln!(out, "\n{:<34}{:>10}{columns}", "client", "cap")?;
+        }
+        for (client, counts) in &self.clients {
+            let cap = state.cap(&client.as_str().into()).map_or("-".to_owned(), |cap| cap.to_string());
+            writeln!(out, "{:<34}{cap:>10}{}", printable(client), counts.row())?;
+        }
+        for (number, job) in state.dead().enumerate() {
+            if number == 0 {
+                writeln!(out, "\ndead-letter queue, the longest dead first")?;
+            }
+            let why = match job.phase {
+                Phase::Dead { why, at } => format!("{}, {}", why.text(), iso(at)),
+                Phase::Queued { .. }
+                | Phase::Leased { .. }
+                | Phase::Gathering { .. }
+                | Phase::Done { .. } => String::new(),
+            };
+            writeln!(out, "{}  {}  {why}", job.id, printable(job.key.as_str()))?;
+        }
+        let (inputs, results) = (Sum::of(replay.inputs.values()), Sum::of(replay.results.values()));
+        writeln!(out, "\nrequests that are kept: {inputs}\nresults that are kept:  {results}")
+    }
+}
+
+/// Payloads that are kept.
+struct Sum {
+    count: usize,
+    bytes: u64,
+    blobs: usize,
+}
+
+impl Sum {
+    fn of<'a>(held: impl Iterator<Item = &'a Held>) -> Self {
+        let start = Sum { count: 0, bytes: 0, blobs: 0 };
+        held.fold(start, |sum, held| Sum {
+            count: sum.count + 1,
+            bytes: sum.bytes + u64::from(held.place.len),
+            blobs: sum.blobs + held.blobs.len(),
+        })
+    }
+
+    fn json(&self) -> Value {
+        json!({"count": self.count, "bytes": self.bytes, "blobs": self.blobs})
+    }
+}
+
+impl std::fmt::Display for Sum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {} in the log, {} blobs", self.count, ByteSize(self.bytes), self.blobs)
+    }
+}
+
+fn job_row(job: &Job) -> String {
+    let phase = if job.announced { "announced" } else { super::phase(&job.phase) };
+    format!(
+        "{:<38}{phase:<11}{:<28}{:<20}{:>10}{:>5}{:>9}",
+        job.id.to_string(),
+        printable(job.key.as_str()),
+        printable(&job.client.to_string()),
+        job.size,
+        job.run.0,
+        job.attempt.0
+    )
+}
+
+fn job_json(job: &Job) -> Value {
+    let mut line = json!({
+        "type": "job", "jobId": job.id.0, "clientId": &*job.client.0, "execName": &*job.exec, "routingKey": job.key.as_str(),
+        "phase": super::phase(&job.phase), "priority": job.priority, "seq": job.seq, "size": job.size, "run": job.run.0,
+        "attempt": job.attempt.0, "spent": job.spent, "announced": job.announced, "delivered": job.delivered,
+    });
+    let more = match &job.phase {
+        Phase::Queued { not_before } => json!({"notBefore": iso(*not_before)}),
+        Phase::Leased { worker, .. } => json!({"workerId": worker.0}),
+        Phase::Gathering { left } => json!({"left": left}),
+        Phase::Done { at, .. } => json!({"endedAt": iso(*at)}),
+        Phase::Dead { at, why } => json!({"endedAt": iso(*at), "why": super::why(*why)}),
+    };
+    if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
+        line.extend(more);
+    }
+    line
+}
+
+/// A peer's text without what could move a terminal's cursor.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
