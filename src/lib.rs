@@ -2,7 +2,7 @@
 //!
 //! The rooms of this crate depend on each other in one direction only; `docs/architecture.md` has the picture.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod cli;
 pub mod client;

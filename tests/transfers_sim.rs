@@ -206,10 +206,13 @@ impl World {
             }
             faults.crashes = [0, 0, 1][random.below(3) as usize];
         }
+        // A client that stays and brings nothing keeps the place of its inputs, where they have one.
+        let spools =
+            if durable && faults.rogue { [1 << 30; 4] } else { [6 * CHUNK, 20 * CHUNK, 1 << 30, 1 << 30] };
         let relay = RelayConfig {
             verify: [Verify::End, Verify::Hop][random.below(2) as usize],
             buffers: [8, 12, 16, 48][random.below(4) as usize],
-            spool_bytes_max: [6 * CHUNK, 20 * CHUNK, 1 << 30, 1 << 30][random.below(4) as usize],
+            spool_bytes_max: spools[random.below(4) as usize],
             durable,
             ..RelayConfig::default()
         };

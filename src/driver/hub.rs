@@ -70,7 +70,9 @@ pub(super) async fn serve<S: Socket>(
     storage: Storage,
     stop: Rc<Notify>,
 ) -> io::Result<()> {
-    let (leader, now, files) = storage.into_leader(config);
+    let buffers = config.relay.buffers;
+    let (mut leader, now, files) = storage.into_leader(config);
+    leader.stock_buffers(super::memory::buffers(buffers));
     let (sender, mut outcomes) = mpsc::unbounded_channel();
     let done = move |done| sender.send(done).unwrap_or_default();
     let (log_sender, mut log_outcomes) = mpsc::unbounded_channel();

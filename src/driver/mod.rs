@@ -10,6 +10,7 @@ mod lane;
 #[cfg(not(target_os = "linux"))]
 #[path = "no_lane.rs"]
 mod lane;
+mod memory;
 mod outbox;
 mod portable;
 mod socket;

@@ -92,11 +92,11 @@ impl Leader {
             Commits::Memory => None,
             Commits::Log(_) => self.attached_to(&record),
         };
-        let is_purge = self.is_purge(&record);
+        let waits_anyway = self.is_told(&record);
         let committed = match &mut self.commits {
             Commits::Memory => Some(index),
             Commits::Log(logging) => {
-                let sync = record.is_synced_first() || is_purge;
+                let sync = record.is_synced_first() || waits_anyway;
                 let attached = attached.map(|(key, attached)| {
                     logging.placing.insert(index, key);
                     attached
@@ -110,10 +110,15 @@ impl Leader {
         }
     }
 
-    /// Whether somebody is told that a dead job is gone.
-    fn is_purge(&self, record: &Record) -> bool {
+    /// Whether forgetting has an effect that cannot be taken back: somebody is told that a dead job is gone, or files are
+    /// removed that the log would still refer to.
+    fn is_told(&self, record: &Record) -> bool {
         let Record::Forget { job, .. } = record else { return false };
-        self.broker.state().job(*job).is_some_and(|job| matches!(job.phase, Phase::Dead { .. }))
+        let Some(job) = self.broker.state().job(*job) else { return false };
+        let children = job.children.iter().filter_map(|child| self.broker.state().job(*child));
+        let mut results = children.chain([job]).filter_map(outcome::returned);
+        matches!(job.phase, Phase::Dead { .. })
+            || results.any(|result| !self.blobs.of_result(result).is_empty())
     }
 
     /// The payload that goes into the log with a record.

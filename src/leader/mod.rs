@@ -21,7 +21,7 @@ pub use transfers::ChunkPlace;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use chunking::message::{Features, LimitId, LimitList, Reason};
 use chunking::{Generation, Head, limits};
 use thiserror::Error;
@@ -306,6 +306,11 @@ impl Leader {
     /// When [`Leader::tick`] is due.
     pub fn next_deadline(&self) -> Option<Micros> {
         self.broker.next_deadline().into_iter().chain(self.relay.next_deadline()).chain(self.collect_at).min()
+    }
+
+    /// Memory for its buffers.
+    pub fn stock_buffers(&mut self, memory: Vec<BytesMut>) {
+        self.relay.stock_buffers(memory);
     }
 
     /// How full the relay is.

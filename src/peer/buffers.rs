@@ -10,7 +10,7 @@ use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use chunking::limits::CHUNK_BYTES_MAX;
 use tokio::sync::Notify;
 
@@ -26,7 +26,7 @@ pub struct Pool(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    free: Mutex<Vec<Box<[u8]>>>,
+    free: Mutex<Vec<BytesMut>>,
     in_use: AtomicUsize,
     buffers_max: usize,
     bytes_copied: AtomicU64,
@@ -46,6 +46,16 @@ impl Pool {
         }))
     }
 
+    /// Memory for buffers, one for each piece: as long as a chunk, and beginning with a page. Where there is less than needed,
+    /// the pool finds its own.
+    pub fn stock(&self, memory: impl IntoIterator<Item = BytesMut>) {
+        let fits =
+            |piece: &BytesMut| piece.len() == BUFFER_BYTES && piece.as_ptr().align_offset(PAGE_BYTES) == 0;
+        let mut free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = self.0.buffers_max.saturating_sub(free.len() + self.in_use());
+        free.extend(memory.into_iter().filter(fits).take(room));
+    }
+
     /// A buffer, unless all are in use.
     pub fn take(&self) -> Option<PoolBuf> {
         let mut free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +63,7 @@ impl Pool {
             return None;
         }
         self.0.in_use.fetch_add(1, Ordering::Relaxed);
-        let memory = free.pop().unwrap_or_else(|| vec![0; BUFFER_BYTES + PAGE_BYTES].into_boxed_slice());
+        let memory = free.pop().unwrap_or_else(|| BytesMut::zeroed(BUFFER_BYTES + PAGE_BYTES));
         Some(PoolBuf { memory, pool: self.clone() })
     }
 
@@ -87,7 +97,7 @@ impl Pool {
 /// A buffer that one place fills.
 #[derive(Debug)]
 pub struct PoolBuf {
-    memory: Box<[u8]>,
+    memory: BytesMut,
     pool: Pool,
 }
 
@@ -171,6 +181,20 @@ mod tests {
         assert_eq!(pool.take().unwrap().as_ptr(), place, "the warm one is used again");
         drop(second);
         assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn memory_that_is_given_is_used_first_and_only_if_it_fits() {
+        let pool = Pool::new(2);
+        let mut slab = BytesMut::zeroed(4 * BUFFER_BYTES);
+        let skipped = slab.split_to(slab.as_ptr().align_offset(PAGE_BYTES));
+        let pieces = [slab.split_to(BUFFER_BYTES), slab.split_to(100), slab.split_to(BUFFER_BYTES)];
+        let place = pieces[0].as_ptr();
+        pool.stock(pieces);
+        let (first, second) = (pool.take().unwrap(), pool.take().unwrap());
+        assert_eq!(first.as_ptr(), place);
+        assert_eq!((second.len(), second.as_ptr().align_offset(PAGE_BYTES)), (BUFFER_BYTES, 0));
+        drop(skipped);
     }
 
     #[test]

@@ -204,8 +204,9 @@ impl World {
         let jobs = self.clients.iter().filter(|client| !client.rogue).flat_map(|client| &client.jobs);
         for job in jobs.filter(|job| job.acknowledged && !job.lies) {
             let found = state.job(heft::core::ids::JobId(job.id));
-            if found.is_none() && job.ending.is_some() && self.faults.disk_writes {
-                // Results that were sent make room on a disk that is full.
+            if self.faults.disk_writes && found.is_none_or(|found| found.announced) {
+                // Results that were sent make room on a disk that is full, and a client that did not get its own submits the job
+                // again.
                 continue;
             }
             let Some(found) = found else { panic!("job {} was acknowledged and is gone", job.id) };

@@ -22,7 +22,7 @@ pub use through::Passed;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Abort, Done, Grant, Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkError, ChunkHead, ChunkPlan, Codec, Digest, DigestKind, Ranges};
@@ -196,6 +196,10 @@ impl Relay {
             slow_senders: HashSet::new(),
             out: VecDeque::new(),
         }
+    }
+
+    pub(super) fn stock_buffers(&self, memory: Vec<BytesMut>) {
+        self.pool.stock(memory);
     }
 
     pub(super) fn poll(&mut self) -> Option<Out> {
