@@ -110,7 +110,8 @@ impl World {
     /// The process ends in one way or the other.
     fn die(&mut self) {
         self.disk.faults(Faults::default());
-        // A sync that failed and a process that ended before it could remove what it had doubts about: see docs.
+        // A process that ends between a blob's failing sync and the removal of its map leaves a file that readers see whole, and
+        // that is not. Nothing in it tells; only the power's going does away with it.
         if self.random.chance(70) || (self.blob_sync_failed && self.disk.is_dead()) {
             self.disk.power_loss();
             self.written = self.sure;
