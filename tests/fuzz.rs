@@ -7,6 +7,12 @@
 
 #[path = "support/counting.rs"]
 mod counting;
+#[path = "support/data_dir.rs"]
+mod data_dir;
+#[path = "support/file_targets.rs"]
+mod file_targets;
+#[path = "support/log_records.rs"]
+mod log_records;
 mod support;
 #[path = "support/targets.rs"]
 mod targets;
@@ -35,6 +41,11 @@ impl Random {
     }
 }
 
+/// Targets, and what the mutations start from that they are given: for what comes by the wire, and for what lies on disks.
+fn all() -> [(&'static [targets::Target], Vec<Vec<u8>>); 2] {
+    [(targets::ALL, corpus()), (file_targets::ALL, files())]
+}
+
 /// What a mutation starts from: the vectors, whole and as payloads, and the texts of the models.
 fn corpus() -> Vec<Vec<u8>> {
     let mut corpus = Vec::new();
@@ -51,6 +62,29 @@ fn corpus() -> Vec<Vec<u8>> {
         corpus.extend(vector["json"].as_str().map(|json| json.as_bytes().to_vec()));
     }
     corpus
+}
+
+/// The files of a data directory, and the entries and jobs in them.
+fn files() -> Vec<Vec<u8>> {
+    let data = tempfile::tempdir().unwrap();
+    data_dir::make(data.path(), true);
+    let files = data_dir::tree(data.path()).into_values().filter(|bytes| bytes.len() < 64 * 1024);
+    let mut files: Vec<Vec<u8>> = files.collect();
+    for number in 1..=3 {
+        let (enqueued, ended) = (log_records::enqueue(number, 40), log_records::ack(number, 1));
+        for log_records::Append { record, attached, .. } in [enqueued, ended] {
+            let mut entry = Vec::new();
+            heft::store::codec::put_entry(&record, attached.as_ref(), &mut entry);
+            files.push(entry);
+        }
+    }
+    let (_, opened) = data_dir::open(data.path()).unwrap();
+    for job in opened.replay.state.jobs().step_by(9) {
+        let mut bytes = Vec::new();
+        heft::store::codec::put_job(job, &mut bytes);
+        files.push(bytes);
+    }
+    files
 }
 
 /// Values that lengths and counts break on.
@@ -70,9 +104,12 @@ fn mutate(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
             2 => bytes.truncate(at),
             3 => bytes.insert(at, random.next() as u8),
             4 => {
-                let edge = EDGES[random.below(EDGES.len())].to_le_bytes();
+                let edge = EDGES[random.below(EDGES.len())];
                 let width = [1, 2, 4, 8][random.below(4)];
-                for (byte, edge) in bytes.iter_mut().skip(at).zip(&edge[..width]) {
+                // Numbers are little-endian on the wire and big-endian in files.
+                let (little, big) = (edge.to_le_bytes(), edge.to_be_bytes());
+                let edge = if random.below(2) == 0 { &little[..width] } else { &big[8 - width..] };
+                for (byte, edge) in bytes.iter_mut().skip(at).zip(edge) {
                     *byte = *edge;
                 }
             }
@@ -106,23 +143,29 @@ fn allowance(target: &str, input: usize) -> usize {
         "chunks" | "inflate" => (1 << 20) + (18 << 20),
         // A member costs a borrowed name and value, an item of a list a string: some tens of bytes for each byte pair.
         "json" => 256 * 1024 + 40 * input,
+        // What is read of the file, and a window in which groups are looked for.
+        "segment" => (2 << 20) + 16 * input,
+        // A job takes more room than its bytes do, and so does a text that says which of many entries is damaged.
+        "snapshot" | "map" | "entries" => (256 << 10) + 16 * input,
+        "metadata" => (16 << 10) + 2 * input,
         other => panic!("no allowance for {other}"),
     }
 }
 
-fn run_seed(seed: u64, corpus: &[Vec<u8>]) {
+fn run_seed(seed: u64, targets: &[targets::Target], corpus: &[Vec<u8>]) {
     let mut random = Random(seed);
     for _ in 0..100 {
         let bytes = mutate(&mut random, corpus);
-        for (name, target) in targets::ALL {
+        for (name, target) in targets {
             let mut panicked = true;
             let peak = peak_of(|| panicked = std::panic::catch_unwind(|| target(&bytes)).is_err());
             let allowed = allowance(name, bytes.len());
-            let shown: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            assert!(!panicked, "{name} panicked; HEFT_FUZZ_SEED={seed}; bytes {shown}");
+            let shown = || bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            assert!(!panicked, "{name} panicked; HEFT_FUZZ_SEED={seed}; bytes {}", shown());
             assert!(
                 peak <= allowed,
-                "{name} held {peak} bytes of {allowed}; HEFT_FUZZ_SEED={seed}; bytes {shown}"
+                "{name} held {peak} bytes of {allowed}; HEFT_FUZZ_SEED={seed}; bytes {}",
+                shown()
             );
         }
     }
@@ -130,18 +173,61 @@ fn run_seed(seed: u64, corpus: &[Vec<u8>]) {
 
 #[test]
 fn fuzz_mutated_vectors_and_noise_never_panic_and_never_allocate_more_than_they_should() {
-    let corpus = corpus();
-    match std::env::var("HEFT_FUZZ_SEED") {
-        Ok(seed) => run_seed(seed.parse().expect("HEFT_FUZZ_SEED is a number"), &corpus),
-        Err(_) => (0..u64::from(scaled(50, 5000))).for_each(|seed| run_seed(seed, &corpus)),
+    for (targets, corpus) in all() {
+        match std::env::var("HEFT_FUZZ_SEED") {
+            Ok(seed) => run_seed(seed.parse().expect("HEFT_FUZZ_SEED is a number"), targets, &corpus),
+            Err(_) => (0..u64::from(scaled(50, 5000))).for_each(|seed| run_seed(seed, targets, &corpus)),
+        }
     }
 }
 
 #[test]
 fn fuzz_every_vector_passes_every_target() {
-    for bytes in corpus() {
-        for (_, target) in targets::ALL {
-            target(&bytes);
+    let corpus: Vec<Vec<u8>> = all().into_iter().flat_map(|(_, corpus)| corpus).collect();
+    for bytes in &corpus {
+        for (_, target) in targets::ALL.iter().chain(file_targets::ALL) {
+            target(bytes);
         }
     }
+}
+
+/// Counts that are right by their checksums, and that nothing stands behind.
+#[test]
+fn c29_a_count_in_a_file_reserves_no_memory_before_its_bytes_were_seen() {
+    let block = |kind: u8, body: &[u8]| {
+        let mut block = vec![kind, 0, 0, 0];
+        block.extend_from_slice(&u32::try_from(body.len()).unwrap().to_be_bytes());
+        block.extend_from_slice(&[0; 8]);
+        block.extend_from_slice(body);
+        block
+    };
+    // So many jobs, after nothing at all; and as many files beside it.
+    let jobs = [&u64::MAX.to_be_bytes()[..], &[0; 24], &0u32.to_be_bytes()].concat();
+    let pins = [&[0; 32][..], &u32::MAX.to_be_bytes()].concat();
+    // A payload of 4 GiB, and one that names as many blobs.
+    let mut payload = vec![2, 0, 0, 0, 0, 0, 0, 0, 7, 1];
+    let blobs = [&payload[..], &u32::MAX.to_be_bytes()].concat();
+    payload.extend_from_slice(&[0; 4]);
+    payload.extend_from_slice(&[0; 16]);
+    payload.extend_from_slice(&u32::MAX.to_be_bytes());
+    payload.extend_from_slice(&[0; 4]);
+    let none = [0u64.to_be_bytes(); 4].concat();
+    let empty = [&none[..], &0u32.to_be_bytes()].concat();
+    let snapshots = [
+        vec![block(1, &jobs)],
+        vec![block(1, &pins)],
+        vec![block(1, &empty), block(5, &payload), block(6, &2u64.to_be_bytes())],
+        vec![block(1, &empty), block(5, &blobs)],
+        vec![block(1, &empty), block(6, &u64::MAX.to_be_bytes())],
+    ];
+    for blocks in snapshots {
+        let bytes = [vec![0; 64], blocks.concat()].concat();
+        let peak = peak_of(|| file_targets::read_snapshot(&bytes));
+        assert!(peak <= allowance("snapshot", bytes.len()), "{peak} bytes for {bytes:?}");
+    }
+    // A blob of as many chunks as can be counted, none of which is there.
+    let open = chunking::message::Open { size: u64::MAX, chunk_bytes: 1, ..data_dir::blob_open(1) };
+    let bytes = heft::store::map::front(file_targets::OWNER, file_targets::BLOB, &open);
+    let peak = peak_of(|| file_targets::map(&bytes));
+    assert!(peak <= allowance("map", bytes.len()), "{peak} bytes for a map");
 }

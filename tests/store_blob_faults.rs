@@ -197,3 +197,53 @@ fn c29_files_that_wait_to_be_written_again_never_take_each_others_names() {
     let free = disk.tree().keys().filter(|path| path.contains("free-")).count();
     assert_eq!(free, 3, "{:?}", disk.tree().keys());
 }
+
+#[test]
+fn pe08_more_blobs_than_are_held_open_come_at_a_time_and_all_of_them_are_whole() {
+    let disk = SimDisk::new(1);
+    let mut first = files(&disk);
+    let blobs: Vec<Uuid> = (1..=150).map(Uuid::from_u128).collect();
+    for blob in &blobs {
+        begin(&mut first, *blob, 2);
+    }
+    for index in 0..2 {
+        blobs.iter().for_each(|blob| write(&mut first, *blob, index, 7).unwrap());
+    }
+    blobs.iter().for_each(|blob| seal(&mut first, *blob, 2).unwrap());
+    disk.power_loss_of(100);
+    let found = found(&disk);
+    assert_eq!(found.len(), blobs.len());
+    for Found { blob, map } in &found {
+        let map = map.as_ref().unwrap();
+        assert!(map.is_whole() && map.seal == Some(DIGEST) && map.damage.is_empty(), "{blob}");
+        assert_eq!(check(&mut files(&disk), *blob).unwrap(), (vec![0, 1], vec![]));
+    }
+}
+
+/// A file that is written again has the bytes of before in it, and the map may be on the disk before the new ones are.
+#[test]
+fn pe08_what_was_in_a_file_before_is_never_taken_for_a_chunk_of_its_new_blob() {
+    let (old, new) = (Uuid::from_u128(1), Uuid::from_u128(2));
+    let (mut bad, mut good) = (0, 0);
+    for seed in 0..200 {
+        let disk = SimDisk::new(seed);
+        let mut first = files(&disk);
+        begin(&mut first, old, 1);
+        write(&mut first, old, 0, 1).unwrap();
+        seal(&mut first, old, 1).unwrap();
+        first.execute(DiskOp::Remove { blob: old });
+        begin(&mut first, new, 1);
+        write(&mut first, new, 0, 2).unwrap();
+        disk.power_loss_of(50);
+        let mut second = files(&disk);
+        for Found { blob, map } in found(&disk) {
+            let Ok(map) = map else { continue };
+            let byte = if blob == old { 1 } else { 2 };
+            let expected = crc32fast::hash(&vec![byte; 5000]);
+            assert!(map.chunks.values().all(|(head, _)| head.crc_sent == expected));
+            let (whole, torn) = check(&mut second, blob).unwrap();
+            (good, bad) = (good + whole.len(), bad + torn.len());
+        }
+    }
+    assert!(good > 5 && bad > 5, "{good} good, {bad} bad");
+}

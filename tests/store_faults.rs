@@ -312,3 +312,28 @@ fn c29_a_payload_full_of_markers_is_no_group_and_takes_no_time() {
     assert_eq!(open(&disk, 64 << 20).replay.index, Index(1));
     assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
 }
+
+#[test]
+fn pe09_of_a_write_in_several_groups_that_fails_nothing_counts_and_all_of_it_is_written_again() {
+    for written in 0..3 {
+        let disk = SimDisk::new(1);
+        let mut opened = open(&disk, 1 << 30);
+        write(&mut opened.journal, [1]);
+        // Each of the large ones fills a group.
+        let sizes = [(2, 5 << 20), (3, 10), (4, 5 << 20), (5, 10)];
+        disk.fail_after(written, Act::Write, "log-", ENOSPC);
+        let ops: Vec<LogOp> = sizes.iter().map(|(number, bytes)| append(enqueue(*number, *bytes))).collect();
+        let done = opened.journal.run(ops, &|| 0);
+        assert!(matches!(&done[..], [LogDone::Trouble(Some(_))]), "{written}: {done:?}");
+        let done = opened.journal.run([append(enqueue(6, 10))], &|| 0);
+        let [LogDone::Trouble(None), LogDone::Written { synced, places, .. }] = &done[..] else {
+            panic!("{done:?}")
+        };
+        assert_eq!((*synced, places.len()), (Some(Index(6)), 5));
+        for ((index, place), bytes) in places.iter().zip([5 << 20, 10, 5 << 20, 10, 10]) {
+            assert_eq!(opened.journal.read(place).unwrap(), log_records::payload(index.0, bytes));
+        }
+        disk.power_loss_of(100);
+        assert_eq!(open(&disk, 1 << 30).replay.index, Index(6));
+    }
+}

@@ -74,7 +74,8 @@ impl World {
         World {
             disk: SimDisk::new(seed),
             seen: Coverage::default(),
-            proposals: Proposals::default(),
+            // In some worlds many groups are not certain at a time.
+            proposals: Proposals::new([0, 80, 97][random.below(3) as usize]),
             blobs: Blobs::default(),
             pool: Pool::new(1),
             segment_bytes: [200, 700, 2500, 9000][random.below(4) as usize],
@@ -110,7 +111,8 @@ impl World {
     /// The process ends in one way or the other.
     fn die(&mut self) {
         self.disk.faults(Faults::default());
-        // A sync that failed and a process that ended before it could remove what it had doubts about: see docs.
+        // A process that ends between a blob's failing sync and the removal of its map leaves a file that readers see whole, and
+        // that is not. Nothing in it tells; only the power's going does away with it.
         if self.random.chance(70) || (self.blob_sync_failed && self.disk.is_dead()) {
             self.disk.power_loss();
             self.written = self.sure;

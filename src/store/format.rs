@@ -424,16 +424,15 @@ pub struct Place {
 /// Reads a payload, and checks it.
 pub fn read_place(disk: &dyn Disk, file: &dyn DiskFile, place: &Place) -> Result<Vec<u8>, StoreError> {
     let path = place.file.path();
+    let failed = |error| StoreError::io("read", disk, &path, error);
     let len = usize::try_from(place.len).unwrap_or(usize::MAX);
-    let mut bytes = vec![0; len];
-    match read_exact(file, place.offset, &mut bytes) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            let what = format!("a payload of {len} bytes is cut off");
-            return Err(StoreError::damage(disk, &path, place.offset, what));
-        }
-        Err(error) => return Err(StoreError::io("read", disk, &path, error)),
+    // Before memory is asked for.
+    if place.offset.saturating_add(u64::from(place.len)) > file.len().map_err(failed)? {
+        let what = format!("a payload of {len} bytes is cut off");
+        return Err(StoreError::damage(disk, &path, place.offset, what));
     }
+    let mut bytes = vec![0; len];
+    read_exact(file, place.offset, &mut bytes).map_err(failed)?;
     if crc32fast::hash(&bytes) != place.crc {
         return Err(StoreError::damage(disk, &path, place.offset, "the checksum of a payload is wrong"));
     }

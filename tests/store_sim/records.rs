@@ -50,9 +50,15 @@ pub(crate) struct Proposals {
     pub(crate) state: State,
     jobs: u128,
     results: u64,
+    lazy: u64,
 }
 
 impl Proposals {
+    /// Of a hundred records that somebody would wait for, nobody waits for so many.
+    pub(crate) fn new(lazy: u64) -> Self {
+        Proposals { lazy, ..Proposals::default() }
+    }
+
     pub(crate) fn len(&self) -> u64 {
         self.all.len() as u64
     }
@@ -203,7 +209,7 @@ impl Proposals {
                 }
             }
         };
-        let sync = record.is_synced_first() || random.chance(5);
+        let sync = (record.is_synced_first() && !random.chance(self.lazy)) || random.chance(5);
         self.state.apply(&record);
         self.all.push(Proposed { record, attached, sync });
         self.all.last().unwrap()

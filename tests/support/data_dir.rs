@@ -39,7 +39,7 @@ pub fn open(path: &Path) -> Result<(Arc<dyn Disk>, Opened), String> {
     Ok((disk, opened))
 }
 
-fn blob_open(chunks: u64) -> Open {
+pub fn blob_open(chunks: u64) -> Open {
     Open {
         purpose: Purpose::Input,
         codec: Codec::None,

@@ -8,7 +8,7 @@ use heft::core::ids::{Index, JobId, Micros, ResultId, Run, WorkerId};
 use heft::core::subject::routing_key;
 use heft::store::codec::Attached;
 use heft::store::journal::LogOp;
-use heft::store::log::Append;
+pub use heft::store::log::Append;
 use uuid::Uuid;
 
 /// The job with this number is taken, with a payload of so many bytes. It is record `number`.

@@ -175,7 +175,7 @@ struct Inner {
     points: Vec<u64>,
     failed: Vec<(Act, String)>,
     /// What fails next, where, and with which error.
-    to_fail: Vec<(Act, String, i32)>,
+    to_fail: Vec<(Act, String, i32, u64)>,
     seen: Seen,
 }
 
@@ -243,7 +243,12 @@ impl SimDisk {
 
     /// The next such operation with a path that holds `path` fails: with an I/O error, or as there is no room.
     pub fn fail_next(&self, act: Act, path: &str, error: i32) {
-        self.inner().to_fail.push((act, path.to_owned(), error));
+        self.fail_after(0, act, path, error);
+    }
+
+    /// The same, after so many of them that do not.
+    pub fn fail_after(&self, others: u64, act: Act, path: &str, error: i32) {
+        self.inner().to_fail.push((act, path.to_owned(), error, others));
     }
 
     pub fn seen(&self) -> Seen {
@@ -409,12 +414,16 @@ impl Inner {
             }
             *left -= 1;
         }
-        let told =
-            self.to_fail.iter().position(|(what, part, _)| *what == act && path.contains(part.as_str()));
-        if let Some(told) = told {
-            let (_, _, error) = self.to_fail.remove(told);
-            self.failed.push((act, path.to_owned()));
-            return Err(io::Error::from_raw_os_error(error));
+        let is_it = |(what, part, ..): &(Act, String, i32, u64)| *what == act && path.contains(part.as_str());
+        if let Some(told) = self.to_fail.iter().position(is_it) {
+            match &mut self.to_fail[told].3 {
+                0 => {
+                    let (_, _, error, _) = self.to_fail.remove(told);
+                    self.failed.push((act, path.to_owned()));
+                    return Err(io::Error::from_raw_os_error(error));
+                }
+                others => *others -= 1,
+            }
         }
         if self.faults.eio > 0 && self.random.below(10_000) < self.faults.eio {
             *self.seen.eio.entry(act).or_default() += 1;
