@@ -229,7 +229,7 @@ fn on_a_thread<T: Send + 'static>(
 #[test]
 fn pe11_a_leader_killed_at_any_moment_loses_nothing_that_it_acknowledged() {
     let seed = std::env::var("HEFT_CRASH_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| Uuid::new_v4().as_u128() as u64 >> 16);
+    let seed = seed.unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0 >> 16);
     println!("HEFT_CRASH_SEED={seed}");
     let mut random = Seeded(seed);
     // Small segments, so that snapshots are made and old segments cut all the time.

@@ -9,13 +9,14 @@ use std::rc::Rc;
 use chunking::limits::{CHUNK_BYTES_MAX, CLASSIC_INBOUND_BODY_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::core::Config;
 use crate::core::schedule::Policy;
 use crate::driver::{Choice, Descriptors, Driver, Options, SpinMode, Storage};
 use crate::leader::{LeaderConfig, RelayConfig, Verify};
 use crate::peer::Tuning;
+use crate::store::format::CONSENSUS;
 use crate::units::{ByteSize, Span};
 
 use super::{Unavailable, Usage};
@@ -200,6 +201,13 @@ fn storage(args: &LeaderArgs) -> anyhow::Result<Storage> {
     match args.durability {
         Durability::Memory => {
             crate::driver::spool::check(&args.data).map_err(|error| Usage(error.to_string()))?;
+            if args.data.join(CONSENSUS).exists() {
+                warn!(
+                    "{} holds jobs of a durable leader, which this one neither reads nor changes: start it without --durability memory to \
+                     go on with them",
+                    args.data.display()
+                );
+            }
             Ok(Storage::Memory)
         }
         Durability::Disk => {

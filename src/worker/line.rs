@@ -19,7 +19,7 @@ type Dialled = Result<(LinkReader, LinkWriter), LinkError>;
 enum State {
     Waiting(Instant),
     Dialling(JoinHandle<Dialled>),
-    Up { reader: LinkReader, writer: LinkWriter },
+    Up { reader: Box<LinkReader>, writer: LinkWriter },
     Left,
 }
 
@@ -68,7 +68,7 @@ impl Line {
                 }
                 State::Dialling(dialled) => match dialled.await {
                     Ok(Ok((reader, writer))) => {
-                        self.state = State::Up { reader, writer };
+                        self.state = State::Up { reader: Box::new(reader), writer };
                         return News::Connected;
                     }
                     Ok(Err(error)) => self.failed(&error.to_string()),
