@@ -66,6 +66,8 @@ struct Life {
     snapshot: Option<SnapshotJob>,
     is_cut_due: bool,
     segment: Option<u64>,
+    /// What was proposed and has not reached the log.
+    queue: Vec<LogOp>,
 }
 
 impl World {
@@ -194,6 +196,7 @@ impl World {
             snapshot: None,
             is_cut_due: false,
             segment: None,
+            queue: Vec::new(),
         }
     }
 
@@ -233,9 +236,11 @@ impl World {
         if life.journal.is_stuck() {
             // There is room again: all that waited is written.
             self.disk.faults(Faults::default());
-            self.run_log(&mut life, Vec::new());
+            let ops = std::mem::take(&mut life.queue);
+            self.run_log(&mut life, ops);
             assert!(self.disk.is_dead() || !life.journal.is_stuck());
-            assert!(self.disk.is_dead() || self.written == self.proposals.len());
+            let waiting = life.queue.len() as u64;
+            assert!(self.disk.is_dead() || self.written + waiting == self.proposals.len());
         }
     }
 
@@ -248,20 +253,11 @@ impl World {
     // --- the log
 
     fn write_log(&mut self, life: &mut Life) {
-        let mut ops = Vec::new();
-        for _ in 0..self.random.below(5) {
-            // Now and then one that does not go into a group with others.
-            let is_large = self.proposals.len() > 20 && self.random.below(3000) == 0;
-            let bytes = if is_large { 5 << 20 } else { self.payload_bytes };
-            self.seen.large += u64::from(is_large);
-            let proposed = self.proposals.propose(&mut self.random, bytes).clone();
-            let index = Index(self.proposals.len());
-            self.seen.records += 1;
-            let committed = life.single.propose(index, proposed.sync);
-            self.committed(life, committed);
-            let (record, attached, sync) = (proposed.record, proposed.attached, proposed.sync);
-            ops.push(LogOp::Append { index, record, attached, sync });
+        self.propose(life);
+        if self.random.chance(20) {
+            return;
         }
+        let mut ops = std::mem::take(&mut life.queue);
         let needed = self.proposals.needed();
         for _ in 0..self.random.below(3) {
             let known: Vec<(Key, Place)> = life
@@ -283,11 +279,32 @@ impl World {
         self.run_log(life, ops);
     }
 
+    /// Proposes some records. The log gets them when it is there.
+    fn propose(&mut self, life: &mut Life) {
+        for _ in 0..self.random.below(5) {
+            // Now and then one that does not go into a group with others.
+            let is_large = self.proposals.len() > 20 && self.random.below(3000) == 0;
+            let bytes = if is_large { 5 << 20 } else { self.payload_bytes };
+            self.seen.large += u64::from(is_large);
+            let proposed = self.proposals.propose(&mut self.random, bytes).clone();
+            let index = Index(self.proposals.len());
+            self.seen.records += 1;
+            let committed = life.single.propose(index, proposed.sync);
+            self.committed(life, committed);
+            let (record, attached, sync) = (proposed.record, proposed.attached, proposed.sync);
+            life.queue.push(LogOp::Append { index, record, attached, sync });
+        }
+    }
+
     fn run_log(&mut self, life: &mut Life, ops: Vec<LogOp>) {
         self.disk.failed();
         let done = life.journal.run(ops, &|| 0);
         if self.disk.is_dead() {
             return;
+        }
+        if self.random.chance(30) {
+            // More is proposed before it is heard what became of that.
+            self.propose(life);
         }
         let failed = self.disk.failed();
         let is_of_log = |(act, path): &&(Act, String)| {

@@ -169,17 +169,8 @@ impl RecoveryReport {
         let mut text = format!("\nrecovery: {} jobs of {}\n", self.count, ByteSize(self.size));
         let rounds = self.starts.iter().map(|start| start.all.len()).max().unwrap_or_default();
         text += &format!("medians of {rounds} starts; {}\n\n", self.machine.line());
-        text += &row([
-            "a leader with",
-            "jobs",
-            "reads",
-            "blobs",
-            "listens",
-            "answers",
-            "RSS",
-            "peak",
-            "for a job",
-        ]);
+        text +=
+            &row(["a leader with", "jobs", "log", "blobs", "listens", "answers", "RSS", "peak", "for a job"]);
         let empty = self.empty_rss();
         for start in &self.starts {
             let jobs = format!("{:.0}", start.jobs());
