@@ -419,7 +419,7 @@ impl World {
         match life.journal.snapshot_made(made) {
             Some(LogDone::Snapshot(report)) => {
                 self.seen.moved += report.moved.len() as u64;
-                for (key, place) in report.moved {
+                for (key, _, place) in report.moved {
                     life.places.insert(key, place);
                 }
                 life.is_cut_due = true;
@@ -437,7 +437,7 @@ impl World {
             assert_eq!(self.proposals.payload(*key).unwrap().payload, life.journal.read(place).unwrap());
         }
         let disk = self.disk.shared();
-        let owner = store::replay::owner_of(&*disk).unwrap();
+        let owner = store::format::owner_of(&*disk).unwrap().unwrap();
         for index in store::replay::Files::list(&*disk).unwrap().snapshots {
             snapshot::verify(&*disk, owner, index).unwrap();
         }

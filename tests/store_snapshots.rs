@@ -81,7 +81,7 @@ impl Life {
         let made = self.opened.journal.snapshot_due().expect("one is due").make();
         let wrong = made.as_ref().err().map(ToString::to_string);
         if let Some(LogDone::Snapshot(report)) = self.opened.journal.snapshot_made(made) {
-            for (key, place) in report.moved {
+            for (key, _, place) in report.moved {
                 self.places.entry(key).and_modify(|known| *known = place);
             }
             self.opened.journal.run([LogOp::Cut], &|| 0);
@@ -230,7 +230,7 @@ fn c29_a_damaged_snapshot_is_put_aside_and_the_one_before_it_and_the_log_say_the
     assert_eq!(life.snapshot(), None);
     life.assert_payloads();
     let disk_ = disk.shared();
-    let owner = store::replay::owner_of(&*disk_).unwrap();
+    let owner = store::format::owner_of(&*disk_).unwrap().unwrap();
     for index in Files::list(&*disk_).unwrap().snapshots {
         snapshot::verify(&*disk_, owner, index).unwrap();
     }

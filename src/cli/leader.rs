@@ -295,6 +295,8 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         spin: args.spin,
         drain: args.drain.0,
     };
+    // Nobody is told of it before it knows its jobs.
+    let prepared = storage.into_leader(config);
     println!(
         "heft leader listening on {local} (driver {}, durability {durability}, data {}, spool up to {})",
         driver.name(),
@@ -304,14 +306,14 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
     std::io::stdout().flush()?;
 
     let stop = Rc::new(Notify::new());
-    let serving = driver.serve(listener, config, options, storage, stop.clone());
+    let serving = driver.serve(listener, prepared, options, stop.clone());
     tokio::pin!(serving);
     tokio::select! {
         served = &mut serving => served.map_err(|error| Unavailable(error.to_string()))?,
         () = super::stop_signal() => {
             info!("stopping: no new jobs; jobs that run have {} to end", args.drain);
             stop.notify_one();
-            serving.await?;
+            serving.await.map_err(|error| Unavailable(error.to_string()))?;
         }
     }
     Ok(ExitCode::SUCCESS)

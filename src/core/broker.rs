@@ -132,6 +132,8 @@ impl Broker {
             Event::Committed { index } => self.committed(index),
             Event::Tick => {}
             Event::Drain => self.drain(),
+            Event::NotAssigned { worker, job, attempt } => self.not_assigned(worker, job, attempt),
+            Event::NotDelivered { job } => self.not_delivered(job),
             Event::ForgetEnded { job } => self.forget_ended(job),
         }
         self.look_at_what_is_due();
@@ -451,6 +453,12 @@ impl Broker {
         // Who was not told to start does not know the run; attempts count over all of them.
         let is_run = |lease: &Lease| lease.run == run || run == Run(0);
         match lease.filter(|lease| is_run(lease) && lease.attempt == attempt) {
+            // One of an earlier life of the leader has no end yet.
+            Some(lease) if lease.until.is_none() && !self.assigning.contains_key(&job) => {
+                lease.until = Some(until);
+                self.watch_lease(worker, job, until);
+                true
+            }
             Some(lease) => {
                 lease.until = lease.until.map(|_| until);
                 true

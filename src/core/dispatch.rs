@@ -213,4 +213,16 @@ impl Broker {
             }
         }
     }
+
+    /// An assignment that counts was not sent: the worker never heard of it, and the job waits again, if it has not ended.
+    pub(super) fn not_assigned(&mut self, worker: WorkerId, id: JobId, attempt: Attempt) {
+        let Some(chosen) = self.workers.get_mut(worker) else { return };
+        if chosen.held.get(&id).is_none_or(|lease| lease.attempt != attempt) {
+            return;
+        }
+        chosen.unsend(id);
+        chosen.credit = chosen.credit.saturating_add(1);
+        self.dirty = true;
+        self.lose(worker, id, AttemptEnd::NotHeld);
+    }
 }

@@ -28,12 +28,23 @@ impl Broker {
         self.watch_expiry();
     }
 
-    /// The job that ended longest ago, of those that are still known: of those whose results were sent to their clients, if
-    /// there is one among the oldest, else, unless only those may go, of all.
-    pub fn oldest_ended(&self, only_sent: bool) -> Option<JobId> {
-        let ended = || self.ended.iter().map(|(_, job, _)| *job);
-        let is_sent = |job: &JobId| self.state.job(*job).is_none_or(|job| job.delivered);
-        ended().take(LOOKS_MAX).find(is_sent).or_else(|| ended().next().filter(|_| !only_sent))
+    /// The job that ended longest ago, of those that are still known and may go: of those whose results were sent to their
+    /// clients, if there is one among the oldest, else, unless only those, of all.
+    pub fn oldest_ended(&self, only_sent: bool, may_go: impl Fn(&Job) -> bool) -> Option<JobId> {
+        let oldest = || {
+            let ended = self.ended.iter().take(LOOKS_MAX).filter_map(|(_, job, _)| self.state.job(*job));
+            ended.filter(|job| may_go(job))
+        };
+        let waits = |job: &Job| self.undelivered.get(&job.client).is_some_and(|jobs| jobs.contains(&job.id));
+        let sent = oldest().find(|job| job.delivered && !waits(job));
+        sent.or_else(|| oldest().next().filter(|_| !only_sent)).map(|job| job.id)
+    }
+
+    /// A result was to be sent, and its connection is gone: its client gets it when it comes back.
+    pub(super) fn not_delivered(&mut self, id: JobId) {
+        if let Some(job) = self.state.job(id).filter(|job| job.has_ended() && job.child_of.is_none()) {
+            self.undelivered.entry(job.client.clone()).or_default().insert(id);
+        }
     }
 
     pub(super) fn forget_ended(&mut self, job: JobId) {

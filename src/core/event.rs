@@ -128,6 +128,20 @@ pub enum Event {
     Tick,
     /// The leader is about to stop: no new jobs, none given out.
     Drain,
+    /// An assignment could not be sent: its payload could not be read, or the job ended while it was.
+    NotAssigned {
+        /// Whose it was to be.
+        worker: WorkerId,
+        /// The job.
+        job: JobId,
+        /// Which attempt.
+        attempt: Attempt,
+    },
+    /// A result could not be sent: its connection ended while it was read.
+    NotDelivered {
+        /// The job.
+        job: JobId,
+    },
     /// There is no room for results any more: a job that has ended is forgotten, as [`Broker::oldest_ended`] named it.
     ///
     /// [`Broker::oldest_ended`]: super::Broker::oldest_ended

@@ -196,9 +196,18 @@ impl Broker {
         }
     }
 
+    /// Whether a job that was announced is being dropped.
+    pub fn is_withdrawing(&self, job: JobId) -> bool {
+        self.withdrawing.contains_key(&job)
+    }
+
     /// No new jobs: those that are announced are not taken any more, either.
     pub(super) fn drain(&mut self) {
         self.draining = true;
+        if self.config.durable {
+            // The next life goes on with them.
+            return;
+        }
         let announced =
             |id: &JobId| self.state.job(*id).is_some_and(|job| job.announced && job.run == Run(1));
         let mut jobs: Vec<JobId> = self.sources.of.keys().copied().filter(announced).collect();

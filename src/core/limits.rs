@@ -28,6 +28,8 @@ pub const LANE_QUANTUM_BYTES: u64 = 1024 * 1024;
 pub struct Config {
     /// How a worker is chosen among those that may have a job.
     pub policy: Policy,
+    /// Whether its state outlives it.
+    pub durable: bool,
     /// How long a worker that leases holds a job without a sign of life (C06).
     pub lease: Duration,
     /// How long a worker that leases may be away before its jobs go elsewhere.
@@ -54,6 +56,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             policy: Policy::LeastLoad,
+            durable: false,
             lease: Duration::from_secs(30),
             worker_grace: Duration::from_secs(5),
             attempts_max: 6,

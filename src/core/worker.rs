@@ -169,6 +169,16 @@ impl Worker {
         *self.sent.entry(job).or_default() += 1;
     }
 
+    /// Notes that it was not sent a job after all.
+    pub(super) fn unsend(&mut self, job: JobId) {
+        if let Some(owed) = self.sent.get_mut(&job) {
+            *owed = owed.saturating_sub(1);
+            if *owed == 0 {
+                self.sent.remove(&job);
+            }
+        }
+    }
+
     /// Notes that it could not have the inputs of a job, and is told to give it up.
     pub(super) fn refuse(&mut self, job: JobId) {
         self.refused.insert(job);

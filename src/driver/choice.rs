@@ -11,8 +11,7 @@ use tokio::sync::Notify;
 use super::hub::{self, Options};
 use super::lane;
 use super::portable::TokioSocket;
-use super::storage::Storage;
-use crate::leader::LeaderConfig;
+use super::storage::Prepared;
 
 /// What an operator wants (`--driver`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -106,17 +105,14 @@ impl Driver {
     pub async fn serve(
         &self,
         listener: TcpListener,
-        config: LeaderConfig,
+        prepared: Prepared,
         options: Options,
-        storage: Storage,
         stop: Rc<Notify>,
     ) -> io::Result<()> {
         match self.kind {
-            Kind::Portable => hub::serve::<TokioSocket>(listener, config, options, storage, stop).await,
+            Kind::Portable => hub::serve::<TokioSocket>(listener, prepared, options, stop).await,
             #[cfg(target_os = "linux")]
-            Kind::Uring(_) => {
-                hub::serve::<super::uring::RingSocket>(listener, config, options, storage, stop).await
-            }
+            Kind::Uring(_) => hub::serve::<super::uring::RingSocket>(listener, prepared, options, stop).await,
         }
     }
 }

@@ -20,9 +20,9 @@ use super::outbox::Outbox;
 use super::socket::Socket;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
-use super::storage::{Files, Storage};
+use super::storage::{Files, Prepared};
 use crate::core::ids::{ConnId, Micros};
-use crate::leader::{Leader, LeaderConfig, Output};
+use crate::leader::{Leader, Output};
 use crate::peer::Tuning;
 
 /// How long a frame that is in no hurry waits for one to go along with.
@@ -65,14 +65,12 @@ impl Default for Options {
 /// thread.
 pub(super) async fn serve<S: Socket>(
     listener: TcpListener,
-    config: LeaderConfig,
+    prepared: Prepared,
     options: Options,
-    storage: Storage,
     stop: Rc<Notify>,
 ) -> io::Result<()> {
-    let buffers = config.relay.buffers;
-    let (mut leader, now, files) = storage.into_leader(config);
-    leader.stock_buffers(super::memory::buffers(buffers));
+    let Prepared { mut leader, now, files } = prepared;
+    leader.stock_buffers(super::memory::buffers(leader.fill().buffers));
     let (sender, mut outcomes) = mpsc::unbounded_channel();
     let done = move |done| sender.send(done).unwrap_or_default();
     let (log_sender, mut log_outcomes) = mpsc::unbounded_channel();

@@ -25,4 +25,4 @@ pub use choice::{Choice, Driver};
 pub use descriptors::Descriptors;
 pub use hub::Options;
 pub use spin::SpinMode;
-pub use storage::Storage;
+pub use storage::{Prepared, Storage};

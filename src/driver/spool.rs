@@ -68,6 +68,13 @@ impl Spool {
 
     /// Does it, after what was said before about the same blob.
     pub fn execute(&self, operation: DiskOp) {
+        if matches!(operation, DiskOp::MakeRoom) {
+            // Each has files of its own.
+            self.threads
+                .iter()
+                .for_each(|(operations, _)| operations.send(DiskOp::MakeRoom).unwrap_or_default());
+            return;
+        }
         let blob = operation.blob().unwrap_or(Uuid::nil()).as_u128();
         let at =
             usize::try_from((blob ^ (blob >> 64)) % self.threads.len().max(1) as u128).unwrap_or_default();

@@ -31,6 +31,15 @@ pub struct Kept {
     is_direct: bool,
 }
 
+/// A leader that is about to serve.
+pub struct Prepared {
+    pub(super) leader: Leader,
+    /// The moment at which it begins.
+    pub(super) now: Micros,
+    /// What its threads work with.
+    pub(super) files: Option<Files>,
+}
+
 /// What threads work with.
 pub(super) struct Files {
     pub(super) disk: Arc<dyn Disk>,
@@ -69,13 +78,13 @@ impl Storage {
         ))
     }
 
-    /// The leader that goes on with it, the moment at which it does, and what its threads work with.
-    pub(super) fn into_leader(self, config: LeaderConfig) -> (Leader, Micros, Option<Files>) {
+    /// The leader that goes on with it. That takes a while where there are many jobs.
+    pub fn into_leader(self, config: LeaderConfig) -> Prepared {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = Micros::default().plus(since);
         let make_id = Box::new(Uuid::new_v4);
         match self {
-            Storage::Memory => (Leader::new(config, now, make_id), now, None),
+            Storage::Memory => Prepared { leader: Leader::new(config, now, make_id), now, files: None },
             Storage::Disk(kept) => {
                 let Kept { disk, opened: Opened { journal, replay, owner, blobs, requests }, took, .. } =
                     *kept;
@@ -83,7 +92,7 @@ impl Storage {
                 let now = now.max(replay.latest);
                 let mut leader = Leader::recover(config, now, make_id, Recovered { replay, blobs, requests });
                 leader.note_recovery(took);
-                (leader, now, Some(Files { disk, owner, journal }))
+                Prepared { leader, now, files: Some(Files { disk, owner, journal }) }
             }
         }
     }

@@ -3,7 +3,7 @@
 //! A payload that left the memory is read again when somebody needs it: what was to be done with it waits until then, and what
 //! follows for the same job waits behind it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use tracing::{error, warn};
@@ -13,8 +13,9 @@ use super::{Leader, Output, outcome};
 use crate::consensus::Single;
 use crate::core::action::Action;
 use crate::core::ids::{Attempt, ConnId, Index, JobId, Micros, Run, WorkerId};
-use crate::core::job::Phase;
+use crate::core::job::{Job, Phase};
 use crate::core::{Event, Record};
+use crate::store::blobs::DiskOp;
 use crate::store::codec::Attached;
 use crate::store::journal::{Cost, LogDone, LogOp};
 use crate::store::replay::Key;
@@ -42,23 +43,40 @@ pub(super) struct Logging {
     failed: Option<String>,
 }
 
+/// Payloads that are read at a time: the others wait, so that a client that comes back for many results does not have all of
+/// them in memory at once.
+const READS_MAX: usize = 32;
+
 /// What waits for payloads that are being read.
 #[derive(Debug, Default)]
 pub(super) struct Fetching {
-    /// Payloads that are being read.
-    reading: HashSet<Key>,
-    waiting: Vec<(Vec<Key>, Then)>,
+    /// Payloads that are being read, or will be, with who waits for them.
+    wanted: HashMap<Key, Vec<u64>>,
+    /// Those that will be.
+    to_read: VecDeque<Key>,
+    reading: usize,
+    waiting: HashMap<u64, Waiting>,
+    next: u64,
+    /// Jobs whose results somebody gets once they have been read, with how many do.
+    results: HashMap<JobId, u32>,
     /// What is to be done for a job once it has been sent to its worker.
     held_back: HashMap<JobId, Vec<Action>>,
+}
+
+/// Something that waits for payloads.
+#[derive(Debug)]
+struct Waiting {
+    /// All that it needs.
+    keys: Vec<Key>,
+    /// How many of them are not here.
+    missing: usize,
+    then: Then,
 }
 
 impl Fetching {
     /// Whether somebody gets the result of a job once it has been read.
     pub(super) fn is_wanted(&self, job: JobId) -> bool {
-        self.waiting.iter().any(|(_, then)| match then {
-            Then::Deliver { job: wanted, .. } | Then::Answer { job: wanted, .. } => *wanted == job,
-            Then::Assign(_) => false,
-        })
+        self.results.contains_key(&job)
     }
 }
 
@@ -71,6 +89,16 @@ pub(super) enum Then {
     Deliver { conn: ConnId, job: JobId },
     /// Answer a question for a result.
     Answer { conn: ConnId, verb: String, id: Uuid, job: JobId },
+}
+
+impl Then {
+    /// The job whose result it is about.
+    fn result_of(&self) -> Option<JobId> {
+        match self {
+            Then::Deliver { job, .. } | Then::Answer { job, .. } => Some(*job),
+            Then::Assign(_) => None,
+        }
+    }
 }
 
 /// A job that goes to a worker.
@@ -172,14 +200,17 @@ impl Leader {
             }
             LogDone::Read { key, result } => self.payload_read(key, result),
             LogDone::Snapshot(report) => {
-                for (key, place) in report.moved {
-                    self.store.placed(key, place);
+                for (key, from, to) in report.moved {
+                    self.store.moved(key, &from, to);
                 }
                 self.outputs.push_back(Output::Log(LogOp::Cut));
             }
             LogDone::Trouble(trouble) => {
                 match &trouble {
-                    Some(trouble) => error!("{trouble}; jobs wait until it takes more"),
+                    Some(trouble) => {
+                        error!("{trouble}; jobs wait until it takes more");
+                        self.outputs.push_back(Output::Disk(DiskOp::MakeRoom));
+                    }
                     None => warn!("the log can be written again"),
                 }
                 logging.trouble = trouble;
@@ -256,18 +287,40 @@ impl Leader {
         if away.is_empty() {
             return self.go_on_with(then);
         }
+        keys.iter().for_each(|key| self.store.pin(*key));
+        let fetching = &mut self.fetching;
+        fetching.next += 1;
+        let id = fetching.next;
+        if let Some(job) = then.result_of() {
+            *fetching.results.entry(job).or_default() += 1;
+        }
+        fetching.waiting.insert(id, Waiting { keys, missing: away.len(), then });
         for key in away {
-            if let Some(place) = self.store.away(key)
-                && self.fetching.reading.insert(key)
-            {
-                self.outputs.push_back(Output::Log(LogOp::Read { key, place }));
+            let waiters = fetching.wanted.entry(key).or_insert_with(|| {
+                fetching.to_read.push_back(key);
+                Vec::new()
+            });
+            waiters.push(id);
+        }
+        self.read_on();
+    }
+
+    /// Has payloads read, as far as few enough are.
+    fn read_on(&mut self) {
+        while self.fetching.reading < READS_MAX {
+            let Some(key) = self.fetching.to_read.pop_front() else { break };
+            match self.store.away(key) {
+                Some(place) => {
+                    self.fetching.reading += 1;
+                    self.outputs.push_back(Output::Log(LogOp::Read { key, place }));
+                }
+                None => self.is_here(key),
             }
         }
-        self.fetching.waiting.push((keys, then));
     }
 
     fn payload_read(&mut self, key: Key, result: Result<Bytes, String>) {
-        self.fetching.reading.remove(&key);
+        self.fetching.reading = self.fetching.reading.saturating_sub(1);
         match result {
             Ok(payload) => self.store.was_read(key, payload),
             Err(why) => {
@@ -279,24 +332,52 @@ impl Leader {
                 }
             }
         }
-        let (ready, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.fetching.waiting)
-            .into_iter()
-            .partition(|(keys, _)| keys.iter().all(|key| self.store.away(*key).is_none()));
-        self.fetching.waiting = waiting;
-        for (_, then) in ready {
-            self.go_on_with(then);
+        self.is_here(key);
+        self.read_on();
+    }
+
+    /// A payload is here, or will never be: who has waited for it alone goes on.
+    fn is_here(&mut self, key: Key) {
+        for id in self.fetching.wanted.remove(&key).unwrap_or_default() {
+            let Some(waiting) = self.fetching.waiting.get_mut(&id) else { continue };
+            waiting.missing = waiting.missing.saturating_sub(1);
+            if waiting.missing > 0 {
+                continue;
+            }
+            if let Some(Waiting { keys, then, .. }) = self.fetching.waiting.remove(&id) {
+                if let Some(job) = then.result_of()
+                    && let Some(count) = self.fetching.results.get_mut(&job)
+                {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.fetching.results.remove(&job);
+                    }
+                }
+                self.go_on_with(then);
+                keys.iter().for_each(|key| self.store.unpin(*key));
+            }
         }
     }
 
     fn go_on_with(&mut self, then: Then) {
         match then {
             Then::Assign(Assignment { conn, worker, job, run, attempt, lease, start }) => {
-                if self.assign(conn, worker, job) {
+                let held_back = self.fetching.held_back.remove(&job).unwrap_or_default();
+                let is_its = |job: &Job| match job.phase {
+                    Phase::Leased { worker: holder, attempt: held } => (holder, held) == (worker, attempt),
+                    Phase::Queued { .. }
+                    | Phase::Gathering { .. }
+                    | Phase::Done { .. }
+                    | Phase::Dead { .. } => false,
+                };
+                let is_current = self.broker.state().job(job).is_some_and(is_its);
+                if is_current && self.assign(conn, worker, job) {
                     self.send_inputs(conn, job, attempt);
                     self.start(start, conn, job, run, attempt, lease);
-                }
-                for action in self.fetching.held_back.remove(&job).unwrap_or_default() {
-                    self.act_on(action);
+                    held_back.into_iter().for_each(|action| self.act_on(action));
+                } else if self.sessions.contains_key(&conn) {
+                    // It never heard of the job, and of nothing that follows for it.
+                    self.broker.handle(self.now, Event::NotAssigned { worker, job, attempt });
                 }
             }
             Then::Deliver { conn, job } => self.deliver(conn, job),

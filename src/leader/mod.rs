@@ -32,6 +32,7 @@ use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
 use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run, Token};
+use crate::core::job::Job;
 use crate::core::{Broker, Config, Event};
 use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
@@ -392,18 +393,21 @@ impl Leader {
     fn forget_results(&mut self) {
         loop {
             // Until that is committed nothing is gained by forgetting more.
-            let is_forgetting = self.forgetting.is_some_and(|job| self.broker.state().job(job).is_some());
+            let state = self.broker.state();
+            self.forgetting.take_if(|job| state.job(*job).is_none_or(|job| !job.has_ended()));
+            let is_forgetting = self.forgetting.is_some();
             let too_many = self.store.result_bytes() > self.config.result_bytes_max;
             if is_forgetting || !too_many && !self.relay.is_short() {
                 break;
             }
             let before = (self.store.result_bytes(), self.relay.fill().blobs);
-            let Some(job) = self.broker.oldest_ended(self.is_durable() && !too_many) else { break };
             // What somebody is getting is not taken from under it.
-            let returned = self.broker.state().job(job).and_then(outcome::returned);
-            if self.fetching.is_wanted(job) || returned.is_some_and(|result| self.is_fetched(result)) {
-                break;
-            }
+            let may_go = |job: &Job| {
+                let result = outcome::returned(job);
+                !self.fetching.is_wanted(job.id) && !result.is_some_and(|result| self.is_fetched(result))
+            };
+            let only_sent = self.is_durable() && !too_many;
+            let Some(job) = self.broker.oldest_ended(only_sent, may_go) else { break };
             self.forgetting = Some(job);
             self.broker.handle(self.now, Event::ForgetEnded { job });
             self.act_once();
@@ -522,7 +526,9 @@ impl Leader {
     }
 
     fn deliver(&mut self, conn: ConnId, id: JobId) {
-        let Some(session) = self.sessions.get(&conn) else { return };
+        let Some(session) = self.sessions.get(&conn) else {
+            return self.broker.handle(self.now, Event::NotDelivered { job: id });
+        };
         // While its result was read its time may have been over, and it may have been submitted again.
         let Some(job) = self.broker.state().job(id) else {
             let text = "the result was kept until now, and is not any more (--result-ttl)".to_owned();

@@ -15,7 +15,8 @@ use super::store::PayloadStore;
 use super::transfers::named_in;
 use super::{Leader, LeaderConfig};
 use crate::core::ids::{Attempt, JobId, Micros};
-use crate::core::{Broker, Event};
+use crate::core::job::Job;
+use crate::core::{Broker, Config, Event};
 use crate::model::{JobRequest, JsonModel};
 use crate::store::blobs::Found;
 use crate::store::map::Map;
@@ -40,7 +41,8 @@ impl Leader {
         make_id: Box<dyn FnMut() -> Uuid>,
         recovered: Recovered,
     ) -> Self {
-        let mut leader = Leader::new(config, now, make_id);
+        let broker = Config { durable: true, ..config.broker.clone() };
+        let mut leader = Leader::new(LeaderConfig { broker, ..config }, now, make_id);
         let Recovered { replay, blobs, requests } = recovered;
         let Replay { state, index, inputs, results, last_result, .. } = replay;
         leader.commits = Commits::Log(Box::default());
@@ -170,7 +172,9 @@ impl Leader {
                 Purpose::Archive | Purpose::Stdout | Purpose::Stderr => true,
                 Purpose::Input | Purpose::Payload | Purpose::Dataset => false,
             };
-            let may_end = self.broker.state().job(owner).is_some_and(|job| !job.has_ended());
+            // Of an attempt that the log does not know, another may be made under the same number.
+            let is_known = |job: &Job| !job.has_ended() && map.open.attempt <= job.attempt.0;
+            let may_end = self.broker.state().job(owner).is_some_and(is_known);
             // What was gathered from a large frame cannot be gone on with.
             if is_part && may_end && map.open.attempt > 0 {
                 self.blobs.restore_coming(owner, Attempt(map.open.attempt), id);

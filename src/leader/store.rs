@@ -62,6 +62,8 @@ pub(super) struct PayloadStore {
     unlogged_bytes: u64,
     /// Those of them that the log has too, the next to go first.
     order: VecDeque<Key>,
+    /// Those that somebody waits for, with how many do: they stay.
+    pinned: HashMap<Key, u32>,
     /// Why payloads cannot be read.
     lost: HashMap<Key, String>,
 }
@@ -171,6 +173,13 @@ impl PayloadStore {
         }
     }
 
+    /// The log has a payload elsewhere. One that came in its place meanwhile lies where it was written.
+    pub(super) fn moved(&mut self, key: Key, from: &Place, to: Place) {
+        if let Some(slot) = self.slot_mut(key).filter(|slot| slot.place.as_ref() == Some(from)) {
+            slot.place = Some(to);
+        }
+    }
+
     /// A payload was read from the log.
     pub(super) fn was_read(&mut self, key: Key, payload: Bytes) {
         if self.slot(key).is_some() && !self.warm.contains_key(&key) {
@@ -187,11 +196,33 @@ impl PayloadStore {
         }
     }
 
+    /// Somebody waits for a payload, and others with it: it stays in memory once it is there.
+    pub(super) fn pin(&mut self, key: Key) {
+        *self.pinned.entry(key).or_default() += 1;
+    }
+
+    /// The same no more.
+    pub(super) fn unpin(&mut self, key: Key) {
+        if let Some(count) = self.pinned.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.pinned.remove(&key);
+            }
+        }
+    }
+
     /// Lets go of what the log has, as far as there is too much of it.
     pub(super) fn settle(&mut self) {
-        while self.warm_bytes > WARM_BYTES_MAX {
-            let Some(key) = self.order.pop_front() else { break };
-            self.cool_one(key);
+        for _ in 0..self.order.len() {
+            let Some(key) = self.order.front().copied().filter(|_| self.warm_bytes > WARM_BYTES_MAX) else {
+                break;
+            };
+            self.order.pop_front();
+            if self.pinned.contains_key(&key) {
+                self.order.push_back(key);
+            } else {
+                self.cool_one(key);
+            }
         }
         if self.order.len() > 64 + 2 * self.warm.len() {
             // Most of what stands there has been forgotten.

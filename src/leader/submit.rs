@@ -143,6 +143,13 @@ impl Leader {
             self.forget_gathered(gathered);
             return self.refuse(conn, job, refusal);
         }
+        if self.is_durable() && self.broker.is_withdrawing(job) {
+            // The log is about to forget its payload, and a new one would go with it.
+            self.forget_gathered(gathered);
+            let text = "the job's inputs did not come in time, and it is just being dropped: submit it again"
+                .to_owned();
+            return self.refuse(conn, job, RefusalText::new(Reason::BUSY, text));
+        }
         // A job that is known has its payload, or has ended and needs none.
         if self.broker.state().job(job).is_some() {
             self.forget_gathered(gathered);
@@ -151,7 +158,10 @@ impl Leader {
                 self.forget_gathered(gathered);
                 return self.refuse(conn, job, refusal);
             }
-            if let Some(gathered) = gathered {
+            if gathered.is_some() && !self.blobs.inputs(job).is_empty() {
+                // The same job came before, and is about to be known.
+                self.forget_gathered(gathered);
+            } else if let Some(gathered) = gathered {
                 self.inputs_gathered(job, gathered.blobs);
             } else if !blobs.is_empty()
                 && self.blobs.inputs(job).is_empty()

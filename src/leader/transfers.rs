@@ -513,8 +513,8 @@ impl Leader {
 
     /// The inputs of a job can never be had: its client hears it, and the job ends.
     fn inputs_failed(&mut self, id: JobId, reason: Reason, text: &str) {
-        let Some(job) = self.broker.state().job(id) else { return };
-        if job.announced
+        // One whose announcement is not committed yet has its end all the same.
+        if let Some(job) = self.broker.state().job(id).filter(|job| job.announced)
             && let Some(conn) = self.broker.submitter_of(id, &job.client)
         {
             let text = format!("an input did not arrive whole: {text}");

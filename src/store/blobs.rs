@@ -4,7 +4,7 @@
 //! A leader that keeps nothing has its blobs in `spool`, without maps, and leaves none behind. One that does has them in `blobs`,
 //! where they outlive it. Files that are not needed any more are written again: that is quicker than making new ones.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use chunking::message::Open;
 use chunking::{ChunkHead, Digest};
 use uuid::Uuid;
 
-use super::disk::{BLOCK_BYTES, Disk, DiskFile, How, hint, is_full};
+use super::disk::{BLOCK_BYTES, Disk, DiskFile, How, hint, is_full, is_out_of_files};
 use super::format::{NEW, Owner, StoreError, full};
 use super::map::{self, Map};
 use crate::core::ids::ConnId;
@@ -98,6 +98,8 @@ pub enum DiskOp {
     },
     /// Say which blobs have files.
     List,
+    /// The disk is full: give back what only waits to be written again.
+    MakeRoom,
 }
 
 impl DiskOp {
@@ -110,7 +112,7 @@ impl DiskOp {
             | DiskOp::Seal { blob, .. }
             | DiskOp::Check { blob }
             | DiskOp::Remove { blob } => Some(*blob),
-            DiskOp::List => None,
+            DiskOp::List | DiskOp::MakeRoom => None,
         }
     }
 }
@@ -199,11 +201,16 @@ pub struct BlobFiles {
     begun: HashMap<Uuid, Box<Open>>,
     /// Files to be written again, with their bytes.
     free: Vec<(String, u64)>,
+    /// The same, but for their names, which are not certain yet: what may get its old name back when the power goes is still that
+    /// one's.
+    freed: Vec<(String, u64)>,
     /// What the next of them is called.
     free_name: String,
     free_next: u64,
     /// Whether names may have changed since the directory was synced.
     names_changed: bool,
+    /// Chunks whose last write failed: who was told of an earlier one may not know.
+    unwritten: HashMap<Uuid, BTreeSet<u32>>,
     /// Where chunks are checked.
     scratch: Vec<u8>,
 }
@@ -224,7 +231,7 @@ impl BlobFiles {
         for found in files.disk.list(BLOBS)? {
             if let Some(number) = found.name.strip_prefix(&files.free_name) {
                 files.free_next = files.free_next.max(number.parse::<u64>().unwrap_or(0).saturating_add(1));
-                files.free.push((found.name, found.len));
+                files.freed.push((found.name, found.len));
             }
         }
         Ok(files)
@@ -238,9 +245,11 @@ impl BlobFiles {
             open: HashMap::new(),
             begun: HashMap::new(),
             free: Vec::new(),
+            freed: Vec::new(),
             free_name: format!("{FREE}{name}-"),
             free_next: 0,
             names_changed: false,
+            unwritten: HashMap::new(),
             scratch: Vec::new(),
         }
     }
@@ -249,12 +258,14 @@ impl BlobFiles {
     pub fn execute(&mut self, operation: DiskOp) -> Option<DiskDone> {
         match operation {
             DiskOp::Begin { blob, open } => {
+                self.unwritten.remove(&blob);
                 self.open.remove(&blob);
                 self.begun.insert(blob, open);
                 None
             }
             DiskOp::Write { blob, index, head, bytes } => {
                 let written = self.write(blob, index, &head, &bytes);
+                self.note_write(blob, index, written.is_ok());
                 if written.as_ref().is_err_and(is_full) {
                     self.make_room();
                 }
@@ -286,12 +297,27 @@ impl BlobFiles {
                 let result = list(&*self.disk, self.dir).map_err(|error| self.explain("list", &error));
                 Some(DiskDone::Listed { result })
             }
+            DiskOp::MakeRoom => {
+                self.make_room();
+                None
+            }
+        }
+    }
+
+    fn note_write(&mut self, blob: Uuid, index: u32, is_written: bool) {
+        if !is_written {
+            self.unwritten.entry(blob).or_default().insert(index);
+        } else if let Some(chunks) = self.unwritten.get_mut(&blob) {
+            chunks.remove(&index);
+            if chunks.is_empty() {
+                self.unwritten.remove(&blob);
+            }
         }
     }
 
     /// A disk that is full gets back what only waits to be written again.
     fn make_room(&mut self) {
-        for (name, _) in std::mem::take(&mut self.free) {
+        for (name, _) in self.free.drain(..).chain(self.freed.drain(..)) {
             gone(self.disk.remove(&format!("{}/{name}", self.dir))).ok();
         }
     }
@@ -349,6 +375,10 @@ impl BlobFiles {
 
     fn seal(&mut self, blob: Uuid, open: &Open, digest: &Digest) -> Result<(), SealError> {
         let Some(owner) = self.owner else { return Ok(()) };
+        if self.unwritten.contains_key(&blob) {
+            let text = format!("a chunk of blob {blob} could not be written");
+            return Err(SealError { text, is_full: false, is_lost: true });
+        }
         let unwritten = |files: &Self, error: io::Error| SealError {
             text: files.explain("write to", &error),
             is_full: is_full(&error),
@@ -377,6 +407,7 @@ impl BlobFiles {
             return Err(self.doubt(blob, &error));
         }
         self.names_changed = false;
+        self.free.append(&mut self.freed);
         Ok(())
     }
 
@@ -442,6 +473,7 @@ impl BlobFiles {
     }
 
     fn remove(&mut self, blob: Uuid) -> io::Result<()> {
+        self.unwritten.remove(&blob);
         self.open.remove(&blob);
         self.begun.remove(&blob);
         let path = self.path(blob);
@@ -456,14 +488,14 @@ impl BlobFiles {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        let free: u64 = self.free.iter().map(|(_, len)| *len).sum();
-        if len == 0 || free + len > FREE_BYTES_MAX || self.free.len() >= FREE_FILES_MAX {
+        let free: u64 = self.free.iter().chain(&self.freed).map(|(_, len)| *len).sum();
+        if len == 0 || free + len > FREE_BYTES_MAX || self.free.len() + self.freed.len() >= FREE_FILES_MAX {
             return gone(self.disk.remove(&path));
         }
         let name = format!("{}{}", self.free_name, self.free_next);
         self.disk.rename(&path, &format!("{}/{name}", self.dir))?;
         self.free_next += 1;
-        self.free.push((name, len));
+        self.freed.push((name, len));
         Ok(())
     }
 
@@ -473,27 +505,38 @@ impl BlobFiles {
             if self.open.len() >= OPEN_BLOBS_MAX {
                 self.open.clear();
             }
-            let opened = match (self.owner, self.begun.get(&blob)) {
-                (None, _) => {
-                    let how = if may_make { How::Keep } else { How::Read };
-                    OpenBlob { data: self.disk.open(&self.path(blob), how)?, map: None }
+            let opened = match self.open_files(blob, may_make) {
+                // Connections have taken all descriptors: those of others are given up for it.
+                Err(error) if is_out_of_files(&error) && !self.open.is_empty() => {
+                    self.open.clear();
+                    self.open_files(blob, may_make)?
                 }
-                (Some(owner), Some(open)) if may_make => {
-                    let open = open.clone();
-                    self.make_files(owner, blob, &open)?
-                }
-                // What an earlier life left under this id is not it.
-                (Some(_), Some(_)) => return Err(io::ErrorKind::NotFound.into()),
-                (Some(_), None) => {
-                    let path = self.path(blob);
-                    let map = self.disk.open(&format!("{path}{MAP}"), How::Write)?;
-                    OpenBlob { data: self.disk.open(&path, How::Direct)?, map: Some(map) }
-                }
+                opened => opened?,
             };
             self.begun.remove(&blob);
             self.open.insert(blob, opened);
         }
         self.open.get_mut(&blob).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn open_files(&mut self, blob: Uuid, may_make: bool) -> io::Result<OpenBlob> {
+        match (self.owner, self.begun.get(&blob)) {
+            (None, _) => {
+                let how = if may_make { How::Keep } else { How::Read };
+                Ok(OpenBlob { data: self.disk.open(&self.path(blob), how)?, map: None })
+            }
+            (Some(owner), Some(open)) if may_make => {
+                let open = open.clone();
+                self.make_files(owner, blob, &open)
+            }
+            // What an earlier life left under this id is not it.
+            (Some(_), Some(_)) => Err(io::ErrorKind::NotFound.into()),
+            (Some(_), None) => {
+                let path = self.path(blob);
+                let map = self.disk.open(&format!("{path}{MAP}"), How::Write)?;
+                Ok(OpenBlob { data: self.disk.open(&path, How::Direct)?, map: Some(map) })
+            }
+        }
     }
 
     /// Makes the files of a blob that has begun, in the place of what an earlier life may have left.

@@ -136,6 +136,12 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// Whether no descriptor was left to open a file with.
+pub fn is_out_of_files(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+}
+
 /// What to do about an error of the disk, behind its text.
 pub fn hint(error: &io::Error) -> &'static str {
     let hints: [(&[io::ErrorKind], &'static str); 4] = [

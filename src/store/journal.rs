@@ -94,6 +94,8 @@ pub struct Journal {
     waiting: Vec<Append>,
     wants_sync: bool,
     stuck: bool,
+    /// Whether there was no room for a new segment.
+    no_segment: bool,
     failed: bool,
     /// Segments that were finished since the last snapshot.
     finished: u64,
@@ -114,6 +116,7 @@ impl Journal {
             waiting,
             wants_sync: false,
             stuck: false,
+            no_segment: false,
             failed: false,
             finished,
             snapping: false,
@@ -195,9 +198,16 @@ impl Journal {
             synced = last;
         }
         match self.log.rotate() {
-            Ok(Rotated::Yes) => self.finished += 1,
+            Ok(Rotated::Yes) => {
+                self.no_segment = false;
+                self.finished += 1;
+            }
             Ok(Rotated::No) => {}
-            Ok(Rotated::NoRoom(error)) => tracing::warn!("no new segment: {}", self.explain(&error)),
+            Ok(Rotated::NoRoom(error)) => {
+                if !std::mem::replace(&mut self.no_segment, true) {
+                    tracing::warn!("the log goes on in its last segment: {}", self.explain(&error));
+                }
+            }
             Err(error) => return self.fail(&error, done),
         }
         done.push(LogDone::Written { synced, places, cost });

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::codec::{self, Attached, Entry, Names};
-use super::disk::{Disk, DiskFile, How, is_full, read_exact};
+use super::disk::{Disk, DiskFile, How, is_full, is_out_of_files, read_exact};
 use super::format::{
     CONSENSUS, FileNo, HEADER_BYTES, Kind, NEW, Owner, Place, StoreError, expect_header, header, missing,
     read_place,
@@ -308,10 +308,14 @@ impl Log {
                 self.open.clear();
             }
             let path = place.file.path();
-            let file = self
-                .disk
-                .open(&path, How::Read)
-                .map_err(|error| StoreError::io("read", &*self.disk, &path, error))?;
+            let opened = match self.disk.open(&path, How::Read) {
+                Err(error) if is_out_of_files(&error) && !self.open.is_empty() => {
+                    self.open.clear();
+                    self.disk.open(&path, How::Read)
+                }
+                opened => opened,
+            };
+            let file = opened.map_err(|error| StoreError::io("read", &*self.disk, &path, error))?;
             self.open.insert(place.file, file);
         }
         match self.open.get(&place.file) {

@@ -8,8 +8,7 @@ use uuid::Uuid;
 
 use super::codec::Names;
 use super::disk::Disk;
-use super::disk::How;
-use super::format::{CONSENSUS, FileNo, Kind, NEW, Owner, Place, StoreError, full, missing, read_header};
+use super::format::{CONSENSUS, FileNo, Kind, NEW, Owner, Place, StoreError, full, missing};
 use super::log::{Logged, Segment, Tail};
 use super::snapshot;
 use crate::core::Record;
@@ -325,11 +324,4 @@ pub fn unneeded(disk: &Arc<dyn Disk>, owner: Owner) -> Result<Vec<FileNo>, Store
     let all = files.segments.iter().map(|first| FileNo::log(*first));
     let all = all.chain(files.snapshots.iter().map(|index| FileNo::snapshot(*index)));
     Ok(all.filter(|file| !needed.contains(file)).collect())
-}
-
-/// Whose a data directory is, for those that only look.
-pub fn owner_of(disk: &dyn Disk) -> Result<Owner, StoreError> {
-    let path = "consensus/metadata";
-    let file = disk.open(path, How::Read).map_err(|error| StoreError::io("read", disk, path, error))?;
-    read_header(disk, path, &*file, Kind::Metadata).map(|(owner, _)| owner)
 }

@@ -42,8 +42,8 @@ const END: u8 = 6;
 pub struct Report {
     /// The record it stands at.
     pub index: u64,
-    /// Payloads that lie in it now.
-    pub moved: Vec<(Key, Place)>,
+    /// Payloads that lie in it now, where they were and where they are.
+    pub moved: Vec<(Key, Place, Place)>,
     /// Its bytes.
     pub bytes: u64,
 }
@@ -83,9 +83,9 @@ fn write(disk: &dyn Disk, owner: Owner, mut replay: Replay) -> Result<Report, St
     let mut from = From::new(disk);
     for (key, place) in to_move {
         let offset = writer.payload(&from.read(&place)?)?;
-        moved.push((key, Place { file: FileNo::snapshot(index), offset, ..place }));
+        moved.push((key, place, Place { file: FileNo::snapshot(index), offset, ..place }));
     }
-    for (key, place) in &moved {
+    for (key, _, place) in &moved {
         replay.moved(*key, *place);
     }
     writer.state(&replay)?;

@@ -330,7 +330,7 @@ impl Blob {
                 self.is_sealed = true;
                 seen.sealed += 1;
             }
-            Err(error) if error.is_full => {
+            Err(error) if error.is_full && !error.is_lost => {
                 assert!(!failed.is_empty(), "{error:?}");
                 seen.seals_full += 1;
             }

@@ -198,8 +198,8 @@ impl SimClient {
                 let refused: Refused = frame.read();
                 let number = self.jobs.iter().position(|job| job.id == id && job.ending.is_none());
                 if let Some((number, job)) = number.and_then(|at| Some((at, self.jobs.get_mut(at)?))) {
-                    if refused.reason == Reason::DISK_FULL {
-                        // It comes again when the disk may have room.
+                    if [Reason::DISK_FULL, Reason::BUSY].contains(&refused.reason) {
+                        // It comes again when the disk may have room, or what was of it before is gone.
                         job.submitted = false;
                         return ctx.wakes.push((ctx.now + SECOND, Wake::Submits(self.number, number)));
                     }

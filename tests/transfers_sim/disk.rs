@@ -79,7 +79,11 @@ impl Disk {
                 self.files.remove(&blob);
                 None
             }
-            DiskOp::Begin { .. } | DiskOp::Seal { .. } | DiskOp::Check { .. } | DiskOp::List => {
+            DiskOp::Begin { .. }
+            | DiskOp::Seal { .. }
+            | DiskOp::Check { .. }
+            | DiskOp::List
+            | DiskOp::MakeRoom => {
                 panic!("nothing outlives this leader: {operation:?}")
             }
         }

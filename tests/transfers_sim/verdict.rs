@@ -13,6 +13,7 @@ impl World {
     /// What became of the jobs is what should have.
     pub(crate) fn judge(&mut self) {
         let faults = &self.faults;
+        let is_roomy = self.config.relay.spool_bytes_max >= 1 << 30;
         for job in self.clients.iter().filter(|client| !client.rogue).flat_map(|client| &client.jobs) {
             let Some(ending) = &job.ending else { continue };
             assert_eq!(job.results, 1, "job {}", job.id);
@@ -24,6 +25,10 @@ impl World {
                 // A digest that is wrong is with the job from when it was taken, and a leader that was started again does not
                 // know who doubted it.
                 _ if self.kept.is_some() && faults.lying => self.seen.refused += 1,
+                // There was no room, and the result, which had been sent, was being forgotten when its client came back for it.
+                Ending::Parts(_) if self.kept.is_some() && (faults.disk_writes || !is_roomy) => {
+                    self.seen.refused += 1
+                }
                 // Its inputs are more than the leader may keep.
                 Ending::Refused(Reason::TOO_LARGE, _) if self.kept.is_some() => self.seen.refused += 1,
                 _ if faults.disk_reads => self.seen.refused += 1,
@@ -91,8 +96,10 @@ impl World {
         self.leader.frame(now, ADMIN, &head, Bytes::from_static(hello)).unwrap();
         let jobs = self.clients.iter().flat_map(|client| &client.jobs);
         let cancels = jobs.map(|job| ("cancel", format!(r#"{{"job_id":"{}"}}"#, job.id)));
+        // The ages of the disk's files are not of this world's time.
+        let collects = self.kept.iter().map(|_| ("blob.gc", "{}".to_owned()));
         let asks: Vec<(&str, String)> =
-            cancels.chain([("dlq.purge", r#"{"all":true}"#.to_owned())]).collect();
+            cancels.chain([("dlq.purge", r#"{"all":true}"#.to_owned())]).chain(collects).collect();
         for (verb, json) in asks {
             let mut payload = Vec::new();
             Ask { json: json.as_bytes() }.encode(&mut payload);

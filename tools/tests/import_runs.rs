@@ -41,7 +41,7 @@ fn run_all(data: &Path, jobs: usize) -> Vec<(String, Vec<u8>)> {
         let worker = worker.unwrap().run(std::future::pending());
         let options = Options { data: data.to_owned(), ..Options::default() };
         let stop = Rc::new(Notify::new());
-        let serving = driver.serve(listener, LeaderConfig::default(), options, storage, stop);
+        let serving = driver.serve(listener, storage.into_leader(LeaderConfig::default()), options, stop);
         let collecting = async {
             let mut found = Vec::new();
             while found.len() < jobs {

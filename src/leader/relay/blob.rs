@@ -1,6 +1,6 @@
 //! One blob on its way through the leader: what has come of it, what of that is here, who brings it and who gets it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -152,6 +152,8 @@ pub(super) struct Blob {
     pub(super) stored: BTreeMap<u32, Stored>,
     /// Chunks of it in memory that wait for someone.
     pub(super) in_memory: usize,
+    /// Those of them that the disk has, too.
+    pub(super) cached: BTreeSet<u32>,
     /// Chunks of it that are being written.
     pub(super) writing: usize,
     pub(super) seal: Seal,
@@ -159,6 +161,8 @@ pub(super) struct Blob {
     pub(super) unsealed: u32,
     /// Whether what is here of it was written in an earlier life, and not looked at since.
     pub(super) unchecked: bool,
+    /// Whether it is being looked at.
+    pub(super) checking: bool,
     /// Who wants to go on with it once it is.
     pub(super) resuming: Option<(ConnId, Box<Open>)>,
     /// What it hashes to, once it has come whole.
@@ -197,10 +201,12 @@ impl Blob {
             crcs: ChunkCrcs::default(),
             stored: BTreeMap::new(),
             in_memory: 0,
+            cached: BTreeSet::new(),
             writing: 0,
             seal: Seal::Open,
             unsealed: 0,
             unchecked: false,
+            checking: false,
             resuming: None,
             digest: None,
             doubted: false,
@@ -248,7 +254,8 @@ impl Blob {
 
     /// Whether chunks of it are in memory alone.
     pub(super) fn has_unwritten(&self) -> bool {
-        self.in_memory > 0 && self.stored.values().any(|chunk| matches!(chunk.place, Place::Memory(_)))
+        self.in_memory > self.cached.len()
+            && self.stored.values().any(|chunk| matches!(chunk.place, Place::Memory(_)))
     }
 
     /// Whether all of it is on the disk, as far as that has been told.

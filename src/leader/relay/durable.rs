@@ -47,7 +47,11 @@ impl Relay {
     /// Somebody goes on with a blob of an earlier life: what is here of it is looked at first. False if that need not be.
     pub(super) fn looks_first(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
         let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.unchecked) else { return false };
-        if blob.resuming.replace((conn, Box::new(open.clone()))).is_none() {
+        let is_first = !std::mem::replace(&mut blob.checking, true);
+        blob.resuming = Some((conn, Box::new(open.clone())));
+        // So that it is known when the connection ends.
+        self.link(conn, id);
+        if is_first {
             self.out.push_back(Out::Disk(DiskOp::Check { blob: id }));
         }
         true
@@ -56,7 +60,7 @@ impl Relay {
     /// What is here of a blob was looked at.
     pub(super) fn checked(&mut self, id: BlobId, result: Result<(Vec<u32>, Vec<String>), String>) {
         let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.unchecked) else { return };
-        blob.unchecked = false;
+        (blob.unchecked, blob.checking) = (false, false);
         let good = match result {
             Ok((good, bad)) => {
                 bad.iter().for_each(|bad| tracing::warn!(blob = %id, "it comes again: {bad}"));
@@ -67,7 +71,9 @@ impl Relay {
                 Vec::new()
             }
         };
-        let bad: Vec<u32> = blob.stored.keys().filter(|index| !good.contains(index)).copied().collect();
+        // They come in order.
+        let is_bad = |index: &&u32| good.binary_search(index).is_err();
+        let bad: Vec<u32> = blob.stored.keys().filter(is_bad).copied().collect();
         let resuming = blob.resuming.take();
         for index in bad {
             self.drop_stored(id, index);

@@ -242,7 +242,8 @@ impl Relay {
     /// Gives a blob's sender a larger window, or has it wait for one.
     fn give_window(&mut self, id: BlobId) {
         let window = self.promise(id, false);
-        let (no_buffers, full) = (self.free() == 0, self.full());
+        let no_place = self.turned_down.contains(&id).then_some(Reason::SPOOL_FULL);
+        let (no_buffers, full) = (self.free() == 0, self.full().or(no_place));
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let (wanted, flowing) = (blob.wanted(), blob.is_flowing() && !blob.keep);
         let Some(up) = blob.up.as_mut() else { return };
@@ -267,7 +268,7 @@ impl Relay {
 
     /// Time matters while something waits in memory, or somebody waits for something.
     fn arm(&mut self) {
-        let waits = self.in_memory > 0 || !self.by_conn.is_empty();
+        let waits = self.in_memory > 0 || !self.by_conn.is_empty() || self.disk_trouble.is_some();
         if self.tick_at.is_none() && waits {
             self.tick_at = Some(self.now.plus(STUCK_AFTER));
         }
@@ -304,8 +305,10 @@ impl Relay {
             // A result may exceed it; of inputs there is no end.
             let is_first = self.reserved == 0 && !is_input;
             if taken > self.config.spool_bytes_max && !is_first {
+                self.turned_down.insert(id);
                 return false;
             }
+            self.turned_down.remove(&id);
             self.reserve(&together);
         }
         !trouble
@@ -353,7 +356,7 @@ impl Relay {
 
     /// Whether senders wait because there is no room.
     pub(in crate::leader) fn is_short(&self) -> bool {
-        self.full().is_some() && self.somebody_waits()
+        (self.full().is_some() || !self.turned_down.is_empty()) && self.somebody_waits()
     }
 
     fn somebody_waits(&self) -> bool {

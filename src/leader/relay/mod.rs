@@ -160,6 +160,8 @@ pub(super) struct Relay {
     spool_bytes: u64,
     /// Bytes that are still to come of blobs that stay here and were let in.
     reserved: u64,
+    /// Blobs that wait for a place that is large enough.
+    turned_down: HashSet<BlobId>,
     /// Why the disk takes nothing, if it does not.
     disk_trouble: Option<(String, Micros)>,
     /// Connections for which nothing could be read from the disk, as all buffers were in use or promised.
@@ -188,6 +190,7 @@ impl Relay {
             in_memory: 0,
             spool_bytes: 0,
             reserved: 0,
+            turned_down: HashSet::new(),
             disk_trouble: None,
             starved: VecDeque::new(),
             tick_at: None,
@@ -674,6 +677,7 @@ impl Relay {
 
     /// Nobody brings a blob any more, for now or for good: what it was promised is free for others.
     fn sender_left(&mut self, id: BlobId) -> Option<ConnId> {
+        self.turned_down.remove(&id);
         let blob = self.blobs.get_mut(&id)?;
         let up = blob.up.take()?;
         self.promised -= up.outstanding as usize;
@@ -693,6 +697,7 @@ impl Relay {
         for id in self.by_conn.remove(&conn).unwrap_or_default() {
             let Some(blob) = self.blobs.get_mut(&id) else { continue };
             blob.downs.retain(|down| down.conn != conn);
+            blob.resuming.take_if(|(resumes, _)| *resumes == conn);
             if is_from(blob, conn) {
                 self.sender_left(id);
             }
@@ -712,6 +717,10 @@ impl Relay {
         self.reserved -= blob.reserved.unwrap_or_default();
         if let Some(conn) = sender.filter(|_| blob.digest.is_none()) {
             self.abort(conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
+        }
+        if let Some((conn, _)) = &blob.resuming {
+            self.unlink(*conn, id);
+            self.abort(*conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
         }
         for down in &blob.downs {
             self.unlink(down.conn, id);

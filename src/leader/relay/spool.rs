@@ -56,15 +56,20 @@ impl Relay {
 
     /// Lets go of chunks that the disk has: all of them, or those that everybody was sent.
     fn uncache(&mut self, id: BlobId, only_sent: bool) {
-        let Some(Blob { downs, stored, in_memory, .. }) = self.blobs.get_mut(&id) else { return };
-        for (index, chunk) in stored {
+        let Some(Blob { downs, stored, in_memory, cached, .. }) = self.blobs.get_mut(&id) else { return };
+        let all = &mut self.in_memory;
+        cached.retain(|index| {
             let lacks = downs.iter().any(|down| !down.finished && !down.sent.contains(*index));
-            if matches!(chunk.place, Place::Cached(_)) && !(only_sent && lacks) {
-                chunk.place = Place::Disk;
-                *in_memory -= 1;
-                self.in_memory -= 1;
+            if only_sent && lacks {
+                return true;
             }
-        }
+            if let Some(chunk) = stored.get_mut(index) {
+                chunk.place = Place::Disk;
+            }
+            *in_memory -= 1;
+            *all -= 1;
+            false
+        });
     }
 
     /// Writes so many of the chunks that a blob has in memory.
@@ -156,6 +161,7 @@ impl Relay {
         }
         match chunk.place {
             Place::Memory(_) | Place::Cached(_) => {
+                blob.cached.remove(&index);
                 blob.in_memory -= 1;
                 self.in_memory -= 1;
             }
@@ -173,6 +179,7 @@ impl Relay {
             self.reserved += blob.bytes;
         }
         (blob.bytes, blob.in_memory, blob.writing) = (0, 0, 0);
+        blob.cached.clear();
         blob.seal = Seal::Open;
         blob.stored.clear();
     }
@@ -207,6 +214,9 @@ impl Relay {
                 Err(_) => Place::Memory(bytes.clone()),
             };
             blob.writing -= 1;
+            if matches!(chunk.place, Place::Cached(_)) {
+                blob.cached.insert(index);
+            }
             if !matches!(chunk.place, Place::Disk) {
                 blob.in_memory += 1;
                 self.in_memory += 1;
