@@ -314,6 +314,28 @@ impl Relay {
         !trouble
     }
 
+    /// Others wait for the place of inputs of which nothing has come for a long time, though whoever brings them is there: they
+    /// have to ask for it again.
+    fn take_back_places(&mut self) {
+        if self.turned_down.is_empty() {
+            return;
+        }
+        let (now, stall) = (self.now, self.config.input_stall);
+        let is_idle = |blob: &Blob| {
+            let is_silent = blob.up.as_ref().is_some_and(|up| up.heard_at.plus(stall) <= now);
+            blob.digest.is_some() || blob.reserved.is_none() || is_silent
+        };
+        let keeps_place =
+            |blob: &&Blob| blob.digest.is_none() && blob.reserved.is_some_and(|bytes| bytes > 0);
+        let held = self.blobs.values().filter(keeps_place).filter_map(|blob| blob.together.clone());
+        let idle = held.filter(|ids| ids.iter().filter_map(|id| self.blobs.get(id)).all(is_idle));
+        for id in idle.collect::<Vec<_>>().iter().flat_map(|ids| ids.iter()) {
+            if let Some(blob) = self.blobs.get_mut(id).filter(|blob| blob.digest.is_none()) {
+                self.reserved -= blob.reserved.take().unwrap_or_default();
+            }
+        }
+    }
+
     /// Bytes of blobs that have no place yet.
     fn unreserved(&self, ids: &[BlobId]) -> u64 {
         let blobs = ids.iter().filter_map(|id| self.blobs.get(id)).filter(|blob| blob.reserved.is_none());
@@ -388,6 +410,7 @@ impl Relay {
         }
         self.try_the_disk_again();
         self.nudge_the_silent();
+        self.take_back_places();
         let stall = self.config.input_stall;
         let (mut stalled, mut slow) = (Vec::new(), Vec::new());
         let may_stall = |blob: &Blob| blob.is_flowing() && (!blob.keep || blob.is_input());
