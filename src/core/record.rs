@@ -169,6 +169,26 @@ impl Record {
             | Record::Cap { .. } => false,
         }
     }
+
+    /// The moment that it names as now.
+    pub const fn moment(&self) -> Option<Micros> {
+        match self {
+            Record::Announce { at, .. }
+            | Record::Enqueue { at, .. }
+            | Record::Ack { at, .. }
+            | Record::Dlq { at, .. }
+            | Record::Cancel { at, .. }
+            | Record::Fail { at, .. }
+            | Record::Orphan { at, .. } => Some(*at),
+            Record::Assign { .. }
+            | Record::Requeue { .. }
+            | Record::Withdraw { .. }
+            | Record::Revive { .. }
+            | Record::Forget { .. }
+            | Record::Delivered { .. }
+            | Record::Cap { .. } => None,
+        }
+    }
 }
 
 /// How an attempt ended without a result.

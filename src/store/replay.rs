@@ -59,7 +59,7 @@ impl Replay {
         let Logged { index, entry, place } = logged;
         self.index = index;
         let applied = self.state.apply(&entry.record);
-        if let Some(at) = moment(&entry.record) {
+        if let Some(at) = entry.record.moment() {
             self.latest = self.latest.max(at);
         }
         let held = entry.attached.zip(place).map(|(attached, place)| Held {
@@ -134,26 +134,6 @@ impl Replay {
         if let Some(held) = held {
             held.place = place;
         }
-    }
-}
-
-/// The moment that a record names as now.
-fn moment(record: &Record) -> Option<Micros> {
-    match record {
-        Record::Announce { at, .. }
-        | Record::Enqueue { at, .. }
-        | Record::Ack { at, .. }
-        | Record::Dlq { at, .. }
-        | Record::Cancel { at, .. }
-        | Record::Fail { at, .. }
-        | Record::Orphan { at, .. } => Some(*at),
-        Record::Assign { .. }
-        | Record::Requeue { .. }
-        | Record::Withdraw { .. }
-        | Record::Revive { .. }
-        | Record::Forget { .. }
-        | Record::Delivered { .. }
-        | Record::Cap { .. } => None,
     }
 }
 

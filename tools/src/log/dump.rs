@@ -7,7 +7,6 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use heft::core::Record;
 use heft::core::ids::Micros;
 use heft::core::state::{Applied, State};
 use heft::store::codec::Names;
@@ -211,7 +210,7 @@ impl Dump<'_> {
 
     fn record(&mut self, logged: &Logged, file: &dyn DiskFile, out: &mut impl Write) -> anyhow::Result<()> {
         let Logged { index, entry, place } = logged;
-        let moment = moment(&entry.record);
+        let moment = entry.record.moment();
         self.latest = moment.max(self.latest);
         let is_wanted = index.0 >= self.args.from;
         let event = is_wanted.then(|| {
@@ -237,25 +236,5 @@ impl Dump<'_> {
             out.write_all(b"\n")?;
         }
         Ok(())
-    }
-}
-
-/// The moment that a record names as now.
-fn moment(record: &Record) -> Option<Micros> {
-    match record {
-        Record::Announce { at, .. }
-        | Record::Enqueue { at, .. }
-        | Record::Ack { at, .. }
-        | Record::Dlq { at, .. }
-        | Record::Cancel { at, .. }
-        | Record::Fail { at, .. }
-        | Record::Orphan { at, .. } => Some(*at),
-        Record::Assign { .. }
-        | Record::Requeue { .. }
-        | Record::Withdraw { .. }
-        | Record::Revive { .. }
-        | Record::Forget { .. }
-        | Record::Delivered { .. }
-        | Record::Cap { .. } => None,
     }
 }
