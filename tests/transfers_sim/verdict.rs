@@ -26,7 +26,9 @@ impl World {
                 // know who doubted it.
                 _ if self.kept.is_some() && faults.lying => self.seen.refused += 1,
                 // There was no room, and the result, which had been sent, was being forgotten when its client came back for it.
-                Ending::Parts(_) if self.kept.is_some() && (faults.disk_writes || !is_roomy) => {
+                Ending::Parts(_) | Ending::Refused(Reason::UNKNOWN, _)
+                    if self.kept.is_some() && (faults.disk_writes || !is_roomy) =>
+                {
                     self.seen.refused += 1
                 }
                 // Its inputs are more than the leader may keep.
