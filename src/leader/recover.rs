@@ -172,8 +172,10 @@ impl Leader {
                 Purpose::Archive | Purpose::Stdout | Purpose::Stderr => true,
                 Purpose::Input | Purpose::Payload | Purpose::Dataset => false,
             };
-            // Of an attempt that the log does not know, another may be made under the same number.
-            let is_known = |job: &Job| !job.has_ended() && map.open.attempt <= job.attempt.0;
+            // Of an attempt that the log does not know, another may be made under the same number; and a job that is not taken
+            // has not run: that was an earlier one of its id.
+            let is_known =
+                |job: &Job| !job.has_ended() && !job.announced && map.open.attempt <= job.attempt.0;
             let may_end = self.broker.state().job(owner).is_some_and(is_known);
             // What was gathered from a large frame cannot be gone on with.
             if is_part && may_end && map.open.attempt > 0 {
