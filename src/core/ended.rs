@@ -10,7 +10,7 @@ use super::job::{Ending, Job, Phase};
 use super::record::Record;
 
 /// Jobs that are looked at for one whose result was sent.
-const LOOKS_MAX: usize = 1_000;
+const LOOKS_MAX: usize = 4_096;
 
 impl Broker {
     pub(super) fn keep_for_a_while(&mut self, job: JobId, run: Run) {

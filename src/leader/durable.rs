@@ -143,10 +143,14 @@ impl Leader {
     fn is_told(&self, record: &Record) -> bool {
         let Record::Forget { job, .. } = record else { return false };
         let Some(job) = self.broker.state().job(*job) else { return false };
+        matches!(job.phase, Phase::Dead { .. }) || self.has_parts(job)
+    }
+
+    /// Whether the result of a job, or of one of its children, has parts that are blobs.
+    pub(super) fn has_parts(&self, job: &Job) -> bool {
         let children = job.children.iter().filter_map(|child| self.broker.state().job(*child));
         let mut results = children.chain([job]).filter_map(outcome::returned);
-        matches!(job.phase, Phase::Dead { .. })
-            || results.any(|result| !self.blobs.of_result(result).is_empty())
+        results.any(|result| !self.blobs.of_result(result).is_empty())
     }
 
     /// The payload that goes into the log with a record.

@@ -404,7 +404,9 @@ impl Leader {
             // What somebody is getting is not taken from under it.
             let may_go = |job: &Job| {
                 let result = outcome::returned(job);
-                !self.fetching.is_wanted(job.id) && !result.is_some_and(|result| self.is_fetched(result))
+                !self.fetching.is_wanted(job.id)
+                    && !result.is_some_and(|result| self.is_fetched(result))
+                    && (too_many || self.has_parts(job))
             };
             let only_sent = self.is_durable() && !too_many;
             let Some(job) = self.broker.oldest_ended(only_sent, may_go) else { break };

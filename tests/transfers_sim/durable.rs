@@ -204,7 +204,7 @@ impl World {
         let jobs = self.clients.iter().filter(|client| !client.rogue).flat_map(|client| &client.jobs);
         for job in jobs.filter(|job| job.acknowledged && !job.lies) {
             let found = state.job(heft::core::ids::JobId(job.id));
-            if self.faults.disk_writes && found.is_none_or(|found| found.announced) {
+            if self.faults.disk_writes && found.is_none_or(|found| found.announced || job.ending.is_some()) {
                 // Results that were sent make room on a disk that is full, and a client that did not get its own submits the job
                 // again.
                 continue;
