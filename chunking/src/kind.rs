@@ -99,6 +99,22 @@ kinds! {
     Cancel = 45,
     /// The job's result is safe with the leader; the worker may forget it.
     Settled = 46,
+    /// A client puts a dataset.
+    Put = 50,
+    /// What the receiver of a dataset lacks.
+    Lack = 51,
+    /// How far a put is, over all workers.
+    Spread = 52,
+    /// A worker is to hold a dataset.
+    Hold = 53,
+    /// What a pack holds that is about to be opened.
+    Pack = 54,
+    /// A worker need not hold a dataset any more.
+    Release = 55,
+    /// Which datasets a worker has.
+    Have = 56,
+    /// A worker is to check a dataset.
+    Inspect = 57,
     /// A question to the leader, in JSON.
     Ask = 60,
     /// The leader's answer, in JSON.
@@ -138,7 +154,7 @@ fn reserved_for(code: u8) -> &'static str {
     match code {
         30..=39 => "; 30-39 belong to transfers: the peer may be newer than this build",
         40..=49 => "; 40-49 belong to job control: the peer may be newer than this build",
-        50..=59 => "; 50-59 are reserved for datasets: the peer may be newer than this build",
+        50..=59 => "; 50-59 belong to datasets: the peer may be newer than this build",
         _ => "",
     }
 }
@@ -159,6 +175,6 @@ mod tests {
     #[test]
     fn an_unknown_code_in_a_reserved_range_says_whose_it_is() {
         assert_eq!(UnknownKind { code: 8 }.to_string(), "frame type 8 is not known");
-        assert!(UnknownKind { code: 55 }.to_string().contains("reserved for datasets"));
+        assert!(UnknownKind { code: 59 }.to_string().contains("belong to datasets"));
     }
 }

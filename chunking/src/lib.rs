@@ -13,6 +13,7 @@
 pub mod bitmap;
 pub mod chunk;
 pub mod codec;
+pub mod dataset;
 pub mod digest;
 pub mod frame;
 pub mod kind;

@@ -46,6 +46,28 @@ pub const LIMITS_LISTED_MAX: usize = 256;
 /// The most running jobs a heartbeat may list.
 pub const HEARTBEAT_JOBS_MAX: usize = 16 * 1024;
 
+/// The smallest, the usual and the largest piece that files of datasets are cut into, by content.
+pub const PIECE_BYTES_MIN: u32 = 64 * 1024;
+/// See [`PIECE_BYTES_MIN`].
+pub const PIECE_BYTES_USUAL: u32 = 256 * 1024;
+/// See [`PIECE_BYTES_MIN`].
+pub const PIECE_BYTES_MAX: u32 = 1024 * 1024;
+
+/// The most pieces in a pack; their list fits a message.
+pub const PACK_PIECES_MAX: usize = 16 * 1024;
+
+/// The most bytes of pieces in a pack: it is written, checked and sent as a whole.
+pub const PACK_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// The largest manifest: some 400 GiB in pieces of the usual size. It is read as a whole.
+pub const MANIFEST_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// The longest CacheId: it is a directory's name, with folders before it if need be.
+pub const CACHE_ID_BYTES_MAX: usize = 255;
+
+/// The most sets in one Have.
+pub const SETS_LISTED_MAX: usize = 512;
+
 /// The fewest chunks a window grants to a transfer that is not waiting.
 pub const WINDOW_CHUNKS_MIN: u32 = 2;
 
@@ -57,3 +79,6 @@ const _: () = assert!(CHUNK_BYTES_MAX + 4096 < FRAME_BODY_BYTES_MAX);
 const _: () = assert!(HEARTBEAT_JOBS_MAX * 24 + 4096 < FRAME_BODY_BYTES_MAX as usize);
 const _: () = assert!(RANGES_MAX * 8 + TEXT_BYTES_MAX + 4096 < FRAME_BODY_BYTES_MAX as usize);
 const _: () = assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_MAX && CHUNK_BYTES_MAX.is_multiple_of(CHUNK_BYTES_MIN));
+const _: () = assert!(PACK_PIECES_MAX * 36 + 4096 < FRAME_BODY_BYTES_MAX as usize);
+const _: () =
+    assert!(SETS_LISTED_MAX * (64 + NAME_BYTES_MAX + TEXT_BYTES_MAX) < FRAME_BODY_BYTES_MAX as usize);

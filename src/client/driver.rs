@@ -452,6 +452,14 @@ impl Driver {
             | Kind::Heartbeat
             | Kind::Cancel
             | Kind::Settled
+            | Kind::Put
+            | Kind::Lack
+            | Kind::Spread
+            | Kind::Hold
+            | Kind::Pack
+            | Kind::Release
+            | Kind::Have
+            | Kind::Inspect
             | Kind::Ask) => {
                 tracing::debug!(leader = %self.address(conn), kind = %other, "skipped a frame that is not for clients");
                 Ok(())

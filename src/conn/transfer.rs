@@ -60,6 +60,14 @@ impl TransferSays {
             | Kind::Progress
             | Kind::Cancel
             | Kind::Settled
+            | Kind::Put
+            | Kind::Lack
+            | Kind::Spread
+            | Kind::Hold
+            | Kind::Pack
+            | Kind::Release
+            | Kind::Have
+            | Kind::Inspect
             | Kind::Ask
             | Kind::Answer => None,
         }

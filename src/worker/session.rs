@@ -471,6 +471,14 @@ impl<H: Handler> Session<H> {
             | Kind::Submitted
             | Kind::Heartbeat
             | Kind::Progress
+            | Kind::Put
+            | Kind::Lack
+            | Kind::Spread
+            | Kind::Hold
+            | Kind::Pack
+            | Kind::Release
+            | Kind::Have
+            | Kind::Inspect
             | Kind::Ask
             | Kind::Answer => debug!(%kind, "skipped a frame that this worker has no use for"),
         }

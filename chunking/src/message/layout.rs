@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
         Ok(front)
     }
 
-    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], MessageError> {
+    pub(super) fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], MessageError> {
         let have = self.rest.len();
         let (front, rest) = self.rest.split_first_chunk::<N>().ok_or(MessageError::Short {
             message: self.message,

@@ -4,6 +4,7 @@
 //! may follow what; connections do.
 
 mod ask;
+mod dataset;
 mod job;
 mod layout;
 mod reason;
@@ -11,6 +12,10 @@ mod transfer;
 mod welcome;
 
 pub use ask::{Answer, AnswerStatus, Ask};
+pub use dataset::{
+    Have, Hold, HoldFlags, Inspect, Lack, Lacking, Pack, PieceList, Put, PutFlags, Release, SetEntry,
+    SetList, SetState, Spread, SpreadStage,
+};
 pub use job::{
     Cancel, Heartbeat, HeldJob, HeldJobs, Progress, Refused, Settled, Stage, Standing, Start, Submitted,
     parse_credit,
@@ -54,6 +59,7 @@ macro_rules! messages {
 }
 
 messages! {
-    Welcome, Open, Grant, Done, Verdict, Abort, Void, Submitted, Refused, Start, Heartbeat, Progress, Cancel, Settled;
+    Welcome, Open, Grant, Done, Verdict, Abort, Void, Submitted, Refused, Start, Heartbeat, Progress, Cancel, Settled,
+    Put, Lack, Spread, Hold, Pack, Have, Inspect;
     Ask, Answer
 }

@@ -1,0 +1,309 @@
+//! Datasets: files that many jobs share, pushed to workers ahead of them. What a set is made of stands in its
+//! [manifest](crate::dataset::Manifest), its bytes come in [packs](crate::dataset::pack); both are blobs of purpose
+//! `Dataset` and come by transfer.
+//!
+//! A **generation** is one content under a CacheId. Its id is that of the manifest's blob.
+
+use super::layout::{byte_enum, message, put_count};
+use super::{Field, MessageError, Name, Reader, Reason, Text};
+use crate::bitmap::Ranges;
+use crate::dataset::Piece;
+use crate::digest::Digest;
+use crate::limits::{PACK_PIECES_MAX, SETS_LISTED_MAX};
+use serde::Serialize;
+use uuid::Uuid;
+
+/// How a put is meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct PutFlags(pub u16);
+
+impl PutFlags {
+    /// Other content under the same CacheId is replaced, not a reason to refuse.
+    pub const REPLACE: PutFlags = PutFlags(1);
+
+    /// Whether all of `flags` are set. Bits that are not known are skipped.
+    pub const fn has(self, flags: PutFlags) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+}
+
+impl Field for PutFlags {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+    fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
+        reader.field(field).map(PutFlags)
+    }
+}
+
+message! {
+    /// A client puts a dataset. MsgId is the request's id; what the leader says to it has that in CorrId: Refused, or Lack
+    /// until it lacks nothing, CacheAck for each worker, Spread.
+    Put {
+        /// What identifies the content: [`Manifest::digest`](crate::dataset::Manifest::digest).
+        digest: Digest,
+        /// The blob that brings the manifest, if it is lacking; the generation's id, if this becomes one.
+        manifest: Uuid,
+        /// Bytes of all files.
+        bytes: u64,
+        /// How many files.
+        files: u32,
+        /// How it is meant.
+        flags: PutFlags,
+        /// How long the leader goes on with workers that have not answered before it says Spread; 0 for as long as it takes.
+        deadline_ms: u64,
+        /// The set.
+        cache_id: Name,
+        /// The workers that are to have it: a pattern, or `none`.
+        target: Name,
+    }
+}
+
+byte_enum! {
+    /// What is lacking.
+    Lacking, "what may lack is 0 nothing, 1 the manifest, 2 pieces", {
+        /// Nothing: all of it is here.
+        Nothing = 0,
+        /// The manifest.
+        Manifest = 1,
+        /// Pieces of it.
+        Pieces = 2,
+    }
+}
+
+message! {
+    /// What the receiver of a set lacks. From the leader to a client CorrId is the request's id, from a worker to the leader MsgId is
+    /// the generation's.
+    Lack {
+        /// What.
+        what: Lacking,
+        /// Bytes of all that lacks, also of what is not listed.
+        bytes: u64,
+        /// Places in the manifest's list of pieces; the first ones, if there are more runs than fit.
+        pieces: Ranges,
+    }
+}
+
+byte_enum! {
+    /// How far a put is.
+    SpreadStage, "stages are 1 stored, 2 over", {
+        /// The leader has the set, and it is certain.
+        Stored = 1,
+        /// Every worker that is to have it has answered, or the deadline is over.
+        Over = 2,
+    }
+}
+
+message! {
+    /// Where a put stands, to who asked for it. CorrId is the request's id.
+    Spread {
+        /// How far it is.
+        stage: SpreadStage,
+        /// Workers that are to have it.
+        targets: u32,
+        /// Those that have got it.
+        ok: u32,
+        /// Those that had it.
+        skipped: u32,
+        /// Those that cannot have it.
+        failed: u32,
+        /// Those that have not answered.
+        missing: u32,
+        /// Bytes that came from the client.
+        received: u64,
+        /// Bytes that went to workers.
+        moved: u64,
+        /// For people.
+        text: Text,
+    }
+}
+
+/// How a worker is to hold a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct HoldFlags(pub u16);
+
+impl HoldFlags {
+    /// The generation counts: it may be shown once it is whole. Without it the set is on its way to the leader too.
+    pub const COMMITTED: HoldFlags = HoldFlags(1);
+
+    /// Whether all of `flags` are set. Bits that are not known are skipped.
+    pub const fn has(self, flags: HoldFlags) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+}
+
+impl Field for HoldFlags {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+    fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
+        reader.field(field).map(HoldFlags)
+    }
+}
+
+message! {
+    /// A worker is to hold a generation of a set. MsgId is the generation's id. It answers with Lack until it lacks nothing, and
+    /// with CacheAck (CorrId: the generation) when the set is there for jobs, or cannot be.
+    Hold {
+        /// How.
+        flags: HoldFlags,
+        /// What identifies the content.
+        digest: Digest,
+        /// Bytes of all files.
+        bytes: u64,
+        /// How many files.
+        files: u32,
+        /// The set.
+        cache_id: Name,
+    }
+}
+
+/// The pieces in a pack, in their order. At most [`PACK_PIECES_MAX`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PieceList(Vec<Piece>);
+
+impl PieceList {
+    /// The first [`PACK_PIECES_MAX`] of these.
+    pub fn new(mut pieces: Vec<Piece>) -> Self {
+        pieces.truncate(PACK_PIECES_MAX);
+        PieceList(pieces)
+    }
+
+    /// The pieces.
+    pub fn as_slice(&self) -> &[Piece] {
+        &self.0
+    }
+}
+
+impl Field for Piece {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.sha256);
+        self.len.put(out);
+    }
+    fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
+        Ok(Piece { sha256: reader.array(field)?, len: reader.field(field)? })
+    }
+}
+
+impl Field for PieceList {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_count(self.0.len(), out);
+        self.0.iter().for_each(|piece| piece.put(out));
+    }
+    fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
+        let piece = |reader: &mut Reader<'_>| reader.field::<Piece>(field);
+        reader.list(field, PACK_PIECES_MAX, Piece::ENTRY_BYTES, piece).map(PieceList)
+    }
+}
+
+message! {
+    /// What a pack holds that is about to be opened. MsgId is the pack's id, CorrId the request's (to the leader) or the
+    /// generation's (to a worker).
+    Pack {
+        /// Its pieces.
+        pieces: PieceList,
+    }
+}
+
+message! {
+    /// A worker need not hold a set any more, or the leader does not know one that the worker wants. MsgId is the generation's id, nil
+    /// where there is none.
+    Release {
+        /// Why.
+        reason: Reason,
+        /// The same for people.
+        text: Text,
+        /// The set.
+        cache_id: Name,
+    }
+}
+
+byte_enum! {
+    /// How a worker has a set.
+    SetState, "states are 0 held, 1 gone, 2 wanted", {
+        /// It is there for jobs.
+        Held = 0,
+        /// It is not there any more; the text says why.
+        Gone = 1,
+        /// A job needs it and it is not there.
+        Wanted = 2,
+    }
+}
+
+/// A set at a worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SetEntry {
+    /// How it has it.
+    pub state: SetState,
+    /// Its content; zeros where it has none.
+    pub digest: Digest,
+    /// The set.
+    pub cache_id: Name,
+    /// For people.
+    pub text: Text,
+}
+
+/// Sets at a worker, at most [`SETS_LISTED_MAX`] in one message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SetList(Vec<SetEntry>);
+
+impl SetList {
+    /// The first [`SETS_LISTED_MAX`] of these.
+    pub fn new(mut sets: Vec<SetEntry>) -> Self {
+        sets.truncate(SETS_LISTED_MAX);
+        SetList(sets)
+    }
+
+    /// The sets.
+    pub fn as_slice(&self) -> &[SetEntry] {
+        &self.0
+    }
+}
+
+impl Field for SetList {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_count(self.0.len(), out);
+        for set in &self.0 {
+            set.state.put(out);
+            set.digest.put(out);
+            set.cache_id.put(out);
+            set.text.put(out);
+        }
+    }
+    fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
+        // One byte, a digest and two lengths.
+        const ENTRY_BYTES_MIN: usize = 1 + 33 + 2 + 2;
+        let set = |reader: &mut Reader<'_>| {
+            Ok(SetEntry {
+                state: reader.field(field)?,
+                digest: reader.field(field)?,
+                cache_id: reader.field(field)?,
+                text: reader.field(field)?,
+            })
+        };
+        reader.list(field, SETS_LISTED_MAX, ENTRY_BYTES_MIN, set).map(SetList)
+    }
+}
+
+message! {
+    /// What a worker has. It says so after each Welcome, in as many messages as it takes, and when something changes. MsgId is nil.
+    Have {
+        /// 1 if what was said before does not count any more.
+        anew: u8,
+        /// Bytes that its cache may hold.
+        budget: u64,
+        /// Bytes that it holds.
+        used: u64,
+        /// The sets.
+        sets: SetList,
+    }
+}
+
+message! {
+    /// A worker is to check the files of a set against their digests. MsgId is the question's id, which its CacheAck has in CorrId. What is
+    /// damaged is dropped, and Have says so.
+    Inspect {
+        /// The set.
+        cache_id: Name,
+    }
+}
