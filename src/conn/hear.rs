@@ -161,7 +161,8 @@ impl Session {
                 })
             }
             (Role::Client { .. } | Role::Worker { .. }, Kind::CachePut | Kind::CacheAck)
-            | (Role::Client { .. } | Role::Worker { .. }, Kind::Put | Kind::Pack | Kind::Lack | Kind::Have) => {
+            | (Role::Client { .. } | Role::Worker { .. }, Kind::Put | Kind::Pack | Kind::Lack | Kind::Have) =>
+            {
                 let is_ours = self.has(Features::DATASETS);
                 let says = match self.role {
                     Role::Client { .. } => DatasetSays::from_client(head, kind, &payload, is_ours),

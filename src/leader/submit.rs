@@ -4,12 +4,13 @@ use bytes::Bytes;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::message::{self, Reason};
 use tracing::{info, warn};
+use uuid::Uuid;
 
 use super::Leader;
 use super::relay::BlobId;
 use super::store::{Input, UNLOGGED_BYTES_MAX};
 use super::transfers::named_in;
-use crate::conn::{Session, SubmitBody};
+use crate::conn::{Session, SubmitBody, WireFrame};
 use crate::core::Event;
 use crate::core::action::{Refusal, Standing};
 use crate::core::event::{Inputs, Operation, Submission};
@@ -40,6 +41,17 @@ impl RefusalText {
     /// One of the leader's own limits.
     pub(super) fn numbers(reason: Reason, value: u64, limit: u64, text: String) -> Self {
         RefusalText { reason, value, limit, hop: LEADER, text }
+    }
+
+    /// For the log.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// For a peer that can hear it.
+    pub(super) fn frame(&self, session: &Session, id: Uuid) -> Option<WireFrame> {
+        let RefusalText { reason, value, limit, hop, text } = self;
+        session.refused(JobId(id), *reason, *value, *limit, hop, text)
     }
 
     pub(super) fn invalid(text: String) -> Self {

@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use chunking::{Bitmap, Ranges};
 use chunking::dataset::pack::Layout;
 use chunking::dataset::{Manifest, Piece};
+use chunking::{Bitmap, Ranges};
 use uuid::Uuid;
 
 use crate::core::ids::Micros;

@@ -3,6 +3,7 @@
 //! What is to be held by whom is in the log ([`Dataset`]); what is held is what workers say. The leader brings the two together, one
 //! set at a time for each worker, whenever something changes: a set is put or removed, a worker joins, loses one or needs one.
 
+mod classic;
 mod library;
 mod put;
 mod questions;
@@ -13,6 +14,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use chunking::message::Lack;
 use uuid::Uuid;
 
 use super::Leader;
@@ -37,10 +39,14 @@ pub(super) struct Datasets {
     puts: BTreeMap<Uuid, Putting>,
     /// What workers hold and get.
     workers: BTreeMap<WorkerId, AtWorker>,
+    /// What workers said they lack of sets whose manifests are being read.
+    lacks: HashMap<WorkerId, Lack>,
     /// Sets that are being committed: their blobs are needed.
     committing: HashMap<Uuid, Arc<Dataset>>,
     /// Questions that wait for workers, or for the disk.
     inspections: HashMap<Uuid, Inspection>,
+    /// Sets that were removed in this life, with their digests: a worker that was away frees its disk when it comes back.
+    removed: HashMap<CacheId, [u8; 32]>,
     /// Questions that wait until a set is removed.
     removals: HashMap<CacheId, Vec<super::Asked>>,
     /// Packs that are looked at because somebody asked.

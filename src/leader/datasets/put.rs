@@ -10,9 +10,7 @@ use chunking::dataset::Manifest;
 use chunking::dataset::pack::Layout;
 use chunking::digest::to_hex;
 use chunking::limits::{CHUNK_BYTES_MAX, MANIFEST_BYTES_MAX};
-use chunking::message::{
-    Lack, Lacking, Open, Pack, Put, PutFlags, Reason, Spread, SpreadStage,
-};
+use chunking::message::{Lack, Lacking, Open, Pack, Put, PutFlags, Reason, Spread, SpreadStage};
 use tracing::{info, warn};
 use uuid::Uuid;
 
@@ -149,8 +147,8 @@ impl Leader {
     }
 
     fn put_checked(&mut self, conn: ConnId, request: Uuid, put: Put) -> Result<(), RefusalText> {
-        let cache = CacheId::parse(put.cache_id.as_str())
-            .map_err(|error| RefusalText::invalid(error.to_string()))?;
+        let cache =
+            CacheId::parse(put.cache_id.as_str()).map_err(|error| RefusalText::invalid(error.to_string()))?;
         let target = put.target.as_str();
         if target != TARGET_NONE {
             worker_patterns(target).map_err(|error| RefusalText::invalid(format!("the target: {error}")))?;
@@ -235,7 +233,8 @@ impl Leader {
 
     /// A client says what is in a pack that it is about to open.
     pub(super) fn pack_announced(&mut self, conn: ConnId, pack: Uuid, request: Uuid, says: Pack) {
-        let Some(putting) = self.datasets.puts.get_mut(&request).filter(|putting| putting.conn == conn) else {
+        let Some(putting) = self.datasets.puts.get_mut(&request).filter(|putting| putting.conn == conn)
+        else {
             return self.relay.turn_away(conn, pack);
         };
         let (Some(manifest), Stage::Pieces) = (&putting.manifest, putting.stage) else {
@@ -363,7 +362,9 @@ impl Leader {
     /// Asks the client for what lacks, or commits the set if nothing does.
     fn ask_for_pieces(&mut self, request: Uuid) {
         let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
-        let Some(manifest) = putting.manifest.clone().filter(|_| putting.stage == Stage::Pieces) else { return };
+        let Some(manifest) = putting.manifest.clone().filter(|_| putting.stage == Stage::Pieces) else {
+            return;
+        };
         let conn = putting.conn;
         match self.datasets.library.cover(&manifest) {
             Ok(packs) => {
@@ -485,7 +486,10 @@ impl Leader {
         let early: Vec<(WorkerId, CachePutResult)> = {
             let targets = self.datasets.puts.get(&request).map(|putting| putting.targets.keys().copied());
             let targets: Vec<WorkerId> = targets.into_iter().flatten().collect();
-            targets.into_iter().filter_map(|worker| Some((worker, self.ask_to_hold(worker, dataset)?))).collect()
+            targets
+                .into_iter()
+                .filter_map(|worker| Some((worker, self.ask_to_hold(worker, dataset)?)))
+                .collect()
         };
         for (worker, result) in early {
             self.tell_putters(dataset.generation, worker, &result);
@@ -505,7 +509,9 @@ impl Leader {
             if putting.put.manifest != generation || putting.stage != Stage::Spreading {
                 continue;
             }
-            let Some(target) = putting.targets.get_mut(&worker).filter(|target| target.is_none()) else { continue };
+            let Some(target) = putting.targets.get_mut(&worker).filter(|target| target.is_none()) else {
+                continue;
+            };
             *target = Some(ended);
             told.push((*request, putting.conn));
         }
@@ -548,8 +554,13 @@ impl Leader {
     pub(super) fn puts_due(&mut self) {
         let now = self.now;
         let due = |putting: &Putting| putting.deadline.is_some_and(|deadline| deadline <= now);
-        let due: Vec<Uuid> =
-            self.datasets.puts.iter().filter(|(_, putting)| due(putting)).map(|(request, _)| *request).collect();
+        let due: Vec<Uuid> = self
+            .datasets
+            .puts
+            .iter()
+            .filter(|(_, putting)| due(putting))
+            .map(|(request, _)| *request)
+            .collect();
         for request in due {
             let Some(putting) = self.datasets.puts.get(&request) else { continue };
             if putting.stage == Stage::Spreading {
