@@ -72,6 +72,8 @@ pub(super) struct Putting {
     pub(super) moved: u64,
     /// Workers that are to have it, and how it ended there.
     targets: BTreeMap<WorkerId, Option<Ended>>,
+    /// What workers answered before it was kept.
+    early: BTreeMap<WorkerId, CachePutResult>,
     deadline: Option<Micros>,
     /// Whether it came as one frame of a stock client, which hears of workers alone.
     is_classic: bool,
@@ -185,6 +187,7 @@ impl Leader {
             received: 0,
             moved: 0,
             targets: BTreeMap::new(),
+            early: BTreeMap::new(),
             deadline,
             is_classic: false,
             put,
@@ -483,14 +486,14 @@ impl Leader {
                 self.sessions.get(&conn).and_then(|session| session.dataset(Uuid::nil(), request, &spread));
             self.send(conn, frame);
         }
-        let early: Vec<(WorkerId, CachePutResult)> = {
-            let targets = self.datasets.puts.get(&request).map(|putting| putting.targets.keys().copied());
-            let targets: Vec<WorkerId> = targets.into_iter().flatten().collect();
-            targets
-                .into_iter()
-                .filter_map(|worker| Some((worker, self.ask_to_hold(worker, dataset)?)))
-                .collect()
+        let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
+        let targets: Vec<WorkerId> = putting.targets.keys().copied().collect();
+        let mut answers = std::mem::take(&mut putting.early);
+        let known = |worker: WorkerId| {
+            let answer = answers.remove(&worker).or_else(|| self.ask_to_hold(worker, dataset));
+            answer.map(|answer| (worker, answer))
         };
+        let early: Vec<(WorkerId, CachePutResult)> = targets.into_iter().filter_map(known).collect();
         for (worker, result) in early {
             self.tell_putters(dataset.generation, worker, &result);
         }
@@ -506,7 +509,11 @@ impl Leader {
         };
         let mut told = Vec::new();
         for (request, putting) in &mut self.datasets.puts {
-            if putting.put.manifest != generation || putting.stage != Stage::Spreading {
+            if putting.put.manifest != generation {
+                continue;
+            }
+            if putting.stage != Stage::Spreading {
+                putting.early.insert(worker, result.clone());
                 continue;
             }
             let Some(target) = putting.targets.get_mut(&worker).filter(|target| target.is_none()) else {
