@@ -195,7 +195,7 @@ mod tests {
         let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
         let mut content = std::fs::read(&path).unwrap();
         content[650] ^= 1;
-        let same_file = std::fs::File::options().write(true).open(&path).unwrap();
+        let same_file = File::options().write(true).open(&path).unwrap();
         std::io::Write::write_all(&mut &same_file, &content).unwrap();
         // Not even the time tells.
         same_file.set_modified(modified).unwrap();

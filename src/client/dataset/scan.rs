@@ -96,8 +96,7 @@ pub(super) fn scan(paths: &[PathBuf], watch: &Watch) -> Result<Scanned, ScanErro
 
 fn source(found: &Found) -> Result<Arc<FileSource>, ScanError> {
     let path = &found.path;
-    let unreadable =
-        |error: io::Error| ScanError::Unreadable { path: path.clone(), why: error.to_string() };
+    let unreadable = |error: io::Error| ScanError::Unreadable { path: path.clone(), why: error.to_string() };
     FileSource::open(path).map(Arc::new).map_err(unreadable)
 }
 

@@ -63,6 +63,16 @@ pub enum ScanError {
         /// The rule it breaks.
         why: NameError,
     },
+    /// Its name ends with what some systems leave out.
+    #[error("{}: a part of the name {name:?} ends with '{last}', which some systems leave out: rename it", path.display())]
+    Trailing {
+        /// The path.
+        path: PathBuf,
+        /// Its name in the set.
+        name: String,
+        /// The character.
+        last: char,
+    },
     /// Its name is no text.
     #[error("the name of {} is not UTF-8: rename it", path.display())]
     NotText {
@@ -71,10 +81,10 @@ pub enum ScanError {
     },
     /// Two files have one name in the set, or names that are one on systems that do not tell case apart.
     #[error(
-        "{} and {} would be {first:?} and {second:?} in the set, which are one file {}: rename one, or put them under \
+        "{} and {} would be {first:?} and {second:?} in the set, which are one file{}: rename one, or put them under \
          different CacheIds",
         first_path.display(), second_path.display(),
-        if first == second { "" } else { "on systems that do not tell upper from lower case" }
+        if first == second { "" } else { " on systems that do not tell upper from lower case" }
     )]
     Twice {
         /// The first name.
@@ -192,14 +202,15 @@ fn walk(root: &Path, front: &str, found: &mut Vec<Found>) -> Result<(), ScanErro
             if metadata.is_symlink() {
                 let root = match &real_root {
                     Some(root) => root,
-                    None => real_root
-                        .insert(fs::canonicalize(root).map_err(|error| unreadable(root, &error))?),
+                    None => {
+                        real_root.insert(fs::canonicalize(root).map_err(|error| unreadable(root, &error))?)
+                    }
                 };
                 push(found, name, followed(&path, root)?)?;
             } else if metadata.is_dir() {
                 if depth >= SEGMENTS_MAX {
                     // Too deep for any file in it, and perhaps without an end.
-                    checked(&format!("{name}/.../"), &path)?;
+                    checked(&format!("{name}/x"), &path)?;
                 }
                 directories.push((path, format!("{name}/"), depth + 1));
             } else {
@@ -215,8 +226,9 @@ fn walk(root: &Path, front: &str, found: &mut Vec<Found>) -> Result<(), ScanErro
 fn followed(link: &Path, root: &Path) -> Result<PathBuf, ScanError> {
     let refused = |why: String| ScanError::Link { path: link.to_owned(), why };
     let leads_to = || fs::read_link(link).unwrap_or_default();
-    let real = fs::canonicalize(link)
-        .map_err(|error| refused(format!("leads to {}, which cannot be read: {error}", leads_to().display())))?;
+    let real = fs::canonicalize(link).map_err(|error| {
+        refused(format!("leads to {}, which cannot be read: {error}", leads_to().display()))
+    })?;
     if !real.starts_with(root) {
         return Err(refused(format!("leads to {}, which is elsewhere", leads_to().display())));
     }
@@ -262,9 +274,12 @@ fn push(found: &mut Vec<Found>, name: String, path: PathBuf) -> Result<(), ScanE
 }
 
 fn checked(name: &str, path: &Path) -> Result<(), ScanError> {
-    SafeName::parse(NameUse::File, name)
-        .map(drop)
-        .map_err(|why| ScanError::Name { path: path.to_owned(), why })
+    SafeName::parse(NameUse::File, name).map_err(|why| ScanError::Name { path: path.to_owned(), why })?;
+    let ends = name.split('/').filter_map(|part| part.chars().next_back());
+    match ends.into_iter().find(|last| matches!(last, '.' | ' ')) {
+        Some(last) => Err(ScanError::Trailing { path: path.to_owned(), name: name.to_owned(), last }),
+        None => Ok(()),
+    }
 }
 
 /// What a name is on a system that does not tell upper from lower case.
