@@ -146,7 +146,9 @@ impl Broker {
             Event::Committed { index } => self.committed(index),
             Event::Tick => {}
             Event::Drain => self.drain(),
-            Event::NotAssigned { worker, job, attempt } => self.not_assigned(worker, job, attempt),
+            Event::NotAssigned { conn, worker, job, attempt } => {
+                self.not_assigned(conn, worker, job, attempt);
+            }
             Event::NotDelivered { job } => self.not_delivered(job),
             Event::ForgetEnded { job } => self.forget_ended(job),
             Event::PutDataset { dataset } => self.put_dataset(dataset),

@@ -3,7 +3,7 @@
 use super::action::Action;
 use super::broker::Broker;
 use super::event::WorkerClass;
-use super::ids::{Attempt, ClientId, JobId, Run, WorkerId};
+use super::ids::{Attempt, ClientId, ConnId, JobId, Run, WorkerId};
 use super::limits::{ASSIGNMENTS_PER_PASS_MAX, STUCK_MAX};
 use super::queue::Takes;
 use super::record::{AttemptEnd, Record};
@@ -214,15 +214,16 @@ impl Broker {
         }
     }
 
-    /// An assignment that counts was not sent: the worker never heard of it, and the job waits again, if it has not ended.
-    pub(super) fn not_assigned(&mut self, worker: WorkerId, id: JobId, attempt: Attempt) {
-        let Some(chosen) = self.workers.get_mut(worker) else { return };
-        if chosen.held.get(&id).is_none_or(|lease| lease.attempt != attempt) {
-            return;
-        }
-        chosen.unsend(id);
+    /// An assignment that counts was not sent: the worker never heard of it, and the job waits again, if it has not ended. The
+    /// credit that it took is the worker's again, also if the worker has answered meanwhile for an earlier assignment of the job.
+    pub(super) fn not_assigned(&mut self, conn: ConnId, worker: WorkerId, id: JobId, attempt: Attempt) {
+        let chosen = self.workers.get_mut(worker).filter(|chosen| chosen.conn() == Some(conn));
+        let Some(chosen) = chosen else { return };
         chosen.credit = chosen.credit.saturating_add(1);
         self.dirty = true;
-        self.lose(worker, id, AttemptEnd::NotHeld);
+        if chosen.held.get(&id).is_some_and(|lease| lease.attempt == attempt) {
+            chosen.unsend(id);
+            self.lose(worker, id, AttemptEnd::NotHeld);
+        }
     }
 }
