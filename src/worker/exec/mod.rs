@@ -5,7 +5,7 @@
 //! the program of the next. It knows nothing of leaders; a session or an embedding program calls it as a [`Handler`].
 
 mod archive;
-mod beneath;
+pub(super) mod beneath;
 pub(super) mod inputs;
 mod launch;
 mod name;
