@@ -411,6 +411,7 @@ fn a_second_hello_on_a_connection_leaves_nothing_of_the_first_behind() {
         patterns,
         parallel_max: None,
         transfers: false,
+        datasets: false,
     });
     rig.expect(["+requeue j1#1 WorkerLost counts now"]);
     assert_eq!(rig.broker.workers().map(|worker| worker.id).collect::<Vec<_>>(), [worker_id("s2")]);

@@ -5,8 +5,9 @@
 use chunking::Kind;
 use chunking::message::{Features, LimitId, Reason};
 use heft::core::Record;
+use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Submission};
-use heft::core::ids::{Attempt, JobId, Micros, ResultId, Run, WorkerId};
+use heft::core::ids::{Attempt, CacheId, JobId, Micros, ResultId, Run, WorkerId};
 use heft::core::record::AttemptEnd;
 use heft::core::subject::routing_key;
 use heft::store::codec::put_entry;
@@ -75,6 +76,18 @@ fn the_storage_document_has_every_marker_and_every_record() {
         inputs: Inputs::Here,
         needs_transfers: false,
         require_worker: false,
+        datasets: Vec::new(),
+    };
+    let cache = || CacheId::parse("a").unwrap();
+    let dataset = Dataset {
+        cache: cache(),
+        generation: Uuid::nil(),
+        digest: [0; 32],
+        bytes: 0,
+        files: 0,
+        target: "none".into(),
+        packs: Vec::new(),
+        at,
     };
     let records = [
         ("announce", Record::Announce { at, job: submission() }),
@@ -91,6 +104,8 @@ fn the_storage_document_has_every_marker_and_every_record() {
         ("forget", Record::Forget { job, run }),
         ("delivered", Record::Delivered { job, run }),
         ("cap", Record::Cap { client: "a".into(), cap: 1 }),
+        ("dataset", Record::Dataset { dataset: dataset.into() }),
+        ("dataset_gone", Record::DatasetGone { cache: cache(), generation: Uuid::nil() }),
     ];
     for (name, record) in &records {
         let mut bytes = Vec::new();

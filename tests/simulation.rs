@@ -227,6 +227,7 @@ impl World {
             inputs,
             needs_transfers: inputs == Inputs::Expected && self.random.chance(70),
             require_worker: self.random.chance(5),
+            datasets: Vec::new(),
         }
     }
 
@@ -354,7 +355,10 @@ impl World {
                 self.forgotten_results.insert(*result);
                 return;
             }
-            Action::ForgetInput { .. } | Action::Operated { .. } => return,
+            Action::ForgetInput { .. }
+            | Action::Operated { .. }
+            | Action::DatasetPut { .. }
+            | Action::DatasetRemoved { .. } => return,
             Action::Close { conn, .. } => {
                 let conn = *conn;
                 self.conns.remove(&conn);
@@ -495,6 +499,7 @@ impl World {
                 patterns,
                 parallel_max,
                 transfers: leasing,
+                datasets: leasing,
             },
         );
         if leasing {

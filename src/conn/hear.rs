@@ -218,8 +218,10 @@ impl Session {
         self.role = Role::Worker { id, class, last_job: None };
         let parallel_max = hello.as_ref().and_then(|hello| hello.max_parallel);
         let transfers = announced.is_some_and(|features| features.has(Features::TRANSFERS));
-        let conn = self.conn;
-        let event = Event::WorkerHello { conn, worker: id, name, class, patterns, parallel_max, transfers };
+        let datasets = announced.is_some_and(|features| features.has(Features::DATASETS));
+        let (conn, worker) = (self.conn, id);
+        let event =
+            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers, datasets };
         Ok(self.announced(hello.map(|hello| hello.heft), event))
     }
 

@@ -1,10 +1,12 @@
 //! What the broker wants done. The driver does it in this order and reports back by events only.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
 
+use super::dataset::Dataset;
 use super::ids::{Attempt, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
 use super::record::Record;
 
@@ -152,6 +154,18 @@ pub enum Action {
         token: Token,
         /// The answer.
         answer: Result<Operated, OperateError>,
+    },
+    /// A dataset is kept from now on.
+    DatasetPut {
+        /// The dataset.
+        dataset: Arc<Dataset>,
+        /// What was under its id before. It may have blobs in common with the new one.
+        replaced: Option<Arc<Dataset>>,
+    },
+    /// A dataset is not kept any more, and its blobs are not needed.
+    DatasetRemoved {
+        /// What it was.
+        dataset: Arc<Dataset>,
     },
     /// End a connection.
     Close {

@@ -9,6 +9,7 @@ use super::action::{Action, OperateError, Operated, Standing};
 use super::dispatch::Assigning;
 use super::due::Due;
 use super::event::{Event, Outcome, WorkerClass};
+use super::holdings::Holdings;
 use super::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, Run, Token, WorkerId};
 use super::inputs::{Resubmitted, Sources};
 use super::job::{Ending, Job, Phase};
@@ -63,6 +64,9 @@ pub struct Broker {
     /// Answers to operators that wait for a record.
     answers: VecDeque<(Index, Token, Result<Operated, OperateError>)>,
 
+    /// What workers hold of datasets.
+    pub(super) holdings: Holdings,
+
     pub(super) due: BTreeSet<(Micros, Due)>,
     pub(super) dirty: bool,
     pub(super) draining: bool,
@@ -97,6 +101,7 @@ impl Broker {
             ended: VecDeque::new(),
             expiry_watched: false,
             answers: VecDeque::new(),
+            holdings: Holdings::default(),
             due: BTreeSet::new(),
             dirty: false,
             draining: false,
@@ -115,8 +120,17 @@ impl Broker {
         }
         match event {
             Event::ClientHello { conn, client, cap } => self.client_hello(conn, client, cap),
-            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers } => {
-                self.worker_hello(Hello { conn, worker, name, class, patterns, parallel_max, transfers });
+            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers, datasets } => {
+                self.worker_hello(Hello {
+                    conn,
+                    worker,
+                    name,
+                    class,
+                    patterns,
+                    parallel_max,
+                    transfers,
+                    datasets,
+                });
             }
             Event::Credit { conn, delta } => self.credit(conn, delta),
             Event::Submit { conn, job } => self.submit(conn, job),
@@ -135,6 +149,15 @@ impl Broker {
             Event::NotAssigned { worker, job, attempt } => self.not_assigned(worker, job, attempt),
             Event::NotDelivered { job } => self.not_delivered(job),
             Event::ForgetEnded { job } => self.forget_ended(job),
+            Event::PutDataset { dataset } => self.put_dataset(dataset),
+            Event::RemoveDataset { cache } => self.remove_dataset(cache),
+            Event::Holding { worker, cache, digest, missing } => {
+                self.holds(worker, cache, digest, missing);
+            }
+            Event::NotHolding { worker, cache } => self.holds_not(worker, &cache),
+            Event::HoldsNothing { worker } => self.holds_nothing(worker),
+            Event::SetsMoved { worker, bytes, span } => self.sets_moved(worker, bytes, span),
+            Event::AgentFor { worker, agent } => self.agent_for(worker, agent),
         }
         self.look_at_what_is_due();
         if std::mem::take(&mut self.dirty) {
@@ -225,12 +248,19 @@ impl Broker {
             | Record::Orphan { .. }
             | Record::Revive { .. }
             | Record::Delivered { .. }
-            | Record::Forget { .. } => None,
+            | Record::Forget { .. }
+            | Record::Dataset { .. }
+            | Record::DatasetGone { .. } => None,
         });
         proposed.unwrap_or_else(|| self.cap_of(client))
     }
 
     // --- records
+
+    /// What is proposed and not yet applied, the oldest first.
+    pub(super) fn proposed(&self) -> impl DoubleEndedIterator<Item = &Record> {
+        self.proposed.iter().map(|(_, record)| record)
+    }
 
     pub(super) fn propose(&mut self, record: Record) -> Index {
         self.index = self.index.next();
@@ -280,7 +310,9 @@ impl Broker {
             | Record::Enqueue { .. }
             | Record::Revive { .. }
             | Record::Delivered { .. }
-            | Record::Forget { .. } => {}
+            | Record::Forget { .. }
+            | Record::Dataset { .. }
+            | Record::DatasetGone { .. } => {}
         }
     }
 
@@ -342,12 +374,19 @@ impl Broker {
                 }
             }
             Record::Withdraw { job, .. } => self.withdrawn(*job, applied),
-            Record::Forget { .. } | Record::Delivered { .. } | Record::Cap { .. } => {}
+            Record::Dataset { dataset } => self.dataset_put(dataset, applied),
+            Record::Forget { .. }
+            | Record::Delivered { .. }
+            | Record::Cap { .. }
+            | Record::DatasetGone { .. } => {}
         }
         match applied {
             Applied::ChangedWithParent(parent) => self.job_ended(*parent, Run(1)),
             Applied::Forgot(jobs) => jobs.iter().for_each(|job| self.forgot(job)),
-            Applied::Changed | Applied::Withdrew(_) | Applied::Stale => {}
+            Applied::RemovedDataset(dataset) => {
+                self.actions.push_back(Action::DatasetRemoved { dataset: dataset.clone() });
+            }
+            Applied::Changed | Applied::Withdrew(_) | Applied::PutDataset { .. } | Applied::Stale => {}
         }
     }
 
@@ -544,6 +583,7 @@ impl Broker {
     pub(super) fn worker_gone(&mut self, id: WorkerId) {
         self.lose_all(id, AttemptEnd::WorkerLost);
         self.workers.remove(id);
+        self.forget_holdings(id);
         // What only this worker could have, nobody will.
         for job in self.pinned.remove(&id).unwrap_or_default().into_values() {
             if let Some(run) = self.state.job(job).map(|job| job.run) {

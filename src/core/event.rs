@@ -1,8 +1,10 @@
 //! What happens to the broker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::ids::{Attempt, ClientId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
+use super::dataset::Dataset;
+use super::ids::{Attempt, CacheId, ClientId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
 use super::record::AttemptEnd;
 use super::subject::RoutingKey;
 
@@ -34,6 +36,8 @@ pub enum Event {
         parallel_max: Option<u32>,
         /// Whether it can take inputs as transfers.
         transfers: bool,
+        /// Whether it can be sent datasets.
+        datasets: bool,
     },
     /// A worker has room for more jobs.
     Credit {
@@ -149,6 +153,55 @@ pub enum Event {
         /// The job.
         job: JobId,
     },
+    /// A dataset is whole at the leader: it is kept, and takes the place of what was under its id.
+    PutDataset {
+        /// The dataset.
+        dataset: Arc<Dataset>,
+    },
+    /// A dataset is not wanted any more. Nothing follows if there is none.
+    RemoveDataset {
+        /// Under which id.
+        cache: CacheId,
+    },
+    /// A worker holds a dataset, or is getting it.
+    Holding {
+        /// Who.
+        worker: WorkerId,
+        /// Under which id.
+        cache: CacheId,
+        /// Which content.
+        digest: [u8; 32],
+        /// Bytes that are still to come; none once jobs can use it.
+        missing: u64,
+    },
+    /// A worker does not hold a dataset, and is not getting it: it was evicted, damaged, removed or refused.
+    NotHolding {
+        /// Who.
+        worker: WorkerId,
+        /// Under which id.
+        cache: CacheId,
+    },
+    /// All that was known of what a worker holds is void: it is about to say so anew.
+    HoldsNothing {
+        /// Who.
+        worker: WorkerId,
+    },
+    /// A dataset, or a part of it, went to a worker: so quick is moving them.
+    SetsMoved {
+        /// To whom.
+        worker: WorkerId,
+        /// Bytes of it.
+        bytes: u64,
+        /// What that took.
+        span: Duration,
+    },
+    /// A cache-only agent serves a stock worker: what it holds is there for the worker's jobs (C01, C02).
+    AgentFor {
+        /// The stock worker.
+        worker: WorkerId,
+        /// The agent; none if it is gone.
+        agent: Option<WorkerId>,
+    },
 }
 
 /// How a worker's silence is read.
@@ -203,6 +256,8 @@ pub struct Submission {
     pub needs_transfers: bool,
     /// Whether it is refused if no connected worker could take it, instead of waiting for one.
     pub require_worker: bool,
+    /// The datasets that its files are of, each once. They need not be known.
+    pub datasets: Vec<CacheId>,
 }
 
 /// Where the inputs of a job are when it is handed in.

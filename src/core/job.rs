@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::event::{Inputs, Submission};
-use super::ids::{Attempt, ClientId, JobId, Micros, ResultId, Run, WorkerId};
+use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 use super::queue::Place;
 use super::record::AttemptEnd;
 use super::subject::RoutingKey;
@@ -115,6 +115,8 @@ pub struct Job {
     pub inputs_kept: bool,
     /// Whether only a worker that can take transfers may have it.
     pub needs_transfers: bool,
+    /// The datasets that its files are of, each once.
+    pub datasets: Vec<CacheId>,
     /// Which run this is.
     pub run: Run,
     /// The attempt that was made last.
@@ -149,6 +151,7 @@ impl Job {
             announced: false,
             inputs_kept: true,
             needs_transfers: submission.needs_transfers,
+            datasets: submission.datasets.clone(),
             run: Run(1),
             attempt: Attempt(0),
             spent: 0,
@@ -182,6 +185,7 @@ impl Job {
             inputs: self.inputs,
             needs_transfers: self.needs_transfers,
             require_worker: false,
+            datasets: self.datasets.clone(),
         }
     }
 

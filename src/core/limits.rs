@@ -23,6 +23,15 @@ pub const JOB_COST_BYTES: u64 = 64 * 1024;
 /// What a client may have served before it is the next one's turn.
 pub const LANE_QUANTUM_BYTES: u64 = 1024 * 1024;
 
+/// Bytes of a dataset's id: what file systems take as a name.
+pub const CACHE_ID_BYTES_MAX: usize = 255;
+
+/// Datasets that one job may name. Each is looked up for every worker that could have the job.
+pub const DATASETS_PER_JOB_MAX: usize = 256;
+
+/// Characters of a peer's text that an error quotes.
+pub const QUOTED_CHARS_MAX: usize = 64;
+
 /// How the broker behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {

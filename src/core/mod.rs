@@ -5,10 +5,13 @@
 
 pub mod action;
 mod broker;
+mod cache_id;
+pub mod dataset;
 mod dispatch;
 mod due;
 mod ended;
 pub mod event;
+pub mod holdings;
 pub mod ids;
 mod inputs;
 pub mod job;

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use uuid::Uuid;
+
+use super::dataset::Dataset;
 use super::event::Submission;
-use super::ids::{Attempt, ClientId, JobId, Micros, ResultId, Run, WorkerId};
+use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 
 /// A committed change. But for `Announce` the first are the founding documents' events (PE03).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,6 +149,18 @@ pub enum Record {
         /// Jobs at a time.
         cap: u32,
     },
+    /// A dataset is kept, and takes the place of what was under its id.
+    Dataset {
+        /// The dataset.
+        dataset: Arc<Dataset>,
+    },
+    /// A dataset is not kept any more.
+    DatasetGone {
+        /// Under which id it was.
+        cache: CacheId,
+        /// Which it was.
+        generation: Uuid,
+    },
 }
 
 impl Record {
@@ -160,7 +175,9 @@ impl Record {
             | Record::Cancel { .. }
             | Record::Fail { .. }
             | Record::Orphan { .. }
-            | Record::Revive { .. } => true,
+            | Record::Revive { .. }
+            | Record::Dataset { .. }
+            | Record::DatasetGone { .. } => true,
             Record::Assign { .. }
             | Record::Requeue { .. }
             | Record::Withdraw { .. }
@@ -171,7 +188,7 @@ impl Record {
     }
 
     /// The moment that it names as now.
-    pub const fn moment(&self) -> Option<Micros> {
+    pub fn moment(&self) -> Option<Micros> {
         match self {
             Record::Announce { at, .. }
             | Record::Enqueue { at, .. }
@@ -180,9 +197,35 @@ impl Record {
             | Record::Cancel { at, .. }
             | Record::Fail { at, .. }
             | Record::Orphan { at, .. } => Some(*at),
+            Record::Dataset { dataset } => Some(dataset.at),
             Record::Assign { .. }
             | Record::Requeue { .. }
             | Record::Withdraw { .. }
+            | Record::Revive { .. }
+            | Record::Forget { .. }
+            | Record::Delivered { .. }
+            | Record::Cap { .. }
+            | Record::DatasetGone { .. } => None,
+        }
+    }
+
+    /// Which generation is under this id after it, if it has to do with that: `Some(None)` where nothing is left.
+    pub(super) fn sets_dataset(&self, id: &CacheId) -> Option<Option<Uuid>> {
+        match self {
+            Record::Dataset { dataset } if dataset.cache == *id => Some(Some(dataset.generation)),
+            Record::DatasetGone { cache, .. } if cache == id => Some(None),
+            Record::Dataset { .. }
+            | Record::DatasetGone { .. }
+            | Record::Announce { .. }
+            | Record::Enqueue { .. }
+            | Record::Assign { .. }
+            | Record::Ack { .. }
+            | Record::Requeue { .. }
+            | Record::Dlq { .. }
+            | Record::Cancel { .. }
+            | Record::Withdraw { .. }
+            | Record::Fail { .. }
+            | Record::Orphan { .. }
             | Record::Revive { .. }
             | Record::Forget { .. }
             | Record::Delivered { .. }

@@ -5,8 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::dataset::Dataset;
 use super::event::{Inputs, Submission};
-use super::ids::{Attempt, ClientId, JobId, Micros, Run, WorkerId};
+use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{AttemptNote, Ending, Job, Phase};
 use super::limits::HISTORY_MAX;
 use super::record::{AttemptEnd, Record};
@@ -19,6 +24,7 @@ pub struct State {
     dead: BTreeSet<(u64, JobId)>,
     caps: BTreeMap<ClientId, u32>,
     running: BTreeMap<ClientId, u32>,
+    datasets: BTreeMap<CacheId, Arc<Dataset>>,
     seq: u64,
 }
 
@@ -33,6 +39,13 @@ pub enum Applied {
     Forgot(Vec<Job>),
     /// It dropped an announced job.
     Withdrew(Box<Job>),
+    /// It put a dataset in the place of another, if there was one.
+    PutDataset {
+        /// What was there.
+        replaced: Option<Arc<Dataset>>,
+    },
+    /// It removed a dataset.
+    RemovedDataset(Arc<Dataset>),
     /// It came too late, or again: nothing changed.
     Stale,
 }
@@ -73,6 +86,16 @@ impl State {
         self.caps.iter().map(|(client, cap)| (client, *cap))
     }
 
+    /// What is kept under an id.
+    pub fn dataset(&self, cache: &CacheId) -> Option<&Arc<Dataset>> {
+        self.datasets.get(cache)
+    }
+
+    /// All datasets, in the order of their ids.
+    pub fn datasets(&self) -> impl Iterator<Item = &Arc<Dataset>> {
+        self.datasets.values()
+    }
+
     /// The place of the job that was made last.
     pub fn last_seq(&self) -> u64 {
         self.seq
@@ -82,10 +105,12 @@ impl State {
     pub fn restore(
         jobs: impl IntoIterator<Item = Job>,
         caps: impl IntoIterator<Item = (ClientId, u32)>,
+        datasets: impl IntoIterator<Item = Arc<Dataset>>,
         seq: u64,
     ) -> Self {
         let jobs: BTreeMap<JobId, Box<Job>> = jobs.into_iter().map(|job| (job.id, Box::new(job))).collect();
-        let mut state = State { caps: caps.into_iter().collect(), seq, ..State::default() };
+        let datasets = datasets.into_iter().map(|dataset| (dataset.cache.clone(), dataset)).collect();
+        let mut state = State { caps: caps.into_iter().collect(), datasets, seq, ..State::default() };
         for job in jobs.values() {
             match job.phase {
                 Phase::Leased { .. } if job.is_capped() => {
@@ -134,7 +159,24 @@ impl State {
                 self.caps.insert(client.clone(), *cap);
                 Applied::Changed
             }
+            Record::Dataset { dataset } => self.put_dataset(dataset),
+            Record::DatasetGone { cache, generation } => self.remove_dataset(cache, *generation),
         }
+    }
+
+    fn put_dataset(&mut self, dataset: &Arc<Dataset>) -> Applied {
+        match self.datasets.insert(dataset.cache.clone(), dataset.clone()) {
+            Some(same) if same == *dataset => Applied::Stale,
+            replaced => Applied::PutDataset { replaced },
+        }
+    }
+
+    fn remove_dataset(&mut self, cache: &CacheId, generation: Uuid) -> Applied {
+        match self.datasets.get(cache) {
+            Some(dataset) if dataset.generation == generation => {}
+            Some(_) | None => return Applied::Stale,
+        }
+        self.datasets.remove(cache).map_or(Applied::Stale, Applied::RemovedDataset)
     }
 
     fn announce(&mut self, at: Micros, submission: &Submission) -> Applied {

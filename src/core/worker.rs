@@ -46,6 +46,8 @@ pub struct Worker {
     parallel_max: Option<u32>,
     /// Whether it can take inputs as transfers.
     pub transfers: bool,
+    /// Whether it can be sent datasets.
+    pub datasets: bool,
     /// What its first offer was, and what it has offered in all.
     offered: Option<(u64, u64)>,
     /// Jobs it was sent on this connection, or brought along, and how many answers it owes for each. A job that was taken
@@ -98,6 +100,7 @@ impl Worker {
             credit: 0,
             parallel_max: None,
             transfers: false,
+            datasets: false,
             offered: None,
             sent: BTreeMap::new(),
             refused: BTreeSet::new(),
@@ -258,6 +261,8 @@ pub struct Hello {
     pub parallel_max: Option<u32>,
     /// Whether it can take inputs as transfers.
     pub transfers: bool,
+    /// Whether it can be sent datasets.
+    pub datasets: bool,
 }
 
 impl Workers {
@@ -357,6 +362,7 @@ impl Workers {
             subscriptions,
             parallel_max: hello.parallel_max,
             transfers: hello.transfers,
+            datasets: hello.datasets,
             sent: held.keys().map(|job| (*job, 1)).collect(),
             owes_inventory: hello.class == WorkerClass::Leasing && !held.is_empty(),
             held,

@@ -179,7 +179,9 @@ impl Leader {
             | Record::Revive { .. }
             | Record::Forget { .. }
             | Record::Delivered { .. }
-            | Record::Cap { .. } => None,
+            | Record::Cap { .. }
+            | Record::Dataset { .. }
+            | Record::DatasetGone { .. } => None,
         }
     }
 

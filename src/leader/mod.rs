@@ -479,6 +479,13 @@ impl Leader {
                     self.forget_parts(result);
                 }
                 Action::Operated { token, answer } => self.operated(token, answer),
+                Action::DatasetPut { dataset, replaced } => {
+                    let (cache, generation, bytes) = (&dataset.cache, dataset.generation, dataset.bytes);
+                    info!(%cache, %generation, bytes, replaced = replaced.is_some(), "a dataset is kept");
+                }
+                Action::DatasetRemoved { dataset } => {
+                    info!(cache = %dataset.cache, generation = %dataset.generation, "a dataset is removed");
+                }
                 Action::Close { conn, why } => {
                     warn!(peer = %self.name(conn), "closing the connection: {why}");
                     self.outputs.push_back(Output::Close { conn });
@@ -516,6 +523,8 @@ impl Leader {
             | Action::ForgetInput { .. }
             | Action::ForgetResult { .. }
             | Action::Operated { .. }
+            | Action::DatasetPut { .. }
+            | Action::DatasetRemoved { .. }
             | Action::Close { .. } => {}
         }
     }

@@ -13,9 +13,10 @@ use crate::conn::{Session, SubmitBody};
 use crate::core::Event;
 use crate::core::action::{Refusal, Standing};
 use crate::core::event::{Inputs, Operation, Submission};
-use crate::core::ids::{ConnId, JobId, WorkerId};
+use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
+use crate::core::limits::DATASETS_PER_JOB_MAX;
 use crate::core::subject::routing_key;
-use crate::model::{Deliver, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
+use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
 
 /// The hop of limits that are the leader's own.
 const LEADER: &str = "leader";
@@ -109,6 +110,14 @@ impl Leader {
             let exec = request.as_ref().map_or("", |request| request.exec_name.as_str());
             let key = routing_key(&body.subject, Some(exec)).map_err(|error| error.to_string())?;
             let blobs = request.as_deref().map(named_in).unwrap_or_default();
+            let datasets = request.as_deref().map(datasets_in).unwrap_or_default();
+            if datasets.len() > DATASETS_PER_JOB_MAX {
+                return Err(format!(
+                    "the job names {} datasets and may name at most {DATASETS_PER_JOB_MAX}: put files that are used together into \
+                     one dataset",
+                    datasets.len()
+                ));
+            }
             let blob_bytes = blobs.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
             let submission = Submission {
                 job,
@@ -124,6 +133,7 @@ impl Leader {
                 inputs: if blobs.is_empty() || gathered.is_some() { Inputs::Here } else { Inputs::Expected },
                 needs_transfers: !blobs.is_empty(),
                 require_worker: request.as_ref().is_some_and(|request| request.require_worker),
+                datasets,
             };
             Ok((submission, blobs))
         });
@@ -295,6 +305,20 @@ fn for_stock_worker(payload: Bytes, key: &str) -> Bytes {
     let written: Bytes = request.to_json().into();
     let fits = Session::assign_body_len(key, written.len()) <= FRAME_BODY_BYTES_MAX as usize;
     if fits { written } else { payload }
+}
+
+/// The datasets that a request's files are of, each once. What cannot be one's id is a file's own, in the flat form (C02).
+fn datasets_in(request: &JobRequest) -> Vec<CacheId> {
+    let cache = |file: &InputFile| match file.source() {
+        Source::Cache(cache_id) => CacheId::parse(cache_id).ok(),
+        Source::Inline(_) | Source::Streamed { .. } | Source::Blob(_) | Source::Url(_) | Source::Nothing => {
+            None
+        }
+    };
+    let mut datasets: Vec<CacheId> = request.files.iter().filter_map(cache).collect();
+    datasets.sort_unstable();
+    datasets.dedup();
+    datasets
 }
 
 /// Whether a payload is no JobRequest at all, rather than a bad one.

@@ -17,8 +17,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use uuid::Uuid;
 
+use crate::core::dataset::Dataset;
 use crate::core::event::{Inputs, Submission};
-use crate::core::ids::{Attempt, ClientId, JobId, Micros, ResultId, Run, WorkerId};
+use crate::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 use crate::core::job::{AttemptNote, Ending, Job, Phase};
 use crate::core::record::{AttemptEnd, Record};
 use crate::core::subject::{RoutingKey, routing_key};
@@ -43,6 +44,8 @@ mod tag {
     pub(super) const FORGET: u8 = 12;
     pub(super) const DELIVERED: u8 = 13;
     pub(super) const CAP: u8 = 14;
+    pub(super) const DATASET: u8 = 15;
+    pub(super) const DATASET_GONE: u8 = 16;
 
     pub(super) const TIMED_OUT: u8 = 1;
     pub(super) const WORKER_LOST: u8 = 2;
@@ -55,6 +58,9 @@ mod tag {
 
     pub(super) const HERE: u8 = 1;
     pub(super) const EXPECTED: u8 = 2;
+    /// The same of a job that names datasets, whose ids follow. One that names none is as it was before there were any.
+    pub(super) const HERE_WITH_DATASETS: u8 = 3;
+    pub(super) const EXPECTED_WITH_DATASETS: u8 = 4;
 
     pub(super) const QUEUED: u8 = 1;
     pub(super) const LEASED: u8 = 2;
@@ -71,6 +77,9 @@ mod tag {
 
 const UUID_BYTES: usize = 16;
 const DIGEST_BYTES: usize = 32;
+
+/// Bytes of a text that is empty.
+const TEXT_BYTES_MIN: usize = 4;
 
 /// Bytes of an [`AttemptNote`]: attempt, worker, how it ended.
 const NOTE_BYTES: usize = 4 + UUID_BYTES + 1;
@@ -249,6 +258,15 @@ fn put_record(record: &Record, out: &mut Vec<u8>) {
             put_str(&client.0, out);
             put_u32(*cap, out);
         }
+        Record::Dataset { dataset } => {
+            put_u8(tag::DATASET, out);
+            put_dataset(dataset, out);
+        }
+        Record::DatasetGone { cache, generation } => {
+            put_u8(tag::DATASET_GONE, out);
+            put_str(cache.as_str(), out);
+            put_uuid(*generation, out);
+        }
     }
 }
 
@@ -309,6 +327,8 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
         tag::FORGET => Record::Forget { job: reader.job()?, run: reader.run()? },
         tag::DELIVERED => Record::Delivered { job: reader.job()?, run: reader.run()? },
         tag::CAP => Record::Cap { client: reader.client(names)?, cap: reader.u32()? },
+        tag::DATASET => Record::Dataset { dataset: Arc::new(get_dataset(reader, names)?) },
+        tag::DATASET_GONE => Record::DatasetGone { cache: reader.cache(names)?, generation: reader.uuid()? },
         unknown => return Err(unknown_tag(start, "record", unknown)),
     })
 }
@@ -327,6 +347,7 @@ fn put_submission(submission: &Submission, out: &mut Vec<u8>) {
         inputs,
         needs_transfers,
         require_worker,
+        datasets,
     } = submission;
     put_uuid(job.0, out);
     put_str(&client.0, out);
@@ -336,24 +357,59 @@ fn put_submission(submission: &Submission, out: &mut Vec<u8>) {
     put_bool(*to_all, out);
     put_u64(*size, out);
     out.extend_from_slice(fingerprint);
-    put_u8(inputs_tag(*inputs), out);
+    put_inputs(*inputs, datasets, out);
     put_bool(*needs_transfers, out);
     put_bool(*require_worker, out);
 }
 
 fn get_submission(reader: &mut Reader<'_>, names: &mut Names) -> Result<Submission, CodecError> {
+    let (job, client, key) = (reader.job()?, reader.client(names)?, reader.key(names)?);
+    let exec = names.text(reader.str()?);
+    let (priority, to_all, size) = (reader.i64()?, reader.bool()?, reader.u64()?);
+    let fingerprint = reader.array::<DIGEST_BYTES>()?;
+    let (inputs, datasets) = get_inputs(reader, names)?;
     Ok(Submission {
-        job: reader.job()?,
-        client: reader.client(names)?,
-        key: reader.key(names)?,
-        exec: names.text(reader.str()?),
-        priority: reader.i64()?,
-        to_all: reader.bool()?,
-        size: reader.u64()?,
-        fingerprint: reader.array::<DIGEST_BYTES>()?,
-        inputs: get_inputs(reader)?,
+        job,
+        client,
+        key,
+        exec,
+        priority,
+        to_all,
+        size,
+        fingerprint,
+        inputs,
         needs_transfers: reader.bool()?,
         require_worker: reader.bool()?,
+        datasets,
+    })
+}
+
+/// Appends a dataset, as records and snapshots hold it.
+pub fn put_dataset(dataset: &Dataset, out: &mut Vec<u8>) {
+    // Whole, so that a member that is added is thought of here.
+    let Dataset { cache, generation, digest, bytes, files, target, packs, at } = dataset;
+    put_str(cache.as_str(), out);
+    put_uuid(*generation, out);
+    out.extend_from_slice(digest);
+    put_u64(*bytes, out);
+    put_u32(*files, out);
+    put_str(target, out);
+    put_len(packs.len(), out);
+    packs.iter().for_each(|pack| put_uuid(*pack, out));
+    put_u64(at.0, out);
+}
+
+/// Reads a dataset, and leaves what follows it.
+pub fn get_dataset(reader: &mut Reader<'_>, names: &mut Names) -> Result<Dataset, CodecError> {
+    Ok(Dataset {
+        cache: reader.cache(names)?,
+        generation: reader.uuid()?,
+        digest: reader.array::<DIGEST_BYTES>()?,
+        bytes: reader.u64()?,
+        files: reader.u32()?,
+        target: names.text(reader.str()?),
+        packs: reader.list(UUID_BYTES, Reader::uuid)?,
+        at: reader.micros()?,
     })
 }
 
@@ -374,6 +430,7 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
         announced,
         inputs_kept,
         needs_transfers,
+        datasets,
         run,
         attempt,
         spent,
@@ -392,7 +449,7 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
     put_u64(*size, out);
     out.extend_from_slice(fingerprint);
     put_bool(*to_all, out);
-    put_u8(inputs_tag(*inputs), out);
+    put_inputs(*inputs, datasets, out);
     put_bool(*announced, out);
     put_bool(*inputs_kept, out);
     put_bool(*needs_transfers, out);
@@ -420,17 +477,23 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
 
 /// Reads a job, and leaves what follows it.
 pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecError> {
+    let (id, client, key) = (reader.job()?, reader.client(names)?, reader.key(names)?);
+    let exec = names.text(reader.str()?);
+    let (priority, seq, size) = (reader.i64()?, reader.u64()?, reader.u64()?);
+    let (fingerprint, to_all) = (reader.array::<DIGEST_BYTES>()?, reader.bool()?);
+    let (inputs, datasets) = get_inputs(reader, names)?;
     Ok(Job {
-        id: reader.job()?,
-        client: reader.client(names)?,
-        key: reader.key(names)?,
-        exec: names.text(reader.str()?),
-        priority: reader.i64()?,
-        seq: reader.u64()?,
-        size: reader.u64()?,
-        fingerprint: reader.array::<DIGEST_BYTES>()?,
-        to_all: reader.bool()?,
-        inputs: get_inputs(reader)?,
+        id,
+        client,
+        key,
+        exec,
+        priority,
+        seq,
+        size,
+        fingerprint,
+        to_all,
+        inputs,
+        datasets,
         announced: reader.bool()?,
         inputs_kept: reader.bool()?,
         needs_transfers: reader.bool()?,
@@ -555,20 +618,38 @@ fn get_attempt_end(reader: &mut Reader<'_>) -> Result<AttemptEnd, CodecError> {
     })
 }
 
-const fn inputs_tag(inputs: Inputs) -> u8 {
-    match inputs {
-        Inputs::Here => tag::HERE,
-        Inputs::Expected => tag::EXPECTED,
+fn put_inputs(inputs: Inputs, datasets: &[CacheId], out: &mut Vec<u8>) {
+    let tag = match (inputs, datasets.is_empty()) {
+        (Inputs::Here, true) => tag::HERE,
+        (Inputs::Expected, true) => tag::EXPECTED,
+        (Inputs::Here, false) => tag::HERE_WITH_DATASETS,
+        (Inputs::Expected, false) => tag::EXPECTED_WITH_DATASETS,
+    };
+    put_u8(tag, out);
+    if !datasets.is_empty() {
+        put_len(datasets.len(), out);
+        datasets.iter().for_each(|cache| put_str(cache.as_str(), out));
     }
 }
 
-fn get_inputs(reader: &mut Reader<'_>) -> Result<Inputs, CodecError> {
+fn get_inputs(reader: &mut Reader<'_>, names: &mut Names) -> Result<(Inputs, Vec<CacheId>), CodecError> {
     let start = reader.at();
-    Ok(match reader.u8()? {
-        tag::HERE => Inputs::Here,
-        tag::EXPECTED => Inputs::Expected,
+    let (inputs, has_datasets) = match reader.u8()? {
+        tag::HERE => (Inputs::Here, false),
+        tag::EXPECTED => (Inputs::Expected, false),
+        tag::HERE_WITH_DATASETS => (Inputs::Here, true),
+        tag::EXPECTED_WITH_DATASETS => (Inputs::Expected, true),
         unknown => return Err(unknown_tag(start, "kind of inputs", unknown)),
-    })
+    };
+    if !has_datasets {
+        return Ok((inputs, Vec::new()));
+    }
+    let listed = reader.at();
+    let datasets = reader.list(TEXT_BYTES_MIN, |reader| reader.cache(names))?;
+    if datasets.is_empty() {
+        return Err(CodecError { at: listed, what: "a job that names datasets names none".to_owned() });
+    }
+    Ok((inputs, datasets))
 }
 
 fn unknown_tag(at: usize, of: &str, found: u8) -> CodecError {
@@ -579,6 +660,12 @@ fn unknown_tag(at: usize, of: &str, found: u8) -> CodecError {
 impl Reader<'_> {
     fn client(&mut self, names: &mut Names) -> Result<ClientId, CodecError> {
         Ok(ClientId(names.text(self.str()?)))
+    }
+
+    fn cache(&mut self, names: &mut Names) -> Result<CacheId, CodecError> {
+        let start = self.at();
+        let text = names.text(self.str()?);
+        CacheId::parse_shared(text).map_err(|error| CodecError { at: start, what: error.to_string() })
     }
 
     fn key(&mut self, names: &mut Names) -> Result<RoutingKey, CodecError> {

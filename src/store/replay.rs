@@ -90,12 +90,18 @@ impl Replay {
             | Record::Revive { .. }
             | Record::Forget { .. }
             | Record::Delivered { .. }
-            | Record::Cap { .. } => {}
+            | Record::Cap { .. }
+            | Record::Dataset { .. }
+            | Record::DatasetGone { .. } => {}
         }
         match applied {
             Applied::ChangedWithParent(parent) => self.ended(parent),
             Applied::Forgot(jobs) => jobs.iter().for_each(|job| self.forgot(job)),
-            Applied::Changed | Applied::Withdrew(_) | Applied::Stale => {}
+            Applied::Changed
+            | Applied::Withdrew(_)
+            | Applied::PutDataset { .. }
+            | Applied::RemovedDataset(_)
+            | Applied::Stale => {}
         }
     }
 

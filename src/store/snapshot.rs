@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::sync::Arc;
 
 use super::codec::{self, Names, Reader, put_bool, put_len, put_str, put_u8, put_u32, put_u64, put_uuid};
 use super::disk::{Disk, DiskFile, How, read_exact};
@@ -14,6 +15,7 @@ use super::format::{
     settle_new,
 };
 use super::replay::{Held, Key, Replay, UpTo, load};
+use crate::core::dataset::Dataset;
 use crate::core::ids::{ClientId, Index, JobId, Micros, ResultId};
 use crate::core::job::Job;
 use crate::core::state::State;
@@ -36,6 +38,7 @@ const JOBS: u8 = 3;
 const CAPS: u8 = 4;
 const HELD: u8 = 5;
 const END: u8 = 6;
+const DATASETS: u8 = 7;
 
 /// What was made.
 #[derive(Debug)]
@@ -209,6 +212,11 @@ impl<'a> Writer<'a> {
             self.block_if_full(CAPS)?;
         }
         self.block_if_any(CAPS)?;
+        for dataset in replay.state.datasets() {
+            codec::put_dataset(dataset, &mut self.body);
+            self.block_if_full(DATASETS)?;
+        }
+        self.block_if_any(DATASETS)?;
         let mut held: Vec<(Key, &Held)> = replay.held().collect();
         held.sort_unstable_by_key(|(key, _)| *key);
         for (key, held) in held {
@@ -287,6 +295,7 @@ pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Res
     let mut blocks = Blocks::open(disk, owner, index)?;
     let mut summary: Option<Summary> = None;
     let (mut jobs, mut caps): (Vec<Job>, Vec<(ClientId, u32)>) = (Vec::new(), Vec::new());
+    let mut datasets: Vec<Arc<Dataset>> = Vec::new();
     let mut replay = Replay { index: Index(index), ..Replay::default() };
     let mut is_whole = false;
     while let Some(kind) = blocks.next(false)? {
@@ -298,6 +307,9 @@ pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Res
                 let client = ClientId(reader.str()?.into());
                 caps.push((client, reader.u32()?));
                 Ok(())
+            }),
+            DATASETS => read_all(&mut reader, |reader| {
+                codec::get_dataset(reader, names).map(|dataset| datasets.push(Arc::new(dataset)))
             }),
             HELD => read_all(&mut reader, |reader| read_held(reader, &mut replay)),
             END => reader.u64().map(|count| is_whole = count.checked_add(1) == Some(blocks.number)),
@@ -313,7 +325,7 @@ pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Res
     let Some(summary) = summary.filter(|summary| is_whole && summary.jobs == jobs.len() as u64) else {
         return Err(blocks.damage(0, "it does not come to its end".to_owned()));
     };
-    replay.state = State::restore(jobs, caps, summary.seq);
+    replay.state = State::restore(jobs, caps, datasets, summary.seq);
     replay.latest = Micros(summary.latest);
     replay.last_result = ResultId(summary.last_result);
     Ok(replay)

@@ -40,7 +40,9 @@ impl Coverage {
             | Record::Revive { .. }
             | Record::Delivered { .. }
             | Record::Forget { .. }
-            | Record::Cap { .. } => {}
+            | Record::Cap { .. }
+            | Record::Dataset { .. }
+            | Record::DatasetGone { .. } => {}
         }
     }
 

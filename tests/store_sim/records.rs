@@ -195,6 +195,7 @@ impl Proposals {
                     inputs: if draw % 3 == 1 { Inputs::Expected } else { Inputs::Here },
                     needs_transfers: random.chance(20),
                     require_worker: false,
+                    datasets: Vec::new(),
                 };
                 attached = Some(attach(random, payload_bytes, draw % 3));
                 match job.inputs {
@@ -229,6 +230,7 @@ fn submission(job: &Job) -> Submission {
         inputs: Inputs::Expected,
         needs_transfers: job.needs_transfers,
         require_worker: false,
+        datasets: job.datasets.clone(),
     }
 }
 

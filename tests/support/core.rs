@@ -54,6 +54,7 @@ pub fn job(number: u32) -> Submission {
         inputs: Inputs::Here,
         needs_transfers: false,
         require_worker: false,
+        datasets: Vec::new(),
     }
 }
 
@@ -260,7 +261,11 @@ impl Rig {
         let patterns = patterns.collect();
         let worker = worker_id(name);
         let name = name.into();
-        self.tell(Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers });
+        // Ours that take transfers take datasets.
+        let datasets = transfers;
+        let hello =
+            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers, datasets };
+        self.tell(hello);
     }
 
     /// One of ours, with room for so many jobs.
@@ -476,6 +481,15 @@ impl Rig {
             Action::ForgetInput { job } => format!("drop input {}", self.name(*job)),
             Action::ForgetResult { result } => format!("drop result r{result}"),
             Action::Operated { token, answer } => format!("answer {token}: {answer:?}"),
+            Action::DatasetPut { dataset, replaced } => {
+                let replaced =
+                    replaced.as_ref().map(|before| format!(" for g{}", before.generation.as_u128()));
+                let name = format!("{} g{}", dataset.cache, dataset.generation.as_u128());
+                format!("put {name}{}", replaced.unwrap_or_default())
+            }
+            Action::DatasetRemoved { dataset } => {
+                format!("removed {} g{}", dataset.cache, dataset.generation.as_u128())
+            }
             Action::Close { conn, why } => format!("{}: close, {why}", at(conn)),
         }
     }
@@ -523,6 +537,12 @@ impl Rig {
             Record::Delivered { job, run } => format!("+delivered {}", self.name_of_run(*job, *run)),
             Record::Forget { job, run } => format!("+forget {}", self.name_of_run(*job, *run)),
             Record::Cap { client, cap } => format!("+cap {client} {cap}"),
+            Record::Dataset { dataset } => {
+                format!("+dataset {} g{}", dataset.cache, dataset.generation.as_u128())
+            }
+            Record::DatasetGone { cache, generation } => {
+                format!("+dataset_gone {cache} g{}", generation.as_u128())
+            }
         }
     }
 }

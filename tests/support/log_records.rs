@@ -25,6 +25,7 @@ pub fn enqueue(number: u64, bytes: usize) -> Append {
         inputs: Inputs::Here,
         needs_transfers: false,
         require_worker: false,
+        datasets: Vec::new(),
     };
     let attached = Attached { from_ours: true, blobs: Vec::new(), payload: payload(number, bytes) };
     Append {

@@ -75,6 +75,7 @@ impl Maker {
             inputs: if blob_bytes.is_some() { Inputs::Expected } else { Inputs::Here },
             needs_transfers: blob_bytes.is_some(),
             require_worker: false,
+            datasets: Vec::new(),
         }
     }
 

@@ -58,16 +58,36 @@ fn inputs() -> impl Strategy<Value = Inputs> {
     prop_oneof![Just(Inputs::Here), Just(Inputs::Expected)]
 }
 
+fn cache() -> impl Strategy<Value = CacheId> {
+    "[a-zé0-9][a-z. -]{0,9}[a-z0-9]".prop_map(|id| CacheId::parse(&id).unwrap())
+}
+
+fn dataset() -> impl Strategy<Value = Dataset> {
+    let sizes = (any::<u64>(), any::<u32>());
+    (cache(), uuid(), any::<[u8; 32]>(), sizes, text(), vec(uuid(), 0..4), micros()).prop_map(
+        |(cache, generation, digest, (bytes, files), target, packs, at)| Dataset {
+            cache,
+            generation,
+            digest,
+            bytes,
+            files,
+            target,
+            packs,
+            at,
+        },
+    )
+}
+
 fn submission() -> impl Strategy<Value = Submission> {
     let who = (job_id(), client(), key(), text());
     let what = (any::<i64>(), any::<bool>(), any::<u64>(), any::<[u8; 32]>());
-    (who, what, inputs(), any::<bool>(), any::<bool>()).prop_map(
+    (who, what, inputs(), (any::<bool>(), any::<bool>()), vec(cache(), 0..3)).prop_map(
         |(
             (job, client, key, exec),
             (priority, to_all, size, fingerprint),
             inputs,
-            needs_transfers,
-            require_worker,
+            (needs_transfers, require_worker),
+            datasets,
         )| Submission {
             job,
             client,
@@ -80,6 +100,7 @@ fn submission() -> impl Strategy<Value = Submission> {
             inputs,
             needs_transfers,
             require_worker,
+            datasets,
         },
     )
 }
@@ -131,6 +152,8 @@ fn record() -> impl Strategy<Value = Record> {
         of_run().prop_map(|(job, run)| Record::Forget { job, run }),
         of_run().prop_map(|(job, run)| Record::Delivered { job, run }),
         (client(), any::<u32>()).prop_map(|(client, cap)| Record::Cap { client, cap }),
+        dataset().prop_map(|dataset| Record::Dataset { dataset: Arc::new(dataset) }),
+        (cache(), uuid()).prop_map(|(cache, generation)| Record::DatasetGone { cache, generation }),
     ]
 }
 
@@ -184,6 +207,7 @@ fn job() -> impl Strategy<Value = Job> {
             announced: flags.0,
             inputs_kept: flags.1,
             needs_transfers: of.needs_transfers,
+            datasets: of.datasets,
             run,
             attempt,
             spent,
@@ -294,7 +318,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_are_read_without_a_panic(first in 0_u8..16, rest in vec(any::<u8>(), 0..300)) {
+    fn random_bytes_are_read_without_a_panic(first in 0_u8..18, rest in vec(any::<u8>(), 0..300)) {
         let bytes = [vec![first], rest].concat();
         drop(get_entry(&bytes, &mut Names::default()));
         drop(get_job(&mut Reader::new(&bytes), &mut Names::default()));
@@ -314,6 +338,24 @@ fn sample_job() -> Submission {
         inputs: Inputs::Expected,
         needs_transfers: true,
         require_worker: false,
+        datasets: Vec::new(),
+    }
+}
+
+fn sample_cache(id: &str) -> CacheId {
+    CacheId::parse(id).unwrap()
+}
+
+fn sample_dataset() -> Dataset {
+    Dataset {
+        cache: sample_cache("set"),
+        generation: Uuid::from_u128(0xF6),
+        digest: [0x1E; 32],
+        bytes: 0x0102_0304,
+        files: 3,
+        target: "none".into(),
+        packs: vec![Uuid::from_u128(0xF7)],
+        at: Micros(7),
     }
 }
 
@@ -359,6 +401,17 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
         (Record::Forget { job, run }, None),
         (Record::Delivered { job, run }, None),
         (Record::Cap { client: "c".into(), cap: 4 }, None),
+        (Record::Dataset { dataset: Arc::new(sample_dataset()) }, None),
+        (Record::DatasetGone { cache: sample_cache("set"), generation: Uuid::from_u128(0xF6) }, None),
+        (
+            Record::Enqueue {
+                at,
+                job: Submission { datasets: vec![sample_cache("a"), sample_cache("b")], ..sample_job() },
+                children: Vec::new(),
+                kept: false,
+            },
+            None,
+        ),
     ]
 }
 
@@ -378,6 +431,7 @@ fn sample_jobs() -> Vec<Job> {
         announced: true,
         inputs_kept: false,
         needs_transfers: of.needs_transfers,
+        datasets: of.datasets,
         run: Run(2),
         attempt: Attempt(3),
         spent: 1,
@@ -445,10 +499,45 @@ fn entries_lie_on_the_disk_in_exactly_these_bytes() {
         "0c000000000000000000000000000000a10000000200",
         "0d000000000000000000000000000000a10000000200",
         "0e00000001630000000400",
+        concat!(
+            "0f00000003736574000000000000000000000000000000f61e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e",
+            "1e1e1e1e1e1e1e1e1e1e1e00000000010203040000000300000004",
+            "6e6f6e6500000001000000000000000000000000000000f7000000000000000700"
+        ),
+        "1000000003736574000000000000000000000000000000f600",
+        concat!(
+            "020001000000000001000000000000000000000000000000a100000001630000000f6a6f622e61737369676e2e",
+            "43616c630000000443616c63fffffffffffffffe0000000000000000050f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f",
+            "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f04000000020000000161000000016201000000000000"
+        ),
     ];
     let found: Vec<String> =
         sample_entries().iter().map(|(record, attached)| hex(&written(record, attached.as_ref()))).collect();
     assert_eq!(found, golden);
+}
+
+/// What was written before there were datasets is above, in the first fourteen rows, and here: a job that names none.
+#[test]
+fn a_job_that_names_datasets_differs_from_one_of_before_by_its_kind_of_inputs_alone() {
+    let plain = sample_jobs().swap_remove(0);
+    let named = Job { datasets: vec![sample_cache("a")], ..plain.clone() };
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    put_job(&plain, &mut before);
+    put_job(&named, &mut after);
+    let at = before.iter().zip(&after).position(|(before, after)| before != after).unwrap();
+    assert_eq!((before[at], after[at]), (2, 4), "inputs by transfer, without and with datasets");
+    assert_eq!(after[at + 1..at + 10], [0, 0, 0, 1, 0, 0, 0, 1, b'a']);
+    assert_eq!(before[at + 1..], after[at + 10..]);
+    assert_eq!(get_job(&mut Reader::new(&after), &mut Names::default()).unwrap(), named);
+
+    let none = [&after[..=at], &[0, 0, 0, 0], &before[at + 1..]].concat();
+    let error = get_job(&mut Reader::new(&none), &mut Names::default()).unwrap_err();
+    assert_eq!((error.at, error.what.as_str()), (at + 1, "a job that names datasets names none"));
+    let mut bad = after.clone();
+    bad[at + 9] = b'/';
+    let error = get_job(&mut Reader::new(&bad), &mut Names::default()).unwrap_err();
+    assert_eq!(error.at, at + 5);
+    assert!(error.what.starts_with("invalid cache id: \"/\": it holds '/'"), "{error}");
 }
 
 #[test]

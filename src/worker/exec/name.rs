@@ -6,6 +6,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::core::ids::is_reserved;
 use crate::model::limits::QUOTE_CHARS_MAX;
 use crate::worker::limits::{SEGMENT_BYTES_MAX, SEGMENTS_MAX};
 
@@ -181,20 +182,7 @@ fn broken_rule(segment: &str) -> Option<NameRule> {
         [letter, b':', ..] if letter.is_ascii_alphabetic() => return Some(NameRule::Drive),
         _ => {}
     }
-    let stem = segment.split('.').next().unwrap_or(segment).trim_end();
-    is_reserved(stem).then_some(NameRule::Reserved)
-}
-
-fn is_reserved(stem: &str) -> bool {
-    let plain = ["con", "prn", "aux", "nul"].iter().any(|name| stem.eq_ignore_ascii_case(name));
-    let numbered = match stem.as_bytes() {
-        [a, b, c, b'1'..=b'9'] => {
-            let device = [*a, *b, *c];
-            device.eq_ignore_ascii_case(b"com") || device.eq_ignore_ascii_case(b"lpt")
-        }
-        _ => false,
-    };
-    plain || numbered
+    is_reserved(segment).then_some(NameRule::Reserved)
 }
 
 fn excerpt(name: &str) -> String {

@@ -109,6 +109,7 @@ impl Target {
             inputs: Inputs::Here,
             needs_transfers: false,
             require_worker: false,
+            datasets: Vec::new(),
         };
         summary.bytes += payload.len() as u64;
         let attached = Attached { from_ours: false, blobs: Vec::new(), payload: payload.into() };

@@ -102,6 +102,19 @@ pub(super) enum Event {
         client_id: String,
         cap: u32,
     },
+    Dataset {
+        cache_id: String,
+        generation: Uuid,
+        digest: String,
+        bytes: u64,
+        files: u32,
+        target: String,
+        packs: Vec<Uuid>,
+    },
+    DatasetGone {
+        cache_id: String,
+        generation: Uuid,
+    },
 }
 
 /// A job as it was handed in.
@@ -118,6 +131,8 @@ pub(super) struct Job {
     to_all: bool,
     #[serde(skip_serializing_if = "is_false")]
     inputs_by_transfer: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    datasets: Vec<String>,
     #[serde(flatten)]
     payload: Payload,
 }
@@ -165,7 +180,7 @@ impl Payload {
 
 impl Job {
     fn new(submission: &Submission, payload: Payload) -> Self {
-        let Submission { job, client, key, exec, priority, to_all, size, inputs, .. } = submission;
+        let Submission { job, client, key, exec, priority, to_all, size, inputs, datasets, .. } = submission;
         Job {
             job_id: job.0,
             client_id: client.to_string(),
@@ -175,6 +190,7 @@ impl Job {
             size: *size,
             to_all: *to_all,
             inputs_by_transfer: *inputs == Inputs::Expected,
+            datasets: datasets.iter().map(ToString::to_string).collect(),
             payload,
         }
     }
@@ -208,6 +224,8 @@ pub(super) const fn name(record: &Record) -> &'static str {
         Record::Forget { .. } => "forget",
         Record::Delivered { .. } => "delivered",
         Record::Cap { .. } => "cap",
+        Record::Dataset { .. } => "dataset",
+        Record::DatasetGone { .. } => "dataset_gone",
     }
 }
 
@@ -260,6 +278,18 @@ pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
         | Record::Forget { job, run }
         | Record::Delivered { job, run } => Event::OfRun { job_id: job.0, run: run.0 },
         Record::Cap { client, cap } => Event::Cap { client_id: client.to_string(), cap: *cap },
+        Record::Dataset { dataset } => Event::Dataset {
+            cache_id: dataset.cache.to_string(),
+            generation: dataset.generation,
+            digest: dataset.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            bytes: dataset.bytes,
+            files: dataset.files,
+            target: dataset.target.to_string(),
+            packs: dataset.packs.clone(),
+        },
+        Record::DatasetGone { cache, generation } => {
+            Event::DatasetGone { cache_id: cache.to_string(), generation: *generation }
+        }
     }
 }
 

@@ -207,6 +207,7 @@ pub fn submission(job: u128) -> Submission {
         inputs: Inputs::Here,
         needs_transfers: false,
         require_worker: false,
+        datasets: Vec::new(),
     }
 }
 

@@ -8,7 +8,7 @@ use chunking::ChunkPlan;
 use chunking::DigestKind;
 use chunking::digest::ChunkCrcs;
 use chunking::limits::CHUNK_BYTES_MAX;
-use heft::core::ids::JobId;
+use heft::core::ids::{CacheId, JobId};
 use heft::core::job::{Ending, Phase};
 use heft::store::blobs::BLOBS;
 use heft::store::disk::{Disk, How, read_exact};
@@ -28,7 +28,7 @@ const FREE: &str = "free-";
 const SEAL_AT: u64 = HEADER_BYTES as u64;
 
 /// What refers to a blob.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Use {
     /// A job that was taken: its input has to be whole.
     Input(JobId),
@@ -36,19 +36,22 @@ enum Use {
     Coming(JobId),
     /// A result that is kept: its part has to be whole.
     Part(JobId),
+    /// A dataset: its manifest and its packs have to be whole.
+    Dataset(CacheId),
 }
 
 impl Use {
-    fn text(self) -> String {
+    fn text(&self) -> String {
         match self {
             Use::Input(job) => format!("an input of job {job}"),
             Use::Coming(job) => format!("an input of job {job}, which was announced"),
             Use::Part(job) => format!("a part of the result of job {job}"),
+            Use::Dataset(cache) => format!("a part of the dataset {cache}"),
         }
     }
 
     /// What to do if it is lost.
-    const fn remedy(self) -> &'static str {
+    const fn remedy(&self) -> &'static str {
         match self {
             Use::Input(_) => {
                 "bring its two files back from a copy; without them the job ends FAILED when a leader starts or sends it: \
@@ -57,6 +60,9 @@ impl Use {
             Use::Coming(_) => "nothing: the client is asked for what is missing",
             Use::Part(_) => {
                 "bring its two files back from a copy; without them that part of the result cannot be fetched any more"
+            }
+            Use::Dataset(_) => {
+                "bring its two files back from a copy, or put the dataset again; without them no worker can be sent the dataset"
             }
         }
     }
@@ -149,7 +155,7 @@ fn uses(replay: &Replay) -> HashMap<Uuid, Use> {
     for (job, held) in &replay.inputs {
         let is_announced = replay.state.job(*job).is_some_and(|job| job.announced);
         let of = if is_announced { Use::Coming(*job) } else { Use::Input(*job) };
-        uses.extend(held.blobs.iter().map(|blob| (*blob, of)));
+        uses.extend(held.blobs.iter().map(|blob| (*blob, of.clone())));
     }
     let owners = replay.state.jobs().filter_map(|job| match &job.phase {
         Phase::Done { ending: Ending::Returned { result, .. }, .. } => Some((*result, job.id)),
@@ -164,6 +170,9 @@ fn uses(replay: &Replay) -> HashMap<Uuid, Use> {
         let job = owners.get(result).copied().unwrap_or(JobId(Uuid::nil()));
         uses.extend(held.blobs.iter().map(|blob| (*blob, Use::Part(job))));
     }
+    for dataset in replay.state.datasets() {
+        uses.extend(dataset.blobs().map(|blob| (blob, Use::Dataset(dataset.cache.clone()))));
+    }
     uses
 }
 
@@ -177,17 +186,17 @@ impl Look<'_> {
         let (used, what_for) = match &self.uses {
             None => (None, "what refers to it is not known".to_owned()),
             Some(uses) => match uses.get(&blob) {
-                Some(used) => (Some(*used), used.text()),
+                Some(used) => (Some(used.clone()), used.text()),
                 None => (None, "nothing refers to it: it is collected after a while".to_owned()),
             },
         };
         // What nothing refers to, and what is still coming, may be as it is.
-        let must_be_good = match used {
-            Some(Use::Input(_) | Use::Part(_)) => true,
+        let must_be_good = match &used {
+            Some(Use::Input(_) | Use::Part(_) | Use::Dataset(_)) => true,
             Some(Use::Coming(_)) => false,
             None => self.uses.is_none(),
         };
-        let remedy = used.map_or("bring its two files back from a copy", Use::remedy);
+        let remedy = used.as_ref().map_or("bring its two files back from a copy", Use::remedy);
         let mut looked = Looked::default();
         for name in names.iter().filter(|name| name.ends_with(NEW)) {
             let what = "was not finished; the next leader removes it".to_owned();

@@ -1,0 +1,74 @@
+//! Datasets as the broker knows them: what is kept under a CacheId, never its bytes. They are records like jobs, so that a
+//! restart forgets none; who holds which is not: workers say so whenever they join.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::action::Action;
+use super::broker::Broker;
+use super::ids::{CacheId, Micros};
+use super::record::Record;
+use super::state::Applied;
+
+/// The target of a dataset that no worker is asked to hold before a job needs it.
+pub const TARGET_NONE: &str = "none";
+
+/// A dataset: one content under a CacheId.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dataset {
+    /// What jobs call it.
+    pub cache: CacheId,
+    /// Which content under this id it is. It is the id of the blob that has the manifest, too.
+    pub generation: Uuid,
+    /// What the content is, wherever it came from: the manifest's digest.
+    pub digest: [u8; 32],
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// How many files it has.
+    pub files: u32,
+    /// The pattern of the workers that are to hold it, or [`TARGET_NONE`].
+    pub target: Arc<str>,
+    /// The blobs that have the pieces of its files.
+    pub packs: Vec<Uuid>,
+    /// When it was put.
+    pub at: Micros,
+}
+
+impl Dataset {
+    /// The blobs it needs: the manifest, then the packs.
+    pub fn blobs(&self) -> impl Iterator<Item = Uuid> {
+        [self.generation].into_iter().chain(self.packs.iter().copied())
+    }
+}
+
+impl Broker {
+    pub(super) fn put_dataset(&mut self, dataset: Arc<Dataset>) {
+        self.propose(Record::Dataset { dataset });
+    }
+
+    /// Removes what is under an id when all that is proposed counts. Where that is nothing, nothing follows.
+    pub(super) fn remove_dataset(&mut self, cache: CacheId) {
+        if let Some(generation) = self.generation_to_be(&cache) {
+            self.propose(Record::DatasetGone { cache, generation });
+        }
+    }
+
+    fn generation_to_be(&self, cache: &CacheId) -> Option<Uuid> {
+        let proposed = self.proposed().rev().find_map(|record| record.sets_dataset(cache));
+        proposed.unwrap_or_else(|| self.state.dataset(cache).map(|dataset| dataset.generation))
+    }
+
+    pub(super) fn dataset_put(&mut self, dataset: &Arc<Dataset>, applied: &Applied) {
+        let replaced = match applied {
+            Applied::PutDataset { replaced } => replaced.clone(),
+            Applied::Changed
+            | Applied::ChangedWithParent(_)
+            | Applied::Forgot(_)
+            | Applied::Withdrew(_)
+            | Applied::RemovedDataset(_)
+            | Applied::Stale => None,
+        };
+        self.actions.push_back(Action::DatasetPut { dataset: dataset.clone(), replaced });
+    }
+}
