@@ -70,6 +70,7 @@ fn input_file(fields: &Value) -> InputFile {
         content: opt_bytes(fields, "Content"),
         blob: fields.get("Blob").map(blob),
         url: opt_text(fields, "Url"),
+        cache_name: opt_text(fields, "CacheName"),
     }
 }
 
@@ -164,6 +165,7 @@ fn cache_put_result(fields: &Value) -> CachePutResult {
             other => CacheStatus::Other(other.to_owned()),
         },
         message: text(fields, "Message"),
+        worker: opt_text(fields, "Worker"),
     }
 }
 

@@ -54,8 +54,17 @@ fn blob() -> impl Strategy<Value = BlobRef> {
 }
 
 fn input_file() -> impl Strategy<Value = InputFile> {
-    (name(), option::of(text()), option::of(content()), option::of(blob()), option::of(text()))
-        .prop_map(|(name, cache_id, content, blob, url)| InputFile { name, cache_id, content, blob, url })
+    let texts = (option::of(text()), option::of(text()), option::of(name()));
+    (name(), texts, option::of(content()), option::of(blob())).prop_map(
+        |(name, (cache_id, url, cache_name), content, blob)| InputFile {
+            name,
+            cache_id,
+            content,
+            blob,
+            url,
+            cache_name,
+        },
+    )
 }
 
 fn job_request() -> impl Strategy<Value = JobRequest> {
@@ -138,9 +147,9 @@ fn cache_put_request() -> impl Strategy<Value = CachePutRequest> {
 }
 
 fn cache_put_result() -> impl Strategy<Value = CachePutResult> {
-    (text(), text(), text()).prop_map(|(cache_id, status, message)| {
+    (text(), text(), text(), option::of(text())).prop_map(|(cache_id, status, message, worker)| {
         let status = CacheStatus::from(status);
-        CachePutResult { cache_id, status, message }
+        CachePutResult { cache_id, status, message, worker }
     })
 }
 

@@ -144,6 +144,9 @@ pub struct CachePutResult {
     pub status: CacheStatus,
     /// The counts, or what went wrong.
     pub message: String,
+    /// Ours (C18): whose acknowledgement it is, for a client that gets those of many workers: the worker's id, and behind a
+    /// space its name, if it has one.
+    pub worker: Option<String>,
 }
 
 impl CachePutResult {
@@ -156,24 +159,34 @@ impl CachePutResult {
             // A put without entries ends here too, as in the founding documents' worker.
             (0, 0) | (1.., 1..) => (CacheStatus::Ok, format!("added={added}, skipped={skipped}")),
         };
-        Self { cache_id: cache_id.into(), status, message }
+        Self { cache_id: cache_id.into(), status, message, worker: None }
     }
 
     /// The acknowledgement of a put that failed.
     #[must_use]
     pub fn failed(cache_id: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { cache_id: cache_id.into(), status: CacheStatus::Failed, message: message.into() }
+        Self { cache_id: cache_id.into(), status: CacheStatus::Failed, message: message.into(), worker: None }
+    }
+
+    /// The same, and whose it is.
+    #[must_use]
+    pub fn of_worker(mut self, id: impl std::fmt::Display, name: Option<&str>) -> Self {
+        let name = name.filter(|name| !name.is_empty()).map(|name| format!(" {name}")).unwrap_or_default();
+        self.worker = Some(format!("{id}{name}"));
+        self
     }
 }
 
 impl JsonModel for CachePutResult {
-    const SCHEMA: Schema = Schema { name: "CachePutResult", members: &["CacheId", "Status", "Message"] };
+    const SCHEMA: Schema =
+        Schema { name: "CachePutResult", members: &["CacheId", "Status", "Message", "Worker"] };
 
     fn read(object: &Object<'_>) -> Result<Self, ModelError> {
         Ok(Self {
             cache_id: object.name("CacheId", NAME_BYTES_MAX)?.unwrap_or_default(),
             status: CacheStatus::from(object.name("Status", NAME_BYTES_MAX)?.unwrap_or_default()),
             message: object.text("Message")?.unwrap_or_default(),
+            worker: object.name("Worker", NAME_BYTES_MAX)?,
         })
     }
 
@@ -181,5 +194,6 @@ impl JsonModel for CachePutResult {
         object.text("CacheId", &self.cache_id);
         object.text("Status", self.status.as_str());
         object.text("Message", &self.message);
+        object.text_if_some("Worker", self.worker.as_deref());
     }
 }

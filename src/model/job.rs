@@ -22,6 +22,9 @@ pub struct InputFile {
     pub blob: Option<BlobRef>,
     /// Ours: where the worker can fetch the file (C32).
     pub url: Option<String>,
+    /// Ours: the file's name in the dataset, where the job knows it by another one (CA08); [`name_in_set`](Self::name_in_set)
+    /// reads it.
+    pub cache_name: Option<String>,
 }
 
 /// Where an input file comes from.
@@ -57,6 +60,24 @@ impl InputFile {
         Self { name: name.into(), cache_id: Some(cache_id.into()), ..Self::default() }
     }
 
+    /// A file of a dataset that the job knows by a name of its own.
+    #[must_use]
+    pub fn cached_as(
+        name: impl Into<String>,
+        cache_id: impl Into<String>,
+        name_in_set: impl Into<String>,
+    ) -> Self {
+        let file = Self::cached(name, cache_id);
+        let cache_name = Some(name_in_set.into()).filter(|inner| *inner != file.name);
+        Self { cache_name, ..file }
+    }
+
+    /// The file's name in its dataset (CA08): its own, unless the request says another.
+    #[must_use]
+    pub fn name_in_set(&self) -> &str {
+        self.cache_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(&self.name)
+    }
+
     /// Where the file comes from. Content wins unless it is empty (CA12), and then the dataset, as for a
     /// stock worker; an empty content counts only if nothing else is named (C19).
     #[must_use]
@@ -87,7 +108,7 @@ impl InputFile {
 
 impl JsonModel for InputFile {
     const SCHEMA: Schema =
-        Schema { name: "InputFile", members: &["Name", "CacheId", "Content", "Blob", "Url"] };
+        Schema { name: "InputFile", members: &["Name", "CacheId", "Content", "Blob", "Url", "CacheName"] };
 
     fn read(object: &Object<'_>) -> Result<Self, ModelError> {
         Ok(Self {
@@ -96,6 +117,7 @@ impl JsonModel for InputFile {
             content: object.bytes("Content")?,
             blob: object.object("Blob", BlobRef::SCHEMA)?.map(|blob| BlobRef::read(&blob)).transpose()?,
             url: object.name("Url", SUBJECT_BYTES_MAX)?,
+            cache_name: object.name("CacheName", NAME_BYTES_MAX)?,
         })
     }
 
@@ -105,10 +127,12 @@ impl JsonModel for InputFile {
         object.bytes_or_null("Content", self.content.as_deref());
         object.model_if_some("Blob", self.blob.as_ref());
         object.text_if_some("Url", self.url.as_deref());
+        object.text_if_some("CacheName", self.cache_name.as_deref());
     }
 
     fn json_bytes(&self) -> usize {
-        base64_bytes(self.content.as_deref()).saturating_add(self.name.len()).saturating_add(256)
+        let names = self.name.len().saturating_add(self.cache_name.as_ref().map_or(0, String::len));
+        base64_bytes(self.content.as_deref()).saturating_add(names).saturating_add(256)
     }
 }
 
