@@ -200,11 +200,11 @@ mod tests {
         builder.file("zero", [3; 32], vec![]);
         let contents = Contents::new(builder.finish().unwrap()).unwrap();
         assert_eq!(contents.first_place(0), Some(Place { file: 0, offset: 0 }));
+        assert_eq!(contents.more_places(0), [Place { file: 0, offset: 5 }, Place { file: 1, offset: 0 }]);
         assert_eq!(
-            contents.more_places(0),
-            [Place { file: 0, offset: 5 }, Place { file: 1, offset: 0 }]
+            (contents.first_place(1), contents.more_places(1)),
+            (Some(Place { file: 0, offset: 3 }), &[][..])
         );
-        assert_eq!((contents.first_place(1), contents.more_places(1)), (Some(Place { file: 0, offset: 3 }), &[][..]));
         assert_eq!((contents.find("two"), contents.find("three")), (Some(1), None));
         assert_eq!((contents.bytes(), contents.file(2).unwrap().1.size), (11, 0));
     }

@@ -99,9 +99,9 @@ impl PackSink {
         part.hasher.update(bytes, 0);
         part.hashed += bytes.len() as u64;
         if part.hashed == u64::from(piece.len) && part.hasher.clone().finish().bytes == piece.sha256 {
-            let whole = part.piece;
+            let (whole, piece) = (part.piece, *piece);
             *slot = None;
-            self.spread_from_file(whole, *piece)?;
+            self.spread_from_file(whole, piece)?;
         }
         Ok(())
     }

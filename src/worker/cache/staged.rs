@@ -37,10 +37,11 @@ pub(super) struct Donor {
 
 /// A set that comes.
 #[derive(Debug)]
-pub(super) struct Staged {
+pub(in crate::worker) struct Staged {
     generation: Uuid,
     contents: Arc<Contents>,
     root: OwnedFd,
+    by_piece: HashMap<Piece, u32>,
     state: Mutex<State>,
 }
 
@@ -67,13 +68,12 @@ impl Staged {
         let path = disk.begin(generation, &contents)?;
         let count = u32::try_from(contents.manifest().pieces().len()).unwrap_or(u32::MAX);
         let all = contents.manifest().pieces().iter().map(|piece| u64::from(piece.len)).sum();
-        let state = State {
-            here: Bitmap::new(count),
-            lacking: all,
-            files: HashMap::new(),
-            linked: HashSet::new(),
-        };
-        let staged = Staged { generation, contents, root: open_root(&path)?, state: Mutex::new(state) };
+        let state =
+            State { here: Bitmap::new(count), lacking: all, files: HashMap::new(), linked: HashSet::new() };
+        let by_piece =
+            (0..).zip(contents.manifest().pieces()).map(|(place, piece)| (*piece, place)).collect();
+        let root = open_root(&path)?;
+        let staged = Staged { generation, contents, root, by_piece, state: Mutex::new(state) };
         let mut found = Vec::new();
         for file in 0..u32::try_from(staged.contents.files().len()).unwrap_or(u32::MAX) {
             if !staged.link_from(disk, donors, file)? && staged.make_file(file)? {
@@ -89,6 +89,11 @@ impl Staged {
 
     pub(super) fn contents(&self) -> &Arc<Contents> {
         &self.contents
+    }
+
+    /// The place of a piece in the set's list.
+    pub(super) fn find(&self, piece: &Piece) -> Option<u32> {
+        self.by_piece.get(piece).copied()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -366,7 +371,7 @@ pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Resul
 
 /// Why a set is not there for jobs.
 #[derive(Debug)]
-pub(super) enum CheckError {
+pub(in crate::worker) enum CheckError {
     /// A file is not what it should be.
     Damaged(String),
     /// It cannot be told.
@@ -391,7 +396,8 @@ pub(super) fn changed(
     names.into_iter().find_map(|file| {
         let (name, _) = contents.file(file)?;
         let found = fs::symlink_metadata(root.join(name.to_string()));
-        let same = found.is_ok_and(|found| found.is_file() && looks.get(file as usize) == Some(&Look::of(&found)));
+        let same =
+            found.is_ok_and(|found| found.is_file() && looks.get(file as usize) == Some(&Look::of(&found)));
         (!same).then(|| name.to_string())
     })
 }
