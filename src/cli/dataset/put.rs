@@ -117,7 +117,8 @@ async fn is_for_nobody(client: &Client, target: &str) -> bool {
 fn is_target(worker: &Value, target: &str) -> bool {
     let patterns = worker.get("patterns").and_then(Value::as_array).into_iter().flatten();
     let patterns: Vec<String> = patterns.filter_map(Value::as_str).map(str::to_owned).collect();
-    targets(target, &subscriptions(&patterns))
+    let id = worker.get("id").and_then(Value::as_str).and_then(|id| id.parse().ok()).unwrap_or_default();
+    targets(target, &subscriptions(&patterns, id))
 }
 
 fn show(args: &DatasetArgs, what: &PutArgs, report: &PutReport) -> anyhow::Result<()> {
@@ -251,6 +252,6 @@ mod tests {
         ] {
             assert_eq!(is_target(&worker, target), is, "{target}");
         }
-        assert!(!is_target(&json!({}), "job.assign.>"));
+        assert!(!is_target(&json!({}), "groupB"));
     }
 }
