@@ -160,7 +160,7 @@ async fn run_jobs(port: u16, sets: &[u64]) -> anyhow::Result<()> {
         let request = JobRequest { exec_name, files: vec![file], ..JobRequest::default() };
         running.push(client.submit(request).await?);
     }
-    for job in running {
+    for mut job in running {
         let result = job.wait().await?;
         if result.status != JobStatus::Ok {
             bail!("a job ended {}: {}", result.status.as_str(), result.stderr);
