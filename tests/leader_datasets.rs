@@ -10,7 +10,8 @@ mod procs;
 #[path = "support/raw.rs"]
 mod raw;
 
-use chunking::message::Reason;
+use chunking::message::{Body, Reason, Release, SetEntry, SetState};
+use chunking::{Digest, Kind};
 use datasets::{FakeWorker, Putter, Set, noise};
 use heft::model::CacheStatus;
 use procs::Leader;
@@ -202,7 +203,7 @@ fn a_worker_that_cannot_hold_it_is_told_of_and_the_put_ends() {
     let mut full = worker(&leader, 1, "job.assign.>");
     full.fails_with = Some("no room: needs 5 MB, the cache may hold 1 MB".to_owned());
     let runs = std::thread::spawn(move || {
-        full.run_until(|worker, frame| frame.kind == chunking::Kind::Done && worker.received > 0);
+        full.run_until(|worker, frame| frame.kind == Kind::Done && worker.received > 0);
         full
     });
     let mut client = Raw::client(&leader, "c");
@@ -225,4 +226,102 @@ fn a_put_to_workers_that_never_answer_is_over_at_its_deadline() {
     let put = Putter { deadline_ms: 300, ..Putter::new(&set, "set", "job.assign.>") };
     let over = put.put(&mut client).unwrap().over.unwrap();
     assert_eq!((over.targets, over.missing), (1, 1));
+}
+
+fn entry(state: SetState, cache: &str, digest: Digest) -> SetEntry {
+    SetEntry { state, digest, cache_id: cache.to_owned().try_into().unwrap(), text: "for room".into() }
+}
+
+#[test]
+fn what_a_worker_gave_up_is_pushed_again_only_when_a_job_needs_it_or_somebody_asks() {
+    let leader = Leader::start(&["--durability", "memory"]);
+    let files = files(8);
+    let set = set_of(&files);
+    let mut client = Raw::client(&leader, "c");
+    let mut held = worker(&leader, 1, "job.assign.>");
+    let runs = std::thread::spawn(move || {
+        held.run_until_shown("set");
+        held
+    });
+    Putter::new(&set, "set", "job.assign.>").put(&mut client).unwrap().over.unwrap();
+    let mut held = runs.join().unwrap();
+    let digest = set.manifest.digest();
+    held.have(vec![entry(SetState::Gone, "set", digest)], false);
+    (held.shown, held.pieces) = Default::default();
+    let state = loop {
+        let status = client.ask("dataset.status", &json!({ "cache_id": "set" }));
+        if status["workers"][0]["state"] != "held" {
+            break status["workers"][0].clone();
+        }
+    };
+    assert_eq!((&state["state"], &state["text"]), (&json!("gone"), &json!("for room")));
+    // Nothing comes by itself; a job that needs it brings it.
+    let received = held.received;
+    held.have(vec![entry(SetState::Wanted, "set", digest)], false);
+    held.run_until_shown("set");
+    assert!(held.received > received);
+    // So does an operator.
+    held.have(vec![entry(SetState::Gone, "set", digest)], false);
+    (held.shown, held.pieces) = Default::default();
+    while client.ask("dataset.status", &json!({ "cache_id": "set" }))["held"] != 0 {}
+    let pushed = client.ask("dataset.push", &json!({ "cache_id": "set" }));
+    assert_eq!((&pushed["targets"], &pushed["held"]), (&json!(1), &json!(0)));
+    held.run_until_shown("set");
+    // What the leader does not have it says.
+    held.have(vec![entry(SetState::Wanted, "unknown", digest)], false);
+    let mut why = None;
+    held.run_until(|_, frame| {
+        if frame.kind == Kind::Release {
+            why = Some(Release::decode(&frame.payload).unwrap());
+        }
+        why.is_some()
+    });
+    let why = why.unwrap();
+    assert_eq!((why.reason, why.cache_id.as_str()), (Reason::UNKNOWN, "unknown"));
+}
+
+#[test]
+fn a_worker_that_takes_nothing_holds_up_nobody() {
+    let leader = Leader::start(&[]);
+    let bytes = noise(24_000_000, 9);
+    let set: &'static Set = Box::leak(Box::new(Set::of(&[("a", &bytes)])));
+    let mut quick = worker(&leader, 1, "job.assign.>");
+    // It says what it lacks, and reads nothing from then on.
+    let mut stuck = worker(&leader, 2, "job.assign.>");
+    let runs = std::thread::spawn(move || {
+        quick.run_until_shown("set");
+        quick
+    });
+    let sticks = std::thread::spawn(move || {
+        stuck.run_until(|_, frame| frame.kind == Kind::Pack);
+        stuck
+    });
+    let mut client = Raw::client(&leader, "c");
+    let putter = Putter { deadline_ms: 20_000, ..Putter::new(set, "set", "job.assign.>") };
+    let puts = std::thread::spawn(move || putter.put(&mut client).unwrap());
+    let quick = runs.join().unwrap();
+    assert_eq!(quick.shown["set"]["a"], bytes);
+    let mut stuck = sticks.join().unwrap();
+    stuck.run_until_shown("set");
+    assert_eq!(stuck.shown["set"]["a"], bytes, "from the disk, when it goes on");
+    let over = puts.join().unwrap().over.unwrap();
+    assert_eq!((over.ok, over.missing), (2, 0));
+}
+
+#[test]
+fn a_worker_that_is_cut_off_goes_on_with_what_it_has() {
+    let leader = Leader::start(&[]);
+    let bytes = noise(30_000_000, 10);
+    let set = Set::of(&[("a", &bytes)]);
+    let mut client = Raw::client(&leader, "c");
+    Putter::new(&set, "set", "job.assign.>").put(&mut client).unwrap().over.unwrap();
+    let mut cut = worker(&leader, 1, "job.assign.>");
+    cut.run_until(|worker, _| worker.pieces.len() > 20);
+    let (pieces, received) = (std::mem::take(&mut cut.pieces), cut.received);
+    drop(cut);
+    let mut again = worker(&leader, 1, "job.assign.>");
+    again.pieces = pieces;
+    again.run_until_shown("set");
+    assert_eq!(again.shown["set"]["a"], bytes);
+    assert!(again.received < 31_000_000 - received / 2, "{} after {received}", again.received);
 }

@@ -278,9 +278,10 @@ impl Leader {
             return false;
         };
         let generation = putting.put.manifest;
+        let layout = self.datasets.library.pack(id).map(|(layout, _)| layout.clone());
         self.relay.expect(id, open.clone(), plan, true);
-        if id != generation {
-            self.feed_pushes(generation);
+        if let Some(layout) = layout {
+            self.pack_comes(generation, id, &layout);
         }
         true
     }
@@ -300,6 +301,11 @@ impl Leader {
 
     /// A manifest was read.
     pub(super) fn manifest_read(&mut self, blob: BlobId, manifest: Arc<Manifest>) {
+        if !self.relay.knows(blob) {
+            // Nobody needs it any more.
+            self.datasets.library.not_read(blob);
+            return;
+        }
         self.datasets.library.manifest_read(blob, manifest.clone(), self.now);
         let puts = self.datasets.puts.iter();
         let waits = |putting: &Putting| putting.put.manifest == blob && putting.stage == Stage::Manifest;
@@ -438,6 +444,9 @@ impl Leader {
                 let text = format!("what came is not what was announced: {text}");
                 return self.refuse_put(conn, request, RefusalText::new(Reason::BAD_DIGEST, text));
             }
+            // Workers got it as it came; they get the set when it is kept.
+            let generation = putting.put.manifest;
+            self.stop_pushing(generation);
             return self.ask_for_pieces(request);
         }
         self.broken_part(blob, text);
