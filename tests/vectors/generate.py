@@ -403,15 +403,15 @@ good("put of a dataset", "CA09 M18 C18", "Three files for all workers; a minute 
 good("put that replaces, for the leader alone", "CA09", "Bit 0 of the flags; no worker is to have it; no deadline.",
      "F2", "Put", msg=REQUESTED, payload=put_payload(flags=1, deadline=0, target=text("none")),
      message=put_message(flags=1, deadline_ms=0, target="none"))
-good("put of an empty set", "CA09", "No files: the digest is that of nothing.", "F2", "Put", msg=REQUESTED,
+good("put of an empty set", "CA09", "A sound frame, and the digest is that of nothing; the leader refuses it.", "F2", "Put", msg=REQUESTED,
      payload=put_payload(digest=u8(1) + sha(), size=0, files=0),
      message=put_message(digest=f"sha256:{sha().hex()}", bytes=0, files=0))
 good("put from a newer peer", "", "Version 2 has appended a field, and a flag that is not known is set: both are "
      "skipped.", "F2", "Put", msg=REQUESTED, payload=put_payload(version=2, flags=0x8000) + u64(7),
      message=put_message(flags=0x8000))
 good("lack of a manifest", "M18", "The leader does not know the content; how much of it lacks is not known yet.", "F2",
-     "Lack", corr=REQUESTED, payload=u8(1) + u8(1) + u64(SET_BYTES) + ranges(),
-     message={"what": "Manifest", "bytes": SET_BYTES, "pieces": []})
+     "Lack", corr=REQUESTED, payload=u8(1) + u8(1) + u64(0) + ranges(),
+     message={"what": "Manifest", "bytes": 0, "pieces": []})
 good("lack of pieces", "M18", "From a worker: the first and the third.", "F2", "Lack", msg=GENERATION,
      payload=u8(1) + u8(2) + u64(len(PIECES[0]) + len(PIECES[2])) + ranges((0, 1), (2, 1)),
      message={"what": "Pieces", "bytes": len(PIECES[0]) + len(PIECES[2]),
@@ -446,7 +446,7 @@ for flags, name, meaning in ((0, "hold what is on its way", "The leader has not 
 good("pack", "M18", "Three pieces, in the order in which they lie in the pack.", "F2", "Pack", msg=PACK,
      corr=GENERATION, payload=u8(1) + u16(3) + b"".join(piece(data) for data in PIECES),
      message={"pieces": [shown(data) for data in PIECES]})
-good("pack of nothing", "", "A sound message; the pack is a footer.", "F2", "Pack", msg=PACK, corr=REQUESTED,
+good("pack of nothing", "", "A sound message; the leader does not take such a pack.", "F2", "Pack", msg=PACK, corr=REQUESTED,
      payload=u8(1) + u16(0), message={"pieces": []})
 good("release", "CA10", "The set was removed.", "F2", "Release", msg=GENERATION,
      payload=u8(1) + u16(0) + text("removed by an operator") + text(SET),

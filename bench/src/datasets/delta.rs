@@ -165,16 +165,16 @@ fn edits(size: u64, runs: u64, run_bytes: u64, inserts: u64) -> anyhow::Result<V
 }
 
 fn change(from: &Path, to: &Path, edits: &[Edit]) -> anyhow::Result<()> {
-    let mut source = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
+    let source = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
     content::write(to, |out| {
         let mut at = 0;
         for edit in edits {
-            io::copy(&mut source.by_ref().take(edit.at.saturating_sub(at)), out)?;
-            io::copy(&mut source.by_ref().take(edit.skip), &mut io::sink())?;
+            io::copy(&mut (&source).take(edit.at.saturating_sub(at)), out)?;
+            io::copy(&mut (&source).take(edit.skip), &mut io::sink())?;
             out.write_all(&edit.put)?;
             at = edit.at + edit.skip;
         }
-        io::copy(&mut source, out).map(|_| ())
+        io::copy(&mut &source, out).map(|_| ())
     })
 }
 

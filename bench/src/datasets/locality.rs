@@ -25,7 +25,7 @@ const ROOM: u64 = 8;
 const SET_BYTES: u64 = 16 << 20;
 const PARALLEL: u32 = 2;
 
-/// The policies, the one that is judged before the one that it is compared with.
+/// The policies unless told otherwise: the one that is judged before the one that it is compared with.
 const POLICIES: [&str; 2] = ["locality", "least-load"];
 
 /// The program that jobs run: it does nothing.
@@ -66,6 +66,10 @@ pub(crate) struct LocalityArgs {
     #[arg(long, default_value_t = PARALLEL, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     parallel: u32,
 
+    /// The leader's policies: the first is compared with the last.
+    #[arg(long, default_values_t = POLICIES.map(str::to_owned), value_delimiter = ',', value_name = "NAME")]
+    policies: Vec<String>,
+
     #[command(flatten)]
     common: Common,
 }
@@ -75,7 +79,7 @@ pub(crate) fn run(args: &LocalityArgs) -> anyhow::Result<ExitCode> {
     super::warn_of_debug_build();
     let scratch = scratch::make(args.common.data.as_deref())?;
     let mut placed = Vec::new();
-    for policy in POLICIES {
+    for policy in &args.policies {
         let found = measure(args, policy, scratch.path()).with_context(|| format!("policy {policy}"))?;
         eprintln!("{}", found.line(args.size.0));
         placed.push(found);
@@ -91,11 +95,11 @@ pub(crate) fn run(args: &LocalityArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs all jobs on a new pool whose leader has this policy.
-fn measure(args: &LocalityArgs, policy: &'static str, scratch: &Path) -> anyhow::Result<Placed> {
+fn measure(args: &LocalityArgs, policy: &str, scratch: &Path) -> anyhow::Result<Placed> {
     // Room for so many sets and not for one more, whatever little there is beside their bytes.
     let budget = args.size.0.saturating_mul(args.room).saturating_add(args.size.0 / 2);
     let plan = PoolPlan {
-        policy: Some(policy),
+        policy: Some(policy.to_owned()),
         parallel: Some(args.parallel),
         counted: true,
         budget: Some(budget),
@@ -123,7 +127,7 @@ fn measure(args: &LocalityArgs, policy: &'static str, scratch: &Path) -> anyhow:
     let took = began.elapsed();
     pool.check_alive()?;
     let moved: u64 = pool.passed().iter().map(|passed| passed.down).sum();
-    Ok(Placed { policy, moved: moved.saturating_sub(before), took })
+    Ok(Placed { policy: policy.to_owned(), moved: moved.saturating_sub(before), took })
 }
 
 fn install(dir: &Path) -> std::io::Result<()> {
@@ -160,7 +164,7 @@ async fn run_jobs(port: u16, sets: &[u64]) -> anyhow::Result<()> {
         let request = JobRequest { exec_name, files: vec![file], ..JobRequest::default() };
         running.push(client.submit(request).await?);
     }
-    for job in running {
+    for mut job in running {
         let result = job.wait().await?;
         if result.status != JobStatus::Ok {
             bail!("a job ended {}: {}", result.status.as_str(), result.stderr);

@@ -22,7 +22,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(super) struct PoolPlan {
     pub(super) variant: Variant,
-    pub(super) policy: Option<&'static str>,
+    pub(super) policy: Option<String>,
     pub(super) workers: u32,
     /// Jobs that a worker has at a time.
     pub(super) parallel: Option<u32>,
@@ -54,7 +54,7 @@ impl Pool {
     /// Starts all of them, with their files beneath this directory, and waits until every worker has come to the leader.
     pub(super) fn start(plan: &PoolPlan, dir: &Path) -> anyhow::Result<Pool> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let policy = plan.policy.map(|policy| ["--policy", policy]);
+        let policy = plan.policy.as_deref().map(|policy| ["--policy", policy]);
         let more: &[&str] = policy.as_ref().map_or(&[], |words| words);
         let (leader, port) = Actor::start_leader_with(plan.variant, &dir.join("leader"), more)?;
         let mut pool = Pool { workers: Vec::new(), leader, port, gates: Vec::new(), dir: dir.to_owned() };

@@ -125,9 +125,9 @@ impl DeltaReport {
 }
 
 /// Jobs that a leader placed by one policy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Placed {
-    pub(crate) policy: &'static str,
+    pub(crate) policy: String,
     /// Bytes to all workers.
     pub(crate) moved: u64,
     pub(crate) took: Duration,
@@ -240,7 +240,8 @@ mod tests {
 
     #[test]
     fn policies_are_compared_by_what_moves() {
-        let placed = |policy, moved| Placed { policy, moved, took: Duration::from_secs(1) };
+        let placed =
+            |policy: &str, moved| Placed { policy: policy.to_owned(), moved, took: Duration::from_secs(1) };
         let report = LocalityReport {
             jobs: 200,
             sets: 20,
