@@ -7,10 +7,10 @@
 mod blobs;
 #[path = "support/command.rs"]
 mod command;
-#[path = "support/datasets.rs"]
-mod datasets;
 #[path = "support/leader.rs"]
 mod leader;
+#[path = "support/library.rs"]
+mod library;
 #[path = "support/transfers.rs"]
 mod transfers;
 
@@ -19,9 +19,9 @@ use std::time::Duration;
 use chunking::Kind;
 use chunking::message::{AnswerStatus, Features, Lacking, Reason, Refused, SpreadStage};
 use command::{end, heft, until_closed, with};
-use datasets::{Library, set, taking, worker};
 use heft::model::CachePutResult;
 use leader::{FEATURES, FakeLeader, Peer, ok};
+use library::{Library, set, taking, worker};
 use serde_json::{Value, json};
 
 const SET: &str = "set-1";

@@ -5,10 +5,10 @@
 
 #[path = "support/blobs.rs"]
 mod blobs;
-#[path = "support/datasets.rs"]
-mod datasets;
 #[path = "support/leader.rs"]
 mod leader;
+#[path = "support/library.rs"]
+mod library;
 #[path = "support/transfers.rs"]
 mod transfers;
 
@@ -19,12 +19,12 @@ use chunking::message::{
     Abort, Body, Features, Lack, Lacking, PutFlags, Reason, Refused, SpreadStage, Verdict,
 };
 use chunking::{ChunkHead, ChunkRange, Codec, Kind};
-use datasets::{Library, set, taking, worker};
 use heft::client::ClientError;
 use heft::client::dataset::{DatasetSpec, PutError, PutEvent, PutReport, Wait, put};
 use heft::model::{CachePutResult, CacheStatus};
 use heft::transfer::Compression;
 use leader::{FEATURES, FakeLeader, PATIENCE, options};
+use library::{Library, set, taking, worker};
 use tokio::time::timeout;
 use transfers::{MIB, noise};
 

@@ -179,6 +179,46 @@ fn a_leader_begins_where_another_ended() {
     assert_eq!(data.path().read_dir().expect("it is there").count(), 0, "all is removed");
 }
 
+/// What a fan-out says in one JSON object.
+fn fanout(words: &[&str]) -> Value {
+    let data = tempfile::tempdir().expect("a directory");
+    let place = ["--json", "--data", data.path().to_str().expect("a plain path")];
+    let out = bench(&[&["fanout"], words, &place].concat());
+    assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(data.path().read_dir().expect("it is there").count(), 0, "all is removed");
+    serde_json::from_slice(&out.stdout).expect("standard output is one JSON object")
+}
+
+#[test]
+fn a_relay_gets_a_file_to_many_receivers_that_all_find_it_right() {
+    let words = ["--only", "relay", "--size", "5MiB", "--workers", "1,3", "--rounds", "2"];
+    let found = fanout(&words);
+    assert_eq!(found["workload"].as_str(), Some("fanout"));
+    let series = found["series"].as_array().expect("a list");
+    let workers: Vec<Option<u64>> = series.iter().map(|series| series["workers"].as_u64()).collect();
+    assert_eq!(workers, [Some(1), Some(3)]);
+    for series in series {
+        assert!(
+            series["heft"].is_null() && series["ratio"].is_null() && series["wire"].is_null(),
+            "{series}"
+        );
+        for path in ["/relay/ms/median", "/relay/mib_s_per_worker", "/relay/middle_rss_peak_bytes"] {
+            let number = series.pointer(path).and_then(Value::as_f64);
+            assert!(number.is_some_and(|number| number > 0.0), "{path} is {number:?} in {series}");
+        }
+    }
+    assert_eq!(found["rounds"][1]["rounds"].as_array().map(Vec::len), Some(2));
+    assert_eq!(found["goals"].as_object().map(serde_json::Map::len), Some(0), "nothing of heft was measured");
+}
+
+#[test]
+fn a_file_of_no_bytes_and_one_of_few_go_the_same_way() {
+    for size in ["0", "1"] {
+        let found = fanout(&["--only", "relay", "--size", size, "--workers", "2", "--rounds", "1"]);
+        assert!(found["series"][0]["relay"]["ms"]["median"].as_f64().is_some_and(|ms| ms > 0.0), "{found}");
+    }
+}
+
 /// Whether this machine has io_uring, and this leader a driver for it, is not known here.
 #[test]
 fn a_driver_is_measured_or_it_is_said_why_not() {
@@ -234,6 +274,9 @@ fn a_line_that_is_not_right_is_said_and_nothing_is_started() {
         &["push", "--durability", "stone"],
         &["push", "--submitters", "9"],
         &["mixed", "--total", "1GiB"],
+        &["fanout", "--workers", "33"],
+        &["delta", "--size", "1MiB"],
+        &["locality", "--jobs", "0"],
     ] {
         let out = bench(words);
         assert!(!out.status.success() && out.stdout.is_empty(), "{words:?}");

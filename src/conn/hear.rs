@@ -7,7 +7,7 @@ use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Stage, parse_c
 use chunking::{Generation, Head, Kind};
 use uuid::Uuid;
 
-use super::{FEATURES, MakeId, Role, Session, SessionError, TransferSays};
+use super::{DatasetSays, FEATURES, MakeId, Role, Session, SessionError, TransferSays};
 use crate::core::Event;
 use crate::core::event::WorkerClass;
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
@@ -36,6 +36,8 @@ pub enum Heard {
         /// What it says.
         says: TransferSays,
     },
+    /// Something about a dataset.
+    Dataset(DatasetSays),
     /// A question.
     Ask {
         /// The verb.
@@ -158,6 +160,21 @@ impl Session {
                     None => Heard::Skipped(format!("{kind} is no message of a transfer")),
                 })
             }
+            (Role::Client { .. } | Role::Worker { .. }, Kind::CachePut | Kind::CacheAck)
+            | (Role::Client { .. } | Role::Worker { .. }, Kind::Put | Kind::Pack | Kind::Lack | Kind::Have) =>
+            {
+                let is_ours = self.has(Features::DATASETS);
+                let says = match self.role {
+                    Role::Client { .. } => DatasetSays::from_client(head, kind, &payload, is_ours),
+                    Role::Worker { .. } => DatasetSays::from_worker(head, kind, &payload, is_ours),
+                    Role::Stranger => None,
+                };
+                Ok(match says {
+                    Some(Ok(says)) => Heard::Dataset(says),
+                    Some(Err(error)) => Heard::Skipped(error.to_string()),
+                    None => Heard::Skipped(format!("{kind} cannot be read, or is not from such a peer")),
+                })
+            }
             (Role::Client { .. } | Role::Worker { .. }, other) => {
                 Ok(Heard::Skipped(format!("{other} is not for a leader, or not from such a peer")))
             }
@@ -173,6 +190,7 @@ impl Session {
             | Heard::Announced(_)
             | Heard::Cancel(_)
             | Heard::Transfer { .. }
+            | Heard::Dataset(_)
             | Heard::Ask { .. }
             | Heard::Skipped(_) => Ok(BulkOf::Nothing),
         }

@@ -4,10 +4,12 @@
 //! Free of I/O and of the broker's state. A [`Session`] turns frames into [`Heard`] and the leader's words into frames that
 //! this peer can read; it never decides what happens to a job.
 
+mod dataset;
 mod hear;
 mod say;
 mod transfer;
 
+pub use dataset::DatasetSays;
 pub(crate) use hear::read_result;
 pub use hear::{AckBody, AckSays, BulkOf, Heard, SubmitBody};
 pub use say::WireFrame;
@@ -30,7 +32,8 @@ pub const FEATURES: Features = Features::TRANSFERS
     .with(Features::LEASES)
     .with(Features::PROGRESS)
     .with(Features::CANCEL)
-    .with(Features::ASK);
+    .with(Features::ASK)
+    .with(Features::DATASETS);
 
 /// Why a connection has to end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -37,7 +37,7 @@ impl WireFrame {
 }
 
 impl Session {
-    fn frame(&self, head: Head<'_>, payload: Bytes) -> Result<WireFrame, EncodeError> {
+    pub(super) fn frame(&self, head: Head<'_>, payload: Bytes) -> Result<WireFrame, EncodeError> {
         let payload_len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         let head = Head { payload_len, ..head };
         let mut bytes = Vec::with_capacity(head_len(self.generation, head.subject));

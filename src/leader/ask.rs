@@ -27,6 +27,9 @@ impl Leader {
                 return self.answer_error(conn, verb, id, &format!("the question is no JSON: {error}"));
             }
         };
+        if let Some(answered) = self.ask_datasets(conn, verb, id, &question) {
+            return self.answered(conn, verb, id, answered);
+        }
         let answered = match verb {
             "status" => Ok(Some(self.status())),
             "result" => job_id(&question).map(|job| {
@@ -51,9 +54,13 @@ impl Leader {
             "blob.verify" => self.blob_verify(self.asked(conn, verb, id), &question).map(|()| None),
             other => Err(format!(
                 "\"{other}\" is no question this leader knows: ask status, result, dlq.ls, dlq.show, dlq.requeue, \
-                 dlq.purge, blob.ls, blob.verify, blob.gc or cancel"
+                 dlq.purge, blob.ls, blob.verify, blob.gc, dataset.ls, dataset.status, dataset.rm, dataset.verify, dataset.push or cancel"
             )),
         };
+        self.answered(conn, verb, id, answered);
+    }
+
+    fn answered(&mut self, conn: ConnId, verb: &str, id: Uuid, answered: Result<Option<Value>, String>) {
         match answered {
             Ok(Some(answer)) => self.answer(conn, verb, id, AnswerStatus::Whole, &answer),
             Ok(None) => {}

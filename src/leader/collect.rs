@@ -59,6 +59,7 @@ impl Leader {
                 self.answer_checked(blob, &result);
                 self.relay.disk_done(DiskDone::Checked { blob, result });
             }
+            DiskDone::Looked { blob, result } => self.looked(blob, result),
             DiskDone::Written { .. } | DiskDone::Read { .. } | DiskDone::Sealed { .. } => {
                 self.relay.disk_done(done);
             }

@@ -6,6 +6,7 @@
 mod ask;
 mod bulk;
 mod collect;
+mod datasets;
 mod durable;
 mod outcome;
 mod recover;
@@ -38,6 +39,7 @@ use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
 use bulk::{Apart, Bulk};
 use collect::Lister;
+use datasets::Datasets;
 use durable::{Assignment, Commits, Fetching, Then};
 use relay::{BlobId, Relay};
 use store::PayloadStore;
@@ -142,6 +144,7 @@ pub struct Leader {
     fetching: Fetching,
     relay: Relay,
     blobs: Blobs,
+    datasets: Datasets,
     bulks: HashMap<ConnId, Bulk>,
     /// Large frames that were taken apart, and wait until their contents are on the disk.
     gathered: Vec<(Vec<BlobId>, Apart)>,
@@ -178,6 +181,7 @@ impl Leader {
             broker: Broker::new(config.broker.clone()),
             relay: Relay::new(config.relay.clone()),
             blobs: Blobs::default(),
+            datasets: Datasets::default(),
             bulks: HashMap::new(),
             gathered: Vec::new(),
             listers: VecDeque::new(),
@@ -249,6 +253,7 @@ impl Leader {
                 self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
             }
             Heard::Transfer { id, says } => self.transfer(conn, id, says),
+            Heard::Dataset(says) => self.dataset_says(conn, says),
             Heard::Ask { verb, id, json } => self.ask(conn, &verb, id, &json),
             Heard::Skipped(why) => debug!(peer = %self.name(conn), "skipped a frame: {why}"),
         }
@@ -274,6 +279,7 @@ impl Leader {
             self.bulk_broke(conn);
             self.relay.closed(conn);
             self.broker.handle(self.now, Event::Closed { conn });
+            self.datasets_closed(conn);
             self.act();
         }
     }
@@ -289,6 +295,7 @@ impl Leader {
         self.broker.handle(self.now, Event::Tick);
         self.relay.tick();
         self.collect_when_due();
+        self.datasets_tick();
         self.act();
     }
 
@@ -306,7 +313,8 @@ impl Leader {
 
     /// When [`Leader::tick`] is due.
     pub fn next_deadline(&self) -> Option<Micros> {
-        self.broker.next_deadline().into_iter().chain(self.relay.next_deadline()).chain(self.collect_at).min()
+        let own = self.collect_at.into_iter().chain(self.datasets.next_deadline());
+        self.broker.next_deadline().into_iter().chain(self.relay.next_deadline()).chain(own).min()
     }
 
     /// Memory for its buffers.
@@ -479,13 +487,8 @@ impl Leader {
                     self.forget_parts(result);
                 }
                 Action::Operated { token, answer } => self.operated(token, answer),
-                Action::DatasetPut { dataset, replaced } => {
-                    let (cache, generation, bytes) = (&dataset.cache, dataset.generation, dataset.bytes);
-                    info!(%cache, %generation, bytes, replaced = replaced.is_some(), "a dataset is kept");
-                }
-                Action::DatasetRemoved { dataset } => {
-                    info!(cache = %dataset.cache, generation = %dataset.generation, "a dataset is removed");
-                }
+                Action::DatasetPut { dataset, replaced } => self.dataset_put(&dataset, replaced),
+                Action::DatasetRemoved { dataset } => self.dataset_removed(&dataset),
                 Action::Close { conn, why } => {
                     warn!(peer = %self.name(conn), "closing the connection: {why}");
                     self.outputs.push_back(Output::Close { conn });

@@ -81,6 +81,7 @@ impl Leader {
             }
             leader.blobs.restore_parts(*result, held.blobs.to_vec());
         }
+        leader.restore_datasets(&mut maps);
         leader.restore_coming(maps);
         leader.take_what_is_whole(&inputs);
         for (job, why) in lost {
@@ -143,7 +144,7 @@ impl Leader {
         None
     }
 
-    fn restore_whole(&mut self, id: BlobId, map: Map) -> Result<(), String> {
+    pub(super) fn restore_whole(&mut self, id: BlobId, map: Map) -> Result<(), String> {
         let plan = ChunkPlan::new(map.open.size, map.open.chunk_bytes).map_err(|error| error.to_string())?;
         if let Some((at, what)) = map.damage.first() {
             return Err(format!("the map of blob {id} is damaged at offset {at}: {what}"));

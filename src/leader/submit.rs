@@ -4,12 +4,13 @@ use bytes::Bytes;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::message::{self, Reason};
 use tracing::{info, warn};
+use uuid::Uuid;
 
 use super::Leader;
 use super::relay::BlobId;
 use super::store::{Input, UNLOGGED_BYTES_MAX};
 use super::transfers::named_in;
-use crate::conn::{Session, SubmitBody};
+use crate::conn::{Session, SubmitBody, WireFrame};
 use crate::core::Event;
 use crate::core::action::{Refusal, Standing};
 use crate::core::event::{Inputs, Operation, Submission};
@@ -42,6 +43,17 @@ impl RefusalText {
         RefusalText { reason, value, limit, hop: LEADER, text }
     }
 
+    /// For the log.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// For a peer that can hear it.
+    pub(super) fn frame(&self, session: &Session, id: Uuid) -> Option<WireFrame> {
+        let RefusalText { reason, value, limit, hop, text } = self;
+        session.refused(JobId(id), *reason, *value, *limit, hop, text)
+    }
+
     pub(super) fn invalid(text: String) -> Self {
         RefusalText::new(Reason::INVALID, text)
     }
@@ -52,7 +64,7 @@ impl From<&Refusal> for RefusalText {
         let (reason, value, limit, hop) = match refusal {
             Refusal::Conflict { .. } => (Reason::CONFLICT, 0, 0, LEADER),
             Refusal::Full { held, limit } => (Reason::BUSY, *held as u64, *limit as u64, LEADER),
-            Refusal::NoWorker { .. } => (Reason::NO_WORKER, 0, 0, LEADER),
+            Refusal::NoWorker { .. } | Refusal::NoDatasets { .. } => (Reason::NO_WORKER, 0, 0, LEADER),
             Refusal::NoCapableWorker { bytes, limit, .. } => (Reason::TOO_LARGE, *bytes, *limit, "worker"),
             Refusal::Draining => (Reason::DRAINING, 0, 0, LEADER),
         };

@@ -142,6 +142,7 @@ impl Leader {
     /// A chunk has come.
     pub fn chunk(&mut self, now: Micros, conn: ConnId, chunk: InChunk) {
         self.pass_time(now);
+        self.count_received(chunk.transfer, chunk.bytes.len() as u64);
         self.relay.chunk(conn, chunk);
         self.act();
     }
@@ -379,7 +380,8 @@ impl Leader {
         let owner = JobId(open.owner);
         let job = self.broker.state().job(owner);
         let may = match open.purpose {
-            Purpose::Input | Purpose::Payload | Purpose::Dataset => {
+            Purpose::Dataset => self.dataset_opened(conn, id, &open),
+            Purpose::Input | Purpose::Payload => {
                 let is_theirs = job.is_none_or(|job| Some(&job.client) == session.client());
                 is_theirs && self.blobs.inputs(owner).contains(&id)
             }
@@ -437,6 +439,9 @@ impl Leader {
                     self.send(conn, frame);
                 }
                 Out::Chunk { conn, blob, head, bytes } => {
+                    if self.datasets.knows(blob) {
+                        self.count_sent(conn, bytes.len() as u64);
+                    }
                     match self.sessions.get(&conn).and_then(|session| session.chunk(blob, &head, bytes)) {
                         Some(frame) => self.outputs.push_back(Output::Chunk { conn, frame }),
                         None => self.relay.chunks_sent(conn, 1),
@@ -451,6 +456,14 @@ impl Leader {
 
     fn blob_news(&mut self, news: News) {
         match news {
+            News::Arrived { blob, .. } if self.datasets.knows(blob) => self.dataset_part_arrived(blob),
+            News::Failed { blob, text, .. } if self.datasets.knows(blob) => {
+                self.dataset_part_failed(blob, &text);
+            }
+            News::Refused { blob, conn, reason, text, .. } if self.datasets.knows(blob) => {
+                self.dataset_part_refused(conn, blob, reason, &text);
+            }
+            News::Taken { blob, conn } => self.dataset_part_taken(conn, blob),
             News::Arrived { blob, owner } if self.blobs.inputs(owner).contains(&blob) => {
                 self.input_arrived(owner)
             }

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::disk::{BLOCK_BYTES, Disk, DiskFile, How, hint, is_full, is_out_of_files};
 use super::format::{NEW, Owner, StoreError, full};
+use super::look::{LookAt, Looked, Looker};
 use super::map::{self, Map};
 use crate::core::ids::ConnId;
 use crate::peer::PoolBuf;
@@ -91,6 +92,15 @@ pub enum DiskOp {
         /// The blob.
         blob: Uuid,
     },
+    /// Read a part of a dataset, or all of it, and say what it is.
+    Look {
+        /// The blob.
+        blob: Uuid,
+        /// Its chunks: place, head and length of each.
+        chunks: Vec<(u32, ChunkHead, u32)>,
+        /// What it should be.
+        at: LookAt,
+    },
     /// Remove its files.
     Remove {
         /// The blob.
@@ -111,6 +121,7 @@ impl DiskOp {
             | DiskOp::Read { blob, .. }
             | DiskOp::Seal { blob, .. }
             | DiskOp::Check { blob }
+            | DiskOp::Look { blob, .. }
             | DiskOp::Remove { blob } => Some(*blob),
             DiskOp::List | DiskOp::MakeRoom => None,
         }
@@ -153,6 +164,13 @@ pub enum DiskDone {
         blob: Uuid,
         /// The chunks that are as they were written, and what is wrong with others, for people.
         result: Result<(Vec<u32>, Vec<String>), String>,
+    },
+    /// A part of a dataset was read, and is what it should be; or why not.
+    Looked {
+        /// The blob.
+        blob: Uuid,
+        /// What it is.
+        result: Result<Looked, String>,
     },
     /// The blobs that have files.
     Listed {
@@ -286,6 +304,10 @@ impl BlobFiles {
             DiskOp::Check { blob } => {
                 let result = self.check(blob).map_err(|error| error.to_string());
                 Some(DiskDone::Checked { blob, result })
+            }
+            DiskOp::Look { blob, chunks, at } => {
+                let result = self.look(blob, &chunks, at);
+                Some(DiskDone::Looked { blob, result })
             }
             DiskOp::Remove { blob } => {
                 if let Err(error) = self.remove(blob) {
@@ -445,10 +467,7 @@ impl BlobFiles {
         let failed = |error| StoreError::io("read", &*disk, &path, error);
         let file = disk.open(&map_path, How::Read).map_err(failed)?;
         let map = Map::read(&*disk, &map_path, &*file, owner, blob)?;
-        let mut scratch = std::mem::take(&mut self.scratch);
-        if scratch.is_empty() {
-            scratch = vec![0; CHUNK_BYTES_MAX as usize + BLOCK_BYTES];
-        }
+        let mut scratch = self.take_scratch();
         let start = scratch.as_ptr().align_offset(BLOCK_BYTES).min(BLOCK_BYTES);
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         for (at, what) in &map.damage {
@@ -470,6 +489,41 @@ impl BlobFiles {
         }
         self.scratch = scratch;
         Ok((good, bad))
+    }
+
+    /// Room for a chunk, and to align it.
+    fn take_scratch(&mut self) -> Vec<u8> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        if scratch.is_empty() {
+            scratch = vec![0; CHUNK_BYTES_MAX as usize + BLOCK_BYTES];
+        }
+        scratch
+    }
+
+    /// Reads chunks of a part of a dataset, one after the other.
+    fn look(&mut self, blob: Uuid, chunks: &[(u32, ChunkHead, u32)], at: LookAt) -> Result<Looked, String> {
+        let path = full(&*self.disk, &self.path(blob));
+        let mut scratch = self.take_scratch();
+        let start = scratch.as_ptr().align_offset(BLOCK_BYTES).min(BLOCK_BYTES);
+        let opened = self.files(blob, false).map_err(|error| format!("{path} cannot be opened: {error}"));
+        let looked = opened.and_then(|OpenBlob { data, .. }| {
+            let mut looker = Looker::new(at);
+            for (index, head, len) in chunks {
+                let len = usize::try_from(*len).unwrap_or(usize::MAX);
+                let up_to = start.saturating_add(len.next_multiple_of(BLOCK_BYTES));
+                let room = scratch.get_mut(start..up_to).unwrap_or_default();
+                let from = offset(*index);
+                let read = data
+                    .read_at(from, room)
+                    .map_err(|error| format!("{path} cannot be read at offset {from}: {error}"))?;
+                let sent = room.get(..len).filter(|_| read >= len);
+                let sent = sent.ok_or_else(|| format!("{path} ends before chunk {index} does"))?;
+                looker.feed(head, sent).map_err(|error| format!("{path} at offset {from}: {error}"))?;
+            }
+            looker.finish()
+        });
+        self.scratch = scratch;
+        looked
     }
 
     fn remove(&mut self, blob: Uuid) -> io::Result<()> {

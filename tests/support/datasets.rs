@@ -1,230 +1,426 @@
-//! A test's leader that takes datasets: it asks for what it lacks, takes manifest and packs, and checks them.
+//! Both ends of a dataset's way, scripted: a client that puts one and a worker that takes it, frame by frame.
 #![allow(
     dead_code,
     unreachable_pub,
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::panic,
     clippy::indexing_slicing,
-    clippy::panic
+    clippy::cast_possible_truncation
 )]
 
-use std::collections::{HashMap, VecDeque};
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
 
 use chunking::dataset::pack::Layout;
-use chunking::dataset::{Manifest, Piece};
+use chunking::dataset::{Cutter, Manifest, ManifestBuilder, Piece, sha256};
+use chunking::digest::BlobHasher;
 use chunking::message::{
-    Body, Done, Features, Lack, Lacking, Open, Pack, Purpose, Put, Spread, SpreadStage, Verdict,
+    Body, Done, Grant, Have, Hold, HoldFlags, Lack, Lacking, Open, OpenFlags, Pack, PieceList, Purpose, Put,
+    PutFlags, Refused, Release, SetList, Spread, SpreadStage, Verdict,
 };
-use chunking::{ChunkHead, Codec, DigestKind, Kind};
+use chunking::{Bitmap, ChunkHead, Codec, DigestKind, Inflater, Kind, Ranges};
 use heft::model::{CachePutResult, JsonModel};
-use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::leader::{FEATURES, FakeLeader, Peer, Seen};
-use crate::transfers::{self, ranges};
+use crate::raw::{Frame, Raw};
 
-/// The next connection, of a leader that takes datasets.
-pub async fn taking(leader: &FakeLeader) -> Peer {
-    let mut peer = leader.accept().await;
-    let announced = peer.hello.config().heft.unwrap().features;
-    assert!(announced.iter().any(|name| name == "datasets"), "{announced:?}");
-    let more = Features::TRANSFERS.with(Features::DATASETS).with(Features::ZSTD);
-    peer.welcome_with(FEATURES.with(more)).await;
-    peer
-}
+pub const CHUNK: usize = 1 << 20;
 
-pub fn set(files: &[(&str, &[u8])]) -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    for (name, content) in files {
-        let path = dir.path().join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, content).unwrap();
+/// Bytes that look like nothing in particular.
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
     }
-    dir
+    bytes.truncate(len);
+    bytes
 }
 
-/// What the leader of a test has, and how it talks of one put.
-pub struct Library {
-    pub peer: Peer,
-    pub request: Uuid,
-    pub put: Put,
-    pub pieces: HashMap<Piece, Vec<u8>>,
+/// A set in memory.
+#[derive(Clone)]
+pub struct Set {
     pub manifest: Manifest,
-    /// Payload bytes that came.
-    pub received: u64,
-    /// Packs that were opened while another one came.
-    pub aside: VecDeque<Seen>,
+    pub pieces: HashMap<Piece, Vec<u8>>,
 }
 
-impl Library {
-    /// The put that comes next.
-    pub async fn begin(mut peer: Peer) -> Self {
-        let seen = peer.next().await;
-        Library::heard(peer, &seen)
-    }
-
-    /// The put that has come.
-    pub fn heard(peer: Peer, seen: &Seen) -> Self {
-        assert_eq!(seen.kind(), Kind::Put);
-        Library {
-            peer,
-            request: seen.msg_id,
-            put: Put::decode(&seen.payload).unwrap(),
-            pieces: HashMap::new(),
-            manifest: Manifest::default(),
-            received: 0,
-            aside: VecDeque::new(),
-        }
-    }
-
-    pub async fn hear_put(&mut self) {
-        let seen = self.peer.next().await;
-        assert_eq!(seen.kind(), Kind::Put);
-        self.put = Put::decode(&seen.payload).unwrap();
-        self.request = seen.msg_id;
-    }
-
-    pub async fn say<M: Body>(&mut self, message: &M) {
-        let mut payload = Vec::new();
-        message.encode(&mut payload);
-        self.peer.send(M::KIND, Uuid::nil(), self.request, "", &payload).await;
-    }
-
-    pub async fn lack(&mut self, what: Lacking, bytes: u64, pieces: &[(u32, u32)]) {
-        self.say(&Lack { what, bytes, pieces: ranges(pieces) }).await;
-    }
-
-    /// Says what lacks of the manifest's pieces, up to so many runs; whether that is anything.
-    pub async fn lack_pieces(&mut self, runs_max: usize) -> bool {
-        let lacking: Vec<(u32, &Piece)> =
-            (0..).zip(self.manifest.pieces()).filter(|(_, piece)| !self.pieces.contains_key(piece)).collect();
-        let bytes = lacking.iter().map(|(_, piece)| u64::from(piece.len)).sum();
-        let mut runs: Vec<(u32, u32)> = Vec::new();
-        for (place, _) in &lacking {
-            match runs.last_mut() {
-                Some((first, count)) if *first + *count == *place => *count += 1,
-                _ => runs.push((*place, 1)),
+impl Set {
+    pub fn of(files: &[(&str, &[u8])]) -> Set {
+        let (mut builder, mut pieces) = (ManifestBuilder::default(), HashMap::new());
+        for (name, bytes) in files {
+            let (mut rest, mut listed) = (*bytes, Vec::new());
+            while let Some(len) = Cutter.cut(rest, true) {
+                let (piece, left) = rest.split_at(len);
+                listed.push(Piece::of(piece));
+                pieces.insert(Piece::of(piece), piece.to_vec());
+                rest = left;
             }
+            builder.file(*name, sha256(bytes), listed);
         }
-        runs.truncate(runs_max);
-        let what = if runs.is_empty() { Lacking::Nothing } else { Lacking::Pieces };
-        self.lack(what, bytes, &runs).await;
-        !runs.is_empty()
+        Set { manifest: builder.finish().unwrap(), pieces }
     }
 
-    /// Takes the manifest, which was asked for.
-    pub async fn take_manifest(&mut self) {
-        let seen = self.next_of(Kind::Open).await;
-        let open = Open::decode(&seen.payload).unwrap();
-        assert_eq!(seen.msg_id, self.put.manifest);
-        assert_eq!(
-            (open.purpose, open.owner, open.digest),
-            (Purpose::Dataset, self.request, DigestKind::ChunkList)
-        );
-        let bytes = self.take_blob(seen.msg_id, open.size, usize::MAX).await.unwrap();
-        self.manifest = Manifest::decode(&bytes).unwrap();
-        assert_eq!(self.manifest.digest(), self.put.digest);
-        assert_eq!(self.manifest.bytes(), self.put.bytes);
+    /// The files that these pieces make.
+    pub fn files(manifest: &Manifest, pieces: &HashMap<Piece, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
+        let file = |file: &chunking::dataset::FileEntry| {
+            let bytes: Vec<u8> =
+                manifest.layout(file).flat_map(|(_, _, piece)| pieces[&piece].clone()).collect();
+            assert_eq!(sha256(&bytes), file.sha256, "{}", file.name);
+            (file.name.clone(), bytes)
+        };
+        manifest.files().iter().map(file).collect()
+    }
+}
+
+pub fn say<M: Body>(raw: &mut Raw, id: Uuid, corr: Uuid, message: &M) {
+    let mut payload = Vec::new();
+    message.encode(&mut payload);
+    raw.send(M::KIND, id, corr, "", &payload);
+}
+
+fn open_frame(id: Uuid, owner: Uuid, name: &str, size: usize, raw: &mut Raw) {
+    let open = Open {
+        purpose: Purpose::Dataset,
+        codec: Codec::None,
+        digest: DigestKind::ChunkList,
+        flags: OpenFlags::KEEPS_SOURCE,
+        chunk_bytes: CHUNK as u32,
+        size: size as u64,
+        owner,
+        attempt: 0,
+        name: name.to_owned().try_into().unwrap(),
+    };
+    say(raw, id, Uuid::nil(), &open);
+}
+
+/// How a put ended.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub refused: Option<Refused>,
+    pub stored: Option<Spread>,
+    pub over: Option<Spread>,
+    pub acks: Vec<CachePutResult>,
+    /// Bytes of packs that were sent.
+    pub sent: u64,
+}
+
+/// A put, as it is meant.
+pub struct Putter<'a> {
+    pub set: &'a Set,
+    pub cache: &'a str,
+    pub target: &'a str,
+    pub replace: bool,
+    pub request: Uuid,
+    /// Where in the packs a byte is wrong, so often.
+    pub spoil: usize,
+    /// Leave after so many chunks.
+    pub leave_after: Option<usize>,
+    pub deadline_ms: u64,
+}
+
+impl<'a> Putter<'a> {
+    pub fn new(set: &'a Set, cache: &'a str, target: &'a str) -> Self {
+        let request = Uuid::new_v4();
+        Putter { set, cache, target, replace: false, request, spoil: 0, leave_after: None, deadline_ms: 0 }
     }
 
-    /// Takes a pack that was announced and opened, and what is in it.
-    pub async fn take_pack(&mut self) -> Vec<Piece> {
-        let (id, list, size) = self.opened_pack().await;
-        let bytes = self.take_blob(id, size, usize::MAX).await.unwrap();
-        let layout = Layout::new(list.clone()).unwrap();
-        assert!(bytes.ends_with(&layout.tail()));
-        for (place, piece) in list.iter().enumerate() {
-            let range = layout.range(place).unwrap();
-            let content = &bytes[usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()];
-            assert!(piece.is(content));
-            self.pieces.insert(*piece, content.to_vec());
-        }
-        list
-    }
-
-    pub async fn opened_pack(&mut self) -> (Uuid, Vec<Piece>, u64) {
-        let seen = self.next_of(Kind::Pack).await;
-        assert_eq!(seen.corr_id, self.request);
-        let list = Pack::decode(&seen.payload).unwrap().pieces.as_slice().to_vec();
-        let opened = self.next().await;
-        assert_eq!((opened.kind(), opened.msg_id), (Kind::Open, seen.msg_id), "right behind its list");
-        let open = Open::decode(&opened.payload).unwrap();
-        assert_eq!((open.purpose, open.owner), (Purpose::Dataset, self.request));
-        assert_eq!(open.size, Layout::new(list.clone()).unwrap().size());
-        (seen.msg_id, list, open.size)
-    }
-
-    /// Takes the chunks of a blob, and all of it unless it ends after so many chunks.
-    pub async fn take_blob(&mut self, id: Uuid, size: u64, chunks_max: usize) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(size).unwrap()];
-        self.peer.message(id, &transfers::grant(8, &[])).await;
-        let mut taken = 0;
+    /// Puts it, over a connection that says hello as a client of ours. `None` if it left before the end.
+    pub fn put(mut self, raw: &mut Raw) -> Option<Outcome> {
+        let manifest_id = Uuid::new_v4();
+        let put = Put {
+            digest: self.set.manifest.digest(),
+            manifest: manifest_id,
+            bytes: self.set.manifest.bytes(),
+            files: self.set.manifest.files().len() as u32,
+            flags: if self.replace { PutFlags::REPLACE } else { PutFlags::default() },
+            deadline_ms: self.deadline_ms,
+            cache_id: self.cache.to_owned().try_into().unwrap(),
+            target: self.target.to_owned().try_into().unwrap(),
+        };
+        say(raw, self.request, Uuid::nil(), &put);
+        let mut outcome = Outcome::default();
         loop {
-            let seen = self.peer.next().await;
-            if seen.kind() == Kind::Done && seen.msg_id == id {
-                let done = Done::decode(&seen.payload).unwrap();
-                assert_eq!(done.digest, transfers::digest(&bytes, DigestKind::ChunkList));
-                self.peer.message(id, &Verdict::Ok).await;
-                return Some(bytes);
+            let frame = raw.next().expect("the leader is there");
+            match frame.kind {
+                Kind::Lack => {
+                    let lack = Lack::decode(&frame.payload).unwrap();
+                    match lack.what {
+                        Lacking::Nothing => {}
+                        Lacking::Manifest => {
+                            let bytes = self.set.manifest.encode();
+                            self.send_blob(raw, manifest_id, "manifest", &bytes, &mut outcome)?;
+                        }
+                        Lacking::Pieces => self.send_pieces(raw, &lack.pieces, &mut outcome)?,
+                    }
+                }
+                Kind::Spread => {
+                    let spread = Spread::decode(&frame.payload).unwrap();
+                    match spread.stage {
+                        SpreadStage::Stored => outcome.stored = Some(spread),
+                        SpreadStage::Over => {
+                            outcome.over = Some(spread);
+                            return Some(outcome);
+                        }
+                    }
+                }
+                Kind::CacheAck => outcome.acks.push(CachePutResult::parse(&frame.payload).unwrap()),
+                Kind::Refused => {
+                    outcome.refused = Some(Refused::decode(&frame.payload).unwrap());
+                    return Some(outcome);
+                }
+                other => panic!("unexpected {other}"),
             }
-            if matches!(seen.kind(), Kind::Pack | Kind::Open) {
-                self.aside.push_back(seen);
-                continue;
+        }
+    }
+
+    fn send_pieces(&mut self, raw: &mut Raw, ranges: &Ranges, outcome: &mut Outcome) -> Option<()> {
+        let pieces: Vec<Piece> =
+            ranges.indices().map(|place| self.set.manifest.pieces()[place as usize]).collect();
+        for part in pieces.chunks(40) {
+            let layout = Layout::new(part.to_vec()).unwrap();
+            let mut bytes: Vec<u8> = part.iter().flat_map(|piece| self.set.pieces[piece].clone()).collect();
+            if self.spoil > 0 {
+                self.spoil -= 1;
+                bytes[7] ^= 1;
             }
-            assert_eq!((seen.kind(), seen.msg_id), (Kind::Chunk, id));
-            taken += 1;
-            let (head, sent) = ChunkHead::decode(&seen.payload).unwrap();
-            let start = usize::try_from(head.offset).unwrap();
-            let room = &mut bytes[start..start + head.raw_len as usize];
-            match head.codec {
-                Codec::None => room.copy_from_slice(sent),
-                codec @ (Codec::Gzip | Codec::Brotli | Codec::Zstd) => {
-                    chunking::Inflater::new().inflate(codec, sent, room).unwrap()
+            bytes.extend(layout.tail());
+            let pack = Uuid::new_v4();
+            say(raw, pack, self.request, &Pack { pieces: PieceList::new(part.to_vec()) });
+            outcome.sent += bytes.len() as u64;
+            self.send_blob(raw, pack, "pack", &bytes, outcome)?;
+        }
+        Some(())
+    }
+
+    fn send_blob(
+        &mut self,
+        raw: &mut Raw,
+        id: Uuid,
+        name: &str,
+        bytes: &[u8],
+        outcome: &mut Outcome,
+    ) -> Option<()> {
+        open_frame(id, self.request, name, bytes.len(), raw);
+        let (mut window, mut hasher) = (0u32, BlobHasher::new(DigestKind::ChunkList));
+        for (index, chunk) in bytes.chunks(CHUNK).enumerate() {
+            while window == 0 {
+                let frame = raw.next().expect("the leader is there");
+                match frame.kind {
+                    Kind::Grant => window += Grant::decode(&frame.payload).unwrap().window,
+                    Kind::CacheAck => outcome.acks.push(CachePutResult::parse(&frame.payload).unwrap()),
+                    Kind::Lack => {}
+                    other => panic!("unexpected {other} while a blob is sent"),
                 }
             }
-            self.received += sent.len() as u64;
-            if taken >= chunks_max {
-                return None;
+            window -= 1;
+            let head = ChunkHead::plain((index * CHUNK) as u64, chunk);
+            hasher.update(chunk, head.crc_raw);
+            raw.send(Kind::Chunk, id, Uuid::nil(), "", &[&head.encode()[..], chunk].concat());
+            if let Some(left) = &mut self.leave_after {
+                *left -= 1;
+                if *left == 0 {
+                    return None;
+                }
             }
-            self.peer.message(id, &transfers::grant(1, &[])).await;
         }
-    }
-
-    pub async fn next(&mut self) -> Seen {
-        match self.aside.pop_front() {
-            Some(seen) => seen,
-            None => self.peer.next().await,
-        }
-    }
-
-    pub async fn next_of(&mut self, kind: Kind) -> Seen {
-        let seen = self.next().await;
-        assert_eq!(seen.kind(), kind);
-        seen
-    }
-
-    pub async fn spread(&mut self, stage: SpreadStage, counts: [u32; 5], moved: u64) {
-        let [targets, ok, skipped, failed, missing] = counts;
-        let received = self.received;
-        let text = "".into();
-        self.say(&Spread { stage, targets, ok, skipped, failed, missing, received, moved, text }).await;
-    }
-
-    pub async fn ack(&mut self, ack: CachePutResult) {
-        self.peer.send(Kind::CacheAck, Uuid::nil(), self.request, "cache.ack.set-1", &ack.to_json()).await;
-    }
-
-    /// The files as they are put together from what came.
-    pub fn check_files(&self, dir: &Path) {
-        for file in self.manifest.files() {
-            let content: Vec<u8> =
-                self.manifest.layout(file).flat_map(|(_, _, piece)| self.pieces[&piece].clone()).collect();
-            assert!(content == std::fs::read(dir.join(&file.name)).unwrap(), "{}", file.name);
+        say(raw, id, Uuid::nil(), &Done { digest: hasher.finish() });
+        loop {
+            let frame = raw.next().expect("the leader is there");
+            match frame.kind {
+                Kind::Grant => {}
+                Kind::Verdict if frame.msg_id == id => {
+                    assert_eq!(Verdict::decode(&frame.payload).unwrap(), Verdict::Ok);
+                    return Some(());
+                }
+                Kind::CacheAck => outcome.acks.push(CachePutResult::parse(&frame.payload).unwrap()),
+                other => panic!("unexpected {other} after Done"),
+            }
         }
     }
 }
 
-pub fn worker(number: u128, name: Option<&str>, ack: CachePutResult) -> CachePutResult {
-    ack.of_worker(Uuid::from_u128(number), name)
+/// A worker that holds sets in memory.
+pub struct FakeWorker {
+    pub raw: Raw,
+    pub id: Uuid,
+    /// What jobs see: the files of a set.
+    pub shown: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
+    pub pieces: HashMap<Piece, Vec<u8>>,
+    /// Bytes of chunks of packs that came.
+    pub received: u64,
+    hold: Option<(Uuid, Hold)>,
+    manifest: Option<Manifest>,
+    packs: HashMap<Uuid, Layout>,
+    blobs: HashMap<Uuid, (Open, Bitmap, Vec<u8>)>,
+    /// What it answers instead of holding anything.
+    pub fails_with: Option<String>,
+}
+
+impl FakeWorker {
+    /// A worker that has said that it has nothing.
+    pub fn new(raw: Raw, id: Uuid) -> Self {
+        let mut worker = FakeWorker {
+            raw,
+            id,
+            shown: BTreeMap::new(),
+            pieces: HashMap::new(),
+            received: 0,
+            hold: None,
+            manifest: None,
+            packs: HashMap::new(),
+            blobs: HashMap::new(),
+            fails_with: None,
+        };
+        worker.have(Vec::new(), true);
+        worker
+    }
+
+    pub fn have(&mut self, sets: Vec<chunking::message::SetEntry>, anew: bool) {
+        let have = Have { anew: anew.into(), budget: 1 << 40, used: 0, sets: SetList::new(sets) };
+        say(&mut self.raw, Uuid::nil(), Uuid::nil(), &have);
+    }
+
+    /// Takes frames until `until` finds what it waits for in one.
+    pub fn run_until(&mut self, mut until: impl FnMut(&mut Self, &Frame) -> bool) {
+        loop {
+            let frame = self.raw.next().expect("the leader is there");
+            self.hear(&frame);
+            if until(self, &frame) {
+                return;
+            }
+        }
+    }
+
+    /// Takes frames until a set of this name is shown.
+    pub fn run_until_shown(&mut self, cache: &str) {
+        while !self.shown.contains_key(cache) {
+            let frame = self.raw.next().expect("the leader is there");
+            self.hear(&frame);
+        }
+    }
+
+    fn hear(&mut self, frame: &Frame) {
+        match frame.kind {
+            Kind::Hold => {
+                let hold = Hold::decode(&frame.payload).unwrap();
+                if self.hold.as_ref().is_none_or(|(generation, _)| *generation != frame.msg_id) {
+                    self.manifest = None;
+                }
+                self.hold = Some((frame.msg_id, hold));
+                self.show_if_whole();
+            }
+            Kind::Pack => {
+                let pack = Pack::decode(&frame.payload).unwrap();
+                self.packs.insert(frame.msg_id, Layout::new(pack.pieces.as_slice().to_vec()).unwrap());
+            }
+            Kind::Open => self.open(frame),
+            Kind::Chunk => {
+                let (head, sent) = ChunkHead::decode(&frame.payload).unwrap();
+                let (mut inflater, mut scratch) = (Inflater::new(), Vec::new());
+                let raw = head.raw(sent, &mut inflater, &mut scratch).unwrap();
+                self.received += sent.len() as u64;
+                let (_, held, bytes) = self.blobs.get_mut(&frame.msg_id).expect("an open transfer");
+                let at = head.offset as usize;
+                bytes[at..at + raw.len()].copy_from_slice(raw);
+                held.insert((at / CHUNK) as u32);
+                let more =
+                    Grant { window: 1, reason: Default::default(), text: "".into(), held: Ranges::default() };
+                say(&mut self.raw, frame.msg_id, Uuid::nil(), &more);
+            }
+            Kind::Done => self.done(frame.msg_id),
+            Kind::Release => {
+                let release = Release::decode(&frame.payload).unwrap();
+                self.shown.remove(release.cache_id.as_str());
+                self.hold.take_if(|(generation, _)| *generation == frame.msg_id);
+            }
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, frame: &Frame) {
+        let open = Open::decode(&frame.payload).unwrap();
+        let chunks = (open.size as usize).div_ceil(CHUNK) as u32;
+        let mut held = Bitmap::new(chunks);
+        if let Some(layout) = self.packs.get(&frame.msg_id) {
+            for index in 0..chunks {
+                let start = u64::from(index) * CHUNK as u64;
+                let places = layout.pieces_in(start..start + CHUNK as u64);
+                let needed =
+                    places.into_iter().any(|place| !self.pieces.contains_key(&layout.pieces()[place]));
+                if !needed {
+                    held.insert(index);
+                }
+            }
+        }
+        let grant = Grant { window: 8, reason: Default::default(), text: "".into(), held: held.held() };
+        self.blobs.insert(frame.msg_id, (open.clone(), held, vec![0; open.size as usize]));
+        say(&mut self.raw, frame.msg_id, Uuid::nil(), &grant);
+    }
+
+    fn done(&mut self, id: Uuid) {
+        let (_, held, bytes) = self.blobs.remove(&id).expect("an open transfer");
+        assert!(held.is_complete(), "Done comes when all was sent");
+        say(&mut self.raw, id, Uuid::nil(), &Verdict::Ok);
+        match self.packs.remove(&id) {
+            Some(layout) => {
+                for (place, piece) in layout.pieces().iter().enumerate() {
+                    let range = layout.range(place).unwrap();
+                    let bytes = &bytes[range.start as usize..range.end as usize];
+                    if piece.is(bytes) {
+                        self.pieces.insert(*piece, bytes.to_vec());
+                    }
+                }
+            }
+            None => {
+                self.manifest = Some(Manifest::decode(&bytes).unwrap());
+                if let (Some(text), Some((generation, hold))) = (&self.fails_with, &self.hold) {
+                    let result = CachePutResult::failed(hold.cache_id.as_str(), text.as_str());
+                    let generation = *generation;
+                    self.raw.send(Kind::CacheAck, Uuid::nil(), generation, "", &result.to_json());
+                    self.hold = None;
+                    return;
+                }
+                self.say_lack();
+            }
+        }
+        self.show_if_whole();
+    }
+
+    fn lacking(&self) -> Bitmap {
+        let pieces = self.manifest.as_ref().map(Manifest::pieces).unwrap_or_default();
+        let mut lacking = Bitmap::new(pieces.len() as u32);
+        for (place, piece) in pieces.iter().enumerate() {
+            if !self.pieces.contains_key(piece) {
+                lacking.insert(place as u32);
+            }
+        }
+        lacking
+    }
+
+    fn say_lack(&mut self) {
+        let Some((generation, _)) = self.hold else { return };
+        let lacking = self.lacking();
+        let manifest = self.manifest.as_ref().unwrap();
+        let bytes =
+            lacking.held().indices().map(|place| u64::from(manifest.pieces()[place as usize].len)).sum();
+        let what = if lacking.held_count() == 0 { Lacking::Nothing } else { Lacking::Pieces };
+        say(&mut self.raw, generation, Uuid::nil(), &Lack { what, bytes, pieces: lacking.held() });
+    }
+
+    fn show_if_whole(&mut self) {
+        let (Some((generation, hold)), Some(manifest)) = (&self.hold, &self.manifest) else { return };
+        if !hold.flags.has(HoldFlags::COMMITTED) || self.lacking().held_count() > 0 {
+            return;
+        }
+        assert_eq!(manifest.digest(), hold.digest);
+        let (generation, cache) = (*generation, hold.cache_id.as_str().to_owned());
+        let files = Set::files(manifest, &self.pieces);
+        let result = CachePutResult::stored(cache.clone(), files.len() as u64, 0);
+        self.shown.insert(cache, files);
+        self.raw.send(Kind::CacheAck, Uuid::nil(), generation, "", &result.to_json());
+        (self.hold, self.manifest) = (None, None);
+    }
 }

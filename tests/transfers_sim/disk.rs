@@ -82,9 +82,10 @@ impl Disk {
             DiskOp::Begin { .. }
             | DiskOp::Seal { .. }
             | DiskOp::Check { .. }
+            | DiskOp::Look { .. }
             | DiskOp::List
             | DiskOp::MakeRoom => {
-                panic!("nothing outlives this leader: {operation:?}")
+                panic!("nothing outlives this leader, and it has no datasets: {operation:?}")
             }
         }
     }

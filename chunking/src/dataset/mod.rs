@@ -55,6 +55,26 @@ impl Serialize for Piece {
     }
 }
 
+/// Finds out which piece bytes are that come one part after the other.
+#[derive(Clone, Default)]
+pub struct PieceHasher {
+    sha: sha2::Sha256,
+    len: u32,
+}
+
+impl PieceHasher {
+    /// The next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.sha.update(bytes);
+        self.len = self.len.saturating_add(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+    }
+
+    /// The piece.
+    pub fn finish(self) -> Piece {
+        Piece { sha256: self.sha.finalize().into(), len: self.len }
+    }
+}
+
 /// SHA-256 of bytes that lie in one piece.
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     sha2::Sha256::digest(bytes).into()

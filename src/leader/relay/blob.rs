@@ -252,6 +252,11 @@ impl Blob {
         self.open.purpose == chunking::message::Purpose::Input
     }
 
+    /// Whether it is a part of a dataset.
+    pub(super) fn is_dataset(&self) -> bool {
+        self.open.purpose == chunking::message::Purpose::Dataset
+    }
+
     /// Whether chunks of it are in memory alone.
     pub(super) fn has_unwritten(&self) -> bool {
         self.in_memory > self.cached.len()

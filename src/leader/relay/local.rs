@@ -23,6 +23,22 @@ impl Relay {
         if self.spare() > 0 { self.pool.take() } else { None }
     }
 
+    /// The chunks of a blob that are here: place, head and length of each.
+    pub(in crate::leader) fn chunks(&self, id: BlobId) -> Vec<(u32, ChunkHead, u32)> {
+        let stored = self.blobs.get(&id).into_iter().flat_map(|blob| &blob.stored);
+        stored.map(|(index, chunk)| (*index, chunk.head, chunk.len)).collect()
+    }
+
+    /// Bytes of a blob.
+    pub(in crate::leader) fn size(&self, id: BlobId) -> u64 {
+        self.blobs.get(&id).map_or(0, |blob| blob.open.size)
+    }
+
+    /// Bytes of a blob that are here.
+    pub(in crate::leader) fn bytes_here(&self, id: BlobId) -> u64 {
+        self.blobs.get(&id).map_or(0, |blob| blob.bytes)
+    }
+
     /// The next chunk of a blob that is gathered here. All but the last have the size of a chunk.
     pub(in crate::leader) fn gather(&mut self, id: BlobId, index: u32, bytes: Bytes) {
         let offset = u64::from(index) * u64::from(CHUNK_BYTES_MAX);

@@ -102,6 +102,8 @@ pub(super) enum News {
     Failed { blob: BlobId, owner: JobId, reason: Reason, text: String },
     /// Who should have got it does not take it.
     Refused { blob: BlobId, job: JobId, conn: ConnId, reason: Reason, text: String },
+    /// Somebody has got a part of a dataset, checked.
+    Taken { blob: BlobId, conn: ConnId },
     /// Nothing of it has come for a long time, and a worker waits for it.
     Stalled { blob: BlobId, owner: JobId },
 }
@@ -608,6 +610,9 @@ impl Relay {
         match verdict {
             Verdict::Ok => {
                 down.finished = true;
+                if blob.is_dataset() {
+                    self.out.push_back(Out::News(News::Taken { blob: id, conn }));
+                }
                 self.settle_memory(id);
             }
             Verdict::Resend(ranges) => self.send_again(conn, id, ranges),

@@ -25,7 +25,8 @@ impl Relay {
     pub(super) fn store(&mut self, id: BlobId, index: u32, head: ChunkHead, bytes: Bytes) {
         let (roomy, durable) = (self.in_memory < self.memory_share(), self.config.durable);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let may_wait = blob.is_flowing() && !blob.keep || roomy;
+        // Parts of datasets are looked at where they lie.
+        let may_wait = (blob.is_flowing() && !blob.keep || roomy) && !blob.is_dataset();
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let place = if may_wait && !durable || self.disk_trouble.is_some() {
             blob.in_memory += 1;
@@ -192,7 +193,7 @@ impl Relay {
             DiskDone::Sealed { blob, result } => self.sealed(blob, result),
             DiskDone::Checked { blob, result } => self.checked(blob, result),
             // The leader's own matter.
-            DiskDone::Listed { .. } => {}
+            DiskDone::Listed { .. } | DiskDone::Looked { .. } => {}
         }
         self.pump();
     }

@@ -1,0 +1,212 @@
+//! What is here of datasets: packs with their lists, the pieces in them, and manifests, which are read when they are needed.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chunking::dataset::pack::Layout;
+use chunking::dataset::{Manifest, Piece};
+use chunking::{Bitmap, Ranges};
+use uuid::Uuid;
+
+use crate::core::ids::Micros;
+use crate::leader::relay::BlobId;
+
+/// A manifest that nobody needed for so long is read again when somebody does.
+const MANIFEST_REST: Duration = Duration::from_secs(60);
+
+/// How far a pack is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PackState {
+    /// Its list was said, and a client brings it, by this request.
+    Coming(Uuid),
+    /// It has come, and is being checked.
+    Checking(Uuid),
+    /// Every piece is what it should be.
+    Good,
+    /// It is one of an earlier life, and its list is being read.
+    Listing,
+}
+
+#[derive(Debug)]
+struct Pack {
+    layout: Arc<Layout>,
+    state: PackState,
+    used_at: Micros,
+}
+
+/// What is here.
+#[derive(Debug, Default)]
+pub(super) struct Library {
+    packs: HashMap<BlobId, Pack>,
+    /// Where pieces are that were checked.
+    pieces: HashMap<Piece, BlobId>,
+    /// Where pieces will be.
+    coming: HashMap<Piece, BlobId>,
+    manifests: HashMap<BlobId, (Arc<Manifest>, Micros)>,
+    /// Manifests that are being read.
+    reading: HashSet<BlobId>,
+    /// Manifests of an earlier life, and those that were read.
+    known_manifests: HashSet<BlobId>,
+}
+
+impl Library {
+    /// Whether a blob is a pack, or a manifest that was read.
+    pub(super) fn knows(&self, blob: BlobId) -> bool {
+        self.packs.contains_key(&blob) || self.known_manifests.contains(&blob)
+    }
+
+    /// A pack of which only the list is known.
+    pub(super) fn announce(&mut self, pack: BlobId, layout: Arc<Layout>, request: Uuid, now: Micros) {
+        for piece in layout.pieces() {
+            self.coming.insert(*piece, pack);
+        }
+        self.packs.insert(pack, Pack { layout, state: PackState::Coming(request), used_at: now });
+    }
+
+    /// A pack of an earlier life.
+    pub(super) fn restore(&mut self, pack: BlobId, now: Micros) {
+        let layout = Arc::new(Layout::default());
+        self.packs.insert(pack, Pack { layout, state: PackState::Listing, used_at: now });
+    }
+
+    /// A manifest of an earlier life.
+    pub(super) fn restore_manifest(&mut self, manifest: BlobId) {
+        self.known_manifests.insert(manifest);
+    }
+
+    /// Whether lists of packs are still to be read: until then not all pieces are known.
+    pub(super) fn is_listing(&self) -> bool {
+        self.packs.values().any(|pack| pack.state == PackState::Listing)
+    }
+
+    /// A pack's list and state.
+    pub(super) fn pack(&self, pack: BlobId) -> Option<(&Arc<Layout>, PackState)> {
+        self.packs.get(&pack).map(|pack| (&pack.layout, pack.state))
+    }
+
+    /// A pack has come whole: gives its list, to be checked against.
+    pub(super) fn check(&mut self, pack: BlobId) -> Option<Arc<Layout>> {
+        let pack = self.packs.get_mut(&pack)?;
+        let PackState::Coming(request) = pack.state else { return None };
+        pack.state = PackState::Checking(request);
+        Some(pack.layout.clone())
+    }
+
+    /// A pack was checked, or its list was read. Gives the request that it came by.
+    pub(super) fn good(&mut self, id: BlobId, layout: Arc<Layout>, now: Micros) -> Option<Uuid> {
+        let pack = self.packs.get_mut(&id)?;
+        let request = match pack.state {
+            PackState::Coming(request) | PackState::Checking(request) => Some(request),
+            PackState::Good | PackState::Listing => None,
+        };
+        (pack.layout, pack.state, pack.used_at) = (layout.clone(), PackState::Good, now);
+        for piece in layout.pieces() {
+            if self.coming.get(piece) == Some(&id) {
+                self.coming.remove(piece);
+            }
+            self.pieces.entry(*piece).or_insert(id);
+        }
+        request
+    }
+
+    /// A blob is not here any more. Gives the request that a pack was coming by.
+    pub(super) fn forget(&mut self, id: BlobId) -> Option<Uuid> {
+        self.manifests.remove(&id);
+        self.known_manifests.remove(&id);
+        self.reading.remove(&id);
+        let pack = self.packs.remove(&id)?;
+        for piece in pack.layout.pieces() {
+            for places in [&mut self.pieces, &mut self.coming] {
+                if places.get(piece) == Some(&id) {
+                    places.remove(piece);
+                }
+            }
+        }
+        // Another pack may have them too.
+        let others = self.packs.iter().filter(|(_, other)| other.state == PackState::Good);
+        let wanted: HashSet<Piece> = pack.layout.pieces().iter().copied().collect();
+        for (other, layout) in others.map(|(other, pack)| (*other, &pack.layout)) {
+            for piece in layout.pieces().iter().filter(|piece| wanted.contains(piece)) {
+                self.pieces.entry(*piece).or_insert(other);
+            }
+        }
+        match pack.state {
+            PackState::Coming(request) | PackState::Checking(request) => Some(request),
+            PackState::Good | PackState::Listing => None,
+        }
+    }
+
+    /// Where a piece is, or will be.
+    pub(super) fn place_of(&self, piece: &Piece) -> Option<BlobId> {
+        self.pieces.get(piece).or_else(|| self.coming.get(piece)).copied()
+    }
+
+    /// The packs that have all pieces of a manifest, or which pieces lack: their places in its list, the first ones of them,
+    /// and bytes of all.
+    pub(super) fn cover(&self, manifest: &Manifest) -> Result<Vec<BlobId>, (Ranges, u64)> {
+        let count = u32::try_from(manifest.pieces().len()).unwrap_or(u32::MAX);
+        let (mut packs, mut lacking, mut bytes) = (BTreeSet::new(), Bitmap::new(count), 0u64);
+        for (place, piece) in (0u32..).zip(manifest.pieces()) {
+            match self.pieces.get(piece) {
+                Some(pack) => {
+                    packs.insert(*pack);
+                }
+                None => {
+                    lacking.insert(place);
+                    bytes += u64::from(piece.len);
+                }
+            }
+        }
+        if bytes == 0 { Ok(packs.into_iter().collect()) } else { Err((lacking.held(), bytes)) }
+    }
+
+    /// These packs are needed.
+    pub(super) fn use_packs(&mut self, packs: &[BlobId], now: Micros) {
+        for id in packs {
+            if let Some(pack) = self.packs.get_mut(id) {
+                pack.used_at = now;
+            }
+        }
+    }
+
+    /// A manifest, if it is in memory.
+    pub(super) fn manifest(&mut self, id: BlobId, now: Micros) -> Option<Arc<Manifest>> {
+        let (manifest, used_at) = self.manifests.get_mut(&id)?;
+        *used_at = now;
+        Some(manifest.clone())
+    }
+
+    /// A manifest is about to be read; false if it is being read already.
+    pub(super) fn read(&mut self, id: BlobId) -> bool {
+        self.reading.insert(id)
+    }
+
+    pub(super) fn manifest_read(&mut self, id: BlobId, manifest: Arc<Manifest>, now: Micros) {
+        self.reading.remove(&id);
+        self.known_manifests.insert(id);
+        self.manifests.insert(id, (manifest, now));
+    }
+
+    /// A manifest could not be read.
+    pub(super) fn not_read(&mut self, id: BlobId) -> bool {
+        self.reading.remove(&id)
+    }
+
+    /// Manifests that nobody needed for a while leave the memory.
+    pub(super) fn rest(&mut self, now: Micros) {
+        self.manifests.retain(|_, (_, used_at)| used_at.plus(MANIFEST_REST) > now);
+    }
+
+    /// Blobs that nothing refers to and nobody used for so long.
+    pub(super) fn stale(&self, needed: &HashSet<BlobId>, now: Micros, grace: Duration) -> Vec<BlobId> {
+        let is_old = |pack: &Pack| pack.state == PackState::Good && pack.used_at.plus(grace) <= now;
+        let packs = self.packs.iter().filter(|(id, pack)| !needed.contains(id) && is_old(pack));
+        packs.map(|(id, _)| *id).collect()
+    }
+
+    /// Whether there is anything that may have to be forgotten some time.
+    pub(super) fn is_empty(&self) -> bool {
+        self.packs.is_empty() && self.manifests.is_empty()
+    }
+}

@@ -1,0 +1,151 @@
+//! Datasets at the leader: clients put them, the leader keeps them as blobs, workers get them ahead of the jobs that need them.
+//!
+//! What is to be held by whom is in the log ([`Dataset`]); what is held is what workers say. The leader brings the two together, one
+//! set at a time for each worker, whenever something changes: a set is put or removed, a worker joins, loses one or needs one.
+
+mod classic;
+mod library;
+mod put;
+mod questions;
+mod restore;
+mod spread;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chunking::message::Lack;
+use uuid::Uuid;
+
+use super::Leader;
+use super::relay::BlobId;
+use crate::conn::DatasetSays;
+use crate::core::dataset::Dataset;
+use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
+use crate::store::look::Looked;
+use library::Library;
+use put::Putting;
+use questions::Inspection;
+use spread::AtWorker;
+
+/// How often what nobody needs any more is looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// Datasets, as the leader knows them beside the log.
+#[derive(Debug, Default)]
+pub(super) struct Datasets {
+    library: Library,
+    /// Puts under way, by their requests.
+    puts: BTreeMap<Uuid, Putting>,
+    /// What workers hold and get.
+    workers: BTreeMap<WorkerId, AtWorker>,
+    /// What workers said they lack of sets whose manifests are being read.
+    lacks: HashMap<WorkerId, Lack>,
+    /// Sets that are being committed: their blobs are needed.
+    committing: HashMap<Uuid, Arc<Dataset>>,
+    /// Questions that wait for workers, or for the disk.
+    inspections: HashMap<Uuid, Inspection>,
+    /// Sets that were removed in this life, with their digests: a worker that was away frees its disk when it comes back.
+    removed: HashMap<CacheId, [u8; 32]>,
+    /// Questions that wait until a set is removed.
+    removals: HashMap<CacheId, Vec<super::Asked>>,
+    /// Packs that are looked at because somebody asked.
+    rechecks: HashMap<BlobId, HashSet<Uuid>>,
+    /// When something is to be looked at again.
+    tick_at: Option<Micros>,
+}
+
+impl Datasets {
+    /// When the leader has to look at them again.
+    pub(super) fn next_deadline(&self) -> Option<Micros> {
+        self.tick_at
+    }
+
+    /// Whether a blob is a part of a dataset, or about to be.
+    pub(super) fn knows(&self, blob: BlobId) -> bool {
+        self.library.knows(blob) || self.puts.values().any(|put| put.manifest_id() == blob)
+    }
+}
+
+impl Leader {
+    /// A peer said something about datasets.
+    pub(super) fn dataset_says(&mut self, conn: ConnId, says: DatasetSays) {
+        match says {
+            DatasetSays::Put { request, put } => self.put_dataset(conn, request, put),
+            DatasetSays::Pack { pack, request, says } => self.pack_announced(conn, pack, request, says),
+            DatasetSays::Lack { generation, lack } => self.worker_lacks(conn, generation, &lack),
+            DatasetSays::Have(have) => self.worker_has(conn, &have),
+            DatasetSays::Ack { to, result } => self.worker_acked(conn, to, result),
+            DatasetSays::Classic { request, subject, payload } => {
+                self.classic_put(conn, request, &subject, &payload);
+            }
+        }
+    }
+
+    /// A part of a dataset was looked at.
+    pub(super) fn looked(&mut self, blob: BlobId, result: Result<Looked, String>) {
+        if let Some(questions) = self.datasets.rechecks.remove(&blob) {
+            self.rechecked(blob, &questions, &result);
+            return;
+        }
+        match result {
+            Ok(Looked::Manifest(manifest)) => self.manifest_read(blob, Arc::new(*manifest)),
+            Ok(Looked::Pack(layout)) => self.pack_is_good(blob, layout),
+            Err(text) => self.part_is_bad(blob, &text),
+        }
+    }
+
+    /// A connection ended.
+    pub(super) fn datasets_closed(&mut self, conn: ConnId) {
+        self.put_client_left(conn);
+        self.worker_left(conn);
+    }
+
+    /// Time has passed.
+    pub(super) fn datasets_tick(&mut self) {
+        let now = self.now;
+        if self.datasets.tick_at.take_if(|due| *due <= now).is_none() {
+            return;
+        }
+        self.puts_due();
+        self.sweep();
+        self.watch_datasets();
+    }
+
+    /// Looks again when the next thing is due.
+    fn watch_datasets(&mut self) {
+        let deadlines = self.datasets.puts.values().filter_map(Putting::deadline).min();
+        let sweep = (!self.datasets.library.is_empty()).then(|| self.now.plus(SWEEP_EVERY));
+        let due = deadlines.into_iter().chain(sweep).chain(self.datasets.tick_at).min();
+        self.datasets.tick_at = due;
+    }
+
+    /// Every blob that is needed: of sets that are kept or about to be.
+    fn needed_blobs(&self) -> HashSet<BlobId> {
+        let kept = self.broker.state().datasets();
+        kept.chain(self.datasets.committing.values()).flat_map(|dataset| dataset.blobs()).collect()
+    }
+
+    /// Forgets what nobody needs: manifests, and packs that were not used for a while. A client that comes back soon finds what it
+    /// brought before.
+    fn sweep(&mut self) {
+        let needed = self.needed_blobs();
+        let (now, grace) = (self.now, self.config.blob_grace);
+        for blob in self.datasets.library.stale(&needed, now, grace) {
+            self.forget_part(blob);
+        }
+        self.datasets.library.rest(now);
+    }
+
+    /// The blobs of a set that was removed or replaced go at once, but for those that others need.
+    fn release_blobs(&mut self, dataset: &Dataset) {
+        let needed = self.needed_blobs();
+        let gone: Vec<BlobId> = dataset.blobs().filter(|blob| !needed.contains(blob)).collect();
+        gone.into_iter().for_each(|blob| self.forget_part(blob));
+    }
+
+    fn forget_part(&mut self, blob: BlobId) {
+        self.datasets.library.forget(blob);
+        self.relay.forget(blob);
+    }
+}

@@ -1,0 +1,646 @@
+//! Puts: what a client brings is compared with what is here, the rest is asked for, checked and kept; then the set is committed, and
+//! the client hears how it goes with the workers.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chunking::ChunkPlan;
+use chunking::dataset::Manifest;
+use chunking::dataset::pack::Layout;
+use chunking::digest::to_hex;
+use chunking::limits::{CHUNK_BYTES_MAX, MANIFEST_BYTES_MAX};
+use chunking::message::{Lack, Lacking, Open, Pack, Put, PutFlags, Reason, Spread, SpreadStage};
+use tracing::{info, warn};
+use uuid::Uuid;
+
+use super::library::PackState;
+use crate::conn::Session;
+use crate::core::Event;
+use crate::core::dataset::{Dataset, TARGET_NONE};
+use crate::core::ids::{CacheId, ConnId, JobId, Micros, WorkerId};
+use crate::core::subject::worker_patterns;
+use crate::leader::relay::BlobId;
+use crate::leader::submit::RefusalText;
+use crate::leader::{Leader, Output};
+use crate::model::{CachePutResult, CacheStatus};
+use crate::store::blobs::DiskOp;
+use crate::store::look::LookAt;
+use crate::units::ByteSize;
+
+/// Times that packs of one put may be other than they should be before it is refused.
+const BAD_PACKS_MAX: u32 = 2;
+
+/// Packs that one put may have on their way at a time.
+const PACKS_COMING_MAX: usize = 64;
+
+/// How far a put is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Its manifest is to come, or is being read.
+    Manifest,
+    /// Pieces are to come.
+    Pieces,
+    /// All of it is here, and the record is on its way.
+    Committing,
+    /// It is kept; workers get it.
+    Spreading,
+}
+
+/// How a put ended at a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Ok,
+    Skipped,
+    Failed,
+}
+
+/// A put under way.
+#[derive(Debug)]
+pub(super) struct Putting {
+    pub(super) conn: ConnId,
+    put: Put,
+    pub(super) cache: CacheId,
+    stage: Stage,
+    pub(super) manifest: Option<Arc<Manifest>>,
+    /// Packs that are coming.
+    packs: HashSet<BlobId>,
+    bad_packs: u32,
+    /// Bytes that came.
+    pub(super) received: u64,
+    /// Bytes that went to workers.
+    pub(super) moved: u64,
+    /// Workers that are to have it, and how it ended there.
+    targets: BTreeMap<WorkerId, Option<Ended>>,
+    /// What workers answered before it was kept.
+    early: BTreeMap<WorkerId, CachePutResult>,
+    deadline: Option<Micros>,
+    /// Whether it came as one frame of a stock client, which hears of workers alone.
+    is_classic: bool,
+}
+
+impl Putting {
+    /// The blob that brings its manifest.
+    pub(super) fn manifest_id(&self) -> BlobId {
+        self.put.manifest
+    }
+
+    pub(super) fn deadline(&self) -> Option<Micros> {
+        self.deadline
+    }
+
+    /// Bytes of the set.
+    pub(super) fn bytes(&self) -> u64 {
+        self.put.bytes
+    }
+
+    /// Whether its set is still to be kept.
+    pub(super) fn is_coming(&self) -> bool {
+        self.stage != Stage::Spreading
+    }
+
+    /// The pattern of the workers that are to have it.
+    pub(super) fn target(&self) -> &str {
+        self.put.target.as_str()
+    }
+
+    /// What identifies its content.
+    pub(super) fn digest(&self) -> [u8; 32] {
+        self.put.digest.bytes
+    }
+
+    /// Files of the set.
+    pub(super) fn files(&self) -> u32 {
+        self.put.files
+    }
+
+    fn spread(&self, stage: SpreadStage, text: String) -> Spread {
+        let count = |ended: Option<Ended>| {
+            u32::try_from(self.targets.values().filter(|found| **found == ended).count()).unwrap_or(u32::MAX)
+        };
+        Spread {
+            stage,
+            targets: u32::try_from(self.targets.len()).unwrap_or(u32::MAX),
+            ok: count(Some(Ended::Ok)),
+            skipped: count(Some(Ended::Skipped)),
+            failed: count(Some(Ended::Failed)),
+            missing: count(None),
+            received: self.received,
+            moved: self.moved,
+            text: text.into(),
+        }
+    }
+}
+
+impl Leader {
+    /// A client puts a dataset.
+    pub(super) fn put_dataset(&mut self, conn: ConnId, request: Uuid, put: Put) {
+        match self.put_checked(conn, request, put) {
+            Ok(()) => {}
+            Err(refusal) => self.refuse_put(conn, request, refusal),
+        }
+    }
+
+    fn refuse_put(&mut self, conn: ConnId, request: Uuid, refusal: RefusalText) {
+        info!(peer = %self.name(conn), "refused a put: {}", refusal.text());
+        let frame = self.sessions.get(&conn).and_then(|session| refusal.frame(session, request));
+        self.send(conn, frame);
+        self.end_put(request);
+    }
+
+    fn put_checked(&mut self, conn: ConnId, request: Uuid, put: Put) -> Result<(), RefusalText> {
+        let cache =
+            CacheId::parse(put.cache_id.as_str()).map_err(|error| RefusalText::invalid(error.to_string()))?;
+        let target = put.target.as_str();
+        if target != TARGET_NONE {
+            worker_patterns(target).map_err(|error| RefusalText::invalid(format!("the target: {error}")))?;
+        }
+        if put.files == 0 {
+            let text = format!("dataset {cache} has no files: put at least one");
+            return Err(RefusalText::invalid(text));
+        }
+        if self.broker.is_draining() {
+            let text = "the leader is about to stop: put the dataset again later".to_owned();
+            return Err(RefusalText::new(Reason::DRAINING, text));
+        }
+        if let Some((other, putting)) =
+            self.datasets.puts.iter().find(|(_, putting)| putting.cache == cache && putting.is_coming())
+            && *other != request
+        {
+            let text = format!(
+                "dataset {cache} is being put by {}: wait until that has ended",
+                self.name(putting.conn)
+            );
+            return Err(RefusalText::new(Reason::BUSY, text));
+        }
+        // A client that comes back begins anew; what it brought is here.
+        self.end_put(request);
+        let known = self.broker.state().dataset(&cache).cloned();
+        let deadline = (put.deadline_ms > 0).then(|| self.now.plus(Duration::from_millis(put.deadline_ms)));
+        let mut putting = Putting {
+            conn,
+            cache: cache.clone(),
+            stage: Stage::Manifest,
+            manifest: None,
+            packs: HashSet::new(),
+            bad_packs: 0,
+            received: 0,
+            moved: 0,
+            targets: BTreeMap::new(),
+            early: BTreeMap::new(),
+            deadline,
+            is_classic: false,
+            put,
+        };
+        match known {
+            Some(known) if known.digest == putting.put.digest.bytes => {
+                self.say_lack(conn, request, Lacking::Nothing, 0, Default::default());
+                putting.put.manifest = known.generation;
+                let is_same = *known.target == *putting.target();
+                putting.stage = if is_same { Stage::Spreading } else { Stage::Committing };
+                let target = putting.target().into();
+                self.datasets.puts.insert(request, putting);
+                if is_same {
+                    self.spread_begins(request, &known);
+                } else {
+                    self.commit_dataset(Dataset { target, at: self.now, ..(*known).clone() });
+                }
+            }
+            Some(known) if !putting.put.flags.has(PutFlags::REPLACE) => {
+                let text = format!(
+                    "dataset {cache} is there with other content, sha256:{} in {} files and {}; this one has {} in {} files and \
+                     {}: choose another CacheId, or put it with --replace",
+                    to_hex(&known.digest),
+                    known.files,
+                    ByteSize(known.bytes),
+                    putting.put.digest,
+                    putting.put.files,
+                    ByteSize(putting.put.bytes),
+                );
+                return Err(RefusalText::new(Reason::CONFLICT, text));
+            }
+            Some(_) | None => {
+                self.datasets.puts.insert(request, putting);
+                self.say_lack(conn, request, Lacking::Manifest, 0, Default::default());
+            }
+        }
+        self.watch_datasets();
+        Ok(())
+    }
+
+    fn say_lack(&mut self, conn: ConnId, request: Uuid, what: Lacking, bytes: u64, pieces: chunking::Ranges) {
+        let lack = Lack { what, bytes, pieces };
+        let frame = self.sessions.get(&conn).and_then(|session| session.dataset(Uuid::nil(), request, &lack));
+        self.send(conn, frame);
+    }
+
+    /// A client says what is in a pack that it is about to open.
+    pub(super) fn pack_announced(&mut self, conn: ConnId, pack: Uuid, request: Uuid, says: Pack) {
+        let Some(putting) = self.datasets.puts.get_mut(&request).filter(|putting| putting.conn == conn)
+        else {
+            return self.relay.turn_away(conn, pack);
+        };
+        let (Some(manifest), Stage::Pieces) = (&putting.manifest, putting.stage) else {
+            return self.relay.turn_away(conn, pack);
+        };
+        let layout = match Layout::new(says.pieces.as_slice().to_vec()) {
+            Ok(layout) if !layout.pieces().is_empty() => layout,
+            Ok(_) => return self.relay.turn_away(conn, pack),
+            Err(error) => {
+                return self.refuse_put(conn, request, RefusalText::invalid(error.to_string()));
+            }
+        };
+        let known: HashSet<_> = manifest.pieces().iter().collect();
+        let is_foreign = layout.pieces().iter().any(|piece| !known.contains(piece));
+        if is_foreign || putting.packs.len() >= PACKS_COMING_MAX || self.relay.knows(pack) {
+            let text = format!(
+                "pack {pack} has pieces that the set has not, is known already, or is one too many: {PACKS_COMING_MAX} may \
+                 be on their way"
+            );
+            return self.refuse_put(conn, request, RefusalText::invalid(text));
+        }
+        putting.packs.insert(pack);
+        self.datasets.library.announce(pack, Arc::new(layout), request, self.now);
+    }
+
+    /// A client opens a part of a dataset. False if it is not expected.
+    pub(in crate::leader) fn dataset_opened(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
+        let request = open.owner;
+        let Some(putting) = self.datasets.puts.get(&request).filter(|putting| putting.conn == conn) else {
+            return false;
+        };
+        let size_fits = match self.datasets.library.pack(id) {
+            Some((layout, PackState::Coming(by))) => by == request && layout.size() == open.size,
+            Some(_) => false,
+            None => id == putting.put.manifest && open.size <= MANIFEST_BYTES_MAX && putting.is_coming(),
+        };
+        let Some(plan) = ChunkPlan::new(open.size, CHUNK_BYTES_MAX).ok().filter(|_| size_fits) else {
+            return false;
+        };
+        let generation = putting.put.manifest;
+        let layout = self.datasets.library.pack(id).map(|(layout, _)| layout.clone());
+        self.relay.expect(id, open.clone(), plan, true);
+        if let Some(layout) = layout {
+            self.pack_comes(generation, id, &layout);
+        }
+        true
+    }
+
+    /// A part of a dataset has come whole.
+    pub(in crate::leader) fn dataset_part_arrived(&mut self, blob: BlobId) {
+        self.relay.settle(blob);
+        let chunks = self.relay.chunks(blob);
+        let at = match self.datasets.library.check(blob) {
+            Some(layout) => LookAt::Pack(layout),
+            None if self.datasets.library.pack(blob).is_some() => return,
+            None if self.datasets.library.read(blob) => LookAt::Manifest,
+            None => return,
+        };
+        self.outputs.push_back(Output::Disk(DiskOp::Look { blob, chunks, at }));
+    }
+
+    /// A manifest was read.
+    pub(super) fn manifest_read(&mut self, blob: BlobId, manifest: Arc<Manifest>) {
+        if !self.relay.knows(blob) {
+            // Nobody needs it any more.
+            self.datasets.library.not_read(blob);
+            return;
+        }
+        self.datasets.library.manifest_read(blob, manifest.clone(), self.now);
+        let puts = self.datasets.puts.iter();
+        let waits = |putting: &Putting| putting.put.manifest == blob && putting.stage == Stage::Manifest;
+        let request = puts.filter(|(_, putting)| waits(putting)).map(|(request, _)| *request).next();
+        match request {
+            Some(request) => {
+                if let Err(refusal) = self.manifest_came(request, manifest) {
+                    let conn = self.datasets.puts.get(&request).map(|putting| putting.conn);
+                    if let Some(conn) = conn {
+                        self.refuse_put(conn, request, refusal);
+                    }
+                }
+            }
+            None => self.feed_pushes(blob),
+        }
+        self.watch_datasets();
+    }
+
+    fn manifest_came(&mut self, request: Uuid, manifest: Arc<Manifest>) -> Result<(), RefusalText> {
+        let spool_max = self.config.relay.spool_bytes_max;
+        let spool_now = self.relay.fill().bytes;
+        let Some(putting) = self.datasets.puts.get_mut(&request) else { return Ok(()) };
+        let found = manifest.digest();
+        let is_announced = found == putting.put.digest
+            && manifest.bytes() == putting.put.bytes
+            && manifest.files().len() as u64 == u64::from(putting.put.files);
+        if !is_announced {
+            let text = format!(
+                "the manifest is of another set than was announced: its digest is {found}, not {}",
+                putting.put.digest
+            );
+            return Err(RefusalText::new(Reason::BAD_DIGEST, text));
+        }
+        if let Some(file) = manifest.files().iter().find(|file| is_bad_name(&file.name)) {
+            let text = format!(
+                "{:?} is no name for a file of a dataset: it has to be relative, without \"..\", empty parts, NUL or '\\'",
+                file.name
+            );
+            return Err(RefusalText::invalid(text));
+        }
+        if let Err((_, bytes)) = self.datasets.library.cover(&manifest)
+            && spool_now.saturating_add(bytes) > spool_max
+        {
+            let text = format!(
+                "{} of the set are lacking, and the leader holds {} of at most {} (--spool-max): remove datasets, or raise it",
+                ByteSize(bytes),
+                ByteSize(spool_now),
+                ByteSize(spool_max)
+            );
+            return Err(RefusalText::numbers(Reason::SPOOL_FULL, bytes, spool_max, text));
+        }
+        putting.manifest = Some(manifest);
+        putting.stage = Stage::Pieces;
+        let (generation, target) = (putting.put.manifest, putting.target().to_owned());
+        self.ask_for_pieces(request);
+        // Workers get it as it comes, if it comes at all.
+        if self.datasets.puts.get(&request).is_some_and(|putting| putting.stage == Stage::Pieces) {
+            self.push_early(generation, &target);
+        }
+        Ok(())
+    }
+
+    /// Asks the client for what lacks, or commits the set if nothing does.
+    fn ask_for_pieces(&mut self, request: Uuid) {
+        let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
+        let Some(manifest) = putting.manifest.clone().filter(|_| putting.stage == Stage::Pieces) else {
+            return;
+        };
+        let conn = putting.conn;
+        match self.datasets.library.cover(&manifest) {
+            Ok(packs) => {
+                putting.stage = Stage::Committing;
+                let dataset = Dataset {
+                    cache: putting.cache.clone(),
+                    generation: putting.put.manifest,
+                    digest: putting.put.digest.bytes,
+                    bytes: putting.put.bytes,
+                    files: putting.put.files,
+                    target: putting.put.target.as_str().into(),
+                    packs,
+                    at: self.now,
+                };
+                self.say_lack(conn, request, Lacking::Nothing, 0, Default::default());
+                self.commit_dataset(dataset);
+            }
+            Err((ranges, bytes)) => {
+                if putting.packs.is_empty() {
+                    self.say_lack(conn, request, Lacking::Pieces, bytes, ranges);
+                }
+            }
+        }
+    }
+
+    pub(super) fn commit_dataset(&mut self, dataset: Dataset) {
+        let dataset = Arc::new(dataset);
+        self.datasets.library.use_packs(&dataset.packs, self.now);
+        self.datasets.committing.insert(dataset.generation, dataset.clone());
+        self.broker.handle(self.now, Event::PutDataset { dataset });
+    }
+
+    /// A pack is what its list says.
+    pub(super) fn pack_is_good(&mut self, pack: BlobId, layout: Arc<Layout>) {
+        let request = self.datasets.library.good(pack, layout, self.now);
+        match request {
+            Some(request) => {
+                if let Some(putting) = self.datasets.puts.get_mut(&request) {
+                    putting.packs.remove(&pack);
+                }
+                self.ask_for_pieces(request);
+            }
+            // One of an earlier life.
+            None if !self.datasets.library.is_listing() => self.feed_all(),
+            None => {}
+        }
+        self.watch_datasets();
+    }
+
+    /// A part of a dataset is not what it should be, or cannot be read.
+    pub(super) fn part_is_bad(&mut self, blob: BlobId, text: &str) {
+        warn!(%blob, "a part of a dataset is no good: {text}");
+        let was_manifest = self.datasets.library.not_read(blob);
+        let by_pack = self.datasets.library.forget(blob);
+        self.relay.forget(blob);
+        let puts = self.datasets.puts.iter();
+        let by_manifest = || {
+            puts.filter(|(_, putting)| putting.put.manifest == blob && putting.is_coming())
+                .map(|(request, _)| *request)
+                .next()
+        };
+        if let Some(request) = by_pack.or_else(by_manifest) {
+            let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
+            putting.packs.remove(&blob);
+            putting.bad_packs += 1;
+            let conn = putting.conn;
+            if putting.bad_packs > BAD_PACKS_MAX || was_manifest {
+                let text = format!("what came is not what was announced: {text}");
+                return self.refuse_put(conn, request, RefusalText::new(Reason::BAD_DIGEST, text));
+            }
+            // Workers got it as it came; they get the set when it is kept.
+            let generation = putting.put.manifest;
+            self.stop_pushing(generation);
+            return self.ask_for_pieces(request);
+        }
+        self.broken_part(blob, text);
+    }
+
+    /// A part of a dataset cannot be had: its client gave it up, or the disk lost it.
+    pub(in crate::leader) fn dataset_part_failed(&mut self, blob: BlobId, text: &str) {
+        self.part_is_bad(blob, text);
+    }
+
+    /// A set is kept from now on.
+    pub(in crate::leader) fn dataset_put(&mut self, dataset: &Arc<Dataset>, replaced: Option<Arc<Dataset>>) {
+        info!(
+            cache = %dataset.cache, generation = %dataset.generation, bytes = dataset.bytes, files = dataset.files,
+            target = %dataset.target, packs = dataset.packs.len(), "a dataset is kept"
+        );
+        self.datasets.committing.remove(&dataset.generation);
+        if let Some(replaced) = replaced.filter(|replaced| replaced.generation != dataset.generation) {
+            self.stop_pushing(replaced.generation);
+            self.release_blobs(&replaced);
+        }
+        let puts = self.datasets.puts.iter_mut();
+        let mut spreading = Vec::new();
+        for (request, putting) in puts {
+            if putting.put.manifest == dataset.generation && putting.stage == Stage::Committing {
+                putting.stage = Stage::Spreading;
+                spreading.push(*request);
+            }
+        }
+        for request in spreading {
+            self.spread_begins(request, dataset);
+        }
+        self.push_to_all(dataset);
+        self.watch_datasets();
+    }
+
+    /// The client hears that its set is kept, and by whom it will be held.
+    fn spread_begins(&mut self, request: Uuid, dataset: &Arc<Dataset>) {
+        let targets = self.targets_of(&dataset.target);
+        let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
+        putting.targets = targets.into_iter().map(|worker| (worker, None)).collect();
+        let (conn, is_classic) = (putting.conn, putting.is_classic);
+        if !is_classic {
+            let spread = putting.spread(SpreadStage::Stored, String::new());
+            let frame =
+                self.sessions.get(&conn).and_then(|session| session.dataset(Uuid::nil(), request, &spread));
+            self.send(conn, frame);
+        }
+        let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
+        let targets: Vec<WorkerId> = putting.targets.keys().copied().collect();
+        let mut answers = std::mem::take(&mut putting.early);
+        let known = |worker: WorkerId| {
+            let answer = answers.remove(&worker).or_else(|| self.ask_to_hold(worker, dataset));
+            answer.map(|answer| (worker, answer))
+        };
+        let early: Vec<(WorkerId, CachePutResult)> = targets.into_iter().filter_map(known).collect();
+        for (worker, result) in early {
+            self.tell_putters(dataset.generation, worker, &result);
+        }
+        self.spread_if_over(request);
+    }
+
+    /// A worker has answered: those that put the set hear it.
+    pub(super) fn tell_putters(&mut self, generation: Uuid, worker: WorkerId, result: &CachePutResult) {
+        let ended = match result.status {
+            CacheStatus::Ok => Ended::Ok,
+            CacheStatus::Skipped => Ended::Skipped,
+            CacheStatus::Failed | CacheStatus::Other(_) => Ended::Failed,
+        };
+        let mut told = Vec::new();
+        for (request, putting) in &mut self.datasets.puts {
+            if putting.put.manifest != generation {
+                continue;
+            }
+            if putting.stage != Stage::Spreading {
+                putting.early.insert(worker, result.clone());
+                continue;
+            }
+            let Some(target) = putting.targets.get_mut(&worker).filter(|target| target.is_none()) else {
+                continue;
+            };
+            *target = Some(ended);
+            told.push((*request, putting.conn));
+        }
+        for (request, conn) in told {
+            let named = CachePutResult { worker: Some(self.worker_name(worker)), ..result.clone() };
+            let frame = self.sessions.get(&conn).and_then(|session| {
+                // Who announced nothing gets what the founding documents have, and no more.
+                let result = if session.is_announced() { &named } else { result };
+                session.cache_ack(request, result)
+            });
+            self.send(conn, frame);
+            self.spread_if_over(request);
+        }
+    }
+
+    /// Ends a put whose workers have all answered.
+    fn spread_if_over(&mut self, request: Uuid) {
+        let Some(putting) = self.datasets.puts.get(&request) else { return };
+        if putting.stage == Stage::Spreading && putting.targets.values().all(Option::is_some) {
+            let text = if putting.targets.is_empty() && putting.target() != TARGET_NONE {
+                format!("no connected worker matches {}: those that join later get the set", putting.target())
+            } else {
+                String::new()
+            };
+            self.spread_over(request, text);
+        }
+    }
+
+    fn spread_over(&mut self, request: Uuid, text: String) {
+        let Some(putting) = self.datasets.puts.get(&request) else { return };
+        let (conn, is_classic) = (putting.conn, putting.is_classic);
+        let spread = putting.spread(SpreadStage::Over, text);
+        let session = self.sessions.get(&conn).filter(|_| !is_classic);
+        let frame = session.and_then(|session: &Session| session.dataset(Uuid::nil(), request, &spread));
+        self.send(conn, frame);
+        self.end_put(request);
+    }
+
+    /// Puts whose time is over.
+    pub(super) fn puts_due(&mut self) {
+        let now = self.now;
+        let due = |putting: &Putting| putting.deadline.is_some_and(|deadline| deadline <= now);
+        let due: Vec<Uuid> = self
+            .datasets
+            .puts
+            .iter()
+            .filter(|(_, putting)| due(putting))
+            .map(|(request, _)| *request)
+            .collect();
+        for request in due {
+            let Some(putting) = self.datasets.puts.get(&request) else { continue };
+            if putting.stage == Stage::Spreading {
+                self.spread_over(request, "the time for it is over".to_owned());
+            } else if putting.stage != Stage::Committing {
+                let (conn, text) = (putting.conn, "the time for the put is over".to_owned());
+                self.refuse_put(conn, request, RefusalText::new(Reason::TIMED_OUT, text));
+            } else if let Some(putting) = self.datasets.puts.get_mut(&request) {
+                // It is kept in a moment.
+                putting.deadline = Some(now.plus(Duration::from_secs(1)));
+            }
+        }
+    }
+
+    /// Who put something is gone: what came whole stays for a while, the rest does not.
+    pub(super) fn put_client_left(&mut self, conn: ConnId) {
+        let puts = self.datasets.puts.iter().filter(|(_, putting)| putting.conn == conn);
+        let left: Vec<Uuid> = puts.map(|(request, _)| *request).collect();
+        left.into_iter().for_each(|request| self.end_put(request));
+    }
+
+    /// A put is over, one way or the other.
+    fn end_put(&mut self, request: Uuid) {
+        let Some(putting) = self.datasets.puts.remove(&request) else { return };
+        for pack in putting.packs {
+            // One that has come and is being checked may be of use to whoever comes next.
+            if let Some((_, PackState::Coming(_))) = self.datasets.library.pack(pack) {
+                self.forget_part(pack);
+            }
+        }
+        let generation = putting.put.manifest;
+        let is_kept = self.needed_blobs().contains(&generation);
+        if !is_kept {
+            self.stop_pushing(generation);
+            self.forget_part(generation);
+        }
+    }
+
+    /// Bytes of a dataset's part came from a client.
+    pub(in crate::leader) fn count_received(&mut self, blob: BlobId, bytes: u64) {
+        if self.datasets.puts.is_empty() {
+            return;
+        }
+        let by = match self.datasets.library.pack(blob) {
+            Some((_, PackState::Coming(request))) => Some(request),
+            Some(_) => None,
+            None => {
+                let puts = self.datasets.puts.iter();
+                puts.filter(|(_, putting)| putting.put.manifest == blob).map(|(request, _)| *request).next()
+            }
+        };
+        if let Some(putting) = by.and_then(|request| self.datasets.puts.get_mut(&request)) {
+            putting.received = putting.received.saturating_add(bytes);
+        }
+    }
+
+    /// The owner of parts of a set, as transfers to workers name it.
+    pub(super) fn owner_of(generation: Uuid) -> JobId {
+        JobId(generation)
+    }
+}
+
+/// Whether a name cannot be that of a file beneath a directory.
+fn is_bad_name(name: &str) -> bool {
+    let bad_part = |part: &str| part.is_empty() || part == "." || part == "..";
+    name.contains(['\0', '\\']) || name.split('/').any(bad_part)
+}

@@ -1,0 +1,639 @@
+//! Workers: what they hold, what they are to hold, and the way from one to the other. A worker gets one set at a time: it is asked to
+//! hold it, says what it lacks, and gets the packs that have that, as they come or from the disk.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use chunking::dataset::Piece;
+use chunking::dataset::pack::Layout;
+use chunking::message::{
+    Features, Have, Hold, HoldFlags, Lack, Lacking, Name, Pack, PieceList, Reason, Release, SetState,
+};
+use chunking::{Digest, DigestKind};
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+use super::library::PackState;
+use crate::conn::Session;
+use crate::core::Event;
+use crate::core::dataset::{Dataset, TARGET_NONE};
+use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
+use crate::core::subject::{subscriptions, targets};
+use crate::core::worker::Worker;
+use crate::leader::relay::BlobId;
+use crate::leader::{Leader, Output};
+use crate::model::{CachePutResult, CacheStatus};
+use crate::store::blobs::DiskOp;
+use crate::store::look::LookAt;
+
+/// Packs that are opened to a worker at a time: enough that it never waits for the next, few enough that both ends stay small.
+const PACKS_OPEN_MAX: usize = 8;
+
+/// Sets that a worker may have; what it says beyond is not noted.
+const SETS_AT_WORKER_MAX: usize = 65_536;
+
+/// Sets that were removed and are kept in mind for workers that come back with them. Beyond that it begins anew.
+pub(super) const REMOVED_MAX: usize = 4096;
+
+/// What a worker is asked to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub(super) cache: CacheId,
+    pub(super) generation: Uuid,
+    pub(super) digest: [u8; 32],
+    pub(super) bytes: u64,
+    pub(super) files: u32,
+}
+
+impl From<&Dataset> for Wish {
+    fn from(dataset: &Dataset) -> Self {
+        let Dataset { cache, generation, digest, bytes, files, .. } = dataset;
+        Wish { cache: cache.clone(), generation: *generation, digest: *digest, bytes: *bytes, files: *files }
+    }
+}
+
+/// A set on its way to a worker.
+#[derive(Debug)]
+pub(super) struct Push {
+    pub(super) wish: Wish,
+    /// Whether the worker was told that the set counts.
+    committed: bool,
+    /// Pieces that it said it lacks, and that are not even on their way to the leader.
+    unplaced: HashSet<Piece>,
+    /// Packs that have pieces which it lacks, and are still to be opened to it.
+    packs: BTreeSet<BlobId>,
+    /// Packs that are open to it.
+    open: BTreeSet<BlobId>,
+    /// Bytes that it lacked when it first said so.
+    pub(super) total: Option<u64>,
+    /// Bytes that were sent.
+    pub(super) sent: u64,
+    since: Micros,
+}
+
+/// A worker, as far as datasets go.
+#[derive(Debug, Default)]
+pub(super) struct AtWorker {
+    pub(super) conn: Option<ConnId>,
+    /// Whether it has said what it has.
+    told: bool,
+    pub(super) budget: u64,
+    pub(super) used: u64,
+    pub(super) held: BTreeMap<CacheId, [u8; 32]>,
+    /// Sets that it could not take, or does not have any more: they are not pushed again unasked.
+    pub(super) not_held: HashMap<CacheId, ([u8; 32], NotHeld)>,
+    pub(super) push: Option<Push>,
+    /// Sets that it is asked to hold next: those that jobs wait for first.
+    queue: Vec<CacheId>,
+}
+
+/// Why a worker does not hold a set that it was to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NotHeld {
+    Failed(String),
+    Gone(String),
+}
+
+impl AtWorker {
+    fn holds(&self, wish: &Wish) -> bool {
+        self.held.get(&wish.cache) == Some(&wish.digest)
+    }
+
+    /// Whether a set waits for its turn.
+    pub(super) fn is_queued(&self, cache: &CacheId) -> bool {
+        self.queue.contains(cache)
+    }
+}
+
+impl Leader {
+    /// How people know a worker: its id, and its name if it has one.
+    pub(super) fn worker_name(&self, worker: WorkerId) -> String {
+        let name = self.broker.worker(worker).map(|known| known.name.clone());
+        match name.filter(|name| !name.is_empty()) {
+            Some(name) => format!("{worker} {name}"),
+            None => worker.to_string(),
+        }
+    }
+
+    /// The workers that a pattern is for (C12), connected or expected back.
+    pub(super) fn targets_of(&self, target: &str) -> Vec<WorkerId> {
+        if target == TARGET_NONE {
+            return Vec::new();
+        }
+        self.broker.workers().filter(|worker| is_target(worker, target)).map(|worker| worker.id).collect()
+    }
+
+    /// A worker says what it has.
+    pub(super) fn worker_has(&mut self, conn: ConnId, have: &Have) {
+        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+        let at = self.datasets.workers.entry(worker).or_default();
+        if at.conn != Some(conn) {
+            // A new connection: what was on its way on the last one begins anew.
+            *at = AtWorker {
+                conn: Some(conn),
+                not_held: std::mem::take(&mut at.not_held),
+                ..AtWorker::default()
+            };
+        }
+        (at.budget, at.used, at.told) = (have.budget, have.used, true);
+        if have.anew != 0 {
+            at.held.clear();
+            self.broker.handle(self.now, Event::HoldsNothing { worker });
+        }
+        for set in have.sets.as_slice() {
+            let Ok(cache) = CacheId::parse(set.cache_id.as_str()) else {
+                debug!(%worker, cache = set.cache_id.as_str(), "a worker names a set that cannot be one");
+                continue;
+            };
+            match set.state {
+                SetState::Held => self.worker_holds(worker, cache, set.digest.bytes),
+                SetState::Gone => self.worker_lost(worker, cache, set.text.as_str()),
+                SetState::Wanted => self.worker_wants(worker, conn, cache),
+            }
+        }
+        self.reconcile(worker);
+    }
+
+    fn worker_holds(&mut self, worker: WorkerId, cache: CacheId, digest: [u8; 32]) {
+        let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
+        if at.held.len() >= SETS_AT_WORKER_MAX && !at.held.contains_key(&cache) {
+            return;
+        }
+        at.held.insert(cache.clone(), digest);
+        at.not_held.remove(&cache);
+        self.broker.handle(self.now, Event::Holding { worker, cache: cache.clone(), digest, missing: 0 });
+        // What was removed while it was away is removed there, too.
+        let is_removed = self.datasets.removed.get(&cache) == Some(&digest);
+        if is_removed && self.broker.state().dataset(&cache).is_none() {
+            self.release(worker, &cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
+        }
+    }
+
+    fn worker_lost(&mut self, worker: WorkerId, cache: CacheId, text: &str) {
+        info!(%worker, %cache, "a worker does not hold a dataset any more: {text}");
+        let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
+        let digest = at.held.remove(&cache);
+        if let Some(digest) = digest {
+            at.not_held.insert(cache.clone(), (digest, NotHeld::Gone(text.to_owned())));
+        }
+        self.broker.handle(self.now, Event::NotHolding { worker, cache });
+    }
+
+    /// A job at a worker needs a set that it has not.
+    fn worker_wants(&mut self, worker: WorkerId, conn: ConnId, cache: CacheId) {
+        let Some(dataset) = self.broker.state().dataset(&cache).cloned() else {
+            let text = format!("the leader keeps no dataset {cache}");
+            return self.release(worker, &cache, Uuid::nil(), Reason::UNKNOWN, &text);
+        };
+        let Some(at) = self.datasets.workers.get_mut(&worker).filter(|at| at.conn == Some(conn)) else {
+            return;
+        };
+        at.not_held.remove(&cache);
+        at.held.remove(&cache);
+        if at.push.as_ref().is_some_and(|push| push.wish.generation == dataset.generation) {
+            return;
+        }
+        at.queue.retain(|queued| *queued != cache);
+        at.queue.insert(0, cache);
+    }
+
+    fn release(&mut self, worker: WorkerId, cache: &CacheId, generation: Uuid, reason: Reason, text: &str) {
+        let Some(conn) = self.datasets.workers.get(&worker).and_then(|at| at.conn) else { return };
+        let Ok(cache_id) = Name::try_from(cache.as_str().to_owned()) else { return };
+        let release = Release { reason, text: text.into(), cache_id };
+        let frame =
+            self.sessions.get(&conn).and_then(|session| session.dataset(generation, Uuid::nil(), &release));
+        self.send(conn, frame);
+    }
+
+    /// A worker's connection ended.
+    pub(super) fn worker_left(&mut self, conn: ConnId) {
+        let workers = self.datasets.workers.iter_mut();
+        if let Some((worker, at)) = workers.map(|(id, at)| (*id, at)).find(|(_, at)| at.conn == Some(conn)) {
+            (at.conn, at.told, at.push) = (None, false, None);
+            at.queue.clear();
+            self.broker.handle(self.now, Event::HoldsNothing { worker });
+            self.inspections_without(worker);
+        }
+        // Those that are gone for good are not kept in mind.
+        let known: HashSet<WorkerId> = self.broker.workers().map(|worker| worker.id).collect();
+        self.datasets.workers.retain(|worker, at| at.conn.is_some() || known.contains(worker));
+    }
+
+    // --- what is to be held
+
+    /// Sees to it that a worker gets what it is to hold.
+    pub(super) fn reconcile(&mut self, worker: WorkerId) {
+        let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.told && at.conn.is_some()) else {
+            return;
+        };
+        let lacks = |dataset: &&Arc<Dataset>| {
+            let wish = Wish::from(&***dataset);
+            let gave_up = at.not_held.get(&wish.cache).is_some_and(|(digest, _)| *digest == wish.digest);
+            let is_pushed = at.push.as_ref().is_some_and(|push| push.wish.generation == wish.generation);
+            !at.holds(&wish) && !gave_up && !is_pushed && !at.queue.contains(&wish.cache)
+        };
+        let Some(known) = self.broker.worker(worker) else { return };
+        let wanted =
+            |dataset: &&Arc<Dataset>| &*dataset.target != TARGET_NONE && is_target(known, &dataset.target);
+        let datasets = self.broker.state().datasets();
+        let lacking: Vec<CacheId> =
+            datasets.filter(lacks).filter(wanted).map(|dataset| dataset.cache.clone()).collect();
+        if let Some(at) = self.datasets.workers.get_mut(&worker) {
+            at.queue.extend(lacking);
+        }
+        self.push_next(worker);
+    }
+
+    /// A set is kept, or kept for others: every worker that is to hold it is asked to, and those that have begun hear that it counts.
+    pub(super) fn push_to_all(&mut self, dataset: &Arc<Dataset>) {
+        for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
+            let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
+            let begun = at.push.as_mut().filter(|push| push.wish.generation == dataset.generation);
+            match begun {
+                Some(push) => {
+                    if !std::mem::replace(&mut push.committed, true) {
+                        let (wish, conn) = (push.wish.clone(), at.conn);
+                        self.say_hold(conn, &wish, true);
+                    }
+                }
+                None => self.reconcile(worker),
+            }
+        }
+    }
+
+    /// A set that is on its way here goes on to those workers that are to have it and are free.
+    pub(super) fn push_early(&mut self, generation: Uuid, target: &str) {
+        let Some(putting) = self.datasets.puts.values().find(|putting| putting.manifest_id() == generation)
+        else {
+            return;
+        };
+        let wish = Wish {
+            cache: putting.cache.clone(),
+            generation,
+            digest: putting.digest(),
+            bytes: putting.bytes(),
+            files: putting.files(),
+        };
+        for worker in self.targets_of(target) {
+            let Some(at) = self.datasets.workers.get(&worker) else { continue };
+            if at.told && at.push.is_none() && at.queue.is_empty() && at.conn.is_some() && !at.holds(&wish) {
+                self.begin_push(worker, wish.clone(), false);
+            }
+        }
+    }
+
+    /// An operator, or a put, asks a worker to hold a set: what went wrong before does not count. Gives its answer, if that is known.
+    pub(super) fn ask_to_hold(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) -> Option<CachePutResult> {
+        let at = self.datasets.workers.get_mut(&worker)?;
+        let wish = Wish::from(&**dataset);
+        at.not_held.remove(&wish.cache);
+        if at.holds(&wish) && at.conn.is_some() {
+            return Some(CachePutResult::stored(wish.cache.as_str(), 0, u64::from(wish.files)));
+        }
+        let is_pushed = at.push.as_ref().is_some_and(|push| push.wish.generation == wish.generation);
+        if at.told && !is_pushed && !at.queue.contains(&wish.cache) {
+            at.queue.push(wish.cache);
+        }
+        self.push_next(worker);
+        None
+    }
+
+    /// Begins with the next set for a worker, if it is free.
+    fn push_next(&mut self, worker: WorkerId) {
+        loop {
+            if self.datasets.library.is_listing() {
+                return;
+            }
+            let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
+            if at.push.is_some() || at.conn.is_none() || at.queue.is_empty() {
+                return;
+            }
+            let cache = at.queue.remove(0);
+            let Some(dataset) = self.broker.state().dataset(&cache).cloned() else { continue };
+            let wish = Wish::from(&*dataset);
+            if !at.holds(&wish) {
+                return self.begin_push(worker, wish, true);
+            }
+        }
+    }
+
+    fn begin_push(&mut self, worker: WorkerId, wish: Wish, committed: bool) {
+        let (now, generation) = (self.now, wish.generation);
+        let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
+        let Some(conn) = at.conn else { return };
+        debug!(%worker, cache = %wish.cache, %generation, "a worker is asked to hold a dataset");
+        at.push = Some(Push {
+            wish: wish.clone(),
+            committed,
+            unplaced: HashSet::new(),
+            packs: BTreeSet::new(),
+            open: BTreeSet::new(),
+            total: None,
+            sent: 0,
+            since: now,
+        });
+        let Wish { cache, digest, bytes, .. } = wish.clone();
+        self.broker.handle(now, Event::Holding { worker, cache, digest, missing: bytes.max(1) });
+        self.say_hold(Some(conn), &wish, committed);
+        self.relay.attach_anew(conn, generation, Self::owner_of(generation), 0);
+    }
+
+    fn say_hold(&mut self, conn: Option<ConnId>, wish: &Wish, committed: bool) {
+        let Some(conn) = conn else { return };
+        let Ok(cache_id) = Name::try_from(wish.cache.as_str().to_owned()) else { return };
+        let flags = if committed { HoldFlags::COMMITTED } else { HoldFlags::default() };
+        let digest = Digest { kind: DigestKind::Sha256, bytes: wish.digest };
+        let hold = Hold { flags, digest, bytes: wish.bytes, files: wish.files, cache_id };
+        let session = self.sessions.get(&conn).filter(|session| session.has(Features::DATASETS));
+        let frame = session.and_then(|session| session.dataset(wish.generation, Uuid::nil(), &hold));
+        self.send(conn, frame);
+    }
+
+    /// A worker says what it lacks of the set that it is asked to hold.
+    pub(super) fn worker_lacks(&mut self, conn: ConnId, generation: Uuid, lack: &Lack) {
+        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+        let now = self.now;
+        let Some(at) = self.datasets.workers.get_mut(&worker).filter(|at| at.conn == Some(conn)) else {
+            return;
+        };
+        let Some(push) = at.push.as_mut().filter(|push| push.wish.generation == generation) else { return };
+        match lack.what {
+            Lacking::Nothing => return,
+            Lacking::Manifest => {
+                return self.relay.attach(conn, generation, Self::owner_of(generation), 0);
+            }
+            Lacking::Pieces => {}
+        }
+        push.total.get_or_insert(lack.bytes);
+        let Wish { cache, digest, .. } = push.wish.clone();
+        self.broker.handle(now, Event::Holding { worker, cache, digest, missing: lack.bytes.max(1) });
+        let Some(manifest) = self.manifest_of(generation) else {
+            // It says so again when it is asked again: the manifest is being read, and then it is.
+            return self.remember_lack(worker, lack);
+        };
+        let library = &self.datasets.library;
+        let Some(push) = self.datasets.workers.get_mut(&worker).and_then(|at| at.push.as_mut()) else {
+            return;
+        };
+        push.packs.clear();
+        push.unplaced.clear();
+        let places = lack.pieces.indices().filter_map(|place| usize::try_from(place).ok());
+        for piece in places.filter_map(|place| manifest.pieces().get(place)) {
+            match library.place_of(piece) {
+                Some(pack) => push.packs.insert(pack),
+                None => push.unplaced.insert(*piece),
+            };
+        }
+        // What it still lacks of those that it has got it did not get: they are opened once more.
+        for pack in push.open.iter().copied().collect::<Vec<_>>() {
+            if self.relay.has_got(conn, pack) {
+                self.relay.detach(conn, pack);
+                push.open.remove(&pack);
+            }
+        }
+        self.feed_push(worker);
+    }
+
+    fn push_of(&mut self, worker: WorkerId) -> Option<&mut Push> {
+        self.datasets.workers.get_mut(&worker)?.push.as_mut()
+    }
+
+    /// The manifest of a generation; if it is not in memory it is read, and those that wait for it are fed then.
+    pub(super) fn manifest_of(&mut self, generation: Uuid) -> Option<Arc<chunking::dataset::Manifest>> {
+        let found = self.datasets.library.manifest(generation, self.now);
+        if found.is_none() && self.relay.has_arrived(generation) && self.datasets.library.read(generation) {
+            let chunks = self.relay.chunks(generation);
+            let at = LookAt::Manifest;
+            self.outputs.push_back(Output::Disk(DiskOp::Look { blob: generation, chunks, at }));
+        }
+        found
+    }
+
+    /// Keeps what a worker lacks until the manifest is in memory.
+    fn remember_lack(&mut self, worker: WorkerId, lack: &Lack) {
+        self.datasets.lacks.insert(worker, lack.clone());
+    }
+
+    /// Something new is here of a set: those that wait for it are fed.
+    pub(super) fn feed_pushes(&mut self, generation: Uuid) {
+        let is_it = |at: &AtWorker| at.push.as_ref().is_some_and(|push| push.wish.generation == generation);
+        let workers: Vec<(WorkerId, Option<ConnId>)> = self
+            .datasets
+            .workers
+            .iter()
+            .filter(|(_, at)| is_it(at))
+            .map(|(worker, at)| (*worker, at.conn))
+            .collect();
+        for (worker, conn) in workers {
+            match (self.datasets.lacks.remove(&worker), conn) {
+                (Some(lack), Some(conn)) => self.worker_lacks(conn, generation, &lack),
+                _ => self.feed_push(worker),
+            }
+        }
+    }
+
+    /// All lists of an earlier life are read: pushes may begin.
+    pub(super) fn feed_all(&mut self) {
+        for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
+            self.reconcile(worker);
+        }
+    }
+
+    /// A pack of a set begins to come: those that lack pieces of it get it as it comes.
+    pub(super) fn pack_comes(&mut self, generation: Uuid, pack: BlobId, layout: &Layout) {
+        let mut wanting = Vec::new();
+        for (worker, at) in &mut self.datasets.workers {
+            let Some(push) = at.push.as_mut().filter(|push| push.wish.generation == generation) else {
+                continue;
+            };
+            let before = push.unplaced.len();
+            layout.pieces().iter().for_each(|piece| {
+                push.unplaced.remove(piece);
+            });
+            if push.unplaced.len() < before || push.packs.contains(&pack) {
+                push.packs.insert(pack);
+                wanting.push(*worker);
+            }
+        }
+        wanting.into_iter().for_each(|worker| self.feed_push(worker));
+    }
+
+    /// Opens packs to a worker that have what it lacks.
+    fn feed_push(&mut self, worker: WorkerId) {
+        let Some(at) = self.datasets.workers.get(&worker) else { return };
+        let (Some(conn), Some(push)) = (at.conn, &at.push) else { return };
+        let generation = push.wish.generation;
+        let room = PACKS_OPEN_MAX.saturating_sub(push.open.len());
+        // One that was announced and is not opened yet is looked at again when it is.
+        let can_open = |pack: &&BlobId| !push.open.contains(pack) && self.relay.knows(**pack);
+        let packs: Vec<BlobId> = push.packs.iter().filter(can_open).take(room).copied().collect();
+        for pack in packs {
+            let Some((layout, _)) = self.datasets.library.pack(pack) else { continue };
+            let says = Pack { pieces: PieceList::new(layout.pieces().to_vec()) };
+            let frame = self.sessions.get(&conn).and_then(|session| session.dataset(pack, generation, &says));
+            self.send(conn, frame);
+            if let Some(push) = self.push_of(worker) {
+                push.packs.remove(&pack);
+                push.open.insert(pack);
+            }
+            self.datasets.library.use_packs(&[pack], self.now);
+            self.relay.attach_anew(conn, pack, Self::owner_of(generation), 0);
+        }
+    }
+
+    /// A worker has got a part of a set.
+    pub(in crate::leader) fn dataset_part_taken(&mut self, conn: ConnId, blob: BlobId) {
+        self.relay.detach(conn, blob);
+        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+        if self.push_of(worker).is_some_and(|push| push.open.remove(&blob)) {
+            self.feed_push(worker);
+        }
+    }
+
+    /// A worker does not take a part of a set.
+    pub(in crate::leader) fn dataset_part_refused(
+        &mut self,
+        conn: ConnId,
+        blob: BlobId,
+        reason: Reason,
+        text: &str,
+    ) {
+        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+        let Some(push) = self.push_of(worker) else { return };
+        if push.wish.generation != blob && !push.open.remove(&blob) {
+            return;
+        }
+        let (generation, cache) = (push.wish.generation, push.wish.cache.clone());
+        if reason == Reason::UNKNOWN {
+            // It has it already, or does not want it any more; it says which.
+            return debug!(%worker, %cache, "a worker does not need a part of a dataset: {text}");
+        }
+        warn!(%worker, %cache, %reason, "a worker does not take a part of a dataset: {text}");
+        if let Some((_, PackState::Coming(_) | PackState::Checking(_))) = self.datasets.library.pack(blob) {
+            // It may be the client's fault, which the leader finds too: the worker gets the set when it is kept.
+            return self.stop_pushing_to(worker, generation);
+        }
+        self.push_ended(worker, generation, CachePutResult::failed(cache.as_str(), text));
+    }
+
+    /// Bytes of a part of a set went to a connection.
+    pub(in crate::leader) fn count_sent(&mut self, conn: ConnId, bytes: u64) {
+        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+        let Some(push) = self.push_of(worker) else { return };
+        push.sent = push.sent.saturating_add(bytes);
+        let generation = push.wish.generation;
+        for putting in self.datasets.puts.values_mut().filter(|putting| putting.manifest_id() == generation) {
+            putting.moved = putting.moved.saturating_add(bytes);
+        }
+    }
+
+    /// A worker has answered.
+    pub(super) fn worker_acked(&mut self, conn: ConnId, to: Uuid, result: CachePutResult) {
+        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+        if self.inspected(to, worker, &result) {
+            return;
+        }
+        self.push_ended(worker, to, result);
+    }
+
+    fn push_ended(&mut self, worker: WorkerId, generation: Uuid, result: CachePutResult) {
+        let now = self.now;
+        self.datasets.lacks.remove(&worker);
+        let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
+        let Some(push) = at.push.take_if(|push| push.wish.generation == generation) else { return };
+        let Wish { cache, digest, .. } = push.wish;
+        match result.status {
+            CacheStatus::Ok | CacheStatus::Skipped => {
+                at.held.insert(cache.clone(), digest);
+                at.not_held.remove(&cache);
+                self.broker.handle(now, Event::Holding { worker, cache, digest, missing: 0 });
+                if push.sent > 0 {
+                    let (bytes, span) = (push.sent, now.since(push.since));
+                    self.broker.handle(now, Event::SetsMoved { worker, bytes, span });
+                }
+            }
+            CacheStatus::Failed | CacheStatus::Other(_) => {
+                info!(%worker, %cache, "a worker cannot hold a dataset: {}", result.message);
+                at.not_held.insert(cache.clone(), (digest, NotHeld::Failed(result.message.clone())));
+                at.held.remove(&cache);
+                self.broker.handle(now, Event::NotHolding { worker, cache });
+            }
+        }
+        if let Some(conn) = self.datasets.workers.get(&worker).and_then(|at| at.conn) {
+            for blob in push.open.into_iter().chain([generation]) {
+                self.relay.detach(conn, blob);
+            }
+        }
+        self.tell_putters(generation, worker, &result);
+        self.reconcile(worker);
+    }
+
+    /// A generation is not to be held any more, never came to be, or has to begin anew: whoever is getting it stops.
+    pub(super) fn stop_pushing(&mut self, generation: Uuid) {
+        for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
+            self.stop_pushing_to(worker, generation);
+        }
+    }
+
+    fn stop_pushing_to(&mut self, worker: WorkerId, generation: Uuid) {
+        let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
+        let Some(push) = at.push.take_if(|push| push.wish.generation == generation) else { return };
+        if let Some(conn) = at.conn {
+            for blob in push.open.iter().copied().chain([generation]) {
+                self.relay.detach(conn, blob);
+            }
+        }
+        self.datasets.lacks.remove(&worker);
+        let cache = push.wish.cache;
+        self.release(worker, &cache, generation, Reason::CANCELLED, "the dataset does not come, or not now");
+        self.broker.handle(self.now, Event::NotHolding { worker, cache });
+        self.push_next(worker);
+    }
+
+    /// A set is not kept any more: workers free their disks.
+    pub(in crate::leader) fn dataset_removed(&mut self, dataset: &Arc<Dataset>) {
+        info!(cache = %dataset.cache, generation = %dataset.generation, "a dataset is removed");
+        if self.datasets.removed.len() >= REMOVED_MAX {
+            self.datasets.removed.clear();
+        }
+        self.datasets.removed.insert(dataset.cache.clone(), dataset.digest);
+        self.stop_pushing(dataset.generation);
+        for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
+            let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
+            at.queue.retain(|queued| *queued != dataset.cache);
+            at.not_held.remove(&dataset.cache);
+            if at.held.remove(&dataset.cache).is_some() {
+                self.release(worker, &dataset.cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
+                let cache = dataset.cache.clone();
+                self.broker.handle(self.now, Event::NotHolding { worker, cache });
+            }
+        }
+        let bytes: u64 = dataset.blobs().map(|blob| self.relay.bytes_here(blob)).sum();
+        self.release_blobs(dataset);
+        self.answer_removed(&dataset.cache, bytes);
+    }
+
+    /// A part of a kept set is damaged at the leader: who gets it now cannot, and a put brings it again.
+    pub(super) fn broken_part(&mut self, blob: BlobId, text: &str) {
+        let broken: Vec<Arc<Dataset>> = {
+            let datasets = self.broker.state().datasets();
+            datasets.filter(|dataset| dataset.blobs().any(|part| part == blob)).cloned().collect()
+        };
+        for dataset in broken {
+            let text = format!(
+                "a part of dataset {} is damaged at the leader ({text}): put it again with --replace",
+                dataset.cache
+            );
+            for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
+                let result = CachePutResult::failed(dataset.cache.as_str(), text.as_str());
+                self.push_ended(worker, dataset.generation, result);
+            }
+        }
+    }
+}
+
+/// Whether a worker is one that a pattern is for, and can be sent datasets.
+fn is_target(worker: &Worker, target: &str) -> bool {
+    worker.datasets && targets(target, &subscriptions(&worker.patterns, worker.id.0))
+}
