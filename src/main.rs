@@ -25,6 +25,8 @@ enum Command {
     Status(cli::status::StatusArgs),
     Dlq(cli::dlq::DlqArgs),
     Blob(cli::blob::BlobArgs),
+    Dataset(cli::dataset::DatasetArgs),
+    Explain(cli::explain::ExplainArgs),
     Cancel(cli::cancel::CancelArgs),
     Result(cli::result::ResultArgs),
     Client(cli::client::ClientArgs),
@@ -44,6 +46,8 @@ impl Command {
             | Command::Status(_)
             | Command::Dlq(_)
             | Command::Blob(_)
+            | Command::Dataset(_)
+            | Command::Explain(_)
             | Command::Cancel(_)
             | Command::Result(_)
             | Command::Client(_)
@@ -66,6 +70,8 @@ fn main() -> ExitCode {
         Command::Status(args) => cli::status::run(args),
         Command::Dlq(args) => cli::dlq::run(args),
         Command::Blob(args) => cli::blob::run(args),
+        Command::Dataset(args) => cli::dataset::run(args),
+        Command::Explain(args) => cli::explain::run(args),
         Command::Cancel(args) => cli::cancel::run(args),
         Command::Result(args) => cli::result::run(args),
         Command::Client(args) => cli::client::run(args),

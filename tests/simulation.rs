@@ -140,7 +140,7 @@ impl SimWorker {
 impl World {
     fn new(seed: u64) -> World {
         let mut random = Random(mix(seed));
-        let policy = Policy::ALL[random.below(5) as usize];
+        let policy = Policy::ALL[random.below(6) as usize];
         let config = Config {
             policy,
             classic_ack_timeout: random.chance(20),

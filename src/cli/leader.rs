@@ -73,8 +73,9 @@ pub struct LeaderArgs {
     #[arg(long)]
     insecure: bool,
 
-    /// How a worker is chosen: least-load, credit-first, round-robin, sticky or load-score.
-    #[arg(long, default_value_t = Policy::LeastLoad)]
+    /// How a worker is chosen: locality, least-load, credit-first, round-robin, sticky or load-score. Locality looks at the datasets
+    /// that a job names, and is least-load for one that names none; the others do not look at datasets.
+    #[arg(long, default_value_t)]
     policy: Policy,
 
     /// How long a heft worker holds a job without a heartbeat.

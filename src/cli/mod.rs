@@ -6,8 +6,10 @@ pub mod cancel;
 mod children;
 pub mod client;
 pub mod clientx;
+pub mod dataset;
 pub mod demo;
 pub mod dlq;
+pub mod explain;
 mod files;
 pub mod leader;
 mod progress;
@@ -31,6 +33,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
 use uuid::Uuid;
 
+use crate::client::dataset::PutError;
 use crate::client::{Client, ClientError, JobError, Options};
 use crate::units::Span;
 
@@ -80,8 +83,8 @@ pub(crate) const INTERRUPTED: u8 = 130;
 
 /// What stands below the help of `heft` itself.
 pub const AFTER_HELP: &str = "Exit codes:
-  0    done; for a job: it ended OK
-  1    the job FAILED, or the leader answered with an error
+  0    done; for a job: it ended OK; for a dataset: enough workers have it
+  1    the job FAILED, too few workers have the dataset, or the leader answered with an error
   2    the command line or a file named on it is not right
   3    the leader refused, or cannot be reached; `heft leader` cannot listen, as on a port in use
   4    --timeout ran out
@@ -191,20 +194,14 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<ClientError>() {
+        return code_of_client(error);
+    }
+    if let Some(error) = error.downcast_ref::<PutError>() {
         return match error {
-            ClientError::TooLarge { .. }
-            | ClientError::BadInput { .. }
-            | ClientError::SubjectTooLong { .. }
-            | ClientError::ClientIdTooLong { .. }
-            | ClientError::BadAddress(_)
-            | ClientError::JobIdInUse(_) => USAGE,
-            ClientError::Unreachable { .. }
-            | ClientError::NotSupported { .. }
-            | ClientError::NoWelcome { .. }
-            | ClientError::Disconnected { .. }
-            | ClientError::Busy { .. }
-            | ClientError::Closed => UNAVAILABLE,
-            ClientError::Answered(_) | ClientError::BadAnswer { .. } => FAILED,
+            PutError::Scan(_) | PutError::Source(_) => USAGE,
+            PutError::Client(error) => code_of_client(error),
+            PutError::Refused { .. } | PutError::Part { .. } => UNAVAILABLE,
+            PutError::TimedOut { .. } => TIMED_OUT,
         };
     }
     if let Some(error) = error.downcast_ref::<JobError>() {
@@ -226,6 +223,24 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
         return TIMED_OUT;
     }
     FAILED
+}
+
+fn code_of_client(error: &ClientError) -> u8 {
+    match error {
+        ClientError::TooLarge { .. }
+        | ClientError::BadInput { .. }
+        | ClientError::SubjectTooLong { .. }
+        | ClientError::ClientIdTooLong { .. }
+        | ClientError::BadAddress(_)
+        | ClientError::JobIdInUse(_) => USAGE,
+        ClientError::Unreachable { .. }
+        | ClientError::NotSupported { .. }
+        | ClientError::NoWelcome { .. }
+        | ClientError::Disconnected { .. }
+        | ClientError::Busy { .. }
+        | ClientError::Closed => UNAVAILABLE,
+        ClientError::Answered(_) | ClientError::BadAnswer { .. } => FAILED,
+    }
 }
 
 /// A line for the person at the terminal. That nobody reads it any more is no reason to stop.

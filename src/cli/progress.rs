@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::{about, printable, say};
 
 /// What fits most terminals without breaking the line.
-const LINE_CHARS_MAX: usize = 120;
+pub(super) const LINE_CHARS_MAX: usize = 120;
 
 /// Characters of the bar.
 const BAR_CHARS: usize = 20;
@@ -38,13 +38,13 @@ pub(crate) enum Progress {
 
 /// Bytes that move: how fast, and how long until all have.
 #[derive(Debug, Default)]
-struct Meter {
+pub(super) struct Meter {
     seen: VecDeque<(Instant, u64)>,
 }
 
 impl Meter {
     /// Notes that so many bytes are done; gives the bytes a second of the last while, once there is one.
-    fn rate(&mut self, now: Instant, done: u64) -> Option<u64> {
+    pub(super) fn rate(&mut self, now: Instant, done: u64) -> Option<u64> {
         // After a break less may be done than before.
         if self.seen.back().is_some_and(|(_, before)| *before > done) {
             self.seen.clear();
@@ -61,7 +61,7 @@ impl Meter {
 }
 
 /// Seconds until all bytes have moved.
-fn eta_s(done: u64, total: u64, rate: Option<u64>) -> Option<u64> {
+pub(super) fn eta_s(done: u64, total: u64, rate: Option<u64>) -> Option<u64> {
     rate.filter(|rate| *rate > 0).map(|rate| total.saturating_sub(done).div_ceil(rate))
 }
 
@@ -189,7 +189,7 @@ impl Line {
 }
 
 /// Bytes, a bar, the rate and the time that is left.
-fn moving(what: &str, done: u64, total: u64, rate: Option<u64>) -> String {
+pub(super) fn moving(what: &str, done: u64, total: u64, rate: Option<u64>) -> String {
     let share =
         |of: u64| u64::try_from(u128::from(done) * u128::from(of) / u128::from(total.max(1))).unwrap_or(of);
     let filled = usize::try_from(share(BAR_CHARS as u64)).unwrap_or(BAR_CHARS).min(BAR_CHARS);

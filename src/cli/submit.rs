@@ -8,16 +8,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options};
-use crate::model::{Deliver, JobRequest, JobStatus};
+use crate::core::ids::CacheId;
+use crate::model::{Deliver, InputFile, JobRequest, JobStatus};
 use crate::transfer::{Compression, Source};
 use crate::units::{ByteSize, Span};
-use crate::worker::exec::check_names;
+use crate::worker::exec::{NameUse, SafeName, check_names};
 use base64::Engine;
 use chunking::{Codec, DigestKind};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::dataset::cache_id;
 use super::progress::{Line, Progress};
 use super::result::downloads;
 use super::show::{Show, show};
@@ -30,6 +32,7 @@ const EXAMPLES: &str = "Examples:
   heft submit 127.0.0.1:5000 calcA -- --mode=fast --seed=1
   heft submit 127.0.0.1:5000 calcA --file model.bin --file run7.cfg=config.cfg --out results
   heft submit 127.0.0.1:5000 calcA --file 20GiB.bin --digest blake3 --progress json 2> progress.jsonl
+  heft submit 127.0.0.1:5000 calcA --cache models-v2/large.bin=model.bin --cache tables
   heft submit 127.0.0.1:5000 calcA --output json | jq -r .status
   heft submit 127.0.0.1:5000 groupA --raw --subject groupA --file payload.bin > answer.bin
 
@@ -51,6 +54,10 @@ pub struct SubmitArgs {
     /// An input file, and the name it gets in the job's directory (default: its own).
     #[arg(long = "file", value_name = "PATH[=NAME]")]
     files: Vec<String>,
+    /// A file of a dataset that was put before, and the name it gets in the job's directory (default: its own); an id alone is
+    /// all files of the set.
+    #[arg(long = "cache", value_name = "CACHE_ID[/NAME[=NAME]]", value_parser = cached)]
+    caches: Vec<Cached>,
     /// The digest that large files are checked by: over the list of chunk checksums, or over every byte.
     #[arg(long, value_enum, default_value_t)]
     digest: DigestChoice,
@@ -67,7 +74,7 @@ pub struct SubmitArgs {
     #[arg(long)]
     all: bool,
     /// Send the bytes of the one --file as they are, without a JobRequest around them; its result is printed as it comes.
-    #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker"], requires = "files")]
+    #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "caches"], requires = "files")]
     raw: bool,
     /// The subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
     #[arg(long, value_name = "SUBJECT")]
@@ -168,8 +175,9 @@ async fn finish(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let files = args.files.iter().map(|file| input_file(file)).collect::<anyhow::Result<Vec<_>>>()?;
     if !args.raw {
-        check_names(files.iter().map(|file| file.name.as_str()))
-            .map_err(|error| Usage(format!("--file: {error}")))?;
+        let named = args.caches.iter().filter_map(|cached| cached.name.as_deref());
+        check_names(files.iter().map(|file| file.name.as_str()).chain(named))
+            .map_err(|error| Usage(format!("--file and --cache: {error}")))?;
     }
     let client_id = match &args.client {
         Some(id) => id.clone(),
@@ -185,11 +193,20 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let mut job = if args.raw {
         client.submit_raw(subject, raw_payload(files)?).await?
     } else {
+        let cached = cached_files(&client, &args.caches).await?;
+        check_names(
+            files
+                .iter()
+                .map(|file| &file.name)
+                .chain(cached.iter().map(|file| &file.name))
+                .map(String::as_str),
+        )
+        .map_err(|error| Usage(format!("--file and --cache: {error}")))?;
         let spec = JobSpec {
             inputs: files,
             digest: args.digest.into(),
             compression: args.compress.into(),
-            ..JobSpec::from(request(args))
+            ..JobSpec::from(JobRequest { files: cached, ..request(args) })
         };
         client.submit_to(subject, spec).await?
     };
@@ -248,6 +265,62 @@ fn raw_payload(mut files: Vec<Input>) -> Result<bytes::Bytes, Usage> {
         },
         (_, more) => Err(Usage(format!("--raw sends the bytes of one --file; {} were given", more + 1))),
     }
+}
+
+/// A file of a dataset, or all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Cached {
+    id: CacheId,
+    /// Its name in the set; all files without one.
+    inner: Option<String>,
+    /// Its name for the job.
+    name: Option<String>,
+}
+
+/// Reads `CACHE_ID[/NAME[=NAME]]`.
+fn cached(text: &str) -> Result<Cached, String> {
+    let (id, inner) = match text.split_once('/') {
+        Some((id, inner)) => (id, Some(inner)),
+        None => (text, None),
+    };
+    let id = cache_id(id)?;
+    let Some(inner) = inner else { return Ok(Cached { id, inner: None, name: None }) };
+    let (inner, name) = inner.rsplit_once('=').unwrap_or((inner, inner));
+    let checked = |name: &str| SafeName::parse(NameUse::File, name).map_err(|error| error.to_string());
+    let (inner, name) = (checked(inner)?.to_string(), checked(name)?.to_string());
+    Ok(Cached { id, inner: Some(inner), name: Some(name) })
+}
+
+/// The files of datasets as the job names them. Where a whole set is meant the leader is asked what is in it.
+async fn cached_files(client: &Client, caches: &[Cached]) -> anyhow::Result<Vec<InputFile>> {
+    let mut files = Vec::new();
+    for cached in caches {
+        let id = cached.id.as_str();
+        match (&cached.inner, &cached.name) {
+            (Some(inner), Some(name)) => files.push(InputFile::cached_as(name, id, inner)),
+            (_, _) => {
+                let status = client.dataset_status(id).await?;
+                files.extend(names_in(id, &status)?.into_iter().map(|name| InputFile::cached(name, id)));
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// All names in a set, if the answer to `dataset.status` has all.
+fn names_in(id: &str, status: &Value) -> Result<Vec<String>, Usage> {
+    let listed = status.get("names").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let names: Vec<String> =
+        listed.iter().filter_map(|file| file.get("name")?.as_str()).map(str::to_owned).collect();
+    let files = status.get("files").and_then(Value::as_u64).unwrap_or_default();
+    if names.is_empty() || names.len() as u64 != files {
+        return Err(Usage(format!(
+            "--cache {id} means all files of the set, which has {files}; the leader lists {} of them: name those that the job \
+             needs with --cache {id}/NAME",
+            names.len()
+        )));
+    }
+    Ok(names)
 }
 
 /// Reads `PATH[=NAME]`.
@@ -395,6 +468,44 @@ fn failure(error: &anyhow::Error) -> Value {
         Some(JobError::CancelledUnsent { .. } | JobError::BadResult { .. } | JobError::Closed { .. })
         | None => {
             json!({"status": "ERROR", "error": format!("{error:#}")})
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ca08_a_file_of_a_dataset_is_named_by_its_id_its_name_and_the_jobs_name_for_it() {
+        let read = |text| cached(text).map(|cached| (cached.id.to_string(), cached.inner, cached.name));
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(read("set-1"), Ok(("set-1".into(), None, None)));
+        assert_eq!(read("set-1/a.bin"), Ok(("set-1".into(), some("a.bin"), some("a.bin"))));
+        assert_eq!(read("set-1/data/a.bin=in.bin"), Ok(("set-1".into(), some("data/a.bin"), some("in.bin"))));
+        assert_eq!(read("s/a=b=c"), Ok(("s".into(), some("a=b"), some("c"))), "the last one divides");
+        for (text, why) in [
+            ("", "cache id"),
+            ("/a", "cache id"),
+            ("../a", "cache id"),
+            ("s/", "file name"),
+            ("s//abs", "it is absolute"),
+            ("s/../x", "it holds \"..\""),
+            ("s/a=", "file name"),
+            ("s/a=../x", "it holds \"..\""),
+        ] {
+            let error = cached(text).unwrap_err();
+            assert!(error.contains(why), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn all_files_of_a_set_are_meant_only_if_all_are_known() {
+        let status = json!({"files": 2, "names": [{"name": "a"}, {"name": "b/c"}], "more": false});
+        assert_eq!(names_in("s", &status).unwrap(), ["a", "b/c"]);
+        for status in [json!({"files": 3, "names": [{"name": "a"}, {"name": "b"}]}), json!({})] {
+            let error = names_in("s", &status).unwrap_err().to_string();
+            assert!(error.contains("--cache s/NAME"), "{error}");
         }
     }
 }

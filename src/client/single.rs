@@ -173,6 +173,41 @@ impl Client {
         self.ask("blob.gc", &json!({"dry_run": dry_run})).await
     }
 
+    /// The datasets that the leader keeps, and the puts that are under way; `docs/protocol.md` has the members of this and the
+    /// next answers. [`dataset::put`](super::dataset::put) puts one.
+    pub async fn dataset_ls(&self) -> Result<Value, ClientError> {
+        self.ask("dataset.ls", &json!({})).await
+    }
+
+    /// One dataset: its files, and how each worker has it.
+    pub async fn dataset_status(&self, cache_id: &str) -> Result<Value, ClientError> {
+        self.ask("dataset.status", &json!({"cache_id": cache_id})).await
+    }
+
+    /// Removes a dataset from the leader and from all workers.
+    pub async fn dataset_rm(&self, cache_id: &str) -> Result<Value, ClientError> {
+        self.ask("dataset.rm", &json!({"cache_id": cache_id})).await
+    }
+
+    /// Has a dataset read and checked at the leader and at every worker that has it.
+    pub async fn dataset_verify(&self, cache_id: &str) -> Result<Value, ClientError> {
+        self.ask("dataset.verify", &json!({"cache_id": cache_id})).await
+    }
+
+    /// Has a dataset pushed to the workers of its target, or of this pattern, that do not have it; how many are asked.
+    pub async fn dataset_push(&self, cache_id: &str, target: Option<&str>) -> Result<u64, ClientError> {
+        let question = match target {
+            Some(target) => json!({"cache_id": cache_id, "target": target}),
+            None => json!({"cache_id": cache_id}),
+        };
+        count("dataset.push", "targets", &self.ask("dataset.push", &question).await?)
+    }
+
+    /// Why a job is where it is, worker by worker.
+    pub async fn explain(&self, job: Uuid) -> Result<Value, ClientError> {
+        self.ask("explain", &json!({"job_id": job})).await
+    }
+
     /// Ends any job the leader knows; what it was doing: `queued` or `running`.
     pub async fn cancel_any(&self, job: Uuid) -> Result<String, ClientError> {
         let answer = self.ask("cancel", &json!({"job_id": job})).await?;

@@ -232,6 +232,17 @@ pub enum Refusal {
         /// Bytes that such a worker takes in one frame.
         limit: u64,
     },
+    /// A job that names datasets, and only workers that cannot be sent any and do not have them.
+    #[error(
+        "the {workers} connected workers that match {key} cannot be sent the datasets that the job names: start a heft worker, or an \
+         agent (`heft worker --cache-only`) beside the stock worker"
+    )]
+    NoDatasets {
+        /// What matched.
+        key: String,
+        /// How many did.
+        workers: usize,
+    },
     /// The leader is about to stop.
     #[error("the leader is about to stop and takes no new jobs: submit to another, or again when it is back")]
     Draining,
@@ -252,6 +263,13 @@ pub enum Waiting {
         /// How many they are.
         workers: usize,
     },
+    /// No connected worker that matches its key can be sent the datasets it names, or has them.
+    NoDatasets {
+        /// The key.
+        key: String,
+        /// How many they are.
+        workers: usize,
+    },
 }
 
 impl fmt::Display for Waiting {
@@ -262,6 +280,11 @@ impl fmt::Display for Waiting {
                 f,
                 "the {workers} connected workers that match {key} are stock workers, which take frames of at most \
                  4,194,304 bytes; start a heft worker"
+            ),
+            Waiting::NoDatasets { key, workers } => write!(
+                f,
+                "the {workers} connected workers that match {key} cannot be sent the datasets that the job names: start a \
+                 heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
             ),
         }
     }

@@ -14,7 +14,8 @@ use super::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, Run, Token, Wo
 use super::inputs::{Resubmitted, Sources};
 use super::job::{Ending, Job, Phase};
 use super::limits::Config;
-use super::queue::{Place, Queues};
+use super::locality::Delays;
+use super::queue::{Place, Queues, Rank};
 use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::state::{Applied, State};
@@ -66,6 +67,8 @@ pub struct Broker {
 
     /// What workers hold of datasets.
     pub(super) holdings: Holdings,
+    /// Jobs that wait for a worker that has their data.
+    pub(super) delays: Delays,
 
     pub(super) due: BTreeSet<(Micros, Due)>,
     pub(super) dirty: bool,
@@ -102,6 +105,7 @@ impl Broker {
             expiry_watched: false,
             answers: VecDeque::new(),
             holdings: Holdings::default(),
+            delays: Delays::default(),
             due: BTreeSet::new(),
             dirty: false,
             draining: false,
@@ -146,7 +150,9 @@ impl Broker {
             Event::Committed { index } => self.committed(index),
             Event::Tick => {}
             Event::Drain => self.drain(),
-            Event::NotAssigned { worker, job, attempt } => self.not_assigned(worker, job, attempt),
+            Event::NotAssigned { conn, worker, job, attempt } => {
+                self.not_assigned(conn, worker, job, attempt);
+            }
             Event::NotDelivered { job } => self.not_delivered(job),
             Event::ForgetEnded { job } => self.forget_ended(job),
             Event::PutDataset { dataset } => self.put_dataset(dataset),
@@ -181,7 +187,7 @@ impl Broker {
         self.due.len()
     }
 
-    /// How much it keeps of jobs beside their state: who submitted them, where they wait and what for.
+    /// How much it keeps of jobs and workers beside their state: who submitted them, where they wait and what for, who holds what.
     pub fn note_count(&self) -> usize {
         let pinned: usize = self.pinned.values().map(BTreeMap::len).sum();
         let undelivered: usize = self.undelivered.values().map(BTreeSet::len).sum();
@@ -194,6 +200,8 @@ impl Broker {
             + self.submitters.len()
             + self.waits.len()
             + self.queues.len()
+            + self.holdings.len()
+            + self.delays.len()
     }
 
     /// The committed state.
@@ -380,10 +388,8 @@ impl Broker {
             }
             Record::Withdraw { job, .. } => self.withdrawn(*job, applied),
             Record::Dataset { dataset } => self.dataset_put(dataset, applied),
-            Record::Forget { .. }
-            | Record::Delivered { .. }
-            | Record::Cap { .. }
-            | Record::DatasetGone { .. } => {}
+            Record::DatasetGone { cache, .. } => self.rouse(cache),
+            Record::Forget { .. } | Record::Delivered { .. } | Record::Cap { .. } => {}
         }
         match applied {
             Applied::ChangedWithParent(parent) => self.job_ended(*parent, Run(1)),
@@ -518,7 +524,7 @@ impl Broker {
         let now = self.now;
         // One whose assignment is not applied yet has not heard of it: it answers for an earlier one.
         let is_unsent = self.assigning.get(&id).is_some_and(|assigning| assigning.worker == worker);
-        let lease = if is_unsent { None } else { self.workers.release(worker, id) };
+        let lease = if is_unsent { None } else { self.release(worker, id) };
         if let Some(worker) = self.workers.get_mut(worker) {
             worker.answer(id, now);
         }
@@ -578,6 +584,7 @@ impl Broker {
         match self.workers.get(id).map(|worker| worker.class) {
             Some(WorkerClass::Leasing) => {
                 self.workers.leave(id, self.now);
+                self.rouse_waiting_for(id);
                 self.due.insert((self.now.plus(self.config.worker_grace), Due::Grace(id)));
             }
             Some(WorkerClass::Classic | WorkerClass::OneAtATime) => self.worker_gone(id),
@@ -607,7 +614,7 @@ impl Broker {
 
     /// Takes a job from a worker that will not return a result for it.
     pub(super) fn lose(&mut self, worker: WorkerId, job: JobId, why: AttemptEnd) {
-        if let Some(lease) = self.workers.release(worker, job) {
+        if let Some(lease) = self.release(worker, job) {
             self.unwatch_lease(worker, job, &lease);
             self.attempt_over(worker, job, lease, why, true);
         }
@@ -706,8 +713,11 @@ impl Broker {
                 0
             }
             None => {
+                self.undelay(id);
                 self.waits.look_at(id);
-                self.queues.push(&job.key, &job.client, place, id, job.size, job.goes_by_transfer())
+                let Some(job) = self.state.job(id) else { return 0 };
+                let rank = if job.goes_by_transfer() { Rank::ByTransfer } else { Rank::Plain };
+                self.queues.push(&job.key, &job.client, place, id, job.size, rank)
             }
         }
     }
@@ -727,6 +737,7 @@ impl Broker {
         };
         let (key, client) = (job.key.clone(), job.client.clone());
         self.queues.remove(&key, &client, place);
+        self.forget_delay(id);
         self.waits.forget(id);
         self.drop_source(id);
         if let Some((_, worker)) = child_of {

@@ -69,6 +69,7 @@ impl Broker {
             | Applied::RemovedDataset(_)
             | Applied::Stale => None,
         };
+        self.rouse(&dataset.cache);
         self.actions.push_back(Action::DatasetPut { dataset: dataset.clone(), replaced });
     }
 }

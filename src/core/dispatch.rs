@@ -1,13 +1,17 @@
 //! Giving jobs out: a pass over the keys that have jobs, and what happens when an assignment counts.
 
+use std::collections::HashMap;
+
 use super::action::Action;
 use super::broker::Broker;
 use super::event::WorkerClass;
-use super::ids::{Attempt, ClientId, JobId, Run, WorkerId};
-use super::limits::{ASSIGNMENTS_PER_PASS_MAX, STUCK_MAX};
+use super::ids::{Attempt, ClientId, ConnId, JobId, Run, WorkerId};
+use super::limits::{ASSIGNMENTS_PER_PASS_MAX, Config, STUCK_MAX};
+use super::locality::Choice;
 use super::queue::Takes;
 use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
+use super::state::State;
 use super::subject::RoutingKey;
 use super::worker::Lease;
 
@@ -30,6 +34,7 @@ impl Broker {
             return;
         }
         self.serve_pinned();
+        self.wake_for_room();
         let mut matching = Vec::new();
         let mut turn = 0;
         for _ in 0..self.queues.key_count() {
@@ -57,10 +62,10 @@ impl Broker {
     /// Gives jobs of a key out to these workers, which have room; says how many.
     fn serve(&mut self, key: &RoutingKey, matching: &mut Vec<WorkerId>) -> usize {
         let mut passed_over = Vec::new();
-        let mut given = 0;
+        let (mut given, mut delayed) = (0, 0);
         let mut takes = self.taken_by(matching);
         loop {
-            if given + passed_over.len() == ASSIGNMENTS_PER_PASS_MAX {
+            if given + delayed + passed_over.len() == ASSIGNMENTS_PER_PASS_MAX {
                 self.pass_again();
                 break;
             }
@@ -68,13 +73,10 @@ impl Broker {
                 break;
             }
             let (state, config, assigning_of) = (&self.state, &self.config, &self.assigning_of);
-            let may_run = |client: &ClientId| {
-                let under_way = state.running(client) + assigning_of.get(client).copied().unwrap_or(0);
-                under_way < state.cap(client).unwrap_or(config.cap_default)
-            };
+            let may_run = |client: &ClientId| is_under_cap(state, config, assigning_of, client);
             let Some(job) = self.queues.pop(key, takes, may_run) else { break };
             match self.choose(job, matching) {
-                Some(worker) => {
+                Choice::Give(worker) => {
                     self.assign(job, worker);
                     given += 1;
                     if !self.workers.get(worker).is_some_and(|worker| worker.has_room()) {
@@ -82,7 +84,11 @@ impl Broker {
                         takes = self.taken_by(matching);
                     }
                 }
-                None => passed_over.push(job),
+                choice @ (Choice::Wait { .. } | Choice::Late | Choice::Strand) => {
+                    self.delay(job, choice);
+                    delayed += 1;
+                }
+                Choice::Pass => passed_over.push(job),
             }
         }
         for job in passed_over {
@@ -91,26 +97,15 @@ impl Broker {
         given
     }
 
+    /// Whether a client has fewer jobs at workers than its cap.
+    pub(super) fn may_run(&self, client: &ClientId) -> bool {
+        is_under_cap(&self.state, &self.config, &self.assigning_of, client)
+    }
+
     /// What these workers can take: a job that needs transfers is not even looked at where nobody takes them.
     fn taken_by(&self, workers: &[WorkerId]) -> Takes {
         let transfers = |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.transfers);
         if workers.iter().any(transfers) { Takes::All } else { Takes::Plain }
-    }
-
-    fn choose(&self, id: JobId, matching: &[WorkerId]) -> Option<WorkerId> {
-        let job = self.state.job(id)?;
-        let stuck_to = self.stuck.get(&(job.client.clone(), job.key.clone())).copied();
-        let candidates = matching
-            .iter()
-            .filter_map(|worker| self.workers.get(*worker))
-            .filter(|worker| worker.has_room() && !job.was_lost_at(worker.id))
-            .filter(|worker| (worker.transfers || !job.goes_by_transfer()) && worker.is_done_with(id));
-        // Another one than had it last, else the same (RT04).
-        let last = job.history.last().map(|note| note.worker);
-        let others = candidates.clone().filter(|worker| Some(worker.id) != last);
-        let policy = self.config.policy;
-        let chosen = policy.choose(others, stuck_to).or_else(|| policy.choose(candidates, stuck_to));
-        chosen.map(|worker| worker.id)
     }
 
     /// Children of jobs to all workers, each to its own (S22). They take credit like any other, and no part of a cap:
@@ -135,6 +130,7 @@ impl Broker {
         let Some(job) = self.state.job(id) else { return };
         let (run, attempt) = (job.run, job.attempt.next());
         let (client, key, is_capped) = (job.client.clone(), job.key.clone(), job.is_capped());
+        self.holdings.expect(worker, id, &job.datasets);
         let Some(chosen) = self.workers.get_mut(worker) else { return };
         self.assignments += 1;
         chosen.credit = chosen.credit.saturating_sub(1);
@@ -146,6 +142,7 @@ impl Broker {
             *self.assigning_of.entry(client.clone()).or_default() += 1;
         }
         self.waits.forget(id);
+        self.forget_delay(id);
         if self.config.policy == super::schedule::Policy::Sticky {
             if self.stuck.len() >= STUCK_MAX {
                 self.stuck.clear();
@@ -179,7 +176,7 @@ impl Broker {
         if !counts {
             // The job ended while the record was on its way; the worker never heard of it.
             chosen.credit = chosen.credit.saturating_add(1);
-            self.workers.release(worker, id);
+            self.release(worker, id);
             return;
         }
         let (class, presence) = (chosen.class, chosen.presence);
@@ -214,15 +211,26 @@ impl Broker {
         }
     }
 
-    /// An assignment that counts was not sent: the worker never heard of it, and the job waits again, if it has not ended.
-    pub(super) fn not_assigned(&mut self, worker: WorkerId, id: JobId, attempt: Attempt) {
-        let Some(chosen) = self.workers.get_mut(worker) else { return };
-        if chosen.held.get(&id).is_none_or(|lease| lease.attempt != attempt) {
-            return;
-        }
-        chosen.unsend(id);
+    /// An assignment that counts was not sent: the worker never heard of it, and the job waits again, if it has not ended. The
+    /// credit that it took is the worker's again, also if the worker has answered meanwhile for an earlier assignment of the job.
+    pub(super) fn not_assigned(&mut self, conn: ConnId, worker: WorkerId, id: JobId, attempt: Attempt) {
+        let chosen = self.workers.get_mut(worker).filter(|chosen| chosen.conn() == Some(conn));
+        let Some(chosen) = chosen else { return };
         chosen.credit = chosen.credit.saturating_add(1);
         self.dirty = true;
-        self.lose(worker, id, AttemptEnd::NotHeld);
+        if chosen.held.get(&id).is_some_and(|lease| lease.attempt == attempt) {
+            chosen.unsend(id);
+            self.lose(worker, id, AttemptEnd::NotHeld);
+        }
     }
+}
+
+fn is_under_cap(
+    state: &State,
+    config: &Config,
+    assigning_of: &HashMap<ClientId, u32>,
+    client: &ClientId,
+) -> bool {
+    let under_way = state.running(client) + assigning_of.get(client).copied().unwrap_or(0);
+    under_way < state.cap(client).unwrap_or(config.cap_default)
 }

@@ -28,6 +28,8 @@ pub(super) enum Due {
     Silence(WorkerId),
     /// A client has been away long enough from a job that needs its connection.
     Source(JobId),
+    /// A job has waited long enough for a worker that has its data.
+    Delay(JobId),
     /// A pass gave out all it may; there may be more.
     NextPass,
 }
@@ -48,6 +50,7 @@ impl Broker {
                 Due::Expire => self.expiry_due(),
                 Due::Silence(worker) => self.silence_due(worker),
                 Due::Source(job) => self.source_due(job),
+                Due::Delay(job) => self.delay_due(job),
                 Due::NextPass => self.dirty = true,
             }
         }

@@ -134,6 +134,8 @@ pub enum Event {
     Drain,
     /// An assignment could not be sent: its payload could not be read, or the job ended while it was.
     NotAssigned {
+        /// Where it was to go.
+        conn: ConnId,
         /// Whose it was to be.
         worker: WorkerId,
         /// The job.

@@ -1,11 +1,12 @@
 //! What workers hold of datasets, as they and the leader say, and how quick moving them is. None of it outlives a worker's
 //! connection: one that joins says it anew. Which worker gets a job by that is `locality`'s matter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::broker::Broker;
-use super::ids::{CacheId, WorkerId};
+use super::ids::{CacheId, JobId, WorkerId};
+use super::worker::Lease;
 
 /// What moving is taken to bring as long as nobody has measured it: a gigabit link, or a busy faster one.
 pub const MOVE_BYTES_PER_SECOND_START: u64 = 100 << 20;
@@ -22,12 +23,16 @@ pub struct Holding {
     pub missing: u64,
 }
 
-/// What all workers have.
+/// What all workers have, or are about to get.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     of: BTreeMap<WorkerId, Held>,
     /// The agents of stock workers.
     agents: BTreeMap<WorkerId, WorkerId>,
+    /// Workers that hold something of a dataset, or get it.
+    holders: BTreeMap<CacheId, BTreeSet<WorkerId>>,
+    /// Workers that have jobs which name a dataset, and how many.
+    expecting: BTreeMap<CacheId, BTreeMap<WorkerId, u32>>,
     rate: Rate,
 }
 
@@ -35,6 +40,8 @@ pub(super) struct Holdings {
 #[derive(Debug, Default)]
 struct Held {
     sets: BTreeMap<CacheId, Holding>,
+    /// The datasets that its jobs name: what it lacks of them it is about to get.
+    named: BTreeMap<JobId, Vec<CacheId>>,
     rate: Rate,
 }
 
@@ -68,11 +75,93 @@ fn micros(span: Duration) -> u64 {
 }
 
 impl Holdings {
+    /// How much is kept.
+    pub(super) fn len(&self) -> usize {
+        self.of.len() + self.agents.len() + self.holders.len() + self.expecting.len()
+    }
+
     /// What moving so many bytes to a worker takes: by what it took so far there, else anywhere.
-    pub(super) fn span_of_move(&self, worker: WorkerId, bytes: u64) -> Duration {
+    fn span_of_move(&self, worker: WorkerId, bytes: u64) -> Duration {
         let own = self.of.get(&worker).and_then(|held| held.rate.span_of(bytes));
         let start = Rate { bytes: MOVE_BYTES_PER_SECOND_START, micros: micros(Duration::from_secs(1)) };
         own.or_else(|| self.rate.span_of(bytes)).or_else(|| start.span_of(bytes)).unwrap_or_default()
+    }
+
+    /// Whether a worker has a job that names a dataset.
+    pub(super) fn is_expected(&self, worker: WorkerId, cache: &CacheId) -> bool {
+        self.expecting.get(cache).is_some_and(|workers| workers.contains_key(&worker))
+    }
+
+    /// The agent of a stock worker.
+    pub(super) fn agent_of(&self, worker: WorkerId) -> Option<WorkerId> {
+        self.agents.get(&worker).copied()
+    }
+
+    /// The stock workers of an agent.
+    fn served_by(&self, agent: WorkerId) -> impl Iterator<Item = WorkerId> {
+        self.agents.iter().filter(move |(_, of)| **of == agent).map(|(worker, _)| *worker)
+    }
+
+    /// Adds the workers that have something of a dataset, by themselves or by their agents, or are about to.
+    pub(super) fn near(&self, cache: &CacheId, out: &mut BTreeSet<WorkerId>) {
+        for holder in self.holders.get(cache).into_iter().flatten() {
+            out.insert(*holder);
+            out.extend(self.served_by(*holder));
+        }
+        out.extend(self.expecting.get(cache).into_iter().flat_map(BTreeMap::keys));
+    }
+
+    /// The datasets of which a worker has something, or is about to, or its agent has. Some may be named twice.
+    pub(super) fn sets_near(&self, worker: WorkerId) -> Vec<&CacheId> {
+        let held = |worker: WorkerId| self.of.get(&worker).into_iter().flat_map(|held| held.sets.keys());
+        let own = held(worker).chain(self.agents.get(&worker).into_iter().flat_map(|agent| held(*agent)));
+        let named = self.of.get(&worker).into_iter().flat_map(|held| held.named.values().flatten());
+        own.chain(named).collect()
+    }
+
+    fn insert(&mut self, worker: WorkerId, cache: CacheId, holding: Holding) {
+        self.holders.entry(cache.clone()).or_default().insert(worker);
+        self.of.entry(worker).or_default().sets.insert(cache, holding);
+    }
+
+    fn remove(&mut self, worker: WorkerId, cache: &CacheId) -> bool {
+        let held = self.of.get_mut(&worker).and_then(|held| held.sets.remove(cache)).is_some();
+        if let Some(holders) = self.holders.get_mut(cache) {
+            holders.remove(&worker);
+            if holders.is_empty() {
+                self.holders.remove(cache);
+            }
+        }
+        held
+    }
+
+    /// A worker gets a job that names these.
+    pub(super) fn expect(&mut self, worker: WorkerId, job: JobId, datasets: &[CacheId]) {
+        if datasets.is_empty() {
+            return;
+        }
+        self.unexpect(worker, job);
+        for cache in datasets {
+            *self.expecting.entry(cache.clone()).or_default().entry(worker).or_default() += 1;
+        }
+        self.of.entry(worker).or_default().named.insert(job, datasets.to_vec());
+    }
+
+    /// A worker does not have a job any more.
+    pub(super) fn unexpect(&mut self, worker: WorkerId, job: JobId) {
+        let named = self.of.get_mut(&worker).and_then(|held| held.named.remove(&job));
+        for cache in named.unwrap_or_default() {
+            let Some(workers) = self.expecting.get_mut(&cache) else { continue };
+            if let Some(jobs) = workers.get_mut(&worker) {
+                *jobs = jobs.saturating_sub(1);
+                if *jobs == 0 {
+                    workers.remove(&worker);
+                }
+            }
+            if workers.is_empty() {
+                self.expecting.remove(&cache);
+            }
+        }
     }
 }
 
@@ -90,23 +179,22 @@ impl Broker {
 
     pub(super) fn holds(&mut self, worker: WorkerId, cache: CacheId, digest: [u8; 32], missing: u64) {
         if self.workers.get(worker).is_some() {
-            let held = self.holdings.of.entry(worker).or_default();
-            held.sets.insert(cache, Holding { digest, missing });
-            self.dirty = true;
+            self.holdings.insert(worker, cache, Holding { digest, missing });
+            self.look_at_again(worker);
         }
     }
 
     pub(super) fn holds_not(&mut self, worker: WorkerId, cache: &CacheId) {
-        if let Some(held) = self.holdings.of.get_mut(&worker) {
-            held.sets.remove(cache);
+        if self.holdings.remove(worker, cache) {
+            self.rouse(cache);
             self.dirty = true;
         }
     }
 
     pub(super) fn holds_nothing(&mut self, worker: WorkerId) {
-        if let Some(held) = self.holdings.of.get_mut(&worker) {
-            held.sets.clear();
-            self.dirty = true;
+        let held = self.holdings.of.get(&worker).map(|held| held.sets.keys().cloned().collect::<Vec<_>>());
+        for cache in held.unwrap_or_default() {
+            self.holds_not(worker, &cache);
         }
     }
 
@@ -122,13 +210,34 @@ impl Broker {
             Some(agent) if self.workers.get(worker).is_some() => self.holdings.agents.insert(worker, agent),
             Some(_) | None => self.holdings.agents.remove(&worker),
         };
+        self.look_at_again(worker);
+    }
+
+    /// A worker, and those it is the agent of, may be right for jobs that wait.
+    fn look_at_again(&mut self, worker: WorkerId) {
+        let served: Vec<WorkerId> = self.holdings.served_by(worker).collect();
+        for worker in served.into_iter().chain([worker]) {
+            self.workers.touch(worker);
+        }
         self.dirty = true;
     }
 
-    /// A worker is gone, or came back on another connection: it says anew what it holds.
+    /// A worker is gone. What its agent holds is still there for others.
     pub(super) fn forget_holdings(&mut self, worker: WorkerId) {
+        self.rouse_waiting_for(worker);
+        self.holds_nothing(worker);
+        let jobs = self.holdings.of.get(&worker).map(|held| held.named.keys().copied().collect::<Vec<_>>());
+        for job in jobs.unwrap_or_default() {
+            self.holdings.unexpect(worker, job);
+        }
         self.holdings.of.remove(&worker);
         self.holdings.agents.remove(&worker);
         self.holdings.agents.retain(|_, agent| *agent != worker);
+    }
+
+    /// Takes a job from a worker's books; gives back the lease, if it had one.
+    pub(super) fn release(&mut self, worker: WorkerId, job: JobId) -> Option<Lease> {
+        self.holdings.unexpect(worker, job);
+        self.workers.release(worker, job)
     }
 }

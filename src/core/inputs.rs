@@ -114,6 +114,7 @@ impl Broker {
             Phase::Queued { .. } => {
                 let (key, client, place) = (job.key.clone(), job.client.clone(), job.place());
                 self.queues.remove(&key, &client, place);
+                self.forget_delay(id);
             }
             Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => {}
         }
@@ -179,6 +180,7 @@ impl Broker {
         let again = self.withdrawing.remove(&id).flatten();
         if let Applied::Withdrew(job) = applied {
             self.queues.remove(&job.key, &job.client, job.place());
+            self.forget_delay_of(job);
             self.waits.forget(id);
             self.drop_source(id);
             self.submitters.remove(&id);
@@ -322,6 +324,7 @@ impl Broker {
     fn take_out_of_queue(&mut self, id: JobId) {
         let Some(job) = self.state.job(id) else { return };
         self.queues.remove(&job.key, &job.client, job.place());
+        self.forget_delay(id);
         self.waits.forget(id);
     }
 

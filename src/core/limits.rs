@@ -64,7 +64,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Config {
-            policy: Policy::LeastLoad,
+            policy: Policy::Locality,
             durable: false,
             lease: Duration::from_secs(30),
             worker_grace: Duration::from_secs(5),

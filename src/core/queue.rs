@@ -50,40 +50,82 @@ struct Lane {
     /// The same, of jobs that only a worker with transfers may have. They are served in one order with the others where
     /// such a worker has room, and do not stand before them where none has.
     by_transfer: BTreeMap<Place, (JobId, u64)>,
+    /// The same, of jobs that let others of their priority go first.
+    late: BTreeMap<Place, (JobId, u64)>,
+    /// Jobs that are not served for now.
+    aside: BTreeMap<Place, (JobId, u64)>,
     /// Bytes the client may have served on its turn. Saved up while its first job costs more.
     deficit: u64,
 }
 
 impl Lane {
     fn new(client: ClientId) -> Self {
-        Lane { client, jobs: BTreeMap::new(), by_transfer: BTreeMap::new(), deficit: 0 }
+        let (jobs, by_transfer) = (BTreeMap::new(), BTreeMap::new());
+        Lane { client, jobs, by_transfer, late: BTreeMap::new(), aside: BTreeMap::new(), deficit: 0 }
     }
 
     fn len(&self) -> usize {
-        self.jobs.len() + self.by_transfer.len()
+        self.all().iter().map(|jobs| jobs.len()).sum()
     }
 
-    /// The jobs among which the next one is.
-    fn next_of(&mut self, takes: Takes) -> &mut BTreeMap<Place, (JobId, u64)> {
-        let first = |jobs: &BTreeMap<Place, (JobId, u64)>| jobs.first_key_value().map(|(place, _)| *place);
-        let by_transfer_first = match (takes, first(&self.jobs), first(&self.by_transfer)) {
-            (Takes::All, Some(plain), Some(by_transfer)) => by_transfer < plain,
-            (Takes::All, None, Some(_)) => true,
-            (Takes::All, Some(_) | None, None) | (Takes::Plain, _, _) => false,
+    fn all(&self) -> [&BTreeMap<Place, (JobId, u64)>; 4] {
+        [&self.jobs, &self.by_transfer, &self.late, &self.aside]
+    }
+
+    fn of_mut(&mut self, rank: Rank) -> &mut BTreeMap<Place, (JobId, u64)> {
+        match rank {
+            Rank::Plain => &mut self.jobs,
+            Rank::ByTransfer => &mut self.by_transfer,
+            Rank::Late => &mut self.late,
+            Rank::Aside => &mut self.aside,
+        }
+    }
+
+    fn remove(&mut self, place: Place) -> bool {
+        Rank::ALL.into_iter().any(|rank| self.of_mut(rank).remove(&place).is_some())
+    }
+
+    /// Where the next job is, and what it costs, if there is one.
+    fn next(&self, takes: Takes) -> Option<(Rank, u64)> {
+        let first = |rank: Rank, jobs: &BTreeMap<Place, (JobId, u64)>| {
+            let (place, (_, cost)) = jobs.first_key_value()?;
+            Some(((place.priority, rank == Rank::Late, place.seq), rank, *cost))
         };
-        if by_transfer_first { &mut self.by_transfer } else { &mut self.jobs }
+        let by_transfer = match takes {
+            Takes::All => first(Rank::ByTransfer, &self.by_transfer),
+            Takes::Plain => None,
+        };
+        let firsts = [first(Rank::Plain, &self.jobs), by_transfer, first(Rank::Late, &self.late)];
+        let next = firsts.into_iter().flatten().min_by_key(|(order, _, _)| *order);
+        next.map(|(_, rank, cost)| (rank, cost))
     }
 
     /// What the next job costs, if there is one.
     fn cost(&self, takes: Takes) -> Option<u64> {
-        let plain = self.jobs.first_key_value();
-        let by_transfer = self.by_transfer.first_key_value().filter(|_| takes == Takes::All);
-        let next = match (plain, by_transfer) {
-            (Some(plain), Some(by_transfer)) => Some(plain.min(by_transfer)),
-            (plain, by_transfer) => plain.or(by_transfer),
-        };
-        next.map(|(_, (_, cost))| *cost)
+        self.next(takes).map(|(_, cost)| cost)
     }
+
+    fn pop(&mut self, takes: Takes) -> Option<(JobId, u64)> {
+        let (rank, _) = self.next(takes)?;
+        self.of_mut(rank).pop_first().map(|(_, next)| next)
+    }
+}
+
+/// How a job waits in its lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// Any worker may have it.
+    Plain,
+    /// Only a worker with transfers may have it.
+    ByTransfer,
+    /// It lets others of its priority go first.
+    Late,
+    /// It is not served for now.
+    Aside,
+}
+
+impl Rank {
+    const ALL: [Rank; 4] = [Rank::Plain, Rank::ByTransfer, Rank::Late, Rank::Aside];
 }
 
 /// What the workers that have room can take.
@@ -141,7 +183,8 @@ impl Queues {
         by_client
     }
 
-    /// Adds a job; says how many of the same client and key are before it, as far as that is quickly counted.
+    /// Adds a job, or gives one that waits already another rank; says how many of the same client and key are before it, as far
+    /// as that is quickly counted.
     pub fn push(
         &mut self,
         key: &RoutingKey,
@@ -149,7 +192,7 @@ impl Queues {
         place: Place,
         job: JobId,
         size: u64,
-        by_transfer: bool,
+        rank: Rank,
     ) -> usize {
         if !self.lanes.contains_key(key) {
             self.lanes.insert(key.clone(), KeyQueue::default());
@@ -165,10 +208,11 @@ impl Queues {
             let is_last = jobs.last_key_value().is_none_or(|(last, _)| *last < place);
             if is_last { jobs.len() } else { jobs.range(..place).take(AHEAD_COUNTED_MAX).count() }
         };
-        let ahead = ahead_among(&lane.jobs) + ahead_among(&lane.by_transfer);
-        let jobs = if by_transfer { &mut lane.by_transfer } else { &mut lane.jobs };
-        if jobs.insert(place, (job, cost)).is_some() {
-            // It waits already, and is not counted twice.
+        // One that waits already is not counted twice.
+        let is_new = !lane.remove(place);
+        let ahead = lane.all().into_iter().map(ahead_among).sum();
+        lane.of_mut(rank).insert(place, (job, cost));
+        if !is_new {
             return ahead;
         }
         queue.len += 1;
@@ -180,7 +224,7 @@ impl Queues {
     pub fn remove(&mut self, key: &RoutingKey, client: &ClientId, place: Place) -> bool {
         let Some(queue) = self.lanes.get_mut(key) else { return false };
         let Some(lane) = queue.lane_mut(client) else { return false };
-        if lane.jobs.remove(&place).is_none() && lane.by_transfer.remove(&place).is_none() {
+        if !lane.remove(place) {
             return false;
         }
         if lane.len() == 0 && queue.parked.remove(client).is_none() {
@@ -277,7 +321,7 @@ impl Queues {
         let queue = self.lanes.get_mut(key)?;
         // What was passed over keeps its turn; what is served goes to the end once it cannot pay for another.
         let mut lane = queue.ring.remove(at)?;
-        let Some((_, (job, cost))) = lane.next_of(takes).pop_first() else {
+        let Some((job, cost)) = lane.pop(takes) else {
             queue.ring.insert(at, lane);
             return None;
         };
@@ -302,14 +346,14 @@ impl Queues {
     pub fn jobs_of(&self, key: &RoutingKey) -> impl Iterator<Item = JobId> {
         let lanes =
             self.lanes.get(key).into_iter().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()));
-        lanes.flat_map(|lane| lane.jobs.values().chain(lane.by_transfer.values())).map(|(job, _)| *job)
+        lanes.flat_map(|lane| lane.all().into_iter().flat_map(BTreeMap::values)).map(|(job, _)| *job)
     }
 
     /// Whether a job waits here.
     pub fn contains(&self, key: &RoutingKey, client: &ClientId, place: Place) -> bool {
         let Some(queue) = self.lanes.get(key) else { return false };
         let lane = queue.parked.get(client).or_else(|| queue.ring.iter().find(|lane| lane.client == *client));
-        lane.is_some_and(|lane| lane.jobs.contains_key(&place) || lane.by_transfer.contains_key(&place))
+        lane.is_some_and(|lane| lane.all().iter().any(|jobs| jobs.contains_key(&place)))
     }
 
     /// Whether a key has jobs.
@@ -340,7 +384,14 @@ mod tests {
     fn fill(queues: &mut Queues, exec: &str, client: &str, jobs: std::ops::Range<u64>, size: u64) {
         for seq in jobs {
             let place = Place { priority: 0, seq };
-            queues.push(&key(exec), &client.into(), place, JobId(Uuid::from_u128(seq.into())), size, false);
+            queues.push(
+                &key(exec),
+                &client.into(),
+                place,
+                JobId(Uuid::from_u128(seq.into())),
+                size,
+                Rank::Plain,
+            );
         }
     }
 
@@ -378,9 +429,33 @@ mod tests {
         let mut queues = Queues::default();
         for (seq, priority) in [(1, 5), (2, -1), (3, 5), (4, i64::MIN), (5, 0)] {
             let id = JobId(Uuid::from_u128(seq.into()));
-            queues.push(&key("e"), &"c".into(), Place { priority, seq }, id, 0, seq == 2);
+            let rank = if seq == 2 { Rank::ByTransfer } else { Rank::Plain };
+            queues.push(&key("e"), &"c".into(), Place { priority, seq }, id, 0, rank);
         }
         assert_eq!(drain(&mut queues, "e"), [4, 2, 5, 1, 3]);
+    }
+
+    #[test]
+    fn c14_a_late_job_lets_others_of_its_priority_go_first_and_one_aside_is_not_served() {
+        let mut queues = Queues::default();
+        let id = |seq: u64| JobId(Uuid::from_u128(seq.into()));
+        let mut push = |seq: u64, priority, rank| {
+            queues.push(&key("e"), &"c".into(), Place { priority, seq }, id(seq), 0, rank);
+        };
+        push(1, 0, Rank::Late);
+        push(2, 0, Rank::Aside);
+        push(3, 0, Rank::Plain);
+        push(4, 1, Rank::Plain);
+        push(5, 0, Rank::ByTransfer);
+        push(6, 0, Rank::Plain);
+        push(6, 0, Rank::Aside);
+        assert_eq!(queues.len(), 6, "another rank is not another job");
+        assert_eq!(drain(&mut queues, "e"), [3, 5, 1, 4]);
+        assert_eq!((queues.len(), queues.key_count()), (2, 1));
+        queues.push(&key("e"), &"c".into(), Place { priority: 0, seq: 6 }, id(6), 0, Rank::Plain);
+        assert_eq!(drain(&mut queues, "e"), [6]);
+        assert!(queues.remove(&key("e"), &"c".into(), Place { priority: 0, seq: 2 }));
+        assert!(queues.is_empty() && queues.key_count() == 0);
     }
 
     #[test]

@@ -62,6 +62,7 @@ impl Broker {
         let (worker, held) = match (&job.phase, job.child_of) {
             (Phase::Leased { worker, attempt }, _) => {
                 let (run, attempt) = (job.run, *attempt);
+                self.holdings.expect(*worker, id, &job.datasets);
                 // Whether it began is not known: it says so. Until then the attempt does not count.
                 let lease = Lease { run, attempt, started: false, until: None, watched_at: None };
                 (*worker, Some((id, lease)))

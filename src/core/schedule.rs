@@ -11,8 +11,10 @@ use super::worker::Worker;
 /// How a worker is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Fewest running, then most credit (SC05).
+    /// The one that must move the fewest bytes of the job's datasets; then, and for jobs without any, as least-load (C14).
     #[default]
+    Locality,
+    /// Fewest running, then most credit (SC05).
     LeastLoad,
     /// Most credit, then fewest running (SC04).
     CreditFirst,
@@ -26,12 +28,19 @@ pub enum Policy {
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Policy; 5] =
-        [Policy::LeastLoad, Policy::CreditFirst, Policy::RoundRobin, Policy::Sticky, Policy::LoadScore];
+    pub const ALL: [Policy; 6] = [
+        Policy::Locality,
+        Policy::LeastLoad,
+        Policy::CreditFirst,
+        Policy::RoundRobin,
+        Policy::Sticky,
+        Policy::LoadScore,
+    ];
 
     /// The name in flags.
     pub const fn name(self) -> &'static str {
         match self {
+            Policy::Locality => "locality",
             Policy::LeastLoad => "least-load",
             Policy::CreditFirst => "credit-first",
             Policy::RoundRobin => "round-robin",
@@ -48,7 +57,8 @@ impl Policy {
     ) -> Option<&'a Worker> {
         let least_load = |worker: &Worker| (worker.held.len(), Reverse(worker.credit), worker.last_assigned);
         match self {
-            Policy::LeastLoad => workers.min_by_key(|worker| least_load(worker)),
+            // For jobs without datasets; those with them are `locality`'s matter.
+            Policy::Locality | Policy::LeastLoad => workers.min_by_key(|worker| least_load(worker)),
             Policy::CreditFirst => {
                 workers.min_by_key(|worker| (Reverse(worker.credit), worker.held.len(), worker.last_assigned))
             }
@@ -74,7 +84,7 @@ impl fmt::Display for Policy {
 
 /// A name that is no policy's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("\"{0}\" is no policy: use least-load, credit-first, round-robin, sticky or load-score")]
+#[error("\"{0}\" is no policy: use locality, least-load, credit-first, round-robin, sticky or load-score")]
 pub struct PolicyError(String);
 
 impl FromStr for Policy {

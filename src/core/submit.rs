@@ -105,7 +105,11 @@ impl Broker {
         let transfers = |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.transfers);
         let lacks = job.needs_transfers && !workers.iter().any(transfers);
         let (bytes, limit) = (job.size, FRAME_BODY_BYTES_MAX.into());
-        lacks.then_some(Refusal::NoCapableWorker { key, workers: workers.len(), bytes, limit })
+        if lacks {
+            return Some(Refusal::NoCapableWorker { key, workers: workers.len(), bytes, limit });
+        }
+        let is_any = self.any_may_have_sets(&job.datasets, &workers);
+        (!is_any).then_some(Refusal::NoDatasets { key, workers: workers.len() })
     }
 
     pub(super) fn refuse(&mut self, conn: ConnId, job: JobId, refusal: Refusal) {
@@ -136,6 +140,11 @@ impl Broker {
         if job.needs_transfers {
             workers.retain(|worker| self.workers.get(*worker).is_some_and(|worker| worker.transfers));
         }
+        let sets = self.known_sets(&job.datasets);
+        let may_have = |worker: &WorkerId| {
+            self.workers.get(*worker).is_some_and(|worker| self.may_have_sets(worker, &sets))
+        };
+        workers.retain(may_have);
         let child = |worker: WorkerId| {
             let (job_high, job_low) = job.job.0.as_u64_pair();
             let (high, low) = worker.0.as_u64_pair();

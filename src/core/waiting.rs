@@ -1,4 +1,5 @@
-//! Telling clients that a job waits for a worker that is not there: none matches its key, or none of those takes transfers.
+//! Telling clients that a job waits for a worker that is not there: none matches its key, or none of those takes transfers or
+//! can have its datasets.
 //!
 //! It gives nothing out and holds nothing back. The broker names the jobs to look at; each is told once, and again when
 //! the cause has changed or its client is on another connection.
@@ -8,6 +9,7 @@ use std::collections::HashMap;
 use super::action::{Action, Waiting};
 use super::broker::Broker;
 use super::ids::JobId;
+use super::job::Job;
 use super::subject::{RoutingKey, matches};
 
 /// Jobs of one key that are told when a worker joins or leaves. A client with more of them has understood by then.
@@ -26,6 +28,7 @@ struct Causes {
 enum Cause {
     NoWorker,
     NoTransfers { workers: usize },
+    NoDatasets { workers: usize },
 }
 
 impl Cause {
@@ -33,8 +36,9 @@ impl Cause {
     fn is_news_after(self, told: Option<Cause>) -> bool {
         match (self, told) {
             (Cause::NoWorker, Some(Cause::NoWorker))
-            | (Cause::NoTransfers { .. }, Some(Cause::NoTransfers { .. })) => false,
-            (Cause::NoWorker | Cause::NoTransfers { .. }, _) => true,
+            | (Cause::NoTransfers { .. }, Some(Cause::NoTransfers { .. }))
+            | (Cause::NoDatasets { .. }, Some(Cause::NoDatasets { .. })) => false,
+            (Cause::NoWorker | Cause::NoTransfers { .. } | Cause::NoDatasets { .. }, _) => true,
         }
     }
 }
@@ -116,6 +120,17 @@ impl Broker {
         Causes { plain: None, by_transfer }
     }
 
+    /// Whether no worker that matches can have the datasets that a job names. Another job of the same key may name others.
+    fn lacks_datasets(&self, job: &Job) -> Option<Cause> {
+        if job.datasets.is_empty() {
+            return None;
+        }
+        let mut matching = Vec::new();
+        self.workers.matching(job.key.as_str(), &mut matching);
+        let may = self.any_may_have_sets(&job.datasets, &matching);
+        (!may).then_some(Cause::NoDatasets { workers: matching.len() })
+    }
+
     fn tell_if_in_vain(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
         let causes = match self.waits.causes.get(&job.key) {
@@ -128,6 +143,7 @@ impl Broker {
         };
         // One that needs transfers only while its inputs come waits for those first.
         let cause = if job.needs_transfers { causes.by_transfer } else { causes.plain };
+        let cause = cause.or_else(|| self.lacks_datasets(job));
         let told = self.waits.told.get(&id).copied();
         let (Some(cause), Some(conn)) = (cause, self.submitter_of(id, &job.client)) else {
             self.waits.forget(id);
@@ -140,6 +156,7 @@ impl Broker {
             let why = match cause {
                 Cause::NoWorker => Waiting::NoWorker { key },
                 Cause::NoTransfers { workers } => Waiting::NoTransfers { key, workers },
+                Cause::NoDatasets { workers } => Waiting::NoDatasets { key, workers },
             };
             self.waits.told.insert(id, cause);
             self.actions.push_back(Action::Waiting { conn, job: id, why });

@@ -126,7 +126,7 @@ impl Worker {
     }
 
     /// Whether it asked for a key.
-    fn wants(&self, key: &str) -> bool {
+    pub(super) fn wants(&self, key: &str) -> bool {
         self.subscriptions.iter().any(|pattern| matches(pattern, key))
     }
 
@@ -237,6 +237,8 @@ pub struct Workers {
     /// Who holds which job.
     holders: BTreeSet<(JobId, WorkerId)>,
     touched: BTreeSet<WorkerId>,
+    /// Those that were touched and have room.
+    woken: BTreeSet<WorkerId>,
     /// What those that joined or left asked for, since anybody looked.
     changed: Vec<Vec<String>>,
 }
@@ -289,11 +291,24 @@ impl Workers {
         while let Some(worker) = self.touched.pop_first() {
             if self.get(worker).is_some_and(Worker::has_room) {
                 self.roomy.insert(worker);
+                self.woken.insert(worker);
             } else {
                 self.roomy.remove(&worker);
+                self.woken.remove(&worker);
             }
         }
         !self.roomy.is_empty()
+    }
+
+    /// Something happened to a worker.
+    pub(super) fn touch(&mut self, worker: WorkerId) {
+        self.touched.insert(worker);
+    }
+
+    /// Those with room to which something happened since this was last asked.
+    pub(super) fn take_woken(&mut self) -> BTreeSet<WorkerId> {
+        self.any_roomy();
+        std::mem::take(&mut self.woken)
     }
 
     /// The ones that asked for a key and had room when [`Workers::any_roomy`] was last asked, in the order of their ids.

@@ -383,7 +383,7 @@ impl Leader {
                     held_back.into_iter().for_each(|action| self.act_on(action));
                 } else if self.sessions.contains_key(&conn) {
                     // It never heard of the job, and of nothing that follows for it.
-                    self.broker.handle(self.now, Event::NotAssigned { worker, job, attempt });
+                    self.broker.handle(self.now, Event::NotAssigned { conn, worker, job, attempt });
                 }
             }
             Then::Deliver { conn, job } => self.deliver(conn, job),

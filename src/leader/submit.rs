@@ -64,7 +64,7 @@ impl From<&Refusal> for RefusalText {
         let (reason, value, limit, hop) = match refusal {
             Refusal::Conflict { .. } => (Reason::CONFLICT, 0, 0, LEADER),
             Refusal::Full { held, limit } => (Reason::BUSY, *held as u64, *limit as u64, LEADER),
-            Refusal::NoWorker { .. } => (Reason::NO_WORKER, 0, 0, LEADER),
+            Refusal::NoWorker { .. } | Refusal::NoDatasets { .. } => (Reason::NO_WORKER, 0, 0, LEADER),
             Refusal::NoCapableWorker { bytes, limit, .. } => (Reason::TOO_LARGE, *bytes, *limit, "worker"),
             Refusal::Draining => (Reason::DRAINING, 0, 0, LEADER),
         };

@@ -447,6 +447,7 @@ impl Rig {
                 let why = match why {
                     Waiting::NoWorker { key } => format!("no worker for {key}"),
                     Waiting::NoTransfers { key, workers } => format!("{workers} stock workers for {key}"),
+                    Waiting::NoDatasets { key, workers } => format!("{workers} without datasets for {key}"),
                 };
                 format!("{}: waiting {} {why}", at(conn), self.name(*job))
             }
@@ -468,6 +469,7 @@ impl Rig {
                     Refusal::NoCapableWorker { key, workers, bytes, limit } => {
                         format!("{workers} stock workers for {key}, {bytes} of {limit}")
                     }
+                    Refusal::NoDatasets { key, workers } => format!("{workers} without datasets for {key}"),
                     Refusal::Draining => "draining".to_owned(),
                 };
                 format!("{}: refused {} {why}", at(conn), self.name(*job))

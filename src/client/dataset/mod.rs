@@ -82,15 +82,20 @@ impl DatasetSpec {
         cache_id: &str,
         paths: impl IntoIterator<Item = P>,
     ) -> Result<Self, CacheIdError> {
-        Ok(DatasetSpec {
-            cache: CacheId::parse(cache_id)?,
+        Ok(Self::of(CacheId::parse(cache_id)?, paths))
+    }
+
+    /// The same for an id that was checked.
+    pub fn of<P: Into<PathBuf>>(cache: CacheId, paths: impl IntoIterator<Item = P>) -> Self {
+        DatasetSpec {
+            cache,
             paths: paths.into_iter().map(Into::into).collect(),
             target: TARGET_ALL.to_owned(),
             wait: Wait::All,
             timeout: None,
             replace: false,
             compression: Compression::default(),
-        })
+        }
     }
 
     /// The workers that are to have it: those whose patterns overlap this one, or `none`.

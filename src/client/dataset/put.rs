@@ -349,19 +349,18 @@ impl<F: FnMut(PutEvent)> Putting<F> {
 
     fn on_frame(&mut self, frame: &InFrame) -> Result<(), PutError> {
         let own = frame.corr_id == self.request || frame.msg_id == self.request;
-        let Some(kind) = frame.kind() else { return Ok(()) };
-        match kind {
-            Kind::Lack if own => {
+        match frame.kind() {
+            Some(Kind::Lack) if own => {
                 let lack = self.decoded::<Lack>(frame)?;
                 self.on_lack(&lack)
             }
-            Kind::Spread if own => {
+            Some(Kind::Spread) if own => {
                 let spread = self.decoded::<SpreadMessage>(frame)?;
                 self.on_spread(spread);
                 Ok(())
             }
-            Kind::CacheAck if own => self.on_ack(frame),
-            Kind::Refused if own => {
+            Some(Kind::CacheAck) if own => self.on_ack(frame),
+            Some(Kind::Refused) if own => {
                 let refusal = Refusal::from(self.decoded::<Refused>(frame)?);
                 if [Reason::BUSY, Reason::DRAINING].contains(&refusal.reason) {
                     self.tell_waiting(Some(Waiting { reason: refusal.reason, text: refusal.text }));
@@ -370,28 +369,28 @@ impl<F: FnMut(PutEvent)> Putting<F> {
                 }
                 Err(PutError::Refused { cache_id: self.spec.cache_id().to_owned(), refusal })
             }
-            Kind::Refused => {
+            Some(Kind::Refused) => {
                 let refused = self.decoded::<Refused>(frame)?;
                 if let Some(upload) = self.upload(frame.msg_id) {
                     upload.abort(&Abort { reason: refused.reason, text: refused.text });
                 }
                 Ok(())
             }
-            Kind::Grant => {
+            Some(Kind::Grant) => {
                 let grant = self.decoded::<Grant>(frame)?;
                 if let Some(upload) = self.upload(frame.msg_id) {
                     upload.grant(&grant);
                 }
                 Ok(())
             }
-            Kind::Verdict => {
+            Some(Kind::Verdict) => {
                 let verdict = self.decoded::<Verdict>(frame)?;
                 if let Some(upload) = self.upload(frame.msg_id) {
                     upload.verdict(&verdict);
                 }
                 Ok(())
             }
-            Kind::Abort => {
+            Some(Kind::Abort) => {
                 let abort = self.decoded::<Abort>(frame)?;
                 if let Some(upload) = self.upload(frame.msg_id) {
                     upload.abort(&abort);
@@ -399,7 +398,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
                 Ok(())
             }
             // What else a leader may say is not about this put.
-            _ => Ok(()),
+            Some(_) | None => Ok(()),
         }
     }
 

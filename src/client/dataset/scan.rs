@@ -100,12 +100,14 @@ fn source(found: &Found) -> Result<Arc<FileSource>, ScanError> {
     FileSource::open(path).map(Arc::new).map_err(unreadable)
 }
 
+/// Pieces in a row, with the CRC-32 of each.
+type Pieces = Vec<(Piece, u32)>;
+
 /// What a file hashes to.
 #[derive(Debug, Default)]
 struct Hashed {
     sha256: [u8; 32],
-    /// With the CRC-32 of each.
-    pieces: Vec<(Piece, u32)>,
+    pieces: Pieces,
 }
 
 /// Bytes of one file, cut into whole pieces. The buffer goes home with the last who needs it.
@@ -151,7 +153,7 @@ struct Tables {
     /// Nothing more comes.
     closed: bool,
     /// By file and number of the first.
-    pieces: HashMap<usize, Vec<(usize, Vec<(Piece, u32)>)>>,
+    pieces: HashMap<usize, Vec<(usize, Pieces)>>,
 }
 
 enum Task {
@@ -260,7 +262,7 @@ impl Desk {
         let hashed = |file| {
             let mut parts = pieces.remove(&file).unwrap_or_default();
             parts.sort_by_key(|(first, _)| *first);
-            let pieces: Vec<(Piece, u32)> = parts.into_iter().flat_map(|(_, pieces)| pieces).collect();
+            let pieces: Pieces = parts.into_iter().flat_map(|(_, pieces)| pieces).collect();
             // Without a digest of its own it is one piece, or nothing.
             let own = || pieces.first().map_or_else(|| sha256(&[]), |(piece, _)| piece.sha256);
             let sha256 = digests.remove(&file).unwrap_or_else(own);

@@ -1,0 +1,183 @@
+//! `heft dataset`: files that many jobs share: put them, see who has them, check and remove them.
+
+mod board;
+mod put;
+mod show;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::progress::Progress;
+use super::submit::CompressChoice;
+use super::{FAILED, Output, Reach, print, print_json, time_limit};
+use crate::client::dataset::{TARGET_ALL, Wait};
+use crate::core::ids::CacheId;
+use crate::units::Span;
+
+const EXAMPLES: &str = "Examples:
+  heft dataset 127.0.0.1:5000 put models-v2 ./models
+  heft dataset 127.0.0.1:5000 put models-v2 ./models ./extra.cfg --target 'job.assign.calcA.>' --wait 0.9 --timeout 10m
+  heft dataset 127.0.0.1:5000 put archive-2024 ./archive --target none
+  heft dataset 127.0.0.1:5000 status models-v2
+  heft submit 127.0.0.1:5000 calcA --cache models-v2/large.bin=model.bin
+
+A set is sent to the leader once, which passes it on to the workers, keeps it, and gives it to those that join later. Of a new
+version of a set only what changed is sent.";
+
+const PUT_HELP: &str = "Names: a file is known by its own name. One directory alone stands for its content, with names relative to it; \
+of several PATHs the last part of each stays in front, so that `put ID ./data ./model.bin` makes data/... and model.bin.
+Directories without files are left out.
+
+Links: a PATH that is a link is followed. A link in a directory is followed if it leads to a regular file beneath the same PATH;
+any other link is refused, as are pipes, sockets and devices, names that are none on other systems, and two names that differ
+only in case. Files must not change until they are sent.
+
+The same content under the same CACHE_ID is sent only as far as it lacks; other content is refused, unless --replace is given: then
+jobs see the old set or the new one, whole. A put that was cut off goes on where it was when it is given again.
+
+If no worker matches --target, that is said at once, and the leader keeps the set for those that join: with --wait all, 0 or a
+share that ends with 0, and with --wait 1 or more with 1.
+
+Exit codes: 0 enough workers have it, 1 a worker FAILED or --wait was not reached, 2 the command line or a file is not right, 3 the
+leader refused it or cannot be reached, 4 --timeout ran out, 130 interrupted.";
+
+/// Look after files that many jobs share
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DatasetArgs {
+    /// The leader.
+    #[arg(value_name = "HOST:PORT")]
+    leader: String,
+    #[command(subcommand)]
+    what: What,
+    /// In which form to print.
+    #[arg(long, value_enum, default_value_t, global = true)]
+    output: Output,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Put files and directories under an id, at the leader and at workers.
+    #[command(after_help = PUT_HELP)]
+    Put(PutArgs),
+    /// List the sets that the leader keeps.
+    Ls,
+    /// Show one of them: its files, and how each worker has it.
+    Status {
+        /// The set.
+        #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
+        id: CacheId,
+    },
+    /// Remove a set from the leader and from all workers.
+    Rm {
+        /// The set.
+        #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
+        id: CacheId,
+    },
+    /// Have every byte of a set checked, at the leader and at the workers.
+    Verify {
+        /// The set.
+        #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
+        id: CacheId,
+    },
+    /// Push a set to the workers that do not have it.
+    Push {
+        /// The set.
+        #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
+        id: CacheId,
+        /// The workers that are to have it now (default: those of its own target).
+        #[arg(long, value_name = "PATTERN")]
+        target: Option<String>,
+    },
+}
+
+/// What `put` takes.
+#[derive(Debug, Args)]
+pub(super) struct PutArgs {
+    /// What jobs call the set: one name without folders.
+    #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
+    id: CacheId,
+    /// Files, and directories with all that is in them.
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// The workers that are to have it, by a pattern that overlaps theirs; none keeps it at the leader until a job names it.
+    #[arg(long, value_name = "PATTERN|none", default_value = TARGET_ALL)]
+    target: String,
+    /// How many of them have to have it: all, a number, or a share such as 0.9.
+    #[arg(long, value_name = "all|N|RATIO", default_value_t)]
+    wait: Wait,
+    /// How long all of it may take, such as 10m (default: as long as it takes).
+    #[arg(long, value_name = "TIME", value_parser = time_limit)]
+    timeout: Option<Span>,
+    /// Replace other content under the same CACHE_ID.
+    #[arg(long)]
+    replace: bool,
+    /// How chunks are compressed on the way to the leader.
+    #[arg(long, value_enum, default_value_t)]
+    compress: CompressChoice,
+    /// How to show how far it is: a table on a terminal and lines elsewhere, JSON objects on standard error, or not at all.
+    #[arg(long, value_enum, default_value_t)]
+    progress: Progress,
+}
+
+/// Reads a CacheId from the command line.
+pub(super) fn cache_id(text: &str) -> Result<CacheId, String> {
+    CacheId::parse(text).map_err(|error| error.to_string())
+}
+
+/// Runs the command.
+pub fn run(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
+    match &args.what {
+        What::Put(what) => super::block_on(put::run(args, what)),
+        What::Ls | What::Status { .. } | What::Rm { .. } | What::Verify { .. } | What::Push { .. } => {
+            super::block_on(ask(args))
+        }
+    }
+}
+
+async fn ask(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
+    let client = args.reach.asking(&args.leader).await?;
+    let (answer, text, good) = match &args.what {
+        // Handled by the caller: it is more than one question.
+        What::Put(_) => return Ok(ExitCode::SUCCESS),
+        What::Ls => {
+            let answer = client.dataset_ls().await?;
+            let text = show::list(&answer);
+            (answer, text, true)
+        }
+        What::Status { id } => {
+            let answer = client.dataset_status(id.as_str()).await?;
+            let text = show::status(&answer);
+            (answer, text, true)
+        }
+        What::Rm { id } => {
+            let answer = client.dataset_rm(id.as_str()).await?;
+            let text = show::removed(id.as_str(), &answer);
+            (answer, text, true)
+        }
+        What::Verify { id } => {
+            let answer = client.dataset_verify(id.as_str()).await?;
+            let (text, good) = show::verified(id.as_str(), &answer);
+            (answer, text, good)
+        }
+        What::Push { id, target } => {
+            let targets = client.dataset_push(id.as_str(), target.as_deref()).await?;
+            (json!({ "targets": targets }), show::pushed(id.as_str(), targets, &args.leader), true)
+        }
+    };
+    client.close().await;
+    print_answer(args.output, &answer, &text)?;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+fn print_answer(output: Output, answer: &Value, text: &str) -> std::io::Result<()> {
+    match output {
+        Output::Json => print_json(answer),
+        Output::Table => print(text.as_bytes()),
+    }
+}

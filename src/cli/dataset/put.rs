@@ -1,0 +1,257 @@
+//! `heft dataset put`: one set, waited for until enough workers have it.
+
+use std::cell::RefCell;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use chunking::message::Reason;
+use serde_json::{Map, Value, json};
+
+use super::board::Board;
+use super::{DatasetArgs, PutArgs};
+use crate::cli::table::{Side, Table};
+use crate::cli::{FAILED, INTERRUPTED, Output, code_of, print, print_json, say};
+use crate::client::Client;
+use crate::client::dataset::{DatasetSpec, PutError, PutReport, WorkerAck, put};
+use crate::core::dataset::TARGET_NONE;
+use crate::core::subject::{subscriptions, targets};
+use crate::units::ByteSize;
+
+/// How often the leader is asked what each worker has got.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+
+pub(super) async fn run(args: &DatasetArgs, what: &PutArgs) -> anyhow::Result<ExitCode> {
+    let ended = tokio::select! {
+        ended = put_and_watch(args, what) => ended,
+        _ = tokio::signal::ctrl_c() => {
+            say("interrupted: what the leader has it keeps, and the same put goes on where it was");
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+    };
+    match ended {
+        Ok(report) => {
+            show(args, what, &report)?;
+            Ok(if report.enough { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+        }
+        Err(error) => {
+            if let (Output::Table, PutError::TimedOut { report: Some(report), .. }) = (args.output, &error) {
+                print(text(what, report).as_bytes())?;
+            }
+            let hint = match &error {
+                PutError::Refused { refusal, .. } if refusal.reason == Reason::CONFLICT && !what.replace => {
+                    "; give --replace to put the new content in its place, or choose another CACHE_ID"
+                }
+                PutError::Refused { .. }
+                | PutError::Scan(_)
+                | PutError::Source(_)
+                | PutError::Client(_)
+                | PutError::Part { .. }
+                | PutError::TimedOut { .. } => "",
+            };
+            let shown = format!("{error}{hint}");
+            if args.output == Output::Json {
+                print_json(&failure(what, &error, &shown))?;
+                return Ok(ExitCode::from(code_of(&error.into())));
+            }
+            say(&shown);
+            Ok(ExitCode::from(code_of(&error.into())))
+        }
+    }
+}
+
+/// Puts the set, and asks the leader beside it how workers fare, where somebody wants to see that.
+async fn put_and_watch(args: &DatasetArgs, what: &PutArgs) -> Result<PutReport, PutError> {
+    let options = args.reach.options("");
+    let mut spec = DatasetSpec::of(what.id.clone(), what.paths.clone())
+        .target(what.target.clone())
+        .wait(what.wait)
+        .replace(what.replace)
+        .compression(what.compress.into());
+    if let Some(timeout) = what.timeout {
+        spec = spec.timeout(timeout.0);
+    }
+    let board = RefCell::new(Board::new(what.id.as_str(), what.progress, args.output));
+    let putting = put(&args.leader, spec, &options, |event| board.borrow_mut().take(&event));
+    let ended = tokio::select! {
+        ended = putting => ended,
+        () = watch(args, what, &board) => Err(PutError::Client(crate::client::ClientError::Closed)),
+    };
+    board.borrow_mut().clear();
+    ended
+}
+
+/// Never ends: it says what it finds, and that it finds nothing is no reason to stop the put.
+async fn watch(args: &DatasetArgs, what: &PutArgs, board: &RefCell<Board>) {
+    let (is_on, shows_workers) = {
+        let board = board.borrow();
+        (board.is_on(), board.shows_workers())
+    };
+    if is_on && let Ok(client) = args.reach.asking(&args.leader).await {
+        if what.target != TARGET_NONE && is_for_nobody(&client, &what.target).await {
+            let note = format!(
+                "no connected worker matches {}: the leader will keep {} for those that join",
+                what.target, what.id
+            );
+            board.borrow_mut().note(&note);
+        }
+        if shows_workers {
+            loop {
+                tokio::time::sleep(ASK_EVERY).await;
+                // Before the leader has the manifest it may know nothing of the set.
+                if let Ok(status) = client.dataset_status(what.id.as_str()).await {
+                    board.borrow_mut().workers(&status);
+                }
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+/// Whether the leader has no worker whose pattern overlaps this one (C12).
+async fn is_for_nobody(client: &Client, target: &str) -> bool {
+    let Ok(status) = client.status().await else { return false };
+    let Some(workers) = status.get("workers").and_then(Value::as_array) else { return false };
+    !workers.iter().any(|worker| is_target(worker, target))
+}
+
+fn is_target(worker: &Value, target: &str) -> bool {
+    let patterns = worker.get("patterns").and_then(Value::as_array).into_iter().flatten();
+    let patterns: Vec<String> = patterns.filter_map(Value::as_str).map(str::to_owned).collect();
+    let id = worker.get("id").and_then(Value::as_str).and_then(|id| id.parse().ok()).unwrap_or_default();
+    targets(target, &subscriptions(&patterns, id))
+}
+
+fn show(args: &DatasetArgs, what: &PutArgs, report: &PutReport) -> anyhow::Result<()> {
+    match args.output {
+        Output::Table => print(text(what, report).as_bytes())?,
+        Output::Json => {
+            let status = if report.enough { "OK" } else { "FAILED" };
+            let mut object = members(what, report);
+            object.insert("status".to_owned(), json!(status));
+            print_json(&Value::Object(object))?;
+        }
+    }
+    if report.spread.targets == 0 && what.target != TARGET_NONE {
+        say(&format!(
+            "no worker matches {}: the leader keeps {} for those that join (`--target none` says that this is meant)",
+            what.target, what.id
+        ));
+    }
+    if !report.enough {
+        say(&format!(
+            "{} of {} workers have {}, and --wait {} asks for more",
+            report.spread.have(),
+            report.spread.targets,
+            what.id,
+            what.wait
+        ));
+    }
+    Ok(())
+}
+
+/// A line for each worker, and one for all.
+fn text(what: &PutArgs, report: &PutReport) -> String {
+    let mut table = Table::new(&[
+        ("WORKER", Side::Left),
+        ("NAME", Side::Left),
+        ("STATUS", Side::Left),
+        ("MESSAGE", Side::Left),
+    ]);
+    for ack in &report.acks {
+        let (id, name) = id_and_name(ack);
+        let name = name.unwrap_or("-");
+        table.row([id.to_owned(), name.to_owned(), ack.status.as_str().to_owned(), ack.message.clone()]);
+    }
+    let spread = &report.spread;
+    let said = if spread.text.is_empty() { String::new() } else { format!("; {}", spread.text) };
+    format!(
+        "{}{}: {} files, {}, {}: {} workers: {} ok, {} skipped, {} failed, {} missing; {} from here, {} moved{said}\n",
+        table.render(),
+        what.id,
+        report.files,
+        ByteSize(report.bytes),
+        report.digest,
+        spread.targets,
+        spread.ok,
+        spread.skipped,
+        spread.failed,
+        spread.missing,
+        ByteSize(spread.received),
+        ByteSize(spread.moved),
+    )
+}
+
+fn id_and_name(ack: &WorkerAck) -> (&str, Option<&str>) {
+    match ack.worker.split_once(' ') {
+        Some((id, name)) => (id, Some(name)),
+        None => (&ack.worker, None),
+    }
+}
+
+fn members(what: &PutArgs, report: &PutReport) -> Map<String, Value> {
+    let spread = &report.spread;
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let worker = |ack: &WorkerAck| {
+        let (id, name) = id_and_name(ack);
+        json!({"id": id, "name": name, "status": ack.status.as_str(), "message": ack.message})
+    };
+    let object = json!({
+        "cache_id": what.id.as_str(),
+        "digest": report.digest.to_string(),
+        "files": report.files,
+        "bytes": report.bytes,
+        "targets": spread.targets,
+        "ok": spread.ok,
+        "skipped": spread.skipped,
+        "failed": spread.failed,
+        "missing": spread.missing,
+        "received": spread.received,
+        "moved": spread.moved,
+        "text": spread.text,
+        "workers": report.acks.iter().map(worker).collect::<Vec<_>>(),
+        "scan_ms": millis(report.scan_took),
+        "took_ms": millis(report.took),
+    });
+    match object {
+        Value::Object(members) => members,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+    }
+}
+
+/// What stands in place of a report.
+fn failure(what: &PutArgs, error: &PutError, shown: &str) -> Value {
+    let (status, reason, report) = match error {
+        PutError::Refused { refusal, .. } => ("REFUSED", Some(refusal.reason), None),
+        PutError::Part { reason, .. } => ("REFUSED", Some(*reason), None),
+        PutError::TimedOut { report, .. } => ("TIMED_OUT", None, report.as_deref()),
+        PutError::Scan(_) | PutError::Source(_) | PutError::Client(_) => ("ERROR", None, None),
+    };
+    let mut object = report.map(|report| members(what, report)).unwrap_or_default();
+    object.insert("cache_id".to_owned(), json!(what.id.as_str()));
+    object.insert("status".to_owned(), json!(status));
+    object.insert("error".to_owned(), json!(shown));
+    if let Some(reason) = reason {
+        object.insert("reason".to_owned(), json!(reason.to_string()));
+    }
+    Value::Object(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c12_a_worker_is_a_target_if_patterns_overlap() {
+        let worker = json!({"patterns": ["job.assign.calcA.*", "groupB"]});
+        for (target, is) in [
+            ("job.assign.>", true),
+            ("job.assign.*", true),
+            ("job.assign.calcA.x", true),
+            ("groupB", true),
+            ("groupC", false),
+        ] {
+            assert_eq!(is_target(&worker, target), is, "{target}");
+        }
+        assert!(!is_target(&json!({}), "groupB"));
+    }
+}

@@ -1,0 +1,326 @@
+//! Why a job is where it is, worker by worker: what the scheduler would say now. It changes nothing.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::broker::Broker;
+use super::dataset::Dataset;
+use super::event::WorkerClass;
+use super::ids::{CacheId, ClientId, JobId, Micros, Run, WorkerId};
+use super::job::{Job, Phase};
+use super::locality::{At, Choice, Cost, Stage};
+use super::schedule::Policy;
+use super::subject::RoutingKey;
+use super::worker::Worker;
+
+/// Where a job is, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Which job.
+    pub job: JobId,
+    /// Which run of it.
+    pub run: Run,
+    /// Whose it is.
+    pub client: ClientId,
+    /// Where it belongs.
+    pub key: RoutingKey,
+    /// Where it stands.
+    pub phase: Phase,
+    /// By what its worker is, or will be, chosen.
+    pub policy: Policy,
+    /// The datasets it names.
+    pub datasets: Vec<Named>,
+    /// What it waits for, if it waits.
+    pub waits: Option<WaitsFor>,
+    /// The workers that are connected, in the order of their ids.
+    pub workers: Vec<Seen>,
+}
+
+/// A dataset that a job names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its id.
+    pub cache: CacheId,
+    /// What the leader has under that id.
+    pub dataset: Option<Arc<Dataset>>,
+}
+
+/// What a job waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// The time between two attempts.
+    BackOff {
+        /// Until then.
+        until: Micros,
+    },
+    /// Its client, which has inputs that the leader needs.
+    Client,
+    /// Its client's other jobs.
+    Cap {
+        /// Jobs of the client at workers.
+        running: u32,
+        /// How many may be.
+        cap: u32,
+    },
+    /// A worker that has its datasets, or gets them sooner than others.
+    Data {
+        /// Which.
+        worker: WorkerId,
+        /// Since when.
+        since: Micros,
+        /// Until then, if others have room.
+        until: Micros,
+    },
+    /// Jobs of its priority whose data is where the room is.
+    Nearer {
+        /// Since when it could have been given out.
+        since: Micros,
+        /// Until then.
+        until: Micros,
+    },
+    /// A worker that matches.
+    Worker,
+    /// A worker that matches and may have it.
+    CapableWorker,
+    /// Room at one of the workers that may have it.
+    Room,
+    /// The next leader: this one is about to stop.
+    Stop,
+    /// Jobs before it. It is next, or will be.
+    Turn,
+}
+
+impl fmt::Display for WaitsFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WaitsFor::BackOff { .. } => f.write_str("an attempt failed, and the next one is not due yet"),
+            WaitsFor::Client => f.write_str("its client, which still has to bring inputs"),
+            WaitsFor::Cap { running, cap } => {
+                write!(f, "its client has {running} jobs at workers, and may have {cap}")
+            }
+            WaitsFor::Data { worker, .. } => {
+                write!(f, "worker {worker} is busy, and has more of its datasets than those with room")
+            }
+            WaitsFor::Nearer { .. } => {
+                f.write_str("others of its priority go first, as their datasets are where the room is")
+            }
+            WaitsFor::Worker => f.write_str("no connected worker matches its key"),
+            WaitsFor::CapableWorker => f.write_str("no connected worker that matches its key may have it"),
+            WaitsFor::Room => f.write_str("no worker that may have it has room"),
+            WaitsFor::Stop => f.write_str("the leader is about to stop and gives nothing out"),
+            WaitsFor::Turn => f.write_str("it is in the queue, and its turn comes"),
+        }
+    }
+}
+
+/// A worker, as seen for a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Which.
+    pub id: WorkerId,
+    /// What it calls itself.
+    pub name: Arc<str>,
+    /// What it is.
+    pub class: WorkerClass,
+    /// Whether it asked for the job's key.
+    pub matches: bool,
+    /// What it asked for.
+    pub patterns: Vec<String>,
+    /// Whether it can be given a job.
+    pub has_room: bool,
+    /// Jobs it may be given.
+    pub credit: u32,
+    /// Jobs it has.
+    pub running: usize,
+    /// Whether it lost the job's result before.
+    pub lost_there: bool,
+    /// Whether it can take inputs as transfers.
+    pub transfers: bool,
+    /// Whether it can be sent datasets.
+    pub datasets: bool,
+    /// The agent that holds datasets for it.
+    pub agent: Option<WorkerId>,
+    /// What it has of each dataset that the job names and the leader has.
+    pub sets: Vec<(CacheId, At)>,
+    /// Bytes that it would have to get.
+    pub cost: Cost,
+    /// What getting them is thought to take.
+    pub takes: Duration,
+    /// What comes of all that.
+    pub verdict: Verdict,
+}
+
+/// Whether a worker gets a job, and if not, why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has it.
+    HasIt,
+    /// It has it next, once it is the job's turn.
+    First,
+    /// The job waits for it.
+    WaitedFor,
+    /// It could have it, and another is better.
+    Possible,
+    /// It could, but has no room.
+    NoRoom,
+    /// It has not been heard of for so long that it gets nothing.
+    Silent,
+    /// It has not answered for an earlier attempt.
+    OwesAnswer,
+    /// It lost the job's result before.
+    LostThere,
+    /// It takes no transfers, and the job comes as one.
+    NoTransfers,
+    /// It cannot be sent the job's datasets.
+    NoDatasets,
+    /// It did not ask for the job's key.
+    NoMatch,
+    /// The job is for another worker alone.
+    ForAnother,
+    /// The job has ended.
+    Ended,
+}
+
+impl Verdict {
+    /// For people.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Verdict::HasIt => "has it",
+            Verdict::First => "gets it when its turn comes",
+            Verdict::WaitedFor => "has its datasets, or most of them: the job waits for it",
+            Verdict::Possible => "could have it, and another is better",
+            Verdict::NoRoom => "could have it, and has no room",
+            Verdict::Silent => "has said nothing for longer than a lease",
+            Verdict::OwesAnswer => "has not answered for an earlier attempt",
+            Verdict::LostThere => "lost its result before",
+            Verdict::NoTransfers => "takes no transfers, and the job comes as one",
+            Verdict::NoDatasets => "cannot be sent its datasets, and does not have them",
+            Verdict::NoMatch => "did not ask for its key",
+            Verdict::ForAnother => "may not have it: it is for another worker",
+            Verdict::Ended => "need not have it: it has ended",
+        }
+    }
+}
+
+impl Broker {
+    /// Where a job is and why; nothing if it is not known.
+    pub fn explain(&self, id: JobId) -> Option<Explanation> {
+        let job = self.state.job(id)?;
+        let sets = self.known_sets(&job.datasets);
+        let named = job.datasets.iter().map(|cache| {
+            let dataset = self.state.dataset(cache).cloned();
+            Named { cache: cache.clone(), dataset }
+        });
+        let connected = self.workers.iter().filter(|worker| worker.conn().is_some());
+        let mut workers: Vec<Seen> = connected.map(|worker| self.seen(job, &sets, worker)).collect();
+        let roomy: Vec<WorkerId> =
+            workers.iter().filter(|seen| seen.matches && seen.has_room).map(|seen| seen.id).collect();
+        let is_queued = matches!(job.phase, Phase::Queued { .. }) && job.child_of.is_none();
+        let choice = if is_queued { self.choose(id, &roomy) } else { Choice::Pass };
+        let chosen = match choice {
+            Choice::Give(worker) => Some((worker, Verdict::First)),
+            Choice::Wait { on, .. } => Some((on, Verdict::WaitedFor)),
+            Choice::Late | Choice::Strand | Choice::Pass => None,
+        };
+        if let Some((worker, verdict)) = chosen {
+            workers.iter_mut().filter(|seen| seen.id == worker).for_each(|seen| seen.verdict = verdict);
+        }
+        Some(Explanation {
+            job: id,
+            run: job.run,
+            client: job.client.clone(),
+            key: job.key.clone(),
+            phase: job.phase.clone(),
+            policy: self.config.policy,
+            datasets: named.collect(),
+            waits: self.waits_for(job, &workers, choice),
+            workers,
+        })
+    }
+
+    fn seen(&self, job: &Job, sets: &[Arc<Dataset>], worker: &Worker) -> Seen {
+        let cost = self.cost(worker.id, sets);
+        Seen {
+            id: worker.id,
+            name: worker.name.clone(),
+            class: worker.class,
+            matches: worker.wants(job.key.as_str()),
+            patterns: worker.patterns.clone(),
+            has_room: worker.has_room(),
+            credit: worker.credit,
+            running: worker.held.len(),
+            lost_there: job.was_lost_at(worker.id),
+            transfers: worker.transfers,
+            datasets: worker.datasets,
+            agent: self.holdings.agent_of(worker.id),
+            sets: sets.iter().map(|set| (set.cache.clone(), self.at(worker.id, set))).collect(),
+            cost,
+            takes: self.span_of_move(worker.id, cost.missing),
+            verdict: self.verdict(job, sets, worker),
+        }
+    }
+
+    fn verdict(&self, job: &Job, sets: &[Arc<Dataset>], worker: &Worker) -> Verdict {
+        let is_for = |worker: &Worker| job.child_of.is_none_or(|(_, only)| only == worker.id);
+        match () {
+            () if self.is_with(job.id, worker.id) => Verdict::HasIt,
+            () if job.has_ended() => Verdict::Ended,
+            () if !is_for(worker) => Verdict::ForAnother,
+            () if !worker.wants(job.key.as_str()) => Verdict::NoMatch,
+            () if job.was_lost_at(worker.id) => Verdict::LostThere,
+            () if job.goes_by_transfer() && !worker.transfers => Verdict::NoTransfers,
+            () if !self.may_have_sets(worker, sets) => Verdict::NoDatasets,
+            () if !worker.is_done_with(job.id) => Verdict::OwesAnswer,
+            () if worker.silent => Verdict::Silent,
+            () if !worker.has_room() => Verdict::NoRoom,
+            () => Verdict::Possible,
+        }
+    }
+
+    fn waits_for(&self, job: &Job, workers: &[Seen], choice: Choice) -> Option<WaitsFor> {
+        let Phase::Queued { not_before } = job.phase else { return None };
+        if self.assigning.contains_key(&job.id) {
+            return None;
+        }
+        let is_capable = |seen: &Seen| match seen.verdict {
+            Verdict::HasIt
+            | Verdict::First
+            | Verdict::WaitedFor
+            | Verdict::Possible
+            | Verdict::NoRoom
+            | Verdict::Silent
+            | Verdict::OwesAnswer => true,
+            Verdict::LostThere
+            | Verdict::NoTransfers
+            | Verdict::NoDatasets
+            | Verdict::NoMatch
+            | Verdict::ForAnother
+            | Verdict::Ended => false,
+        };
+        let since = self.delays.get(job.id).map_or(self.now, |delay| delay.since);
+        let late = self.delays.get(job.id).and_then(|delay| match delay.stage {
+            Stage::Late { until } => Some(until),
+            Stage::Back | Stage::Waiting { .. } | Stage::Stranded => None,
+        });
+        Some(match choice {
+            _ if self.draining => WaitsFor::Stop,
+            _ if not_before > self.now => WaitsFor::BackOff { until: not_before },
+            _ if job.needs_client() && !self.queues.contains(&job.key, &job.client, job.place()) => {
+                WaitsFor::Client
+            }
+            _ if job.is_capped() && !self.may_run(&job.client) => {
+                let (running, cap) = (self.state.running(&job.client), self.cap_of(&job.client));
+                WaitsFor::Cap { running, cap }
+            }
+            _ if !workers.iter().any(|seen| seen.matches) => WaitsFor::Worker,
+            _ if !workers.iter().any(is_capable) => WaitsFor::CapableWorker,
+            Choice::Wait { on, until } => WaitsFor::Data { worker: on, since, until },
+            Choice::Give(_) | Choice::Late => match late {
+                Some(until) => WaitsFor::Nearer { since, until },
+                None => WaitsFor::Turn,
+            },
+            Choice::Strand | Choice::Pass => WaitsFor::Room,
+        })
+    }
+}

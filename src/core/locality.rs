@@ -1,0 +1,473 @@
+//! Jobs go where their data is (C14): the policy `locality`, and how long a job waits for a worker that has its datasets.
+//!
+//! A job whose datasets a worker with room holds goes there. If only busy workers hold them, it waits for one, as long as
+//! moving the bytes to a worker with room would take. After that it goes to whoever must move the fewest, but lets jobs of its
+//! own priority go first, for a while, whose data is where the room is: a full queue is then served set by set. A job that
+//! waits stands in nobody's way: it is set aside, and found by its datasets when a worker that has them gets room.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::broker::Broker;
+use super::dataset::Dataset;
+use super::due::Due;
+use super::ids::{CacheId, JobId, Micros, WorkerId};
+use super::job::Job;
+use super::queue::{Place, Rank};
+use super::schedule::Policy;
+use super::worker::Worker;
+
+/// A job waits for the worker that has its data at least so long: most moves of a few bytes are not worth a second copy.
+pub const LOCALITY_WAIT_MIN: Duration = Duration::from_millis(100);
+
+/// It waits no longer than this, however long moving would take.
+pub const LOCALITY_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// And so long after it first waited it goes in its turn, whoever has room: others whose data is there do not pass it any more.
+pub const LOCALITY_BYPASS_MAX: Duration = Duration::from_secs(60);
+
+/// Jobs of one dataset that are looked at for a worker that got room.
+const LOOKS_PER_SET_MAX: usize = 64;
+
+/// Jobs that are brought back for a worker at a time, whatever room it has.
+const BROUGHT_BACK_MAX: usize = 256;
+
+const _: () = assert!(LOCALITY_WAIT_MAX.as_millis() < LOCALITY_BYPASS_MAX.as_millis());
+
+/// What a worker would have to get for a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cost {
+    /// Bytes that are not there.
+    pub missing: u64,
+    /// Those of them that are not on their way, either.
+    pub unsent: u64,
+}
+
+/// What a worker has of a dataset that a job names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// All of it.
+    Held,
+    /// It is on its way, but for so many bytes.
+    Coming {
+        /// Bytes that are not there yet.
+        missing: u64,
+    },
+    /// The worker has a job that names it, so it is about to get it.
+    Expected,
+    /// Nothing, or another content.
+    Missing,
+}
+
+/// What is to be done with a job that is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// This worker gets it.
+    Give(WorkerId),
+    /// It waits for a worker that is busy.
+    Wait {
+        /// Whom.
+        on: WorkerId,
+        /// Until then.
+        until: Micros,
+    },
+    /// It has waited, and goes behind others of its priority.
+    Late,
+    /// Workers that have room cannot be sent its datasets.
+    Strand,
+    /// None of these workers may have it.
+    Pass,
+}
+
+/// Jobs that wait for a worker that has their data, or did.
+#[derive(Debug, Default)]
+pub(super) struct Delays {
+    of: HashMap<JobId, Delay>,
+    /// Those that are set aside, by the datasets they name.
+    by_set: BTreeMap<CacheId, BTreeSet<(Place, JobId)>>,
+    /// Those that no worker with room may have.
+    stranded: BTreeSet<(Place, JobId)>,
+}
+
+/// How a job waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Delay {
+    /// Since when it could have gone to a worker that would have had to move bytes.
+    pub(super) since: Micros,
+    pub(super) stage: Stage,
+}
+
+/// Where a job is that waits or did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// In the queue again, to be looked at.
+    Back,
+    /// Aside, until then.
+    Waiting {
+        /// For whom.
+        on: WorkerId,
+        /// Until then.
+        until: Micros,
+    },
+    /// In the queue, behind others of its priority, until then.
+    Late {
+        /// Until then.
+        until: Micros,
+    },
+    /// Aside, until a worker has room that can be sent datasets.
+    Stranded,
+}
+
+impl Stage {
+    /// When it is looked at again.
+    fn due(self) -> Option<Micros> {
+        match self {
+            Stage::Waiting { until, .. } | Stage::Late { until } => Some(until),
+            Stage::Back | Stage::Stranded => None,
+        }
+    }
+}
+
+impl Delays {
+    pub(super) fn len(&self) -> usize {
+        self.of.len() + self.by_set.len() + self.stranded.len()
+    }
+
+    pub(super) fn get(&self, job: JobId) -> Option<&Delay> {
+        self.of.get(&job)
+    }
+
+    fn index(&mut self, place: Place, job: &Job) {
+        for cache in &job.datasets {
+            self.by_set.entry(cache.clone()).or_default().insert((place, job.id));
+        }
+    }
+
+    fn unindex(&mut self, place: Place, job: &Job) {
+        self.stranded.remove(&(place, job.id));
+        for cache in &job.datasets {
+            if let Some(jobs) = self.by_set.get_mut(cache) {
+                jobs.remove(&(place, job.id));
+                if jobs.is_empty() {
+                    self.by_set.remove(cache);
+                }
+            }
+        }
+    }
+}
+
+impl Broker {
+    // --- what it would cost
+
+    /// The datasets that a job names and the leader has.
+    pub(super) fn known_sets(&self, datasets: &[CacheId]) -> Vec<Arc<Dataset>> {
+        datasets.iter().filter_map(|cache| self.state.dataset(cache)).cloned().collect()
+    }
+
+    /// What a worker has of a dataset.
+    pub(super) fn at(&self, worker: WorkerId, dataset: &Dataset) -> At {
+        let holding = self.holding(worker, &dataset.cache).filter(|held| held.digest == dataset.digest);
+        match holding.map(|held| held.missing) {
+            Some(0) => At::Held,
+            Some(missing) => At::Coming { missing },
+            None if self.holdings.is_expected(worker, &dataset.cache) => At::Expected,
+            None => At::Missing,
+        }
+    }
+
+    pub(super) fn cost(&self, worker: WorkerId, sets: &[Arc<Dataset>]) -> Cost {
+        sets.iter().fold(Cost::default(), |cost, set| {
+            let (missing, unsent) = match self.at(worker, set) {
+                At::Held => (0, 0),
+                At::Coming { missing } => (missing, 0),
+                At::Expected => (set.bytes, 0),
+                At::Missing => (set.bytes, set.bytes),
+            };
+            Cost { missing: cost.missing.saturating_add(missing), unsent: cost.unsent.saturating_add(unsent) }
+        })
+    }
+
+    /// Whether a worker can have what a job needs of datasets: it can be sent them, or has them all.
+    pub(super) fn may_have_sets(&self, worker: &Worker, sets: &[Arc<Dataset>]) -> bool {
+        worker.datasets || sets.iter().all(|set| self.at(worker.id, set) == At::Held)
+    }
+
+    /// Whether one of these workers can.
+    pub(super) fn any_may_have_sets(&self, datasets: &[CacheId], workers: &[WorkerId]) -> bool {
+        let sets = self.known_sets(datasets);
+        let may = |worker: &WorkerId| {
+            self.workers.get(*worker).is_some_and(|worker| self.may_have_sets(worker, &sets))
+        };
+        sets.is_empty() || workers.iter().any(may)
+    }
+
+    /// Whether nothing that has to do with room speaks against giving a job to a worker.
+    pub(super) fn may_have(&self, job: &Job, worker: &Worker) -> bool {
+        !job.was_lost_at(worker.id)
+            && (worker.transfers || !job.goes_by_transfer())
+            && worker.is_done_with(job.id)
+    }
+
+    // --- who gets a job
+
+    /// What is to be done with a job, given the workers with room that match its key.
+    pub(super) fn choose(&self, id: JobId, matching: &[WorkerId]) -> Choice {
+        let Some(job) = self.state.job(id) else { return Choice::Pass };
+        let sets = self.known_sets(&job.datasets);
+        let with_room = matching
+            .iter()
+            .filter_map(|worker| self.workers.get(*worker))
+            .filter(|worker| worker.has_room() && self.may_have(job, worker));
+        let candidates = with_room.clone().filter(|worker| self.may_have_sets(worker, &sets));
+        // Another one than had it last, else the same (RT04).
+        let last = job.history.last().map(|note| note.worker);
+        let others = candidates.clone().filter(|worker| Some(worker.id) != last);
+        let policy = self.config.policy;
+        if policy == Policy::Locality && !sets.is_empty() {
+            let nearest = self.nearest(others, &sets).or_else(|| self.nearest(candidates, &sets));
+            if let Some((worker, cost)) = nearest {
+                return self.give_or_wait(job, &sets, worker, cost, last);
+            }
+        } else {
+            let stuck_to = self.stuck.get(&(job.client.clone(), job.key.clone())).copied();
+            let chosen = policy.choose(others, stuck_to).or_else(|| policy.choose(candidates, stuck_to));
+            if let Some(worker) = chosen {
+                return Choice::Give(worker.id);
+            }
+        }
+        if with_room.count() > 0 { Choice::Strand } else { Choice::Pass }
+    }
+
+    /// The worker that must move the fewest bytes; of these the one with the fewest jobs, then with the most credit.
+    fn nearest<'a>(
+        &self,
+        workers: impl Iterator<Item = &'a Worker>,
+        sets: &[Arc<Dataset>],
+    ) -> Option<(WorkerId, Cost)> {
+        let costs = workers.map(|worker| (worker, self.cost(worker.id, sets)));
+        let nearest = costs.min_by_key(|(worker, cost)| {
+            (*cost, worker.held.len(), Reverse(worker.credit), worker.last_assigned)
+        });
+        nearest.map(|(worker, cost)| (worker.id, cost))
+    }
+
+    fn give_or_wait(
+        &self,
+        job: &Job,
+        sets: &[Arc<Dataset>],
+        nearest: WorkerId,
+        cost: Cost,
+        last: Option<WorkerId>,
+    ) -> Choice {
+        let delay = self.delays.get(job.id);
+        let since = delay.map_or(self.now, |delay| delay.since);
+        let is_its_turn = delay.is_some_and(|delay| matches!(delay.stage, Stage::Late { .. }))
+            || since.plus(LOCALITY_BYPASS_MAX) <= self.now;
+        if cost.missing == 0 || is_its_turn {
+            return Choice::Give(nearest);
+        }
+        let Some(on) = self.nearer_and_busy(job, sets, cost, last) else { return Choice::Give(nearest) };
+        let until = since.plus(self.wait_for(nearest, cost));
+        if until > self.now { Choice::Wait { on, until } } else { Choice::Late }
+    }
+
+    /// How long a job waits rather than have a worker move so much.
+    pub(super) fn wait_for(&self, worker: WorkerId, cost: Cost) -> Duration {
+        self.span_of_move(worker, cost.missing).clamp(LOCALITY_WAIT_MIN, LOCALITY_WAIT_MAX)
+    }
+
+    /// The nearest of the workers that are busy and would have to move less than this.
+    fn nearer_and_busy(
+        &self,
+        job: &Job,
+        sets: &[Arc<Dataset>],
+        than: Cost,
+        last: Option<WorkerId>,
+    ) -> Option<WorkerId> {
+        let mut near = BTreeSet::new();
+        sets.iter().for_each(|set| self.holdings.near(&set.cache, &mut near));
+        // One that has no job of ours and offers no room may never do so.
+        let is_busy = |worker: &&Worker| {
+            !worker.held.is_empty() && !worker.has_room() && worker.conn().is_some() && !worker.silent
+        };
+        let workers = near
+            .iter()
+            .filter_map(|worker| self.workers.get(*worker))
+            .filter(is_busy)
+            .filter(|worker| Some(worker.id) != last && worker.wants(job.key.as_str()))
+            .filter(|worker| self.may_have(job, worker) && self.may_have_sets(worker, sets));
+        self.nearest(workers, sets).filter(|(_, cost)| *cost < than).map(|(worker, _)| worker)
+    }
+
+    // --- waiting
+
+    /// Sets a job aside that waits for a worker, or puts it behind others.
+    pub(super) fn delay(&mut self, id: JobId, choice: Choice) {
+        let stage = match choice {
+            Choice::Wait { on, until } => Stage::Waiting { on, until },
+            Choice::Late => {
+                let since = self.delays.get(id).map_or(self.now, |delay| delay.since);
+                Stage::Late { until: since.plus(LOCALITY_BYPASS_MAX) }
+            }
+            Choice::Strand => Stage::Stranded,
+            Choice::Give(_) | Choice::Pass => return,
+        };
+        self.delay_at(id, stage);
+    }
+
+    fn delay_at(&mut self, id: JobId, stage: Stage) {
+        let now = self.now;
+        self.undelay(id);
+        let Some(job) = self.state.job(id) else { return };
+        let place = job.place();
+        let rank = match stage {
+            Stage::Late { .. } => Rank::Late,
+            Stage::Back | Stage::Waiting { .. } | Stage::Stranded => Rank::Aside,
+        };
+        self.queues.push(&job.key, &job.client, place, id, job.size, rank);
+        self.delays.index(place, job);
+        if stage == Stage::Stranded {
+            self.delays.stranded.insert((place, id));
+        }
+        if let Some(at) = stage.due() {
+            self.due.insert((at, Due::Delay(id)));
+        }
+        let delay = self.delays.of.entry(id).or_insert(Delay { since: now, stage });
+        delay.stage = stage;
+    }
+
+    /// A job is in the queue like any other again. That it waited, and since when, is still known.
+    pub(super) fn undelay(&mut self, id: JobId) {
+        let Some(delay) = self.delays.of.get_mut(&id) else { return };
+        let stage = std::mem::replace(&mut delay.stage, Stage::Back);
+        if let Some(at) = stage.due() {
+            self.due.remove(&(at, Due::Delay(id)));
+        }
+        if let Some(job) = self.state.job(id) {
+            self.delays.unindex(job.place(), job);
+        }
+    }
+
+    /// A job does not wait for a worker any more: it has one, or has ended, or cannot be given out for now.
+    pub(super) fn forget_delay(&mut self, id: JobId) {
+        self.undelay(id);
+        self.delays.of.remove(&id);
+    }
+
+    /// The same of a job that is not known any more.
+    pub(super) fn forget_delay_of(&mut self, job: &Job) {
+        if let Some(at) = self.delays.of.remove(&job.id).and_then(|delay| delay.stage.due()) {
+            self.due.remove(&(at, Due::Delay(job.id)));
+        }
+        self.delays.unindex(job.place(), job);
+    }
+
+    /// A job has waited long enough for its worker, or for those that passed it.
+    pub(super) fn delay_due(&mut self, id: JobId) {
+        let Some(Delay { since, stage }) = self.delays.get(id).copied() else { return };
+        match stage {
+            Stage::Waiting { .. } => {
+                self.delay_at(id, Stage::Late { until: since.plus(LOCALITY_BYPASS_MAX) });
+                self.dirty = true;
+            }
+            Stage::Late { .. } => {
+                self.make_ready(id);
+            }
+            Stage::Back | Stage::Stranded => {}
+        }
+    }
+
+    // --- brought back
+
+    /// Workers got room, or hold something new: jobs that wait for just that are looked at again.
+    pub(super) fn wake_for_room(&mut self) {
+        let woken = self.workers.take_woken();
+        if self.delays.of.is_empty() {
+            return;
+        }
+        for worker in woken {
+            for job in self.waiting_for(worker) {
+                self.make_ready(job);
+            }
+        }
+    }
+
+    /// Jobs that are set aside and that a worker with room is the right one for: as many as it has room for, those with the
+    /// smallest priorities first, and as many of clients that are at their cap.
+    fn waiting_for(&self, worker: WorkerId) -> Vec<JobId> {
+        let Some(worker) = self.workers.get(worker).filter(|worker| worker.has_room()) else {
+            return Vec::new();
+        };
+        let room = usize::try_from(worker.credit).unwrap_or(usize::MAX).min(BROUGHT_BACK_MAX);
+        let mut found: BTreeSet<(Place, JobId)> = BTreeSet::new();
+        let is_for = |(_, id): &&(Place, JobId)| self.is_for(*id, worker);
+        let mut look = |jobs: &BTreeSet<(Place, JobId)>| {
+            found.extend(jobs.iter().take(LOOKS_PER_SET_MAX.max(room)).filter(is_for));
+        };
+        let held = self.holdings.sets_near(worker.id);
+        if held.len() < self.delays.by_set.len() {
+            held.iter().filter_map(|cache| self.delays.by_set.get(*cache)).for_each(&mut look);
+        } else {
+            let held: BTreeSet<&CacheId> = held.into_iter().collect();
+            let jobs = self.delays.by_set.iter().filter(|(cache, _)| held.contains(cache));
+            jobs.for_each(|(_, jobs)| look(jobs));
+        }
+        look(&self.delays.stranded);
+        let (mut left, mut left_at_cap) = (room, room);
+        let mut take = |id: JobId| {
+            let may_run = self.state.job(id).is_some_and(|job| self.may_run(&job.client));
+            let left = if may_run { &mut left } else { &mut left_at_cap };
+            let takes = *left > 0;
+            *left = left.saturating_sub(1);
+            takes
+        };
+        found.into_iter().map(|(_, id)| id).filter(|id| take(*id)).collect()
+    }
+
+    /// Whether a job that is set aside would go to this worker: all it needs is there or coming, or the worker is the one
+    /// it waits for, or could be sent it where others could not.
+    fn is_for(&self, id: JobId, worker: &Worker) -> bool {
+        let Some(job) = self.state.job(id) else { return false };
+        if !worker.wants(job.key.as_str()) || !self.may_have(job, worker) {
+            return false;
+        }
+        let sets = self.known_sets(&job.datasets);
+        if !self.may_have_sets(worker, &sets) {
+            return false;
+        }
+        let is_waited_for = self.delays.get(id).is_some_and(|delay| match delay.stage {
+            Stage::Waiting { on, .. } => on == worker.id,
+            Stage::Stranded => true,
+            Stage::Back | Stage::Late { .. } => false,
+        });
+        is_waited_for || self.cost(worker.id, &sets).unsent == 0
+    }
+
+    /// What is known of a dataset changed, or a worker lost it: jobs that wait and name it are looked at again.
+    pub(super) fn rouse(&mut self, cache: &CacheId) {
+        for (_, job) in self.delays.by_set.get(cache).cloned().unwrap_or_default() {
+            self.make_ready(job);
+        }
+    }
+
+    /// A worker is not there any more, or not with what it held: jobs that wait for it are looked at again.
+    pub(super) fn rouse_waiting_for(&mut self, worker: WorkerId) {
+        if self.delays.of.is_empty() {
+            return;
+        }
+        let sets: Vec<CacheId> = self.holdings.sets_near(worker).into_iter().cloned().collect();
+        for cache in sets {
+            let waits = |id: &JobId| {
+                let stage = self.delays.get(*id).map(|delay| delay.stage);
+                matches!(stage, Some(Stage::Waiting { on, .. }) if on == worker)
+            };
+            let jobs = self.delays.by_set.get(&cache).into_iter().flatten().map(|(_, id)| *id);
+            let jobs: Vec<JobId> = jobs.filter(waits).collect();
+            for job in jobs {
+                self.make_ready(job);
+            }
+        }
+    }
+}
