@@ -17,9 +17,14 @@ use crate::worker::exec;
 use crate::worker::limits::{
     ARCHIVE_BYTES_MAX, OUTPUT_BYTES_MAX, PARALLEL_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX,
 };
-use crate::worker::{Exec, ExecConfig, Worker, WorkerConfig, remove_abandoned};
+use crate::worker::{
+    CacheConfig, ConfigError, Exec, ExecConfig, LinkMode, Worker, WorkerConfig, check_link, remove_abandoned,
+};
 
 use super::{Usage, time_limit};
+
+/// Where sets are kept (FS01).
+const CACHE_DIR_DEFAULT: &str = "/opt/grid/cache";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,6 +34,8 @@ Examples:
       takes the jobs of calcA and those of the group common
   heft worker 127.0.0.1 5000 --exe-dir ./exe --work-dir ./jobs --time-limit 10m --keep-failed
       runs programs from ./exe, each for at most ten minutes, and keeps what failed jobs left
+  heft worker leader.example 5000 --cache-only --cache-dir /opt/grid/cache
+      takes no jobs, and keeps the cache of the stock worker on this host
 
 A job's ExecName is a file in the exe directory: NAME.exe, or else NAME. It runs in a directory of
 its own with the job's input files, and the files it makes there go back with its output.
@@ -51,9 +58,24 @@ pub struct WorkerArgs {
     /// Where job directories are made
     #[arg(long, value_name = "DIR", default_value = "/tmp/jobs")]
     pub work_dir: PathBuf,
-    /// Where files are that jobs name by CacheId
-    #[arg(long, value_name = "DIR", default_value = "/opt/grid/cache")]
-    pub cache_dir: PathBuf,
+    /// Where sets of files are kept that jobs name by CacheId; one directory for each worker
+    /// [default: /opt/grid/cache]
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// What the cache may hold; what was not used for longest goes first
+    /// [default: half of what the file system has for it]
+    #[arg(long, value_name = "SIZE")]
+    pub cache_budget: Option<ByteSize>,
+    /// How files of sets get into job directories, read-only: auto, reflink, hardlink or copy; auto takes
+    /// reflinks, else hard links unless the worker runs as root, else copies
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub cache_link: LinkMode,
+    /// Keep the cache alone and take no jobs: for a stock worker on this host that uses the directory
+    #[arg(long)]
+    pub cache_only: bool,
+    /// The stock worker's id, if the leader cannot tell it by its address
+    #[arg(long = "for", value_name = "WORKER-ID", requires = "cache_only")]
+    pub cache_for: Option<Uuid>,
     /// Jobs at a time
     #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", default_value_t = 4, value_parser = max_par)]
     pub max_par: u32,
@@ -110,6 +132,12 @@ impl WorkerArgs {
             parallel_max: self.max_par,
             cpu_cap: Some(self.cpu_cap),
             work_dir: std::path::absolute(&self.work_dir).unwrap_or_else(|_| self.work_dir.clone()),
+            cache: Some(CacheConfig {
+                directory: self.cache_dir(),
+                budget: self.cache_budget.map(|size| size.0),
+            }),
+            cache_only: self.cache_only,
+            cache_for: self.cache_for,
             // A random id does not come back.
             keep_results: self.id.is_some(),
             keep_failed: self.keep_failed,
@@ -120,11 +148,17 @@ impl WorkerArgs {
         }
     }
 
+    fn cache_dir(&self) -> PathBuf {
+        let given = self.cache_dir.as_deref().unwrap_or(Path::new(CACHE_DIR_DEFAULT));
+        std::path::absolute(given).unwrap_or_else(|_| given.to_owned())
+    }
+
     fn exec_config(&self) -> ExecConfig {
         let bytes = |size: ByteSize| usize::try_from(size.0).unwrap_or(usize::MAX);
         ExecConfig {
             exe_dir: self.exe_dir.clone(),
-            cache_dir: self.cache_dir.clone(),
+            cache_dir: self.cache_dir(),
+            cache_link: self.cache_link,
             zip_all: self.zip_all,
             stdout_bytes_max: bytes(self.stdout_max),
             stderr_bytes_max: bytes(self.stderr_max),
@@ -154,11 +188,19 @@ fn cpu_cap(text: &str) -> Result<f64, String> {
 /// Runs a worker until it is told to stop.
 pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     let exec = ExecConfig { launcher: this_program(), ..absolute(args.exec_config())? };
-    let worker =
-        Worker::new(args.worker_config(), Exec::new(exec)).map_err(|error| Usage(error.to_string()))?;
+    let cache_dir = args.cache_dir();
     make(&args.exe_dir, "exe", "--exe-dir", 0o755)?;
-    make(&args.cache_dir, "cache", "--cache-dir", 0o755)?;
+    make(&cache_dir, "cache", "--cache-dir", 0o755)?;
     make(&args.work_dir, "work", "--work-dir", 0o700)?;
+    let worker = open(args, Exec::new(exec))?;
+    check_link(&cache_dir, &args.work_dir, args.cache_link).map_err(|error| {
+        Usage(format!(
+            "files cannot get from {} to {} as --cache-link says: {error}; put both on one file system that can, or \
+             use --cache-link auto",
+            cache_dir.display(),
+            args.work_dir.display()
+        ))
+    })?;
     clear(args);
     // One thread, which lives as long as the worker: programs that it launched are killed when it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -166,6 +208,10 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
         let mut term = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
         let config = worker.config();
+        if config.cache_only {
+            let worker = config.cache_for.map_or("the stock worker on this host".to_owned(), |id| format!("worker {id}"));
+            tracing::info!(cache = %cache_dir.display(), "no jobs are taken: this worker keeps the cache for {worker}");
+        }
         tracing::info!(id = %config.id, leader = %config.leader, patterns = ?config.patterns,
             max_par = config.parallel_max, exe_dir = %args.exe_dir.display(), "worker starts");
         let mut asked = false;
@@ -188,6 +234,21 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
             stop.take().map(|stop| stop.send(()));
         }
     })
+}
+
+/// Opens the worker with its cache. Several workers of one machine may use the directory that is the default; the first keeps it,
+/// and the others read what is there, as they always could. A directory that was named is wanted for this worker.
+fn open(args: &WorkerArgs, exec: Exec) -> Result<Worker<Exec>> {
+    let config = args.worker_config();
+    match Worker::new(config.clone(), exec.clone()) {
+        Ok(worker) => Ok(worker),
+        Err(ConfigError::Cache { text }) if args.cache_dir.is_none() && !args.cache_only => {
+            tracing::warn!("{text}. This worker reads what is there, and is sent no datasets");
+            let config = WorkerConfig { cache: None, ..config };
+            Ok(Worker::new(config, exec).map_err(|error| Usage(error.to_string()))?)
+        }
+        Err(error) => Err(Usage(error.to_string()).into()),
+    }
 }
 
 /// This `heft`, even when another has been installed in its place since.

@@ -106,10 +106,17 @@ pub struct WorkerHello {
     pub patterns: Vec<String>,
     /// How many jobs it runs at a time.
     pub max_parallel: Option<u32>,
+    /// Whether it keeps a cache and takes no jobs (C01).
+    pub cache_only: bool,
+    /// The id of the stock worker on the same host that it keeps its cache for.
+    pub cache_for: Option<String>,
 }
 
 impl JsonModel for WorkerHello {
-    const SCHEMA: Schema = Schema { name: "WorkerHello", members: &["Heft", "Patterns", "MaxParallel"] };
+    const SCHEMA: Schema = Schema {
+        name: "WorkerHello",
+        members: &["Heft", "Patterns", "MaxParallel", "CacheOnly", "CacheFor"],
+    };
 
     fn read(object: &Object<'_>) -> Result<Self, ModelError> {
         let heft = object.need("Heft", "an object", object.object("Heft", Announcement::SCHEMA)?)?;
@@ -117,6 +124,8 @@ impl JsonModel for WorkerHello {
             heft: Announcement::read(&heft)?,
             patterns: read_names(object, "Patterns", PATTERNS_MAX, SUBJECT_BYTES_MAX)?,
             max_parallel: object.whole("MaxParallel", 1, PARALLEL_MAX)?,
+            cache_only: object.flag("CacheOnly")?.unwrap_or_default(),
+            cache_for: object.name("CacheFor", NAME_BYTES_MAX)?,
         })
     }
 
@@ -124,6 +133,8 @@ impl JsonModel for WorkerHello {
         object.model_if_some("Heft", Some(&self.heft));
         object.texts("Patterns", &self.patterns);
         object.whole_if_some("MaxParallel", self.max_parallel);
+        object.flag_if_set("CacheOnly", self.cache_only);
+        object.text_if_some("CacheFor", self.cache_for.as_deref());
     }
 }
 

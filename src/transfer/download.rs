@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use chunking::limits::WINDOW_CHUNKS_MAX;
 use chunking::message::{self, Grant, Open, Reason, Verdict, Void};
-use chunking::{ChunkHead, PlanError};
+use chunking::{ChunkHead, PlanError, Ranges};
 use tokio::sync::mpsc;
 use tracing::debug;
 use uuid::Uuid;
@@ -63,12 +63,35 @@ impl Download {
         reports: mpsc::UnboundedSender<Report>,
     ) -> Result<Self, PlanError> {
         let incoming = Incoming::new(&open, WINDOW_CHUNKS_MAX)?;
+        Ok(Self::with(id, open, incoming, sink, reports))
+    }
+
+    /// The same of a blob of which only a part is needed, into a sink that knows what each part must be
+    /// ([`ChunkSink::wrong`]): the digest over the whole blob is not looked at.
+    pub fn start_by_parts(
+        id: Uuid,
+        open: Open,
+        not_needed: &Ranges,
+        sink: Box<dyn ChunkSink>,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> Result<Self, PlanError> {
+        let incoming = Incoming::by_parts(&open, WINDOW_CHUNKS_MAX, not_needed)?;
+        Ok(Self::with(id, open, incoming, sink, reports))
+    }
+
+    fn with(
+        id: Uuid,
+        open: Open,
+        incoming: Incoming,
+        sink: Box<dyn ChunkSink>,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> Self {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let where_to = sink.place();
         let work = Work::new(*incoming.plan(), open.digest, sink);
         let place = Place::new(work, id, serial, reports);
         let state = DownloadState::Receiving;
-        Ok(Download { id, serial, open, incoming, place, where_to, state, finishing: false })
+        Download { id, serial, open, incoming, place, where_to, state, finishing: false }
     }
 
     /// The transfer's id.
@@ -186,6 +209,12 @@ impl Download {
                 };
                 self.say_grant(grant.as_ref(), out);
                 let ruling = self.incoming.rule();
+                self.follow(ruling, out);
+            }
+            Some(Done::Wrong(chunks)) => {
+                self.finishing = false;
+                debug!(transfer = %self.id, chunks = chunks.len(), "parts of a blob are not what they should be");
+                let ruling = self.incoming.on_wrong(&chunks);
                 self.follow(ruling, out);
             }
             Some(Done::Digest(Ok(digest))) => {

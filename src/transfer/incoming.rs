@@ -78,6 +78,8 @@ enum Phase {
 pub struct Incoming {
     plan: ChunkPlan,
     digest: DigestKind,
+    /// Whether the sink says what is right, part by part; the digest over the whole blob says nothing where chunks are left out.
+    by_parts: bool,
     held: Bitmap,
     crcs: ChunkCrcs,
     /// Chunks that came and are being stored, with whether they were declared void meanwhile; never more than the window.
@@ -101,6 +103,7 @@ impl Incoming {
         Ok(Incoming {
             plan,
             digest: open.digest,
+            by_parts: false,
             held: Bitmap::new(plan.count()),
             crcs: ChunkCrcs::default(),
             storing: Vec::new(),
@@ -111,6 +114,14 @@ impl Incoming {
             digest_failed: false,
             vain_rounds: 0,
         })
+    }
+
+    /// A blob of which only a part is needed: what is not counts as held, and its sink says which parts are right
+    /// ([`on_wrong`](Self::on_wrong)).
+    pub fn by_parts(open: &Open, window: u32, not_needed: &Ranges) -> Result<Self, PlanError> {
+        let mut incoming = Incoming { by_parts: true, ..Incoming::new(open, window)? };
+        incoming.held.insert_all(not_needed);
+        Ok(incoming)
     }
 
     /// The blob's chunks.
@@ -278,6 +289,10 @@ impl Incoming {
             }
             return Ruling::Answer(Verdict::Resend(self.held.missing()));
         }
+        if self.by_parts {
+            self.phase = Phase::Whole;
+            return Ruling::Whole;
+        }
         match self.digest {
             DigestKind::ChunkList => self.compare(expected, self.crcs.digest(&self.plan)),
             DigestKind::Sha256 | DigestKind::Blake3 => Ruling::NeedsDigest,
@@ -291,6 +306,24 @@ impl Incoming {
             // A break came between, and its sender says Done again; or a void took a chunk away.
             Phase::Closing(_) | Phase::Open | Phase::Whole | Phase::Failed => self.rule(),
         }
+    }
+
+    /// All chunks came, and the sink says that what these hold is not what it should be. They are asked for once more.
+    pub fn on_wrong(&mut self, chunks: &[u32]) -> Ruling {
+        if std::mem::replace(&mut self.digest_failed, true) {
+            self.phase = Phase::Failed;
+            let text = format!(
+                "what {} chunks hold is not what it should be, for the second time: the source has changed, or its disk or \
+                 memory is faulty",
+                chunks.len()
+            );
+            return Ruling::Answer(Verdict::Failed { reason: Reason::BAD_DIGEST, text: text.into() });
+        }
+        self.phase = Phase::Open;
+        for chunk in chunks {
+            self.held.remove(*chunk);
+        }
+        Ruling::Answer(Verdict::Resend(self.held.missing()))
     }
 
     fn compare(&mut self, expected: Digest, found: Digest) -> Ruling {

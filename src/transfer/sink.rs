@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,6 +18,12 @@ pub trait ChunkSink: Send {
     /// Gives stored bytes back, for a digest over the whole blob (`--digest sha256` or `blake3`). A sink that keeps nothing
     /// gives an error of kind `Unsupported`, and takes such blobs only if their chunks come in order.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// All chunks have come: the places whose bytes are not what they should be, for a sink that knows that of its parts. Their
+    /// chunks are asked for once more. Called before [`finish`](Self::finish), after each round.
+    fn wrong(&mut self) -> io::Result<Vec<Range<u64>>> {
+        Ok(Vec::new())
+    }
 
     /// All bytes have come and are right. Called once, before the sender hears of it.
     fn finish(&mut self) -> io::Result<()>;

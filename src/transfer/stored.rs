@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -56,6 +57,8 @@ pub(super) enum Done {
     },
     Digest(Result<Digest, Fault>),
     Finish(Result<(), Fault>),
+    /// Not finished: what these chunks hold is wrong.
+    Wrong(Vec<u32>),
     /// Nothing that has to be told.
     Quiet,
 }
@@ -126,9 +129,25 @@ impl Work {
             Task::Digest => Done::Digest(self.digest()),
             Task::Finish => {
                 self.scratch = Vec::new();
-                Done::Finish(self.sink.finish().map_err(Fault::Io))
+                match self.sink.wrong() {
+                    Ok(wrong) if wrong.is_empty() => Done::Finish(self.sink.finish().map_err(Fault::Io)),
+                    Ok(wrong) => Done::Wrong(self.chunks(&wrong)),
+                    Err(error) => Done::Finish(Err(Fault::Io(error))),
+                }
             }
         }
+    }
+
+    /// The chunks that these places lie in.
+    fn chunks(&self, places: &[Range<u64>]) -> Vec<u32> {
+        let bytes = u64::from(self.plan.chunk_bytes());
+        let index = |chunk: u64| u32::try_from(chunk).unwrap_or(u32::MAX);
+        let chunks =
+            places.iter().flat_map(|place| index(place.start / bytes)..index(place.end.div_ceil(bytes)));
+        let mut chunks: Vec<u32> = chunks.collect();
+        chunks.sort_unstable();
+        chunks.dedup();
+        chunks
     }
 
     fn store(&mut self, index: u32, head: &ChunkHead, crc: u32, sent: &[u8]) -> Result<(), Fault> {

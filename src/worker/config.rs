@@ -9,6 +9,7 @@ use chunking::limits::FIRST_FRAME_BODY_BYTES_MAX;
 use thiserror::Error;
 use uuid::Uuid;
 
+use super::cache::CacheConfig;
 use super::hello::hello;
 use super::limits::{PARALLEL_DEFAULT, PARALLEL_MAX, STOP_GRACE, WELCOME_WAIT};
 use crate::core::retry::Backoff;
@@ -34,6 +35,12 @@ pub struct WorkerConfig {
     pub cpu_cap: Option<f64>,
     /// Job directories are made beneath it (WX02).
     pub work_dir: PathBuf,
+    /// Where sets of files are kept that many jobs share; without it the leader sends none.
+    pub cache: Option<CacheConfig>,
+    /// Keep the cache, and take no jobs (C01).
+    pub cache_only: bool,
+    /// The stock worker on this host that the cache is kept for.
+    pub cache_for: Option<Uuid>,
     /// Keep results as files in the work directory until the leader has them, so that a worker that is started again
     /// under the same id can send them (C31). Of use only with an id of one's own.
     pub keep_results: bool,
@@ -62,6 +69,9 @@ impl WorkerConfig {
             parallel_max: PARALLEL_DEFAULT,
             cpu_cap: None,
             work_dir: "/tmp/jobs".into(),
+            cache: None,
+            cache_only: false,
+            cache_for: None,
             keep_results: false,
             keep_failed: false,
             time_limit: None,
@@ -93,6 +103,9 @@ impl WorkerConfig {
         let bytes = frame.payload.len() + head_len(Generation::F2, &frame.subject);
         if bytes > FIRST_FRAME_BODY_BYTES_MAX as usize {
             return over("bytes in the worker's hello", bytes, FIRST_FRAME_BODY_BYTES_MAX as usize);
+        }
+        if self.cache_only && self.cache.is_none() {
+            return Err(ConfigError::Idle);
         }
         match self.cpu_cap {
             Some(cap) if !(0.10..=0.95).contains(&cap) => return Err(ConfigError::CpuCap { value: cap }),
@@ -129,6 +142,15 @@ pub enum ConfigError {
         /// The most.
         limit: usize,
     },
+    /// A cache that cannot be kept.
+    #[error("{text}")]
+    Cache {
+        /// Why not.
+        text: String,
+    },
+    /// A worker without jobs and without a cache.
+    #[error("a worker that takes no jobs has nothing to do without a cache: name its directory")]
+    Idle,
     /// A share of the processors that makes no sense (ENV03).
     #[error("a processor cap of {value}: give 0.10 to 0.95, the share of all processors")]
     CpuCap {

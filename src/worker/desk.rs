@@ -63,6 +63,11 @@ impl Offer {
     fn has_transfers(&self) -> bool {
         self.0.blobs().next().is_some()
     }
+
+    /// Whether something is kept for it until it has run: inputs that come by transfer, or sets.
+    fn has_more(&self) -> bool {
+        self.has_transfers() || self.0.caches().next().is_some()
+    }
 }
 
 impl PartialEq for Offer {
@@ -94,6 +99,8 @@ pub(super) enum Inputs {
     Coming,
     /// By transfers, and all are here.
     Here,
+    /// With the job, but for sets that are not here yet.
+    Sets,
 }
 
 #[derive(Debug)]
@@ -222,7 +229,8 @@ impl Desk {
         if !self.leased() {
             for assigned in std::mem::take(&mut self.assigned) {
                 match assigned.inputs {
-                    Inputs::Inside => self.ready(assigned.offer, Numbers::UNSAID),
+                    // A leader that knows no sets sends none; what lacks is the handler's to say.
+                    Inputs::Inside | Inputs::Sets => self.ready(assigned.offer, Numbers::UNSAID),
                     // Another leader, which will not send the rest.
                     Inputs::Coming | Inputs::Here => {
                         self.todo.push_back(Todo::Forget { job: assigned.offer.job() });
@@ -255,7 +263,10 @@ impl Desk {
         });
         self.assigned.retain_mut(|assigned| {
             assigned.started = None;
-            assigned.inputs != Inputs::Inside
+            match assigned.inputs {
+                Inputs::Coming | Inputs::Here => true,
+                Inputs::Inside | Inputs::Sets => false,
+            }
         });
         self.assigned.extend(back.into_iter().filter(|(offer, _)| offer.has_transfers()).map(
             |(offer, numbers)| Assigned {
@@ -278,7 +289,7 @@ impl Desk {
 
     /// What has come of a job's inputs is not needed.
     fn forget(&mut self, offer: &Offer) {
-        if offer.has_transfers() {
+        if offer.has_more() {
             self.todo.push_back(Todo::Forget { job: offer.job() });
         }
     }
@@ -351,8 +362,10 @@ impl Desk {
     pub(super) fn on_start(&mut self, job: Uuid, run: u32, attempt: u32) {
         let numbers = Numbers { run: Some(run), attempt };
         if let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) {
-            if let Some(assigned) =
-                self.assigned.get_mut(at).filter(|assigned| assigned.inputs == Inputs::Coming)
+            if let Some(assigned) = self
+                .assigned
+                .get_mut(at)
+                .filter(|assigned| matches!(assigned.inputs, Inputs::Coming | Inputs::Sets))
             {
                 assigned.started = Some(numbers);
                 assigned.attempt = attempt;
@@ -429,21 +442,37 @@ impl Desk {
             self.waiting.iter().position(|(offer, numbers)| offer.job() == job && meant(*numbers))
         {
             if let Some((offer, numbers)) = self.waiting.remove(at) {
-                self.never_ran(offer, numbers, &reason);
+                self.never_ran(offer, numbers, &reason.to_string());
             }
         } else if let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) {
             let assigned = self.assigned.remove(at);
-            self.never_ran(assigned.offer, Numbers { run: None, attempt: attempt.max(1) }, &reason);
+            let numbers = Numbers { run: None, attempt: attempt.max(1) };
+            self.never_ran(assigned.offer, numbers, &reason.to_string());
         }
     }
 
-    fn never_ran(&mut self, offer: Offer, numbers: Numbers, reason: &StopReason) {
-        let mut result = offer.0.failed(format!("{reason}\n"));
+    fn never_ran(&mut self, offer: Offer, numbers: Numbers, why: &str) {
+        let mut result = offer.0.failed(format!("{why}\n"));
         result.run = numbers.run;
         result.status = JobStatus::Cancelled;
         self.forget(&offer);
         self.give_up(offer.job(), fit::encode(result).into());
         self.todo.push_back(Todo::ReturnCredit { after_job: false });
+    }
+
+    /// A job cannot be run here, and does not run yet: the leader gives it to another worker.
+    pub(super) fn on_unfit(&mut self, job: Uuid, text: &str) {
+        let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) else { return };
+        let Assigned { offer, started, attempt, .. } = self.assigned.remove(at);
+        let numbers = started.unwrap_or(Numbers { run: None, attempt: attempt.max(1) });
+        self.never_ran(offer, numbers, text);
+    }
+
+    /// Whether a job waits here, or runs.
+    pub(super) fn is_under_way(&self, job: Uuid) -> bool {
+        self.running.contains_key(&job)
+            || self.waiting.iter().any(|(offer, _)| offer.job() == job)
+            || self.assigned.iter().any(|assigned| assigned.offer.job() == job)
     }
 
     /// Settled.

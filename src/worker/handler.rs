@@ -84,6 +84,19 @@ impl Job {
         })
     }
 
+    /// The sets that input files of it are in, once for each file.
+    pub fn caches(&self) -> impl Iterator<Item = &str> {
+        let files = self.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default();
+        files.iter().filter_map(|file| match file.source() {
+            Source::Cache(cache) => Some(cache),
+            Source::Inline(_)
+            | Source::Streamed { .. }
+            | Source::Blob(_)
+            | Source::Url(_)
+            | Source::Nothing => None,
+        })
+    }
+
     /// A result of this job without output.
     pub fn result(&self, status: JobStatus) -> JobResult {
         match &self.request {

@@ -115,5 +115,20 @@ pub const SEGMENTS_MAX: usize = 32;
 /// Directories with the name of one job, if other workers on this machine hold the first ones.
 pub const DIRECTORY_TRIES_MAX: u32 = 64;
 
+/// How often a set is looked for that is replaced again and again while it is opened.
+pub const SET_OPEN_TRIES_MAX: u32 = 16;
+
+/// Files of a set that are brought to the disk one by one; for more, all that the file system has not written yet is.
+pub const SYNCED_ONE_BY_ONE_MAX: usize = 64;
+
+/// Files of a set that are open at a time while its pieces come.
+pub const STAGED_FILES_OPEN_MAX: usize = 64;
+
+/// Packs of a set that were announced and are not open yet.
+pub const PACKS_ANNOUNCED_MAX: usize = 64;
+
+/// Puts of stock leaders that wait for their turn, each with a frame of files in memory.
+pub const PUTS_WAITING_MAX: usize = 16;
+
 const _: () = assert!(PARALLEL_MAX as usize <= chunking::limits::HEARTBEAT_JOBS_MAX);
 const _: () = assert!(ARCHIVE_INLINE_BYTES_MAX / 3 * 4 <= RESULT_BYTES_MAX);

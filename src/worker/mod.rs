@@ -30,10 +30,12 @@
 //! | `spool` | the same as files, for a worker that is started again under its id |
 //! | `attempt` | one job through one handler |
 //! | `exec` | the handler that runs executables |
+//! | `cache` | sets of files that many jobs share |
 //! | `directory`, `fit` | job directories; results that fit a frame |
 //! | `credit`, `hello` | credit and what withholds it; the announcement |
 
 mod attempt;
+mod cache;
 mod config;
 mod credit;
 mod desk;
@@ -54,6 +56,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 pub use attempt::{Outcome, Workplace, run_once};
+pub use cache::{CacheConfig, LinkMode, check_link};
 pub use config::{ConfigError, WorkerConfig};
 pub use directory::{JobDirectory, remove_abandoned};
 pub use exec::{Exec, ExecConfig};
@@ -65,13 +68,17 @@ pub use session::Summary;
 #[derive(Debug)]
 pub struct Worker<H> {
     config: WorkerConfig,
+    cache: Option<cache::Cache>,
     handler: Arc<H>,
 }
 
 impl<H: Handler> Worker<H> {
-    /// A worker with this handler. Nothing is dialled yet.
+    /// A worker with this handler. Its cache is opened, for it alone; nothing is dialled yet.
     pub fn new(config: WorkerConfig, handler: H) -> Result<Self, ConfigError> {
-        Ok(Worker { config: config.check()?, handler: Arc::new(handler) })
+        let config = config.check()?;
+        let cache = config.cache.as_ref().map(cache::Cache::open).transpose();
+        let cache = cache.map_err(|error| ConfigError::Cache { text: error.to_string() })?;
+        Ok(Worker { config, cache, handler: Arc::new(handler) })
     }
 
     /// The worker's set-up, with its id.
@@ -82,6 +89,6 @@ impl<H: Handler> Worker<H> {
     /// Works until `shutdown` ends and running jobs have finished, or their grace is over. It goes on through every
     /// failure of connection and leader.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        session::Session::run(self.config, self.handler, shutdown).await
+        session::Session::run(self.config, self.cache, self.handler, shutdown).await
     }
 }

@@ -253,6 +253,11 @@ impl Receptions {
         Some(if reception.missing == 0 { Step::Received(job) } else { Step::Nothing })
     }
 
+    /// Whether inputs of a job are still to come.
+    pub(super) fn lacks(&self, job: Uuid) -> bool {
+        self.jobs.get(&job).is_some_and(|reception| reception.missing > 0)
+    }
+
     /// How far the job of a transfer is, if it is time to say so again.
     pub(super) fn far(&mut self, id: Uuid) -> Option<Far> {
         let job = self.blobs.get(&id)?.job;

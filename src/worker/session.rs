@@ -13,8 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::Kind;
 use chunking::message::{
-    Abort, Body, Cancel, Done, Features, Grant, Heartbeat, HeldJobs, LimitId, Open, Progress, Refused,
-    Settled, Stage, Start, Verdict, Void, Welcome,
+    Abort, Body, Cancel, Done, Features, Grant, Heartbeat, HeldJobs, Hold, Inspect, LimitId, Open, Pack,
+    Progress, Purpose, Refused, Release, Settled, Stage, Start, Verdict, Void, Welcome,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -23,13 +23,14 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::attempt::{Outcome, Workplace, attempt};
+use super::cache::{Cache, News as CacheNews, Step as CacheStep};
 use super::config::WorkerConfig;
 use super::credit::Purse;
 use super::desk::{Desk, Inputs, Numbers, Offer, Todo};
 use super::directory::JobDirectory;
 use super::fit::{Answer, encode, fit};
 use super::handler::{Attachment, CancelToken, Handler, Job, Note, StopReason};
-use super::hello::{FEATURES, hello};
+use super::hello::{features, hello};
 use super::limits::{CPU_SAMPLE, HEARTBEAT, HEARTBEAT_MIN, LAZY_WAIT, LEAVE_MAX, SETTLE_MAX, WORKER_GRACE};
 use super::line::{Line, News};
 use super::receive::{Far, Receptions, Step};
@@ -80,6 +81,7 @@ pub(super) struct Session<H> {
     /// Files of results that are on their way.
     files: HashMap<Uuid, Vec<PathBuf>>,
     receptions: Receptions,
+    cache: Option<Cache>,
     returns: Returns,
     /// Answers of transfers that go out together.
     out: Vec<OutFrame>,
@@ -108,6 +110,7 @@ pub(super) struct Session<H> {
 impl<H: Handler> Session<H> {
     pub(super) async fn run(
         config: WorkerConfig,
+        cache: Option<Cache>,
         handler: Arc<H>,
         shutdown: impl Future<Output = ()>,
     ) -> Summary {
@@ -115,6 +118,8 @@ impl<H: Handler> Session<H> {
         // Both are bounded by what their senders have under way: a window for each input, one note for each upload.
         let (reports, mut reported) = mpsc::unbounded_channel();
         let (uploads, mut uploaded) = mpsc::unbounded_channel();
+        // What threads do for the cache: one note for each of them.
+        let (cache_news, mut cached) = mpsc::unbounded_channel();
         let place = Workplace { work_dir: config.work_dir.clone(), time_limit: config.time_limit };
         let mut session = Session {
             place: Arc::new(place),
@@ -126,7 +131,8 @@ impl<H: Handler> Session<H> {
             live: HashMap::new(),
             directories: HashMap::new(),
             files: HashMap::new(),
-            receptions: Receptions::new(reports),
+            receptions: Receptions::new(reports.clone()),
+            cache,
             returns: Returns::new(uploads),
             out: Vec::new(),
             lazy: 0,
@@ -147,6 +153,9 @@ impl<H: Handler> Session<H> {
             summary: Summary::default(),
         };
         session.open_spool();
+        if let Some(cache) = &mut session.cache {
+            cache.start(reports, cache_news);
+        }
         let mut shutdown = pin!(shutdown);
         // One alarm for all that is due. It is set anew only for what is due sooner: when it rings for what has been
         // done meanwhile, nothing is lost, and setting it costs more than most jobs.
@@ -163,6 +172,7 @@ impl<H: Handler> Session<H> {
                 Some(ended) = session.jobs.join_next() => session.on_ended(ended),
                 Some(note) = noted.recv() => session.on_note(note),
                 Some(report) = reported.recv() => session.on_report(report),
+                Some(news) = cached.recv() => session.on_cache_news(news),
                 Some(upload) = uploaded.recv() => session.on_upload(upload),
                 Some(_) = session.cleaning.join_next() => {}
                 () = &mut alarm, if set_for.is_some() => {
@@ -287,10 +297,72 @@ impl<H: Handler> Session<H> {
         self.receptions.lost(self.worker_grace);
         self.returns.lost();
         self.desk.on_lost();
+        if let Some(cache) = &mut self.cache {
+            cache.on_lost();
+        }
+        self.free_sets();
+    }
+
+    /// What jobs needed that are gone is free.
+    fn free_sets(&mut self) {
+        if let Some(cache) = &mut self.cache {
+            for job in cache.jobs() {
+                if !self.desk.is_under_way(job) {
+                    cache.on_job_gone(job, &mut self.out);
+                }
+            }
+        }
+    }
+
+    /// The sets that a job needed are free, unless it is still here.
+    fn free_sets_of(&mut self, job: Uuid) {
+        if let Some(cache) = &mut self.cache
+            && !self.desk.is_under_way(job)
+        {
+            cache.on_job_gone(job, &mut self.out);
+        }
+    }
+
+    fn on_cache_news(&mut self, news: CacheNews) {
+        if let Some(cache) = &mut self.cache {
+            cache.on_news(news, &mut self.out);
+        }
+        self.take_cache_steps();
+    }
+
+    /// Has a frame or chunk of a set dealt with.
+    fn with_cache(&mut self, feed: impl FnOnce(&mut Cache, &mut Vec<OutFrame>)) {
+        if let Some(cache) = &mut self.cache {
+            feed(cache, &mut self.out);
+        }
+        self.take_cache_steps();
+    }
+
+    fn take_cache_steps(&mut self) {
+        let Some(cache) = &mut self.cache else { return };
+        for step in cache.steps() {
+            match step {
+                CacheStep::Ready(job) if !self.receptions.lacks(job) => self.desk.on_received(job),
+                // The rest of its inputs is to come.
+                CacheStep::Ready(_) => {}
+                CacheStep::GiveBack { job, text } => {
+                    info!(%job, "given back: {text}");
+                    self.desk.on_unfit(job, &text);
+                }
+            }
+        }
+    }
+
+    /// Whether a transfer is one of a set.
+    fn is_of_set(&self, transfer: Uuid) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.owns(transfer))
     }
 
     fn on_chunk(&mut self, chunk: InChunk) {
         let transfer = chunk.transfer;
+        if self.is_of_set(transfer) {
+            return self.with_cache(|cache, out| cache.on_chunk(chunk, out));
+        }
         let step = self.receptions.chunk(chunk, &mut self.out);
         self.on_step(step);
         self.say_far(transfer);
@@ -298,6 +370,9 @@ impl<H: Handler> Session<H> {
 
     fn on_report(&mut self, report: Report) {
         let transfer = report.transfer;
+        if self.is_of_set(transfer) {
+            return self.with_cache(|cache, out| cache.on_report(report, out));
+        }
         let step = self.receptions.report(report, &mut self.out);
         self.on_step(step);
         self.say_far(transfer);
@@ -306,6 +381,8 @@ impl<H: Handler> Session<H> {
     fn on_step(&mut self, step: Step) {
         match step {
             Step::Nothing => {}
+            // It may wait for sets too.
+            Step::Received(job) if self.cache.as_ref().is_some_and(|cache| cache.is_waiting(job)) => {}
             Step::Received(job) => self.desk.on_received(job),
         }
     }
@@ -396,15 +473,32 @@ impl<H: Handler> Session<H> {
                 self.purse.on_taken();
                 let parsed = Arc::new(Job::new(job, frame.subject.as_str(), frame.payload.clone()));
                 let by_transfer = self.leader.is_some_and(|features| features.has(Features::TRANSFERS));
-                let inputs = match by_transfer.then(|| self.receptions.assign(&parsed)).flatten() {
-                    None => Inputs::Inside,
-                    Some(true) => Inputs::Coming,
-                    Some(false) => Inputs::Here,
+                if self.config.cache_only {
+                    warn!(%job, "a job came, and this worker keeps a cache alone; it is left to the leader");
+                    return Ok(());
+                }
+                let sends_sets = self.leader.is_some_and(|features| {
+                    features.has(Features::DATASETS) && features.has(Features::LEASES)
+                });
+                let transfers = by_transfer.then(|| self.receptions.assign(&parsed)).flatten();
+                let waits = match &mut self.cache {
+                    Some(cache) => cache.assign(&parsed, sends_sets, &mut self.out),
+                    None => false,
+                };
+                let inputs = match (transfers, waits) {
+                    (None, false) => Inputs::Inside,
+                    (None, true) => Inputs::Sets,
+                    (Some(true), _) | (Some(false), true) => Inputs::Coming,
+                    (Some(false), false) => Inputs::Here,
                 };
                 self.desk.on_assign(Offer(parsed), inputs);
             }
             Kind::Open => {
                 let open = Open::decode(&frame.payload)?;
+                if open.purpose == Purpose::Dataset && self.cache.is_some() {
+                    self.with_cache(|cache, out| cache.on_open(frame.msg_id, open, out));
+                    return Ok(());
+                }
                 let attempt = open.attempt;
                 let (handler, place) = (self.handler.clone(), self.place.clone());
                 let is_past = |job| self.desk.is_past_inputs(job);
@@ -416,16 +510,28 @@ impl<H: Handler> Session<H> {
             }
             Kind::Done => {
                 let done = Done::decode(&frame.payload)?;
+                if self.is_of_set(frame.msg_id) {
+                    self.with_cache(|cache, out| cache.on_done(frame.msg_id, &done, out));
+                    return Ok(());
+                }
                 let step = self.receptions.done(frame.msg_id, &done, &mut self.out);
                 self.on_step(step);
             }
             Kind::Void => {
                 let void = Void::decode(&frame.payload)?;
+                if self.is_of_set(frame.msg_id) {
+                    self.with_cache(|cache, out| cache.on_void(frame.msg_id, &void, out));
+                    return Ok(());
+                }
                 let step = self.receptions.void(frame.msg_id, &void, &mut self.out);
                 self.on_step(step);
             }
             Kind::Abort => {
                 let abort = Abort::decode(&frame.payload)?;
+                if self.is_of_set(frame.msg_id) {
+                    self.with_cache(|cache, out| cache.on_abort(frame.msg_id, &abort, out));
+                    return Ok(());
+                }
                 if !self.receptions.abort(frame.msg_id, &abort) {
                     self.returns.abort(frame.msg_id, &abort);
                 }
@@ -452,11 +558,31 @@ impl<H: Handler> Session<H> {
                 debug_assert!(matches!(news, News::Lost));
                 self.on_lost();
             }
+            Kind::Hold => {
+                let hold = Hold::decode(&frame.payload)?;
+                self.with_cache(|cache, out| cache.on_hold(frame.msg_id, &hold, out));
+            }
+            Kind::Pack => {
+                let pack = Pack::decode(&frame.payload)?;
+                self.with_cache(|cache, _| cache.on_pack(frame.msg_id, frame.corr_id, pack));
+            }
+            Kind::Release => {
+                let release = Release::decode(&frame.payload)?;
+                self.with_cache(|cache, out| cache.on_release(frame.msg_id, &release, out));
+            }
+            Kind::Inspect => {
+                let inspect = Inspect::decode(&frame.payload)?;
+                self.with_cache(|cache, out| cache.on_inspect(frame.msg_id, inspect.cache_id.as_str(), out));
+            }
+            Kind::CachePut => {
+                // Relayed with the request's id in CorrId (T06).
+                let request = if frame.corr_id.is_nil() { frame.msg_id } else { frame.corr_id };
+                self.with_cache(|cache, out| cache.on_put(request, &frame.payload, out));
+            }
             Kind::SubmitJob
             | Kind::AckJob
             | Kind::Credit
             | Kind::Result
-            | Kind::CachePut
             | Kind::CacheAck
             | Kind::HelloClient
             | Kind::HelloWorker
@@ -474,11 +600,7 @@ impl<H: Handler> Session<H> {
             | Kind::Put
             | Kind::Lack
             | Kind::Spread
-            | Kind::Hold
-            | Kind::Pack
-            | Kind::Release
             | Kind::Have
-            | Kind::Inspect
             | Kind::Ask
             | Kind::Answer => debug!(%kind, "skipped a frame that this worker has no use for"),
         }
@@ -486,7 +608,7 @@ impl<H: Handler> Session<H> {
     }
 
     fn on_welcome(&mut self, welcome: &Welcome) {
-        let features = welcome.features.common(FEATURES);
+        let features = welcome.features.common(features(&self.config));
         let listed = welcome.limits.value(LimitId::HEARTBEAT_MS).filter(|ms| *ms > 0);
         self.heartbeat_every = listed.map_or(HEARTBEAT, Duration::from_millis).max(HEARTBEAT_MIN);
         let grace = welcome.limits.value(LimitId::WORKER_GRACE_MS);
@@ -500,6 +622,9 @@ impl<H: Handler> Session<H> {
         // The first heartbeat says what is still held, and goes out before the results that follow.
         self.heartbeat_due = features.has(Features::LEASES).then(Instant::now);
         self.desk.on_leader(features);
+        if let Some(cache) = &mut self.cache {
+            cache.on_leader(features.has(Features::DATASETS), &mut self.out);
+        }
     }
 
     fn send_heartbeat(&mut self) {
@@ -538,7 +663,9 @@ impl<H: Handler> Session<H> {
                 if let Some(large) = &ended.answer.large {
                     self.files.insert(ended.job, large.files().collect());
                 }
-                self.desk.on_ended(ended.job, ended.answer, ended.given_up);
+                let job = ended.job;
+                self.desk.on_ended(job, ended.answer, ended.given_up);
+                self.free_sets_of(job);
             }
             // An attempt catches what its handler does; it ends otherwise only when the worker leaves.
             Err(error) => warn!("an attempt ended without a result: {error}"),
@@ -574,8 +701,14 @@ impl<H: Handler> Session<H> {
                     self.take_turn(turn);
                     self.open_returns();
                 }
-                Todo::Clean { job } => self.clean(job),
-                Todo::Forget { job } => self.forget_inputs(job),
+                Todo::Clean { job } => {
+                    self.clean(job);
+                    self.free_sets_of(job);
+                }
+                Todo::Forget { job } => {
+                    self.forget_inputs(job);
+                    self.free_sets_of(job);
+                }
                 Todo::ReturnCredit { after_job } => self.return_credit(after_job),
             }
         }
@@ -692,7 +825,7 @@ impl<H: Handler> Session<H> {
     }
 
     fn give_credit(&mut self, count: u32) {
-        if count == 0 || self.stop_due.is_some() || !self.line.is_up() {
+        if count == 0 || self.config.cache_only || self.stop_due.is_some() || !self.line.is_up() {
             return;
         }
         self.purse.on_given(count);

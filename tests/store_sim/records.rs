@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use heft::core::Record;
+use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Submission};
-use heft::core::ids::{Attempt, ClientId, JobId, Micros, ResultId, WorkerId};
+use heft::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, WorkerId};
 use heft::core::job::{Ending, Job, Phase};
 use heft::core::record::AttemptEnd;
 use heft::core::retry::mix;
@@ -18,6 +19,7 @@ use uuid::Uuid;
 use super::sim_disk::Random;
 
 const CLIENTS: [&str; 3] = ["alice", "bob", "zoë"];
+const CACHES: [&str; 4] = ["set", "Set", "größe", "x-1"];
 const EXECS: [&str; 3] = ["calcA", "Render", "x"];
 const WHY: [AttemptEnd; 4] =
     [AttemptEnd::TimedOut, AttemptEnd::WorkerLost, AttemptEnd::DiskFull, AttemptEnd::InputsBad];
@@ -117,6 +119,7 @@ impl Proposals {
             | Record::Cancel { at, .. }
             | Record::Fail { at, .. }
             | Record::Orphan { at, .. } => Some(*at),
+            Record::Dataset { dataset } => Some(dataset.at),
             _ => None,
         });
         assert_eq!(replay.latest, moments.max().unwrap_or_default());
@@ -171,8 +174,14 @@ impl Proposals {
             (48..50, Some(job)) => Record::Revive { job: job.id, run: job.run },
             (50..56, Some(job)) => Record::Forget { job: job.id, run: job.run },
             (56..58, Some(job)) => Record::Delivered { job: job.id, run: job.run },
-            (58..60, _) => {
-                Record::Cap { client: client(random), cap: u32::try_from(random.below(9)).unwrap() }
+            (58, _) => Record::Cap { client: client(random), cap: u32::try_from(random.below(9)).unwrap() },
+            (draw @ (59 | 68..73), _) => {
+                let (cache, generation) = (cache(random), Uuid::from_u128(u128::from(random.next())));
+                let known = self.state.dataset(&cache).map(|dataset| dataset.generation);
+                match known.filter(|_| draw == 59) {
+                    Some(generation) => Record::DatasetGone { cache, generation },
+                    None => Record::Dataset { dataset: dataset(random, cache, generation, at).into() },
+                }
             }
             // One that was announced is taken.
             (60..68, Some(job)) if job.announced => {
@@ -195,7 +204,7 @@ impl Proposals {
                     inputs: if draw % 3 == 1 { Inputs::Expected } else { Inputs::Here },
                     needs_transfers: random.chance(20),
                     require_worker: false,
-                    datasets: Vec::new(),
+                    datasets: (0..random.below(6).saturating_sub(3)).map(|_| cache(random)).collect(),
                 };
                 attached = Some(attach(random, payload_bytes, draw % 3));
                 match job.inputs {
@@ -231,6 +240,24 @@ fn submission(job: &Job) -> Submission {
         needs_transfers: job.needs_transfers,
         require_worker: false,
         datasets: job.datasets.clone(),
+    }
+}
+
+fn cache(random: &mut Random) -> CacheId {
+    CacheId::parse(CACHES[random.below(4) as usize]).unwrap()
+}
+
+fn dataset(random: &mut Random, cache: CacheId, generation: Uuid, at: Micros) -> Dataset {
+    let packs = (0..random.below(4)).map(|_| Uuid::from_u128(u128::from(random.next()))).collect();
+    Dataset {
+        cache,
+        generation,
+        digest: [random.below(256) as u8; 32],
+        bytes: random.below(1 << 40),
+        files: random.below(1000) as u32,
+        target: if random.chance(50) { "none".into() } else { "job.assign.*".into() },
+        packs,
+        at,
     }
 }
 

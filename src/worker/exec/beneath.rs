@@ -24,20 +24,35 @@ pub(in crate::worker) fn open_root(path: &Path) -> io::Result<OwnedFd> {
 
 /// Makes a new file, and its folders as far as they are missing. A file that is there already is an error.
 pub(in crate::worker) fn create(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
+    let folder = make_folder(root, name, Mode::RWXU)?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(&folder, name.file(), flags, Mode::RUSR | Mode::WUSR)?.into())
+}
+
+/// Opens the folder of a file, made as far as it is missing.
+pub(in crate::worker) fn make_folder(root: &OwnedFd, name: &SafeName, mode: Mode) -> io::Result<OwnedFd> {
     let mut folder = root.try_clone()?;
     for segment in name.folders() {
-        match mkdirat(&folder, segment, Mode::RWXU) {
+        match mkdirat(&folder, segment, mode) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
         folder = openat(&folder, segment, FOLDER_FLAGS, Mode::empty())?;
     }
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(openat(&folder, name.file(), flags, Mode::RUSR | Mode::WUSR)?.into())
+    Ok(folder)
+}
+
+/// Opens the folder of a file that is there.
+pub(in crate::worker) fn open_folder(root: &OwnedFd, name: &SafeName) -> io::Result<OwnedFd> {
+    let mut folder = root.try_clone()?;
+    for segment in name.folders() {
+        folder = openat(&folder, segment, FOLDER_FLAGS, Mode::empty())?;
+    }
+    Ok(folder)
 }
 
 /// Opens a plain file for reading; `None` if there is none of that name.
-pub(super) fn open(root: &OwnedFd, name: &SafeName) -> io::Result<Option<File>> {
+pub(in crate::worker) fn open(root: &OwnedFd, name: &SafeName) -> io::Result<Option<File>> {
     match open_any(root, name) {
         Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
         // A folder on the way that is a file, or a link in place of a file or folder, means that the name is not there.

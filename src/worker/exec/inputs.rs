@@ -17,6 +17,7 @@ use super::beneath;
 use super::name::{NameError, NameUse, SafeName};
 use crate::model::{InputFile, Source};
 use crate::transfer::is_full;
+use crate::worker::cache::{LinkMode, OpenSet, PRIVATE, open_set, place_file};
 
 /// Why a job's inputs could not be laid out. Its text becomes the result's Stderr.
 #[derive(Debug, Error)]
@@ -71,14 +72,14 @@ pub(super) fn next_step(error: &io::Error) -> &'static str {
 
 /// What an input file looked like when it was written; it has another look if the job changed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(in crate::worker) struct Look {
     inode: u64,
     bytes: u64,
     modified: (i64, i64),
 }
 
 impl Look {
-    pub(super) fn of(file: &Metadata) -> Self {
+    pub(in crate::worker) fn of(file: &Metadata) -> Self {
         Look { inode: file.ino(), bytes: file.len(), modified: (file.mtime(), file.mtime_nsec()) }
     }
 }
@@ -120,17 +121,38 @@ fn write_failed(name: &SafeName, directory: &Path, source: io::Error) -> InputEr
     InputError::Write { name: name.clone(), directory: directory.to_owned(), source }
 }
 
+/// Where files that jobs name by CacheId are, and how they get into a job's directory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CachePlace<'a> {
+    pub(super) directory: &'a Path,
+    pub(super) link: LinkMode,
+}
+
+/// The sets that a job's files are taken from: each is opened once, so that all files of one set are of one generation.
+#[derive(Default)]
+struct Sets(HashMap<String, Option<OpenSet>>);
+
+impl Sets {
+    fn open(&mut self, cache_dir: &Path, id: &str) -> io::Result<Option<&OpenSet>> {
+        if !self.0.contains_key(id) {
+            self.0.insert(id.to_owned(), open_set(cache_dir, id)?);
+        }
+        Ok(self.0.get(id).and_then(Option::as_ref))
+    }
+}
+
 /// Writes all files of a job.
 pub(super) fn write_all(
     files: &[InputFile],
     directory: &Path,
-    cache_dir: &Path,
+    cache: CachePlace<'_>,
 ) -> Result<Inputs, InputError> {
     let names = names(files.iter().map(|file| file.name.as_str()))?;
     let root = open(directory)?;
     let mut inputs = Inputs::new();
+    let mut sets = Sets::default();
     for (file, name) in files.iter().zip(names) {
-        let look = write_one(file, &name, &root, directory, cache_dir)?;
+        let look = write_one(file, &name, &root, directory, cache, &mut sets)?;
         inputs.insert(PathBuf::from(name.to_string()), look);
     }
     Ok(inputs)
@@ -141,23 +163,25 @@ fn write_one(
     name: &SafeName,
     root: &OwnedFd,
     directory: &Path,
-    cache_dir: &Path,
+    cache: CachePlace<'_>,
+    sets: &mut Sets,
 ) -> Result<Look, InputError> {
     let not_supported = |how| InputError::NotSupported { name: name.clone(), how };
-    let mut cached = match file.source() {
-        Source::Inline(_) => None,
-        Source::Cache(cache_id) => Some(open_cached(cache_id, name, cache_dir)?),
+    let content = match file.source() {
+        Source::Inline(content) => content,
+        Source::Cache(cache_id) => {
+            let inner = SafeName::parse(NameUse::File, file.name_in_set())?;
+            let placed = place_cached(cache_id, &inner, (root, name), cache, sets)?;
+            let look = placed.and_then(|placed| placed.metadata()).map(|written| Look::of(&written));
+            return look.map_err(|source| write_failed(name, directory, source));
+        }
         Source::Blob(blob) => return came(blob.size, name, root, directory),
         Source::Url(_) => return Err(not_supported("a Url")),
         Source::Streamed { .. } | Source::Nothing => return Err(InputError::Nothing { name: name.clone() }),
     };
     let failed = |source: io::Error| write_failed(name, directory, source);
     let mut target = beneath::create(root, name).map_err(failed)?;
-    match (&mut cached, file.source()) {
-        (Some(cached), _) => io::copy(cached, &mut target).map(|_| ()).map_err(failed)?,
-        (None, Source::Inline(content)) => target.write_all(content).map_err(failed)?,
-        (None, _) => {}
-    }
+    target.write_all(content).map_err(failed)?;
     target.metadata().map(|written| Look::of(&written)).map_err(failed)
 }
 
@@ -174,21 +198,41 @@ fn came(expected: u64, name: &SafeName, root: &OwnedFd, directory: &Path) -> Res
     }
 }
 
-/// `<cache>/<CacheId>/<Name>`, then the single file `<cache>/<CacheId>` (C02).
-fn open_cached(cache_id: &str, name: &SafeName, cache_dir: &Path) -> Result<File, InputError> {
-    let set = SafeName::parse(NameUse::Cache, cache_id)?;
-    let root = open(cache_dir)?;
-    let found = match beneath::open(&root, &set.join(name)) {
-        Ok(None) => beneath::open(&root, &set),
-        other => other,
+/// `<cache>/<CacheId>/<Name>`, then the single file `<cache>/<CacheId>` (C02). What begins with the id of a set that a worker has
+/// put there is looked for in that. The error inside is one of writing.
+fn place_cached(
+    cache_id: &str,
+    name: &SafeName,
+    (root, target): (&OwnedFd, &SafeName),
+    cache: CachePlace<'_>,
+    sets: &mut Sets,
+) -> Result<io::Result<File>, InputError> {
+    let id = SafeName::parse(NameUse::Cache, cache_id)?;
+    let cannot_read = |source| InputError::Cache {
+        cache_id: cache_id.to_owned(),
+        directory: cache.directory.to_owned(),
+        source,
     };
-    match found {
-        Ok(Some(file)) => Ok(file),
-        Ok(None) => Err(InputError::CacheMiss { cache_id: cache_id.to_owned() }),
-        Err(source) => {
-            Err(InputError::Cache { cache_id: cache_id.to_owned(), directory: cache_dir.to_owned(), source })
-        }
+    let (set, inner) = id.split_first();
+    if set == PRIVATE {
+        return Err(InputError::CacheMiss { cache_id: cache_id.to_owned() });
     }
+    let candidates: Vec<SafeName> = match &inner {
+        Some(inner) => vec![inner.join(name), inner.clone()],
+        None => vec![name.clone()],
+    };
+    let placed = match sets.open(cache.directory, set).map_err(cannot_read)? {
+        Some(set) => {
+            candidates.iter().find_map(|name| place_file(set.root(), name, true, root, target, cache.link))
+        }
+        None => {
+            let theirs = open(cache.directory)?;
+            [id.join(name), id]
+                .iter()
+                .find_map(|name| place_file(&theirs, name, false, root, target, cache.link))
+        }
+    };
+    placed.ok_or_else(|| InputError::CacheMiss { cache_id: cache_id.to_owned() })
 }
 
 fn open(directory: &Path) -> Result<OwnedFd, InputError> {
@@ -210,7 +254,7 @@ mod tests {
         fs::write(cache.join("flat"), "from the file").unwrap();
         fs::write(root.path().join("secret"), "no").unwrap();
         std::os::unix::fs::symlink(root.path().join("secret"), cache.join("link")).unwrap();
-        let written = write_all(files, &job, &cache);
+        let written = write_all(files, &job, CachePlace { directory: &cache, link: LinkMode::Auto });
         (root, written)
     }
 
@@ -225,7 +269,8 @@ mod tests {
         let name = names([file.name.as_str()]).unwrap().remove(0);
         create(root.path(), &name).unwrap().write_all(b"abc").unwrap();
         assert!(matches!(create(root.path(), &name), Err(InputError::Twice { .. })));
-        let inputs = write_all(&[file, InputFile::inline("small", "1")], root.path(), root.path()).unwrap();
+        let cache = CachePlace { directory: root.path(), link: LinkMode::Auto };
+        let inputs = write_all(&[file, InputFile::inline("small", "1")], root.path(), cache).unwrap();
         assert_eq!(inputs.len(), 2);
         let look = Look::of(&fs::metadata(root.path().join("d/big")).unwrap());
         assert_eq!(inputs.get(Path::new("d/big")), Some(&look));

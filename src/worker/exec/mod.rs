@@ -5,7 +5,7 @@
 //! the program of the next. It knows nothing of leaders; a session or an embedding program calls it as a [`Handler`].
 
 mod archive;
-mod beneath;
+pub(super) mod beneath;
 pub(super) mod inputs;
 mod launch;
 mod name;
@@ -28,8 +28,9 @@ use chunking::message::{Purpose, Stage};
 use thiserror::Error;
 
 use self::archive::{Packed, Packing, pack};
-use self::inputs::{Inputs, write_all};
+use self::inputs::{CachePlace, Inputs, write_all};
 use self::process::{Ended, Keep, Start};
+use super::cache::LinkMode;
 use super::directory::outputs_beside;
 use super::fit::append_note;
 use super::handler::{Content, Handler, Job, JobContext};
@@ -46,6 +47,8 @@ pub struct ExecConfig {
     pub exe_dir: PathBuf,
     /// Files that jobs refer to by CacheId (C02).
     pub cache_dir: PathBuf,
+    /// How files of sets get into job directories.
+    pub cache_link: LinkMode,
     /// Pack inputs and the program too, as stock workers mean to (WX04).
     pub zip_all: bool,
     /// What goes inside a result of a program's standard output. A longer one goes as a whole beside it.
@@ -66,6 +69,7 @@ impl Default for ExecConfig {
         ExecConfig {
             exe_dir: "/opt/grid/exe".into(),
             cache_dir: "/opt/grid/cache".into(),
+            cache_link: LinkMode::Auto,
             zip_all: false,
             stdout_bytes_max: STDOUT_BYTES_MAX,
             stderr_bytes_max: STDERR_BYTES_MAX,
@@ -167,8 +171,11 @@ impl Exec {
 
     async fn write_inputs(&self, files: Vec<InputFile>, directory: &Path) -> Result<Inputs, String> {
         let (directory, config) = (directory.to_owned(), self.config.clone());
-        let written =
-            tokio::task::spawn_blocking(move || write_all(&files, &directory, &config.cache_dir)).await;
+        let written = tokio::task::spawn_blocking(move || {
+            let cache = CachePlace { directory: &config.cache_dir, link: config.cache_link };
+            write_all(&files, &directory, cache)
+        })
+        .await;
         match written {
             Ok(written) => written.map_err(|error| error.to_string()),
             Err(error) => Err(format!("writing the input files failed: {error}")),

@@ -129,6 +129,16 @@ impl SafeName {
         SafeName { folders, file: inner.file.clone() }
     }
 
+    /// The outermost segment, and what is beneath it.
+    pub fn split_first(&self) -> (&str, Option<SafeName>) {
+        match self.folders.split_first() {
+            Some((first, folders)) => {
+                (first, Some(SafeName { folders: folders.to_vec(), file: self.file.clone() }))
+            }
+            None => (&self.file, None),
+        }
+    }
+
     /// The folders, outermost first.
     pub fn folders(&self) -> impl Iterator<Item = &str> {
         self.folders.iter().map(String::as_str)

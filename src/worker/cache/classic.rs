@@ -1,0 +1,144 @@
+//! Puts of stock leaders: a few files in one frame (CachePut, CA05, M12). They become a set like any other, made of the files that are
+//! there already, which are not overwritten, and the new ones. Blocking.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use chunking::dataset::{Cutter, ManifestBuilder, Piece, sha256};
+use thiserror::Error;
+use uuid::Uuid;
+
+use super::CacheId;
+use super::contents::{Contents, ContentsError};
+use super::disk::{Disk, Entry};
+use super::staged::{Donor, Staged};
+use crate::model::{CacheEntry, CachePutRequest};
+use crate::worker::exec::inputs::Look;
+use crate::worker::exec::{NameError, NameUse, SafeName};
+
+/// A put that cannot be stored.
+#[derive(Debug, Error)]
+pub(in crate::worker) enum PutError {
+    #[error(transparent)]
+    Contents(#[from] ContentsError),
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("\"{name}\" does not hash to the SHA-256 that came with it: send it again")]
+    Digest { name: String },
+    #[error("cannot store the files: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What became of a put.
+#[derive(Debug)]
+pub(in crate::worker) struct Stored {
+    pub(super) added: u64,
+    pub(super) skipped: u64,
+    /// The set, if it is a new one.
+    pub(super) set: Option<Made>,
+}
+
+/// A set that is visible now.
+#[derive(Debug)]
+pub(in crate::worker) struct Made {
+    pub(super) generation: Uuid,
+    pub(super) contents: Arc<Contents>,
+    pub(super) looks: Vec<Look>,
+}
+
+/// Bytes of files that a set does not have.
+pub(super) fn new_bytes(request: &CachePutRequest, before: Option<&Contents>) -> u64 {
+    new_entries(request, before).map(|entry| entry.content.len() as u64).fold(0, u64::saturating_add)
+}
+
+fn new_entries<'a>(
+    request: &'a CachePutRequest,
+    before: Option<&'a Contents>,
+) -> impl Iterator<Item = &'a CacheEntry> {
+    request.entries.iter().filter(move |entry| {
+        before.is_none_or(|before| plain(&entry.name).is_none_or(|name| before.find(&name).is_none()))
+    })
+}
+
+fn plain(name: &str) -> Option<String> {
+    SafeName::parse(NameUse::File, name).ok().map(|name| name.to_string())
+}
+
+/// Stores the files that are new.
+pub(super) fn store(
+    disk: &Disk,
+    cache: &CacheId,
+    request: &CachePutRequest,
+    before: Option<&Donor>,
+) -> Result<Stored, PutError> {
+    for entry in &request.entries {
+        SafeName::parse(NameUse::File, &entry.name)?;
+        if entry.sha256.is_some_and(|said| said != sha256(&entry.content)) {
+            return Err(PutError::Digest { name: entry.name.clone() });
+        }
+    }
+    let count = request.entries.len() as u64;
+    if disk.entry(cache)? == Entry::Theirs {
+        return theirs(disk, cache, request).map(|()| Stored { added: 0, skipped: count, set: None });
+    }
+    let known = before.map(|donor| &*donor.contents);
+    let new: Vec<&CacheEntry> = new_entries(request, known).collect();
+    let (added, skipped) = (new.len() as u64, count - new.len() as u64);
+    if new.is_empty() {
+        return Ok(Stored { added, skipped, set: None });
+    }
+    let mut builder = ManifestBuilder::default();
+    for (_, entry) in known.iter().flat_map(|known| known.files()) {
+        let pieces = entry.pieces.iter().filter_map(|piece| known.and_then(|known| known.piece(*piece)));
+        builder.file(&entry.name, entry.sha256, pieces.collect());
+    }
+    for entry in &new {
+        let name = SafeName::parse(NameUse::File, &entry.name)?.to_string();
+        builder.file(name, sha256(&entry.content), cut(&entry.content).map(Piece::of).collect());
+    }
+    let manifest = builder.finish().map_err(ContentsError::from)?;
+    let contents = Arc::new(Contents::new(manifest)?);
+    let generation = Uuid::new_v4();
+    let staged =
+        Staged::prepare(disk, generation, contents.clone(), before.map_or(&[], std::slice::from_ref));
+    let shown = staged.and_then(|staged| {
+        for entry in &new {
+            let file = plain(&entry.name).and_then(|name| contents.find(&name));
+            let Some((_, listed)) = file.and_then(|file| contents.file(file)) else { continue };
+            for (piece, bytes) in listed.pieces.iter().zip(cut(&entry.content)) {
+                if staged.lacks(*piece) {
+                    staged.spread(*piece, None, bytes)?;
+                }
+            }
+        }
+        staged.show(disk, cache)
+    });
+    match shown {
+        Ok((looks, _)) => Ok(Stored { added, skipped, set: Some(Made { generation, contents, looks }) }),
+        Err(error) => {
+            disk.discard_staged(generation).ok();
+            Err(error.into())
+        }
+    }
+}
+
+/// A directory or file that others made: all is there already, or nothing is done.
+fn theirs(disk: &Disk, cache: &CacheId, request: &CachePutRequest) -> Result<(), PutError> {
+    let root = disk.root().join(cache.as_str());
+    let same = |path: &Path, entry: &CacheEntry| fs::read(path).is_ok_and(|found| found == entry.content);
+    let all = request.entries.iter().all(|entry| {
+        plain(&entry.name).is_some_and(|name| same(&root.join(name), entry))
+            || request.entries.len() == 1 && same(&root, entry)
+    });
+    if all { Ok(()) } else { disk.before(cache).map(|_| ()).map_err(PutError::from) }
+}
+
+fn cut(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (piece, left) = rest.split_at_checked(Cutter.cut(rest, true)?)?;
+        rest = left;
+        Some(piece)
+    })
+}

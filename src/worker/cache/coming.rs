@@ -1,0 +1,548 @@
+//! Sets on their way here: Hold, the manifest, packs, until the set is whole, may be shown, and is.
+//!
+//! The pieces that lack are said after the manifest and after each pack, when no other pack is open. A lost connection ends the
+//! transfers; pieces that came stay, in memory and on the disk. What the leader does not come back to makes room for others first.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use chunking::dataset::pack::Layout;
+use chunking::limits::MANIFEST_BYTES_MAX;
+use chunking::message::{
+    Abort, Done, Hold, HoldFlags, Lack, Lacking, Open, Pack, PieceList, Purpose, Reason, Verdict, Void,
+};
+use chunking::{Digest, DigestKind, Ranges};
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+use super::CacheId;
+use super::contents::Contents;
+use super::keeper::{Cache, News, ack, frame};
+use super::pack::PackSink;
+use super::staged::Staged;
+use crate::model::CachePutResult;
+use crate::peer::{InChunk, OutFrame};
+use crate::transfer::{Download, DownloadState, MemorySink, Report, is_full, transfer_frame};
+use crate::units::ByteSize;
+use crate::worker::exec::inputs::Look;
+use crate::worker::limits::PACKS_ANNOUNCED_MAX;
+
+/// A set on its way.
+#[derive(Debug)]
+pub(super) struct Coming {
+    cache: CacheId,
+    digest: Digest,
+    committed: bool,
+    /// Whether the leader has spoken of it on this connection.
+    active: bool,
+    phase: Phase,
+    /// It goes as soon as it is visible.
+    released: bool,
+    /// Packs that were announced.
+    packs: HashMap<Uuid, PieceList>,
+}
+
+/// How far it is.
+#[derive(Debug)]
+enum Phase {
+    /// The same set is being checked here.
+    Checking,
+    /// The manifest is to come.
+    Manifest,
+    /// It is being read.
+    Reading,
+    /// Files are made, and what is here is looked for.
+    Preparing(Arc<Contents>),
+    /// Pieces come.
+    Receiving(Arc<Staged>),
+    /// All is here, and is being made visible.
+    Showing(Arc<Contents>),
+}
+
+impl Coming {
+    /// Bytes that are kept free for it.
+    pub(super) fn reserved(&self) -> u64 {
+        match &self.phase {
+            Phase::Checking | Phase::Manifest | Phase::Reading => 0,
+            Phase::Preparing(contents) | Phase::Showing(contents) => contents.bytes(),
+            Phase::Receiving(staged) => staged.contents().bytes(),
+        }
+    }
+
+    /// Whether it must stay.
+    pub(super) fn is_pinned(&self) -> bool {
+        match &self.phase {
+            Phase::Receiving(_) | Phase::Manifest | Phase::Checking => self.active,
+            Phase::Reading | Phase::Preparing(_) | Phase::Showing(_) => true,
+        }
+    }
+}
+
+/// A transfer of a set.
+pub(super) struct Transfer {
+    generation: Uuid,
+    /// Where a manifest goes.
+    manifest: Option<MemorySink>,
+    download: Download,
+}
+
+impl std::fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transfer").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+impl Cache {
+    /// Whether a set is on its way, and the leader sends it.
+    pub(super) fn is_coming(&self, cache: &CacheId) -> bool {
+        self.coming.values().any(|coming| coming.cache == *cache && coming.active)
+    }
+
+    /// A generation is to be held.
+    pub(in crate::worker) fn on_hold(&mut self, generation: Uuid, hold: &Hold, out: &mut Vec<OutFrame>) {
+        let committed = hold.flags.has(HoldFlags::COMMITTED);
+        let cache = match CacheId::parse(hold.cache_id.as_str()) {
+            Ok(cache) => cache,
+            Err(error) => {
+                let result = CachePutResult::failed(hold.cache_id.as_str(), error.to_string());
+                return out.push(ack(generation, &result));
+            }
+        };
+        if let Some(coming) = self.coming.get_mut(&generation) {
+            coming.committed |= committed;
+            coming.active = true;
+            coming.released = false;
+            return self.show_if_whole(generation, out);
+        }
+        let coming = |phase| Coming {
+            cache: cache.clone(),
+            digest: hold.digest,
+            committed,
+            active: true,
+            phase,
+            released: false,
+            packs: HashMap::new(),
+        };
+        if let Some(set) = self.sets.get_mut(&cache)
+            && set.contents.digest() == hold.digest
+        {
+            set.unrelease();
+            match set.looks {
+                Some(_) => self.say_present(generation, &cache, out),
+                None => drop(self.coming.insert(generation, coming(Phase::Checking))),
+            }
+            return;
+        }
+        if let Err(error) = self.disk.before(&cache) {
+            self.give_back(&cache, &error.to_string());
+            return out.push(ack(generation, &CachePutResult::failed(cache.as_str(), error.to_string())));
+        }
+        // What came in an earlier try has its manifest beside it.
+        let part = self.parts.remove(&generation);
+        let known = part.as_ref().filter(|(contents, _)| contents.digest() == hold.digest);
+        let contents = known.map(|(contents, _)| contents.clone());
+        if let (None, Some((contents, _))) = (&contents, &part) {
+            self.remove_staged(generation, contents.bytes());
+        }
+        self.coming.insert(generation, coming(Phase::Manifest));
+        if let Some(contents) = contents {
+            self.prepare(generation, contents, out);
+        }
+    }
+
+    fn say_present(&self, generation: Uuid, cache: &CacheId, out: &mut Vec<OutFrame>) {
+        let files = self.sets.get(cache).map_or(0, |set| set.contents.files().len());
+        out.push(ack(generation, &CachePutResult::stored(cache.as_str(), 0, files as u64)));
+    }
+
+    /// A set was checked: who asked for its content meanwhile is answered.
+    pub(super) fn answer_holds(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+        let waits = |coming: &Coming| coming.cache == *cache && matches!(coming.phase, Phase::Checking);
+        let holds: Vec<Uuid> = self
+            .coming
+            .iter()
+            .filter(|(_, coming)| waits(coming))
+            .map(|(generation, _)| *generation)
+            .collect();
+        for generation in holds {
+            match self.sets.contains_key(cache) {
+                true => {
+                    self.coming.remove(&generation);
+                    self.say_present(generation, cache, out);
+                }
+                // It was damaged: what is right of it may be of use, if it is the same generation.
+                false => {
+                    let part = self.parts.remove(&generation).map(|(contents, _)| contents);
+                    if let Some(coming) = self.coming.get_mut(&generation) {
+                        coming.phase = Phase::Manifest;
+                    }
+                    match part {
+                        Some(contents) => self.prepare(generation, contents, out),
+                        None => out.push(frame(
+                            generation,
+                            &Lack { what: Lacking::Manifest, bytes: 0, pieces: Ranges::default() },
+                        )),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes room and files for a set whose contents are known.
+    fn prepare(&mut self, generation: Uuid, contents: Arc<Contents>, out: &mut Vec<OutFrame>) {
+        let Some(cache) = self.coming.get(&generation).map(|coming| coming.cache.clone()) else { return };
+        // A set that holds much of it already shares its files with it; that much more room is asked for than is used.
+        if let Err(text) = self.make_room(&cache, contents.bytes(), out) {
+            self.parts.insert(generation, (contents, SystemTime::now()));
+            return self.fail(generation, &text, out);
+        }
+        let donors = self.donors(&cache);
+        if let Some(coming) = self.coming.get_mut(&generation) {
+            coming.phase = Phase::Preparing(contents.clone());
+        }
+        self.run(move |disk| {
+            let staged = Staged::prepare(disk, generation, contents, &donors);
+            News::Prepared { generation, staged: staged.map(Arc::new) }
+        });
+    }
+
+    /// A set cannot be held; what came of it stays for another try.
+    fn fail(&mut self, generation: Uuid, text: &str, out: &mut Vec<OutFrame>) {
+        let Some(coming) = self.coming.remove(&generation) else { return };
+        warn!(cache = %coming.cache, %generation, "a set cannot be held: {text}");
+        self.transfers.retain(|_, transfer| transfer.generation != generation);
+        let contents = match coming.phase {
+            Phase::Preparing(contents) | Phase::Showing(contents) => Some(contents),
+            Phase::Receiving(staged) => Some(staged.contents().clone()),
+            Phase::Checking | Phase::Manifest | Phase::Reading => None,
+        };
+        if let Some(contents) = contents {
+            self.parts.insert(generation, (contents, SystemTime::now()));
+        }
+        out.push(ack(generation, &CachePutResult::failed(coming.cache.as_str(), text)));
+        self.give_back(&coming.cache, text);
+    }
+
+    /// A set that comes makes room for another; gives the bytes that were kept free for it.
+    pub(super) fn forget_coming(&mut self, generation: Uuid) -> u64 {
+        self.transfers.retain(|_, transfer| transfer.generation != generation);
+        self.coming.remove(&generation).map_or(0, |coming| coming.reserved())
+    }
+
+    /// The leader takes a set back that is on its way.
+    pub(super) fn release_coming(&mut self, cache: &CacheId, generation: Uuid) {
+        let meant = |found: Uuid, coming: &Coming| {
+            coming.cache == *cache && (generation.is_nil() || found == generation)
+        };
+        let found: Vec<Uuid> = self
+            .coming
+            .iter()
+            .filter(|(found, coming)| meant(**found, coming))
+            .map(|(found, _)| *found)
+            .collect();
+        for generation in found {
+            match self.coming.get_mut(&generation) {
+                Some(coming) if matches!(coming.phase, Phase::Showing(_)) => coming.released = true,
+                Some(_) | None => {
+                    let bytes = self.forget_coming(generation);
+                    self.remove_staged(generation, bytes);
+                }
+            }
+        }
+        if let Some((contents, _)) = self.parts.remove(&generation) {
+            self.remove_staged(generation, contents.bytes());
+        }
+    }
+
+    /// The connection is lost.
+    pub(super) fn stop_coming(&mut self) {
+        self.transfers.clear();
+        self.coming.retain(|_, coming| {
+            coming.active = false;
+            coming.packs.clear();
+            !matches!(coming.phase, Phase::Manifest | Phase::Checking)
+        });
+    }
+
+    /// A pack is about to be opened.
+    pub(in crate::worker) fn on_pack(&mut self, pack: Uuid, generation: Uuid, list: Pack) {
+        if let Some(coming) = self.coming.get_mut(&generation)
+            && coming.packs.len() < PACKS_ANNOUNCED_MAX
+        {
+            coming.packs.insert(pack, list.pieces);
+        }
+    }
+
+    /// A transfer of a dataset opens.
+    pub(in crate::worker) fn on_open(&mut self, id: Uuid, open: Open, out: &mut Vec<OutFrame>) {
+        debug_assert_eq!(open.purpose, Purpose::Dataset);
+        let generation = open.owner;
+        if let Some(transfer) = self.transfers.get_mut(&id) {
+            return transfer.download.reopen(open, out);
+        }
+        let opened = match id == generation {
+            true => self.open_manifest(id, open, out),
+            false => self.open_pack(id, open),
+        };
+        match opened {
+            Ok(Some(mut transfer)) => {
+                transfer.download.grant(out);
+                self.transfers.insert(id, transfer);
+                // A blob without chunks is whole with its Done.
+            }
+            Ok(None) => {}
+            Err((reason, text)) => {
+                debug!(transfer = %id, "a transfer of a set is not taken: {text}");
+                out.push(transfer_frame(id, &Verdict::Failed { reason, text: text.into() }));
+            }
+        }
+    }
+
+    fn open_manifest(
+        &mut self,
+        generation: Uuid,
+        open: Open,
+        out: &mut Vec<OutFrame>,
+    ) -> Result<Option<Transfer>, (Reason, String)> {
+        let Some(coming) = self.coming.get(&generation) else {
+            // It is here, or was refused, and the leader knows that by now.
+            out.push(transfer_frame(generation, &Verdict::Ok));
+            return Ok(None);
+        };
+        match coming.phase {
+            Phase::Manifest => {}
+            Phase::Checking | Phase::Reading | Phase::Preparing(_) | Phase::Showing(_) => {
+                out.push(transfer_frame(generation, &Verdict::Ok));
+                return Ok(None);
+            }
+            Phase::Receiving(_) => {
+                out.push(transfer_frame(generation, &Verdict::Ok));
+                self.say_lack(generation, out);
+                return Ok(None);
+            }
+        }
+        if open.size > MANIFEST_BYTES_MAX {
+            let text = format!("a manifest of {} bytes; at most {MANIFEST_BYTES_MAX} are taken", open.size);
+            return Err((Reason::TOO_LARGE, text));
+        }
+        let Some(reports) = self.reports() else { return Ok(None) };
+        let sink = MemorySink::default();
+        let download = Download::start(generation, open, Box::new(sink.clone()), reports)
+            .map_err(|error| (Reason::INVALID, error.to_string()))?;
+        Ok(Some(Transfer { generation, manifest: Some(sink), download }))
+    }
+
+    fn open_pack(&mut self, id: Uuid, open: Open) -> Result<Option<Transfer>, (Reason, String)> {
+        let generation = open.owner;
+        let unknown = |text: String| (Reason::UNKNOWN, text);
+        let Some(coming) = self.coming.get_mut(&generation) else {
+            return Err(unknown(format!("no set of generation {generation} is on its way here")));
+        };
+        let Phase::Receiving(staged) = &coming.phase else {
+            return Err(unknown(format!("the set {} is not ready for packs", coming.cache)));
+        };
+        let Some(list) = coming.packs.remove(&id) else {
+            return Err(unknown(format!("the pieces of pack {id} were not said before it was opened")));
+        };
+        let invalid = |text: String| (Reason::INVALID, text);
+        let layout = Layout::new(list.as_slice().to_vec()).map_err(|error| invalid(error.to_string()))?;
+        if layout.size() != open.size || open.digest != DigestKind::ChunkList {
+            let text = format!(
+                "pack {id} has {} bytes and a digest {}; its pieces make {} bytes, and the digest is to be {}",
+                open.size,
+                open.digest,
+                layout.size(),
+                DigestKind::ChunkList
+            );
+            return Err(invalid(text));
+        }
+        let pieces: Vec<Option<u32>> = layout.pieces().iter().map(|piece| staged.find(piece)).collect();
+        let place = format!("for the set {}", coming.cache);
+        let sink = PackSink::new(staged.clone(), layout, pieces, place);
+        let not_needed =
+            sink.not_needed(open.size, open.chunk_bytes).map_err(|error| invalid(error.to_string()))?;
+        let Some(reports) = self.reports() else { return Ok(None) };
+        let download = Download::start_by_parts(id, open, &not_needed, Box::new(sink), reports)
+            .map_err(|error| invalid(error.to_string()))?;
+        Ok(Some(Transfer { generation, manifest: None, download }))
+    }
+
+    /// Whether a transfer is one of a set.
+    pub(in crate::worker) fn owns(&self, transfer: Uuid) -> bool {
+        self.transfers.contains_key(&transfer)
+    }
+
+    /// A chunk came.
+    pub(in crate::worker) fn on_chunk(&mut self, chunk: InChunk, out: &mut Vec<OutFrame>) {
+        let id = chunk.transfer;
+        self.feed(id, out, |download, out| download.on_chunk(chunk.head, chunk.crc(), chunk.bytes, out));
+    }
+
+    /// Done came.
+    pub(in crate::worker) fn on_done(&mut self, id: Uuid, done: &Done, out: &mut Vec<OutFrame>) {
+        self.feed(id, out, |download, out| download.on_done(done, out));
+    }
+
+    /// Void came.
+    pub(in crate::worker) fn on_void(&mut self, id: Uuid, void: &Void, out: &mut Vec<OutFrame>) {
+        self.feed(id, out, |download, out| download.on_void(void, out));
+    }
+
+    /// A thread has written something.
+    pub(in crate::worker) fn on_report(&mut self, report: Report, out: &mut Vec<OutFrame>) {
+        self.feed(report.transfer, out, |download, out| download.on_report(report, out));
+    }
+
+    /// The leader ends a transfer; what came of it stays.
+    pub(in crate::worker) fn on_abort(&mut self, id: Uuid, abort: &Abort, out: &mut Vec<OutFrame>) {
+        debug!(transfer = %id, "the leader ends a transfer of a set: {}", abort.text);
+        if let Some(transfer) = self.transfers.remove(&id) {
+            self.say_lack(transfer.generation, out);
+        }
+    }
+
+    fn feed(
+        &mut self,
+        id: Uuid,
+        out: &mut Vec<OutFrame>,
+        feed: impl FnOnce(&mut Download, &mut Vec<OutFrame>),
+    ) {
+        let Some(transfer) = self.transfers.get_mut(&id) else { return };
+        feed(&mut transfer.download, out);
+        let state = transfer.download.state().clone();
+        match state {
+            DownloadState::Receiving => {}
+            DownloadState::Failed { text, .. } => {
+                let generation = transfer.generation;
+                self.transfers.remove(&id);
+                self.fail(generation, &text, out);
+            }
+            DownloadState::Whole => {
+                let Some(Transfer { generation, manifest, .. }) = self.transfers.remove(&id) else { return };
+                match manifest {
+                    Some(manifest) => self.read_manifest(generation, manifest.take()),
+                    None => {
+                        self.say_lack(generation, out);
+                        self.show_if_whole(generation, out);
+                    }
+                }
+            }
+        }
+    }
+
+    fn read_manifest(&mut self, generation: Uuid, bytes: Vec<u8>) {
+        let Some(coming) = self.coming.get_mut(&generation) else { return };
+        coming.phase = Phase::Reading;
+        let expected = coming.digest;
+        self.run(move |_| {
+            let contents = Contents::read(&bytes, Some(expected)).map_err(|error| error.to_string());
+            News::Read { generation, contents }
+        });
+    }
+
+    pub(super) fn on_read(
+        &mut self,
+        generation: Uuid,
+        contents: Result<Contents, String>,
+        out: &mut Vec<OutFrame>,
+    ) {
+        match contents {
+            Ok(contents) => self.prepare(generation, Arc::new(contents), out),
+            Err(text) => self.fail(generation, &text, out),
+        }
+    }
+
+    pub(super) fn on_prepared(
+        &mut self,
+        generation: Uuid,
+        staged: io::Result<Arc<Staged>>,
+        out: &mut Vec<OutFrame>,
+    ) {
+        let Some(coming) = self.coming.get_mut(&generation) else {
+            // It was taken back meanwhile.
+            return self.remove_staged(generation, 0);
+        };
+        match staged {
+            Ok(staged) => {
+                let (_, lacking) = staged.lacking();
+                info!(cache = %coming.cache, %generation, bytes = %ByteSize(staged.contents().bytes()),
+                    lacking = %ByteSize(lacking), "a set comes");
+                coming.phase = Phase::Receiving(staged);
+                if coming.active {
+                    self.say_lack(generation, out);
+                    self.show_if_whole(generation, out);
+                }
+            }
+            Err(error) => {
+                let next_step = if is_full(&error) { ": free space there" } else { "" };
+                let text = format!(
+                    "cannot make the files of the set in {}: {error}{next_step}",
+                    self.directory().display()
+                );
+                self.fail(generation, &text, out);
+            }
+        }
+    }
+
+    /// Says what lacks, unless some of it is being sent.
+    fn say_lack(&self, generation: Uuid, out: &mut Vec<OutFrame>) {
+        let Some(Phase::Receiving(staged)) = self.coming.get(&generation).map(|coming| &coming.phase) else {
+            return;
+        };
+        if self.transfers.values().any(|transfer| transfer.generation == generation) {
+            return;
+        }
+        let (pieces, bytes) = staged.lacking();
+        let what = if staged.is_whole() { Lacking::Nothing } else { Lacking::Pieces };
+        out.push(frame(generation, &Lack { what, bytes, pieces }));
+    }
+
+    fn show_if_whole(&mut self, generation: Uuid, out: &mut Vec<OutFrame>) {
+        let Some(coming) = self.coming.get_mut(&generation) else { return };
+        let Phase::Receiving(staged) = &coming.phase else { return };
+        if !coming.committed || !staged.is_whole() {
+            return;
+        }
+        let (staged, cache) = (staged.clone(), coming.cache.clone());
+        coming.phase = Phase::Showing(staged.contents().clone());
+        let _answers_later = out;
+        self.run(move |disk| {
+            let shown = staged.show(disk, &cache);
+            News::Shown { generation, looks: shown.map(|(looks, _)| looks) }
+        });
+    }
+
+    pub(super) fn on_shown(
+        &mut self,
+        generation: Uuid,
+        looks: io::Result<Vec<Look>>,
+        out: &mut Vec<OutFrame>,
+    ) {
+        let looks = match looks {
+            Ok(looks) => looks,
+            Err(error) => {
+                return self.fail(generation, &format!("cannot make the set visible: {error}"), out);
+            }
+        };
+        let Some(Coming { cache, phase: Phase::Showing(contents), released, .. }) =
+            self.coming.remove(&generation)
+        else {
+            return;
+        };
+        let before = self.put_in(&cache, generation, contents.clone(), looks);
+        let kept = contents.files().filter(|(_, entry)| {
+            let same =
+                before.as_ref().and_then(|before| before.find(&entry.name).and_then(|at| before.file(at)));
+            same.is_some_and(|(_, other)| other.sha256 == entry.sha256)
+        });
+        let skipped = kept.count() as u64;
+        let added = contents.files().len() as u64 - skipped;
+        self.arrived(&cache, out);
+        out.push(ack(generation, &CachePutResult::stored(cache.as_str(), added, skipped)));
+        if released {
+            self.release_set(&cache, out);
+        }
+    }
+}

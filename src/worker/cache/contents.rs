@@ -1,0 +1,211 @@
+//! What a set is made of, once its manifest was checked: names that may become paths, and where each piece goes.
+//!
+//! Pure. Manifests come from the leader and from our own disk, and neither is trusted.
+
+use std::collections::{HashMap, HashSet};
+
+use chunking::Digest;
+use chunking::dataset::{FileEntry, Manifest, ManifestError, Piece};
+use thiserror::Error;
+
+use crate::worker::exec::{NameError, NameUse, SafeName};
+
+/// A manifest that is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(in crate::worker) enum ContentsError {
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("invalid file name: \"{name}\" is not in its plain form \"{plain}\": write it so")]
+    Form { name: SafeName, plain: String },
+    #[error("invalid file name: \"{name}\" and \"{other}\" differ in case alone: rename one")]
+    Case { name: SafeName, other: SafeName },
+    #[error("invalid file name: \"{name}\" is a folder of another file: rename one")]
+    Folder { name: SafeName },
+    #[error("the manifest is of {found} bytes in {files} files with digest {digest}; {expected} is due")]
+    Other { found: u64, files: usize, digest: Digest, expected: Digest },
+}
+
+/// Where a piece lies: which file, and at what offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) file: u32,
+    pub(super) offset: u64,
+}
+
+/// What a set is made of.
+#[derive(Debug)]
+pub(in crate::worker) struct Contents {
+    manifest: Manifest,
+    names: Vec<SafeName>,
+    digest: Digest,
+    bytes: u64,
+    /// Where each piece lies for the first time.
+    first: Vec<Place>,
+    /// Where those lie that are there more than once.
+    more: HashMap<u32, Vec<Place>>,
+}
+
+impl Contents {
+    /// Reads the bytes of a manifest, of this content if that is known.
+    pub(super) fn read(bytes: &[u8], expected: Option<Digest>) -> Result<Self, ContentsError> {
+        let contents = Self::new(Manifest::decode(bytes)?)?;
+        match expected {
+            Some(expected) if expected != contents.digest => Err(ContentsError::Other {
+                found: contents.bytes,
+                files: contents.names.len(),
+                digest: contents.digest,
+                expected,
+            }),
+            Some(_) | None => Ok(contents),
+        }
+    }
+
+    /// Checks the names of a manifest.
+    pub(super) fn new(manifest: Manifest) -> Result<Self, ContentsError> {
+        let mut names = Vec::with_capacity(manifest.files().len());
+        for file in manifest.files() {
+            let name = SafeName::parse(NameUse::File, &file.name)?;
+            let plain = name.to_string();
+            if plain != file.name {
+                return Err(ContentsError::Form { name, plain });
+            }
+            names.push(name);
+        }
+        check_together(&names)?;
+        let mut first = vec![None; manifest.pieces().len()];
+        let mut more: HashMap<u32, Vec<Place>> = HashMap::new();
+        for (file, entry) in (0..).zip(manifest.files()) {
+            for (offset, piece, _) in manifest.layout(entry) {
+                let place = Place { file, offset };
+                match first.get_mut(piece as usize) {
+                    Some(slot @ None) => *slot = Some(place),
+                    Some(Some(_)) | None => more.entry(piece).or_default().push(place),
+                }
+            }
+        }
+        // A manifest has no piece that no file uses.
+        let first = first.into_iter().flatten().collect();
+        let (digest, bytes) = (manifest.digest(), manifest.bytes());
+        Ok(Contents { manifest, names, digest, bytes, first, more })
+    }
+
+    pub(super) fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// What identifies the content.
+    pub(super) fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Bytes of all files.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The files with their names, in order.
+    pub(super) fn files(&self) -> impl ExactSizeIterator<Item = (&SafeName, &FileEntry)> {
+        self.names.iter().zip(self.manifest.files())
+    }
+
+    pub(super) fn file(&self, file: u32) -> Option<(&SafeName, &FileEntry)> {
+        self.names.get(file as usize).zip(self.manifest.files().get(file as usize))
+    }
+
+    /// The file of this name.
+    pub(super) fn find(&self, name: &str) -> Option<u32> {
+        let found = self.manifest.files().binary_search_by(|file| file.name.as_str().cmp(name));
+        found.ok().and_then(|at| u32::try_from(at).ok())
+    }
+
+    pub(super) fn piece(&self, piece: u32) -> Option<Piece> {
+        self.manifest.pieces().get(piece as usize).copied()
+    }
+
+    /// Where a piece lies for the first time.
+    pub(super) fn first_place(&self, piece: u32) -> Option<Place> {
+        self.first.get(piece as usize).copied()
+    }
+
+    /// Where it lies beside that.
+    pub(super) fn more_places(&self, piece: u32) -> &[Place] {
+        self.more.get(&piece).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+/// Judges names that will lie in one directory, here or on a system that does not tell cases apart.
+fn check_together(names: &[SafeName]) -> Result<(), ContentsError> {
+    let mut taken: HashMap<String, &SafeName> = HashMap::with_capacity(names.len());
+    let mut folders = HashSet::new();
+    for name in names {
+        if let Some(other) = taken.insert(name.to_string().to_lowercase(), name) {
+            return Err(ContentsError::Case { name: name.clone(), other: other.clone() });
+        }
+        let mut folder = String::new();
+        for segment in name.folders() {
+            folder.push_str(&segment.to_lowercase());
+            folders.insert(folder.clone());
+            folder.push('/');
+        }
+    }
+    match taken.iter().find(|(lower, _)| folders.contains(*lower)) {
+        Some((_, name)) => Err(ContentsError::Folder { name: (*name).clone() }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chunking::dataset::ManifestBuilder;
+
+    fn of(names: &[&str]) -> Result<Contents, ContentsError> {
+        let mut builder = ManifestBuilder::default();
+        names.iter().for_each(|name| builder.file(*name, [0; 32], vec![Piece::of(b"x")]));
+        Contents::read(&builder.finish().unwrap().encode(), None)
+    }
+
+    #[test]
+    fn hostile_names_are_refused_with_their_rule() {
+        for (names, text) in [
+            (&["../x"][..], "it holds \"..\""),
+            (&["/etc/passwd"], "it is absolute"),
+            (&["a\0b"], "it holds a NUL byte"),
+            (&["a\\b"], "it holds '\\'"),
+            (&["a//b"], "is not in its plain form"),
+            (&["./a"], "is not in its plain form"),
+            (&["a/"], "as a directory"),
+            (&["nul"], "are reserved"),
+            (&["A.bin", "a.bin"], "differ in case alone"),
+            (&["Größe", "GRÖSSE", "größe"], "differ in case alone"),
+            (&["a", "a/b"], "is a folder of another file"),
+            (&["A", "a/b"], "is a folder of another file"),
+        ] {
+            let error = of(names).unwrap_err().to_string();
+            assert!(error.contains(text), "{names:?}: {error}");
+        }
+        let long = "x".repeat(300);
+        assert!(of(&[&long]).unwrap_err().to_string().contains("300 bytes; at most 255"));
+        assert_eq!(of(&["a/b", "a/c", "ab"]).unwrap().files().len(), 3);
+    }
+
+    #[test]
+    fn pieces_know_all_their_places_and_names_their_files() {
+        let (a, b) = (Piece::of(b"aaa"), Piece::of(b"bb"));
+        let mut builder = ManifestBuilder::default();
+        builder.file("one", [1; 32], vec![a, b, a]);
+        builder.file("two", [2; 32], vec![a]);
+        builder.file("zero", [3; 32], vec![]);
+        let contents = Contents::new(builder.finish().unwrap()).unwrap();
+        assert_eq!(contents.first_place(0), Some(Place { file: 0, offset: 0 }));
+        assert_eq!(contents.more_places(0), [Place { file: 0, offset: 5 }, Place { file: 1, offset: 0 }]);
+        assert_eq!(
+            (contents.first_place(1), contents.more_places(1)),
+            (Some(Place { file: 0, offset: 3 }), &[][..])
+        );
+        assert_eq!((contents.find("two"), contents.find("three")), (Some(1), None));
+        assert_eq!((contents.bytes(), contents.file(2).unwrap().1.size), (11, 0));
+    }
+}

@@ -1,0 +1,435 @@
+//! The cache directory on disk.
+//!
+//! ```text
+//! <cache-dir>/<CacheId>                      a link to .heft/sets/<generation>, put in place by a rename
+//! <cache-dir>/.heft/lock                     held by the worker that keeps this directory
+//! <cache-dir>/.heft/sets/<generation>/       the files of a set
+//! <cache-dir>/.heft/sets/<generation>.manifest    what they must be; its time of change is that of the set's last use
+//! <cache-dir>/.heft/staging/<generation>/    files that come, with their manifest beside them
+//! <cache-dir>/.heft/unsynced/<generation>    the boot in which a set was written that is not known to be on the disk
+//! <cache-dir>/.heft/trash/                   what is being removed
+//! ```
+//!
+//! A set is visible when its link is there, and its link is there when all of it was checked. Who uses the files of a set, this worker
+//! or another, holds a shared lock on the generation's directory ([`open_set`]); it is removed by who gets the exclusive one.
+//! What is `<cache-dir>/<CacheId>` and no such link was put there by somebody else and is left alone.
+//!
+//! Bytes reach the disk in the background. After a crash of the machine, what had not is hidden before anything else is
+//! done, and counts again as far as its digests are right.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use chunking::limits::MANIFEST_BYTES_MAX;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, fstatvfs, lstat, open, syncfs};
+use tracing::{info, warn};
+use uuid::Uuid;
+
+use super::CacheId;
+use super::contents::Contents;
+use crate::worker::exec::beneath::open_root;
+use crate::worker::limits::{SET_OPEN_TRIES_MAX, SYNCED_ONE_BY_ONE_MAX};
+
+/// Our own part of the cache directory.
+pub(in crate::worker) const PRIVATE: &str = ".heft";
+const SETS: &str = "sets";
+const MANIFEST: &str = ".manifest";
+
+/// A cache directory that this worker keeps.
+#[derive(Debug)]
+pub(in crate::worker) struct Disk {
+    root: PathBuf,
+    own: PathBuf,
+    handle: OwnedFd,
+    boot: String,
+    /// The worker leaves: what takes long is to end.
+    closed: AtomicBool,
+    _lock: File,
+}
+
+/// A set, or what has come of one, as it was found at the start.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) generation: Uuid,
+    pub(super) contents: Contents,
+    pub(super) last_use: SystemTime,
+}
+
+/// What was found at the start.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    pub(super) sets: Vec<(CacheId, Found)>,
+    pub(super) staged: Vec<Found>,
+}
+
+impl Disk {
+    /// Opens the directory and locks it for this worker.
+    pub(super) fn open(root: &Path) -> io::Result<Self> {
+        let told = |what: &str, path: &Path, error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot {what} {}: {error}", path.display()))
+        };
+        let handle = open_root(root).map_err(|error| told("open the cache directory", root, error))?;
+        let own = root.join(PRIVATE);
+        if fs::symlink_metadata(&own).is_ok_and(|found| !found.is_dir()) {
+            let error = io::Error::from(io::ErrorKind::NotADirectory);
+            return Err(told("use", &own, error));
+        }
+        for part in ["", SETS, "staging", "trash", "unsynced"] {
+            let path = own.join(part);
+            let made = DirBuilder::new().recursive(true).mode(0o755).create(&path);
+            made.map_err(|error| told("make", &path, error))?;
+        }
+        let path = own.join("lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(&path);
+        let lock = lock.map_err(|error| told("open", &path, error))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let text = format!(
+                    "another worker keeps the cache directory {}: give each worker its own with --cache-dir",
+                    root.display()
+                );
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+            }
+            Err(error) => return Err(told("lock", &path, error.into())),
+        }
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let closed = AtomicBool::new(false);
+        Ok(Disk { root: root.to_owned(), own, handle, boot, closed, _lock: lock })
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The worker leaves.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what takes long is to end.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the file system has left.
+    pub(super) fn free_bytes(&self) -> io::Result<u64> {
+        let system = fstatvfs(&self.handle)?;
+        Ok(system.f_bavail.saturating_mul(system.f_frsize))
+    }
+
+    pub(super) fn set_path(&self, generation: Uuid) -> PathBuf {
+        self.own.join(SETS).join(generation.simple().to_string())
+    }
+
+    pub(super) fn staging_path(&self, generation: Uuid) -> PathBuf {
+        self.own.join("staging").join(generation.simple().to_string())
+    }
+
+    fn unsynced_path(&self, generation: Uuid) -> PathBuf {
+        self.own.join("unsynced").join(generation.simple().to_string())
+    }
+
+    /// What `<cache-dir>/<CacheId>` is.
+    pub(super) fn entry(&self, cache: &CacheId) -> io::Result<Entry> {
+        entry(&self.root.join(cache.as_str()))
+    }
+
+    /// Finds what an earlier worker left, and tidies up.
+    pub(super) fn load(&self) -> io::Result<Loaded> {
+        self.empty_trash();
+        let mut loaded = Loaded::default();
+        let mut linked = Vec::new();
+        for found in fs::read_dir(&self.root)? {
+            let found = found?;
+            let cache = found.file_name().to_str().and_then(|name| CacheId::parse(name).ok());
+            let (Some(cache), Entry::Ours(generation)) = (cache, entry(&found.path())?) else { continue };
+            match self.is_sure(generation).then(|| read(self.set_path(generation), generation)).flatten() {
+                Some(set) => {
+                    linked.push(generation);
+                    loaded.sets.push((cache, set));
+                }
+                None => {
+                    info!(%cache, "a set was not on the disk for sure when the machine stopped, or its manifest is damaged; \
+                        it is checked piece by piece when it is needed");
+                    fs::remove_file(found.path())?;
+                    if self.unmake(generation).is_err() {
+                        self.discard(generation)?;
+                    }
+                }
+            }
+        }
+        for generation in self.generations(SETS)? {
+            if !linked.contains(&generation) {
+                self.discard(generation)?;
+            }
+        }
+        for generation in self.generations("staging")? {
+            match read(self.staging_path(generation), generation) {
+                Some(staged) => loaded.staged.push(staged),
+                None => self.discard_staged(generation)?,
+            }
+        }
+        Ok(loaded)
+    }
+
+    /// Whether what is there of a generation was written in this boot, or is on the disk.
+    fn is_sure(&self, generation: Uuid) -> bool {
+        match fs::read_to_string(self.unsynced_path(generation)) {
+            Ok(boot) => boot == self.boot,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
+    fn generations(&self, part: &str) -> io::Result<Vec<Uuid>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.own.join(part))? {
+            let name = entry?.file_name();
+            let name = name.to_str().map(|name| name.strip_suffix(MANIFEST).unwrap_or(name));
+            found.extend(name.and_then(generation_in));
+        }
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Begins a generation: its manifest, its directory, and word that it may not be on the disk.
+    pub(super) fn begin(&self, generation: Uuid, contents: &Contents) -> io::Result<PathBuf> {
+        let path = self.staging_path(generation);
+        let mut word = File::create(self.unsynced_path(generation))?;
+        word.write_all(self.boot.as_bytes())?;
+        // This must be on the disk before the set is visible; the files themselves need not.
+        word.sync_all()?;
+        let manifest = beside(&path);
+        if !manifest.exists() {
+            let unfinished = path.with_extension("new");
+            fs::write(&unfinished, contents.manifest().encode())?;
+            fs::rename(&unfinished, &manifest)?;
+        }
+        DirBuilder::new().recursive(true).mode(0o755).create(&path)?;
+        Ok(path)
+    }
+
+    /// Makes a staged generation, of which all is checked, the one that is visible under this id. Gives the one that was.
+    pub(super) fn show(&self, cache: &CacheId, generation: Uuid) -> io::Result<Option<Uuid>> {
+        let before = self.before(cache)?;
+        let (staged, set) = (self.staging_path(generation), self.set_path(generation));
+        fs::rename(beside(&staged), beside(&set))?;
+        fs::rename(&staged, &set)?;
+        let link = self.own.join("trash").join(format!("{}.link", generation.simple()));
+        if let Err(error) = fs::remove_file(&link)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let target = Path::new(PRIVATE).join(SETS).join(generation.simple().to_string());
+        std::os::unix::fs::symlink(target, &link)?;
+        fs::rename(&link, self.root.join(cache.as_str()))?;
+        self.used(generation);
+        Ok(before)
+    }
+
+    /// The generation that is visible under this id; an error if that is somebody else's file or directory.
+    pub(super) fn before(&self, cache: &CacheId) -> io::Result<Option<Uuid>> {
+        match self.entry(cache)? {
+            Entry::None => Ok(None),
+            Entry::Ours(before) => Ok(Some(before)),
+            Entry::Theirs => {
+                let text = format!(
+                    "{} was not put there by this worker, and is left alone: remove it, or choose another CacheId",
+                    self.root.join(cache.as_str()).display()
+                );
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
+            }
+        }
+    }
+
+    /// Brings a generation's bytes to the disk.
+    pub(super) fn sync(&self, generation: Uuid, contents: &Contents) -> io::Result<()> {
+        let set = self.set_path(generation);
+        match contents.files().len() <= SYNCED_ONE_BY_ONE_MAX {
+            true => {
+                for (name, _) in contents.files() {
+                    File::open(set.join(name.to_string()))?.sync_all()?;
+                }
+                File::open(beside(&set))?.sync_all()?;
+                for folder in [&set, &self.own.join(SETS), &self.root] {
+                    File::open(folder)?.sync_all()?;
+                }
+            }
+            false => syncfs(&self.handle)?,
+        }
+        fs::remove_file(self.unsynced_path(generation))
+    }
+
+    /// A set is used now; its age among the others counts from here.
+    pub(super) fn used(&self, generation: Uuid) {
+        let touched = File::options().append(true).open(beside(&self.set_path(generation)));
+        if let Err(error) = touched.and_then(|file| file.set_modified(SystemTime::now())) {
+            warn!(%generation, "cannot note the use of a set: {error}");
+        }
+    }
+
+    /// A set is not visible any more.
+    pub(super) fn hide(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
+        match self.entry(cache)? {
+            Entry::Ours(found) if found == generation => fs::remove_file(self.root.join(cache.as_str())),
+            Entry::Ours(_) | Entry::Theirs | Entry::None => Ok(()),
+        }
+    }
+
+    /// Makes a hidden set one that comes: what is right of it need not come again.
+    pub(super) fn unmake(&self, generation: Uuid) -> io::Result<()> {
+        let (set, staged) = (self.set_path(generation), self.staging_path(generation));
+        fs::rename(beside(&set), beside(&staged))?;
+        fs::rename(&set, &staged)
+    }
+
+    /// Removes a hidden set. Gives whether it is gone: somebody may still use it.
+    pub(super) fn discard(&self, generation: Uuid) -> io::Result<bool> {
+        let set = self.set_path(generation);
+        let lock = match lock_directory(&set, FlockOperation::NonBlockingLockExclusive) {
+            Ok(Some(lock)) => Some(lock),
+            Ok(None) if set.exists() => return Ok(false),
+            Ok(None) => None,
+            Err(error) => return Err(error),
+        };
+        self.throw_away(&set, generation)?;
+        drop(lock);
+        Ok(true)
+    }
+
+    /// Removes what has come of a set.
+    pub(super) fn discard_staged(&self, generation: Uuid) -> io::Result<()> {
+        self.throw_away(&self.staging_path(generation), generation)
+    }
+
+    /// Takes it out of its place in one step, and removes it then.
+    fn throw_away(&self, path: &Path, generation: Uuid) -> io::Result<()> {
+        let missing = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        };
+        let trash = self.own.join("trash").join(Uuid::new_v4().simple().to_string());
+        fs::remove_file(beside(path)).or_else(missing)?;
+        if let Err(error) = fs::rename(path, &trash) {
+            return missing(error);
+        }
+        fs::remove_dir_all(&trash)?;
+        fs::remove_file(self.unsynced_path(generation)).or_else(missing)
+    }
+
+    fn empty_trash(&self) {
+        let trash = self.own.join("trash");
+        let emptied = fs::remove_dir_all(&trash).and_then(|()| fs::create_dir(&trash));
+        if let Err(error) = emptied {
+            warn!("cannot empty {}: {error}", trash.display());
+        }
+    }
+}
+
+/// What lies under a CacheId.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    None,
+    /// A link to a generation.
+    Ours(Uuid),
+    /// Something else.
+    Theirs,
+}
+
+fn entry(path: &Path) -> io::Result<Entry> {
+    match fs::read_link(path) {
+        Ok(target) => {
+            let ours = target.strip_prefix(Path::new(PRIVATE).join(SETS)).ok();
+            let generation = ours.and_then(Path::to_str).and_then(generation_in);
+            Ok(generation.map_or(Entry::Theirs, Entry::Ours))
+        }
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => Ok(Entry::None),
+            io::ErrorKind::InvalidInput => Ok(Entry::Theirs),
+            _ => Err(error),
+        },
+    }
+}
+
+/// A generation's directory, which stays as long as this is held.
+#[derive(Debug)]
+pub(in crate::worker) struct OpenSet(OwnedFd);
+
+impl OpenSet {
+    /// The directory.
+    pub(in crate::worker) fn root(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+/// Opens the files under a CacheId, if they are a set that a worker has put there; they stay, all of one generation, while the
+/// handle is held, whatever happens to the CacheId.
+pub(in crate::worker) fn open_set(cache_dir: &Path, cache: &str) -> io::Result<Option<OpenSet>> {
+    for _ in 0..SET_OPEN_TRIES_MAX {
+        let Entry::Ours(generation) = entry(&cache_dir.join(cache))? else { return Ok(None) };
+        let path = cache_dir.join(PRIVATE).join(SETS).join(generation.simple().to_string());
+        // If it is being removed another has taken its place, or nothing has.
+        if let Some(handle) = lock_directory(&path, FlockOperation::NonBlockingLockShared)? {
+            return Ok(Some(OpenSet(handle)));
+        }
+    }
+    Ok(None)
+}
+
+/// `None` if it is not there, or others have a lock that does not go with this one.
+fn lock_directory(path: &Path, how: FlockOperation) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let handle = match open(path, flags, Mode::empty()) {
+        Ok(handle) => handle,
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match flock(&handle, how) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    // It may have been moved away between the opening and the lock.
+    let held = fstat(&handle)?;
+    match lstat(path) {
+        Ok(named) if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino) => Ok(Some(handle)),
+        Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The manifest of a generation's directory.
+fn beside(directory: &Path) -> PathBuf {
+    let mut path = directory.as_os_str().to_owned();
+    path.push(MANIFEST);
+    path.into()
+}
+
+fn generation_in(name: &str) -> Option<Uuid> {
+    let generation = Uuid::try_parse(name).ok()?;
+    (generation.simple().to_string() == name).then_some(generation)
+}
+
+fn read(directory: PathBuf, generation: Uuid) -> Option<Found> {
+    if !fs::symlink_metadata(&directory).is_ok_and(|found| found.is_dir()) {
+        return None;
+    }
+    let file = File::open(beside(&directory)).ok()?;
+    let last_use = file.metadata().and_then(|found| found.modified()).unwrap_or(UNIX_EPOCH);
+    let mut bytes = Vec::new();
+    file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
+    match Contents::read(&bytes, None) {
+        Ok(contents) => Some(Found { generation, contents, last_use }),
+        Err(error) => {
+            warn!("{}: {error}", directory.display());
+            None
+        }
+    }
+}

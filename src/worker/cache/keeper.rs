@@ -1,0 +1,762 @@
+//! The sets that are here, the jobs that need them, and what the leader is told of both.
+//!
+//! It decides and never waits; the session calls it for each frame, each job and each piece of [`News`] from its threads. A set is
+//! offered once its digests were checked in this run of the worker. Before a job uses it, the files that the job names are
+//! looked at: one that has changed costs the set its place, and what is right of it need not come again.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use chunking::limits::SETS_LISTED_MAX;
+use chunking::message::{Body, Have, Name, Reason, Release, SetEntry, SetList, SetState};
+use chunking::{Digest, DigestKind, Kind};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+use uuid::Uuid;
+
+use super::classic::{self, PutError, Stored};
+use super::coming::{Coming, Transfer};
+use super::contents::Contents;
+use super::disk::{Disk, Entry};
+use super::room::{Load, NoRoom, What, victims};
+use super::staged::{CheckError, Donor, Staged, changed, check};
+use super::{CacheConfig, CacheId};
+use crate::model::{CachePutRequest, CachePutResult, CacheStatus, JsonModel, Source};
+use crate::peer::OutFrame;
+use crate::transfer::Report;
+use crate::units::ByteSize;
+use crate::worker::exec::inputs::Look;
+use crate::worker::handler::Job;
+use crate::worker::limits::PUTS_WAITING_MAX;
+
+/// A set that is here.
+#[derive(Debug)]
+pub(super) struct Set {
+    pub(super) generation: Uuid,
+    pub(super) contents: Arc<Contents>,
+    /// What its files looked like when they were checked; nothing while they have not been.
+    pub(super) looks: Option<Arc<Vec<Look>>>,
+    last_use: SystemTime,
+    /// It goes when no job uses it any more.
+    released: bool,
+}
+
+impl Set {
+    /// It is wanted after all.
+    pub(super) fn unrelease(&mut self) {
+        self.released = false;
+    }
+}
+
+/// What a job needs.
+#[derive(Debug)]
+struct Needs {
+    sets: Vec<CacheId>,
+    /// Those that are not here.
+    lacking: BTreeSet<CacheId>,
+}
+
+/// What follows for a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::worker) enum Step {
+    /// The job has all that it will get.
+    Ready(Uuid),
+    /// A set that it needs cannot be here: others are to run it.
+    GiveBack { job: Uuid, text: String },
+}
+
+/// What a thread has done.
+#[derive(Debug)]
+pub(in crate::worker) enum News {
+    /// The files of a set were checked.
+    Checked(Checked),
+    /// A manifest was read.
+    Read { generation: Uuid, contents: Result<Contents, String> },
+    /// The files of a set are ready to be written.
+    Prepared { generation: Uuid, staged: io::Result<Arc<Staged>> },
+    /// A set is visible.
+    Shown { generation: Uuid, looks: io::Result<Vec<Look>> },
+    /// A put of a stock leader is stored.
+    Put(Put),
+    /// A hidden set could be removed, or not yet.
+    Discarded { generation: Uuid, bytes: u64, gone: bool },
+}
+
+/// The files of a set were checked.
+#[derive(Debug)]
+pub(in crate::worker) struct Checked {
+    cache: CacheId,
+    generation: Uuid,
+    found: Result<Vec<Look>, CheckError>,
+    /// Who asked.
+    question: Option<Uuid>,
+}
+
+/// A put of a stock leader is stored.
+#[derive(Debug)]
+pub(in crate::worker) struct Put {
+    cache: CacheId,
+    corr_id: Uuid,
+    stored: Result<Stored, PutError>,
+}
+
+/// A put that waits for its turn.
+#[derive(Debug)]
+struct Waiting {
+    cache: CacheId,
+    corr_id: Uuid,
+    request: CachePutRequest,
+}
+
+/// A worker's cache.
+#[derive(Debug)]
+pub(in crate::worker) struct Cache {
+    pub(super) disk: Arc<Disk>,
+    budget: u64,
+    pub(super) sets: HashMap<CacheId, Set>,
+    /// What has come of sets that nobody sends at the moment.
+    pub(super) parts: HashMap<Uuid, (Arc<Contents>, SystemTime)>,
+    /// Hidden, and still used by somebody.
+    leaving: HashMap<Uuid, u64>,
+    pub(super) coming: HashMap<Uuid, Coming>,
+    pub(super) transfers: HashMap<Uuid, Transfer>,
+    jobs: HashMap<Uuid, Needs>,
+    /// Sets that the leader was asked for.
+    asked: HashSet<CacheId>,
+    /// Whether the leader knows datasets.
+    told: bool,
+    puts: VecDeque<Waiting>,
+    putting: Option<(CacheId, u64)>,
+    steps: Vec<Step>,
+    threads: Option<Threads>,
+}
+
+/// Where threads tell what they have done.
+#[derive(Debug)]
+pub(super) struct Threads {
+    pub(super) news: mpsc::UnboundedSender<News>,
+    pub(super) reports: mpsc::UnboundedSender<Report>,
+}
+
+impl Cache {
+    /// Opens the directory, which no other worker may keep, and finds what is in it.
+    pub(in crate::worker) fn open(config: &CacheConfig) -> io::Result<Self> {
+        let disk = Disk::open(&config.directory)?;
+        let loaded = disk.load()?;
+        let sets: HashMap<CacheId, Set> = loaded
+            .sets
+            .into_iter()
+            .map(|(cache, found)| {
+                let set = Set {
+                    generation: found.generation,
+                    contents: Arc::new(found.contents),
+                    looks: None,
+                    last_use: found.last_use,
+                    released: false,
+                };
+                (cache, set)
+            })
+            .collect();
+        let parts: HashMap<_, _> = loaded
+            .staged
+            .into_iter()
+            .map(|found| (found.generation, (Arc::new(found.contents), found.last_use)))
+            .collect();
+        let held: u64 = sets.values().map(|set| set.contents.bytes()).sum();
+        let staged: u64 = parts.values().map(|(contents, _)| contents.bytes()).sum();
+        let budget = match config.budget {
+            Some(budget) => budget,
+            None => disk.free_bytes()?.saturating_add(held).saturating_add(staged) / 2,
+        };
+        info!(directory = %config.directory.display(), sets = sets.len(), used = %ByteSize(held),
+            budget = %ByteSize(budget), "cache");
+        Ok(Cache {
+            disk: Arc::new(disk),
+            budget,
+            sets,
+            parts,
+            leaving: HashMap::new(),
+            coming: HashMap::new(),
+            transfers: HashMap::new(),
+            jobs: HashMap::new(),
+            asked: HashSet::new(),
+            told: false,
+            puts: VecDeque::new(),
+            putting: None,
+            steps: Vec::new(),
+            threads: None,
+        })
+    }
+
+    /// Begins to check what was found, the sets that were used last first.
+    pub(in crate::worker) fn start(
+        &mut self,
+        reports: mpsc::UnboundedSender<Report>,
+        news: mpsc::UnboundedSender<News>,
+    ) {
+        self.threads = Some(Threads { news: news.clone(), reports });
+        let mut found: Vec<_> = self
+            .sets
+            .iter()
+            .map(|(cache, set)| (set.last_use, cache.clone(), set.generation, set.contents.clone()))
+            .collect();
+        found.sort_by_key(|(last_use, ..)| std::cmp::Reverse(*last_use));
+        let disk = self.disk.clone();
+        if found.is_empty() {
+            return;
+        }
+        tokio::task::spawn_blocking(move || {
+            for (_, cache, generation, contents) in found {
+                let found = check(&disk, generation, &contents);
+                if disk.is_closed()
+                    || news.send(News::Checked(Checked { cache, generation, found, question: None })).is_err()
+                {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Has something done on a thread.
+    pub(super) fn run(&self, work: impl FnOnce(&Disk) -> News + Send + 'static) {
+        let Some(threads) = &self.threads else { return };
+        let (disk, news) = (self.disk.clone(), threads.news.clone());
+        tokio::task::spawn_blocking(move || {
+            // Nobody hears it when the worker has left.
+            news.send(work(&disk)).ok();
+        });
+    }
+
+    pub(super) fn reports(&self) -> Option<mpsc::UnboundedSender<Report>> {
+        self.threads.as_ref().map(|threads| threads.reports.clone())
+    }
+
+    /// What follows for jobs.
+    pub(in crate::worker) fn steps(&mut self) -> Vec<Step> {
+        std::mem::take(&mut self.steps)
+    }
+
+    pub(in crate::worker) fn directory(&self) -> &Path {
+        self.disk.root()
+    }
+
+    /// The leader has said what it can do: it is told what is here.
+    pub(in crate::worker) fn on_leader(&mut self, knows_datasets: bool, out: &mut Vec<OutFrame>) {
+        self.told = knows_datasets;
+        self.asked.clear();
+        if !knows_datasets {
+            return;
+        }
+        let checked = self.sets.iter().filter(|(_, set)| set.looks.is_some() && !set.released);
+        let entries: Vec<SetEntry> =
+            checked.map(|(cache, set)| entry(SetState::Held, cache, set.contents.digest(), "")).collect();
+        let mut rest = entries.as_slice();
+        for anew in std::iter::once(1).chain(std::iter::repeat(0)) {
+            let (now, later) = rest.split_at(rest.len().min(SETS_LISTED_MAX));
+            self.have(anew, now.to_vec(), out);
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        let lacking: BTreeSet<CacheId> =
+            self.jobs.values().flat_map(|needs| needs.lacking.iter().cloned()).collect();
+        lacking.iter().for_each(|cache| self.want(cache, out));
+    }
+
+    /// The connection is lost. What came stays.
+    pub(in crate::worker) fn on_lost(&mut self) {
+        self.told = false;
+        self.asked.clear();
+        self.stop_coming();
+    }
+
+    fn have(&self, anew: u8, sets: Vec<SetEntry>, out: &mut Vec<OutFrame>) {
+        if self.told {
+            let message = Have { anew, budget: self.budget, used: self.used(), sets: SetList::new(sets) };
+            out.push(frame(Uuid::nil(), &message));
+        }
+    }
+
+    fn say(&self, state: SetState, cache: &CacheId, digest: Digest, text: &str, out: &mut Vec<OutFrame>) {
+        self.have(0, vec![entry(state, cache, digest, text)], out);
+    }
+
+    /// Asks for a set that a job needs, unless it is on its way.
+    fn want(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+        let unchecked = self.sets.get(cache).is_some_and(|set| !set.released);
+        if self.told && !unchecked && !self.is_coming(cache) && self.asked.insert(cache.clone()) {
+            self.say(SetState::Wanted, cache, NO_DIGEST, "", out);
+        }
+    }
+
+    /// Bytes that the cache holds, and those that are about to come.
+    fn used(&self) -> u64 {
+        self.loads().iter().map(|load| load.bytes).fold(0, u64::saturating_add)
+    }
+
+    fn loads(&self) -> Vec<Load> {
+        let sets = self.sets.iter().map(|(cache, set)| Load {
+            what: What::Set(cache.clone()),
+            bytes: set.contents.bytes(),
+            pinned: self.is_used(cache) || set.looks.is_none(),
+            last_use: set.last_use,
+        });
+        let parts = self.parts.iter().map(|(generation, (contents, last_use))| Load {
+            what: What::Part(*generation),
+            bytes: contents.bytes(),
+            pinned: false,
+            last_use: *last_use,
+        });
+        let part = |generation: Uuid, bytes: u64| Load {
+            what: What::Part(generation),
+            bytes,
+            pinned: true,
+            last_use: SystemTime::UNIX_EPOCH,
+        };
+        let leaving = self.leaving.iter().map(|(generation, bytes)| part(*generation, *bytes));
+        let coming = self.coming.iter().map(|(generation, coming)| Load {
+            pinned: coming.is_pinned(),
+            ..part(*generation, coming.reserved())
+        });
+        let putting = self.putting.iter().map(|(_, bytes)| part(Uuid::nil(), *bytes));
+        sets.chain(parts).chain(leaving).chain(coming).chain(putting).collect()
+    }
+
+    /// Makes room for so many bytes of a set, before any of them move.
+    pub(super) fn make_room(
+        &mut self,
+        cache: &CacheId,
+        needs: u64,
+        out: &mut Vec<OutFrame>,
+    ) -> Result<(), String> {
+        let gone =
+            victims(self.loads(), self.budget, needs, cache).map_err(|error: NoRoom| error.to_string())?;
+        let mut freed = 0u64;
+        for what in gone {
+            match what {
+                What::Set(victim) => {
+                    freed += self.sets.get(&victim).map_or(0, |set| set.contents.bytes());
+                    self.drop_set(&victim, &format!("evicted to make room for {cache}"), false, out);
+                }
+                What::Part(generation) => {
+                    freed += self.drop_part(generation);
+                }
+            }
+        }
+        match self.disk.free_bytes() {
+            Ok(free) if free.saturating_add(freed) < needs => Err(format!(
+                "no room: needs {}, the file system of {} has {} left; free space there, or put a smaller set",
+                ByteSize(needs),
+                self.disk.root().display(),
+                ByteSize(free)
+            )),
+            Ok(_) => Ok(()),
+            Err(error) => {
+                Err(format!("cannot tell how much room {} has: {error}", self.disk.root().display()))
+            }
+        }
+    }
+
+    fn drop_part(&mut self, generation: Uuid) -> u64 {
+        let bytes = match self.parts.remove(&generation) {
+            Some((contents, _)) => contents.bytes(),
+            None => self.forget_coming(generation),
+        };
+        self.remove_staged(generation, bytes);
+        bytes
+    }
+
+    pub(super) fn remove_staged(&self, generation: Uuid, bytes: u64) {
+        self.run(move |disk| {
+            if let Err(error) = disk.discard_staged(generation) {
+                warn!(%generation, "cannot remove what has come of a set: {error}");
+            }
+            News::Discarded { generation, bytes, gone: true }
+        });
+    }
+
+    /// A set is not here any more. What is right of it is kept for its return, if that is wanted.
+    fn drop_set(&mut self, cache: &CacheId, text: &str, keep: bool, out: &mut Vec<OutFrame>) {
+        let Some(set) = self.sets.remove(cache) else { return };
+        info!(%cache, bytes = %ByteSize(set.contents.bytes()), "dropped a set: {text}");
+        let generation = set.generation;
+        let hidden = self.disk.hide(cache, generation);
+        if let Err(error) = &hidden {
+            warn!(%cache, "cannot take the link of a set away: {error}");
+        }
+        match keep && self.disk.unmake(generation).is_ok() {
+            true => drop(self.parts.insert(generation, (set.contents.clone(), SystemTime::now()))),
+            false => self.discard(generation, set.contents.bytes()),
+        }
+        self.asked.remove(cache);
+        self.say(SetState::Gone, cache, set.contents.digest(), text, out);
+    }
+
+    pub(super) fn discard(&self, generation: Uuid, bytes: u64) {
+        self.run(move |disk| {
+            let gone = disk.discard(generation).unwrap_or_else(|error| {
+                warn!(%generation, "cannot remove the files of a set: {error}");
+                true
+            });
+            News::Discarded { generation, bytes, gone }
+        });
+    }
+
+    fn is_used(&self, cache: &CacheId) -> bool {
+        self.jobs.values().any(|needs| needs.sets.contains(cache))
+            || self.putting.as_ref().is_some_and(|(putting, _)| putting == cache)
+    }
+
+    /// A job came. Gives whether it has to wait for sets; `may_wait` says whether the leader would send them.
+    pub(in crate::worker) fn assign(&mut self, job: &Job, may_wait: bool, out: &mut Vec<OutFrame>) -> bool {
+        let mut named: HashMap<CacheId, Vec<String>> = HashMap::new();
+        for file in job.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default() {
+            let Source::Cache(id) = file.source() else { continue };
+            let (first, inner) = id.split_once('/').map_or((id, None), |(first, rest)| (first, Some(rest)));
+            // One that cannot be a set's id is for the job's handler to refuse.
+            let Ok(cache) = CacheId::parse(first) else { continue };
+            let names = named.entry(cache).or_default();
+            let name = file.name_in_set();
+            match inner {
+                None => names.push(name.to_owned()),
+                Some(inner) => names.extend([inner.to_owned(), format!("{inner}/{name}")]),
+            }
+        }
+        if named.is_empty() {
+            return false;
+        }
+        let mut needs = Needs { sets: named.keys().cloned().collect(), lacking: BTreeSet::new() };
+        for (cache, names) in &named {
+            if !self.is_here(cache, names, out) {
+                needs.lacking.insert(cache.clone());
+            }
+        }
+        let waits = may_wait && !needs.lacking.is_empty();
+        let lacking = std::mem::take(&mut needs.lacking);
+        if waits {
+            needs.lacking.clone_from(&lacking);
+        }
+        self.jobs.insert(job.id, needs);
+        if waits {
+            lacking.iter().for_each(|cache| self.want(cache, out));
+        }
+        waits
+    }
+
+    /// Whether a set is here for a job that names these files.
+    fn is_here(&mut self, cache: &CacheId, names: &[String], out: &mut Vec<OutFrame>) -> bool {
+        let Some(set) = self.sets.get_mut(cache) else {
+            // Files of a layout that others made are looked for by the job's handler.
+            return matches!(self.disk.entry(cache), Ok(Entry::Theirs));
+        };
+        let Some(looks) = &set.looks else { return false };
+        let files = names.iter().filter_map(|name| set.contents.find(name));
+        match changed(&self.disk, set.generation, &set.contents, looks, files) {
+            None => {
+                set.last_use = SystemTime::now();
+                self.disk.used(set.generation);
+                true
+            }
+            Some(name) => {
+                self.drop_set(cache, &format!("damaged: \"{name}\" was changed on the disk"), true, out);
+                false
+            }
+        }
+    }
+
+    /// Whether a job waits for sets.
+    pub(in crate::worker) fn is_waiting(&self, job: Uuid) -> bool {
+        self.jobs.get(&job).is_some_and(|needs| !needs.lacking.is_empty())
+    }
+
+    /// Jobs that use sets or wait for them.
+    pub(in crate::worker) fn jobs(&self) -> Vec<Uuid> {
+        self.jobs.keys().copied().collect()
+    }
+
+    /// A job is over, or not ours any more.
+    pub(in crate::worker) fn on_job_gone(&mut self, job: Uuid, out: &mut Vec<OutFrame>) {
+        let Some(needs) = self.jobs.remove(&job) else { return };
+        for cache in needs.sets {
+            let Some(set) = self.sets.get_mut(&cache) else { continue };
+            set.last_use = SystemTime::now();
+            if set.released && !self.is_used(&cache) {
+                self.drop_set(&cache, "released by the leader", false, out);
+            }
+        }
+        // What was still used may be free now.
+        for (generation, bytes) in std::mem::take(&mut self.leaving) {
+            self.leaving.insert(generation, bytes);
+            self.discard(generation, bytes);
+        }
+    }
+
+    /// A set is here.
+    pub(super) fn arrived(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+        self.asked.remove(cache);
+        if let Some(set) = self.sets.get(cache) {
+            self.say(SetState::Held, cache, set.contents.digest(), "", out);
+        }
+        self.no_longer_lacking(cache);
+    }
+
+    /// Jobs need not wait for this set any more: it is here, or nobody knows it.
+    fn no_longer_lacking(&mut self, cache: &CacheId) {
+        for (job, needs) in &mut self.jobs {
+            if needs.lacking.remove(cache) && needs.lacking.is_empty() {
+                self.steps.push(Step::Ready(*job));
+            }
+        }
+    }
+
+    /// A set cannot be here: jobs that wait for it are better elsewhere.
+    pub(super) fn give_back(&mut self, cache: &CacheId, why: &str) {
+        for (job, needs) in &self.jobs {
+            if needs.lacking.contains(cache) {
+                let text = format!("the set {cache} that the job needs cannot be held here: {why}");
+                self.steps.push(Step::GiveBack { job: *job, text });
+            }
+        }
+        self.asked.remove(cache);
+    }
+
+    /// A set is here in place of the one that was.
+    pub(super) fn put_in(
+        &mut self,
+        cache: &CacheId,
+        generation: Uuid,
+        contents: Arc<Contents>,
+        looks: Vec<Look>,
+    ) -> Option<Arc<Contents>> {
+        let looks = Some(Arc::new(looks));
+        let bytes = contents.bytes();
+        let set = Set {
+            generation,
+            contents: contents.clone(),
+            looks,
+            last_use: SystemTime::now(),
+            released: false,
+        };
+        info!(%cache, %generation, files = contents.files().len(), bytes = %ByteSize(bytes), "a set is here");
+        let before = self.sets.insert(cache.clone(), set);
+        if let Some(before) = &before {
+            self.discard(before.generation, before.contents.bytes());
+        }
+        self.run(move |disk| {
+            if let Err(error) = disk.sync(generation, &contents)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                warn!(%generation, "cannot bring a set to the disk: {error}");
+            }
+            News::Discarded { generation: Uuid::nil(), bytes: 0, gone: true }
+        });
+        before.map(|set| set.contents)
+    }
+
+    /// The sets that are here and checked, that of `cache` first.
+    pub(super) fn donors(&self, cache: &CacheId) -> Vec<Donor> {
+        let mut sets: Vec<_> = self.sets.iter().collect();
+        sets.sort_by_key(|(other, set)| (*other != cache, std::cmp::Reverse(set.last_use)));
+        sets.into_iter()
+            .filter_map(|(_, set)| {
+                let looks = set.looks.clone()?;
+                Some(Donor { generation: set.generation, contents: set.contents.clone(), looks })
+            })
+            .collect()
+    }
+
+    /// The leader does not want a set to be held, or does not know one that was asked for.
+    pub(in crate::worker) fn on_release(
+        &mut self,
+        generation: Uuid,
+        release: &Release,
+        out: &mut Vec<OutFrame>,
+    ) {
+        let Ok(cache) = CacheId::parse(release.cache_id.as_str()) else { return };
+        let meant = |found: Uuid| generation.is_nil() || found == generation;
+        self.release_coming(&cache, generation);
+        if self.sets.get(&cache).is_some_and(|set| meant(set.generation)) {
+            self.release_set(&cache, out);
+        }
+        self.asked.remove(&cache);
+        if release.reason == Reason::UNKNOWN {
+            self.no_longer_lacking(&cache);
+        } else if self.jobs.values().any(|needs| needs.lacking.contains(&cache)) {
+            self.want(&cache, out);
+        }
+    }
+
+    /// A set goes, as soon as no job uses it.
+    pub(super) fn release_set(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+        let is_used = self.is_used(cache);
+        match self.sets.get_mut(cache) {
+            Some(set) if is_used && set.looks.is_some() => set.released = true,
+            Some(_) => self.drop_set(cache, "released by the leader", false, out),
+            None => {}
+        }
+    }
+
+    /// The files of a set are to be checked.
+    pub(in crate::worker) fn on_inspect(&mut self, question: Uuid, name: &str, out: &mut Vec<OutFrame>) {
+        let known = CacheId::parse(name).ok().and_then(|cache| self.sets.get(&cache).map(|set| (cache, set)));
+        let Some((cache, set)) = known else {
+            let result = CachePutResult::failed(name, "the set is not here");
+            return out.push(ack(question, &result));
+        };
+        let (generation, contents) = (set.generation, set.contents.clone());
+        self.run(move |disk| {
+            let found = check(disk, generation, &contents);
+            News::Checked(Checked { cache, generation, found, question: Some(question) })
+        });
+    }
+
+    fn on_checked(&mut self, checked: Checked, out: &mut Vec<OutFrame>) {
+        let Checked { cache, generation, found, question } = checked;
+        let answer = |result: CachePutResult, out: &mut Vec<OutFrame>| {
+            out.extend(question.map(|question| ack(question, &result)));
+        };
+        let Some(set) = self.sets.get_mut(&cache).filter(|set| set.generation == generation) else {
+            return answer(CachePutResult::failed(cache.as_str(), "the set is not here any more"), out);
+        };
+        let why = match found {
+            Ok(looks) => {
+                let files = looks.len();
+                let first = set.looks.replace(Arc::new(looks)).is_none();
+                let status = CacheStatus::Ok;
+                let message = format!("verified={files}");
+                answer(
+                    CachePutResult { cache_id: cache.as_str().to_owned(), status, message, worker: None },
+                    out,
+                );
+                if first {
+                    self.arrived(&cache, out);
+                    self.answer_holds(&cache, out);
+                }
+                return;
+            }
+            Err(CheckError::Damaged(what)) => format!("damaged: {what}"),
+            Err(CheckError::Io(error)) => format!("cannot be read: {error}"),
+        };
+        answer(CachePutResult::failed(cache.as_str(), why.as_str()), out);
+        self.drop_set(&cache, &why, true, out);
+        self.answer_holds(&cache, out);
+        if self.jobs.values().any(|needs| needs.lacking.contains(&cache)) {
+            self.want(&cache, out);
+        }
+    }
+
+    /// A put of a stock leader came.
+    pub(in crate::worker) fn on_put(&mut self, corr_id: Uuid, payload: &[u8], out: &mut Vec<OutFrame>) {
+        let request = match CachePutRequest::parse(payload) {
+            Ok(request) => request,
+            Err(error) => return out.push(ack(corr_id, &CachePutResult::failed("", error.to_string()))),
+        };
+        let cache = match CacheId::parse(&request.cache_id) {
+            Ok(cache) => cache,
+            Err(error) => {
+                let result = CachePutResult::failed(&request.cache_id, error.to_string());
+                return out.push(ack(corr_id, &result));
+            }
+        };
+        if self.puts.len() >= PUTS_WAITING_MAX {
+            let text = format!("{PUTS_WAITING_MAX} puts wait here already: send it again later");
+            return out.push(ack(corr_id, &CachePutResult::failed(cache.as_str(), text)));
+        }
+        self.puts.push_back(Waiting { cache, corr_id, request });
+        self.next_put(out);
+    }
+
+    fn next_put(&mut self, out: &mut Vec<OutFrame>) {
+        while self.putting.is_none() {
+            let unchecked =
+                |waiting: &Waiting| self.sets.get(&waiting.cache).is_some_and(|set| set.looks.is_none());
+            // One whose set is being checked waits for that.
+            let Some(at) = self.puts.iter().position(|waiting| !unchecked(waiting)) else { return };
+            let Some(Waiting { cache, corr_id, request }) = self.puts.remove(at) else { return };
+            let before =
+                self.donors(&cache).into_iter().next().filter(|donor| {
+                    self.sets.get(&cache).is_some_and(|set| set.generation == donor.generation)
+                });
+            let bytes = classic::new_bytes(&request, before.as_ref().map(|donor| &*donor.contents));
+            // What is there is the base of the new set, and must not go for it.
+            self.putting = Some((cache.clone(), 0));
+            if let Err(text) = self.make_room(&cache, bytes, out) {
+                self.putting = None;
+                out.push(ack(corr_id, &CachePutResult::failed(cache.as_str(), text)));
+                continue;
+            }
+            self.putting = Some((cache.clone(), bytes));
+            self.run(move |disk| {
+                let stored = classic::store(disk, &cache, &request, before.as_ref());
+                News::Put(Put { cache, corr_id, stored })
+            });
+        }
+    }
+
+    fn on_stored(&mut self, put: Put, out: &mut Vec<OutFrame>) {
+        self.putting = None;
+        let Put { cache, corr_id, stored } = put;
+        match stored {
+            Ok(stored) => {
+                let result = CachePutResult::stored(cache.as_str(), stored.added, stored.skipped);
+                if let Some(made) = stored.set {
+                    self.put_in(&cache, made.generation, made.contents, made.looks);
+                    self.arrived(&cache, out);
+                }
+                out.push(ack(corr_id, &result));
+            }
+            Err(error) => {
+                warn!(%cache, "a put failed: {error}");
+                out.push(ack(corr_id, &CachePutResult::failed(cache.as_str(), error.to_string())));
+            }
+        }
+    }
+
+    /// A thread has done something.
+    pub(in crate::worker) fn on_news(&mut self, news: News, out: &mut Vec<OutFrame>) {
+        match news {
+            News::Checked(checked) => self.on_checked(checked, out),
+            News::Read { generation, contents } => self.on_read(generation, contents, out),
+            News::Prepared { generation, staged } => self.on_prepared(generation, staged, out),
+            News::Shown { generation, looks } => self.on_shown(generation, looks, out),
+            News::Put(put) => self.on_stored(put, out),
+            News::Discarded { generation, bytes, gone } => match gone {
+                true => drop(self.leaving.remove(&generation)),
+                false => drop(self.leaving.insert(generation, bytes)),
+            },
+        }
+        self.next_put(out);
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.disk.close();
+    }
+}
+
+/// What stands for no digest.
+const NO_DIGEST: Digest = Digest { kind: DigestKind::Sha256, bytes: [0; 32] };
+
+fn entry(state: SetState, cache: &CacheId, digest: Digest, text: &str) -> SetEntry {
+    // An id is far shorter than a name may be.
+    let cache_id = Name::try_from(cache.as_str().to_owned()).unwrap_or_default();
+    SetEntry { state, digest, cache_id, text: text.into() }
+}
+
+/// A frame about a generation.
+pub(super) fn frame<M: Body>(generation: Uuid, message: &M) -> OutFrame {
+    let mut payload = Vec::new();
+    message.encode(&mut payload);
+    OutFrame { msg_id: generation, ..OutFrame::new(M::KIND, payload) }
+}
+
+/// What became of a set, in the founding documents' words (T07).
+pub(super) fn ack(corr_id: Uuid, result: &CachePutResult) -> OutFrame {
+    let subject = format!("cache.ack.{}", result.cache_id);
+    OutFrame { corr_id, subject, ..OutFrame::new(Kind::CacheAck, result.to_json()) }
+}

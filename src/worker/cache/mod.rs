@@ -1,0 +1,44 @@
+//! The worker's cache: sets of files that many jobs share, pushed to it ahead of the jobs and kept as long as there is room.
+//!
+//! A set is visible to jobs as `<cache-dir>/<CacheId>/<Name>` when all of it has come and its digests were right, and not before.
+//! [`Cache`] is owned by the session and is where everything is decided; what takes time (hashing, copying, removing) is done
+//! on threads that tell it what came of it ([`News`]). Nothing is sent here: answers go to the list that the session sends.
+//!
+//! | file | does |
+//! |---|---|
+//! | `keeper` | the sets that are here, the jobs that need them, and what the leader is told |
+//! | `coming` | sets on their way: Hold, manifest, packs, until they are visible |
+//! | `room` | the budget: what goes when room is needed |
+//! | `classic` | puts of stock leaders, in one frame |
+//! | `contents` | a manifest whose names were checked |
+//! | `staged`, `pack` | files that come, piece by piece |
+//! | `disk` | the directory: what makes a set visible, and what is left after a crash |
+//! | `link` | how files of a set get into a job's directory |
+
+mod classic;
+mod coming;
+mod contents;
+mod disk;
+mod keeper;
+mod link;
+mod pack;
+mod room;
+mod staged;
+
+pub(super) use disk::{OpenSet, PRIVATE, open_set};
+pub(super) use keeper::{Cache, News, Step};
+pub(super) use link::place as place_file;
+pub use link::{LinkMode, check_link};
+
+use std::path::PathBuf;
+
+use crate::core::ids::CacheId;
+
+/// A worker's cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// Where it is. It must be there.
+    pub directory: PathBuf,
+    /// Bytes that it may hold; half of what the file system has for it, if that is not said.
+    pub budget: Option<u64>,
+}

@@ -1,0 +1,403 @@
+//! A set that comes: files of their full sizes, into which pieces are written straight to where they belong, and word of which
+//! of them are there and right.
+//!
+//! Blocking. What is there already is found here first: pieces of an earlier try, after their digests were checked, and files
+//! and pieces of other sets of this cache, which are linked or copied. A piece counts when its SHA-256 was right; nothing else does.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use chunking::dataset::Piece;
+use chunking::{Bitmap, Ranges};
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, copy_file_range, linkat, openat, seek, unlinkat};
+use rustix::io::Errno;
+use uuid::Uuid;
+
+use super::contents::{Contents, Place};
+use super::disk::Disk;
+use crate::worker::exec::beneath::{make_folder, open, open_folder, open_root};
+use crate::worker::exec::inputs::Look;
+use crate::worker::limits::STAGED_FILES_OPEN_MAX;
+
+/// The mode of a set's files: nobody writes them by accident.
+const READ_ONLY: u32 = 0o444;
+
+/// A set of this cache that others may take files and pieces from.
+#[derive(Clone, Debug)]
+pub(super) struct Donor {
+    pub(super) generation: Uuid,
+    pub(super) contents: Arc<Contents>,
+    /// What the files looked like when they were checked.
+    pub(super) looks: Arc<Vec<Look>>,
+}
+
+/// A set that comes.
+#[derive(Debug)]
+pub(in crate::worker) struct Staged {
+    generation: Uuid,
+    contents: Arc<Contents>,
+    root: OwnedFd,
+    by_piece: HashMap<Piece, u32>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Pieces that are there and right.
+    here: Bitmap,
+    /// Bytes of the others.
+    lacking: u64,
+    /// Files that are open.
+    files: HashMap<u32, Arc<File>>,
+    /// Files that are those of another set, and are not written.
+    linked: HashSet<u32>,
+}
+
+impl Staged {
+    /// Makes the files of a set ready, and finds what is here of it.
+    pub(super) fn prepare(
+        disk: &Disk,
+        generation: Uuid,
+        contents: Arc<Contents>,
+        donors: &[Donor],
+    ) -> io::Result<Self> {
+        let path = disk.begin(generation, &contents)?;
+        let count = u32::try_from(contents.manifest().pieces().len()).unwrap_or(u32::MAX);
+        let all = contents.manifest().pieces().iter().map(|piece| u64::from(piece.len)).sum();
+        let state =
+            State { here: Bitmap::new(count), lacking: all, files: HashMap::new(), linked: HashSet::new() };
+        let by_piece =
+            (0..).zip(contents.manifest().pieces()).map(|(place, piece)| (*piece, place)).collect();
+        let root = open_root(&path)?;
+        let staged = Staged { generation, contents, root, by_piece, state: Mutex::new(state) };
+        let mut found = Vec::new();
+        for file in 0..u32::try_from(staged.contents.files().len()).unwrap_or(u32::MAX) {
+            if !staged.link_from(disk, donors, file)? && staged.make_file(file)? {
+                found.push(file);
+            }
+        }
+        for file in found {
+            staged.look_at(disk, file)?;
+        }
+        staged.copy_from(disk, donors)?;
+        Ok(staged)
+    }
+
+    pub(super) fn contents(&self) -> &Arc<Contents> {
+        &self.contents
+    }
+
+    /// The place of a piece in the set's list.
+    pub(super) fn find(&self, piece: &Piece) -> Option<u32> {
+        self.by_piece.get(piece).copied()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pieces that are not here, the first ones if there are many runs of them, and the bytes of all.
+    pub(super) fn lacking(&self) -> (Ranges, u64) {
+        let state = self.lock();
+        (state.here.missing(), state.lacking)
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.lock().here.is_complete()
+    }
+
+    pub(super) fn lacks(&self, piece: u32) -> bool {
+        !self.lock().here.contains(piece)
+    }
+
+    /// Makes a file, or finds it from an earlier try: then there may be something in it.
+    fn make_file(&self, file: u32) -> io::Result<bool> {
+        let Some((name, entry)) = self.contents.file(file) else { return Ok(false) };
+        let folder = make_folder(&self.root, name, Mode::from_raw_mode(0o755))?;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        if let Some(found) = open(&self.root, name)? {
+            let look = found.metadata()?;
+            if look.nlink() == 1 && look.len() == entry.size {
+                found.set_permissions(Permissions::from_mode(0o600))?;
+                return Ok(entry.size > 0);
+            }
+            // A job or another set has this file too: it is not written.
+            unlinkat(&folder, name.file(), AtFlags::empty())?;
+        }
+        let made: File =
+            openat(&folder, name.file(), flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR)?
+                .into();
+        made.set_len(entry.size)?;
+        Ok(false)
+    }
+
+    /// Takes a whole file from another set, if one has it.
+    fn link_from(&self, disk: &Disk, donors: &[Donor], file: u32) -> io::Result<bool> {
+        let Some((name, entry)) = self.contents.file(file) else { return Ok(false) };
+        for donor in donors {
+            let same = donor.contents.find(&entry.name).filter(|same| {
+                donor.contents.file(*same).is_some_and(|(_, other)| {
+                    other.sha256 == entry.sha256 && other.size == entry.size && other.size > 0
+                })
+            });
+            let Some(same) = same else { continue };
+            let Ok(theirs) = open_root(&disk.set_path(donor.generation)) else { continue };
+            let Some(_unchanged) = donor.open(&theirs, same)? else { continue };
+            let from = open_folder(&theirs, name)?;
+            let to = make_folder(&self.root, name, Mode::from_raw_mode(0o755))?;
+            let _absent = unlinkat(&to, name.file(), AtFlags::empty());
+            if linkat(&from, name.file(), &to, name.file(), AtFlags::empty()).is_err() {
+                continue;
+            }
+            let pieces: Vec<u32> = entry.pieces.clone();
+            let mut state = self.lock();
+            state.linked.insert(file);
+            for piece in pieces {
+                // A piece counts only if all of its places are served: others are, when it is spread.
+                if self.contents.first_place(piece).is_some_and(|place| place.file == file)
+                    && self.contents.more_places(piece).iter().all(|place| place.file == file)
+                {
+                    self.note(&mut state, piece);
+                }
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn note(&self, state: &mut State, piece: u32) {
+        if state.here.insert(piece)
+            && let Some(known) = self.contents.piece(piece)
+        {
+            state.lacking = state.lacking.saturating_sub(known.len.into());
+        }
+    }
+
+    /// Looks for right pieces in a file of an earlier try.
+    fn look_at(&self, disk: &Disk, file: u32) -> io::Result<()> {
+        let Some((_, entry)) = self.contents.file(file) else { return Ok(()) };
+        let handle = self.handle(file)?;
+        let mut buffer = Vec::new();
+        let mut data = 0..0u64;
+        for (offset, place, piece) in self.contents.manifest().layout(entry) {
+            if disk.is_closed() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let end = offset + u64::from(piece.len);
+            // Where nothing was written nothing need be read.
+            if offset >= data.end {
+                let start = match seek(&*handle, SeekFrom::Data(offset)) {
+                    Ok(start) => start,
+                    Err(Errno::NXIO) => return Ok(()),
+                    Err(error) => return Err(error.into()),
+                };
+                data = start..seek(&*handle, SeekFrom::Hole(start))?.max(start + 1);
+            }
+            if data.start >= end || !self.lacks(place) {
+                continue;
+            }
+            if read_piece(&handle, offset, piece, &mut buffer)? {
+                self.spread(place, Some(Place { file, offset }), &buffer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies pieces that other sets have.
+    fn copy_from(&self, disk: &Disk, donors: &[Donor]) -> io::Result<()> {
+        let mut wanted: HashMap<Piece, u32> = HashMap::new();
+        for (place, piece) in (0..).zip(self.contents.manifest().pieces()) {
+            if self.lacks(place) {
+                wanted.insert(*piece, place);
+            }
+        }
+        for donor in donors {
+            if wanted.is_empty() {
+                return Ok(());
+            }
+            let Ok(theirs) = open_root(&disk.set_path(donor.generation)) else { continue };
+            for (file, (_, entry)) in (0..).zip(donor.contents.files()) {
+                let mut source = None;
+                for (offset, _, piece) in donor.contents.manifest().layout(entry) {
+                    let Some(place) = wanted.get(&piece).copied() else { continue };
+                    if source.is_none() {
+                        source = donor.open(&theirs, file)?;
+                    }
+                    let Some(source) = &source else { break };
+                    self.copy(source, offset, place, piece)?;
+                    wanted.remove(&piece);
+                }
+            }
+        }
+        // What a linked file has is here as well.
+        let linked: Vec<u32> = self.lock().linked.iter().copied().collect();
+        for file in linked {
+            let Some((_, entry)) = self.contents.file(file) else { continue };
+            let source = self.handle(file)?;
+            for (offset, place, piece) in self.contents.manifest().layout(entry) {
+                if self.lacks(place) {
+                    self.copy(&source, offset, place, piece)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a piece, which was checked where it lies, to all its places.
+    fn copy(&self, source: &File, offset: u64, place: u32, piece: Piece) -> io::Result<()> {
+        let first = self.contents.first_place(place);
+        for to in first.iter().chain(self.contents.more_places(place)) {
+            if !self.lock().linked.contains(&to.file) {
+                copy_range(source, offset, &*self.handle(to.file)?, to.offset, piece.len.into())?;
+            }
+        }
+        self.note(&mut self.lock(), place);
+        Ok(())
+    }
+
+    /// A piece is right, and stands at one of its places: it is written to the others, and counts.
+    pub(super) fn spread(&self, piece: u32, stands: Option<Place>, bytes: &[u8]) -> io::Result<()> {
+        let first = self.contents.first_place(piece);
+        for to in first.iter().chain(self.contents.more_places(piece)) {
+            if Some(*to) != stands && !self.lock().linked.contains(&to.file) {
+                self.handle(to.file)?.write_all_at(bytes, to.offset)?;
+            }
+        }
+        self.note(&mut self.lock(), piece);
+        Ok(())
+    }
+
+    /// A file, open for reading and writing.
+    pub(super) fn handle(&self, file: u32) -> io::Result<Arc<File>> {
+        let mut state = self.lock();
+        if let Some(open) = state.files.get(&file) {
+            return Ok(open.clone());
+        }
+        let Some((name, _)) = self.contents.file(file) else { return Err(io::ErrorKind::NotFound.into()) };
+        let folder = open_folder(&self.root, name)?;
+        let how = if state.linked.contains(&file) { OFlags::RDONLY } else { OFlags::RDWR };
+        let opened = openat(&folder, name.file(), how | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let opened = Arc::new(File::from(opened));
+        if state.files.len() >= STAGED_FILES_OPEN_MAX {
+            state.files.clear();
+        }
+        state.files.insert(file, opened.clone());
+        Ok(opened)
+    }
+
+    /// All is here: closes the files to writers, and shows them under the CacheId. Gives what they look like, and the generation
+    /// that was there.
+    pub(super) fn show(&self, disk: &Disk, cache: &super::CacheId) -> io::Result<(Vec<Look>, Option<Uuid>)> {
+        // Before anything is moved: what is somebody else's is not touched.
+        disk.before(cache)?;
+        self.lock().files.clear();
+        let mut looks = Vec::with_capacity(self.contents.files().len());
+        for (name, _) in self.contents.files() {
+            let file = open(&self.root, name)?.ok_or(io::ErrorKind::NotFound)?;
+            file.set_permissions(Permissions::from_mode(READ_ONLY))?;
+            looks.push(Look::of(&file.metadata()?));
+        }
+        let before = disk.show(cache, self.generation)?;
+        Ok((looks, before))
+    }
+}
+
+impl Donor {
+    /// A file of the set, if it is as it was when it was checked.
+    fn open(&self, root: &OwnedFd, file: u32) -> io::Result<Option<File>> {
+        let Some((name, _)) = self.contents.file(file) else { return Ok(None) };
+        let Some(found) = open(root, name)? else { return Ok(None) };
+        let unchanged = self.looks.get(file as usize) == Some(&Look::of(&found.metadata()?));
+        Ok(unchanged.then_some(found))
+    }
+}
+
+fn read_piece(file: &File, offset: u64, piece: Piece, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    buffer.resize(piece.len as usize, 0);
+    match file.read_exact_at(buffer, offset) {
+        Ok(()) => Ok(piece.is(buffer)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Copies bytes from file to file, in the kernel where it can.
+fn copy_range(from: &File, at: u64, to: &File, to_at: u64, len: u64) -> io::Result<()> {
+    let (mut source, mut target, mut left) = (at, to_at, len);
+    while left > 0 {
+        let step = usize::try_from(left).unwrap_or(usize::MAX);
+        match copy_file_range(from, Some(&mut source), to, Some(&mut target), step) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(done) => left -= done as u64,
+            Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL) => {
+                let mut buffer = vec![0; step];
+                from.read_exact_at(&mut buffer, source)?;
+                return to.write_all_at(&buffer, target);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Checks all files of a set against their digests. Gives what they look like, or which one is damaged and how.
+pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Result<Vec<Look>, CheckError> {
+    let root = open_root(&disk.set_path(generation))?;
+    let mut looks = Vec::with_capacity(contents.files().len());
+    let mut buffer = Vec::new();
+    for (name, entry) in contents.files() {
+        let damaged = |how: &str| CheckError::Damaged(format!("\"{name}\" {how}"));
+        let Some(file) = open(&root, name)? else { return Err(damaged("is not there")) };
+        let found = file.metadata()?;
+        if found.len() != entry.size {
+            return Err(damaged(&format!("has {} bytes instead of {}", found.len(), entry.size)));
+        }
+        for (offset, _, piece) in contents.manifest().layout(entry) {
+            if disk.is_closed() {
+                return Err(CheckError::Io(io::ErrorKind::Interrupted.into()));
+            }
+            if !read_piece(&file, offset, piece, &mut buffer)? {
+                return Err(damaged(&format!("has other bytes at {offset} than it should have")));
+            }
+        }
+        looks.push(Look::of(&found));
+    }
+    Ok(looks)
+}
+
+/// Why a set is not there for jobs.
+#[derive(Debug)]
+pub(in crate::worker) enum CheckError {
+    /// A file is not what it should be.
+    Damaged(String),
+    /// It cannot be told.
+    Io(io::Error),
+}
+
+impl From<io::Error> for CheckError {
+    fn from(error: io::Error) -> Self {
+        CheckError::Io(error)
+    }
+}
+
+/// Whether files of a set look as they did when they were checked; the first that does not.
+pub(super) fn changed(
+    disk: &Disk,
+    generation: Uuid,
+    contents: &Contents,
+    looks: &[Look],
+    names: impl IntoIterator<Item = u32>,
+) -> Option<String> {
+    let root = disk.set_path(generation);
+    names.into_iter().find_map(|file| {
+        let (name, _) = contents.file(file)?;
+        let found = fs::symlink_metadata(root.join(name.to_string()));
+        let same =
+            found.is_ok_and(|found| found.is_file() && looks.get(file as usize) == Some(&Look::of(&found)));
+        (!same).then(|| name.to_string())
+    })
+}
