@@ -17,6 +17,7 @@ mod support;
 #[path = "support/targets.rs"]
 mod targets;
 
+use chunking::Kind;
 use counting::{Counting, peak_of};
 use serde_json::Value;
 use support::{scaled, unhex, vectors};
@@ -49,13 +50,18 @@ fn all() -> [(&'static [targets::Target], Vec<Vec<u8>>); 2] {
 /// What a mutation starts from: the vectors, whole and as payloads, and the texts of the models.
 fn corpus() -> Vec<Vec<u8>> {
     let mut corpus = Vec::new();
-    for vector in vectors("frames.json")["vectors"].as_array().unwrap() {
+    let frames = vectors("frames.json");
+    for vector in frames["vectors"].as_array().unwrap() {
         let bytes = unhex(vector["hex"].as_str().unwrap());
         if bytes.len() < 10_000 {
             corpus.extend(bytes.get(43..).map(<[u8]>::to_vec));
             corpus.extend(bytes.get(43 + 20..).map(<[u8]>::to_vec));
             corpus.push(bytes);
         }
+    }
+    for (list, member) in [("manifests", "hex"), ("packs", "tail_hex")] {
+        let listed = frames[list].as_array().unwrap().iter();
+        corpus.extend(listed.map(|vector| unhex(vector[member].as_str().unwrap())));
     }
     let models = vectors("models.json");
     for vector in models.as_object().unwrap().values().filter_map(Value::as_array).flatten() {
@@ -143,6 +149,8 @@ fn allowance(target: &str, input: usize) -> usize {
         "chunks" | "inflate" => (1 << 20) + (18 << 20),
         // A member costs a borrowed name and value, an item of a list a string: some tens of bytes for each byte pair.
         "json" => 256 * 1024 + 40 * input,
+        // The lists as they are read and as they are checked, each of them some times what it takes on the wire.
+        "manifest" | "pack" => (64 << 10) + 16 * input,
         // What is read of the file, and a window in which groups are looked for.
         "segment" => (2 << 20) + 16 * input,
         // A job takes more room than its bytes do, and so does a text that says which of many entries is damaged.
@@ -188,6 +196,30 @@ fn fuzz_every_vector_passes_every_target() {
         for (_, target) in targets::ALL.iter().chain(file_targets::ALL) {
             target(bytes);
         }
+    }
+}
+
+/// Counts that nothing stands behind, where datasets have them.
+#[test]
+fn ca09_a_count_in_a_dataset_reserves_no_memory_before_its_bytes_were_seen() {
+    let front = |pieces: u32, files: u32| {
+        [&b"HFMF\x01\0\0\0"[..], &pieces.to_le_bytes(), &files.to_le_bytes()].concat()
+    };
+    let places = [&front(0, 1)[..], &[1, 0, b'a'], &[0; 40], &u32::MAX.to_le_bytes()].concat();
+    for bytes in [front(u32::MAX, 0), front(0, u32::MAX), front(u32::MAX, u32::MAX), places] {
+        let peak = peak_of(|| assert!(chunking::dataset::Manifest::decode(&bytes).is_err()));
+        // Room for the one file whose entry could be there.
+        assert!(peak <= 128, "{peak} bytes for {bytes:?}");
+    }
+    let footer = [&b"HFPK\x01\0\0\0"[..], &16_384u32.to_le_bytes(), &[0; 4]].concat();
+    let peak = peak_of(|| assert!(chunking::dataset::pack::Layout::from_tail(&footer, 16).is_err()));
+    assert_eq!(peak, 0);
+    let pack = [&[1][..], &16_384u16.to_le_bytes(), &[0; 36]].concat();
+    let have = [&[1, 1][..], &[0; 16], &512u16.to_le_bytes(), &[0; 38]].concat();
+    let lack = [&[1, 2][..], &[0; 8], &1024u16.to_le_bytes(), &[0; 8]].concat();
+    for (kind, bytes) in [(Kind::Pack, pack), (Kind::Have, have), (Kind::Lack, lack)] {
+        let peak = peak_of(|| assert!(chunking::Message::decode(kind, &bytes).is_err()));
+        assert_eq!(peak, 0, "{kind}");
     }
 }
 

@@ -23,6 +23,10 @@ pub(crate) const EXAMPLES: &str = "Examples:
   heft-bench push --durability both --verify hop
   heft-bench submit --durability both
   heft-bench recovery --count 1000000
+  heft-bench fanout --throttle
+  heft-bench fanout --workers 1,2,4,8,16,32 --only heft
+  heft-bench delta
+  heft-bench locality
   heft-bench push --size 20GiB --total 20GiB --rounds 1
 
 Build it with --release. docs/benchmarks.md has the method and how to read the figures.";

@@ -2,8 +2,10 @@
 //! answers on its standard output. An actor ends when its input does, so none outlives its director.
 
 use std::io::{BufRead as _, Write as _};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +24,30 @@ pub(crate) enum Command {
     Run(Load),
     /// Start no more of them.
     Stop,
+    /// Get this file to all workers or receivers.
+    Fan(Fan),
+}
+
+/// A file that is to get to all workers or receivers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fan {
+    pub(crate) path: PathBuf,
+    /// As which set; the baseline does not ask.
+    pub(crate) cache_id: String,
+    /// How many must have it until it is over.
+    pub(crate) wait: u32,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fanned {
+    /// From before the file was opened until it was known that as many have it as were waited for.
+    pub(crate) elapsed: Duration,
+    /// How many have found it right.
+    pub(crate) right: u32,
+    /// Bytes of pieces that came to the leader, and that it gave to workers, as it says itself.
+    pub(crate) received: Option<u64>,
+    pub(crate) moved: Option<u64>,
 }
 
 /// What an actor says.
@@ -31,6 +57,8 @@ pub(crate) enum Answer {
     Ready { ports: Vec<u16> },
     /// All jobs of a run have ended.
     Done(Tally),
+    /// A file got to where it should.
+    Fanned(Fanned),
     /// It gives up.
     Failed { why: String },
 }
@@ -76,23 +104,41 @@ pub(crate) fn commands() -> Commands {
     let (sender, loads) = mpsc::channel(COMMANDS_MAX);
     let stop = Arc::new(AtomicBool::new(false));
     let told = stop.clone();
+    listen(move |command| match command {
+        Command::Run(load) => {
+            told.store(false, Ordering::Relaxed);
+            sender.blocking_send(load).is_ok()
+        }
+        Command::Stop => {
+            told.store(true, Ordering::Relaxed);
+            true
+        }
+        Command::Fan(_) => false,
+    });
+    Commands { loads, stop }
+}
+
+/// The files that this actor is to send. The process ends when the director does.
+pub(crate) fn fans() -> Receiver<Fan> {
+    let (sender, fans) = sync_channel(COMMANDS_MAX);
+    listen(move |command| match command {
+        Command::Fan(fan) => sender.send(fan).is_ok(),
+        Command::Run(_) | Command::Stop => false,
+    });
+    fans
+}
+
+/// Hears commands until there are no more, or one is not understood; then the process ends.
+fn listen(mut hear: impl FnMut(Command) -> bool + Send + 'static) {
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
             let command = line.ok().and_then(|line| serde_json::from_str(&line).ok());
-            match command {
-                Some(Command::Run(load)) => {
-                    told.store(false, Ordering::Relaxed);
-                    if sender.blocking_send(load).is_err() {
-                        break;
-                    }
-                }
-                Some(Command::Stop) => told.store(true, Ordering::Relaxed),
-                None => break,
+            if !command.is_some_and(&mut hear) {
+                break;
             }
         }
         std::process::exit(0);
     });
-    Commands { loads, stop }
 }
 
 /// For actors that are told nothing: they end with the director.

@@ -238,7 +238,9 @@ impl Cast {
             if let Some(answer) = waited_for.answer_within(CHECK_EVERY)? {
                 return match answer {
                     Answer::Done(tally) => Ok(tally),
-                    Answer::Ready { .. } | Answer::Failed { .. } => bail!("the client says {answer:?}"),
+                    Answer::Ready { .. } | Answer::Fanned(_) | Answer::Failed { .. } => {
+                        bail!("the client says {answer:?}")
+                    }
                 };
             }
             let others = self.clients.iter_mut().enumerate().filter(|(other, _)| *other != client);

@@ -8,8 +8,10 @@
 mod actor;
 mod args;
 mod control;
+mod datasets;
 mod director;
 mod disk;
+mod gate;
 mod latency;
 mod load;
 mod process;
@@ -24,10 +26,15 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use heft::cli::leader::LeaderArgs;
+use heft::cli::worker::{LaunchArgs, WorkerArgs};
+use heft::worker::exec::LAUNCH;
 use tracing::level_filters::LevelFilter;
 
 use actor::Role;
 use args::{BenchArgs, Workload};
+use datasets::delta::DeltaArgs;
+use datasets::fanout::FanoutArgs;
+use datasets::locality::LocalityArgs;
 use recovery::RecoveryArgs;
 
 /// Measures heft, or several variants of its leader, against a raw relay of the same bytes, in interleaved rounds
@@ -52,9 +59,21 @@ enum Command {
     Mixed(BenchArgs),
     /// How long a leader takes to begin where another ended, and the memory it then has
     Recovery(RecoveryArgs),
+    /// One set of files to several workers, until it is known that all of them have it
+    Fanout(FanoutArgs),
+    /// A set that is put, put again, and put when parts of it have changed: which share of it moves
+    Delta(DeltaArgs),
+    /// Jobs that share sets, placed by what workers hold and without that: how many bytes move
+    Locality(LocalityArgs),
     /// The leader that is measured: `heft leader` itself
     #[command(hide = true)]
     Leader(LeaderArgs),
+    /// A worker that is measured: `heft worker` itself
+    #[command(hide = true)]
+    Worker(WorkerArgs),
+    /// What it starts programs through
+    #[command(name = LAUNCH, hide = true)]
+    Launch(LaunchArgs),
     /// One of the other processes
     #[command(hide = true)]
     Actor {
@@ -72,10 +91,18 @@ fn main() -> ExitCode {
         Command::Result(args) => director::run(Workload::Result, &args),
         Command::Mixed(args) => director::run(Workload::Mixed, &args),
         Command::Recovery(args) => recovery::run(&args),
+        Command::Fanout(args) => datasets::fanout::run(&args),
+        Command::Delta(args) => datasets::delta::run(&args),
+        Command::Locality(args) => datasets::locality::run(&args),
         Command::Leader(args) => {
             control::end_with_the_director();
             heft::cli::leader::run(&args)
         }
+        Command::Worker(args) => {
+            control::end_with_the_director();
+            heft::cli::worker::run(&args)
+        }
+        Command::Launch(args) => Ok(heft::cli::worker::launch(&args)),
         Command::Actor { role } => Ok(actor::run(role)),
     };
     ended.unwrap_or_else(|error| {

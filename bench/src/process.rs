@@ -39,6 +39,10 @@ const LISTENING: &str = "heft leader listening on ";
 /// How it says in the same line which driver it has.
 const DRIVER: &str = "(driver ";
 
+/// Where a worker has its cache, beneath its directory, and where its programs.
+pub(crate) const CACHE: &str = "cache";
+pub(crate) const EXE: &str = "exe";
+
 /// A process and the pipes to it.
 pub(crate) struct Actor {
     name: &'static str,
@@ -58,7 +62,9 @@ impl Actor {
                 actor.errors.show();
                 Ok((actor, ports))
             }
-            Some(Answer::Done(_) | Answer::Failed { .. }) | None => bail!(actor.not_ready(START_MAX)),
+            Some(Answer::Done(_) | Answer::Fanned(_) | Answer::Failed { .. }) | None => {
+                bail!(actor.not_ready(START_MAX))
+            }
         }
     }
 
@@ -67,18 +73,49 @@ impl Actor {
         Actor::start_leader_within(variant, data, START_MAX)
     }
 
+    /// The same with more words for it.
+    pub(crate) fn start_leader_with(
+        variant: Variant,
+        data: &Path,
+        more: &[&str],
+    ) -> anyhow::Result<(Actor, u16)> {
+        Actor::start_leader_told(variant, data, more, START_MAX)
+    }
+
     /// The same with a limit of one's own, for one that has much to read first.
     pub(crate) fn start_leader_within(
         variant: Variant,
         data: &Path,
         limit: Duration,
     ) -> anyhow::Result<(Actor, u16)> {
+        Actor::start_leader_told(variant, data, &[], limit)
+    }
+
+    fn start_leader_told(
+        variant: Variant,
+        data: &Path,
+        more: &[&str],
+        limit: Duration,
+    ) -> anyhow::Result<(Actor, u16)> {
         let mut program = this_program()?;
-        program.args(["leader", "0", "--data"]).arg(data).args(variant.leader_args());
+        program.args(["leader", "0", "--data"]).arg(data).args(variant.leader_args()).args(more);
         let mut leader = Actor::spawn("leader", &mut program)?;
         let port = leader.port(variant.driver, limit)?;
         leader.errors.show();
         Ok((leader, port))
+    }
+
+    /// Starts a worker that is `heft worker` itself, with its directories beneath this one. Whether it has come to the leader, the leader
+    /// knows.
+    pub(crate) fn start_worker(leader: u16, dir: &Path, more: &[String]) -> anyhow::Result<Actor> {
+        let mut program = this_program()?;
+        program.args(["worker", "127.0.0.1", &leader.to_string()]);
+        for (flag, name) in [("--cache-dir", CACHE), ("--work-dir", "work"), ("--exe-dir", EXE)] {
+            program.arg(flag).arg(dir.join(name));
+        }
+        let worker = Actor::spawn("worker", program.args(more))?;
+        worker.errors.show();
+        Ok(worker)
     }
 
     /// Waits until a leader says where it listens. If it says that its driver is not the one it was to have, its figures
@@ -169,7 +206,9 @@ impl Actor {
         match self.lines.try_recv() {
             Ok(line) => match serde_json::from_str(&line) {
                 Ok(Answer::Failed { why }) => bail!("{}: {why}", self.name),
-                Ok(Answer::Ready { .. } | Answer::Done(_)) | Err(_) => bail!("{} says {line:?}", self.name),
+                Ok(Answer::Ready { .. } | Answer::Done(_) | Answer::Fanned(_)) | Err(_) => {
+                    bail!("{} says {line:?}", self.name)
+                }
             },
             Err(TryRecvError::Empty) => Ok(()),
             Err(TryRecvError::Disconnected) => bail!(self.ended()),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use heft::client::{Client, Options};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What a leader's log took so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,15 +53,20 @@ impl LogCost {
 
 /// Asks the leader at this port for its status, and waits so long for the answer. Nothing of it goes into the leader's log.
 pub(crate) fn ask(port: u16, within: Duration) -> anyhow::Result<Value> {
+    question(port, "status", &json!({}), within)
+}
+
+/// Asks it something else.
+pub(crate) fn question(port: u16, verb: &str, asked: &Value, within: Duration) -> anyhow::Result<Value> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let options =
             Options { connect_wait: Some(within), welcome_wait: within + within, ..Options::new("") };
         let asked = async {
             let client = Client::connect(&format!("127.0.0.1:{port}"), &options).await?;
-            let status = client.status().await?;
+            let answer = client.ask(verb, asked).await?;
             client.close().await;
-            anyhow::Ok(status)
+            anyhow::Ok(answer)
         };
         let answered = tokio::time::timeout(within, asked).await;
         answered.with_context(|| format!("the leader says nothing for {} s", within.as_secs()))?
@@ -71,7 +76,6 @@ pub(crate) fn ask(port: u16, within: Duration) -> anyhow::Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_log_is_what_it_took_between_two_readings() {

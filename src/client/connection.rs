@@ -31,7 +31,8 @@ const FEATURES: Features = Features::SUBMIT_ANSWERS
     .with(Features::TRANSFERS)
     .with(Features::GZIP)
     .with(Features::BROTLI)
-    .with(Features::ZSTD);
+    .with(Features::ZSTD)
+    .with(Features::DATASETS);
 
 /// What a leader is to us.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,12 +16,15 @@
 //! where the bytes are and go on where they were after a break. The source is kept until the job has ended, since the leader
 //! may ask for it again. Large parts of results come the same way, if they are wanted ([`Downloads`]).
 //!
+//! **Datasets** that many jobs share are put ahead of them, each on a connection of its own ([`dataset`]).
+//!
 //! What it never does: run jobs, keep anything on disk but parts of results that are wanted there, or hold more than
 //! [`JOBS_UNFINISHED_MAX`] jobs and [`JOB_BYTES_UNFINISHED_MAX`] bytes of them. The command line and programs that embed heft call it.
 
 mod arrivals;
 mod ask;
 mod connection;
+pub mod dataset;
 pub mod dispatch;
 mod downloads;
 mod driver;

@@ -220,6 +220,9 @@ fn content(name: &str, source: &Source, limit: u64) -> Result<Vec<u8>, ClientErr
                 .map_err(|error| ClientError::BadInput { name: name.to_owned(), why: error.to_string() })?;
             Ok(read.unwrap_or_default())
         }
+        Source::Pieces(pieces) => pieces
+            .read_all()
+            .map_err(|error| ClientError::BadInput { name: name.to_owned(), why: error.to_string() }),
     }
 }
 

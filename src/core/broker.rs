@@ -206,6 +206,11 @@ impl Broker {
         self.workers.iter()
     }
 
+    /// One of them.
+    pub fn worker(&self, worker: WorkerId) -> Option<&Worker> {
+        self.workers.get(worker)
+    }
+
     /// The jobs that wait to be given out.
     pub fn queues(&self) -> &Queues {
         &self.queues

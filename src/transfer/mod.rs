@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `outgoing` | which chunks are to be sent, and when Done is due: pure |
 //! | `source` | where the bytes of a blob come from, and how a chunk of them is made ready |
+//! | `pieces` | the same for a blob that is made of stretches of many files |
 //! | `upload` | a blob that goes: the task that sends it |
 //! | `incoming` | which chunks came, what may come, what is wrong: pure |
 //! | `sink` | where the bytes of a blob go |
@@ -18,6 +19,7 @@
 mod download;
 mod incoming;
 mod outgoing;
+mod pieces;
 mod sink;
 mod source;
 mod stored;
@@ -27,6 +29,7 @@ pub(crate) use download::is_full;
 pub use download::{Download, DownloadState, Report};
 pub use incoming::{Arrival, Incoming, Ruling};
 pub use outgoing::{Heard, Outgoing, Waiting, Work};
+pub use pieces::{PieceAt, PieceSource};
 pub use sink::{ChunkSink, FileSink, MemorySink};
 pub use source::{FileSource, Source, SourceError};
 pub use upload::{Blob, Compression, State, Status, Upload, Wire};

@@ -18,6 +18,7 @@ use chunking::{ChunkHead, ChunkPlan, Codec, Compressor, Digest, DigestKind};
 use thiserror::Error;
 
 use super::outgoing::Work;
+use super::pieces::{PieceReader, PieceSource};
 use crate::peer::Pool;
 
 /// Chunks of a file that may be in memory at a time: a batch that is read, and the one before it that is sent.
@@ -31,7 +32,7 @@ pub(super) const BATCH_CHUNKS: usize = 2;
 pub enum SourceError {
     /// It has another size now.
     #[error(
-        "{} {} from {expected} bytes to {found} while it was sent: submit again when nobody writes to it",
+        "{} {} from {expected} bytes to {found} while it was sent: try again when nobody writes to it",
         path.display(), if found < expected { "shrank" } else { "grew" }
     )]
     Resized {
@@ -44,7 +45,7 @@ pub enum SourceError {
     },
     /// It was written to, or another file has its name.
     #[error(
-        "{} changed while it was sent (it had {expected} bytes when it was named and has {found} now): submit again when \
+        "{} changed while it was sent (it had {expected} bytes when it was named and has {found} now): try again when \
          nobody writes to it",
         path.display()
     )]
@@ -127,11 +128,16 @@ impl FileSource {
         self.size
     }
 
-    fn io(&self, error: &io::Error) -> SourceError {
+    pub(crate) fn io(&self, error: &io::Error) -> SourceError {
         SourceError::Io { path: self.path.clone(), why: error.to_string() }
     }
 
-    fn check(&self, file: &File) -> Result<(), SourceError> {
+    /// Of bytes that are not those that were there when it was named, whatever its size and times say.
+    pub(super) fn changed(&self) -> SourceError {
+        SourceError::Changed { path: self.path.clone(), expected: self.size, found: self.size }
+    }
+
+    pub(crate) fn check(&self, file: &File) -> Result<(), SourceError> {
         let metadata = file.metadata().map_err(|error| self.io(&error))?;
         let (path, expected, found) = (|| self.path.clone(), self.size, metadata.len());
         if found != expected {
@@ -143,7 +149,7 @@ impl FileSource {
         Ok(())
     }
 
-    fn reopen(&self) -> Result<File, SourceError> {
+    pub(crate) fn reopen(&self) -> Result<File, SourceError> {
         let file = File::open(&self.path).map_err(|error| self.io(&error))?;
         self.check(&file)?;
         Ok(file)
@@ -172,6 +178,8 @@ pub enum Source {
     Memory(Bytes),
     /// They are in a file.
     File(FileSource),
+    /// They are in many files.
+    Pieces(PieceSource),
 }
 
 impl Source {
@@ -185,6 +193,7 @@ impl Source {
         match self {
             Source::Memory(bytes) => bytes.len() as u64,
             Source::File(file) => file.size(),
+            Source::Pieces(pieces) => pieces.size(),
         }
     }
 
@@ -193,6 +202,7 @@ impl Source {
         match self {
             Source::Memory(bytes) => bytes.len(),
             Source::File(_) => 0,
+            Source::Pieces(pieces) => pieces.memory_bytes(),
         }
     }
 }
@@ -211,6 +221,7 @@ pub(super) struct Preparer {
     hasher: BlobHasher,
     compression: Option<(Compressor, Sampler)>,
     file: Option<File>,
+    pieces: PieceReader,
     pool: Option<Pool>,
     scratch: Vec<u8>,
 }
@@ -218,7 +229,16 @@ pub(super) struct Preparer {
 impl Preparer {
     pub(super) fn new(source: Source, plan: ChunkPlan, digest: DigestKind) -> Self {
         let hasher = BlobHasher::new(digest);
-        Preparer { source, plan, hasher, compression: None, file: None, pool: None, scratch: Vec::new() }
+        Preparer {
+            source,
+            plan,
+            hasher,
+            compression: None,
+            file: None,
+            pieces: PieceReader::default(),
+            pool: None,
+            scratch: Vec::new(),
+        }
     }
 
     /// Whether chunks may be made ready in place: they lie in memory and are sent as they are.
@@ -280,10 +300,17 @@ impl Preparer {
                 }
                 let pool = self.pool.get_or_insert_with(|| Pool::new(READ_AHEAD_CHUNKS));
                 let Some(file) = &mut self.file else { return Err(SourceError::NoChunk { index }) };
-                let read = read_chunk(pool, file, offset, len);
+                let read = fill(pool, len, |room| {
+                    file.seek(SeekFrom::Start(offset))?;
+                    file.read_exact(room)
+                });
                 // The state is checked behind the read: what was read before the file changed is right.
                 source.check(file)?;
                 read.map_err(|error| source.io(&error))
+            }
+            Source::Pieces(source) => {
+                let pool = self.pool.get_or_insert_with(|| Pool::new(READ_AHEAD_CHUNKS));
+                fill(pool, len, |room| self.pieces.read(source, offset, room))
             }
         }
     }
@@ -291,6 +318,7 @@ impl Preparer {
     /// Closes the file and gives buffers back; both come again with the next chunk that is read.
     pub(super) fn rest(&mut self) {
         self.file = None;
+        self.pieces = PieceReader::default();
         self.pool = None;
         self.scratch = Vec::new();
     }
@@ -301,21 +329,18 @@ impl Preparer {
     }
 }
 
-fn read_chunk(pool: &Pool, file: &mut File, offset: u64, len: usize) -> io::Result<Bytes> {
-    file.seek(SeekFrom::Start(offset))?;
-    match pool.take() {
-        Some(mut buffer) => {
-            let room = buffer.room(0..len).ok_or(io::ErrorKind::InvalidInput)?;
-            file.read_exact(room)?;
-            Ok(buffer.freeze(len))
-        }
-        // Someone still holds on to chunks that were sent.
-        None => {
-            let mut buffer = vec![0; len];
-            file.read_exact(&mut buffer)?;
-            Ok(buffer.into())
-        }
+/// A chunk of `len` bytes that `read` puts in place.
+fn fill<E>(pool: &Pool, len: usize, read: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Bytes, E> {
+    if let Some(mut buffer) = pool.take()
+        && let Some(room) = buffer.room(0..len)
+    {
+        read(room)?;
+        return Ok(buffer.freeze(len));
     }
+    // Someone still holds on to chunks that were sent.
+    let mut buffer = vec![0; len];
+    read(&mut buffer)?;
+    Ok(buffer.into())
 }
 
 #[cfg(test)]

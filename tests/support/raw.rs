@@ -28,9 +28,11 @@ pub struct Raw {
     aside: VecDeque<Frame>,
 }
 
+#[derive(Debug)]
 pub struct Frame {
     pub kind: Kind,
     pub msg_id: Uuid,
+    pub corr_id: Uuid,
     pub payload: Vec<u8>,
 }
 
@@ -68,6 +70,7 @@ impl Raw {
                 let found = Frame {
                     kind: frame.head.kind().unwrap(),
                     msg_id: frame.head.msg_id,
+                    corr_id: frame.head.corr_id,
                     payload: frame.payload.to_vec(),
                 };
                 let consumed = self.buffer.len() - input.len();
@@ -94,7 +97,7 @@ impl Raw {
     /// Says hello as an announced client and takes the Welcome.
     pub fn client(leader: &Leader, id: &str) -> Raw {
         let mut raw = Raw::connect(leader);
-        let features = r#"["submit-answers","progress","cancel","ask","transfers"]"#;
+        let features = r#"["submit-answers","progress","cancel","ask","transfers","datasets"]"#;
         let config = format!(
             r#"{{"ClientId":"{id}","DesiredParallelism":4,"Heft":{{"Version":1,"Features":{features}}}}}"#
         );
@@ -114,7 +117,7 @@ impl Raw {
     pub fn hello_worker(self, id: Uuid, pattern: &str) -> Raw {
         let mut raw = self;
         let hello = format!(
-            r#"{{"Heft":{{"Version":1,"Features":["leases","progress","cancel","transfers","ask"]}},"Patterns":["{pattern}"]}}"#
+            r#"{{"Heft":{{"Version":1,"Features":["leases","progress","cancel","transfers","ask","datasets"]}},"Patterns":["{pattern}"]}}"#
         );
         raw.send(Kind::HelloWorker, id, Uuid::nil(), pattern, hello.as_bytes());
         assert_eq!(raw.next().unwrap().kind, Kind::Welcome);

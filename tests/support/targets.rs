@@ -4,6 +4,7 @@
 //! libFuzzer. They assert what holds for any input; a panic of theirs is a finding.
 #![allow(unreachable_pub)]
 
+use chunking::dataset::{Manifest, ManifestBuilder, pack};
 use chunking::{
     ChunkHead, ChunkPlan, Codec, Decoder, Generation, InboundLimits, Inflater, Kind, Message, Step,
 };
@@ -17,8 +18,15 @@ use heft::model::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const ALL: &[Target] =
-    &[("decoder", decoder), ("messages", messages), ("chunks", chunks), ("inflate", inflate), ("json", json)];
+pub const ALL: &[Target] = &[
+    ("decoder", decoder),
+    ("messages", messages),
+    ("chunks", chunks),
+    ("inflate", inflate),
+    ("json", json),
+    ("manifest", manifest),
+    ("pack", pack),
+];
 
 /// A connection's bytes, in one piece and in two, for every way a decoder can start.
 pub fn decoder(bytes: &[u8]) {
@@ -142,5 +150,56 @@ fn agrees<M: JsonModel>(bytes: &[u8], shape: Shape, parsed: bool) {
         Ok(_) => assert!(parsed, "only the stream takes it"),
         Err(ModelError::BadBase64 { .. }) => {}
         Err(error) => assert!(!parsed, "only the stream refuses it: {error}"),
+    }
+}
+
+/// The bytes as a dataset's manifest, as they are and behind a front that is right. What is taken fits together, and is written back
+/// to the same bytes.
+pub fn manifest(bytes: &[u8]) {
+    let mut right = b"HFMF\x01\0\0\0".to_vec();
+    right.extend_from_slice(bytes.get(right.len()..).unwrap_or_default());
+    for bytes in [bytes, &right] {
+        let Ok(manifest) = Manifest::decode(bytes) else { continue };
+        assert_eq!(manifest.encode(), bytes);
+        let mut builder = ManifestBuilder::default();
+        for file in manifest.files() {
+            let mut end = 0;
+            for (at, place, piece) in manifest.layout(file) {
+                assert_eq!((at, Some(&piece)), (end, manifest.pieces().get(place as usize)));
+                end += u64::from(piece.len);
+            }
+            assert_eq!(end, file.size, "the pieces are the file");
+            let pieces = manifest.layout(file).map(|(_, _, piece)| piece).collect();
+            builder.file(file.name.as_str(), file.sha256, pieces);
+        }
+        // Cut in another way it would be the same content.
+        assert_eq!(builder.finish().map(|again| again.digest()).as_ref(), Ok(&manifest.digest()));
+    }
+}
+
+/// The bytes as the end of a pack, as they are and with a footer that is right, for sizes that it might have.
+pub fn pack(bytes: &[u8]) {
+    let footer = bytes.len().saturating_sub(pack::FOOTER_BYTES);
+    let entries = &bytes[..footer];
+    let count = u32::try_from(footer / chunking::dataset::Piece::ENTRY_BYTES).unwrap_or(u32::MAX);
+    let crc = crc32fast::hash(entries).to_le_bytes();
+    let right = [entries, b"HFPK\x01\0\0\0", &count.to_le_bytes(), &crc].concat();
+    for tail in [bytes, &right] {
+        // What the pieces have together, if they are what the last four bytes of each entry say.
+        let lengths = entries.chunks_exact(chunking::dataset::Piece::ENTRY_BYTES);
+        let data: u64 = lengths
+            .filter_map(|entry| entry.last_chunk::<4>())
+            .map(|len| u64::from(u32::from_le_bytes(*len)))
+            .sum();
+        for size in [0, tail.len() as u64, data + tail.len() as u64, u64::MAX] {
+            let Ok(layout) = pack::Layout::from_tail(tail, size) else { continue };
+            assert_eq!((layout.size(), layout.tail().as_slice()), (size, tail));
+            assert_eq!(layout.data_bytes() + tail.len() as u64, size);
+            for (place, piece) in layout.pieces().iter().enumerate() {
+                let range = layout.range(place).unwrap_or_default();
+                assert_eq!(range.end - range.start, u64::from(piece.len));
+                assert_eq!(layout.pieces_in(range), place..place + 1);
+            }
+        }
     }
 }

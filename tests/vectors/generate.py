@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/vectors/frames.json: heft's frames and messages as bytes, with their meaning.
+"""Writes tests/vectors/frames.json: heft's frames, messages, manifests and packs as bytes, with their meaning.
 
 It builds every vector from the layouts of docs/protocol.md with nothing but Python's standard library, so it is a
 second implementation of the encoder; the tests hold the Rust one against it. Run it after a change of the protocol.
@@ -26,6 +26,9 @@ OTHER_JOB = uuid.UUID("7d444840-9dc0-11d1-b245-5ffdce74fad2")
 WORKER = uuid.UUID("f81d4fae-7dec-11d0-a765-00a0c91e6bf6")
 TRANSFER = uuid.UUID("c0ffee00-0001-0002-0003-000000000004")
 LEADER = uuid.UUID("1ead0000-1111-2222-3333-444444444444")
+REQUESTED = uuid.UUID("da7a5e70-0001-0002-0003-000000000050")
+GENERATION = uuid.UUID("da7a5e70-0001-0002-0003-000000000053")
+PACK = uuid.UUID("da7a5e70-0001-0002-0003-000000000054")
 NIL = uuid.UUID(int=0)
 
 CODES = {
@@ -33,7 +36,8 @@ CODES = {
     "HelloClient": 9, "HelloWorker": 10, "NotLeader": 20, "LeaderHello": 21, "AppendEntries": 22, "AppendResp": 23,
     "RequestVote": 24, "VoteResp": 25, "InstallSnapshot": 26, "InstallSnapResp": 27, "Welcome": 30, "Open": 31,
     "Grant": 32, "Chunk": 33, "Done": 34, "Verdict": 35, "Abort": 36, "Void": 37, "Submitted": 40, "Refused": 41,
-    "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Settled": 46, "Ask": 60, "Answer": 61,
+    "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Settled": 46, "Put": 50, "Lack": 51, "Spread": 52,
+    "Hold": 53, "Pack": 54, "Release": 55, "Have": 56, "Inspect": 57, "Ask": 60, "Answer": 61,
 }
 CODECS = {"None": 0, "Gzip": 1, "Brotli": 2, "Zstd": 3}
 
@@ -336,6 +340,146 @@ good("answer in parts", "", "Another Answer to the same Ask follows.", "F2", "An
 good("answer that is an error", "", "", "F2", "Answer", corr=OTHER_JOB, subject="dlq.show",
      payload=u8(1) + u8(2) + b'{"error":"no such job"}', message={"status": "Error", "json": '{"error":"no such job"}'})
 
+# --- ours: datasets ---------------------------------------------------------------------------------------------
+
+# What two files share is cut alike: `data/a.bin` is two pieces, `data/b.bin` the second of them and one more.
+PIECES = [b"what only a has. " * 20, b"what both files have. " * 30, b"what only b has. " * 10]
+FILES = [("data/a.bin", [0, 1]), ("data/b.bin", [1, 2]), ("empty.txt", [])]
+
+
+def sha(*parts): return hashlib.sha256(b"".join(parts)).digest()
+def piece(data): return sha(data) + u32(len(data))
+def shown(data): return f"{sha(data).hex()}+{len(data)}"
+def content(places): return b"".join(PIECES[place] for place in places)
+
+
+def file_entry(name, places, size=None, digest=None):
+    data = content(places)
+    return (text(name) + u64(len(data) if size is None else size) + (sha(data) if digest is None else digest)
+            + u32(len(places)) + b"".join(u32(place) for place in places))
+
+
+def manifest_bytes(pieces=PIECES, files=FILES, marker=b"HFMF", version=1, piece_count=None, file_count=None,
+                   entries=None):
+    entries = [piece(data) for data in pieces] if entries is None else entries
+    return (marker + u8(version) + bytes(3) + u32(len(entries) if piece_count is None else piece_count)
+            + u32(len(files) if file_count is None else file_count) + b"".join(entries)
+            + b"".join(found if isinstance(found, bytes) else file_entry(*found) for found in files))
+
+
+def set_digest(files=FILES):
+    """What identifies a set: over the names, sizes and hashes of its files, not over its pieces."""
+    return sha(*(text(name) + u64(len(content(places))) + sha(content(places)) for name, places in files))
+
+
+def pack_tail(pieces=PIECES, marker=b"HFPK", version=1, count=None, crc=None, entries=None):
+    entries = b"".join(piece(data) for data in pieces) if entries is None else entries
+    return (entries + marker + u8(version) + bytes(3) + u32(len(pieces) if count is None else count)
+            + u32(zlib.crc32(entries) if crc is None else crc))
+
+
+SET_BYTES = sum(len(content(places)) for _, places in FILES)
+DIGEST = u8(1) + set_digest()
+DIGEST_SHOWN = f"sha256:{set_digest().hex()}"
+NO_DIGEST = u8(1) + bytes(32)
+NO_DIGEST_SHOWN = f"sha256:{bytes(32).hex()}"
+SET = "dataset-20251019-v1"
+
+
+def put_payload(digest=DIGEST, size=SET_BYTES, files=3, flags=0, deadline=60_000, cache_id=text(SET),
+                target=text("job.assign.>"), version=1):
+    return (u8(version) + digest + GENERATION.bytes_le + u64(size) + u32(files) + u16(flags) + u64(deadline) + cache_id
+            + target)
+
+
+def put_message(**changes):
+    fields = {"digest": DIGEST_SHOWN, "manifest": str(GENERATION), "bytes": SET_BYTES, "files": 3, "flags": 0,
+              "deadline_ms": 60_000, "cache_id": SET, "target": "job.assign.>"}
+    return fields | changes
+
+
+good("put of a dataset", "CA09 M18 C18", "Three files for all workers; a minute for those that do not answer.", "F2",
+     "Put", msg=REQUESTED, payload=put_payload(), message=put_message())
+good("put that replaces, for the leader alone", "CA09", "Bit 0 of the flags; no worker is to have it; no deadline.",
+     "F2", "Put", msg=REQUESTED, payload=put_payload(flags=1, deadline=0, target=text("none")),
+     message=put_message(flags=1, deadline_ms=0, target="none"))
+good("put of an empty set", "CA09", "No files: the digest is that of nothing.", "F2", "Put", msg=REQUESTED,
+     payload=put_payload(digest=u8(1) + sha(), size=0, files=0),
+     message=put_message(digest=f"sha256:{sha().hex()}", bytes=0, files=0))
+good("put from a newer peer", "", "Version 2 has appended a field, and a flag that is not known is set: both are "
+     "skipped.", "F2", "Put", msg=REQUESTED, payload=put_payload(version=2, flags=0x8000) + u64(7),
+     message=put_message(flags=0x8000))
+good("lack of a manifest", "M18", "The leader does not know the content; how much of it lacks is not known yet.", "F2",
+     "Lack", corr=REQUESTED, payload=u8(1) + u8(1) + u64(SET_BYTES) + ranges(),
+     message={"what": "Manifest", "bytes": SET_BYTES, "pieces": []})
+good("lack of pieces", "M18", "From a worker: the first and the third.", "F2", "Lack", msg=GENERATION,
+     payload=u8(1) + u8(2) + u64(len(PIECES[0]) + len(PIECES[2])) + ranges((0, 1), (2, 1)),
+     message={"what": "Pieces", "bytes": len(PIECES[0]) + len(PIECES[2]),
+              "pieces": [{"first": 0, "count": 1}, {"first": 2, "count": 1}]})
+good("lack of nothing", "CA05", "All of it is here.", "F2", "Lack", corr=REQUESTED,
+     payload=u8(1) + u8(0) + u64(0) + ranges(), message={"what": "Nothing", "bytes": 0, "pieces": []})
+
+
+def spread_payload(stage, counts, received, moved, words=""):
+    return (u8(1) + u8(stage) + b"".join(u32(count) for count in counts) + u64(received) + u64(moved) + text(words))
+
+
+good("spread: stored", "C18", "The leader has it; four workers are to have it and none has answered.", "F2", "Spread",
+     corr=REQUESTED, payload=spread_payload(1, (4, 0, 0, 0, 4), SET_BYTES, 0),
+     message={"stage": "Stored", "targets": 4, "ok": 0, "skipped": 0, "failed": 0, "missing": 4,
+              "received": SET_BYTES, "moved": 0, "text": ""})
+LATE = "w-4 has not answered within 60 s: see heft dataset status"
+good("spread: over", "C18", "Two have got it, one had it, one has not answered.", "F2", "Spread", corr=REQUESTED,
+     payload=spread_payload(2, (4, 2, 1, 0, 1), SET_BYTES, 2 * SET_BYTES, LATE),
+     message={"stage": "Over", "targets": 4, "ok": 2, "skipped": 1, "failed": 0, "missing": 1, "received": SET_BYTES,
+              "moved": 2 * SET_BYTES, "text": LATE})
+
+
+def hold_payload(flags=1, digest=DIGEST, cache_id=text(SET)):
+    return u8(1) + u16(flags) + digest + u64(SET_BYTES) + u32(3) + cache_id
+
+
+for flags, name, meaning in ((0, "hold what is on its way", "The leader has not got all of it; nothing is shown yet."),
+                             (1, "hold what is committed", "To be shown as soon as it is whole.")):
+    good(name, "CA09 M18", meaning, "F2", "Hold", msg=GENERATION, payload=hold_payload(flags),
+         message={"flags": flags, "digest": DIGEST_SHOWN, "bytes": SET_BYTES, "files": 3, "cache_id": SET})
+good("pack", "M18", "Three pieces, in the order in which they lie in the pack.", "F2", "Pack", msg=PACK,
+     corr=GENERATION, payload=u8(1) + u16(3) + b"".join(piece(data) for data in PIECES),
+     message={"pieces": [shown(data) for data in PIECES]})
+good("pack of nothing", "", "A sound message; the pack is a footer.", "F2", "Pack", msg=PACK, corr=REQUESTED,
+     payload=u8(1) + u16(0), message={"pieces": []})
+good("release", "CA10", "The set was removed.", "F2", "Release", msg=GENERATION,
+     payload=u8(1) + u16(0) + text("removed by an operator") + text(SET),
+     message={"reason": 0, "text": "removed by an operator", "cache_id": SET})
+good("release of what is not known", "CA11", "The answer to a wanted set that the leader has not got.", "F2", "Release",
+     payload=u8(1) + u16(3) + text("no set is called lost-v1") + text("lost-v1"),
+     message={"reason": 3, "text": "no set is called lost-v1", "cache_id": "lost-v1"})
+
+
+def set_entry(state, digest, cache_id, words=""):
+    return u8(state) + digest + text(cache_id) + text(words)
+
+
+def have_payload(anew, sets, count=None):
+    return (u8(1) + u8(anew) + u64(20 << 30) + u64(SET_BYTES) + u16(len(sets) if count is None else count)
+            + b"".join(sets))
+
+
+good("have: all that a worker holds", "CA05", "After a Welcome: what was said before does not count.", "F2", "Have",
+     payload=have_payload(1, [set_entry(0, DIGEST, SET), set_entry(0, NO_DIGEST, "計算-v2")]),
+     message={"anew": 1, "budget": 20 << 30, "used": SET_BYTES,
+              "sets": [{"state": "Held", "digest": DIGEST_SHOWN, "cache_id": SET, "text": ""},
+                       {"state": "Held", "digest": NO_DIGEST_SHOWN, "cache_id": "計算-v2", "text": ""}]})
+good("have: gone and wanted", "CA11", "One was evicted, and a job needs another.", "F2", "Have",
+     payload=have_payload(0, [set_entry(1, DIGEST, SET, "evicted"), set_entry(2, NO_DIGEST, "other-v1")]),
+     message={"anew": 0, "budget": 20 << 30, "used": SET_BYTES,
+              "sets": [{"state": "Gone", "digest": DIGEST_SHOWN, "cache_id": SET, "text": "evicted"},
+                       {"state": "Wanted", "digest": NO_DIGEST_SHOWN, "cache_id": "other-v1", "text": ""}]})
+good("have nothing", "", "An empty cache.", "F2", "Have", payload=u8(1) + u8(1) + u64(20 << 30) + u64(0) + u16(0),
+     message={"anew": 1, "budget": 20 << 30, "used": 0, "sets": []})
+good("inspect", "CA05", "Its CacheAck has the question's id.", "F2", "Inspect", msg=OTHER_JOB,
+     payload=u8(1) + text(SET), message={"cache_id": SET})
+
 # --- hostile frames ---------------------------------------------------------------------------------------------
 
 SUBMIT, CREDIT = CODES["SubmitJob"], CODES["Credit"]
@@ -383,8 +527,8 @@ hostile("the connection ends in a first frame", "W08 W18", "", frame("F2", 9, su
         speaks="first")
 hostile("type 8", "T08", "Unassigned: a sound frame that means nothing.", frame("F2", 8, payload=b"?"), "UnknownKind", 8,
         layer="kind")
-hostile("a dataset message of a newer peer", "", "50-59 are reserved.", frame("F2", 55), "UnknownKind", 55, "datasets",
-        layer="kind")
+hostile("a dataset message of a newer peer", "", "58 and 59 are reserved.", frame("F2", 58), "UnknownKind", 58,
+        "datasets", layer="kind")
 hostile("type 255", "T11", "", frame("F2", 255), "UnknownKind", 255, layer="kind")
 hostile("type 0 from F0", "", "", frame("F0", 0), "UnknownKind", 0, speaks="F0", layer="kind")
 
@@ -424,6 +568,49 @@ bad_message("progress with an unknown stage", "", "", "Progress", u8(1) + u32(1)
             "Value", "stage", 0)
 bad_message("refused with a text over the limit", "", "", "Refused",
             u8(1) + u16(1) + u64(0) + u64(0) + text("") + text("t" * 2049), "Over", "text", 2049, 2048)
+bad_message("put cut in its digest", "", "", "Put", put_payload()[:20], "Short", "digest", 32, 18)
+bad_message("put with an unknown digest", "", "", "Put", put_payload(digest=u8(7) + bytes(32)), "Value", "digest", 7)
+bad_message("put without a target", "", "", "Put", put_payload(target=b""), "Short", "target", 2, 0)
+bad_message("put with a CacheId over the limit", "", "Of names; what a CacheId may be is for the leader to say.", "Put",
+            put_payload(cache_id=text("c" * 4097)), "Over", "cache_id", 4097, 4096)
+bad_message("put with a CacheId that is no UTF-8", "", "", "Put", put_payload(cache_id=u16(2) + b"\xff\xfe"), "NotUtf8",
+            "cache_id", 0)
+bad_message("put of version 0", "", "", "Put", put_payload(version=0), "Version", 0)
+bad_message("lack of something unknown", "", "", "Lack", u8(1) + u8(3) + u64(0) + ranges(), "Value", "what", 3)
+bad_message("lack with pieces that overlap", "", "", "Lack", u8(1) + u8(2) + u64(9) + ranges((5, 2), (6, 1)), "Value",
+            "pieces", 6)
+bad_message("lack with more runs than a message may list", "", "", "Lack",
+            u8(1) + u8(2) + u64(9) + u16(1025) + bytes(1025 * 8), "Over", "pieces", 1025, 1024)
+bad_message("lack with more runs than are there", "", "A hostile count costs nothing.", "Lack",
+            u8(1) + u8(2) + u64(9) + u16(1024), "Short", "pieces", 8192, 0)
+bad_message("spread at an unknown stage", "", "", "Spread", spread_payload(3, (0,) * 5, 0, 0), "Value", "stage", 3)
+bad_message("spread cut in its counts", "", "", "Spread", u8(1) + u8(2) + u32(4) + u16(1), "Short", "ok", 4, 2)
+bad_message("spread with a text over the limit", "", "", "Spread", spread_payload(2, (0,) * 5, 0, 0, "t" * 2049), "Over",
+            "text", 2049, 2048)
+bad_message("hold with a short digest", "", "", "Hold", u8(1) + u16(1) + u8(1) + bytes(31), "Short", "digest", 32, 31)
+bad_message("hold with a CacheId longer than the payload", "", "", "Hold", hold_payload(cache_id=u16(255) + b"short"),
+            "Short", "cache_id", 255, 5)
+bad_message("pack with more pieces than are there", "", "A hostile count costs nothing.", "Pack",
+            u8(1) + u16(16_384) + piece(b"one"), "Short", "pieces", 16_384 * 36, 36)
+bad_message("pack with more pieces than a pack may have", "", "", "Pack", u8(1) + u16(16_385), "Over", "pieces", 16_385,
+            16_384)
+bad_message("pack cut in a piece", "", "", "Pack", u8(1) + u16(2) + piece(b"one") + piece(b"two")[:-1], "Short",
+            "pieces", 72, 71)
+bad_message("an empty release", "", "", "Release", b"", "Short", "version")
+bad_message("release without a set", "", "", "Release", u8(1) + u16(0) + text("why"), "Short", "cache_id", 2, 0)
+bad_message("release with a text that is no UTF-8", "", "", "Release", u8(1) + u16(0) + u16(1) + b"\xff" + text(SET),
+            "NotUtf8", "text", 0)
+bad_message("have with more sets than are there", "", "A hostile count costs nothing.", "Have",
+            have_payload(1, [set_entry(0, DIGEST, SET)], count=512), "Short", "sets", 512 * 38,
+            len(set_entry(0, DIGEST, SET)))
+bad_message("have with more sets than a message may list", "", "", "Have", have_payload(1, [], count=513), "Over", "sets",
+            513, 512)
+bad_message("have with an unknown state", "", "", "Have", have_payload(0, [set_entry(3, DIGEST, SET)]), "Value", "sets", 3)
+bad_message("have with a set cut in its text", "", "Its least bytes are there, those that it says it has are not.",
+            "Have", have_payload(0, [u8(1) + DIGEST + text("") + u16(2) + b"e"]), "Short", "sets", 2, 1)
+bad_message("inspect of nothing", "", "", "Inspect", u8(1), "Short", "cache_id", 2, 0)
+bad_message("inspect with a CacheId over the limit", "", "", "Inspect", u8(1) + text("c" * 4097), "Over", "cache_id",
+            4097, 4096)
 bad_message("an empty ask", "", "", "Ask", b"", "Short", "version")
 bad_message("answer with an unknown status", "", "", "Answer", u8(1) + u8(3) + b"{}", "Value", "status", 3)
 bad_message("credit of three bytes", "T04 CR03", "", "Credit", b"\x01\x00\x00", "Value", 3, "4 bytes")
@@ -459,19 +646,93 @@ bad_chunk("a chunk in another codec than it says", "", "", chunk_payload(LAST, R
           plan=PLAN)
 
 
+# --- manifests and packs ----------------------------------------------------------------------------------------
+
+MANIFESTS, PACKS = [], []
+
+
+def manifest(name, meaning, data, error=None, says=(), files=FILES):
+    read = {"digest": f"sha256:{set_digest(files).hex()}", "pieces": [shown(data) for data in PIECES] if files else [],
+            "files": [{"name": name, "size": len(content(places)), "sha256": sha(content(places)).hex(),
+                       "pieces": places} for name, places in files]}
+    expect = {"error": error, "says": [str(value) for value in says]} if error else {"manifest": read}
+    MANIFESTS.append({"name": name, "meaning": meaning, "hex": data.hex(), "expect": expect})
+
+
+def pack(name, meaning, tail, error=None, size=None, says=(), pieces=PIECES):
+    size = sum(len(data) for data in pieces) + len(tail) if size is None else size
+    expect = {"error": error, "says": [str(value) for value in says]} if error else {
+        "pieces": [shown(data) for data in pieces]}
+    PACKS.append({"name": name, "meaning": meaning, "tail_hex": tail.hex(), "size": size, "expect": expect})
+
+
+manifest("three files", "Two share a piece, one is empty.", manifest_bytes())
+manifest("no files", "An empty set.", manifest_bytes([], []), files=[])
+manifest("nothing at all", "", b"", "Marker")
+manifest("another marker", "A pack's.", manifest_bytes(marker=b"HFPK"), "Marker")
+manifest("a later version", "", manifest_bytes(version=2), "Marker")
+manifest("cut in its front", "", manifest_bytes()[:12], "Length")
+manifest("cut in its last file", "", manifest_bytes()[:-1], "Length")
+manifest("a byte behind its end", "", manifest_bytes() + b"\0", "Length")
+manifest("more pieces than are there", "A hostile count costs nothing.", manifest_bytes(piece_count=0xFFFFFFFF),
+         "Length")
+manifest("more files than are there", "The same for files.", manifest_bytes(file_count=0xFFFFFFFF), "Length")
+manifest("more places than are there", "The same for the pieces of a file.",
+         manifest_bytes([], [text("a") + u64(0) + sha() + u32(0xFFFFFFFF)]), "Length")
+manifest("an empty piece", "", manifest_bytes(entries=[piece(b"")] + [piece(data) for data in PIECES[1:]]), "Entry",
+         ("the length of a piece", 0))
+manifest("a piece over its limit", "1 MiB and a byte.",
+         manifest_bytes(entries=[piece(PIECES[0]), sha() + u32(MIB + 1), piece(PIECES[2])]), "Entry",
+         ("the length of a piece", 1))
+manifest("a place behind the pieces", "", manifest_bytes(files=[FILES[0], text("b") + u64(1) + sha() + u32(1) + u32(3)]),
+         "Entry", ("the place of a piece", 1))
+manifest("pieces not in the order of their use", "", manifest_bytes(files=[("a", [1, 0, 2])]), "Entry",
+         ("the order of pieces", 0))
+manifest("a piece that no file uses", "", manifest_bytes(files=FILES[:1]), "Entry", ("a piece that no file uses", 2))
+manifest("a size that its pieces do not have", "",
+         manifest_bytes(files=[FILES[0], file_entry("data/b.bin", [1, 2], size=7)]), "Entry", ("the size of a file", 1))
+manifest("names out of order", "", manifest_bytes(files=[FILES[2], *FILES[:2]]), "Entry", ("the order of names", 1))
+manifest("a name twice", "", manifest_bytes(files=[FILES[0], ("data/a.bin", [1, 2])]), "Entry",
+         ("the order of names", 1))
+manifest("an empty name", "", manifest_bytes(files=[("", [0, 1, 2])]), "Entry", ("the length of a name", 0))
+manifest("a name that is no UTF-8", "",
+         manifest_bytes(files=[u16(2) + b"\xc3\x28" + file_entry("", [0, 1, 2])[2:]]), "Entry", ("a name", 0))
+
+pack("three pieces", "", pack_tail())
+pack("no pieces", "A footer.", pack_tail([]), pieces=[])
+pack("no footer", "", pack_tail()[:15], "Footer")
+pack("a pack with another marker", "A manifest's.", pack_tail(marker=b"HFMF"), "Footer")
+pack("a pack of a later version", "", pack_tail(version=2), "Footer")
+pack("a wrong checksum", "", pack_tail(crc=7), "Footer")
+pack("more entries than are there", "A hostile count costs nothing.", pack_tail(count=16_384), "Footer")
+pack("more entries than a pack may have", "", pack_tail(count=0xFFFFFFFF), "Footer")
+pack("fewer entries than are there", "", pack_tail(count=2), "Footer")
+pack("a pack of another size", "One byte more than its pieces and its list.", pack_tail(), "Footer",
+     sum(len(data) for data in PIECES) + len(pack_tail()) + 1)
+pack("a pack with an empty piece", "", pack_tail([b"", b"x"]), "Piece", says=(0, MIB), pieces=[b"", b"x"])
+pack("a pack with a piece over its limit", "", pack_tail(count=1, entries=sha() + u32(MIB + 1)), "Piece",
+     says=(MIB + 1, MIB))
+pack("a pack over its limit", "65 pieces of 1 MiB.", pack_tail(count=65, entries=(sha() + u32(MIB)) * 65), "Large",
+     says=(65, 65 * MIB, 64 * MIB))
+
+
 def main():
     document = {
-        "about": "Frames as bytes. Written by generate.py; docs/protocol.md explains the members.",
+        "about": "Frames as bytes, and the manifests and packs of datasets. Written by generate.py; docs/protocol.md "
+                 "explains the members.",
         "vectors": VECTORS,
+        "manifests": MANIFESTS,
+        "packs": PACKS,
     }
-    names = [vector["name"] for vector in VECTORS]
+    names = [vector["name"] for vector in VECTORS + MANIFESTS + PACKS]
     assert len(names) == len(set(names)), "two vectors have the same name"
     written = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
     if sys.argv[1:2] == ["--corpus"] and len(sys.argv) == 3:
         directory = Path(sys.argv[2])
         directory.mkdir(parents=True, exist_ok=True)
-        for number, vector in enumerate(VECTORS):
-            (directory / f"vector-{number:03}").write_bytes(bytes.fromhex(vector["hex"]))
+        for number, vector in enumerate(VECTORS + MANIFESTS + PACKS):
+            data = bytes.fromhex(vector.get("hex") or vector.get("tail_hex", ""))
+            (directory / f"vector-{number:03}").write_bytes(data)
         print(f"{directory}: {len(names)} files written")
     elif sys.argv[1:] == ["--check"]:
         if not TARGET.exists() or TARGET.read_text(encoding="utf-8") != written:

@@ -1,6 +1,7 @@
 //! The processes that do the work, one [`Role`] each. The director starts them and hears their answers.
 
 mod bytes;
+pub(crate) mod dataset;
 mod heft;
 mod relay;
 
@@ -37,6 +38,14 @@ pub(crate) enum Role {
     RelayClient { port: u16, lanes: Lanes, direction: Direction },
     /// Answers them.
     RelayWorker { port: u16, lanes: Lanes, files: Option<PathBuf> },
+    /// Puts datasets.
+    DatasetClient { port: u16 },
+    /// Passes a file on to so many receivers.
+    FanRelay { receivers: u32 },
+    /// Sends files to it.
+    FanSender { port: u16 },
+    /// Writes them down.
+    FanReceiver { port: u16, number: u32, files: PathBuf },
 }
 
 /// A client of heft.
@@ -94,6 +103,10 @@ pub(crate) fn run(role: Role) -> ExitCode {
         Role::Relay { by } => relay::middle(by),
         Role::RelayClient { port, lanes, direction } => relay::client(port, lanes, direction),
         Role::RelayWorker { port, lanes, files } => relay::worker(port, lanes, files),
+        Role::DatasetClient { port } => dataset::client(port),
+        Role::FanRelay { receivers } => relay::fan_relay(receivers),
+        Role::FanSender { port } => relay::sender(port),
+        Role::FanReceiver { port, number, files } => relay::receiver(port, number, &files),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use serde_json::{Value, json};
+
 /// The machine and the build.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machine {
@@ -25,6 +27,19 @@ impl Machine {
             cores: std::thread::available_parallelism().ok().map(usize::from),
             cpu: read("/proc/cpuinfo").as_deref().and_then(model),
         }
+    }
+
+    /// A report with where it comes from.
+    pub(super) fn add_to(&self, mut report: Value) -> Value {
+        if let Some(members) = report.as_object_mut() {
+            members.insert("command".to_owned(), json!(self.command));
+            members.insert("commit".to_owned(), json!(self.commit));
+            members.insert("kernel".to_owned(), json!(self.kernel));
+            members.insert("cores".to_owned(), json!(self.cores));
+            members.insert("cpu".to_owned(), json!(self.cpu));
+            members.insert("debug_build".to_owned(), json!(cfg!(debug_assertions)));
+        }
+        report
     }
 
     /// For people.

@@ -4,10 +4,12 @@
 //! least and the largest. Percentiles are those of all rounds' jobs together.
 
 mod disk;
+mod fanout;
 mod figures;
 mod hgrm;
 mod machine;
 mod recovery;
+mod sets;
 mod svg;
 mod table;
 
@@ -25,9 +27,11 @@ use crate::status::LogCost;
 use crate::variant::{Driver, Durability, Side, Variant};
 
 use disk::{DiskSum, Goal, LogUse};
+pub(crate) use fanout::{FanReport, FanRound, FanSeries, FanTurn, FanWire, Throttled};
 use figures::{Spread, rounded};
 pub(crate) use machine::Machine;
 pub(crate) use recovery::{Ran, RecoveryReport, Start, Started};
+pub(crate) use sets::{DeltaReport, DeltaStep, LocalityReport, Placed};
 
 const MIB: f64 = 1_048_576.0;
 const GIB: f64 = 1_073_741_824.0;

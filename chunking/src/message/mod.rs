@@ -60,6 +60,6 @@ macro_rules! messages {
 
 messages! {
     Welcome, Open, Grant, Done, Verdict, Abort, Void, Submitted, Refused, Start, Heartbeat, Progress, Cancel, Settled,
-    Put, Lack, Spread, Hold, Pack, Have, Inspect;
+    Put, Lack, Spread, Hold, Pack, Release, Have, Inspect;
     Ask, Answer
 }

@@ -72,6 +72,8 @@ pub(super) struct Putting {
     pub(super) moved: u64,
     /// Workers that are to have it, and how it ended there.
     targets: BTreeMap<WorkerId, Option<Ended>>,
+    /// What workers answered before it was kept.
+    early: BTreeMap<WorkerId, CachePutResult>,
     deadline: Option<Micros>,
     /// Whether it came as one frame of a stock client, which hears of workers alone.
     is_classic: bool,
@@ -185,6 +187,7 @@ impl Leader {
             received: 0,
             moved: 0,
             targets: BTreeMap::new(),
+            early: BTreeMap::new(),
             deadline,
             is_classic: false,
             put,
@@ -275,9 +278,10 @@ impl Leader {
             return false;
         };
         let generation = putting.put.manifest;
+        let layout = self.datasets.library.pack(id).map(|(layout, _)| layout.clone());
         self.relay.expect(id, open.clone(), plan, true);
-        if id != generation {
-            self.feed_pushes(generation);
+        if let Some(layout) = layout {
+            self.pack_comes(generation, id, &layout);
         }
         true
     }
@@ -297,6 +301,11 @@ impl Leader {
 
     /// A manifest was read.
     pub(super) fn manifest_read(&mut self, blob: BlobId, manifest: Arc<Manifest>) {
+        if !self.relay.knows(blob) {
+            // Nobody needs it any more.
+            self.datasets.library.not_read(blob);
+            return;
+        }
         self.datasets.library.manifest_read(blob, manifest.clone(), self.now);
         let puts = self.datasets.puts.iter();
         let waits = |putting: &Putting| putting.put.manifest == blob && putting.stage == Stage::Manifest;
@@ -435,6 +444,9 @@ impl Leader {
                 let text = format!("what came is not what was announced: {text}");
                 return self.refuse_put(conn, request, RefusalText::new(Reason::BAD_DIGEST, text));
             }
+            // Workers got it as it came; they get the set when it is kept.
+            let generation = putting.put.manifest;
+            self.stop_pushing(generation);
             return self.ask_for_pieces(request);
         }
         self.broken_part(blob, text);
@@ -483,14 +495,14 @@ impl Leader {
                 self.sessions.get(&conn).and_then(|session| session.dataset(Uuid::nil(), request, &spread));
             self.send(conn, frame);
         }
-        let early: Vec<(WorkerId, CachePutResult)> = {
-            let targets = self.datasets.puts.get(&request).map(|putting| putting.targets.keys().copied());
-            let targets: Vec<WorkerId> = targets.into_iter().flatten().collect();
-            targets
-                .into_iter()
-                .filter_map(|worker| Some((worker, self.ask_to_hold(worker, dataset)?)))
-                .collect()
+        let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
+        let targets: Vec<WorkerId> = putting.targets.keys().copied().collect();
+        let mut answers = std::mem::take(&mut putting.early);
+        let known = |worker: WorkerId| {
+            let answer = answers.remove(&worker).or_else(|| self.ask_to_hold(worker, dataset));
+            answer.map(|answer| (worker, answer))
         };
+        let early: Vec<(WorkerId, CachePutResult)> = targets.into_iter().filter_map(known).collect();
         for (worker, result) in early {
             self.tell_putters(dataset.generation, worker, &result);
         }
@@ -506,7 +518,11 @@ impl Leader {
         };
         let mut told = Vec::new();
         for (request, putting) in &mut self.datasets.puts {
-            if putting.put.manifest != generation || putting.stage != Stage::Spreading {
+            if putting.put.manifest != generation {
+                continue;
+            }
+            if putting.stage != Stage::Spreading {
+                putting.early.insert(worker, result.clone());
                 continue;
             }
             let Some(target) = putting.targets.get_mut(&worker).filter(|target| target.is_none()) else {

@@ -145,7 +145,7 @@ impl Leader {
                         None => ("waiting", 0, dataset.bytes, ""),
                     }
                 };
-                let name = self.broker.workers().find(|known| known.id == worker).map(|known| &*known.name);
+                let name = self.broker.worker(worker).map(|known| &*known.name);
                 let value = json!({
                     "id": worker.to_string(), "name": name.unwrap_or_default(), "state": state, "done": done,
                     "total": total, "text": text, "budget": at.budget, "used": at.used,
@@ -303,7 +303,7 @@ impl Leader {
             .into_iter()
             .map(|(worker, said)| {
                 let (status, message) = said.unwrap_or_default();
-                let name = self.broker.workers().find(|known| known.id == worker).map(|known| known.name.to_string());
+                let name = self.broker.worker(worker).map(|known| known.name.to_string());
                 json!({ "id": worker.to_string(), "name": name.unwrap_or_default(), "status": status, "message": message })
             })
             .collect();

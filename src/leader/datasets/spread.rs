@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use chunking::dataset::Piece;
+use chunking::dataset::pack::Layout;
 use chunking::message::{
     Features, Have, Hold, HoldFlags, Lack, Lacking, Name, Pack, PieceList, Reason, Release, SetState,
 };
@@ -12,11 +13,13 @@ use chunking::{Digest, DigestKind};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
+use super::library::PackState;
 use crate::conn::Session;
 use crate::core::Event;
 use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
 use crate::core::subject::{subscriptions, targets};
+use crate::core::worker::Worker;
 use crate::leader::relay::BlobId;
 use crate::leader::{Leader, Output};
 use crate::model::{CachePutResult, CacheStatus};
@@ -55,8 +58,10 @@ pub(super) struct Push {
     pub(super) wish: Wish,
     /// Whether the worker was told that the set counts.
     committed: bool,
-    /// Pieces that it said it lacks, and has not got.
-    wants: HashSet<Piece>,
+    /// Pieces that it said it lacks, and that are not even on their way to the leader.
+    unplaced: HashSet<Piece>,
+    /// Packs that have pieces which it lacks, and are still to be opened to it.
+    packs: BTreeSet<BlobId>,
     /// Packs that are open to it.
     open: BTreeSet<BlobId>,
     /// Bytes that it lacked when it first said so.
@@ -103,7 +108,7 @@ impl AtWorker {
 impl Leader {
     /// How people know a worker: its id, and its name if it has one.
     pub(super) fn worker_name(&self, worker: WorkerId) -> String {
-        let name = self.broker.workers().find(|known| known.id == worker).map(|known| known.name.clone());
+        let name = self.broker.worker(worker).map(|known| known.name.clone());
         match name.filter(|name| !name.is_empty()) {
             Some(name) => format!("{worker} {name}"),
             None => worker.to_string(),
@@ -115,14 +120,7 @@ impl Leader {
         if target == TARGET_NONE {
             return Vec::new();
         }
-        let is_target = |worker: &&crate::core::worker::Worker| {
-            worker.datasets && targets(target, &subscriptions(&worker.patterns, worker.id.0))
-        };
-        self.broker.workers().filter(is_target).map(|worker| worker.id).collect()
-    }
-
-    fn is_target(&self, worker: WorkerId, target: &str) -> bool {
-        self.targets_of(target).contains(&worker)
+        self.broker.workers().filter(|worker| is_target(worker, target)).map(|worker| worker.id).collect()
     }
 
     /// A worker says what it has.
@@ -235,12 +233,12 @@ impl Leader {
             let is_pushed = at.push.as_ref().is_some_and(|push| push.wish.generation == wish.generation);
             !at.holds(&wish) && !gave_up && !is_pushed && !at.queue.contains(&wish.cache)
         };
-        let lacking: Vec<Arc<Dataset>> = self.broker.state().datasets().filter(lacks).cloned().collect();
-        let lacking: Vec<CacheId> = lacking
-            .into_iter()
-            .filter(|dataset| self.is_target(worker, &dataset.target))
-            .map(|dataset| dataset.cache.clone())
-            .collect();
+        let Some(known) = self.broker.worker(worker) else { return };
+        let wanted =
+            |dataset: &&Arc<Dataset>| &*dataset.target != TARGET_NONE && is_target(known, &dataset.target);
+        let datasets = self.broker.state().datasets();
+        let lacking: Vec<CacheId> =
+            datasets.filter(lacks).filter(wanted).map(|dataset| dataset.cache.clone()).collect();
         if let Some(at) = self.datasets.workers.get_mut(&worker) {
             at.queue.extend(lacking);
         }
@@ -328,7 +326,8 @@ impl Leader {
         at.push = Some(Push {
             wish: wish.clone(),
             committed,
-            wants: HashSet::new(),
+            unplaced: HashSet::new(),
+            packs: BTreeSet::new(),
             open: BTreeSet::new(),
             total: None,
             sent: 0,
@@ -373,18 +372,24 @@ impl Leader {
             // It says so again when it is asked again: the manifest is being read, and then it is.
             return self.remember_lack(worker, lack);
         };
+        let library = &self.datasets.library;
         let Some(push) = self.datasets.workers.get_mut(&worker).and_then(|at| at.push.as_mut()) else {
             return;
         };
-        let pieces = lack.pieces.indices().filter_map(|place| manifest.pieces().get(place as usize));
-        push.wants = pieces.copied().collect();
-        let open = std::mem::take(&mut push.open);
-        for pack in open {
-            // What it still lacks it did not get from them.
+        push.packs.clear();
+        push.unplaced.clear();
+        let places = lack.pieces.indices().filter_map(|place| usize::try_from(place).ok());
+        for piece in places.filter_map(|place| manifest.pieces().get(place)) {
+            match library.place_of(piece) {
+                Some(pack) => push.packs.insert(pack),
+                None => push.unplaced.insert(*piece),
+            };
+        }
+        // What it still lacks of those that it has got it did not get: they are opened once more.
+        for pack in push.open.iter().copied().collect::<Vec<_>>() {
             if self.relay.has_got(conn, pack) {
                 self.relay.detach(conn, pack);
-            } else if let Some(push) = self.push_of(worker) {
-                push.open.insert(pack);
+                push.open.remove(&pack);
             }
         }
         self.feed_push(worker);
@@ -435,21 +440,41 @@ impl Leader {
         }
     }
 
-    /// Opens packs to a worker that have what it lacks, as far as they are here or coming.
+    /// A pack of a set begins to come: those that lack pieces of it get it as it comes.
+    pub(super) fn pack_comes(&mut self, generation: Uuid, pack: BlobId, layout: &Layout) {
+        let mut wanting = Vec::new();
+        for (worker, at) in &mut self.datasets.workers {
+            let Some(push) = at.push.as_mut().filter(|push| push.wish.generation == generation) else {
+                continue;
+            };
+            let before = push.unplaced.len();
+            layout.pieces().iter().for_each(|piece| {
+                push.unplaced.remove(piece);
+            });
+            if push.unplaced.len() < before || push.packs.contains(&pack) {
+                push.packs.insert(pack);
+                wanting.push(*worker);
+            }
+        }
+        wanting.into_iter().for_each(|worker| self.feed_push(worker));
+    }
+
+    /// Opens packs to a worker that have what it lacks.
     fn feed_push(&mut self, worker: WorkerId) {
         let Some(at) = self.datasets.workers.get(&worker) else { return };
         let (Some(conn), Some(push)) = (at.conn, &at.push) else { return };
         let generation = push.wish.generation;
         let room = PACKS_OPEN_MAX.saturating_sub(push.open.len());
-        let places = push.wants.iter().filter_map(|piece| self.datasets.library.place_of(piece));
-        let can_open = |pack: &BlobId| !push.open.contains(pack) && self.relay.knows(*pack);
-        let packs: BTreeSet<BlobId> = places.filter(can_open).collect();
-        for pack in packs.into_iter().take(room) {
+        // One that was announced and is not opened yet is looked at again when it is.
+        let can_open = |pack: &&BlobId| !push.open.contains(pack) && self.relay.knows(**pack);
+        let packs: Vec<BlobId> = push.packs.iter().filter(can_open).take(room).copied().collect();
+        for pack in packs {
             let Some((layout, _)) = self.datasets.library.pack(pack) else { continue };
             let says = Pack { pieces: PieceList::new(layout.pieces().to_vec()) };
             let frame = self.sessions.get(&conn).and_then(|session| session.dataset(pack, generation, &says));
             self.send(conn, frame);
             if let Some(push) = self.push_of(worker) {
+                push.packs.remove(&pack);
                 push.open.insert(pack);
             }
             self.datasets.library.use_packs(&[pack], self.now);
@@ -461,12 +486,7 @@ impl Leader {
     pub(in crate::leader) fn dataset_part_taken(&mut self, conn: ConnId, blob: BlobId) {
         self.relay.detach(conn, blob);
         let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
-        let layout = self.datasets.library.pack(blob).map(|(layout, _)| layout.clone());
-        let (Some(push), Some(layout)) = (self.push_of(worker), layout) else { return };
-        if push.open.remove(&blob) {
-            layout.pieces().iter().for_each(|piece| {
-                push.wants.remove(piece);
-            });
+        if self.push_of(worker).is_some_and(|push| push.open.remove(&blob)) {
             self.feed_push(worker);
         }
     }
@@ -490,6 +510,10 @@ impl Leader {
             return debug!(%worker, %cache, "a worker does not need a part of a dataset: {text}");
         }
         warn!(%worker, %cache, %reason, "a worker does not take a part of a dataset: {text}");
+        if let Some((_, PackState::Coming(_) | PackState::Checking(_))) = self.datasets.library.pack(blob) {
+            // It may be the client's fault, which the leader finds too: the worker gets the set when it is kept.
+            return self.stop_pushing_to(worker, generation);
+        }
         self.push_ended(worker, generation, CachePutResult::failed(cache.as_str(), text));
     }
 
@@ -545,21 +569,26 @@ impl Leader {
         self.reconcile(worker);
     }
 
-    /// A generation is not to be held any more, or never came to be: whoever is getting it stops.
+    /// A generation is not to be held any more, never came to be, or has to begin anew: whoever is getting it stops.
     pub(super) fn stop_pushing(&mut self, generation: Uuid) {
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
-            let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
-            let Some(push) = at.push.take_if(|push| push.wish.generation == generation) else { continue };
-            if let Some(conn) = at.conn {
-                for blob in push.open.iter().copied().chain([generation]) {
-                    self.relay.detach(conn, blob);
-                }
-            }
-            let cache = push.wish.cache.clone();
-            self.release(worker, &cache, generation, Reason::CANCELLED, "the dataset is not put after all");
-            self.broker.handle(self.now, Event::NotHolding { worker, cache });
-            self.reconcile(worker);
+            self.stop_pushing_to(worker, generation);
         }
+    }
+
+    fn stop_pushing_to(&mut self, worker: WorkerId, generation: Uuid) {
+        let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
+        let Some(push) = at.push.take_if(|push| push.wish.generation == generation) else { return };
+        if let Some(conn) = at.conn {
+            for blob in push.open.iter().copied().chain([generation]) {
+                self.relay.detach(conn, blob);
+            }
+        }
+        self.datasets.lacks.remove(&worker);
+        let cache = push.wish.cache;
+        self.release(worker, &cache, generation, Reason::CANCELLED, "the dataset does not come, or not now");
+        self.broker.handle(self.now, Event::NotHolding { worker, cache });
+        self.push_next(worker);
     }
 
     /// A set is not kept any more: workers free their disks.
@@ -602,4 +631,9 @@ impl Leader {
             }
         }
     }
+}
+
+/// Whether a worker is one that a pattern is for, and can be sent datasets.
+fn is_target(worker: &Worker, target: &str) -> bool {
+    worker.datasets && targets(target, &subscriptions(&worker.patterns, worker.id.0))
 }

@@ -7,6 +7,7 @@
 //! the other way. A lane is one connection from a client to the relay and one from there to a worker.
 
 mod client;
+mod fan;
 mod middle;
 mod wire;
 mod worker;
@@ -18,6 +19,7 @@ use anyhow::Context as _;
 use heft::peer::{Tuning, tune};
 
 pub(super) use client::client;
+pub(super) use fan::{receiver, relay as fan_relay, sender};
 pub(super) use middle::middle;
 pub(super) use worker::worker;
 

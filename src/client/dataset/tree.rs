@@ -1,0 +1,316 @@
+//! Which files a dataset is made of, and what they are called in it. It looks at names and kinds of files and reads none.
+//!
+//! A file is known by its own name, what is in a directory by its path beneath it. One directory alone stands for its
+//! content; of several paths the last part of each stays in front of the names, so that they do not mix. Links on
+//! the command line are followed. A link in a directory is followed if it leads to a regular file beneath the same path, and
+//! refused otherwise: a set has the bytes of what was named, and not of what lies elsewhere. Directories without files are
+//! left out, since a set has files alone.
+
+use std::collections::HashMap;
+use std::fs::{self, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::transfer::SourceError;
+use crate::worker::exec::{NameError, NameUse, SafeName};
+use crate::worker::limits::SEGMENTS_MAX;
+use chunking::dataset::ManifestError;
+
+/// The most files of a set; the list of more would not fit a manifest, even if all were empty.
+pub const FILES_MAX: usize = 1_000_000;
+
+/// Why paths do not make a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ScanError {
+    /// The system does not let us look at it.
+    #[error(
+        "cannot read {}: {why}; check the path, relative paths start at the current directory",
+        path.display()
+    )]
+    Unreadable {
+        /// The path.
+        path: PathBuf,
+        /// What the system says.
+        why: String,
+    },
+    /// A link leads where the set must not follow.
+    #[error(
+        "{} is a link that {why}: only links to regular files beneath the same PATH are followed; remove it, or put a \
+         copy in its place",
+        path.display()
+    )]
+    Link {
+        /// The link.
+        path: PathBuf,
+        /// What is wrong with where it leads.
+        why: String,
+    },
+    /// It is neither a file nor a directory.
+    #[error("{} is no regular file but {what}: remove it, or name the files one by one", path.display())]
+    Special {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// Its name cannot be that of a file everywhere.
+    #[error("{}: {why}", path.display())]
+    Name {
+        /// The path.
+        path: PathBuf,
+        /// The rule it breaks.
+        why: NameError,
+    },
+    /// Its name ends with what some systems leave out.
+    #[error("{}: a part of the name {name:?} ends with '{last}', which some systems leave out: rename it", path.display())]
+    Trailing {
+        /// The path.
+        path: PathBuf,
+        /// Its name in the set.
+        name: String,
+        /// The character.
+        last: char,
+    },
+    /// Its name is no text.
+    #[error("the name of {} is not UTF-8: rename it", path.display())]
+    NotText {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Two files have one name in the set, or names that are one on systems that do not tell case apart.
+    #[error(
+        "{} and {} would be {first:?} and {second:?} in the set, which are one file{}: rename one, or put them under \
+         different CacheIds",
+        first_path.display(), second_path.display(),
+        if first == second { "" } else { " on systems that do not tell upper from lower case" }
+    )]
+    Twice {
+        /// The first name.
+        first: String,
+        /// The second.
+        second: String,
+        /// Whose the first is.
+        first_path: PathBuf,
+        /// Whose the second is.
+        second_path: PathBuf,
+    },
+    /// A name is also a folder of another.
+    #[error(
+        "{} would be the file {name:?} in the set, and {inner:?} ({}) makes that a folder: rename one",
+        path.display(), inner_path.display()
+    )]
+    Folder {
+        /// The name.
+        name: String,
+        /// Whose it is.
+        path: PathBuf,
+        /// The name that is beneath it.
+        inner: String,
+        /// Whose that is.
+        inner_path: PathBuf,
+    },
+    /// There is nothing to put.
+    #[error("there is no file in {paths}: a dataset has at least one, which may be empty")]
+    Empty {
+        /// What was named.
+        paths: String,
+    },
+    /// There is more than a set may have.
+    #[error("there are over {limit} files: put fewer under one CacheId, or pack them into archives")]
+    Many {
+        /// What is taken.
+        limit: usize,
+    },
+    /// A file changed.
+    #[error(transparent)]
+    Changed(#[from] SourceError),
+    /// The list of files and pieces is too large.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// The one who wanted it has gone.
+    #[error("reading the files was given up")]
+    Stopped,
+}
+
+/// A file of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Its name in the set.
+    pub(super) name: String,
+    /// Where it is.
+    pub(super) path: PathBuf,
+}
+
+/// All files that these paths stand for, in the order of their names.
+pub(super) fn files(paths: &[PathBuf]) -> Result<Vec<Found>, ScanError> {
+    let mut found = Vec::new();
+    for path in paths {
+        let metadata = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
+        if metadata.is_dir() {
+            let front = if paths.len() == 1 { String::new() } else { format!("{}/", last_part(path)?) };
+            walk(path, &front, &mut found)?;
+        } else {
+            refuse_special(path, &metadata)?;
+            push(&mut found, last_part(path)?, path.clone())?;
+        }
+    }
+    if found.is_empty() {
+        let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        return Err(ScanError::Empty { paths: paths.join(", ") });
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    refuse_clashes(&found)?;
+    Ok(found)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> ScanError {
+    ScanError::Unreadable { path: path.to_owned(), why: error.to_string() }
+}
+
+fn text(path: &Path, name: &std::ffi::OsStr) -> Result<String, ScanError> {
+    name.to_str().map(str::to_owned).ok_or_else(|| ScanError::NotText { path: path.to_owned() })
+}
+
+/// What a path is called where several are put together. `.` and `..` are called as the directory that they are.
+fn last_part(path: &Path) -> Result<String, ScanError> {
+    if let Some(name) = path.file_name() {
+        return text(path, name);
+    }
+    let real = fs::canonicalize(path).map_err(|error| unreadable(path, &error))?;
+    match real.file_name() {
+        Some(name) => text(path, name),
+        None => {
+            let why = "it has no name of its own: name what is in it".to_owned();
+            Err(ScanError::Unreadable { path: path.to_owned(), why })
+        }
+    }
+}
+
+/// Adds all files beneath a directory.
+fn walk(root: &Path, front: &str, found: &mut Vec<Found>) -> Result<(), ScanError> {
+    let mut directories = vec![(root.to_owned(), front.to_owned(), 1)];
+    let mut real_root = None;
+    while let Some((directory, front, depth)) = directories.pop() {
+        let entries = fs::read_dir(&directory).map_err(|error| unreadable(&directory, &error))?;
+        for entry in entries {
+            let entry = entry.map_err(|error| unreadable(&directory, &error))?;
+            let path = entry.path();
+            let name = format!("{front}{}", text(&path, &entry.file_name())?);
+            let metadata = fs::symlink_metadata(&path).map_err(|error| unreadable(&path, &error))?;
+            if metadata.is_symlink() {
+                let root = match &real_root {
+                    Some(root) => root,
+                    None => {
+                        real_root.insert(fs::canonicalize(root).map_err(|error| unreadable(root, &error))?)
+                    }
+                };
+                push(found, name, followed(&path, root)?)?;
+            } else if metadata.is_dir() {
+                if depth >= SEGMENTS_MAX {
+                    // Too deep for any file in it, and perhaps without an end.
+                    checked(&format!("{name}/x"), &path)?;
+                }
+                directories.push((path, format!("{name}/"), depth + 1));
+            } else {
+                refuse_special(&path, &metadata)?;
+                push(found, name, path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a link in a directory leads.
+fn followed(link: &Path, root: &Path) -> Result<PathBuf, ScanError> {
+    let refused = |why: String| ScanError::Link { path: link.to_owned(), why };
+    let leads_to = || fs::read_link(link).unwrap_or_default();
+    let real = fs::canonicalize(link).map_err(|error| {
+        refused(format!("leads to {}, which cannot be read: {error}", leads_to().display()))
+    })?;
+    if !real.starts_with(root) {
+        return Err(refused(format!("leads to {}, which is elsewhere", leads_to().display())));
+    }
+    let metadata = fs::metadata(&real).map_err(|error| unreadable(&real, &error))?;
+    if !metadata.is_file() {
+        return Err(refused(format!("leads to {}, which is {}", leads_to().display(), kind(&metadata))));
+    }
+    Ok(real)
+}
+
+fn refuse_special(path: &Path, metadata: &Metadata) -> Result<(), ScanError> {
+    if metadata.is_file() {
+        return Ok(());
+    }
+    Err(ScanError::Special { path: path.to_owned(), what: kind(metadata) })
+}
+
+#[cfg(unix)]
+fn kind(metadata: &Metadata) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    let kind = metadata.file_type();
+    match () {
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_block_device() || kind.is_char_device() => "a device",
+        () => "something else",
+    }
+}
+
+#[cfg(not(unix))]
+fn kind(metadata: &Metadata) -> &'static str {
+    if metadata.is_dir() { "a directory" } else { "something else" }
+}
+
+fn push(found: &mut Vec<Found>, name: String, path: PathBuf) -> Result<(), ScanError> {
+    if found.len() >= FILES_MAX {
+        return Err(ScanError::Many { limit: FILES_MAX });
+    }
+    checked(&name, &path)?;
+    found.push(Found { name, path });
+    Ok(())
+}
+
+fn checked(name: &str, path: &Path) -> Result<(), ScanError> {
+    SafeName::parse(NameUse::File, name).map_err(|why| ScanError::Name { path: path.to_owned(), why })?;
+    let ends = name.split('/').filter_map(|part| part.chars().next_back());
+    match ends.into_iter().find(|last| matches!(last, '.' | ' ')) {
+        Some(last) => Err(ScanError::Trailing { path: path.to_owned(), name: name.to_owned(), last }),
+        None => Ok(()),
+    }
+}
+
+/// What a name is on a system that does not tell upper from lower case.
+fn folded(name: &str) -> String {
+    name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+}
+
+fn refuse_clashes(found: &[Found]) -> Result<(), ScanError> {
+    let mut taken: HashMap<String, &Found> = HashMap::with_capacity(found.len());
+    for file in found {
+        if let Some(before) = taken.insert(folded(&file.name), file) {
+            return Err(ScanError::Twice {
+                first: before.name.clone(),
+                second: file.name.clone(),
+                first_path: before.path.clone(),
+                second_path: file.path.clone(),
+            });
+        }
+    }
+    for (name, file) in &taken {
+        let folders = name.match_indices('/').filter_map(|(at, _)| name.get(..at));
+        for folder in folders {
+            if let Some(clash) = taken.get(folder) {
+                return Err(ScanError::Folder {
+                    name: clash.name.clone(),
+                    path: clash.path.clone(),
+                    inner: file.name.clone(),
+                    inner_path: file.path.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,327 @@
+//! Datasets at a real leader, with a scripted client and scripted workers: what is asked for, what is sent to whom, what is kept over a
+//! restart.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "support/datasets.rs"]
+mod datasets;
+#[path = "support/procs.rs"]
+mod procs;
+#[path = "support/raw.rs"]
+mod raw;
+
+use chunking::message::{Body, Reason, Release, SetEntry, SetState};
+use chunking::{Digest, Kind};
+use datasets::{FakeWorker, Putter, Set, noise};
+use heft::model::CacheStatus;
+use procs::Leader;
+use raw::Raw;
+use serde_json::json;
+use uuid::Uuid;
+
+fn worker(leader: &Leader, number: u128, pattern: &str) -> FakeWorker {
+    let id = Uuid::from_u128(number);
+    FakeWorker::new(Raw::worker(leader, id, pattern), id)
+}
+
+fn files(seed: u64) -> Vec<(String, Vec<u8>)> {
+    vec![
+        ("data/a.bin".to_owned(), noise(5_000_000, seed)),
+        ("cfg/b.cfg".to_owned(), b"x = 1\n".to_vec()),
+        ("empty".to_owned(), Vec::new()),
+    ]
+}
+
+fn set_of(files: &[(String, Vec<u8>)]) -> Set {
+    let files: Vec<(&str, &[u8])> = files.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
+    Set::of(&files)
+}
+
+#[test]
+fn ca02_c18_a_set_goes_to_every_worker_that_matches_and_the_requester_hears_of_each() {
+    let leader = Leader::start(&[]);
+    let files = files(1);
+    let set = set_of(&files);
+    let mut inside = worker(&leader, 1, "job.assign.calcA.*");
+    let mut outside = worker(&leader, 2, "job.assign.other");
+    let (target, cache) = ("job.assign.calcA.>", "set-1");
+    let runs = std::thread::spawn(move || {
+        inside.run_until_shown(cache);
+        inside
+    });
+    let mut client = Raw::client(&leader, "c");
+    let outcome = Putter::new(&set, cache, target).put(&mut client).unwrap();
+    let inside = runs.join().unwrap();
+    for (name, bytes) in &files {
+        assert_eq!(&inside.shown[cache][name], bytes, "{name}");
+    }
+    let over = outcome.over.unwrap();
+    assert_eq!((over.targets, over.ok, over.missing), (1, 1, 0));
+    assert_eq!(outcome.acks.len(), 1);
+    assert_eq!((&outcome.acks[0].status, outcome.acks[0].message.as_str()), (&CacheStatus::Ok, "added=3"));
+    let worker = outcome.acks[0].worker.as_deref().unwrap();
+    assert!(worker.starts_with(&Uuid::from_u128(1).to_string()), "{worker}");
+    assert!(over.received >= 5_000_000 && over.moved >= 5_000_000, "{over:?}");
+    // Again: nothing moves.
+    let again = Putter::new(&set, cache, target).put(&mut client).unwrap();
+    let over = again.over.unwrap();
+    assert_eq!((over.skipped, over.received, over.moved, again.sent), (1, 0, 0, 0), "idempotent");
+    assert_eq!(again.acks[0].message, "already-present=3");
+    let status = client.ask("dataset.status", &json!({ "cache_id": cache }));
+    assert_eq!((&status["held"], &status["files"]), (&json!(1), &json!(3)), "{status}");
+    let listed = client.ask("dataset.ls", &json!({}));
+    assert_eq!(listed["sets"][0]["cache_id"], cache);
+    outside.have(Vec::new(), true);
+    assert!(outside.shown.is_empty());
+}
+
+#[test]
+fn other_content_under_the_same_id_is_refused_with_both_digests_or_moves_what_changed() {
+    let leader = Leader::start(&[]);
+    let mut files = files(2);
+    let first = set_of(&files);
+    let mut held = worker(&leader, 1, "job.assign.>");
+    let mut client = Raw::client(&leader, "c");
+    let runs = std::thread::spawn(move || {
+        held.run_until_shown("set");
+        held
+    });
+    Putter::new(&first, "set", "job.assign.>").put(&mut client).unwrap().over.unwrap();
+    let mut held = runs.join().unwrap();
+    let before = held.received;
+    files[0].1[2_500_000] ^= 1;
+    let second = set_of(&files);
+    let refused = Putter::new(&second, "set", "job.assign.>").put(&mut client).unwrap().refused.unwrap();
+    assert_eq!(refused.reason, Reason::CONFLICT);
+    for digest in [first.manifest.digest(), second.manifest.digest()] {
+        assert!(refused.text.as_str().contains(&digest.to_string()), "{}", refused.text);
+    }
+    held.shown.clear();
+    let runs = std::thread::spawn(move || {
+        held.run_until_shown("set");
+        held
+    });
+    let put = Putter { replace: true, ..Putter::new(&second, "set", "job.assign.>") };
+    let outcome = put.put(&mut client).unwrap();
+    let held = runs.join().unwrap();
+    assert_eq!(held.shown["set"]["data/a.bin"], files[0].1);
+    assert!(outcome.sent < 1_500_000, "{} bytes to the leader", outcome.sent);
+    assert!(held.received - before < 1_700_000, "{} bytes to the worker", held.received - before);
+}
+
+#[test]
+fn pe08_sets_outlive_the_leader_and_workers_that_join_later_get_them() {
+    let data = tempfile::tempdir().unwrap();
+    let args = ["--data", data.path().to_str().unwrap()];
+    let leader = Leader::start(&args);
+    let files = files(3);
+    let set = set_of(&files);
+    let mut client = Raw::client(&leader, "c");
+    let outcome = Putter::new(&set, "late", "job.assign.>").put(&mut client).unwrap();
+    let over = outcome.over.unwrap();
+    assert_eq!(over.targets, 0);
+    assert!(over.text.as_str().contains("no connected worker matches"), "{}", over.text);
+    drop(leader);
+    let leader = Leader::start(&args);
+    let mut late = worker(&leader, 1, "job.assign.x");
+    late.run_until_shown("late");
+    assert_eq!(late.shown["late"]["data/a.bin"], files[0].1);
+    let mut client = Raw::client(&leader, "c");
+    let removed = client.ask("dataset.rm", &json!({ "cache_id": "late" }));
+    assert_eq!(removed["removed"], true, "{removed}");
+    late.run_until(|worker, _| worker.shown.is_empty());
+    assert_eq!(client.ask("dataset.ls", &json!({}))["sets"], json!([]));
+    let status = client.ask("status", &json!({}));
+    assert_eq!(status["leader"]["blobs"], 0, "{status}");
+}
+
+#[test]
+fn a_put_that_was_cut_goes_on_where_it_was() {
+    let data = tempfile::tempdir().unwrap();
+    let args = ["--data", data.path().to_str().unwrap()];
+    let leader = Leader::start(&args);
+    let bytes = noise(40_000_000, 4);
+    let set = Set::of(&[("a", &bytes)]);
+    let mut client = Raw::client(&leader, "c");
+    let cut = Putter { leave_after: Some(25), ..Putter::new(&set, "cut", "none") };
+    assert!(cut.put(&mut client).is_none());
+    drop(client);
+    drop(leader);
+    let leader = Leader::start(&args);
+    let mut client = Raw::client(&leader, "c");
+    let outcome = Putter::new(&set, "cut", "none").put(&mut client).unwrap();
+    assert!(outcome.sent < 32_000_000, "{} bytes were sent again", outcome.sent);
+    let verified = client.ask("dataset.verify", &json!({ "cache_id": "cut" }));
+    assert_eq!(verified["packs_bad"], json!([]), "{verified}");
+    assert!(verified["packs_good"].as_u64().unwrap() >= 3, "{verified}");
+}
+
+#[test]
+fn a_piece_that_is_not_what_it_should_be_is_asked_for_again_then_refused() {
+    let leader = Leader::start(&[]);
+    let bytes = noise(3_000_000, 5);
+    let set = Set::of(&[("a", &bytes)]);
+    let mut client = Raw::client(&leader, "c");
+    let once = Putter { spoil: 1, ..Putter::new(&set, "spoiled", "none") }.put(&mut client).unwrap();
+    assert!(once.over.is_some(), "{once:?}");
+    let often = Putter { spoil: 9, ..Putter::new(&set, "spoiled-2", "none") };
+    let bytes = noise(3_000_000, 6);
+    let other = Set::of(&[("a", &bytes)]);
+    let refused = Putter { set: &other, ..often }.put(&mut client).unwrap().refused.unwrap();
+    assert_eq!(refused.reason, Reason::BAD_DIGEST, "{}", refused.text);
+    let listed = client.ask("dataset.ls", &json!({}));
+    assert_eq!(listed["sets"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn what_cannot_be_a_set_is_refused_with_the_reason() {
+    let leader = Leader::start(&[]);
+    let set = Set::of(&[("a", b"x")]);
+    let mut client = Raw::client(&leader, "c");
+    let long = "x".repeat(300);
+    for cache in ["..", "/etc", "a/b", "nul\0", "dots.", &long, ""] {
+        let refused = Putter::new(&set, cache, "none").put(&mut client).unwrap().refused.unwrap();
+        assert_eq!(refused.reason, Reason::INVALID, "{cache:?}: {}", refused.text);
+    }
+    for name in ["../x", "/x", "a//b", "a\\b", "a\0b", "."] {
+        let bad = Set::of(&[(name, b"x")]);
+        let refused = Putter::new(&bad, "names", "none").put(&mut client).unwrap().refused.unwrap();
+        assert_eq!(refused.reason, Reason::INVALID, "{name:?}: {}", refused.text);
+    }
+    let nothing = Set::of(&[]);
+    let refused = Putter::new(&nothing, "nothing", "none").put(&mut client).unwrap().refused.unwrap();
+    assert!(refused.text.as_str().contains("no files"), "{}", refused.text);
+    let refused = Putter::new(&set, "x", "a\nb").put(&mut client).unwrap().refused.unwrap();
+    assert_eq!(refused.reason, Reason::INVALID, "{}", refused.text);
+    assert_eq!(client.ask("dataset.ls", &json!({}))["sets"], json!([]));
+}
+
+#[test]
+fn a_worker_that_cannot_hold_it_is_told_of_and_the_put_ends() {
+    let leader = Leader::start(&[]);
+    let set = set_of(&files(7));
+    let mut full = worker(&leader, 1, "job.assign.>");
+    full.fails_with = Some("no room: needs 5 MB, the cache may hold 1 MB".to_owned());
+    let runs = std::thread::spawn(move || {
+        full.run_until(|worker, frame| frame.kind == Kind::Done && worker.received > 0);
+        full
+    });
+    let mut client = Raw::client(&leader, "c");
+    let outcome = Putter::new(&set, "big", "job.assign.>").put(&mut client).unwrap();
+    let over = outcome.over.unwrap();
+    assert_eq!((over.targets, over.failed), (1, 1));
+    assert!(outcome.acks[0].message.contains("no room"), "{:?}", outcome.acks);
+    let full = runs.join().unwrap();
+    assert!(full.received < 100_000, "told before bytes move: {}", full.received);
+    let status = client.ask("dataset.status", &json!({ "cache_id": "big" }));
+    assert_eq!(status["workers"][0]["state"], "failed", "{status}");
+}
+
+#[test]
+fn a_put_to_workers_that_never_answer_is_over_at_its_deadline() {
+    let leader = Leader::start(&[]);
+    let set = Set::of(&[("a", b"x")]);
+    let _silent = Raw::worker(&leader, Uuid::from_u128(1), "job.assign.>");
+    let mut client = Raw::client(&leader, "c");
+    let put = Putter { deadline_ms: 300, ..Putter::new(&set, "set", "job.assign.>") };
+    let over = put.put(&mut client).unwrap().over.unwrap();
+    assert_eq!((over.targets, over.missing), (1, 1));
+}
+
+fn entry(state: SetState, cache: &str, digest: Digest) -> SetEntry {
+    SetEntry { state, digest, cache_id: cache.to_owned().try_into().unwrap(), text: "for room".into() }
+}
+
+#[test]
+fn what_a_worker_gave_up_is_pushed_again_only_when_a_job_needs_it_or_somebody_asks() {
+    let leader = Leader::start(&["--durability", "memory"]);
+    let files = files(8);
+    let set = set_of(&files);
+    let mut client = Raw::client(&leader, "c");
+    let mut held = worker(&leader, 1, "job.assign.>");
+    let runs = std::thread::spawn(move || {
+        held.run_until_shown("set");
+        held
+    });
+    Putter::new(&set, "set", "job.assign.>").put(&mut client).unwrap().over.unwrap();
+    let mut held = runs.join().unwrap();
+    let digest = set.manifest.digest();
+    held.have(vec![entry(SetState::Gone, "set", digest)], false);
+    (held.shown, held.pieces) = Default::default();
+    let state = loop {
+        let status = client.ask("dataset.status", &json!({ "cache_id": "set" }));
+        if status["workers"][0]["state"] != "held" {
+            break status["workers"][0].clone();
+        }
+    };
+    assert_eq!((&state["state"], &state["text"]), (&json!("gone"), &json!("for room")));
+    // Nothing comes by itself; a job that needs it brings it.
+    let received = held.received;
+    held.have(vec![entry(SetState::Wanted, "set", digest)], false);
+    held.run_until_shown("set");
+    assert!(held.received > received);
+    // So does an operator.
+    held.have(vec![entry(SetState::Gone, "set", digest)], false);
+    (held.shown, held.pieces) = Default::default();
+    while client.ask("dataset.status", &json!({ "cache_id": "set" }))["held"] != 0 {}
+    let pushed = client.ask("dataset.push", &json!({ "cache_id": "set" }));
+    assert_eq!((&pushed["targets"], &pushed["held"]), (&json!(1), &json!(0)));
+    held.run_until_shown("set");
+    // What the leader does not have it says.
+    held.have(vec![entry(SetState::Wanted, "unknown", digest)], false);
+    let mut why = None;
+    held.run_until(|_, frame| {
+        if frame.kind == Kind::Release {
+            why = Some(Release::decode(&frame.payload).unwrap());
+        }
+        why.is_some()
+    });
+    let why = why.unwrap();
+    assert_eq!((why.reason, why.cache_id.as_str()), (Reason::UNKNOWN, "unknown"));
+}
+
+#[test]
+fn a_worker_that_takes_nothing_holds_up_nobody() {
+    let leader = Leader::start(&[]);
+    let bytes = noise(24_000_000, 9);
+    let set: &'static Set = Box::leak(Box::new(Set::of(&[("a", &bytes)])));
+    let mut quick = worker(&leader, 1, "job.assign.>");
+    // It says what it lacks, and reads nothing from then on.
+    let mut stuck = worker(&leader, 2, "job.assign.>");
+    let runs = std::thread::spawn(move || {
+        quick.run_until_shown("set");
+        quick
+    });
+    let sticks = std::thread::spawn(move || {
+        stuck.run_until(|_, frame| frame.kind == Kind::Pack);
+        stuck
+    });
+    let mut client = Raw::client(&leader, "c");
+    let putter = Putter { deadline_ms: 20_000, ..Putter::new(set, "set", "job.assign.>") };
+    let puts = std::thread::spawn(move || putter.put(&mut client).unwrap());
+    let quick = runs.join().unwrap();
+    assert_eq!(quick.shown["set"]["a"], bytes);
+    let mut stuck = sticks.join().unwrap();
+    stuck.run_until_shown("set");
+    assert_eq!(stuck.shown["set"]["a"], bytes, "from the disk, when it goes on");
+    let over = puts.join().unwrap().over.unwrap();
+    assert_eq!((over.ok, over.missing), (2, 0));
+}
+
+#[test]
+fn a_worker_that_is_cut_off_goes_on_with_what_it_has() {
+    let leader = Leader::start(&[]);
+    let bytes = noise(30_000_000, 10);
+    let set = Set::of(&[("a", &bytes)]);
+    let mut client = Raw::client(&leader, "c");
+    Putter::new(&set, "set", "job.assign.>").put(&mut client).unwrap().over.unwrap();
+    let mut cut = worker(&leader, 1, "job.assign.>");
+    cut.run_until(|worker, _| worker.pieces.len() > 20);
+    let (pieces, received) = (std::mem::take(&mut cut.pieces), cut.received);
+    drop(cut);
+    let mut again = worker(&leader, 1, "job.assign.>");
+    again.pieces = pieces;
+    again.run_until_shown("set");
+    assert_eq!(again.shown["set"]["a"], bytes);
+    assert!(again.received < 31_000_000 - received / 2, "{} after {received}", again.received);
+}
