@@ -90,6 +90,13 @@ pub enum BulkOf {
         /// Which.
         job: JobId,
     },
+    /// A stock client's put; its payload is still to come.
+    CachePut {
+        /// The request.
+        request: Uuid,
+        /// The subject, which names the workers that are to have it.
+        subject: String,
+    },
     /// Nothing that matters here.
     Nothing,
 }
@@ -186,6 +193,9 @@ impl Session {
         match self.hear(head, Bytes::from_static(b"-"), &mut Uuid::nil)? {
             Heard::Submit(body) => Ok(BulkOf::Submit { body }),
             Heard::Ack(body) => Ok(BulkOf::Ack { job: body.job }),
+            Heard::Dataset(DatasetSays::Classic { request, subject, .. }) => {
+                Ok(BulkOf::CachePut { request, subject })
+            }
             Heard::Event(_)
             | Heard::Announced(_)
             | Heard::Cancel(_)

@@ -5,12 +5,14 @@
 
 mod classic;
 mod library;
+mod make;
+mod names;
 mod put;
 mod questions;
 mod restore;
 mod spread;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +25,9 @@ use crate::conn::DatasetSays;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
 use crate::store::look::Looked;
+use classic::{Came, Lineage};
 use library::Library;
+pub(super) use make::PackMaker;
 use put::Putting;
 use questions::Inspection;
 use spread::AtWorker;
@@ -37,6 +41,10 @@ pub(super) struct Datasets {
     library: Library,
     /// Puts under way, by their requests.
     puts: BTreeMap<Uuid, Putting>,
+    /// Puts of stock clients that wait for their turn.
+    came: VecDeque<Came>,
+    /// What sets were before files were added to them.
+    lineage: Lineage,
     /// What workers hold and get.
     workers: BTreeMap<WorkerId, AtWorker>,
     /// What workers said they lack of sets whose manifests are being read.
@@ -93,6 +101,7 @@ impl Leader {
             Ok(Looked::Pack(layout)) => self.pack_is_good(blob, layout),
             Err(text) => self.part_is_bad(blob, &text),
         }
+        self.classic_turns();
     }
 
     /// A connection ended.

@@ -123,6 +123,16 @@ impl Leader {
         self.broker.workers().filter(|worker| is_target(worker, target)).map(|worker| worker.id).collect()
     }
 
+    /// The workers that are to hold a set.
+    pub(super) fn targets_for(&self, dataset: &Dataset) -> Vec<WorkerId> {
+        self.targets_of(&dataset.target)
+    }
+
+    /// Whether a worker holds this content of a set.
+    pub(super) fn holds_set(&self, worker: WorkerId, cache: &CacheId, digest: &[u8; 32]) -> bool {
+        self.datasets.workers.get(&worker).is_some_and(|at| at.held.get(cache) == Some(digest))
+    }
+
     /// A worker says what it has.
     pub(super) fn worker_has(&mut self, conn: ConnId, have: &Have) {
         let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
@@ -598,6 +608,7 @@ impl Leader {
             self.datasets.removed.clear();
         }
         self.datasets.removed.insert(dataset.cache.clone(), dataset.digest);
+        self.datasets.lineage.remove(&dataset.cache);
         self.stop_pushing(dataset.generation);
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
