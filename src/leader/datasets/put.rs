@@ -513,6 +513,7 @@ impl Leader {
         self.note_lineage(dataset, replaced.as_deref());
         if let Some(replaced) = replaced.filter(|replaced| replaced.generation != dataset.generation) {
             self.stop_pushing(replaced.generation);
+            self.forget_frames(replaced.generation);
             self.release_blobs(&replaced);
         }
         let puts = self.datasets.puts.iter_mut();
