@@ -36,6 +36,9 @@ const SUBJECT: &str = "cache.put";
 /// What the transfer of a manifest is called.
 const MANIFEST: &str = "manifest";
 
+/// Puts of stock clients that may wait for their turn.
+const WAITING_MAX: usize = 1024;
+
 /// Earlier contents of a set that are kept in mind.
 const LINEAGE_MAX: usize = 1024;
 
@@ -69,6 +72,11 @@ pub(super) struct Classic {
 }
 
 impl Classic {
+    /// The set has more files now than it had after this put: what workers say counts those, too.
+    pub(super) fn supersede(&mut self) {
+        self.before.get_or_insert_default();
+    }
+
     /// A worker's answer in M12's words, which count what this client sent and not all that the set has.
     pub(super) fn words(&self, worker: WorkerId, result: &CachePutResult) -> CachePutResult {
         let added = match (&result.status, &self.before) {
@@ -177,6 +185,9 @@ impl Leader {
         // The second of one name would find the first there, and be skipped.
         let names: HashSet<&str> = put.entries.iter().map(|entry| entry.name.as_str()).collect();
         names::check(names)?;
+        if self.datasets.came.len() >= WAITING_MAX {
+            return Err(format!("{WAITING_MAX} puts wait for others of the same sets: put it again later"));
+        }
         if self.broker.is_draining() {
             return Err("the leader is about to stop: put the dataset again later".to_owned());
         }
@@ -389,6 +400,11 @@ impl Leader {
             let text = format!("worker {} has not answered: {text}", self.worker_name(worker));
             self.fail_classic(conn, to, cache.as_str(), &text);
         }
+    }
+
+    /// Whether all of an earlier content of a set is in the present one.
+    pub(super) fn is_within(&self, cache: &CacheId, digest: &[u8; 32]) -> bool {
+        self.datasets.lineage.get(cache).is_some_and(|lineage| lineage.contains(digest))
     }
 
     /// Notes what a set was made from by adding files: who has that has nothing that is not in it.

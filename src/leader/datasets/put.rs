@@ -512,6 +512,7 @@ impl Leader {
         self.datasets.committing.remove(&dataset.generation);
         self.note_lineage(dataset, replaced.as_deref());
         if let Some(replaced) = replaced.filter(|replaced| replaced.generation != dataset.generation) {
+            self.supersede(&replaced, dataset);
             self.stop_pushing(replaced.generation);
             self.forget_frames(replaced.generation);
             self.release_blobs(&replaced);
@@ -678,6 +679,29 @@ impl Leader {
             self.forget_part(generation);
         }
         self.classic_turns();
+    }
+
+    /// A set has other content now. Those that wait for workers to have what it was wait for what it is, if files were only added;
+    /// else they hear that it was replaced.
+    fn supersede(&mut self, replaced: &Dataset, dataset: &Dataset) {
+        let is_added = self.is_within(&dataset.cache, &replaced.digest);
+        let mut waiting = Vec::new();
+        for putting in self.datasets.puts.values_mut() {
+            if putting.put.manifest != replaced.generation || putting.stage != Stage::Spreading {
+                continue;
+            }
+            if is_added {
+                putting.put.manifest = dataset.generation;
+                putting.classic.iter_mut().for_each(Classic::supersede);
+            } else {
+                waiting.extend(putting.missing());
+            }
+        }
+        for worker in waiting {
+            let text = "the set was replaced by another content meanwhile";
+            let result = CachePutResult::failed(dataset.cache.as_str(), text);
+            self.tell_putters(replaced.generation, worker, &result);
+        }
     }
 
     /// A worker is not to have a set after all: nobody waits for it.

@@ -166,8 +166,9 @@ impl Leader {
     /// Whether a worker can be given a set now. If a stock worker cannot, it is seen to that it can later, or that somebody hears why
     /// not.
     pub(super) fn may_be_given(&mut self, worker: WorkerId, wish: &Wish) -> bool {
-        let lineage = self.datasets.lineage.get(&wish.cache).map(Vec::as_slice).unwrap_or_default();
-        let is_within = |given: &[u8; 32]| *given == wish.digest || lineage.contains(given);
+        let at = self.datasets.workers.get(&worker);
+        let given = at.and_then(|at| at.stock.as_ref()?.given.get(&wish.cache)).copied();
+        let fits = given.is_none_or(|given| given == wish.digest || self.is_within(&wish.cache, &given));
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return false };
         let Some(stock) = &at.stock else { return true };
         match stock.knows {
@@ -180,7 +181,7 @@ impl Leader {
                 at.queue.clear();
                 false
             }
-            Knows::Yes if stock.given.get(&wish.cache).is_none_or(is_within) => true,
+            Knows::Yes if fits => true,
             Knows::Yes => {
                 let text = format!(
                     "a stock worker does not overwrite files, and has another content of {}: put it under another CacheId",
