@@ -290,7 +290,7 @@ impl Leader {
         }
     }
 
-    fn classic_turn(&mut self, came: Came, old: Option<(Arc<Dataset>, Arc<Manifest>)>) -> Result<(), String> {
+    fn classic_turn(&mut self, came: Came, old: Option<Known>) -> Result<(), String> {
         let Came { conn, request, key, cache, target, files, entries, packs } = came;
         let old_files = old.as_ref().map(|(_, manifest)| manifest.files()).unwrap_or_default();
         let is_old = |name: &str| old_files.binary_search_by(|file| file.name.as_str().cmp(name)).is_ok();
@@ -428,8 +428,11 @@ impl Leader {
 /// What is there under an id, once that is known.
 enum Old {
     Later,
-    Now(Result<Option<(Arc<Dataset>, Arc<Manifest>)>, String>),
+    Now(Result<Option<Known>, String>),
 }
+
+/// A set that is there, and its manifest.
+type Known = (Arc<Dataset>, Arc<Manifest>);
 
 /// The contents that sets had before files were added to them, with the present one.
 pub(super) type Lineage = HashMap<CacheId, Vec<[u8; 32]>>;
