@@ -33,7 +33,7 @@ fn dataset(name: &str, generation: u128) -> Dataset {
     Dataset {
         cache: cache(name),
         generation: Uuid::from_u128(generation),
-        digest: [generation as u8; 32],
+        digest: [u8::try_from(generation).unwrap(); 32],
         bytes: BYTES,
         files: 2,
         target: "none".into(),

@@ -7,6 +7,7 @@ mod ask;
 mod bulk;
 mod collect;
 mod durable;
+mod explain;
 mod outcome;
 mod recover;
 mod relay;

@@ -11,9 +11,11 @@ use support::{Data, Ran, contents, flip, id, submission, tool};
 
 const BLOB: u128 = 0xB10B;
 const PART: u128 = 0x9A27;
+const PACK: u128 = 0x9ACC;
+const MANIFEST: u128 = 0x3A21;
 const COMING: u128 = 0xC0;
 
-/// Every kind of file: several segments, two snapshots of which the newer has payloads in it, a blob of an input, one of a result, one
+/// Every kind of file: several segments, two snapshots of which the newer has payloads in it, a blob of an input, one of a result, two of a dataset, one
 /// that is still coming, and one that nothing refers to.
 fn full() -> Data {
     let mut data = Data::with_segments(16 * 1024);
@@ -35,6 +37,9 @@ fn full() -> Data {
     data.blob(id(COMING), 3, false);
     data.blob(id(0xF00), 99, true);
     data.push(Record::Cap { client: "alice".into(), cap: 2 });
+    data.blob(id(MANIFEST), 70, true);
+    data.blob(id(PACK), 70, true);
+    data.push(Record::Dataset { dataset: data.dataset(MANIFEST, vec![id(PACK)]).into() });
     let mut number = 100;
     for _ in 0..2 {
         // Most of these end, so that the snapshot takes over what is left of their segments.
@@ -191,7 +196,7 @@ fn pe09_a_payload_is_named_by_what_it_belongs_to() {
 #[test]
 fn c29_a_flipped_byte_in_a_blob_or_its_map_is_found() {
     let data = full();
-    for blob in [BLOB, PART] {
+    for blob in [BLOB, PART, PACK, MANIFEST] {
         let file = format!("blobs/{}", id(blob).simple());
         let map = format!("{file}.map");
         finds(&data, &map, 0, 0);
