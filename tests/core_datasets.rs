@@ -33,7 +33,7 @@ fn dataset(name: &str, generation: u128) -> Dataset {
     Dataset {
         cache: cache(name),
         generation: Uuid::from_u128(generation),
-        digest: [generation as u8; 32],
+        digest: [u8::try_from(generation).unwrap(); 32],
         bytes: BYTES,
         files: 2,
         target: "none".into(),
@@ -271,12 +271,8 @@ fn c14_it_waits_no_longer_than_moving_would_take_by_what_was_measured() {
 
 #[test]
 fn c14_a_holder_that_loses_the_set_or_leaves_is_not_waited_for() {
-    let cases: [fn(&mut Rig); 4] = [
-        |rig| holds_not(rig, "w1", "a"),
-        |rig| rig.tell(Event::HoldsNothing { worker: worker_id("w1") }),
-        |rig| rig.close("w1"),
-        |rig| put(rig, dataset("a", 9)),
-    ];
+    let cases: [fn(&mut Rig); 3] =
+        [|rig| holds_not(rig, "w1", "a"), |rig| rig.close("w1"), |rig| put(rig, dataset("a", 9))];
     for happens in cases {
         let mut rig = with_sets(&["a"]);
         busy_holder(&mut rig, "w1", "a", 1);
@@ -292,6 +288,21 @@ fn c14_a_holder_that_loses_the_set_or_leaves_is_not_waited_for() {
         happens(&mut rig);
         rig.skip_to("w2: assign j3#1");
     }
+}
+
+#[test]
+fn a_worker_that_says_anew_what_it_holds_is_waited_for_meanwhile() {
+    let mut rig = with_sets(&["a"]);
+    busy_holder(&mut rig, "w1", "a", 1);
+    rig.worker("w2", "calcA", 1);
+    rig.submit(naming(2, &["a"]));
+    rig.skip();
+    rig.tell(Event::HoldsNothing { worker: worker_id("w1") });
+    holds(&mut rig, "w1", "a", 0);
+    rig.ack("w1", 1);
+    rig.skip();
+    rig.credit("w1", 1);
+    rig.expect(["+assign j2#1 w1", "w1: assign j2#1"]);
 }
 
 #[test]
@@ -431,7 +442,7 @@ fn c01_a_stock_worker_gets_a_job_with_datasets_only_where_its_agent_holds_them_a
     let mut rig = with_sets(&["a", "b"]);
     rig.note_waiting();
     rig.stock("s1", "calcA", 2);
-    rig.hello("agent", WorkerClass::Leasing, "calcZ", Some(0));
+    rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
     rig.submit(naming(1, &["a", "b"]));
     rig.expect([
         "+enqueue j1",

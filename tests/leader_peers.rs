@@ -142,6 +142,16 @@ fn operators_see_cancel_requeue_and_purge() {
     let shown = client.ask("dlq.show", &json!({"job_id": job}));
     assert_eq!(shown["history"].as_array().unwrap().len(), 1, "{shown}");
     assert_eq!(client.ask("dlq.requeue", &json!({"job_id": job})), json!({"requeued": 1}));
+    let why = client.ask("explain", &json!({"job_id": job}));
+    assert_eq!(
+        (&why["phase"], &why["policy"], &why["key"]),
+        (&json!("queued"), &json!("locality"), &json!("job.assign.crash"))
+    );
+    assert_eq!(
+        (&why["run"], &why["waits"]["for"], &why["workers"]),
+        (&json!(2), &json!("worker"), &json!([])),
+        "{why}"
+    );
     assert_eq!(client.ask("cancel", &json!({"job_id": job}))["was"], "queued");
     let cancelled: Value = serde_json::from_slice(&client.next().unwrap().payload).unwrap();
     assert!(cancelled["Stderr"].as_str().unwrap().contains("cancelled by client c"), "{cancelled}");
@@ -149,6 +159,8 @@ fn operators_see_cancel_requeue_and_purge() {
         client.ask("cancel", &json!({"job_id": job}))["error"].as_str().unwrap().contains("ended already")
     );
     assert!(client.ask("dlq.show", &json!({"job_id": "x"}))["error"].as_str().unwrap().contains("no job id"));
+    let unknown = client.ask("explain", &json!({"job_id": Uuid::from_u128(99)}));
+    assert!(unknown["error"].as_str().unwrap().starts_with("no job "), "{unknown}");
     assert!(client.ask("nonsense", &json!({}))["error"].as_str().unwrap().contains("status"));
     assert_eq!(client.ask("dlq.purge", &json!({"all": true})), json!({"purged": 0}));
 }

@@ -584,7 +584,7 @@ impl Broker {
         match self.workers.get(id).map(|worker| worker.class) {
             Some(WorkerClass::Leasing) => {
                 self.workers.leave(id, self.now);
-                self.rouse_waiting_for(id);
+                self.rouse_all_waiting_for(id);
                 self.due.insert((self.now.plus(self.config.worker_grace), Due::Grace(id)));
             }
             Some(WorkerClass::Classic | WorkerClass::OneAtATime) => self.worker_gone(id),

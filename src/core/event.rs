@@ -32,7 +32,7 @@ pub enum Event {
         class: WorkerClass,
         /// What it asked for, as [`worker_patterns`](super::subject::worker_patterns) reads it.
         patterns: Vec<String>,
-        /// Jobs it runs at a time, if it said.
+        /// Jobs it runs at a time, if it said. None at all is an agent, which keeps datasets for others: no job matches it.
         parallel_max: Option<u32>,
         /// Whether it can take inputs as transfers.
         transfers: bool,

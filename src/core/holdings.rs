@@ -186,15 +186,16 @@ impl Broker {
 
     pub(super) fn holds_not(&mut self, worker: WorkerId, cache: &CacheId) {
         if self.holdings.remove(worker, cache) {
-            self.rouse(cache);
+            self.rouse_waiting_for(worker, cache);
             self.dirty = true;
         }
     }
 
     pub(super) fn holds_nothing(&mut self, worker: WorkerId) {
         let held = self.holdings.of.get(&worker).map(|held| held.sets.keys().cloned().collect::<Vec<_>>());
+        // Jobs that wait for it go on waiting: it may well say the same again.
         for cache in held.unwrap_or_default() {
-            self.holds_not(worker, &cache);
+            self.holdings.remove(worker, &cache);
         }
     }
 
@@ -224,7 +225,7 @@ impl Broker {
 
     /// A worker is gone. What its agent holds is still there for others.
     pub(super) fn forget_holdings(&mut self, worker: WorkerId) {
-        self.rouse_waiting_for(worker);
+        self.rouse_all_waiting_for(worker);
         self.holds_nothing(worker);
         let jobs = self.holdings.of.get(&worker).map(|held| held.named.keys().copied().collect::<Vec<_>>());
         for job in jobs.unwrap_or_default() {

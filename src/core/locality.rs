@@ -445,29 +445,31 @@ impl Broker {
         is_waited_for || self.cost(worker.id, &sets).unsent == 0
     }
 
-    /// What is known of a dataset changed, or a worker lost it: jobs that wait and name it are looked at again.
+    /// What is kept under an id changed: jobs that wait and name it are looked at again.
     pub(super) fn rouse(&mut self, cache: &CacheId) {
         for (_, job) in self.delays.by_set.get(cache).cloned().unwrap_or_default() {
             self.make_ready(job);
         }
     }
 
-    /// A worker is not there any more, or not with what it held: jobs that wait for it are looked at again.
-    pub(super) fn rouse_waiting_for(&mut self, worker: WorkerId) {
-        if self.delays.of.is_empty() {
-            return;
+    /// A worker does not have a dataset any more: jobs that wait for that are looked at again.
+    pub(super) fn rouse_waiting_for(&mut self, worker: WorkerId, cache: &CacheId) {
+        let waits = |id: &JobId| {
+            let stage = self.delays.get(*id).map(|delay| delay.stage);
+            matches!(stage, Some(Stage::Waiting { on, .. }) if on == worker)
+        };
+        let jobs = self.delays.by_set.get(cache).into_iter().flatten().map(|(_, id)| *id);
+        let jobs: Vec<JobId> = jobs.filter(waits).collect();
+        for job in jobs {
+            self.make_ready(job);
         }
+    }
+
+    /// A worker is not there any more.
+    pub(super) fn rouse_all_waiting_for(&mut self, worker: WorkerId) {
         let sets: Vec<CacheId> = self.holdings.sets_near(worker).into_iter().cloned().collect();
         for cache in sets {
-            let waits = |id: &JobId| {
-                let stage = self.delays.get(*id).map(|delay| delay.stage);
-                matches!(stage, Some(Stage::Waiting { on, .. }) if on == worker)
-            };
-            let jobs = self.delays.by_set.get(&cache).into_iter().flatten().map(|(_, id)| *id);
-            let jobs: Vec<JobId> = jobs.filter(waits).collect();
-            for job in jobs {
-                self.make_ready(job);
-            }
+            self.rouse_waiting_for(worker, &cache);
         }
     }
 }

@@ -24,21 +24,22 @@ struct Causes {
     by_transfer: Option<Cause>,
 }
 
+/// What there is none of, or what no worker that matches takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
-    NoWorker,
-    NoTransfers { workers: usize },
-    NoDatasets { workers: usize },
+    Worker,
+    Transfers { workers: usize },
+    Datasets { workers: usize },
 }
 
 impl Cause {
     /// Whether a client that was told the other knows this one. The number of workers alone is no news.
     fn is_news_after(self, told: Option<Cause>) -> bool {
         match (self, told) {
-            (Cause::NoWorker, Some(Cause::NoWorker))
-            | (Cause::NoTransfers { .. }, Some(Cause::NoTransfers { .. }))
-            | (Cause::NoDatasets { .. }, Some(Cause::NoDatasets { .. })) => false,
-            (Cause::NoWorker | Cause::NoTransfers { .. } | Cause::NoDatasets { .. }, _) => true,
+            (Cause::Worker, Some(Cause::Worker))
+            | (Cause::Transfers { .. }, Some(Cause::Transfers { .. }))
+            | (Cause::Datasets { .. }, Some(Cause::Datasets { .. })) => false,
+            (Cause::Worker | Cause::Transfers { .. } | Cause::Datasets { .. }, _) => true,
         }
     }
 }
@@ -111,12 +112,12 @@ impl Broker {
         let mut matching = Vec::new();
         self.workers.matching(key.as_str(), &mut matching);
         if matching.is_empty() {
-            let none = Some(Cause::NoWorker);
+            let none = Some(Cause::Worker);
             return Causes { plain: none, by_transfer: none };
         }
         let mut workers = matching.iter().filter_map(|worker| self.workers.get(*worker));
         let takes_transfers = workers.any(|worker| worker.transfers);
-        let by_transfer = (!takes_transfers).then_some(Cause::NoTransfers { workers: matching.len() });
+        let by_transfer = (!takes_transfers).then_some(Cause::Transfers { workers: matching.len() });
         Causes { plain: None, by_transfer }
     }
 
@@ -128,7 +129,7 @@ impl Broker {
         let mut matching = Vec::new();
         self.workers.matching(job.key.as_str(), &mut matching);
         let may = self.any_may_have_sets(&job.datasets, &matching);
-        (!may).then_some(Cause::NoDatasets { workers: matching.len() })
+        (!may).then_some(Cause::Datasets { workers: matching.len() })
     }
 
     fn tell_if_in_vain(&mut self, id: JobId) {
@@ -154,9 +155,9 @@ impl Broker {
         if is_waiting && cause.is_news_after(told) {
             let key = job.key.to_string();
             let why = match cause {
-                Cause::NoWorker => Waiting::NoWorker { key },
-                Cause::NoTransfers { workers } => Waiting::NoTransfers { key, workers },
-                Cause::NoDatasets { workers } => Waiting::NoDatasets { key, workers },
+                Cause::Worker => Waiting::NoWorker { key },
+                Cause::Transfers { workers } => Waiting::NoTransfers { key, workers },
+                Cause::Datasets { workers } => Waiting::NoDatasets { key, workers },
             };
             self.waits.told.insert(id, cause);
             self.actions.push_back(Action::Waiting { conn, job: id, why });

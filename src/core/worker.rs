@@ -364,11 +364,9 @@ impl Workers {
         let before = self.remove(worker);
         let old_conn = before.as_ref().and_then(Worker::conn);
         let held = before.map(|worker| worker.held).unwrap_or_default();
-        // Who runs nothing, as an agent, gets no job; its patterns are for datasets alone.
-        let subscriptions = match hello.parallel_max {
-            Some(0) => Vec::new(),
-            Some(_) | None => subscriptions(&hello.patterns, worker.0),
-        };
+        // One that runs nothing, as an agent that only keeps datasets, is asked for nothing.
+        let takes_jobs = hello.parallel_max != Some(0);
+        let subscriptions = if takes_jobs { subscriptions(&hello.patterns, worker.0) } else { Vec::new() };
         for pattern in &subscriptions {
             self.tree.insert(pattern, worker);
         }

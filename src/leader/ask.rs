@@ -49,12 +49,15 @@ impl Leader {
                 let by: Arc<str> = self.name(conn).into();
                 self.operate(conn, verb, id, Operation::Cancel { job, by })
             }),
+            "explain" => job_id(&question).and_then(|job| self.explain(job)).map(Some),
             "blob.ls" => self.blob_ls(&question).map(Some),
             "blob.gc" => self.blob_gc(self.asked(conn, verb, id), &question).map(|()| None),
             "blob.verify" => self.blob_verify(self.asked(conn, verb, id), &question).map(|()| None),
             other => Err(format!(
                 "\"{other}\" is no question this leader knows: ask status, result, dlq.ls, dlq.show, dlq.requeue, \
-                 dlq.purge, blob.ls, blob.verify, blob.gc, dataset.ls, dataset.status, dataset.rm, dataset.verify, dataset.push or cancel"
+                 dlq.purge, blob.ls, blob.verify, blob.gc, \
+                 dataset.ls, dataset.status, dataset.rm, dataset.verify, dataset.push, \
+                 explain or cancel"
             )),
         };
         self.answered(conn, verb, id, answered);
@@ -172,13 +175,8 @@ impl Leader {
             .workers()
             .take(LISTED_MAX)
             .map(|worker| {
-                let class = match worker.class {
-                    WorkerClass::Leasing => "heft",
-                    WorkerClass::Classic => "stock",
-                    WorkerClass::OneAtATime => "minimal",
-                };
                 json!({
-                    "id": worker.id.to_string(), "name": &*worker.name, "class": class, "patterns": worker.patterns,
+                    "id": worker.id.to_string(), "name": &*worker.name, "class": class_name(worker.class), "patterns": worker.patterns,
                     "credit": worker.credit, "running": worker.held.len(), "cpu_permille": worker.cpu_permille,
                     "connected": worker.conn().is_some(),
                 })
@@ -274,6 +272,15 @@ impl Leader {
             return Ok(None);
         }
         job_id(question).map(Some)
+    }
+}
+
+/// What a worker is, in a word.
+pub(super) const fn class_name(class: WorkerClass) -> &'static str {
+    match class {
+        WorkerClass::Leasing => "heft",
+        WorkerClass::Classic => "stock",
+        WorkerClass::OneAtATime => "minimal",
     }
 }
 

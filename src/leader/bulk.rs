@@ -229,6 +229,8 @@ impl Leader {
                     twin.content = None;
                     twin.blob = Some(BlobRef { id, ..blob.clone() });
                     blobs.push(blob.id);
+                    // The content came with the request, so it is what counts (CA12).
+                    (file.cache_id, twin.cache_id) = (None, None);
                     file.content = None;
                     file.blob = Some(blob);
                 }

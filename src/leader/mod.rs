@@ -8,6 +8,7 @@ mod bulk;
 mod collect;
 mod datasets;
 mod durable;
+mod explain;
 mod outcome;
 mod recover;
 mod relay;

@@ -340,7 +340,8 @@ fn datasets_in(request: &JobRequest) -> Vec<CacheId> {
             None
         }
     };
-    let mut datasets: Vec<CacheId> = request.files.iter().filter_map(cache).collect();
+    let files = request.files.iter().filter(|file| file.blob.is_none());
+    let mut datasets: Vec<CacheId> = files.filter_map(cache).collect();
     datasets.sort_unstable();
     datasets.dedup();
     datasets
@@ -351,4 +352,32 @@ fn is_another_thing(error: &ModelError) -> bool {
     let names_no_program =
         matches!(error, ModelError::Missing { place, .. } if place.member == Some("ExecName"));
     names_no_program || matches!(error, ModelError::NotJson { .. } | ModelError::NotObject { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::BlobRef;
+
+    #[test]
+    fn ca12_a_job_names_the_datasets_of_files_that_bring_no_content_of_their_own() {
+        let cached = |name: &str, id: &str| InputFile::cached(name, id);
+        let blob = BlobRef { id: uuid::Uuid::from_u128(1), size: 1, digest: None };
+        let request = JobRequest {
+            files: vec![
+                cached("b.bin", "set-b"),
+                cached("a.bin", "set-a"),
+                cached("a2.bin", "set-a"),
+                InputFile { content: Some(b"inline".to_vec()), ..cached("c.bin", "inline-wins") },
+                InputFile { content: Some(Vec::new()), ..cached("d.bin", "empty-does-not") },
+                InputFile { blob: Some(blob), ..cached("e.bin", "by-transfer") },
+                cached("f.bin", "flat/form"),
+                cached("g.bin", ""),
+                InputFile::inline("h.bin", b"x".to_vec()),
+            ],
+            ..JobRequest::default()
+        };
+        let named: Vec<String> = datasets_in(&request).iter().map(ToString::to_string).collect();
+        assert_eq!(named, ["empty-does-not", "set-a", "set-b"]);
+    }
 }

@@ -52,6 +52,11 @@ fn pe03_pe05_m16_every_record_has_its_event_name_and_its_members() {
     data.push(Record::Enqueue { at: data.now(), job: to_all, children, kept: true });
     data.push(Record::Orphan { at: data.now(), job: job(61), run });
     data.push(Record::Cap { client: "alice".into(), cap: 12 });
+    data.push(Record::Dataset { dataset: data.dataset(70, vec![id(71)]).into() });
+    let names_it = Submission { datasets: vec![data.dataset(70, Vec::new()).cache], ..submission(7) };
+    data.push(Record::Enqueue { at: data.now(), job: names_it, children: Vec::new(), kept: true });
+    let cache = data.dataset(70, Vec::new()).cache;
+    data.push(Record::DatasetGone { cache, generation: id(70) });
 
     let ran = tool(&["log", "dump", data.text()]);
     assert_eq!((ran.code, ran.err.as_str()), (0, ""));
@@ -84,10 +89,13 @@ fn pe03_pe05_m16_every_record_has_its_event_name_and_its_members() {
             "enqueue",
             "orphan",
             "cap",
+            "dataset",
+            "enqueue",
+            "dataset_gone",
         ]
     );
     let indexes: Vec<u64> = lines.iter().map(|line| line["index"].as_u64().unwrap()).collect();
-    assert_eq!(indexes, (1..=24).collect::<Vec<u64>>());
+    assert_eq!(indexes, (1..=27).collect::<Vec<u64>>());
     assert_eq!(
         lines[0],
         json!({
@@ -139,6 +147,15 @@ fn pe03_pe05_m16_every_record_has_its_event_name_and_its_members() {
     assert_eq!(lines[21]["children"], json!([{"jobId": id(61), "workerId": id(9)}]));
     assert_eq!(lines[21]["job"]["toAll"], true);
     assert_eq!(of(&lines[23], &["clientId", "cap"]), json!({"clientId": "alice", "cap": 12}));
+    assert_eq!(
+        lines[24],
+        json!({
+            "index": 25, "type": "dataset", "at": "2025-10-19T12:00:24.0000000Z", "cacheId": "set", "generation": id(70),
+            "digest": "07".repeat(32), "bytes": 5000, "files": 2, "target": "none", "packs": [id(71)],
+        })
+    );
+    assert_eq!(lines[25]["job"]["datasets"], json!(["set"]));
+    assert_eq!(of(&lines[26], &["cacheId", "generation"]), json!({"cacheId": "set", "generation": id(70)}));
     assert!(lines.iter().all(|line| line["stale"].is_null()));
 }
 

@@ -20,6 +20,7 @@ fn some() -> Data {
     data.ack(1, 9, 1, b"result", Vec::new());
     data.assign(2, 2, 9);
     data.dlq(2, 2);
+    data.push(Record::Dataset { dataset: data.dataset(70, vec![id(71)]).into() });
     data.enqueue(3, b"three");
     data
 }
@@ -34,9 +35,13 @@ fn pe08_the_state_at_the_end_is_counted_by_phase_queue_and_client() {
     assert_eq!(
         lines[0],
         json!({
-            "type": "state", "index": 10, "snapshot": null, "at": "2025-10-19T12:00:09.0000000Z", "jobs": counts,
+            "type": "state", "index": 11, "snapshot": null, "at": "2025-10-19T12:00:10.0000000Z", "jobs": counts,
             "queues": [{"routingKey": "job.assign.calcA", "execName": "calcA", "jobs": counts}],
             "clients": [{"clientId": "alice", "cap": 3, "running": 0, "jobs": counts}],
+            "datasets": [{
+                "cacheId": "set", "generation": id(70), "bytes": 5000, "files": 2, "target": "none", "packs": [id(71)],
+                "at": "2025-10-19T12:00:09.0000000Z",
+            }],
             "dlq": [id(2)], "inputs": {"count": 2, "bytes": 8, "blobs": 0}, "results": {"count": 1, "bytes": 6, "blobs": 0},
         })
     );
@@ -61,9 +66,9 @@ fn pe08_the_state_after_a_record_is_the_one_of_that_moment() {
         counts("8"),
         json!({"announced": 0, "queued": 0, "leased": 1, "gathering": 0, "done": 1, "dead": 0})
     );
-    let ran = tool(&["log", "replay", data.text(), "--at", "11"]);
+    let ran = tool(&["log", "replay", data.text(), "--at", "12"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.err.contains("its last record is 10"), "{}", ran.err);
+    assert!(ran.err.contains("its last record is 11"), "{}", ran.err);
     assert_eq!(tool(&["log", "replay", data.text(), "--at", "0"]).code, 2);
 }
 
@@ -73,7 +78,7 @@ fn pe11_people_get_tables() {
     let ran = tool(&["log", "replay", data.text(), "--jobs"]);
     assert_eq!(ran.code, 0);
     for text in [
-        "after record 10 (10 records), 2025-10-19T12:00:09",
+        "after record 11 (11 records), 2025-10-19T12:00:10",
         "job.assign.calcA (calcA)",
         "alice",
         "dead-letter queue, the longest dead first",

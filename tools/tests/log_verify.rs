@@ -11,9 +11,11 @@ use support::{Data, Ran, contents, flip, id, submission, tool};
 
 const BLOB: u128 = 0xB10B;
 const PART: u128 = 0x9A27;
+const PACK: u128 = 0x9ACC;
+const MANIFEST: u128 = 0x3A21;
 const COMING: u128 = 0xC0;
 
-/// Every kind of file: several segments, two snapshots of which the newer has payloads in it, a blob of an input, one of a result, one
+/// Every kind of file: several segments, two snapshots of which the newer has payloads in it, a blob of an input, one of a result, two of a dataset, one
 /// that is still coming, and one that nothing refers to.
 fn full() -> Data {
     let mut data = Data::with_segments(16 * 1024);
@@ -35,6 +37,9 @@ fn full() -> Data {
     data.blob(id(COMING), 3, false);
     data.blob(id(0xF00), 99, true);
     data.push(Record::Cap { client: "alice".into(), cap: 2 });
+    data.blob(id(MANIFEST), 70, true);
+    data.blob(id(PACK), 70, true);
+    data.push(Record::Dataset { dataset: data.dataset(MANIFEST, vec![id(PACK)]).into() });
     let mut number = 100;
     for _ in 0..2 {
         // Most of these end, so that the snapshot takes over what is left of their segments.
@@ -172,7 +177,7 @@ fn tf09_a_flipped_byte_in_a_snapshot_is_found_in_payloads_too() {
         finds(&data, &snapshot, at + 16 + body / 2, (at + 16) as u64);
         at += 16 + body;
     }
-    assert_eq!(kinds, [1, 2, 3, 4, 5, 6], "a snapshot with every kind of block");
+    assert_eq!(kinds, [1, 2, 3, 4, 7, 5, 6], "a snapshot with every kind of block");
 }
 
 #[test]
@@ -185,13 +190,13 @@ fn pe09_a_payload_is_named_by_what_it_belongs_to() {
     let out = finds(&data, &snapshot, payload, payload as u64);
     assert!(out.contains("the checksum of a payload is wrong: it is result 139"), "{out}");
     // A leader starts with it, and notices when it needs the payload.
-    assert!(out.contains("2 problems; 84 jobs at record 231"), "{out}");
+    assert!(out.contains("2 problems; 84 jobs at record 232"), "{out}");
 }
 
 #[test]
 fn c29_a_flipped_byte_in_a_blob_or_its_map_is_found() {
     let data = full();
-    for blob in [BLOB, PART] {
+    for blob in [BLOB, PART, PACK, MANIFEST] {
         let file = format!("blobs/{}", id(blob).simple());
         let map = format!("{file}.map");
         finds(&data, &map, 0, 0);

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use heft::core::dataset::Dataset;
 use heft::core::job::{Job, Phase};
 use heft::store::disk::Disk;
 use heft::store::format::{FileNo, StoreError};
@@ -184,7 +186,7 @@ impl<'a> Summary<'a> {
         json!({
             "type": "state", "index": replay.index.0, "snapshot": self.loaded.snapshot, "at": iso(replay.latest),
             "jobs": self.all.json(), "queues": queues, "clients": clients, "dlq": dlq,
-            "inputs": inputs.json(), "results": results.json(),
+            "inputs": inputs.json(), "results": results.json(), "datasets": state.datasets().map(set_json).collect::<Vec<_>>(),
         })
     }
 
@@ -230,7 +232,16 @@ impl<'a> Summary<'a> {
             writeln!(out, "{}  {}  {why}", job.id, printable(job.key.as_str()))?;
         }
         let (inputs, results) = (Sum::of(replay.inputs.values()), Sum::of(replay.results.values()));
-        writeln!(out, "\nrequests that are kept: {inputs}\nresults that are kept:  {results}")
+        writeln!(out, "\nrequests that are kept: {inputs}\nresults that are kept:  {results}")?;
+        for (number, set) in state.datasets().enumerate() {
+            if number == 0 {
+                writeln!(out, "\n{:<44}{:>12}{:>10}{:>8}  target", "dataset", "bytes", "files", "packs")?;
+            }
+            let (bytes, files, packs, target) =
+                (set.bytes, set.files, set.packs.len(), printable(&set.target));
+            writeln!(out, "{:<44}{bytes:>12}{files:>10}{packs:>8}  {target}", set.cache.as_str())?;
+        }
+        Ok(())
     }
 }
 
@@ -260,6 +271,13 @@ impl std::fmt::Display for Sum {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}, {} in the log, {} blobs", self.count, ByteSize(self.bytes), self.blobs)
     }
+}
+
+fn set_json(set: &Arc<Dataset>) -> Value {
+    json!({
+        "cacheId": set.cache.as_str(), "generation": set.generation, "bytes": set.bytes, "files": set.files,
+        "target": &*set.target, "packs": set.packs, "at": iso(set.at),
+    })
 }
 
 fn job_row(job: &Job) -> String {

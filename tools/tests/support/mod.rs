@@ -15,8 +15,9 @@ use std::sync::Arc;
 use chunking::message::{Open, OpenFlags, Purpose};
 use chunking::{ChunkHead, Codec, Digest, DigestKind};
 use heft::core::Record;
+use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Submission};
-use heft::core::ids::{Attempt, Index, JobId, Micros, ResultId, Run, WorkerId};
+use heft::core::ids::{Attempt, CacheId, Index, JobId, Micros, ResultId, Run, WorkerId};
 use heft::core::record::AttemptEnd;
 use heft::core::subject::routing_key;
 use heft::store::blobs::{BlobFiles, DiskDone, DiskOp};
@@ -152,6 +153,20 @@ impl Data {
         let attached = Attached { from_ours: true, blobs, payload: payload.to_vec().into() };
         let record = Record::Ack { at, job, run, worker, result: ResultId(result), ok: true };
         self.push_with(record, Some(attached))
+    }
+
+    /// The dataset `set`, whose manifest is this blob.
+    pub fn dataset(&self, generation: u128, packs: Vec<Uuid>) -> Dataset {
+        Dataset {
+            cache: CacheId::parse("set").unwrap(),
+            generation: id(generation),
+            digest: [7; 32],
+            bytes: 5000,
+            files: 2,
+            target: "none".into(),
+            packs,
+            at: self.now(),
+        }
     }
 
     /// A second for each record.

@@ -1,0 +1,100 @@
+//! The question `explain`: what the broker says of a job, as JSON (docs/protocol.md, "Questions").
+
+use serde_json::{Value, json};
+
+use super::Leader;
+use super::ask::{LISTED_MAX, class_name};
+use crate::core::action::OperateError;
+use crate::core::explain::{Explanation, Named, Seen, Verdict, WaitsFor};
+use crate::core::ids::{JobId, Micros};
+use crate::core::job::Phase;
+use crate::core::locality::At;
+
+impl Leader {
+    /// Why a job is where it is, worker by worker.
+    pub(super) fn explain(&self, job: JobId) -> Result<Value, String> {
+        let unknown = || OperateError::Unknown { job }.to_string();
+        let Explanation { job, run, client, key, phase, policy, datasets, waits, workers } =
+            self.broker.explain(job).ok_or_else(unknown)?;
+        let (phase, worker) = match phase {
+            Phase::Queued { .. } => ("queued", None),
+            Phase::Leased { worker, .. } => ("running", Some(worker.to_string())),
+            Phase::Gathering { .. } => ("gathering", None),
+            Phase::Done { .. } => ("done", None),
+            Phase::Dead { .. } => ("dead", None),
+        };
+        let listed: Vec<Value> = workers.iter().take(LISTED_MAX).map(seen).collect();
+        Ok(json!({
+            "job_id": job.to_string(), "run": run.0, "client_id": client.to_string(), "key": key.as_str(), "phase": phase,
+            "worker": worker, "policy": policy.name(), "datasets": datasets.iter().map(named).collect::<Vec<_>>(),
+            "waits": waits.map(|waits| self.waits(&waits)), "workers": listed, "more": workers.len() > LISTED_MAX,
+        }))
+    }
+
+    fn waits(&self, waits: &WaitsFor) -> Value {
+        let (name, worker, since, until) = match waits {
+            WaitsFor::BackOff { until } => ("back-off", None, None, Some(until)),
+            WaitsFor::Client => ("client", None, None, None),
+            WaitsFor::Cap { .. } => ("cap", None, None, None),
+            WaitsFor::Data { worker, since, until } => ("data", Some(worker), Some(since), Some(until)),
+            WaitsFor::Nearer { since, until } => ("nearer", None, Some(since), Some(until)),
+            WaitsFor::Worker => ("worker", None, None, None),
+            WaitsFor::CapableWorker => ("capable-worker", None, None, None),
+            WaitsFor::Room => ("room", None, None, None),
+            WaitsFor::Stop => ("stop", None, None, None),
+            WaitsFor::Turn => ("turn", None, None, None),
+        };
+        let ms = |from: Micros, to: Micros| u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX);
+        json!({
+            "for": name, "text": waits.to_string(), "worker": worker.map(ToString::to_string),
+            "waited_ms": since.map(|since| ms(*since, self.now)), "left_ms": until.map(|until| ms(self.now, *until)),
+        })
+    }
+}
+
+fn named(named: &Named) -> Value {
+    let dataset = named.dataset.as_ref();
+    json!({
+        "cache_id": named.cache.as_str(), "known": dataset.is_some(), "bytes": dataset.map(|dataset| dataset.bytes),
+        "generation": dataset.map(|dataset| dataset.generation.to_string()),
+    })
+}
+
+fn seen(seen: &Seen) -> Value {
+    let sets = seen.sets.iter().map(|(cache, at)| {
+        let (state, missing) = match at {
+            At::Held => ("held", Some(0)),
+            At::Coming { missing } => ("coming", Some(*missing)),
+            At::Expected => ("expected", None),
+            At::Missing => ("missing", None),
+        };
+        json!({ "cache_id": cache.as_str(), "state": state, "missing": missing })
+    });
+    json!({
+        "id": seen.id.to_string(), "name": &*seen.name, "class": class_name(seen.class), "matches": seen.matches,
+        "patterns": seen.patterns, "room": seen.has_room, "credit": seen.credit, "running": seen.running,
+        "lost_there": seen.lost_there, "transfers": seen.transfers, "takes_datasets": seen.datasets,
+        "agent": seen.agent.map(|agent| agent.to_string()), "sets": sets.collect::<Vec<_>>(),
+        "missing_bytes": seen.cost.missing, "unsent_bytes": seen.cost.unsent,
+        "move_ms": u64::try_from(seen.takes.as_millis()).unwrap_or(u64::MAX),
+        "verdict": verdict_name(seen.verdict), "text": seen.verdict.text(),
+    })
+}
+
+const fn verdict_name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::HasIt => "has-it",
+        Verdict::First => "first",
+        Verdict::WaitedFor => "waited-for",
+        Verdict::Possible => "possible",
+        Verdict::NoRoom => "no-room",
+        Verdict::Silent => "silent",
+        Verdict::OwesAnswer => "owes-answer",
+        Verdict::LostThere => "lost-there",
+        Verdict::NoTransfers => "no-transfers",
+        Verdict::NoDatasets => "no-datasets",
+        Verdict::NoMatch => "no-match",
+        Verdict::ForAnother => "for-another",
+        Verdict::Ended => "ended",
+    }
+}
