@@ -749,3 +749,44 @@ async fn a_directory_has_one_keeper() {
         "{second}"
     );
 }
+
+#[tokio::test]
+async fn a_generation_that_counts_takes_the_place_of_one_that_is_on_its_way() {
+    let scene = scene(|_| {}).await;
+    let mut conn = scene.accept().await;
+    let (old, new) = (some_data("set", 1), some_data("set", 2));
+    old.hold(&mut conn, true).await;
+    old.send_manifest(&mut conn).await;
+    old.lack(&mut conn).await;
+    let (ack, _) = new.push(&mut conn).await;
+    assert_eq!(ack.message, "added=5");
+    let pack = old.pack(0..1);
+    conn.say(pack.id, &chunking::message::Abort { reason: Reason::CANCELLED, text: "".into() }).await;
+    let mut payload = Vec::new();
+    chunking::message::Pack { pieces: chunking::message::PieceList::new(pack.pieces.clone()) }
+        .encode(&mut payload);
+    conn.send_as(Kind::Pack, pack.id, old.generation, &payload).await;
+    heartbeat(&mut conn).await;
+    scene.assert_visible(&new);
+    scene.settles("staging", 0).await;
+    // Put and then taken back, before and after it is whole.
+    let release = |cache: &str| Release {
+        reason: Reason::NONE,
+        text: "".into(),
+        cache_id: cache.to_owned().try_into().unwrap(),
+    };
+    let other = some_data("other", 3);
+    other.hold(&mut conn, true).await;
+    other.send_manifest(&mut conn).await;
+    other.lack(&mut conn).await;
+    conn.say(other.generation, &release("other")).await;
+    conn.say(old.generation, &release("set")).await;
+    heartbeat(&mut conn).await;
+    scene.settles("staging", 0).await;
+    assert!(scene.visible("set").exists(), "another generation was meant");
+    conn.say(new.generation, &release("set")).await;
+    said(&mut conn, "set", SetState::Gone).await;
+    assert!(!scene.visible("set").exists());
+    scene.settles("sets", 0).await;
+    scene.settles("unsynced", 0).await;
+}

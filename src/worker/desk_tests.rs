@@ -365,3 +365,40 @@ fn a_result_in_memory_holds_its_place_until_it_is_settled() {
     assert_eq!(all(&mut desk), [small, LATE_CREDIT, Todo::Clean { job: id(2) }], "sent is settled");
     assert_eq!(desk.room(), 2);
 }
+
+#[test]
+fn ca11_a_job_that_waits_for_sets_holds_its_place_and_goes_back_if_they_cannot_be_here() {
+    let named = |number: u128| {
+        let json = format!(
+            r#"{{"JobId":"{}","ClientId":"c","ExecName":"x","Files":[{{"Name":"a","CacheId":"set"}}]}}"#,
+            id(number)
+        );
+        Offer(Arc::new(Job::new(id(number), "", json.into_bytes())))
+    };
+    let mut desk = desk(OURS);
+    desk.on_assign(named(1), Inputs::Sets);
+    desk.on_start(id(1), 1, 1);
+    assert_eq!((all(&mut desk), desk.room()), (vec![], 1), "it waits");
+    assert_eq!(desk.held(), [HeldJob { job: id(1), run: 1, attempt: 1 }]);
+    desk.on_received(id(1));
+    assert_eq!(all(&mut desk), [running(1, 1, 1), Todo::Run(named(1), numbers(1, 1))]);
+    assert!(desk.is_under_way(id(1)));
+
+    desk.on_assign(named(2), Inputs::Sets);
+    desk.on_start(id(2), 1, 1);
+    desk.on_unfit(id(2), "no room");
+    let todo = all(&mut desk);
+    assert_eq!(todo[0], Todo::Forget { job: id(2) });
+    let Todo::Answer { payload, .. } = &todo[1] else { panic!("{todo:?}") };
+    let result = <crate::model::JobResult as crate::model::JsonModel>::parse(payload).unwrap();
+    assert_eq!((result.status, result.stderr.as_str()), (JobStatus::Cancelled, "no room\n"));
+    assert_eq!(todo[2..], [Todo::Clean { job: id(2) }, EARLY_CREDIT]);
+    assert!(!desk.is_under_way(id(2)) && desk.held().len() == 1);
+
+    // After a lost connection it is the leader's to give again.
+    desk.on_assign(named(3), Inputs::Sets);
+    desk.on_lost();
+    assert!(!desk.is_under_way(id(3)));
+    desk.on_leader(STOCK);
+    assert!(all(&mut desk).is_empty());
+}

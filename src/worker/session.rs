@@ -3,6 +3,8 @@
 //! One task owns everything and waits for whatever happens next. What to do about it is the [`Desk`]'s decision; this file
 //! turns frames into events and decisions into frames and tasks. `Worker::run` is the only caller.
 
+mod sets;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
@@ -13,8 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::Kind;
 use chunking::message::{
-    Abort, Body, Cancel, Done, Features, Grant, Heartbeat, HeldJobs, Hold, Inspect, LimitId, Open, Pack,
-    Progress, Purpose, Refused, Release, Settled, Stage, Start, Verdict, Void, Welcome,
+    Abort, Body, Cancel, Done, Features, Grant, Heartbeat, HeldJobs, LimitId, Open, Progress, Purpose,
+    Refused, Settled, Stage, Start, Verdict, Void, Welcome,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -23,10 +25,10 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::attempt::{Outcome, Workplace, attempt};
-use super::cache::{Cache, News as CacheNews, Step as CacheStep};
+use super::cache::Cache;
 use super::config::WorkerConfig;
 use super::credit::Purse;
-use super::desk::{Desk, Inputs, Numbers, Offer, Todo};
+use super::desk::{Desk, Numbers, Offer, Todo};
 use super::directory::JobDirectory;
 use super::fit::{Answer, encode, fit};
 use super::handler::{Attachment, CancelToken, Handler, Job, Note, StopReason};
@@ -303,61 +305,6 @@ impl<H: Handler> Session<H> {
         self.free_sets();
     }
 
-    /// What jobs needed that are gone is free.
-    fn free_sets(&mut self) {
-        if let Some(cache) = &mut self.cache {
-            for job in cache.jobs() {
-                if !self.desk.is_under_way(job) {
-                    cache.on_job_gone(job, &mut self.out);
-                }
-            }
-        }
-    }
-
-    /// The sets that a job needed are free, unless it is still here.
-    fn free_sets_of(&mut self, job: Uuid) {
-        if let Some(cache) = &mut self.cache
-            && !self.desk.is_under_way(job)
-        {
-            cache.on_job_gone(job, &mut self.out);
-        }
-    }
-
-    fn on_cache_news(&mut self, news: CacheNews) {
-        if let Some(cache) = &mut self.cache {
-            cache.on_news(news, &mut self.out);
-        }
-        self.take_cache_steps();
-    }
-
-    /// Has a frame or chunk of a set dealt with.
-    fn with_cache(&mut self, feed: impl FnOnce(&mut Cache, &mut Vec<OutFrame>)) {
-        if let Some(cache) = &mut self.cache {
-            feed(cache, &mut self.out);
-        }
-        self.take_cache_steps();
-    }
-
-    fn take_cache_steps(&mut self) {
-        let Some(cache) = &mut self.cache else { return };
-        for step in cache.steps() {
-            match step {
-                CacheStep::Ready(job) if !self.receptions.lacks(job) => self.desk.on_received(job),
-                // The rest of its inputs is to come.
-                CacheStep::Ready(_) => {}
-                CacheStep::GiveBack { job, text } => {
-                    info!(%job, "given back: {text}");
-                    self.desk.on_unfit(job, &text);
-                }
-            }
-        }
-    }
-
-    /// Whether a transfer is one of a set.
-    fn is_of_set(&self, transfer: Uuid) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.owns(transfer))
-    }
-
     fn on_chunk(&mut self, chunk: InChunk) {
         let transfer = chunk.transfer;
         if self.is_of_set(transfer) {
@@ -472,25 +419,11 @@ impl<H: Handler> Session<H> {
             Kind::AssignJob => {
                 self.purse.on_taken();
                 let parsed = Arc::new(Job::new(job, frame.subject.as_str(), frame.payload.clone()));
-                let by_transfer = self.leader.is_some_and(|features| features.has(Features::TRANSFERS));
                 if self.config.cache_only {
                     warn!(%job, "a job came, and this worker keeps a cache alone; it is left to the leader");
                     return Ok(());
                 }
-                let sends_sets = self.leader.is_some_and(|features| {
-                    features.has(Features::DATASETS) && features.has(Features::LEASES)
-                });
-                let transfers = by_transfer.then(|| self.receptions.assign(&parsed)).flatten();
-                let waits = match &mut self.cache {
-                    Some(cache) => cache.assign(&parsed, sends_sets, &mut self.out),
-                    None => false,
-                };
-                let inputs = match (transfers, waits) {
-                    (None, false) => Inputs::Inside,
-                    (None, true) => Inputs::Sets,
-                    (Some(true), _) | (Some(false), true) => Inputs::Coming,
-                    (Some(false), false) => Inputs::Here,
-                };
+                let inputs = self.inputs_of(&parsed);
                 self.desk.on_assign(Offer(parsed), inputs);
             }
             Kind::Open => {
@@ -558,26 +491,8 @@ impl<H: Handler> Session<H> {
                 debug_assert!(matches!(news, News::Lost));
                 self.on_lost();
             }
-            Kind::Hold => {
-                let hold = Hold::decode(&frame.payload)?;
-                self.with_cache(|cache, out| cache.on_hold(frame.msg_id, &hold, out));
-            }
-            Kind::Pack => {
-                let pack = Pack::decode(&frame.payload)?;
-                self.with_cache(|cache, _| cache.on_pack(frame.msg_id, frame.corr_id, pack));
-            }
-            Kind::Release => {
-                let release = Release::decode(&frame.payload)?;
-                self.with_cache(|cache, out| cache.on_release(frame.msg_id, &release, out));
-            }
-            Kind::Inspect => {
-                let inspect = Inspect::decode(&frame.payload)?;
-                self.with_cache(|cache, out| cache.on_inspect(frame.msg_id, inspect.cache_id.as_str(), out));
-            }
-            Kind::CachePut => {
-                // Relayed with the request's id in CorrId (T06).
-                let request = if frame.corr_id.is_nil() { frame.msg_id } else { frame.corr_id };
-                self.with_cache(|cache, out| cache.on_put(request, &frame.payload, out));
+            Kind::Hold | Kind::Pack | Kind::Release | Kind::Inspect | Kind::CachePut => {
+                self.on_set_frame(kind, frame)?;
             }
             Kind::SubmitJob
             | Kind::AckJob

@@ -114,7 +114,13 @@ impl Cache {
             coming.committed |= committed;
             coming.active = true;
             coming.released = false;
-            return self.show_if_whole(generation, out);
+            if committed {
+                self.supersede(generation, &cache);
+            }
+            return self.show_if_whole(generation);
+        }
+        if committed {
+            self.supersede(generation, &cache);
         }
         let coming = |phase| Coming {
             cache: cache.clone(),
@@ -149,6 +155,24 @@ impl Cache {
         self.coming.insert(generation, coming(Phase::Manifest));
         if let Some(contents) = contents {
             self.prepare(generation, contents, out);
+        }
+    }
+
+    /// A generation counts: another of the same set that is still on its way does not any more.
+    fn supersede(&mut self, generation: Uuid, cache: &CacheId) {
+        let older = |other: Uuid, coming: &Coming| {
+            other != generation && coming.cache == *cache && !matches!(coming.phase, Phase::Showing(_))
+        };
+        let older: Vec<Uuid> = self
+            .coming
+            .iter()
+            .filter(|(other, coming)| older(**other, coming))
+            .map(|(other, _)| *other)
+            .collect();
+        for other in older {
+            debug!(%cache, generation = %other, "a newer generation takes its place");
+            let bytes = self.forget_coming(other);
+            self.remove_staged(other, bytes);
         }
     }
 
@@ -195,7 +219,9 @@ impl Cache {
         let Some(cache) = self.coming.get(&generation).map(|coming| coming.cache.clone()) else { return };
         // A set that holds much of it already shares its files with it; that much more room is asked for than is used.
         if let Err(text) = self.make_room(&cache, contents.bytes(), out) {
-            self.parts.insert(generation, (contents, SystemTime::now()));
+            if self.disk.staging_path(generation).exists() {
+                self.parts.insert(generation, (contents, SystemTime::now()));
+            }
             return self.fail(generation, &text, out);
         }
         let donors = self.donors(&cache);
@@ -290,7 +316,6 @@ impl Cache {
             Ok(Some(mut transfer)) => {
                 transfer.download.grant(out);
                 self.transfers.insert(id, transfer);
-                // A blob without chunks is whole with its Done.
             }
             Ok(None) => {}
             Err((reason, text)) => {
@@ -425,7 +450,7 @@ impl Cache {
                     Some(manifest) => self.read_manifest(generation, manifest.take()),
                     None => {
                         self.say_lack(generation, out);
-                        self.show_if_whole(generation, out);
+                        self.show_if_whole(generation);
                     }
                 }
             }
@@ -472,7 +497,7 @@ impl Cache {
                 coming.phase = Phase::Receiving(staged);
                 if coming.active {
                     self.say_lack(generation, out);
-                    self.show_if_whole(generation, out);
+                    self.show_if_whole(generation);
                 }
             }
             Err(error) => {
@@ -499,7 +524,7 @@ impl Cache {
         out.push(frame(generation, &Lack { what, bytes, pieces }));
     }
 
-    fn show_if_whole(&mut self, generation: Uuid, out: &mut Vec<OutFrame>) {
+    fn show_if_whole(&mut self, generation: Uuid) {
         let Some(coming) = self.coming.get_mut(&generation) else { return };
         let Phase::Receiving(staged) = &coming.phase else { return };
         if !coming.committed || !staged.is_whole() {
@@ -507,7 +532,6 @@ impl Cache {
         }
         let (staged, cache) = (staged.clone(), coming.cache.clone());
         coming.phase = Phase::Showing(staged.contents().clone());
-        let _answers_later = out;
         self.run(move |disk| {
             let shown = staged.show(disk, &cache);
             News::Shown { generation, looks: shown.map(|(looks, _)| looks) }

@@ -105,7 +105,7 @@ mod tests {
         ];
         let gone = |needs| victims(loads.clone(), 60, needs, &id("mine")).unwrap();
         assert_eq!(gone(10), []);
-        assert_eq!(gone(11), [part.clone()]);
+        assert_eq!(gone(11), std::slice::from_ref(&part));
         assert_eq!(gone(30), [part.clone(), What::Set(id("old"))]);
         let all = [part, What::Set(id("old")), What::Set(id("new")), What::Set(id("mine"))];
         assert_eq!(gone(50), all);
