@@ -219,6 +219,58 @@ fn a_file_of_no_bytes_and_one_of_few_go_the_same_way() {
     }
 }
 
+#[test]
+fn a_put_gets_a_set_to_every_worker_beside_the_relay_and_beside_a_slow_one() {
+    let found = fanout(&["--size", "3MiB", "--workers", "2", "--rounds", "2", "--throttle"]);
+    let series = &found["series"][0];
+    for path in ["/ratio", "/heft/ms/median", "/relay/ms/median", "/heft/middle_rss_peak_bytes"] {
+        let number = series.pointer(path).and_then(Value::as_f64);
+        assert!(number.is_some_and(|number| number > 0.0), "{path} is {number:?} in {series}");
+    }
+    // Each byte goes once on each way, and little beside them.
+    for path in ["/wire/from_client_share", "/wire/to_worker_share"] {
+        let share = series.pointer(path).and_then(Value::as_f64);
+        assert!(share.is_some_and(|share| (1.0..1.05).contains(&share)), "{path} is {share:?} in {series}");
+    }
+    assert!(found["throttled"]["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{found}");
+    for goal in ["time", "leader_rss_bytes", "from_client", "beside_slow"] {
+        assert!(found["goals"][goal]["met"].is_boolean(), "{goal} of {found}");
+    }
+}
+
+#[test]
+fn a_set_that_changed_moves_what_changed() {
+    let data = tempfile::tempdir().expect("a directory");
+    let words = ["delta", "--size", "24MiB", "--runs", "1", "--inserts", "1", "--workers", "2", "--json"];
+    let out = bench(&[&words[..], &["--data", data.path().to_str().expect("a plain path")]].concat());
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let found: Value = serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
+    let share = |step: usize, way: &str| found["steps"][step][way].as_f64().expect("a share");
+    for way in ["from_client_share", "to_worker_share"] {
+        assert!((1.0..1.05).contains(&share(0, way)), "{way} of {found}");
+        assert!(share(1, way) < 0.01, "{way} of {found}");
+        assert!((0.04..0.4).contains(&share(2, way)), "{way} of {found}");
+    }
+}
+
+#[test]
+fn jobs_that_share_sets_are_placed_by_policies() {
+    let data = tempfile::tempdir().expect("a directory");
+    let words =
+        ["locality", "--jobs", "24", "--sets", "6", "--room", "2", "--size", "100KiB", "--workers", "3"];
+    let place = ["--json", "--data", data.path().to_str().expect("a plain path")];
+    let out = bench(&[&words[..], &place].concat());
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let found: Value = serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
+    let policies = found["policies"].as_array().expect("a list");
+    let names: Vec<&str> = policies.iter().filter_map(|policy| policy["policy"].as_str()).collect();
+    assert_eq!(names, ["locality", "least-load"]);
+    for policy in policies {
+        assert!(policy["sets_moved"].as_f64().is_some_and(|sets| sets >= 6.0), "each has to move: {policy}");
+    }
+    assert!(found["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{found}");
+}
+
 /// Whether this machine has io_uring, and this leader a driver for it, is not known here.
 #[test]
 fn a_driver_is_measured_or_it_is_said_why_not() {

@@ -246,40 +246,54 @@ pub(crate) struct FanReport {
 /// A figure that has a limit.
 struct Goal {
     name: &'static str,
-    words: String,
+    words: &'static str,
     limit: f64,
     found: f64,
     met: bool,
+    /// For people.
+    show: fn(f64) -> String,
+}
+
+impl Goal {
+    fn at_most(name: &'static str, words: &'static str, limit: f64, found: f64) -> Goal {
+        Goal { name, words, limit, found, met: found <= limit, show: |value| rounded(value).to_string() }
+    }
+
+    fn line(&self) -> String {
+        let met = if self.met { "met" } else { "not met" };
+        format!("goal: {} {}: {}, {met}\n", self.words, (self.show)(self.limit), (self.show)(self.found))
+    }
+}
+
+fn mib(bytes: f64) -> String {
+    format!("{:.1} MiB", bytes / MIB)
+}
+
+fn most(values: impl Iterator<Item = f64>) -> Option<f64> {
+    Spread::of(values).map(|spread| spread.max)
 }
 
 impl FanReport {
     /// Those whose figures are there. The first series is the one that is judged by time.
     fn goals(&self) -> Vec<Goal> {
-        let most = |name, words: &str, limit: f64, found: Option<f64>| {
-            found.map(|found| Goal { name, words: words.to_owned(), limit, found, met: found <= limit })
-        };
-        let first = self.series.first();
+        let time = self.series.first().and_then(FanSeries::ratio);
         let rss = self.series.iter().filter_map(|series| series.heft_rss).map(|rss| rss.middle as f64);
-        let rss = rss.fold(None, |most: Option<f64>, rss| Some(most.map_or(rss, |most| most.max(rss))));
         let wire = self.series.iter().filter_map(|series| series.wire.as_ref());
         let from_client = wire.filter_map(|wire| per(wire.from_client as f64, self.size as f64));
         let beside = self.throttled.as_ref().and_then(Throttled::ratio);
         let goals = [
-            most("time", "a put's time to the relay's", TIME_MAX, first.and_then(FanSeries::ratio)),
-            most("leader_rss_bytes", "the leader's memory in bytes", RSS_MAX as f64, rss),
-            most(
-                "from_client",
-                "bytes from the client to those of the set",
-                FROM_CLIENT_MAX,
-                from_client
-                    .fold(None, |most: Option<f64>, found| Some(most.map_or(found, |most| most.max(found)))),
-            ),
-            beside.map(|found| Goal {
-                name: "beside_slow",
-                words: "the rate beside a slow worker to the rate without it, at least".to_owned(),
-                limit: BESIDE_MIN,
-                found,
-                met: found >= BESIDE_MIN,
+            time.map(|found| Goal::at_most("time", "a put's time to the relay's, at most", TIME_MAX, found)),
+            most(rss).map(|found| {
+                let words = "the leader's memory, at most";
+                Goal { show: mib, ..Goal::at_most("leader_rss_bytes", words, RSS_MAX as f64, found) }
+            }),
+            most(from_client).map(|found| {
+                let words = "bytes from the client to those of the set, at most";
+                Goal::at_most("from_client", words, FROM_CLIENT_MAX, found)
+            }),
+            beside.map(|found| {
+                let words = "the rate beside a slow worker to the rate without it, at least";
+                Goal { met: found >= BESIDE_MIN, ..Goal::at_most("beside_slow", words, BESIDE_MIN, found) }
             }),
         ];
         goals.into_iter().flatten().collect()
@@ -366,18 +380,18 @@ impl FanReport {
         }
         text += "\n";
         for series in &self.series {
-            let workers = series.workers;
+            let workers = people(series.workers);
             if let (Some(ratio), Some(spread)) = (series.ratio(), series.ratios()) {
                 let (min, max) = (spread.min, spread.max);
                 text += &format!(
-                    "{workers} workers: heft's median time is {ratio:.2} of the relay's (rounds {min:.2} to {max:.2})\n"
+                    "{workers}: heft's median time is {ratio:.2} of the relay's (rounds {min:.2} to {max:.2})\n"
                 );
             }
             if let Some(wire) = &series.wire {
                 let shares = |bytes: u64| per(bytes as f64, self.size as f64).unwrap_or_default();
                 let most = wire.to_workers.iter().max().copied().unwrap_or_default();
                 text += &format!(
-                    "{workers} workers: {:.4} of the set's bytes came from the client, {:.4} went to each worker at most\n",
+                    "{workers}: {:.4} of the set's bytes came from the client, {:.4} went to each worker at most\n",
                     shares(wire.from_client),
                     shares(most)
                 );
@@ -386,22 +400,22 @@ impl FanReport {
         if let Some((throttled, ratio)) =
             self.throttled.as_ref().and_then(|found| Some((found, found.ratio()?)))
         {
-            let (workers, rate) = (throttled.workers, ByteSize(throttled.rate));
+            let (workers, rate) = (people(throttled.workers), ByteSize(throttled.rate));
             let spread = throttled.ratios().map_or_else(String::new, |spread| {
                 format!(" (rounds {:.2} to {:.2})", spread.min, spread.max)
             });
             text += &format!(
-                "{workers} workers beside one that gets {rate} in a second: {ratio:.2} of their rate without it{spread}\n"
+                "{workers} beside one that gets {rate} in a second: {ratio:.2} of their rate without it{spread}\n"
             );
         }
         text += "\n";
-        for goal in self.goals() {
-            let met = if goal.met { "met" } else { "not met" };
-            text +=
-                &format!("goal: {} {}: {}, {met}\n", goal.words, rounded(goal.limit), rounded(goal.found));
-        }
+        self.goals().iter().for_each(|goal| text += &goal.line());
         text
     }
+}
+
+fn people(workers: u32) -> String {
+    format!("{workers} worker{}", if workers == 1 { "" } else { "s" })
 }
 
 fn row([workers, side, cells @ ..]: [&str; 9]) -> String {
