@@ -298,7 +298,7 @@ async fn sets_are_listed_shown_removed_checked_and_pushed() {
             set_question.clone(),
             json!({"targets": 3}),
             0,
-            "3 workers are pushed",
+            "3 workers are to hold",
         ),
         (
             vec!["push", SET, "--target", "a.>"],

@@ -194,13 +194,14 @@ impl Client {
         self.ask("dataset.verify", &json!({"cache_id": cache_id})).await
     }
 
-    /// Has a dataset pushed to the workers of its target, or of this pattern, that do not have it; how many are asked.
-    pub async fn dataset_push(&self, cache_id: &str, target: Option<&str>) -> Result<u64, ClientError> {
+    /// Has a dataset pushed to the workers of its target, or of this pattern, that do not have it; how many are asked to hold it,
+    /// and how many do already.
+    pub async fn dataset_push(&self, cache_id: &str, target: Option<&str>) -> Result<Value, ClientError> {
         let question = match target {
             Some(target) => json!({"cache_id": cache_id, "target": target}),
             None => json!({"cache_id": cache_id}),
         };
-        count("dataset.push", "targets", &self.ask("dataset.push", &question).await?)
+        self.ask("dataset.push", &question).await
     }
 
     /// Why a job is where it is, worker by worker.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::progress::Progress;
 use super::submit::CompressChoice;
@@ -166,8 +166,9 @@ async fn ask(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
             (answer, text, good)
         }
         What::Push { id, target } => {
-            let targets = client.dataset_push(id.as_str(), target.as_deref()).await?;
-            (json!({ "targets": targets }), show::pushed(id.as_str(), targets, &args.leader), true)
+            let answer = client.dataset_push(id.as_str(), target.as_deref()).await?;
+            let text = show::pushed(id.as_str(), &answer, &args.leader);
+            (answer, text, true)
         }
     };
     client.close().await;

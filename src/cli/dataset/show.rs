@@ -61,11 +61,15 @@ pub(super) fn list(answer: &Value) -> String {
     for put in items(answer, "puts") {
         puts.row([cell(put, "cache_id"), bytes(put, "received"), bytes(put, "bytes"), bytes(put, "lacking")]);
     }
-    match (sets.render(), puts.render()) {
+    let text = match (sets.render(), puts.render()) {
         (sets, puts) if sets.is_empty() && puts.is_empty() => "the leader keeps no datasets\n".to_owned(),
         (sets, puts) if puts.is_empty() => sets,
         (sets, puts) if sets.is_empty() => puts,
         (sets, puts) => format!("{sets}\n{puts}"),
+    };
+    match answer.get("more").and_then(Value::as_bool) {
+        Some(true) => format!("{text}there are more sets than are listed\n"),
+        Some(false) | None => text,
     }
 }
 
@@ -160,11 +164,16 @@ pub(super) fn verified(id: &str, answer: &Value) -> (String, bool) {
 }
 
 /// The answer to `dataset.push`.
-pub(super) fn pushed(id: &str, targets: u64, leader: &str) -> String {
-    match targets {
-        0 => format!("no worker is to be pushed {id}: all that match have it, or none does\n"),
-        count => format!(
-            "{count} workers are pushed {id}: `heft dataset {leader} status {id}` shows how far they are\n"
+pub(super) fn pushed(id: &str, answer: &Value, leader: &str) -> String {
+    let number = |member: &str| answer.get(member).and_then(Value::as_u64).unwrap_or_default();
+    let held = match number("held") {
+        0 => String::new(),
+        held => format!(", {held} have it already"),
+    };
+    match number("targets") {
+        0 => format!("no worker matches, so {id} stays where it is\n"),
+        targets => format!(
+            "{targets} workers are to hold {id}{held}: `heft dataset {leader} status {id}` shows how far they are\n"
         ),
     }
 }
@@ -231,7 +240,8 @@ m: at the leader 2 packs are as they were put, 1 are not; 1 workers checked, 1 f
             removed("m", &json!({"removed": true, "bytes": 1024})),
             "m removed, 1 KiB; workers free their disks\n"
         );
-        assert!(pushed("m", 0, "l:1").starts_with("no worker"));
-        assert!(pushed("m", 2, "l:1").starts_with("2 workers"));
+        assert!(pushed("m", &json!({"targets": 0}), "l:1").starts_with("no worker"));
+        let text = pushed("m", &json!({"targets": 2, "held": 1}), "l:1");
+        assert!(text.starts_with("2 workers are to hold m, 1 have it already: "), "{text}");
     }
 }
