@@ -7,49 +7,26 @@
 mod blobs;
 #[path = "support/leader.rs"]
 mod leader;
+#[path = "support/library.rs"]
+mod library;
 #[path = "support/transfers.rs"]
 mod transfers;
 
-use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::time::Duration;
 
-use chunking::dataset::pack::Layout;
-use chunking::dataset::{Manifest, Piece};
 use chunking::message::{
-    Abort, Body, Done, Features, Lack, Lacking, Open, Pack, Purpose, Put, PutFlags, Reason, Refused, Spread,
-    SpreadStage, Verdict,
+    Abort, Body, Features, Lack, Lacking, PutFlags, Reason, Refused, SpreadStage, Verdict,
 };
-use chunking::{ChunkHead, ChunkRange, Codec, DigestKind, Kind};
+use chunking::{ChunkHead, ChunkRange, Codec, Kind};
 use heft::client::ClientError;
 use heft::client::dataset::{DatasetSpec, PutError, PutEvent, PutReport, Wait, put};
-use heft::model::{CachePutResult, CacheStatus, JsonModel};
+use heft::model::{CachePutResult, CacheStatus};
 use heft::transfer::Compression;
-use leader::{FEATURES, FakeLeader, PATIENCE, Peer, Seen, options};
-use tempfile::TempDir;
+use leader::{FEATURES, FakeLeader, PATIENCE, options};
+use library::{Library, set, taking, worker};
 use tokio::time::timeout;
-use transfers::{MIB, noise, ranges};
-use uuid::Uuid;
-
-/// The next connection, of a leader that takes datasets.
-async fn taking(leader: &FakeLeader) -> Peer {
-    let mut peer = leader.accept().await;
-    let announced = peer.hello.config().heft.unwrap().features;
-    assert!(announced.iter().any(|name| name == "datasets"), "{announced:?}");
-    let more = Features::TRANSFERS.with(Features::DATASETS).with(Features::ZSTD);
-    peer.welcome_with(FEATURES.with(more)).await;
-    peer
-}
-
-fn set(files: &[(&str, &[u8])]) -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    for (name, content) in files {
-        let path = dir.path().join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, content).unwrap();
-    }
-    dir
-}
+use transfers::{MIB, noise};
 
 fn spec(dir: &Path) -> DatasetSpec {
     DatasetSpec::new("set-1", [dir]).unwrap().timeout(PATIENCE)
@@ -61,199 +38,6 @@ async fn putting(leader: &FakeLeader, spec: DatasetSpec) -> (Result<PutReport, P
     let put = put(&leader.address, spec, &options, |event| events.push(event));
     let ended = timeout(PATIENCE, put).await.expect("an end in time");
     (ended, events)
-}
-
-/// What the leader of a test has, and how it talks of one put.
-struct Library {
-    peer: Peer,
-    request: Uuid,
-    put: Put,
-    pieces: HashMap<Piece, Vec<u8>>,
-    manifest: Manifest,
-    /// Payload bytes that came.
-    received: u64,
-    /// Packs that were opened while another one came.
-    aside: VecDeque<Seen>,
-}
-
-impl Library {
-    async fn begin(peer: Peer) -> Self {
-        let mut library = Library {
-            peer,
-            request: Uuid::nil(),
-            put: Put::decode(&sample_put()).unwrap(),
-            pieces: HashMap::new(),
-            manifest: Manifest::default(),
-            received: 0,
-            aside: VecDeque::new(),
-        };
-        library.hear_put().await;
-        library
-    }
-
-    async fn hear_put(&mut self) {
-        let seen = self.peer.next().await;
-        assert_eq!(seen.kind(), Kind::Put);
-        self.put = Put::decode(&seen.payload).unwrap();
-        self.request = seen.msg_id;
-    }
-
-    async fn say<M: Body>(&mut self, message: &M) {
-        let mut payload = Vec::new();
-        message.encode(&mut payload);
-        self.peer.send(M::KIND, Uuid::nil(), self.request, "", &payload).await;
-    }
-
-    async fn lack(&mut self, what: Lacking, bytes: u64, pieces: &[(u32, u32)]) {
-        self.say(&Lack { what, bytes, pieces: ranges(pieces) }).await;
-    }
-
-    /// Says what lacks of the manifest's pieces, up to so many runs; whether that is anything.
-    async fn lack_pieces(&mut self, runs_max: usize) -> bool {
-        let lacking: Vec<(u32, &Piece)> =
-            (0..).zip(self.manifest.pieces()).filter(|(_, piece)| !self.pieces.contains_key(piece)).collect();
-        let bytes = lacking.iter().map(|(_, piece)| u64::from(piece.len)).sum();
-        let mut runs: Vec<(u32, u32)> = Vec::new();
-        for (place, _) in &lacking {
-            match runs.last_mut() {
-                Some((first, count)) if *first + *count == *place => *count += 1,
-                _ => runs.push((*place, 1)),
-            }
-        }
-        runs.truncate(runs_max);
-        let what = if runs.is_empty() { Lacking::Nothing } else { Lacking::Pieces };
-        self.lack(what, bytes, &runs).await;
-        !runs.is_empty()
-    }
-
-    /// Takes the manifest, which was asked for.
-    async fn take_manifest(&mut self) {
-        let seen = self.next_of(Kind::Open).await;
-        let open = Open::decode(&seen.payload).unwrap();
-        assert_eq!(seen.msg_id, self.put.manifest);
-        assert_eq!(
-            (open.purpose, open.owner, open.digest),
-            (Purpose::Dataset, self.request, DigestKind::ChunkList)
-        );
-        let bytes = self.take_blob(seen.msg_id, open.size, usize::MAX).await.unwrap();
-        self.manifest = Manifest::decode(&bytes).unwrap();
-        assert_eq!(self.manifest.digest(), self.put.digest);
-        assert_eq!(self.manifest.bytes(), self.put.bytes);
-    }
-
-    /// Takes a pack that was announced and opened, and what is in it.
-    async fn take_pack(&mut self) -> Vec<Piece> {
-        let (id, list, size) = self.opened_pack().await;
-        let bytes = self.take_blob(id, size, usize::MAX).await.unwrap();
-        let layout = Layout::new(list.clone()).unwrap();
-        assert!(bytes.ends_with(&layout.tail()));
-        for (place, piece) in list.iter().enumerate() {
-            let range = layout.range(place).unwrap();
-            let content = &bytes[usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()];
-            assert!(piece.is(content));
-            self.pieces.insert(*piece, content.to_vec());
-        }
-        list
-    }
-
-    async fn opened_pack(&mut self) -> (Uuid, Vec<Piece>, u64) {
-        let seen = self.next_of(Kind::Pack).await;
-        assert_eq!(seen.corr_id, self.request);
-        let list = Pack::decode(&seen.payload).unwrap().pieces.as_slice().to_vec();
-        let opened = self.next().await;
-        assert_eq!((opened.kind(), opened.msg_id), (Kind::Open, seen.msg_id), "right behind its list");
-        let open = Open::decode(&opened.payload).unwrap();
-        assert_eq!((open.purpose, open.owner), (Purpose::Dataset, self.request));
-        assert_eq!(open.size, Layout::new(list.clone()).unwrap().size());
-        (seen.msg_id, list, open.size)
-    }
-
-    /// Takes the chunks of a blob, and all of it unless it ends after so many chunks.
-    async fn take_blob(&mut self, id: Uuid, size: u64, chunks_max: usize) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(size).unwrap()];
-        self.peer.message(id, &transfers::grant(8, &[])).await;
-        let mut taken = 0;
-        loop {
-            let seen = self.peer.next().await;
-            if seen.kind() == Kind::Done && seen.msg_id == id {
-                let done = Done::decode(&seen.payload).unwrap();
-                assert_eq!(done.digest, transfers::digest(&bytes, DigestKind::ChunkList));
-                self.peer.message(id, &Verdict::Ok).await;
-                return Some(bytes);
-            }
-            if matches!(seen.kind(), Kind::Pack | Kind::Open) {
-                self.aside.push_back(seen);
-                continue;
-            }
-            assert_eq!((seen.kind(), seen.msg_id), (Kind::Chunk, id));
-            taken += 1;
-            let (head, sent) = ChunkHead::decode(&seen.payload).unwrap();
-            let start = usize::try_from(head.offset).unwrap();
-            let room = &mut bytes[start..start + head.raw_len as usize];
-            match head.codec {
-                Codec::None => room.copy_from_slice(sent),
-                codec => chunking::Inflater::new().inflate(codec, sent, room).unwrap(),
-            }
-            self.received += sent.len() as u64;
-            if taken >= chunks_max {
-                return None;
-            }
-            self.peer.message(id, &transfers::grant(1, &[])).await;
-        }
-    }
-
-    async fn next(&mut self) -> Seen {
-        match self.aside.pop_front() {
-            Some(seen) => seen,
-            None => self.peer.next().await,
-        }
-    }
-
-    async fn next_of(&mut self, kind: Kind) -> Seen {
-        let seen = self.next().await;
-        assert_eq!(seen.kind(), kind);
-        seen
-    }
-
-    async fn spread(&mut self, stage: SpreadStage, counts: [u32; 5], moved: u64) {
-        let [targets, ok, skipped, failed, missing] = counts;
-        let received = self.received;
-        let text = "".into();
-        self.say(&Spread { stage, targets, ok, skipped, failed, missing, received, moved, text }).await;
-    }
-
-    async fn ack(&mut self, ack: CachePutResult) {
-        self.peer.send(Kind::CacheAck, Uuid::nil(), self.request, "cache.ack.set-1", &ack.to_json()).await;
-    }
-
-    /// The files as they are put together from what came.
-    fn check_files(&self, dir: &Path) {
-        for file in self.manifest.files() {
-            let content: Vec<u8> =
-                self.manifest.layout(file).flat_map(|(_, _, piece)| self.pieces[&piece].clone()).collect();
-            assert!(content == std::fs::read(dir.join(&file.name)).unwrap(), "{}", file.name);
-        }
-    }
-}
-
-fn sample_put() -> Vec<u8> {
-    let mut bytes = Vec::new();
-    Put {
-        digest: Manifest::default().digest(),
-        manifest: Uuid::nil(),
-        bytes: 0,
-        files: 0,
-        flags: PutFlags::default(),
-        deadline_ms: 0,
-        cache_id: String::new().try_into().unwrap(),
-        target: String::new().try_into().unwrap(),
-    }
-    .encode(&mut bytes);
-    bytes
-}
-
-fn worker(number: u128, name: Option<&str>, ack: CachePutResult) -> CachePutResult {
-    ack.of_worker(Uuid::from_u128(number), name)
 }
 
 #[tokio::test]

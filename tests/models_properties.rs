@@ -127,8 +127,14 @@ fn client_config() -> impl Strategy<Value = ClientConfig> {
 }
 
 fn worker_hello() -> impl Strategy<Value = WorkerHello> {
-    (announcement(), vec(text(), 0..4), option::of(1..=16_384u32))
-        .prop_map(|(heft, patterns, max_parallel)| WorkerHello { heft, patterns, max_parallel })
+    (announcement(), vec(text(), 0..4), option::of(1..=16_384u32), any::<bool>(), option::of(text()))
+        .prop_map(|(heft, patterns, max_parallel, cache_only, cache_for)| WorkerHello {
+            heft,
+            patterns,
+            max_parallel,
+            cache_only,
+            cache_for,
+        })
 }
 
 fn cache_put_request() -> impl Strategy<Value = CachePutRequest> {

@@ -2,7 +2,7 @@
 //!
 //! Clients submit and come back, workers of every class run jobs, lose connections, crash and answer twice; commits take
 //! their time. Of some jobs the inputs come as transfers: they are announced, taken, withdrawn, refused by workers, stalled and
-//! resumed. After every step the books must balance; once the faults stop, every job must end, with one visible result.
+//! resumed. Some name datasets, which come and go. After every step the books must balance; once the faults stop, every job must end, with one visible result.
 //! A failure prints its seed: `HEFT_SIM_SEED=n scripts/test simulation` replays it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -10,6 +10,8 @@
 
 #[path = "simulation/coverage.rs"]
 mod coverage;
+#[path = "simulation/datasets.rs"]
+mod datasets;
 #[path = "simulation/inputs.rs"]
 mod inputs;
 mod support;
@@ -24,7 +26,6 @@ use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId,
 use heft::core::job::{Ending, Job, Phase};
 use heft::core::retry::mix;
 use heft::core::schedule::Policy;
-use heft::core::subject::routing_key;
 use heft::core::{Broker, Config, Event, Record};
 use support::scaled;
 use uuid::Uuid;
@@ -33,6 +34,7 @@ const SECOND: u64 = 1_000_000;
 const FAULTS_END: u64 = 60 * SECOND;
 const WORLD_END: u64 = 4000 * SECOND;
 const CAP: u32 = 3;
+const PROGRAMS: [&str; 2] = ["a", "b"];
 
 struct Random(u64);
 
@@ -73,6 +75,8 @@ enum Wake {
     ClientConnects(usize),
     ClientSubmits(usize),
     ClientFault(usize),
+    /// Something happens to a dataset.
+    Data,
     Tick,
 }
 
@@ -127,6 +131,10 @@ struct World {
     ended_at_client: BTreeSet<JobId>,
     forgotten_results: BTreeSet<ResultId>,
     commit_at: u64,
+    /// How much faster than usual jobs are handed in.
+    hurry: u64,
+    /// How many of the programs there are: with one, all workers are for all jobs.
+    programs: u64,
     tick_at: Option<u64>,
 }
 
@@ -140,7 +148,7 @@ impl SimWorker {
 impl World {
     fn new(seed: u64) -> World {
         let mut random = Random(mix(seed));
-        let policy = Policy::ALL[random.below(6) as usize];
+        let policy = if random.chance(40) { Policy::Locality } else { Policy::ALL[random.below(6) as usize] };
         let config = Config {
             policy,
             classic_ack_timeout: random.chance(20),
@@ -163,6 +171,8 @@ impl World {
             ended_at_client: BTreeSet::new(),
             forgotten_results: BTreeSet::new(),
             commit_at: 0,
+            programs: if random.chance(40) { 1 } else { 2 },
+            hurry: if random.chance(30) { 20 } else { 1 },
             tick_at: None,
             random,
         };
@@ -173,11 +183,8 @@ impl World {
                 _ => WorkerClass::Leasing,
             };
             // Every program has a worker that can always take it.
-            let exec = if number < 2 {
-                ["a", "b"][number as usize]
-            } else {
-                ["a", "b"][world.random.below(2) as usize]
-            };
+            let exec =
+                PROGRAMS[(if number < 2 { number } else { world.random.below(2) } % world.programs) as usize];
             let max_par = 1 + u32::try_from(world.random.below(3)).unwrap();
             let id = WorkerId(Uuid::from_u128(1000 + u128::from(number)));
             world.workers.push(SimWorker {
@@ -206,29 +213,10 @@ impl World {
             let fault = world.random.below(40 * SECOND);
             world.at(fault, Wake::ClientFault(number as usize));
         }
-        world
-    }
-
-    fn submission(&mut self, client: &ClientId, number: u64, job: u64) -> Submission {
-        let exec = ["a", "b"][self.random.below(2) as usize];
-        let takes_transfers =
-            |worker: &SimWorker| worker.exec == exec && worker.class == WorkerClass::Leasing;
-        let can_transfer = self.workers.iter().any(takes_transfers);
-        let inputs = if can_transfer && self.random.chance(40) { Inputs::Expected } else { Inputs::Here };
-        Submission {
-            job: JobId(Uuid::from_u128(u128::from(number * 1000 + job + 1))),
-            client: client.clone(),
-            key: routing_key(exec, None).unwrap(),
-            exec: exec.into(),
-            priority: i64::try_from(self.random.below(3)).unwrap() - 1,
-            to_all: self.random.chance(8),
-            size: self.random.below(5_000_000),
-            fingerprint: [u8::try_from(job % 256).unwrap(); 32],
-            inputs,
-            needs_transfers: inputs == Inputs::Expected && self.random.chance(70),
-            require_worker: self.random.chance(5),
-            datasets: Vec::new(),
+        if world.random.chance(70) {
+            world.at(0, Wake::Data);
         }
+        world
     }
 
     fn at(&mut self, at: u64, wake: Wake) {
@@ -462,6 +450,7 @@ impl World {
             Wake::ClientConnects(number) => self.client_connects(number),
             Wake::ClientSubmits(number) => self.client_submits(number),
             Wake::ClientFault(number) => self.client_fault(number),
+            Wake::Data => self.data_happens(),
         }
     }
 
@@ -685,7 +674,7 @@ impl World {
     }
 
     fn client_submits(&mut self, number: usize) {
-        let pause = self.random.below(SECOND);
+        let pause = self.random.below(SECOND / self.hurry);
         let client = &mut self.clients[number];
         let Some(conn) = client.conn else { return };
         if let Some(job) = client.to_submit.pop() {
@@ -703,7 +692,10 @@ impl World {
                 self.ended_at_client.insert(*job);
             }
             Action::Refuse { job, refusal, .. } => {
-                let expected = matches!(refusal, Refusal::NoWorker { .. } | Refusal::NoCapableWorker { .. });
+                let expected = matches!(
+                    refusal,
+                    Refusal::NoWorker { .. } | Refusal::NoCapableWorker { .. } | Refusal::NoDatasets { .. }
+                );
                 assert!(expected, "{refusal}");
                 self.coverage.refused += 1;
                 client.open.remove(job);
@@ -797,7 +789,9 @@ fn simulation_in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
     let of_inputs =
         [coverage.announced, coverage.withdrawn, coverage.failed, coverage.started, coverage.resumed];
     let more = [coverage.to_all, coverage.waiting, coverage.revived];
-    let seen_all = counts.iter().chain(&of_inputs).chain(&more).all(|count| *count > 0);
+    let of_data =
+        [coverage.datasets, coverage.waits_for_data, coverage.lets_nearer_go_first, coverage.stranded];
+    let seen_all = counts.iter().chain(&of_inputs).chain(&more).chain(&of_data).all(|count| *count > 0);
     let seen_all = seen_all && coverage.requeues.len() >= 7;
     assert!(!whole || seen_all, "something never happened: {coverage:?}");
 }

@@ -221,7 +221,7 @@ fn start_worker(place: &Place, name: &str, addr: &str) -> anyhow::Result<Child> 
         .arg("--work-dir")
         .arg(place.0.join("jobs"))
         .arg("--cache-dir")
-        .arg(place.0.join("cache"))
+        .arg(place.0.join(format!("cache-{name}")))
         .stdout(Stdio::null())
         .spawn();
     worker.with_context(|| format!("cannot start {name}"))

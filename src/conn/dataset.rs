@@ -107,8 +107,12 @@ impl Session {
         self.frame(head, result.to_json().into()).ok()
     }
 
+    /// The subject of a put for a stock worker (S08).
+    pub const CACHE_PUT_SUBJECT: &str = "cache.put";
+
     /// A put as the founding documents have it, for a stock worker.
     pub fn cache_put(&self, request: Uuid, payload: Bytes) -> Result<WireFrame, EncodeError> {
-        self.frame(Head { corr_id: request, subject: "cache.put", ..Head::new(Kind::CachePut) }, payload)
+        let subject = Self::CACHE_PUT_SUBJECT;
+        self.frame(Head { corr_id: request, subject, ..Head::new(Kind::CachePut) }, payload)
     }
 }

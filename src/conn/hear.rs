@@ -7,11 +7,12 @@ use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Stage, parse_c
 use chunking::{Generation, Head, Kind};
 use uuid::Uuid;
 
-use super::{DatasetSays, FEATURES, MakeId, Role, Session, SessionError, TransferSays};
+use super::{Agent, DatasetSays, FEATURES, MakeId, Role, Session, SessionError, TransferSays};
 use crate::core::Event;
 use crate::core::event::WorkerClass;
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::subject::hello_patterns;
+use crate::model::limits::QUOTE_CHARS_MAX;
 use crate::model::{
     Announcement, ClientConfig, ContentStream, JobResult, JobStatus, JsonModel, Shape, WorkerHello,
 };
@@ -89,6 +90,13 @@ pub enum BulkOf {
     Ack {
         /// Which.
         job: JobId,
+    },
+    /// A stock client's put; its payload is still to come.
+    CachePut {
+        /// The request.
+        request: Uuid,
+        /// The subject, which names the workers that are to have it.
+        subject: String,
     },
     /// Nothing that matters here.
     Nothing,
@@ -186,6 +194,9 @@ impl Session {
         match self.hear(head, Bytes::from_static(b"-"), &mut Uuid::nil)? {
             Heard::Submit(body) => Ok(BulkOf::Submit { body }),
             Heard::Ack(body) => Ok(BulkOf::Ack { job: body.job }),
+            Heard::Dataset(DatasetSays::Classic { request, subject, .. }) => {
+                Ok(BulkOf::CachePut { request, subject })
+            }
             Heard::Event(_)
             | Heard::Announced(_)
             | Heard::Cancel(_)
@@ -234,7 +245,15 @@ impl Session {
         let name: Arc<str> =
             hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
         self.role = Role::Worker { id, class, last_job: None };
-        let parallel_max = hello.as_ref().and_then(|hello| hello.max_parallel);
+        self.agent = match &hello {
+            Some(hello) if hello.cache_only => Some(Agent { only: served_by(hello)? }),
+            Some(_) | None => None,
+        };
+        // An agent runs nothing.
+        let parallel_max = match &self.agent {
+            Some(_) => Some(0),
+            None => hello.as_ref().and_then(|hello| hello.max_parallel),
+        };
         let transfers = announced.is_some_and(|features| features.has(Features::TRANSFERS));
         let datasets = announced.is_some_and(|features| features.has(Features::DATASETS));
         let (conn, worker) = (self.conn, id);
@@ -304,6 +323,16 @@ impl Session {
         };
         Heard::Ack(AckBody { job, says, parts, payload })
     }
+}
+
+/// The one worker that an agent serves, if it names one.
+fn served_by(hello: &WorkerHello) -> Result<Option<WorkerId>, SessionError> {
+    let Some(text) = &hello.cache_for else { return Ok(None) };
+    let id = Uuid::try_parse(text).map_err(|error| {
+        let shown: String = text.chars().take(QUOTE_CHARS_MAX).collect();
+        SessionError::BadHello(format!("CacheFor {shown:?} is no worker's id: {error}"))
+    })?;
+    Ok(Some(WorkerId(id)))
 }
 
 fn features_of(announcement: &Announcement) -> Features {

@@ -64,12 +64,20 @@ pub struct Session {
     generation: Generation,
     role: Role,
     features: Option<Features>,
+    agent: Option<Agent>,
+}
+
+/// A worker that keeps a cache for stock workers, and runs nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agent {
+    /// The one worker that it serves; without one, those on its host.
+    pub only: Option<WorkerId>,
 }
 
 impl Session {
     /// A connection whose first frame showed its generation.
     pub const fn new(conn: ConnId, generation: Generation) -> Self {
-        Session { conn, generation, role: Role::Stranger, features: None }
+        Session { conn, generation, role: Role::Stranger, features: None, agent: None }
     }
 
     /// Whether the peer announced itself with all of these features.
@@ -96,6 +104,17 @@ impl Session {
             Role::Worker { id, .. } => Some(*id),
             Role::Stranger | Role::Client { .. } => None,
         }
+    }
+
+    /// Whether it is a stock worker that can be sent a put: the layouts before F2 know none.
+    pub fn takes_cache_puts(&self) -> bool {
+        let is_worker = matches!(self.role, Role::Worker { .. });
+        is_worker && !self.is_announced() && self.generation == Generation::F2
+    }
+
+    /// Whom it serves, if it is an agent.
+    pub fn agent(&self) -> Option<Agent> {
+        self.agent
     }
 
     /// How logs call it.

@@ -72,7 +72,7 @@ pub enum WaitsFor {
         /// Until then, if others have room.
         until: Micros,
     },
-    /// Jobs of its priority whose data is where the room is.
+    /// Room. It has waited for its data, and goes to any worker now that has no job of its priority whose data is there.
     Nearer {
         /// Since when it could have been given out.
         since: Micros,
@@ -103,7 +103,10 @@ impl fmt::Display for WaitsFor {
                 write!(f, "worker {worker} is busy, and has more of its datasets than those with room")
             }
             WaitsFor::Nearer { .. } => {
-                f.write_str("others of its priority go first, as their datasets are where the room is")
+                f.write_str(
+                    "it has waited for its datasets, and takes the first room that no job of its priority wants whose datasets \
+                     are there",
+                )
             }
             WaitsFor::Worker => f.write_str("no connected worker matches its key"),
             WaitsFor::CapableWorker => f.write_str("no connected worker that matches its key may have it"),
@@ -298,10 +301,12 @@ impl Broker {
             | Verdict::ForAnother
             | Verdict::Ended => false,
         };
-        let since = self.delays.get(job.id).map_or(self.now, |delay| delay.since);
-        let late = self.delays.get(job.id).and_then(|delay| match delay.stage {
-            Stage::Late { until } => Some(until),
-            Stage::Back | Stage::Waiting { .. } | Stage::Stranded => None,
+        let delay = self.delays.get(job.id);
+        let since = delay.map_or(self.now, |delay| delay.since);
+        let delayed = delay.and_then(|delay| match delay.stage {
+            Stage::Late { until } => Some(WaitsFor::Nearer { since, until }),
+            Stage::Waiting { on, until } => Some(WaitsFor::Data { worker: on, since, until }),
+            Stage::Back | Stage::Stranded => None,
         });
         Some(match choice {
             _ if self.draining => WaitsFor::Stop,
@@ -316,11 +321,8 @@ impl Broker {
             _ if !workers.iter().any(|seen| seen.matches) => WaitsFor::Worker,
             _ if !workers.iter().any(is_capable) => WaitsFor::CapableWorker,
             Choice::Wait { on, until } => WaitsFor::Data { worker: on, since, until },
-            Choice::Give(_) | Choice::Late => match late {
-                Some(until) => WaitsFor::Nearer { since, until },
-                None => WaitsFor::Turn,
-            },
-            Choice::Strand | Choice::Pass => WaitsFor::Room,
+            Choice::Give(_) | Choice::Late => delayed.unwrap_or(WaitsFor::Turn),
+            Choice::Strand | Choice::Pass => delayed.unwrap_or(WaitsFor::Room),
         })
     }
 }

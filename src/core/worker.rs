@@ -364,7 +364,11 @@ impl Workers {
         let before = self.remove(worker);
         let old_conn = before.as_ref().and_then(Worker::conn);
         let held = before.map(|worker| worker.held).unwrap_or_default();
-        let subscriptions = subscriptions(&hello.patterns, worker.0);
+        // Who runs nothing, as an agent, gets no job; its patterns are for datasets alone.
+        let subscriptions = match hello.parallel_max {
+            Some(0) => Vec::new(),
+            Some(_) | None => subscriptions(&hello.patterns, worker.0),
+        };
         for pattern in &subscriptions {
             self.tree.insert(pattern, worker);
         }

@@ -121,7 +121,7 @@ impl<S: Socket> Hub<S> {
                 Ok(Step::Frame(generation, frame)) => {
                     if !knows {
                         debug!(%addr, %generation, "connected");
-                        self.leader.borrow_mut().connected(conn, generation);
+                        self.leader.borrow_mut().connected(conn, generation, Some(addr.ip()));
                         knows = true;
                     }
                     let payload = Bytes::copy_from_slice(frame.payload);

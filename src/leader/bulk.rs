@@ -1,5 +1,5 @@
-//! Large frames of stock peers (W06, C01): a SubmitJob or AckJob over 4 MiB is taken apart while it comes. Contents become
-//! blobs, which heft peers get as transfers; what is left is a small request or result. It is never gathered.
+//! Large frames of stock peers (W06, C01): a SubmitJob, AckJob or CachePut over 4 MiB is taken apart while it comes. Contents become
+//! blobs, which heft peers get as transfers, those of a CachePut packs; what is left is a small request or result. It is never gathered.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,7 @@ use chunking::{Head, Kind};
 use tracing::{info, warn};
 use uuid::Uuid;
 
+use super::datasets::PackMaker;
 use super::relay::{BlobId, Relay};
 use super::submit::Gathered;
 use super::{HangUp, Leader};
@@ -31,9 +32,19 @@ pub(super) struct Bulk {
     of: BulkOf,
     stream: ContentStream,
     contents: BTreeMap<usize, Content>,
+    /// Takes the contents of a CachePut.
+    maker: Option<PackMaker>,
     inline_bytes: usize,
     bytes: u64,
     fault: Option<String>,
+}
+
+impl Bulk {
+    /// What came of it is not wanted any more.
+    fn forget(&mut self, relay: &mut Relay) {
+        std::mem::take(&mut self.contents).into_values().for_each(|content| content.forget(relay));
+        self.maker.take().into_iter().for_each(|maker| maker.forget(relay));
+    }
 }
 
 /// What is left of a large frame that was taken apart.
@@ -78,7 +89,7 @@ impl Leader {
         let shape = match &of {
             BulkOf::Submit { .. } => Shape::JobRequest,
             BulkOf::Ack { .. } => Shape::JobResult,
-            BulkOf::Nothing => Shape::CachePutRequest,
+            BulkOf::CachePut { .. } | BulkOf::Nothing => Shape::CachePutRequest,
         };
         let fault = matches!(of, BulkOf::Nothing)
             .then(|| "it is not for a leader, or not from such a peer".to_owned());
@@ -91,7 +102,9 @@ impl Leader {
         });
         let stream = ContentStream::new(shape);
         let (contents, inline_bytes, bytes) = (BTreeMap::new(), 0, head.payload_len.into());
-        self.bulks.insert(conn, Bulk { of, stream, contents, inline_bytes, bytes, fault });
+        let is_put = matches!(of, BulkOf::CachePut { .. });
+        let maker = is_put.then(|| PackMaker::new((self.make_id)()));
+        self.bulks.insert(conn, Bulk { of, stream, contents, maker, inline_bytes, bytes, fault });
         Ok(())
     }
 
@@ -105,9 +118,7 @@ impl Leader {
         self.pass_time(now);
         if let Some(bulk) = self.bulks.get_mut(&conn) {
             bulk.fault = Some("the leader's spool had no room for it (--spool-max)".to_owned());
-            for content in std::mem::take(&mut bulk.contents).into_values() {
-                content.forget(&mut self.relay);
-            }
+            bulk.forget(&mut self.relay);
         }
         self.act();
     }
@@ -116,20 +127,23 @@ impl Leader {
     pub fn bulk_piece(&mut self, now: Micros, conn: ConnId, piece: &[u8]) {
         self.pass_time(now);
         let Some(bulk) = self.bulks.get_mut(&conn).filter(|bulk| bulk.fault.is_none()) else { return };
-        let Bulk { stream, contents, inline_bytes, fault, .. } = bulk;
+        let Bulk { stream, contents, maker, inline_bytes, fault, .. } = bulk;
         let (relay, make_id) = (&mut self.relay, &mut self.make_id);
         let mut short = false;
-        let pushed = stream.push(piece, &mut |event| match event {
-            ContentEvent::Begin { slot } => {
+        let pushed = stream.push(piece, &mut |event| match (event, maker.as_mut()) {
+            (ContentEvent::Begin { slot }, Some(maker)) => maker.begin(slot),
+            (ContentEvent::Bytes { bytes, .. }, Some(maker)) => maker.bytes(bytes, relay, make_id),
+            (ContentEvent::End { .. }, Some(maker)) => maker.end(),
+            (ContentEvent::Begin { slot }, None) => {
                 if let Some(void) = contents.insert(slot, Content::default()) {
                     void.forget(relay);
                 }
             }
-            ContentEvent::Bytes { slot, bytes } => {
+            (ContentEvent::Bytes { slot, bytes }, None) => {
                 let content = contents.entry(slot).or_default();
                 short |= content.take(bytes, relay, inline_bytes, make_id).is_none();
             }
-            ContentEvent::End { slot, .. } => {
+            (ContentEvent::End { slot, .. }, None) => {
                 if let Some(content) = contents.get_mut(&slot) {
                     content.end_chunk(relay);
                 }
@@ -147,7 +161,7 @@ impl Leader {
     pub fn bulk_ends(&mut self, now: Micros, conn: ConnId) {
         self.pass_time(now);
         let Some(bulk) = self.bulks.remove(&conn) else { return };
-        let Bulk { of, stream, contents, bytes, fault, .. } = bulk;
+        let Bulk { of, stream, contents, maker, bytes, fault, .. } = bulk;
         let residue = match fault {
             Some(fault) => Err(fault),
             None => stream.finish().map_err(|error| error.to_string()),
@@ -155,6 +169,10 @@ impl Leader {
         match of {
             BulkOf::Submit { body } => self.submit_bulk(conn, body, residue, contents, bytes),
             BulkOf::Ack { job } => self.ack_bulk(conn, job, residue, contents, bytes),
+            BulkOf::CachePut { request, subject } => {
+                let maker = maker.unwrap_or_else(|| PackMaker::new((self.make_id)()));
+                self.classic_bulk(conn, (request, &subject), residue, maker, bytes);
+            }
             BulkOf::Nothing => contents.into_values().for_each(|content| content.forget(&mut self.relay)),
         }
         self.act();
@@ -162,8 +180,8 @@ impl Leader {
 
     /// The connection broke in the middle of it.
     pub(super) fn bulk_broke(&mut self, conn: ConnId) {
-        if let Some(bulk) = self.bulks.remove(&conn) {
-            bulk.contents.into_values().for_each(|content| content.forget(&mut self.relay));
+        if let Some(mut bulk) = self.bulks.remove(&conn) {
+            bulk.forget(&mut self.relay);
         }
     }
 
@@ -374,7 +392,8 @@ impl Content {
 
     fn end_chunk(&mut self, relay: &mut Relay) {
         if let (Some(blob), Some((buffer, filled))) = (self.blob, self.buffer.take()) {
-            relay.gather(blob, self.chunks, buffer.freeze(filled));
+            // What it is for is said at its end.
+            relay.gather(blob, Purpose::Input, self.chunks, buffer.freeze(filled));
             self.chunks += 1;
         }
     }

@@ -20,6 +20,7 @@ pub use relay::{Fill, Passed, RelayConfig, Verify};
 pub use transfers::ChunkPlace;
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -139,6 +140,8 @@ pub struct Leader {
     now: Micros,
     broker: Broker,
     sessions: HashMap<ConnId, Session>,
+    /// Where connections come from.
+    hosts: HashMap<ConnId, IpAddr>,
     store: PayloadStore,
     commits: Commits,
     fetching: Fetching,
@@ -193,6 +196,7 @@ impl Leader {
             started: now,
             now,
             sessions: HashMap::new(),
+            hosts: HashMap::new(),
             store: PayloadStore::default(),
             commits: Commits::Memory,
             fetching: Fetching::default(),
@@ -216,8 +220,9 @@ impl Leader {
         self.recovery = took;
     }
 
-    /// A connection's first frame has shown its generation.
-    pub fn connected(&mut self, conn: ConnId, generation: Generation) {
+    /// A connection's first frame has shown its generation. The host that it comes from, if that is known, tells which peers share one.
+    pub fn connected(&mut self, conn: ConnId, generation: Generation, host: Option<IpAddr>) {
+        self.hosts.extend(host.map(|host| (conn, host.to_canonical())));
         self.sessions.insert(conn, Session::new(conn, generation));
     }
 
@@ -235,7 +240,11 @@ impl Leader {
         match heard {
             Heard::Event(event) => {
                 self.note_hello(conn, &event);
+                let joins = matches!(event, Event::WorkerHello { .. });
                 self.broker.handle(self.now, event);
+                if joins {
+                    self.worker_joined(conn);
+                }
             }
             Heard::Announced(event) => {
                 self.note_hello(conn, &event);
@@ -243,6 +252,7 @@ impl Leader {
                 let welcome = self.sessions.get(&conn).and_then(|s| s.welcome(head.msg_id, self.id, limits));
                 self.send(conn, welcome);
                 self.broker.handle(self.now, event);
+                self.worker_joined(conn);
             }
             Heard::Submit(body) => self.submit(conn, body),
             Heard::Ack(body) => self.ack(conn, body),
@@ -280,6 +290,7 @@ impl Leader {
             self.relay.closed(conn);
             self.broker.handle(self.now, Event::Closed { conn });
             self.datasets_closed(conn);
+            self.hosts.remove(&conn);
             self.act();
         }
     }

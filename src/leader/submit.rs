@@ -265,8 +265,8 @@ impl Leader {
             return false;
         };
         let mut payload = if owner == id { payload } else { for_child(&payload, id) };
-        if from_ours && self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
-            payload = for_stock_worker(payload, job.key.as_str());
+        if self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
+            payload = self.for_stock_worker(worker, payload, from_ours, job.key.as_str());
         }
         let subject = Session::assign_subject(job.key.as_str(), worker);
         let Some(session) = self.sessions.get_mut(&conn) else { return false };
@@ -288,6 +288,38 @@ impl Leader {
     }
 }
 
+impl Leader {
+    /// A request for a stock worker. One with the cache patch finds `<CacheId>/<Name>` itself. Any other knows a cached file by one path
+    /// only, which stands in its CacheId (C02): of a request of ours, and where an agent keeps the set for it also of a stock client's;
+    /// what else a stock client wrote means the flat form.
+    fn for_stock_worker(&self, worker: WorkerId, payload: Bytes, from_ours: bool, key: &str) -> Bytes {
+        let has_agent = self.has_agent(worker);
+        if self.knows_cache_put(worker) || !from_ours && !has_agent {
+            return payload;
+        }
+        let is_set = |cache_id: &str| {
+            let cache = CacheId::parse(cache_id).ok();
+            cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
+        };
+        let Ok(mut request) = JobRequest::parse(&payload) else { return payload };
+        let mut rewritten = false;
+        for file in &mut request.files {
+            if let Source::Cache(cache_id) = file.source()
+                && (from_ours || is_set(cache_id))
+            {
+                file.cache_id = Some(format!("{cache_id}/{}", file.name_in_set()));
+                rewritten = true;
+            }
+        }
+        if !rewritten {
+            return payload;
+        }
+        let written: Bytes = request.to_json().into();
+        let fits = Session::assign_body_len(key, written.len()) <= FRAME_BODY_BYTES_MAX as usize;
+        if fits { written } else { payload }
+    }
+}
+
 /// The payload of a child of a job to all workers: the same, under its own id (M17).
 fn for_child(payload: &Bytes, child: JobId) -> Bytes {
     match JobRequest::parse(payload) {
@@ -298,25 +330,6 @@ fn for_child(payload: &Bytes, child: JobId) -> Bytes {
         }
         Err(_) => payload.clone(),
     }
-}
-
-/// A request of ours for a stock worker, which knows a cached file by one path only: `<CacheId>/<Name>` stands in its
-/// CacheId (C02). What a stock client wrote is never touched: it means the flat form.
-fn for_stock_worker(payload: Bytes, key: &str) -> Bytes {
-    let Ok(mut request) = JobRequest::parse(&payload) else { return payload };
-    let mut rewritten = false;
-    for file in &mut request.files {
-        if let Source::Cache(cache_id) = file.source() {
-            file.cache_id = Some(format!("{cache_id}/{}", file.name));
-            rewritten = true;
-        }
-    }
-    if !rewritten {
-        return payload;
-    }
-    let written: Bytes = request.to_json().into();
-    let fits = Session::assign_body_len(key, written.len()) <= FRAME_BODY_BYTES_MAX as usize;
-    if fits { written } else { payload }
 }
 
 /// The datasets that a request's files are of, each once. What cannot be one's id is a file's own, in the flat form (C02).

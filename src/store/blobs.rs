@@ -306,7 +306,14 @@ impl BlobFiles {
                 Some(DiskDone::Checked { blob, result })
             }
             DiskOp::Look { blob, chunks, at } => {
-                let result = self.look(blob, &chunks, at);
+                let reader = match &at {
+                    LookAt::Pieces(wanted) => Some(wanted.reader),
+                    LookAt::Manifest | LookAt::Pack(_) | LookAt::PackList(_) => None,
+                };
+                let result = match (self.look(blob, &chunks, at), reader) {
+                    (Err(why), Some(reader)) => Ok(Looked::Pieces { reader, found: Err(why) }),
+                    (result, _) => result,
+                };
                 Some(DiskDone::Looked { blob, result })
             }
             DiskOp::Remove { blob } => {

@@ -1,11 +1,14 @@
 //! Parts of datasets as they lie on the disk: a manifest is read, and of a pack every piece is checked against its SHA-256. It
 //! happens where the files are, away from the leader's thread.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use chunking::dataset::pack::{FOOTER_BYTES, Layout, PackError};
-use chunking::dataset::{Manifest, PieceHasher};
+use chunking::dataset::{Manifest, Piece, PieceHasher};
+use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::{ChunkHead, Inflater};
+use uuid::Uuid;
 
 /// What a blob should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +19,25 @@ pub enum LookAt {
     Pack(Arc<Layout>),
     /// A pack of this size that was checked before: its last chunks are looked at, and its list is read.
     PackList(u64),
+    /// A pack: these pieces of it are read, and checked.
+    Pieces(Box<Wanted>),
+}
+
+/// Pieces that are to be read from one pack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// What they are for; the answer names it.
+    pub reader: Uuid,
+    /// The pieces, and where each lies in the pack.
+    pub pieces: Vec<(Piece, Range<u64>)>,
+}
+
+impl Wanted {
+    /// Whether any of them lies in a chunk, at least in part.
+    pub fn is_in(&self, head: &ChunkHead) -> bool {
+        let end = head.offset.saturating_add(CHUNK_BYTES_MAX.into());
+        self.pieces.iter().any(|(_, range)| range.start < end && range.end > head.offset)
+    }
 }
 
 /// Chunks at the end of a pack that its list may lie in.
@@ -28,6 +50,13 @@ pub enum Looked {
     Manifest(Box<Manifest>),
     /// A pack.
     Pack(Arc<Layout>),
+    /// Pieces of a pack, or why they cannot be had.
+    Pieces {
+        /// What they are for.
+        reader: Uuid,
+        /// Each with its bytes.
+        found: Result<Vec<(Piece, Vec<u8>)>, String>,
+    },
 }
 
 /// Looks at chunks that come one after the other, in order.
@@ -37,6 +66,8 @@ pub(super) struct Looker {
     scratch: Vec<u8>,
     /// What is gathered: a manifest, or the end of a pack.
     bytes: Vec<u8>,
+    /// Pieces that are read.
+    found: Vec<(Piece, Vec<u8>)>,
     /// How far the pieces of a pack are.
     place: usize,
     left: usize,
@@ -45,7 +76,12 @@ pub(super) struct Looker {
 
 impl Looker {
     pub(super) fn new(at: LookAt) -> Self {
+        let found = match &at {
+            LookAt::Pieces(wanted) => wanted.pieces.iter().map(|(piece, _)| (*piece, Vec::new())).collect(),
+            LookAt::Manifest | LookAt::Pack(_) | LookAt::PackList(_) => Vec::new(),
+        };
         let mut looker = Looker {
+            found,
             at,
             inflater: Inflater::default(),
             scratch: Vec::new(),
@@ -68,6 +104,13 @@ impl Looker {
                 Ok(())
             }
             LookAt::Pack(_) => self.pieces(raw),
+            LookAt::Pieces(wanted) => {
+                let found = self.found.iter_mut().zip(&wanted.pieces);
+                found.for_each(|((_, bytes), (_, range))| {
+                    bytes.extend_from_slice(overlap(head.offset, raw, range));
+                });
+                Ok(())
+            }
         };
         self.scratch = scratch;
         fed.map_err(|error| error.to_string())
@@ -117,8 +160,22 @@ impl Looker {
                 let layout = Layout::from_tail(tail.unwrap_or_default(), size).map_err(wrong)?;
                 Ok(Looked::Pack(Arc::new(layout)))
             }
+            LookAt::Pieces(wanted) => {
+                let wrong_one = self.found.iter().position(|(piece, bytes)| !piece.is(bytes));
+                let found = match wrong_one {
+                    Some(place) => Err(wrong(PackError::Wrong { place })),
+                    None => Ok(self.found),
+                };
+                Ok(Looked::Pieces { reader: wanted.reader, found })
+            }
         }
     }
+}
+
+/// What of bytes at an offset lies in a range.
+fn overlap<'a>(offset: u64, bytes: &'a [u8], range: &Range<u64>) -> &'a [u8] {
+    let place = |at: u64| usize::try_from(at.saturating_sub(offset)).unwrap_or(usize::MAX).min(bytes.len());
+    bytes.get(place(range.start)..place(range.end)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -154,6 +211,25 @@ mod tests {
         assert!(look(LookAt::Pack(layout.clone()), &bytes[..bytes.len() - 1]).is_err());
         assert!(look(LookAt::PackList(layout.size() + 1), &bytes).is_err());
         assert!(look(LookAt::PackList(0), &[]).is_err());
+    }
+
+    #[test]
+    fn pieces_are_read_from_the_chunks_that_they_lie_in() {
+        let (layout, bytes) = pack();
+        let reader = Uuid::from_u128(1);
+        let places = [1usize, 2, 3];
+        let pieces: Vec<_> = places.map(|at| (layout.pieces()[at], layout.range(at).unwrap())).into();
+        let wanted = LookAt::Pieces(Box::new(Wanted { reader, pieces: pieces.clone() }));
+        let Looked::Pieces { found, .. } = look(wanted.clone(), &bytes).unwrap() else { panic!("pieces") };
+        let lens: Vec<usize> = found.unwrap().iter().map(|(_, bytes)| bytes.len()).collect();
+        assert_eq!(lens, [400_000, 5, 900_000]);
+        let LookAt::Pieces(last) = &wanted else { panic!("pieces") };
+        let last = Wanted { pieces: last.pieces[2..].to_vec(), ..(**last).clone() };
+        let in_chunk = |index: u64| last.is_in(&ChunkHead::plain(index << 20, b""));
+        assert_eq!([in_chunk(0), in_chunk(1), in_chunk(2)], [false, true, false]);
+        let mut wrong = bytes.clone();
+        wrong[1_100_002] ^= 1;
+        assert!(matches!(look(wanted, &wrong), Ok(Looked::Pieces { found: Err(_), .. })));
     }
 
     #[test]

@@ -22,6 +22,10 @@ pub(crate) struct Coverage {
     pub(crate) resumed: u64,
     pub(crate) waiting: u64,
     pub(crate) revived: u64,
+    pub(crate) datasets: u64,
+    pub(crate) waits_for_data: u64,
+    pub(crate) lets_nearer_go_first: u64,
+    pub(crate) stranded: u64,
 }
 
 impl Coverage {
@@ -61,6 +65,10 @@ impl Coverage {
         self.resumed += other.resumed;
         self.waiting += other.waiting;
         self.revived += other.revived;
+        self.datasets += other.datasets;
+        self.waits_for_data += other.waits_for_data;
+        self.lets_nearer_go_first += other.lets_nearer_go_first;
+        self.stranded += other.stranded;
         for (why, count) in other.requeues {
             *self.requeues.entry(why).or_default() += count;
         }

@@ -1,14 +1,40 @@
 //! Inputs that come as transfers, in the simulation: the leader's and the workers' part in it.
 
 use heft::core::Event;
-use heft::core::event::{Inputs, Operation, Submission};
-use heft::core::ids::{Attempt, ConnId, JobId, Run, Token};
+use heft::core::event::{Inputs, Operation, Submission, WorkerClass};
+use heft::core::ids::{Attempt, ClientId, ConnId, JobId, Run, Token};
 use heft::core::job::Phase;
 use heft::core::record::AttemptEnd;
+use heft::core::subject::routing_key;
+use uuid::Uuid;
 
-use super::{SECOND, SimClient, Wake, World, is_poison};
+use super::{PROGRAMS, SECOND, SimClient, SimWorker, Wake, World, is_poison};
 
 impl World {
+    pub(crate) fn submission(&mut self, client: &ClientId, number: u64, job: u64) -> Submission {
+        let exec = PROGRAMS[self.random.below(self.programs) as usize];
+        let takes_transfers =
+            |worker: &SimWorker| worker.exec == exec && worker.class == WorkerClass::Leasing;
+        let can_transfer = self.workers.iter().any(takes_transfers);
+        let inputs = if can_transfer && self.random.chance(40) { Inputs::Expected } else { Inputs::Here };
+        let names_sets = can_transfer && self.random.chance(60);
+        let datasets = if names_sets { self.some_caches() } else { Vec::new() };
+        Submission {
+            job: JobId(Uuid::from_u128(u128::from(number * 1000 + job + 1))),
+            client: client.clone(),
+            key: routing_key(exec, None).unwrap(),
+            exec: exec.into(),
+            priority: i64::try_from(self.random.below(3)).unwrap() - 1,
+            to_all: self.random.chance(8),
+            size: self.random.below(5_000_000),
+            fingerprint: [u8::try_from(job % 256).unwrap(); 32],
+            inputs,
+            needs_transfers: inputs == Inputs::Expected && self.random.chance(70),
+            require_worker: self.random.chance(5),
+            datasets,
+        }
+    }
+
     /// Who is told to start runs a job that is taken; who is not, one that is announced.
     pub(crate) fn check_start(&self, job: JobId, run: Run, attempt: Attempt, start: bool) {
         let known =

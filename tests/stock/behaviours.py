@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass
 from typing import Callable
 
-from models import InputFile, JobRequest, JobResult
+from models import CachePutRequest, InputFile, JobRequest, JobResult
 
 BAD_BYTES = b"good \xff\xfe bad \xc3( cut \xe6\x97\n"
 
@@ -148,6 +148,7 @@ class Site:
     cache_dir: str
     exe_dir: str
     windows: bool
+    cache_patch: bool = False
 
 
 def execute(site: Site, request: JobRequest, stop: threading.Event) -> tuple[JobResult, Outcome]:
@@ -186,12 +187,38 @@ def _inputs(site: Site, files: list[InputFile | None]) -> dict[str, Input]:
             # CA04: the path is the id alone, without the name. As with .NET's Path.Combine an absolute id replaces the
             # directory and `..` leaves it.
             path = os.path.join(site.cache_dir, file.CacheId)
+            if site.cache_patch and os.path.isfile(os.path.join(path, name)):
+                path = os.path.join(path, name)  # CA03: the patch keeps a directory for each id
             if not os.path.isfile(path):
                 raise JobFailed(f"Cache miss: {file.CacheId}")  # CA11
             with open(path, "rb") as source:
                 inputs[name] = Input(source.read(), path)
         # C19: an empty inline file without a CacheId falls through and is not created.
     return inputs
+
+
+def put_cache(site: Site, request: CachePutRequest) -> tuple[str, str]:
+    """The cache patch (CA03, CA05), word for word, without a check of any path."""
+    try:
+        directory = os.path.join(site.cache_dir, request.CacheId)
+        os.makedirs(directory, exist_ok=True)
+        added = skipped = 0
+        for entry in request.Entries:
+            path = os.path.join(directory, entry.Name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if os.path.isfile(path):
+                skipped += 1
+                continue
+            with open(path, "wb") as target:
+                target.write(entry.Content)
+            added += 1
+    except Exception as error:
+        return "FAILED", str(error)
+    if added > 0 and skipped == 0:
+        return "OK", f"added={added}"
+    if added == 0 and skipped > 0:
+        return "SKIPPED", f"already-present={skipped}"
+    return "OK", f"added={added}, skipped={skipped}"
 
 
 def _archive(site: Site, request: JobRequest, inputs: dict[str, Input], made: bytes | None,

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import base64
+import hashlib
 import json
 import os
+import random
 import sys
 import threading
 import traceback
@@ -19,7 +21,7 @@ from typing import Any, Iterator
 
 import wire
 from common import Ending, add_lifetime, emit, frame_members, run
-from models import ClientConfig, InputFile, JobRequest, JobResult, JsonError
+from models import CacheEntry, CachePutRequest, CachePutResult, ClientConfig, InputFile, JobRequest, JobResult, JsonError
 from wire import Closed, Connection, Frame, Type
 
 EPILOG = """\
@@ -34,9 +36,12 @@ A job is a JSON object on a line of its own; blank lines are skipped. All member
   raw_b64     these bytes are the payload, in place of a JobRequest
   text        this text is the payload, in place of a JobRequest
   body_bytes  one more argument of x's until the frame's body has this size (f2)
+A put has a member of its own, and is answered by the first CacheAck:
+  cache_put   {"cache_id", "entries": [{"name", "content_b64"} or {"name", "random": N}], "target"}; acks beside it: how many to
+              wait for (default 1), subject: another one, payload_b64: these bytes in place of a CachePutRequest
 Jobs go out as their lines arrive. Without --jobs: three jobs for calcA (f2), or the texts job-0 to job-2 (f0, f1).
 
-events: started, submitted, result, ignored, done, closed
+events: started, submitted, put, cache_ack, result, ignored, done, closed
 exit code: 0 once all results are there (with --no-wait: once all is sent) or on SIGTERM; 1 otherwise
 """
 
@@ -67,6 +72,7 @@ class Client:
         self.changed = threading.Condition()
         self.waiting: dict[uuid.UUID, uuid.UUID] = {}  # any id a Result may carry, to the job's own id
         self.unanswered: set[uuid.UUID] = set()
+        self.acks: dict[uuid.UUID, int] = {}  # puts, and how many acks they still wait for
         self.results = 0
         self.all_sent = False
         self.ended: str | None = None
@@ -86,7 +92,7 @@ class Client:
         jobs = lines_of(self.options.jobs) if self.options.jobs else founding_jobs(self.options.generation)
         try:
             for job in jobs:
-                self.submit(job)
+                (self.put if "cache_put" in job else self.submit)(job)
             with self.changed:
                 self.all_sent = True
                 self.changed.notify_all()
@@ -112,6 +118,37 @@ class Client:
         size = self.connection.send(frame)
         named = {} if generation == "f0" else {"job_id": job_id, "msg_id": msg_id}
         emit("submitted", **named, subject=frame.subject, body_bytes=size, payload_len=len(frame.payload))
+
+    def put(self, line: dict[str, Any]) -> None:
+        """CA07: CachePut, and the first CacheAck."""
+        put, request_id = line["cache_put"], uuid.uuid4()
+        target = put.get("target", "job.assign.*")
+        entries = [CacheEntry(entry["name"], random.Random(entry["name"]).randbytes(entry["random"]) if "random" in entry
+                              else base64.b64decode(entry["content_b64"], validate=True))
+                   for entry in put.get("entries", [])]
+        payload = CachePutRequest(put.get("cache_id"), entries, target).to_json()
+        if "payload_b64" in line:
+            payload = base64.b64decode(line["payload_b64"], validate=True)
+        with self.changed:
+            self.unanswered.add(request_id)
+            self.acks[request_id] = line.get("acks", 1)
+        subject = line.get("subject", f"cache.put.{target}")
+        size = self.connection.send(Frame(Type.CACHE_PUT, request_id, subject=subject, payload=payload))
+        sha256 = {entry.Name: hashlib.sha256(entry.Content).hexdigest() for entry in entries}
+        emit("put", request_id=request_id, subject=subject, body_bytes=size, payload_len=len(payload), sha256=sha256)
+
+    def cache_ack(self, frame: Frame) -> None:
+        with self.changed:
+            known = frame.corr_id in self.acks
+        result = CachePutResult.from_json(frame.payload)
+        emit("cache_ack", known=known, cache_id=result.CacheId, status=result.Status, message=result.Message,
+             **frame_members(frame))
+        with self.changed:
+            if known:
+                self.acks[frame.corr_id] -= 1
+                if self.acks[frame.corr_id] <= 0:
+                    self.unanswered.discard(frame.corr_id)
+            self.changed.notify_all()
 
     def frame(self, job: dict[str, Any], job_id: uuid.UUID, msg_id: uuid.UUID) -> Frame:
         return Frame(Type.SUBMIT_JOB, msg_id, subject=self.subject(job), payload=self.payload(job, job_id))
@@ -141,6 +178,8 @@ class Client:
                 frame = self.connection.receive()
                 if frame.type == Type.RESULT:
                     self.result(frame)
+                elif frame.type == Type.CACHE_ACK:
+                    self.cache_ack(frame)
                 else:
                     emit("ignored", type=frame.type, **frame_members(frame))
         except Closed as end:

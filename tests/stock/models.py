@@ -191,6 +191,42 @@ class JobResult(_Record):
 
 
 @dataclass
+class CacheEntry(_Record):
+    Name: str | None
+    Content: bytes | None
+
+    @classmethod
+    def read(cls, value: Any) -> CacheEntry:
+        members = _object(value)
+        return cls(_string(members.get("Name")), _bytes(members.get("Content")))
+
+
+@dataclass
+class CachePutRequest(_Record):
+    CacheId: str | None
+    Entries: list[CacheEntry] | None
+    TargetPattern: str | None
+
+    @classmethod
+    def from_json(cls, data: bytes) -> CachePutRequest:
+        members = _object(_parse(data))
+        return cls(_string(members.get("CacheId")), _list(members.get("Entries"), CacheEntry.read),
+                   _string(members.get("TargetPattern")))
+
+
+@dataclass
+class CachePutResult(_Record):
+    CacheId: str | None
+    Status: str | None
+    Message: str | None
+
+    @classmethod
+    def from_json(cls, data: bytes) -> CachePutResult:
+        members = _object(_parse(data))
+        return cls(*(_string(members.get(name)) for name in ("CacheId", "Status", "Message")))
+
+
+@dataclass
 class ClientConfig(_Record):
     ClientId: str | None
     DesiredParallelism: int = 0

@@ -26,6 +26,8 @@ class Type(IntEnum):
     ACK_JOB = 3
     CREDIT = 4
     RESULT = 5
+    CACHE_PUT = 6  # with the cache patch of the founding documents alone
+    CACHE_ACK = 7
     HELLO_CLIENT = 9
     HELLO_WORKER = 10
 

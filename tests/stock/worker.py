@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any, Callable
 
 import wire
-from behaviours import BEHAVIOURS, Crash, Hung, Site, execute
+from behaviours import BEHAVIOURS, Crash, Hung, Site, execute, put_cache
 from common import Ending, add_lifetime, emit, frame_members, run
-from models import JobRequest, JobResult, JsonError
+from models import CachePutRequest, CachePutResult, JobRequest, JobResult, JsonError
 from wire import Closed, Connection, Frame, Type
 
 EPILOG = """\
@@ -41,7 +41,7 @@ Any other name: FAILED, "Executable not found: ...".
 
 f0, f1: the payload is opaque; waits --delay seconds, then acknowledges.
 
-events: started, assigned, acked, duplicate, credit, crashing, ignored, closed
+events: started, assigned, acked, duplicate, credit, put, crashing, ignored, closed
 exit code: 0 at the end of the connection or on SIGTERM, 1 on an error, 70 after a crash
 """
 
@@ -80,7 +80,8 @@ class Worker:
         self.outstanding = 0
         self.count_lock = threading.Lock()
         executables = BEHAVIOURS | {name: BEHAVIOURS[behaviour] for name, behaviour in options.exec}
-        self.site = Site(executables, options.cache_dir, options.exe_dir, options.platform == "windows")
+        self.site = Site(executables, options.cache_dir, options.exe_dir, options.platform == "windows",
+                         options.cache_patch)
 
     def run(self, ending: Ending) -> None:
         options = self.options
@@ -96,6 +97,9 @@ class Worker:
                  credit=initial)
             while True:
                 frame = self.connection.receive()
+                if frame.type == Type.CACHE_PUT and options.cache_patch:
+                    self.put(frame)
+                    continue
                 if frame.type != Type.ASSIGN_JOB:
                     emit("ignored", type=frame.type, **frame_members(frame))
                     continue
@@ -126,6 +130,17 @@ class Worker:
         if self.options.crash_on == self.assigned:
             self.crash(job_id)
         return work
+
+    def put(self, frame: Frame) -> None:
+        """T06, T07, with --cache-patch. No credit is taken or given. As in the founding documents the reader waits for
+        it, and a payload that is no CachePutRequest ends the worker."""
+        request = CachePutRequest.from_json(frame.payload)
+        status, message = put_cache(self.site, request)
+        result = CachePutResult(request.CacheId, status, message)
+        self.connection.send(Frame(Type.CACHE_ACK, corr_id=frame.corr_id, subject=f"cache.ack.{request.CacheId}",
+                                   payload=result.to_json()))
+        emit("put", cache_id=request.CacheId, names=[entry.Name for entry in request.Entries or []], status=status,
+             message=message, **frame_members(frame))
 
     def guard(self, work: Callable[[], None], job_id: uuid.UUID) -> None:
         """Keeps a pool thread from swallowing what went wrong."""
@@ -241,6 +256,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
                         metavar="NAME=BEHAVIOUR", help="one more executable, or another behaviour for a name")
     parser.add_argument("--crash-on", type=int, default=None, metavar="N", help="end the process at assignment N")
     parser.add_argument("--cache-dir", default="/opt/grid/cache", metavar="DIR")
+    parser.add_argument("--cache-patch", action="store_true",
+                        help="f2: with the cache of the founding documents: answers CachePut, and finds <CacheId>/<Name>")
     parser.add_argument("--exe-dir", default="/opt/grid/exe", metavar="DIR", help="only named in texts")
     parser.add_argument("--platform", choices=("linux", "windows"), default="linux",
                         help="windows: the result archive is attached in place of a zip error")

@@ -160,6 +160,13 @@ impl Rig {
         self.lines.clear();
     }
 
+    /// The same, but for this.
+    #[track_caller]
+    pub fn skip_to(&mut self, expected: &str) {
+        let lines = std::mem::take(&mut self.lines);
+        assert!(lines.iter().any(|line| line == expected), "no {expected:?} in {lines:#?}");
+    }
+
     /// The actions since the last time, for a test that counts them.
     pub fn take(&mut self) -> Vec<String> {
         std::mem::take(&mut self.lines)

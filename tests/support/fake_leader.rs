@@ -101,9 +101,13 @@ impl Conn {
     }
 
     pub async fn send(&mut self, kind: Kind, id: Uuid, payload: &[u8]) {
+        self.send_as(kind, id, id, payload).await;
+    }
+
+    pub async fn send_as(&mut self, kind: Kind, msg_id: Uuid, corr_id: Uuid, payload: &[u8]) {
         let head = Head {
-            msg_id: id,
-            corr_id: id,
+            msg_id,
+            corr_id,
             subject: "",
             payload_len: payload.len().try_into().unwrap(),
             ..Head::new(kind)
@@ -134,12 +138,21 @@ impl Conn {
 
     /// The next frame of this kind, about this transfer; what else comes between is skipped.
     pub async fn about<M: Body>(&mut self, transfer: Uuid) -> M {
-        loop {
-            let got = self.read().await.unwrap_or_else(|| panic!("closed before {}", M::KIND));
-            if got.kind == M::KIND && got.msg_id == transfer {
-                return M::decode(&got.payload).unwrap();
+        let got = self.find(&M::KIND.to_string(), |got| got.kind == M::KIND && got.msg_id == transfer).await;
+        M::decode(&got.payload).unwrap()
+    }
+
+    /// The next frame that is sought; what else comes between is skipped.
+    pub async fn find(&mut self, what: &str, is_it: impl Fn(&Got) -> bool) -> Got {
+        let found = async {
+            loop {
+                let got = self.read().await.unwrap_or_else(|| panic!("closed before {what}"));
+                if is_it(&got) {
+                    return got;
+                }
             }
-        }
+        };
+        timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("{what} should have come"))
     }
 
     /// Sends a chunk of a blob, perhaps damaged on the way.

@@ -51,7 +51,7 @@ impl World {
                 Ok(Step::Frame(generation, frame)) => {
                     let conn = self.conns.get_mut(&id).unwrap();
                     if !std::mem::replace(&mut conn.known, true) {
-                        self.leader.connected(id, generation);
+                        self.leader.connected(id, generation, None);
                     }
                     let payload = Bytes::copy_from_slice(frame.payload);
                     if self.leader.frame(now, id, &frame.head, payload).is_err() {

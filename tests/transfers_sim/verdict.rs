@@ -92,7 +92,7 @@ impl World {
     /// Somebody cancels what is left, and empties the dead-letter queue.
     fn purge(&mut self) {
         let now = self.micros();
-        self.leader.connected(ADMIN, chunking::Generation::F2);
+        self.leader.connected(ADMIN, chunking::Generation::F2, None);
         let hello = br#"{"ClientId":"admin","DesiredParallelism":1,"Heft":{"Version":1,"Features":["ask"]}}"#;
         let head = Head { subject: "admin", ..Head::new(Kind::HelloClient) };
         self.leader.frame(now, ADMIN, &head, Bytes::from_static(hello)).unwrap();

@@ -191,6 +191,7 @@ struct Putting<F> {
     /// What all of them come to, as far as that is known.
     total: u64,
     told: Option<Instant>,
+    told_done: u64,
     waiting: Option<Waiting>,
     stored: Option<Spread>,
     over: bool,
@@ -230,6 +231,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             arrived: 0,
             total: 0,
             told: None,
+            told_done: 0,
             waiting: None,
             stored: None,
             over: false,
@@ -422,7 +424,10 @@ impl<F: FnMut(PutEvent)> Putting<F> {
                 self.lacking = Some(0);
                 self.manifest = None;
                 self.planned.clear();
+                // Whatever way it came.
                 self.parcels.clear();
+                self.arrived = self.total;
+                self.tell_progress();
                 if first {
                     (self.events)(PutEvent::Lacking { bytes: 0 });
                 }
@@ -434,6 +439,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             }
             Lacking::Pieces => self.manifest = None,
         }
+        self.settle();
         self.lacking = Some(lack.bytes);
         self.total = self.arrived.saturating_add(lack.bytes);
         if first {
@@ -567,6 +573,15 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         Ok(())
     }
 
+    /// Counts packs that have arrived and were not looked at yet: the leader may say what it lacks before they are.
+    fn settle(&mut self) {
+        let is_here = |parcel: &Parcel| matches!(parcel.upload.status().state, State::Arrived(_));
+        let (here, coming) = std::mem::take(&mut self.parcels).into_iter().partition(is_here);
+        self.parcels = coming;
+        let here: Vec<Parcel> = here;
+        self.arrived = here.iter().fold(self.arrived, |sum, parcel| sum.saturating_add(parcel.bytes));
+    }
+
     fn tell_waiting(&mut self, waiting: Option<Waiting>) {
         if let Some(told) = waiting
             && self.waiting.as_ref() != Some(&told)
@@ -586,8 +601,9 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         let now = Instant::now();
         let (done, total) = (self.sent(), self.total);
         let due = self.told.is_none_or(|told| now.duration_since(told) >= PROGRESS_EVERY);
-        if total > 0 && (due || done >= total) {
+        if total > 0 && done != self.told_done && (due || done >= total) {
             self.told = Some(now);
+            self.told_done = done;
             (self.events)(PutEvent::Uploading { done: done.min(total), total });
         }
     }

@@ -1,18 +1,438 @@
-//! Puts of stock clients, whole in one frame.
+//! Puts of stock clients, whole in one frame (T06): the leader makes packs and a manifest of its contents, and from there it is a put
+//! like any other. Files that are there are not overwritten (CA05): a put under an id that exists adds those that are not.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use chunking::dataset::{Manifest, ManifestBuilder, Piece};
+use chunking::limits::CHUNK_BYTES_MAX;
+use chunking::message::{Name, Purpose, Put, PutFlags};
+use tracing::info;
 use uuid::Uuid;
 
-use crate::core::ids::ConnId;
+use super::library::PackState;
+use super::make::{Made, PIECE_BYTES, PackMaker};
+use super::names;
+use super::put::Putting;
+use crate::core::dataset::{Dataset, TARGET_NONE};
+use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
+use crate::core::subject::worker_patterns;
 use crate::leader::Leader;
-use crate::model::CachePutResult;
+use crate::leader::relay::BlobId;
+use crate::model::{CachePutRequest, CachePutResult, CacheStatus, JsonModel, Residue};
+use crate::units::ByteSize;
 
-impl Leader {
-    /// A stock client puts a dataset (T06).
-    pub(super) fn classic_put(&mut self, conn: ConnId, request: Uuid, subject: &str, payload: &Bytes) {
-        tracing::warn!(bytes = payload.len(), subject, "a classic CachePut is not taken yet");
-        let result = CachePutResult::failed("", "this leader does not take a classic CachePut yet");
-        let frame = self.sessions.get(&conn).and_then(|session| session.cache_ack(request, &result));
-        self.send(conn, frame);
+/// How long a stock client's put waits for workers: it names no time of its own.
+const CLASSIC_WAIT: Duration = Duration::from_secs(600);
+
+/// The workers of a put that names none: all.
+const TARGET_ALL: &str = "job.assign.>";
+
+/// What stands before the workers' pattern in a subject (S08).
+const SUBJECT: &str = "cache.put";
+
+/// What the transfer of a manifest is called.
+const MANIFEST: &str = "manifest";
+
+/// Puts of stock clients that may wait for their turn.
+const WAITING_MAX: usize = 1024;
+
+/// Earlier contents of a set that are kept in mind.
+const LINEAGE_MAX: usize = 1024;
+
+/// A put that came whole, and waits until it is its turn.
+#[derive(Debug)]
+pub(super) struct Came {
+    conn: ConnId,
+    /// The id that answers carry.
+    request: Uuid,
+    /// The id that it has here: a client may use one twice.
+    key: Uuid,
+    cache: CacheId,
+    target: String,
+    /// The files, each name once.
+    files: BTreeMap<String, Made>,
+    entries: u64,
+    packs: Vec<BlobId>,
+}
+
+/// What a stock client has to hear of its put.
+#[derive(Debug)]
+pub(super) struct Classic {
+    pub(super) request: Uuid,
+    pub(super) cache: CacheId,
+    /// Files that it named, those of them that differ in name, and those that are new.
+    entries: u64,
+    files: u64,
+    added: u64,
+    /// Whether there was a set under this id, and who had all of it.
+    before: Option<HashSet<WorkerId>>,
+}
+
+impl Classic {
+    /// The set has more files now than it had after this put: what workers say counts those, too.
+    pub(super) fn supersede(&mut self) {
+        self.before.get_or_insert_default();
+    }
+
+    /// A worker's answer in M12's words, which count what this client sent and not all that the set has.
+    pub(super) fn words(&self, worker: WorkerId, result: &CachePutResult) -> CachePutResult {
+        let added = match (&result.status, &self.before) {
+            (CacheStatus::Failed | CacheStatus::Other(_), _) | (_, None) => return result.clone(),
+            (CacheStatus::Skipped, Some(_)) => 0,
+            (CacheStatus::Ok, Some(had)) if had.contains(&worker) => self.added,
+            (CacheStatus::Ok, Some(_)) => self.files,
+        };
+        CachePutResult::stored(self.cache.as_str(), added, self.entries.saturating_sub(added))
     }
 }
+
+impl Leader {
+    /// A stock client puts a dataset, in a small frame.
+    pub(super) fn classic_put(&mut self, conn: ConnId, request: Uuid, subject: &str, payload: &Bytes) {
+        let read = CachePutRequest::parse(payload).map_err(|error| (String::new(), error.to_string()));
+        let taken = read.and_then(|put| {
+            let id = put.cache_id.clone();
+            self.classic_small(conn, request, subject, put).map_err(|why| (id, why))
+        });
+        if let Err((cache, why)) = taken {
+            self.fail_classic(conn, request, &cache, &why);
+        }
+    }
+
+    fn classic_small(
+        &mut self,
+        conn: ConnId,
+        request: Uuid,
+        subject: &str,
+        put: CachePutRequest,
+    ) -> Result<(), String> {
+        let checked = self.classic_checked(&put, subject)?;
+        let bytes: u64 = put.entries.iter().map(|entry| entry.content.len() as u64).sum();
+        let (held, room) = (self.relay.fill().bytes, self.config.relay.spool_bytes_max);
+        if held.saturating_add(bytes) > room {
+            return Err(format!(
+                "the set has {}, and the leader holds {} of at most {} (--spool-max): remove datasets, or raise it",
+                ByteSize(bytes),
+                ByteSize(held),
+                ByteSize(room)
+            ));
+        }
+        let mut maker = PackMaker::new((self.make_id)());
+        for (slot, entry) in put.entries.iter().enumerate() {
+            maker.begin(slot);
+            for bytes in entry.content.chunks(PIECE_BYTES) {
+                let piece = Piece::of(bytes);
+                if self.datasets.library.is_here(&piece) {
+                    maker.known(piece, bytes);
+                } else {
+                    maker.bytes(bytes, &mut self.relay, &mut *self.make_id);
+                }
+            }
+            maker.end();
+        }
+        self.classic_came(conn, request, checked, &put, maker)
+    }
+
+    /// A stock client's large frame has come, and was taken apart.
+    pub(in crate::leader) fn classic_bulk(
+        &mut self,
+        conn: ConnId,
+        (request, subject): (Uuid, &str),
+        residue: Result<Residue, String>,
+        maker: PackMaker,
+        bytes: u64,
+    ) {
+        let read = residue
+            .and_then(|residue| CachePutRequest::parse(&residue.json).map_err(|error| error.to_string()));
+        let (cache, why) = match read {
+            Ok(put) => match self.classic_checked(&put, subject) {
+                Ok(checked) => match self.classic_came(conn, request, checked, &put, maker) {
+                    Ok(()) => return,
+                    Err(why) => (put.cache_id, why),
+                },
+                Err(why) => {
+                    maker.forget(&mut self.relay);
+                    (put.cache_id, why)
+                }
+            },
+            Err(why) => {
+                maker.forget(&mut self.relay);
+                (
+                    String::new(),
+                    format!("the put came in a frame of {bytes} bytes, which cannot be taken: {why}"),
+                )
+            }
+        };
+        self.fail_classic(conn, request, &cache, &why);
+    }
+
+    /// Checks all of a put but its contents; gives its id and its target.
+    fn classic_checked(&self, put: &CachePutRequest, subject: &str) -> Result<(CacheId, String), String> {
+        let cache = CacheId::parse(&put.cache_id).map_err(|error| error.to_string())?;
+        let named = subject.strip_prefix(SUBJECT).and_then(|rest| rest.strip_prefix('.'));
+        let target = [put.target_pattern.as_str(), named.unwrap_or_default()];
+        let target = target.into_iter().find(|target| !target.is_empty()).unwrap_or(TARGET_ALL);
+        if target != TARGET_NONE {
+            worker_patterns(target).map_err(|error| format!("the target: {error}"))?;
+        }
+        Name::try_from(target.to_owned()).map_err(|error| format!("the target: {error}"))?;
+        if put.entries.is_empty() {
+            return Err(format!("dataset {cache} has no files: put at least one"));
+        }
+        // The second of one name would find the first there, and be skipped.
+        let names: HashSet<&str> = put.entries.iter().map(|entry| entry.name.as_str()).collect();
+        names::check(names)?;
+        if self.datasets.came.len() >= WAITING_MAX {
+            return Err(format!("{WAITING_MAX} puts wait for others of the same sets: put it again later"));
+        }
+        if self.broker.is_draining() {
+            return Err("the leader is about to stop: put the dataset again later".to_owned());
+        }
+        Ok((cache, target.to_owned()))
+    }
+
+    /// All contents of a put are here, in packs.
+    fn classic_came(
+        &mut self,
+        conn: ConnId,
+        request: Uuid,
+        (cache, target): (CacheId, String),
+        put: &CachePutRequest,
+        maker: PackMaker,
+    ) -> Result<(), String> {
+        let key = maker.owner();
+        let (mut made, packs) = maker.finish(&mut self.relay)?;
+        let mut files = BTreeMap::new();
+        let mut wrong = None;
+        for (slot, entry) in put.entries.iter().enumerate() {
+            let Some(made) = made.remove(&slot) else {
+                wrong.get_or_insert_with(|| format!("\"{}\" has no content", entry.name));
+                continue;
+            };
+            if entry.sha256.is_some_and(|sha256| sha256 != made.sha256) {
+                wrong.get_or_insert_with(|| {
+                    format!("\"{}\" does not hash to the SHA-256 that came with it: put it again", entry.name)
+                });
+            }
+            files.entry(entry.name.clone()).or_insert(made);
+        }
+        // So that what is to be looked at is written before.
+        self.relay_on();
+        let lost = packs.iter().any(|(pack, _)| !self.relay.knows(*pack));
+        if lost {
+            wrong = Some("the leader's disk did not keep its contents: put it again".to_owned());
+        }
+        if let Some(wrong) = wrong {
+            packs.iter().for_each(|(pack, _)| self.relay.forget(*pack));
+            return Err(wrong);
+        }
+        for (pack, layout) in &packs {
+            self.datasets.library.announce(*pack, Arc::new(layout.clone()), key, self.now);
+            if self.relay.has_arrived(*pack) {
+                self.dataset_part_arrived(*pack);
+            }
+        }
+        let packs = packs.into_iter().map(|(pack, _)| pack).collect();
+        let entries = put.entries.len() as u64;
+        self.datasets.came.push_back(Came { conn, request, key, cache, target, files, entries, packs });
+        self.classic_turns();
+        self.watch_datasets();
+        Ok(())
+    }
+
+    /// Goes on with those puts that need not wait for another put of their set, nor for what is there of it.
+    pub(super) fn classic_turns(&mut self) {
+        loop {
+            let mut busy: HashSet<CacheId> = HashSet::new();
+            let mut ready = None;
+            for at in 0..self.datasets.came.len() {
+                let Some(cache) = self.datasets.came.get(at).map(|came| came.cache.clone()) else { break };
+                let is_coming = |putting: &Putting| putting.cache == cache && putting.is_coming();
+                // One behind the other.
+                if !busy.insert(cache.clone()) || self.datasets.puts.values().any(is_coming) {
+                    continue;
+                }
+                match self.old_of(&cache) {
+                    Old::Later => {}
+                    Old::Now(old) => {
+                        ready = Some((at, old));
+                        break;
+                    }
+                }
+            }
+            let Some((at, old)) = ready else { return };
+            let Some(came) = self.datasets.came.remove(at) else { return };
+            let (conn, request, cache) = (came.conn, came.request, came.cache.clone());
+            let packs = came.packs.clone();
+            if let Err(why) = old.and_then(|old| self.classic_turn(came, old)) {
+                self.fail_classic(conn, request, cache.as_str(), &why);
+                self.forget_unneeded(&packs);
+            }
+        }
+    }
+
+    /// What is there under an id.
+    fn old_of(&mut self, cache: &CacheId) -> Old {
+        if self.datasets.library.is_listing() {
+            return Old::Later;
+        }
+        let Some(known) = self.broker.state().dataset(cache).cloned() else { return Old::Now(Ok(None)) };
+        match self.manifest_of(known.generation) {
+            Some(manifest) => Old::Now(Ok(Some((known, manifest)))),
+            None if self.relay.has_arrived(known.generation) => Old::Later,
+            None => Old::Now(Err(format!(
+                "dataset {cache} is there, and damaged at the leader: put all of it again with heft's --replace, or under another \
+                 CacheId"
+            ))),
+        }
+    }
+
+    fn classic_turn(&mut self, came: Came, old: Option<Known>) -> Result<(), String> {
+        let Came { conn, request, key, cache, target, files, entries, packs } = came;
+        let old_files = old.as_ref().map(|(_, manifest)| manifest.files()).unwrap_or_default();
+        let is_old = |name: &str| old_files.binary_search_by(|file| file.name.as_str().cmp(name)).is_ok();
+        let count = files.len() as u64;
+        let new: BTreeMap<String, Made> = files.into_iter().filter(|(name, _)| !is_old(name)).collect();
+        let before = old.as_ref().map(|(known, _)| {
+            let has_it = |worker: &WorkerId| self.holds_set(*worker, &known.cache, &known.digest);
+            self.datasets.workers.keys().copied().filter(has_it).collect()
+        });
+        let added = new.len() as u64;
+        info!(%cache, files = entries, added, target, "a stock client puts a dataset");
+        let classic = Classic { request, cache: cache.clone(), entries, files: count, added, before };
+        let deadline = self.now.plus(CLASSIC_WAIT);
+        let target = Name::try_from(target).map_err(|error| format!("the target: {error}"))?;
+        let put_of = |manifest: &Manifest, generation: Uuid| Put {
+            digest: manifest.digest(),
+            manifest: generation,
+            bytes: manifest.bytes(),
+            files: u32::try_from(manifest.files().len()).unwrap_or(u32::MAX),
+            flags: PutFlags::default(),
+            deadline_ms: 0,
+            cache_id: Name::try_from(cache.as_str().to_owned()).unwrap_or_default(),
+            target: target.clone(),
+        };
+        if let Some((known, manifest)) = old.as_ref().filter(|_| new.is_empty()) {
+            let put = put_of(manifest, known.generation);
+            let putting = Putting::of_classic(conn, cache.clone(), put, HashSet::new(), (classic, deadline));
+            self.put_again(key, putting, known);
+            self.forget_unneeded(&packs);
+            return Ok(());
+        }
+        names::check(old_files.iter().map(|file| file.name.as_str()).chain(new.keys().map(String::as_str)))?;
+        let mut builder = ManifestBuilder::default();
+        if let Some((_, manifest)) = &old {
+            for file in manifest.files() {
+                let pieces = manifest.layout(file).map(|(_, _, piece)| piece).collect();
+                builder.file(file.name.clone(), file.sha256, pieces);
+            }
+        }
+        new.into_iter().for_each(|(name, made)| builder.file(name, made.sha256, made.pieces));
+        let manifest = builder.finish().map_err(|error| error.to_string())?;
+        let generation = (self.make_id)();
+        let is_coming = |pack: &BlobId| {
+            self.datasets.library.pack(*pack).is_some_and(|(_, state)| state != PackState::Good)
+        };
+        let coming = packs.into_iter().filter(is_coming).collect();
+        let put = put_of(&manifest, generation);
+        let putting = Putting::of_classic(conn, cache, put, coming, (classic, deadline));
+        self.datasets.puts.insert(key, putting);
+        self.gather_manifest(key, generation, manifest.encode().into());
+        Ok(())
+    }
+
+    fn gather_manifest(&mut self, key: Uuid, generation: Uuid, bytes: Bytes) {
+        let chunk = CHUNK_BYTES_MAX as usize;
+        let starts = (0..bytes.len()).step_by(chunk);
+        for (index, start) in (0u32..).zip(starts) {
+            let end = bytes.len().min(start + chunk);
+            self.relay.gather(generation, Purpose::Dataset, index, bytes.slice(start..end));
+        }
+        let size = bytes.len() as u64;
+        let gathered = self.relay.gathered(generation, JobId(key), Purpose::Dataset, MANIFEST, size);
+        if let Err(error) = gathered {
+            return self.part_is_bad(generation, &error.to_string());
+        }
+        // So that it is written before it is looked at.
+        self.relay_on();
+        if self.relay.has_arrived(generation) {
+            self.dataset_part_arrived(generation);
+        }
+    }
+
+    /// Packs of a put that added nothing go at once, unless another put may have found its pieces there.
+    fn forget_unneeded(&mut self, packs: &[BlobId]) {
+        if self.datasets.puts.values().any(Putting::is_coming) || !self.datasets.came.is_empty() {
+            return;
+        }
+        let needed = self.needed_blobs();
+        packs.iter().filter(|pack| !needed.contains(*pack)).for_each(|pack| self.forget_part(*pack));
+    }
+
+    /// A stock client must not wait for ever: its put failed.
+    pub(super) fn fail_classic(&mut self, conn: ConnId, request: Uuid, cache: &str, why: &str) {
+        info!(peer = %self.name(conn), cache, "a stock client's put failed: {why}");
+        self.ack_classic(conn, request, &CachePutResult::failed(cache, why));
+    }
+
+    fn ack_classic(&mut self, conn: ConnId, request: Uuid, result: &CachePutResult) {
+        let frame = self.sessions.get(&conn).and_then(|session| session.cache_ack(request, result));
+        self.send(conn, frame);
+    }
+
+    /// A stock client's put is over: what no worker answered it hears from the leader.
+    pub(super) fn classic_over(&mut self, request: Uuid, text: &str) {
+        let Some(putting) = self.datasets.puts.get(&request) else { return };
+        let Some(classic) = putting.classic() else { return };
+        let (conn, to, cache) = (putting.conn, classic.request, classic.cache.clone());
+        if putting.target() == TARGET_NONE {
+            let skipped = classic.entries.saturating_sub(classic.added);
+            let kept = CachePutResult::stored(cache.as_str(), classic.added, skipped);
+            return self.ack_classic(conn, to, &kept);
+        }
+        if !putting.has_targets() {
+            return self.fail_classic(conn, to, cache.as_str(), text);
+        }
+        for worker in putting.missing().collect::<Vec<_>>() {
+            let text = format!("worker {} has not answered: {text}", self.worker_name(worker));
+            self.fail_classic(conn, to, cache.as_str(), &text);
+        }
+    }
+
+    /// Whether all of an earlier content of a set is in the present one.
+    pub(super) fn is_within(&self, cache: &CacheId, digest: &[u8; 32]) -> bool {
+        self.datasets.lineage.get(cache).is_some_and(|lineage| lineage.contains(digest))
+    }
+
+    /// Notes what a set was made from by adding files: who has that has nothing that is not in it.
+    pub(super) fn note_lineage(&mut self, dataset: &Dataset, replaced: Option<&Dataset>) {
+        let mut puts = self.datasets.puts.values();
+        let is_added = puts.any(|put| put.manifest_id() == dataset.generation && put.classic().is_some());
+        let replaced = replaced.map(|replaced| replaced.digest);
+        let is_other = replaced.is_some_and(|replaced| replaced != dataset.digest);
+        let lineage = self.datasets.lineage.entry(dataset.cache.clone()).or_default();
+        if is_other && !is_added || lineage.len() >= LINEAGE_MAX {
+            lineage.clear();
+        }
+        for digest in replaced.filter(|_| is_added).into_iter().chain([dataset.digest]) {
+            if !lineage.contains(&digest) {
+                lineage.push(digest);
+            }
+        }
+    }
+}
+
+/// What is there under an id, once that is known.
+enum Old {
+    Later,
+    Now(Result<Option<Known>, String>),
+}
+
+/// A set that is there, and its manifest.
+type Known = (Arc<Dataset>, Arc<Manifest>);
+
+/// The contents that sets had before files were added to them, with the present one.
+pub(super) type Lineage = HashMap<CacheId, Vec<[u8; 32]>>;

@@ -137,6 +137,11 @@ impl Library {
         }
     }
 
+    /// Whether a piece is here, and was checked.
+    pub(super) fn is_here(&self, piece: &Piece) -> bool {
+        self.pieces.contains_key(piece)
+    }
+
     /// Where a piece is, or will be.
     pub(super) fn place_of(&self, piece: &Piece) -> Option<BlobId> {
         self.pieces.get(piece).or_else(|| self.coming.get(piece)).copied()

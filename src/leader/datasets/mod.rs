@@ -3,14 +3,18 @@
 //! What is to be held by whom is in the log ([`Dataset`]); what is held is what workers say. The leader brings the two together, one
 //! set at a time for each worker, whenever something changes: a set is put or removed, a worker joins, loses one or needs one.
 
+mod agents;
 mod classic;
 mod library;
+mod make;
+mod names;
 mod put;
 mod questions;
 mod restore;
 mod spread;
+mod stock;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +27,14 @@ use crate::conn::DatasetSays;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
 use crate::store::look::Looked;
+use agents::Agents;
+use classic::{Came, Lineage};
 use library::Library;
+pub(super) use make::PackMaker;
 use put::Putting;
 use questions::Inspection;
 use spread::AtWorker;
+use stock::Frames;
 
 /// How often what nobody needs any more is looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
@@ -37,6 +45,14 @@ pub(super) struct Datasets {
     library: Library,
     /// Puts under way, by their requests.
     puts: BTreeMap<Uuid, Putting>,
+    /// Puts of stock clients that wait for their turn.
+    came: VecDeque<Came>,
+    /// What sets were before files were added to them.
+    lineage: Lineage,
+    /// Frames for stock workers.
+    frames: Frames,
+    /// Workers that keep a cache for others.
+    agents: Agents,
     /// What workers hold and get.
     workers: BTreeMap<WorkerId, AtWorker>,
     /// What workers said they lack of sets whose manifests are being read.
@@ -84,6 +100,10 @@ impl Leader {
 
     /// A part of a dataset was looked at.
     pub(super) fn looked(&mut self, blob: BlobId, result: Result<Looked, String>) {
+        let result = match result {
+            Ok(Looked::Pieces { reader, found }) => return self.pieces_read(blob, reader, found),
+            result => result,
+        };
         if let Some(questions) = self.datasets.rechecks.remove(&blob) {
             self.rechecked(blob, &questions, &result);
             return;
@@ -91,14 +111,18 @@ impl Leader {
         match result {
             Ok(Looked::Manifest(manifest)) => self.manifest_read(blob, Arc::new(*manifest)),
             Ok(Looked::Pack(layout)) => self.pack_is_good(blob, layout),
+            Ok(Looked::Pieces { .. }) => {}
             Err(text) => self.part_is_bad(blob, &text),
         }
+        self.classic_turns();
     }
 
     /// A connection ended.
     pub(super) fn datasets_closed(&mut self, conn: ConnId) {
         self.put_client_left(conn);
+        self.stock_left(conn);
         self.worker_left(conn);
+        self.agent_left(conn);
     }
 
     /// Time has passed.
@@ -108,6 +132,7 @@ impl Leader {
             return;
         }
         self.puts_due();
+        self.stock_due();
         self.sweep();
         self.watch_datasets();
     }
@@ -116,7 +141,8 @@ impl Leader {
     fn watch_datasets(&mut self) {
         let deadlines = self.datasets.puts.values().filter_map(Putting::deadline).min();
         let sweep = (!self.datasets.library.is_empty()).then(|| self.now.plus(SWEEP_EVERY));
-        let due = deadlines.into_iter().chain(sweep).chain(self.datasets.tick_at).min();
+        let stock = self.stock_deadline();
+        let due = deadlines.into_iter().chain(stock).chain(sweep).chain(self.datasets.tick_at).min();
         self.datasets.tick_at = due;
     }
 
@@ -135,6 +161,7 @@ impl Leader {
             self.forget_part(blob);
         }
         self.datasets.library.rest(now);
+        self.datasets.frames.rest();
     }
 
     /// The blobs of a set that was removed or replaced go at once, but for those that others need.

@@ -14,6 +14,7 @@ use chunking::message::{Lack, Lacking, Open, Pack, Put, PutFlags, Reason, Spread
 use tracing::{info, warn};
 use uuid::Uuid;
 
+use super::classic::Classic;
 use super::library::PackState;
 use crate::conn::Session;
 use crate::core::Event;
@@ -75,11 +76,55 @@ pub(super) struct Putting {
     /// What workers answered before it was kept.
     early: BTreeMap<WorkerId, CachePutResult>,
     deadline: Option<Micros>,
-    /// Whether it came as one frame of a stock client, which hears of workers alone.
-    is_classic: bool,
+    /// If it came as one frame of a stock client, which hears of workers alone.
+    classic: Option<Classic>,
 }
 
 impl Putting {
+    /// The files of a stock client's put, whose manifest the leader makes itself.
+    pub(super) fn of_classic(
+        conn: ConnId,
+        cache: CacheId,
+        put: Put,
+        packs: HashSet<BlobId>,
+        (classic, deadline): (Classic, Micros),
+    ) -> Self {
+        Putting { packs, deadline: Some(deadline), classic: Some(classic), ..Putting::new(conn, cache, put) }
+    }
+
+    fn new(conn: ConnId, cache: CacheId, put: Put) -> Self {
+        Putting {
+            conn,
+            put,
+            cache,
+            stage: Stage::Manifest,
+            manifest: None,
+            packs: HashSet::new(),
+            bad_packs: 0,
+            received: 0,
+            moved: 0,
+            targets: BTreeMap::new(),
+            early: BTreeMap::new(),
+            deadline: None,
+            classic: None,
+        }
+    }
+
+    /// What a stock client has to hear of it, if one put it.
+    pub(super) fn classic(&self) -> Option<&Classic> {
+        self.classic.as_ref()
+    }
+
+    /// Workers that are to have it and have not answered.
+    pub(super) fn missing(&self) -> impl Iterator<Item = WorkerId> {
+        self.targets.iter().filter(|(_, ended)| ended.is_none()).map(|(worker, _)| *worker)
+    }
+
+    /// Whether any worker is to have it.
+    pub(super) fn has_targets(&self) -> bool {
+        !self.targets.is_empty()
+    }
+
     /// The blob that brings its manifest.
     pub(super) fn manifest_id(&self) -> BlobId {
         self.put.manifest
@@ -142,6 +187,11 @@ impl Leader {
     }
 
     fn refuse_put(&mut self, conn: ConnId, request: Uuid, refusal: RefusalText) {
+        if let Some(classic) = self.datasets.puts.get(&request).and_then(Putting::classic) {
+            let (to, cache) = (classic.request, classic.cache.clone());
+            self.fail_classic(conn, to, cache.as_str(), refusal.text());
+            return self.end_put(request);
+        }
         info!(peer = %self.name(conn), "refused a put: {}", refusal.text());
         let frame = self.sessions.get(&conn).and_then(|session| refusal.frame(session, request));
         self.send(conn, frame);
@@ -177,34 +227,11 @@ impl Leader {
         self.end_put(request);
         let known = self.broker.state().dataset(&cache).cloned();
         let deadline = (put.deadline_ms > 0).then(|| self.now.plus(Duration::from_millis(put.deadline_ms)));
-        let mut putting = Putting {
-            conn,
-            cache: cache.clone(),
-            stage: Stage::Manifest,
-            manifest: None,
-            packs: HashSet::new(),
-            bad_packs: 0,
-            received: 0,
-            moved: 0,
-            targets: BTreeMap::new(),
-            early: BTreeMap::new(),
-            deadline,
-            is_classic: false,
-            put,
-        };
+        let putting = Putting { deadline, ..Putting::new(conn, cache.clone(), put) };
         match known {
             Some(known) if known.digest == putting.put.digest.bytes => {
                 self.say_lack(conn, request, Lacking::Nothing, 0, Default::default());
-                putting.put.manifest = known.generation;
-                let is_same = *known.target == *putting.target();
-                putting.stage = if is_same { Stage::Spreading } else { Stage::Committing };
-                let target = putting.target().into();
-                self.datasets.puts.insert(request, putting);
-                if is_same {
-                    self.spread_begins(request, &known);
-                } else {
-                    self.commit_dataset(Dataset { target, at: self.now, ..(*known).clone() });
-                }
+                self.put_again(request, putting, &known);
             }
             Some(known) if !putting.put.flags.has(PutFlags::REPLACE) => {
                 let text = format!(
@@ -228,9 +255,25 @@ impl Leader {
         Ok(())
     }
 
+    /// Puts what is there already: for other workers, if they are others.
+    pub(super) fn put_again(&mut self, request: Uuid, mut putting: Putting, known: &Arc<Dataset>) {
+        putting.put.manifest = known.generation;
+        let is_same = *known.target == *putting.target();
+        putting.stage = if is_same { Stage::Spreading } else { Stage::Committing };
+        let target = putting.target().into();
+        self.datasets.puts.insert(request, putting);
+        if is_same {
+            self.spread_begins(request, known);
+        } else {
+            self.commit_dataset(Dataset { target, at: self.now, ..(**known).clone() });
+        }
+    }
+
     fn say_lack(&mut self, conn: ConnId, request: Uuid, what: Lacking, bytes: u64, pieces: chunking::Ranges) {
+        let is_classic = self.datasets.puts.get(&request).is_some_and(|putting| putting.classic.is_some());
         let lack = Lack { what, bytes, pieces };
-        let frame = self.sessions.get(&conn).and_then(|session| session.dataset(Uuid::nil(), request, &lack));
+        let session = self.sessions.get(&conn).filter(|_| !is_classic);
+        let frame = session.and_then(|session| session.dataset(Uuid::nil(), request, &lack));
         self.send(conn, frame);
     }
 
@@ -392,7 +435,10 @@ impl Leader {
                 self.commit_dataset(dataset);
             }
             Err((ranges, bytes)) => {
-                if putting.packs.is_empty() {
+                if putting.packs.is_empty() && putting.classic.is_some() {
+                    let text = "the leader's disk did not keep all of it: put it again".to_owned();
+                    self.refuse_put(conn, request, RefusalText::new(Reason::IO, text));
+                } else if putting.packs.is_empty() {
                     self.say_lack(conn, request, Lacking::Pieces, bytes, ranges);
                 }
             }
@@ -464,8 +510,11 @@ impl Leader {
             target = %dataset.target, packs = dataset.packs.len(), "a dataset is kept"
         );
         self.datasets.committing.remove(&dataset.generation);
+        self.note_lineage(dataset, replaced.as_deref());
         if let Some(replaced) = replaced.filter(|replaced| replaced.generation != dataset.generation) {
+            self.supersede(&replaced, dataset);
             self.stop_pushing(replaced.generation);
+            self.forget_frames(replaced.generation);
             self.release_blobs(&replaced);
         }
         let puts = self.datasets.puts.iter_mut();
@@ -480,15 +529,21 @@ impl Leader {
             self.spread_begins(request, dataset);
         }
         self.push_to_all(dataset);
+        self.classic_turns();
         self.watch_datasets();
     }
 
     /// The client hears that its set is kept, and by whom it will be held.
     fn spread_begins(&mut self, request: Uuid, dataset: &Arc<Dataset>) {
-        let targets = self.targets_of(&dataset.target);
+        let targets = self.targets_for(dataset);
         let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
         putting.targets = targets.into_iter().map(|worker| (worker, None)).collect();
-        let (conn, is_classic) = (putting.conn, putting.is_classic);
+        let (conn, is_classic) = (putting.conn, putting.classic.is_some());
+        if is_classic && !self.sessions.contains_key(&conn) {
+            // A stock client need not wait for an answer.
+            return self.end_put(request);
+        }
+        let Some(putting) = self.datasets.puts.get(&request) else { return };
         if !is_classic {
             let spread = putting.spread(SpreadStage::Stored, String::new());
             let frame =
@@ -529,14 +584,17 @@ impl Leader {
                 continue;
             };
             *target = Some(ended);
-            told.push((*request, putting.conn));
+            let classic = putting.classic.as_ref();
+            let to = classic.map_or(*request, |classic| classic.request);
+            let result = classic.map_or_else(|| result.clone(), |classic| classic.words(worker, result));
+            told.push((*request, to, putting.conn, result));
         }
-        for (request, conn) in told {
+        for (request, to, conn, result) in told {
             let named = CachePutResult { worker: Some(self.worker_name(worker)), ..result.clone() };
             let frame = self.sessions.get(&conn).and_then(|session| {
                 // Who announced nothing gets what the founding documents have, and no more.
-                let result = if session.is_announced() { &named } else { result };
-                session.cache_ack(request, result)
+                let result = if session.is_announced() { &named } else { &result };
+                session.cache_ack(to, result)
             });
             self.send(conn, frame);
             self.spread_if_over(request);
@@ -544,7 +602,7 @@ impl Leader {
     }
 
     /// Ends a put whose workers have all answered.
-    fn spread_if_over(&mut self, request: Uuid) {
+    pub(super) fn spread_if_over(&mut self, request: Uuid) {
         let Some(putting) = self.datasets.puts.get(&request) else { return };
         if putting.stage == Stage::Spreading && putting.targets.values().all(Option::is_some) {
             let text = if putting.targets.is_empty() && putting.target() != TARGET_NONE {
@@ -558,9 +616,13 @@ impl Leader {
 
     fn spread_over(&mut self, request: Uuid, text: String) {
         let Some(putting) = self.datasets.puts.get(&request) else { return };
-        let (conn, is_classic) = (putting.conn, putting.is_classic);
+        let conn = putting.conn;
+        if putting.classic.is_some() {
+            self.classic_over(request, &text);
+            return self.end_put(request);
+        }
         let spread = putting.spread(SpreadStage::Over, text);
-        let session = self.sessions.get(&conn).filter(|_| !is_classic);
+        let session = self.sessions.get(&conn);
         let frame = session.and_then(|session: &Session| session.dataset(Uuid::nil(), request, &spread));
         self.send(conn, frame);
         self.end_put(request);
@@ -593,7 +655,10 @@ impl Leader {
 
     /// Who put something is gone: what came whole stays for a while, the rest does not.
     pub(super) fn put_client_left(&mut self, conn: ConnId) {
-        let puts = self.datasets.puts.iter().filter(|(_, putting)| putting.conn == conn);
+        // What came in one frame is whole, and is kept all the same.
+        let is_whole = |putting: &Putting| putting.classic.is_some() && putting.is_coming();
+        let puts =
+            self.datasets.puts.iter().filter(|(_, putting)| putting.conn == conn && !is_whole(putting));
         let left: Vec<Uuid> = puts.map(|(request, _)| *request).collect();
         left.into_iter().for_each(|request| self.end_put(request));
     }
@@ -613,6 +678,42 @@ impl Leader {
             self.stop_pushing(generation);
             self.forget_part(generation);
         }
+        self.classic_turns();
+    }
+
+    /// A set has other content now. Those that wait for workers to have what it was wait for what it is, if files were only added;
+    /// else they hear that it was replaced.
+    fn supersede(&mut self, replaced: &Dataset, dataset: &Dataset) {
+        let is_added = self.is_within(&dataset.cache, &replaced.digest);
+        let mut waiting = Vec::new();
+        for putting in self.datasets.puts.values_mut() {
+            if putting.put.manifest != replaced.generation || putting.stage != Stage::Spreading {
+                continue;
+            }
+            if is_added {
+                putting.put.manifest = dataset.generation;
+                putting.classic.iter_mut().for_each(Classic::supersede);
+            } else {
+                waiting.extend(putting.missing());
+            }
+        }
+        for worker in waiting {
+            let text = "the set was replaced by another content meanwhile";
+            let result = CachePutResult::failed(dataset.cache.as_str(), text);
+            self.tell_putters(replaced.generation, worker, &result);
+        }
+    }
+
+    /// A worker is not to have a set after all: nobody waits for it.
+    pub(super) fn not_a_target(&mut self, worker: WorkerId) {
+        let mut changed = Vec::new();
+        for (request, putting) in &mut self.datasets.puts {
+            if putting.targets.get(&worker).is_some_and(Option::is_none) {
+                putting.targets.remove(&worker);
+                changed.push(*request);
+            }
+        }
+        changed.into_iter().for_each(|request| self.spread_if_over(request));
     }
 
     /// Bytes of a dataset's part came from a client.

@@ -114,7 +114,7 @@ impl Leader {
 
     /// The workers that hold a set or are to hold it: how it is there, and what more there is to say.
     fn at_workers(&self, dataset: &Dataset) -> Vec<(WorkerId, &'static str, Value)> {
-        let mut workers: HashSet<WorkerId> = self.targets_of(&dataset.target).into_iter().collect();
+        let mut workers: HashSet<WorkerId> = self.targets_for(dataset).into_iter().collect();
         let nobody = AtWorker::default();
         let has = |at: &AtWorker| {
             at.held.contains_key(&dataset.cache)
@@ -188,7 +188,7 @@ impl Leader {
     fn dataset_push(&mut self, question: &Value, dataset: &Arc<Dataset>) -> Result<Value, String> {
         let target = question.get("target").and_then(Value::as_str).unwrap_or(&dataset.target).to_owned();
         worker_patterns(&target).map_err(|error| format!("the target: {error}"))?;
-        let workers = self.targets_of(&target);
+        let workers = self.targets_for(&Dataset { target: target.into(), ..(**dataset).clone() });
         let held = workers.iter().filter(|worker| self.ask_to_hold(**worker, dataset).is_some()).count();
         Ok(json!({ "targets": workers.len(), "held": held }))
     }
@@ -262,7 +262,7 @@ impl Leader {
                 let manifest = Arc::new((**manifest).clone());
                 self.datasets.library.manifest_read(blob, manifest, self.now);
             }
-            Ok(Looked::Pack(_)) => {}
+            Ok(Looked::Pack(_) | Looked::Pieces { .. }) => {}
             // A put brings it again.
             Err(text) => self.part_is_bad(blob, text),
         }

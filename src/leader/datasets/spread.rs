@@ -14,6 +14,7 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::library::PackState;
+use super::stock::{Stock, may_fit};
 use crate::conn::Session;
 use crate::core::Event;
 use crate::core::dataset::{Dataset, TARGET_NONE};
@@ -76,7 +77,7 @@ pub(super) struct Push {
 pub(super) struct AtWorker {
     pub(super) conn: Option<ConnId>,
     /// Whether it has said what it has.
-    told: bool,
+    pub(super) told: bool,
     pub(super) budget: u64,
     pub(super) used: u64,
     pub(super) held: BTreeMap<CacheId, [u8; 32]>,
@@ -84,7 +85,9 @@ pub(super) struct AtWorker {
     pub(super) not_held: HashMap<CacheId, ([u8; 32], NotHeld)>,
     pub(super) push: Option<Push>,
     /// Sets that it is asked to hold next: those that jobs wait for first.
-    queue: Vec<CacheId>,
+    pub(super) queue: Vec<CacheId>,
+    /// If it is a stock worker.
+    pub(super) stock: Option<Stock>,
 }
 
 /// Why a worker does not hold a set that it was to hold.
@@ -95,6 +98,11 @@ pub(super) enum NotHeld {
 }
 
 impl AtWorker {
+    /// A stock worker, of which nothing is known.
+    pub(super) fn of_stock(conn: ConnId, stock: Stock) -> Self {
+        AtWorker { conn: Some(conn), told: true, stock: Some(stock), ..AtWorker::default() }
+    }
+
     fn holds(&self, wish: &Wish) -> bool {
         self.held.get(&wish.cache) == Some(&wish.digest)
     }
@@ -123,6 +131,39 @@ impl Leader {
         self.broker.workers().filter(|worker| is_target(worker, target)).map(|worker| worker.id).collect()
     }
 
+    /// The workers that are to hold a set: those of ours, agents of stock workers, and stock workers without one that may take it.
+    pub(super) fn targets_for(&self, dataset: &Dataset) -> Vec<WorkerId> {
+        let all = self.broker.workers().filter(|worker| self.is_to_hold(worker, dataset));
+        all.map(|worker| worker.id).collect()
+    }
+
+    fn is_to_hold(&self, worker: &Worker, dataset: &Dataset) -> bool {
+        if &*dataset.target == TARGET_NONE {
+            return false;
+        }
+        let stock = self.datasets.workers.get(&worker.id).and_then(|at| at.stock.as_ref());
+        match stock {
+            None => {
+                let mut served = self.datasets.agents.served_by(worker.id);
+                let of_served = |stock: WorkerId| self.broker.worker(stock);
+                is_target(worker, &dataset.target)
+                    || worker.datasets
+                        && served.any(|stock| {
+                            of_served(stock).is_some_and(|stock| is_meant(stock, &dataset.target))
+                        })
+            }
+            Some(stock) => {
+                let takes = stock.may_know() && may_fit(dataset) && !self.has_agent(worker.id);
+                takes && is_meant(worker, &dataset.target)
+            }
+        }
+    }
+
+    /// Whether a worker holds this content of a set.
+    pub(super) fn holds_set(&self, worker: WorkerId, cache: &CacheId, digest: &[u8; 32]) -> bool {
+        self.datasets.workers.get(&worker).is_some_and(|at| at.held.get(cache) == Some(digest))
+    }
+
     /// A worker says what it has.
     pub(super) fn worker_has(&mut self, conn: ConnId, have: &Have) {
         let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
@@ -147,7 +188,8 @@ impl Leader {
             };
             match set.state {
                 SetState::Held => self.worker_holds(worker, cache, set.digest.bytes),
-                SetState::Gone => self.worker_lost(worker, cache, set.text.as_str()),
+                SetState::Gone => self.worker_lost(worker, cache, set.text.as_str(), true),
+                SetState::Lost => self.worker_lost(worker, cache, set.text.as_str(), false),
                 SetState::Wanted => self.worker_wants(worker, conn, cache),
             }
         }
@@ -169,11 +211,12 @@ impl Leader {
         }
     }
 
-    fn worker_lost(&mut self, worker: WorkerId, cache: CacheId, text: &str) {
+    /// A worker does not hold a set any more. If it gave it up it does not get it back unasked.
+    fn worker_lost(&mut self, worker: WorkerId, cache: CacheId, text: &str, gave_up: bool) {
         info!(%worker, %cache, "a worker does not hold a dataset any more: {text}");
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
         let digest = at.held.remove(&cache);
-        if let Some(digest) = digest {
+        if let Some(digest) = digest.filter(|_| gave_up) {
             at.not_held.insert(cache.clone(), (digest, NotHeld::Gone(text.to_owned())));
         }
         self.broker.handle(self.now, Event::NotHolding { worker, cache });
@@ -234,8 +277,7 @@ impl Leader {
             !at.holds(&wish) && !gave_up && !is_pushed && !at.queue.contains(&wish.cache)
         };
         let Some(known) = self.broker.worker(worker) else { return };
-        let wanted =
-            |dataset: &&Arc<Dataset>| &*dataset.target != TARGET_NONE && is_target(known, &dataset.target);
+        let wanted = |dataset: &&Arc<Dataset>| self.is_to_hold(known, dataset);
         let datasets = self.broker.state().datasets();
         let lacking: Vec<CacheId> =
             datasets.filter(lacks).filter(wanted).map(|dataset| dataset.cache.clone()).collect();
@@ -300,7 +342,7 @@ impl Leader {
     }
 
     /// Begins with the next set for a worker, if it is free.
-    fn push_next(&mut self, worker: WorkerId) {
+    pub(super) fn push_next(&mut self, worker: WorkerId) {
         loop {
             if self.datasets.library.is_listing() {
                 return;
@@ -313,7 +355,10 @@ impl Leader {
             let Some(dataset) = self.broker.state().dataset(&cache).cloned() else { continue };
             let wish = Wish::from(&*dataset);
             if !at.holds(&wish) {
-                return self.begin_push(worker, wish, true);
+                if self.may_be_given(worker, &wish) {
+                    self.begin_push(worker, wish, true);
+                }
+                return;
             }
         }
     }
@@ -334,7 +379,11 @@ impl Leader {
             since: now,
         });
         let Wish { cache, digest, bytes, .. } = wish.clone();
+        let is_stock = at.stock.is_some();
         self.broker.handle(now, Event::Holding { worker, cache, digest, missing: bytes.max(1) });
+        if is_stock {
+            return self.feed_stock(worker);
+        }
         self.say_hold(Some(conn), &wish, committed);
         self.relay.attach_anew(conn, generation, Self::owner_of(generation), 0);
     }
@@ -462,6 +511,9 @@ impl Leader {
     /// Opens packs to a worker that have what it lacks.
     fn feed_push(&mut self, worker: WorkerId) {
         let Some(at) = self.datasets.workers.get(&worker) else { return };
+        if at.stock.is_some() {
+            return self.feed_stock(worker);
+        }
         let (Some(conn), Some(push)) = (at.conn, &at.push) else { return };
         let generation = push.wish.generation;
         let room = PACKS_OPEN_MAX.saturating_sub(push.open.len());
@@ -531,13 +583,13 @@ impl Leader {
     /// A worker has answered.
     pub(super) fn worker_acked(&mut self, conn: ConnId, to: Uuid, result: CachePutResult) {
         let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
-        if self.inspected(to, worker, &result) {
+        if self.inspected(to, worker, &result) || self.stock_answered(worker, to) {
             return;
         }
         self.push_ended(worker, to, result);
     }
 
-    fn push_ended(&mut self, worker: WorkerId, generation: Uuid, result: CachePutResult) {
+    pub(super) fn push_ended(&mut self, worker: WorkerId, generation: Uuid, result: CachePutResult) {
         let now = self.now;
         self.datasets.lacks.remove(&worker);
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
@@ -598,6 +650,8 @@ impl Leader {
             self.datasets.removed.clear();
         }
         self.datasets.removed.insert(dataset.cache.clone(), dataset.digest);
+        self.datasets.lineage.remove(&dataset.cache);
+        self.forget_frames(dataset.generation);
         self.stop_pushing(dataset.generation);
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
@@ -635,5 +689,10 @@ impl Leader {
 
 /// Whether a worker is one that a pattern is for, and can be sent datasets.
 fn is_target(worker: &Worker, target: &str) -> bool {
-    worker.datasets && targets(target, &subscriptions(&worker.patterns, worker.id.0))
+    worker.datasets && is_meant(worker, target)
+}
+
+/// Whether a pattern is for a worker (C12).
+fn is_meant(worker: &Worker, target: &str) -> bool {
+    targets(target, &subscriptions(&worker.patterns, worker.id.0))
 }

@@ -40,11 +40,12 @@ impl Relay {
     }
 
     /// The next chunk of a blob that is gathered here. All but the last have the size of a chunk.
-    pub(in crate::leader) fn gather(&mut self, id: BlobId, index: u32, bytes: Bytes) {
+    pub(in crate::leader) fn gather(&mut self, id: BlobId, purpose: Purpose, index: u32, bytes: Bytes) {
         let offset = u64::from(index) * u64::from(CHUNK_BYTES_MAX);
         let head = ChunkHead::plain(offset, &bytes);
         let Ok(nothing) = ChunkPlan::new(0, CHUNK_BYTES_MAX) else { return };
-        let unnamed = || Blob::new(announced(JobId(uuid::Uuid::nil()), "", 0), nothing, true);
+        let open = || Open { purpose, ..announced(JobId(uuid::Uuid::nil()), "", 0) };
+        let unnamed = || Blob::new(open(), nothing, true);
         self.blobs.entry(id).or_insert_with(unnamed);
         self.store(id, index, head, bytes);
         self.pump();

@@ -18,7 +18,7 @@
 //! done, and counts again as far as its digests are right.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -201,10 +201,9 @@ impl Disk {
     /// Begins a generation: its manifest, its directory, and word that it may not be on the disk.
     pub(super) fn begin(&self, generation: Uuid, contents: &Contents) -> io::Result<PathBuf> {
         let path = self.staging_path(generation);
-        let mut word = File::create(self.unsynced_path(generation))?;
-        word.write_all(self.boot.as_bytes())?;
-        // This must be on the disk before the set is visible; the files themselves need not.
-        word.sync_all()?;
+        // A file system that keeps a journal has this on the disk no later than the link that makes the set visible; if what is in
+        // it is not, it is not this boot.
+        fs::write(self.unsynced_path(generation), self.boot.as_bytes())?;
         let manifest = beside(&path);
         if !manifest.exists() {
             let unfinished = path.with_extension("new");
@@ -311,10 +310,8 @@ impl Disk {
 
     /// Takes it out of its place in one step, and removes it then.
     fn throw_away(&self, path: &Path, generation: Uuid) -> io::Result<()> {
-        let missing = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => Ok(()),
-            _ => Err(error),
-        };
+        let missing =
+            |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) };
         let trash = self.own.join("trash").join(Uuid::new_v4().simple().to_string());
         fs::remove_file(beside(path)).or_else(missing)?;
         if let Err(error) = fs::rename(path, &trash) {
@@ -350,11 +347,10 @@ fn entry(path: &Path) -> io::Result<Entry> {
             let generation = ours.and_then(Path::to_str).and_then(generation_in);
             Ok(generation.map_or(Entry::Theirs, Entry::Ours))
         }
-        Err(error) => match error.kind() {
-            io::ErrorKind::NotFound => Ok(Entry::None),
-            io::ErrorKind::InvalidInput => Ok(Entry::Theirs),
-            _ => Err(error),
-        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Entry::None),
+        // No link.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(Entry::Theirs),
+        Err(error) => Err(error),
     }
 }
 
@@ -431,5 +427,67 @@ fn read(directory: PathBuf, generation: Uuid) -> Option<Found> {
             warn!("{}: {error}", directory.display());
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::cache::staged::Staged;
+    use chunking::dataset::{ManifestBuilder, Piece, sha256};
+    use std::sync::Arc;
+
+    fn show(disk: &Disk, cache: &str, content: &[u8]) -> (CacheId, Uuid) {
+        let mut builder = ManifestBuilder::default();
+        builder.file("a", sha256(content), vec![Piece::of(content)]);
+        let contents = Arc::new(Contents::new(builder.finish().unwrap()).unwrap());
+        let (cache, generation) = (CacheId::parse(cache).unwrap(), Uuid::new_v4());
+        let staged = Staged::prepare(disk, generation, contents, &[]).unwrap();
+        staged.spread(0, None, content).unwrap();
+        staged.show(disk, &cache).unwrap();
+        (cache, generation)
+    }
+
+    #[test]
+    fn what_was_not_on_the_disk_when_the_machine_stopped_is_hidden_until_it_is_checked() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = Disk::open(root.path()).unwrap();
+        let (sure, synced) = show(&disk, "sure", b"1");
+        let (_, unsure) = show(&disk, "unsure", b"2");
+        let contents = read(disk.set_path(synced), synced).unwrap().contents;
+        disk.sync(synced, &contents).unwrap();
+        assert_eq!(disk.load().unwrap().sets.len(), 2, "the same boot");
+        // Another boot; with the words of the last one lost, as after a crash.
+        fs::write(disk.unsynced_path(unsure), "").unwrap();
+        let loaded = disk.load().unwrap();
+        assert_eq!(loaded.sets.iter().map(|(cache, _)| cache.clone()).collect::<Vec<_>>(), [sure]);
+        assert_eq!(loaded.staged.iter().map(|found| found.generation).collect::<Vec<_>>(), [unsure]);
+        assert!(!root.path().join("unsure").exists());
+    }
+
+    #[test]
+    fn a_set_stays_while_somebody_has_it_open_and_half_of_one_is_nobodys() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = Disk::open(root.path()).unwrap();
+        let (cache, generation) = show(&disk, "set", b"1");
+        let open = open_set(root.path(), "set").unwrap().unwrap();
+        let (_, next) = show(&disk, "set", b"2");
+        assert!(!disk.discard(generation).unwrap(), "a job uses it");
+        drop(open);
+        assert!(disk.discard(generation).unwrap() && !disk.set_path(generation).exists());
+        assert_eq!(disk.entry(&cache).unwrap(), Entry::Ours(next));
+        // What a crash leaves: a set without a link, one without a manifest, trash.
+        disk.hide(&cache, next).unwrap();
+        fs::create_dir(disk.staging_path(Uuid::from_u128(5))).unwrap();
+        fs::create_dir(disk.own.join("trash/x")).unwrap();
+        let loaded = disk.load().unwrap();
+        assert!(loaded.sets.is_empty() && loaded.staged.is_empty());
+        for part in [SETS, "staging", "trash", "unsynced"] {
+            assert_eq!(fs::read_dir(disk.own.join(part)).unwrap().count(), 0, "{part}");
+        }
+        assert!(open_set(root.path(), "set").unwrap().is_none());
+        // A link that is not of our form is somebody else's.
+        std::os::unix::fs::symlink(".heft/sets/../../x", root.path().join("set")).unwrap();
+        assert_eq!(disk.entry(&cache).unwrap(), Entry::Theirs);
     }
 }

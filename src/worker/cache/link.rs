@@ -125,3 +125,69 @@ pub fn check_link(cache_dir: &Path, work_dir: &Path, mode: LinkMode) -> io::Resu
     }
     tried
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::exec::NameUse;
+    use crate::worker::exec::beneath::open_root;
+    use std::os::unix::fs::MetadataExt;
+
+    fn name(text: &str) -> SafeName {
+        SafeName::parse(NameUse::File, text).unwrap()
+    }
+
+    #[test]
+    fn files_come_read_only_and_are_the_sets_own_only_by_hard_link() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("set/d")).unwrap();
+        fs::create_dir(root.path().join("job")).unwrap();
+        let path = root.path().join("set/d/a");
+        fs::write(&path, "bytes").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o444)).unwrap();
+        let (set, job) =
+            (open_root(&root.path().join("set")).unwrap(), open_root(&root.path().join("job")).unwrap());
+        let inode = fs::metadata(&path).unwrap().ino();
+        let root_user = rustix::process::geteuid().is_root();
+        let reflinks = check_link_in(root.path(), LinkMode::Reflink);
+        for (mode, ours, same) in [
+            (LinkMode::Copy, true, false),
+            (LinkMode::Hardlink, true, true),
+            (LinkMode::Hardlink, false, false),
+            (LinkMode::Auto, true, !root_user && !reflinks),
+            (LinkMode::Auto, false, false),
+        ] {
+            let target = name(&format!("x/{mode:?}-{ours}"));
+            let placed = place(&set, &name("d/a"), ours, &job, &target, mode).unwrap().unwrap();
+            let found = placed.metadata().unwrap();
+            assert_eq!(found.ino() == inode, same, "{mode:?} {ours}");
+            assert_eq!(found.permissions().mode() & 0o777, 0o444);
+            assert_eq!(
+                fs::read_to_string(root.path().join("job").join(target.to_string())).unwrap(),
+                "bytes"
+            );
+            let again = place(&set, &name("d/a"), ours, &job, &target, mode).unwrap();
+            assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AlreadyExists, "{mode:?}");
+        }
+        assert!(place(&set, &name("none"), true, &job, &name("n"), LinkMode::Auto).is_none());
+        let reflinked = place(&set, &name("d/a"), true, &job, &name("r"), LinkMode::Reflink).unwrap();
+        assert_eq!(reflinked.is_ok(), reflinks, "what was asked for, or nothing");
+    }
+
+    fn check_link_in(root: &Path, mode: LinkMode) -> bool {
+        fs::create_dir_all(root.join(PRIVATE)).unwrap();
+        let can = check_link(root, &root.join("job"), mode).is_ok();
+        assert_eq!(fs::read_dir(root.join(PRIVATE)).unwrap().count(), 0, "the probe leaves nothing");
+        can
+    }
+
+    #[test]
+    fn modes_are_read_and_tried() {
+        assert_eq!("hardlink".parse(), Ok(LinkMode::Hardlink));
+        assert!("symlink".parse::<LinkMode>().unwrap_err().contains("auto, reflink, hardlink or copy"));
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("job")).unwrap();
+        assert!(check_link_in(root.path(), LinkMode::Hardlink) && check_link_in(root.path(), LinkMode::Copy));
+        assert!(check_link(root.path(), &root.path().join("none"), LinkMode::Hardlink).is_err());
+    }
+}

@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(error, NoRoom { needs: 51, budget: 60, pinned: 10 });
         assert_eq!(
             error.to_string(),
-            "no room: needs 51, the cache may hold 60, 10 are in use; raise --cache-budget or put a smaller set"
+            "no room: needs 51 B, the cache may hold 60 B, 10 B are in use; raise --cache-budget or put a smaller set"
         );
     }
 }

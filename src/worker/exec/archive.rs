@@ -339,7 +339,8 @@ impl Seek for Bounded {
 mod tests {
     use super::*;
     use crate::model::InputFile;
-    use crate::worker::exec::inputs::write_all;
+    use crate::worker::cache::LinkMode;
+    use crate::worker::exec::inputs::{CachePlace, write_all};
     use std::io::Read;
 
     fn names(archive: &[u8]) -> Vec<String> {
@@ -369,7 +370,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path();
         let files = [InputFile::inline("in.txt", "1"), InputFile::inline("d/changed", "1")];
-        let inputs = write_all(&files, dir, dir).unwrap();
+        let inputs = write_all(&files, dir, CachePlace { directory: dir, link: LinkMode::Auto }).unwrap();
         let none = pack(packing(dir, &inputs)).unwrap();
         assert!(none.archive.is_none() && none.notes.is_empty(), "nothing made, nothing packed");
         assert_eq!(none.lost, None);

@@ -1,0 +1,254 @@
+//! Packs that the leader makes itself, of contents that came in a frame of a stock client. Bytes are taken in order, as they come, and
+//! go on to the disk chunk by chunk; what is in memory is one chunk at most.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use chunking::dataset::pack::{Layout, PackError};
+use chunking::dataset::{Piece, PieceHasher};
+use chunking::limits::{PACK_BYTES_MAX, PACK_PIECES_MAX, PIECE_BYTES_MAX};
+use chunking::message::Purpose;
+use uuid::Uuid;
+
+use super::restore::PACK;
+use crate::core::ids::JobId;
+use crate::leader::relay::{BlobId, Relay};
+use crate::peer::{BUFFER_BYTES, PoolBuf};
+
+/// The largest piece.
+pub(super) const PIECE_BYTES: usize = PIECE_BYTES_MAX as usize;
+
+/// A content that was taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Made {
+    pub(super) sha256: [u8; 32],
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// Makes packs. A piece ends where its content ends, or when it is as large as one may be.
+#[derive(Debug)]
+pub(in crate::leader) struct PackMaker {
+    owner: JobId,
+    packs: Vec<(BlobId, Layout)>,
+    open: Option<OpenPack>,
+    content: Option<Content>,
+    made: BTreeMap<usize, Made>,
+    fault: Option<PackError>,
+}
+
+/// The content that comes.
+struct Content {
+    slot: usize,
+    whole: PieceHasher,
+    /// The piece that comes, behind the first: what the first hashes to is what `whole` does so far.
+    later: Option<PieceHasher>,
+    piece_bytes: usize,
+    pieces: Vec<Piece>,
+}
+
+impl std::fmt::Debug for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Content")
+            .field("slot", &self.slot)
+            .field("pieces", &self.pieces)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Content {
+    fn update(&mut self, bytes: &[u8]) {
+        self.whole.update(bytes);
+        if let Some(later) = &mut self.later {
+            later.update(bytes);
+        }
+        self.piece_bytes += bytes.len();
+    }
+
+    fn end_piece(&mut self) -> Piece {
+        let piece = match self.later.replace(PieceHasher::default()) {
+            Some(later) => later.finish(),
+            None => self.whole.clone().finish(),
+        };
+        self.piece_bytes = 0;
+        self.pieces.push(piece);
+        piece
+    }
+}
+
+/// The pack that is being filled.
+#[derive(Debug)]
+struct OpenPack {
+    id: BlobId,
+    pieces: Vec<Piece>,
+    bytes: u64,
+    chunks: u32,
+    chunk: Option<(Room, usize)>,
+}
+
+/// Where a chunk is gathered: in a buffer of the pool, or, where all are in use, in memory of its own.
+#[derive(Debug)]
+enum Room {
+    Pooled(PoolBuf),
+    Own(Vec<u8>),
+}
+
+impl Room {
+    fn copy_in(&mut self, at: usize, bytes: &[u8]) -> usize {
+        match self {
+            Room::Pooled(buffer) => buffer.copy_in(at, bytes),
+            Room::Own(own) => {
+                let len = bytes.len().min(BUFFER_BYTES.saturating_sub(at));
+                own.extend_from_slice(bytes.get(..len).unwrap_or_default());
+                len
+            }
+        }
+    }
+
+    fn freeze(self, len: usize) -> Bytes {
+        match self {
+            Room::Pooled(buffer) => buffer.freeze(len),
+            Room::Own(own) => own.into(),
+        }
+    }
+}
+
+impl OpenPack {
+    fn write(&mut self, mut bytes: &[u8], relay: &mut Relay) {
+        while !bytes.is_empty() {
+            let (room, filled) = self.chunk.get_or_insert_with(|| {
+                let pooled = relay.buffer().map(Room::Pooled);
+                (pooled.unwrap_or_else(|| Room::Own(Vec::with_capacity(BUFFER_BYTES))), 0)
+            });
+            let part = room.copy_in(*filled, bytes);
+            *filled += part;
+            self.bytes += part as u64;
+            bytes = bytes.get(part..).unwrap_or_default();
+            if *filled == BUFFER_BYTES {
+                self.end_chunk(relay);
+            }
+        }
+    }
+
+    fn end_chunk(&mut self, relay: &mut Relay) {
+        if let Some((room, filled)) = self.chunk.take() {
+            relay.gather(self.id, Purpose::Dataset, self.chunks, room.freeze(filled));
+            self.chunks += 1;
+        }
+    }
+
+    /// Whether another piece fits, however large it is.
+    fn has_room(&self) -> bool {
+        self.bytes + u64::from(PIECE_BYTES_MAX) <= PACK_BYTES_MAX && self.pieces.len() < PACK_PIECES_MAX
+    }
+}
+
+impl PackMaker {
+    /// For the contents of one request.
+    pub(in crate::leader) fn new(owner: Uuid) -> Self {
+        let (packs, made) = (Vec::new(), BTreeMap::new());
+        PackMaker { owner: JobId(owner), packs, open: None, content: None, made, fault: None }
+    }
+
+    /// The request.
+    pub(super) fn owner(&self) -> Uuid {
+        self.owner.0
+    }
+
+    /// A content begins. If the slot had one before, that one is void.
+    pub(in crate::leader) fn begin(&mut self, slot: usize) {
+        self.made.remove(&slot);
+        let (whole, pieces) = (PieceHasher::default(), Vec::new());
+        self.content = Some(Content { slot, whole, later: None, piece_bytes: 0, pieces });
+    }
+
+    /// The next bytes of it.
+    pub(in crate::leader) fn bytes(
+        &mut self,
+        mut bytes: &[u8],
+        relay: &mut Relay,
+        make_id: &mut dyn FnMut() -> Uuid,
+    ) {
+        while !bytes.is_empty() {
+            let Some(content) = &mut self.content else { return };
+            if content.piece_bytes == 0 && self.open.as_ref().is_some_and(|open| !open.has_room()) {
+                self.end_pack(relay);
+            }
+            let Some(content) = &mut self.content else { return };
+            let open = self.open.get_or_insert_with(|| OpenPack {
+                id: make_id(),
+                pieces: Vec::new(),
+                bytes: 0,
+                chunks: 0,
+                chunk: None,
+            });
+            let (part, rest) = bytes.split_at(bytes.len().min(PIECE_BYTES - content.piece_bytes));
+            open.write(part, relay);
+            content.update(part);
+            if content.piece_bytes == PIECE_BYTES {
+                open.pieces.push(content.end_piece());
+            }
+            bytes = rest;
+        }
+    }
+
+    /// A whole piece of it that is here already.
+    pub(super) fn known(&mut self, piece: Piece, bytes: &[u8]) {
+        if let Some(content) = &mut self.content {
+            content.whole.update(bytes);
+            content.later = Some(PieceHasher::default());
+            content.pieces.push(piece);
+        }
+    }
+
+    /// The content is complete.
+    pub(in crate::leader) fn end(&mut self) {
+        let Some(mut content) = self.content.take() else { return };
+        if content.piece_bytes > 0 {
+            let piece = content.end_piece();
+            if let Some(open) = &mut self.open {
+                open.pieces.push(piece);
+            }
+        }
+        let made = Made { sha256: content.whole.finish().sha256, pieces: content.pieces };
+        self.made.insert(content.slot, made);
+    }
+
+    fn end_pack(&mut self, relay: &mut Relay) {
+        let Some(mut open) = self.open.take() else { return };
+        match Layout::new(std::mem::take(&mut open.pieces)) {
+            Ok(layout) => {
+                open.write(&layout.tail(), relay);
+                open.end_chunk(relay);
+                // A pack is far below what a plan of chunks takes.
+                let _digest = relay.gathered(open.id, self.owner, Purpose::Dataset, PACK, layout.size());
+                self.packs.push((open.id, layout));
+            }
+            Err(fault) => {
+                relay.forget(open.id);
+                self.fault = Some(fault);
+            }
+        }
+    }
+
+    /// All contents have come: gives them by their slots, and the packs that have their pieces.
+    pub(super) fn finish(mut self, relay: &mut Relay) -> Result<Finished, String> {
+        self.end_pack(relay);
+        match &self.fault {
+            Some(fault) => {
+                let why = fault.to_string();
+                self.forget(relay);
+                Err(why)
+            }
+            None => Ok((self.made, self.packs)),
+        }
+    }
+
+    /// It is not wanted any more.
+    pub(in crate::leader) fn forget(self, relay: &mut Relay) {
+        let open = self.open.map(|open| open.id);
+        self.packs.into_iter().map(|(pack, _)| pack).chain(open).for_each(|pack| relay.forget(pack));
+    }
+}
+
+/// Contents by their slots, and packs with their lists.
+pub(super) type Finished = (BTreeMap<usize, Made>, Vec<(BlobId, Layout)>);

@@ -1,0 +1,399 @@
+//! Stock workers. One with the founding documents' cache patch gets a set whole in one CachePut frame, if it fits (T06, C01), and
+//! answers; one without ignores the frame. Which it is shows its answer to a put of nothing, which it is sent when there is first
+//! something for it. One that does not answer that is no target of puts, and holds none up.
+//!
+//! Such a worker never overwrites a file and cannot be told to remove one (CA05), so a set whose content was replaced does not go to
+//! one that had it before.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use chunking::dataset::{FileEntry, Manifest, Piece};
+use chunking::frame::head_len;
+use chunking::limits::FRAME_BODY_BYTES_MAX;
+use tracing::{info, warn};
+use uuid::Uuid;
+
+use super::spread::{AtWorker, NotHeld, Wish};
+use crate::conn::Session;
+use crate::core::dataset::Dataset;
+use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
+use crate::leader::relay::BlobId;
+use crate::leader::{Leader, Output};
+use crate::model::{CacheEntry, CachePutRequest, CachePutResult, JsonModel};
+use crate::store::blobs::DiskOp;
+use crate::store::look::{LookAt, Wanted};
+
+/// How long a stock worker has to show that it knows CachePut. Puts wait for it once, when it has just joined.
+const KNOWS_WAIT: Duration = Duration::from_secs(5);
+
+/// How long one that knows it has to answer a put.
+const ANSWER_WAIT: Duration = Duration::from_secs(60);
+
+/// Frames that are kept for the next worker.
+const FRAMES_KEPT: usize = 2;
+
+/// What a file takes in a frame beside its name and its content.
+const ENTRY_BYTES: u64 = 32;
+
+/// The id of a put of nothing: the cache's own directory, which is there.
+const NOTHING: &str = ".";
+
+/// A stock worker, as far as datasets go.
+#[derive(Debug, Default)]
+pub(super) struct Stock {
+    knows: Knows,
+    /// What it was given in this connection.
+    given: HashMap<CacheId, [u8; 32]>,
+    /// When it should have answered the put that it was sent.
+    answer_by: Option<Micros>,
+}
+
+/// Whether a stock worker knows CachePut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Knows {
+    #[default]
+    Unasked,
+    /// It was sent a put of nothing, and should have answered by then.
+    Asked(Micros),
+    Yes,
+    No,
+}
+
+impl Stock {
+    fn deadline(&self) -> Option<Micros> {
+        let asked = match self.knows {
+            Knows::Asked(until) => Some(until),
+            Knows::Unasked | Knows::Yes | Knows::No => None,
+        };
+        asked.into_iter().chain(self.answer_by).min()
+    }
+
+    /// Whether it may be a target.
+    pub(super) fn may_know(&self) -> bool {
+        self.knows != Knows::No
+    }
+}
+
+/// Frames for stock workers.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    ready: VecDeque<(Uuid, Bytes)>,
+    reading: HashMap<Uuid, Reading>,
+}
+
+/// Contents of a set that are read for a frame.
+#[derive(Debug)]
+struct Reading {
+    packs: HashSet<BlobId>,
+    pieces: HashMap<Piece, Vec<u8>>,
+}
+
+impl Frames {
+    fn get(&self, generation: Uuid) -> Option<Bytes> {
+        self.ready.iter().find(|(of, _)| *of == generation).map(|(_, payload)| payload.clone())
+    }
+
+    /// Nobody needed them for a while.
+    pub(super) fn rest(&mut self) {
+        self.ready.clear();
+    }
+}
+
+/// Whether a set may fit one frame; names are not known here.
+pub(super) fn may_fit(dataset: &Dataset) -> bool {
+    let files = u64::from(dataset.files).saturating_mul(ENTRY_BYTES);
+    dataset.bytes.div_ceil(3).saturating_mul(4).saturating_add(files) <= u64::from(FRAME_BODY_BYTES_MAX)
+}
+
+impl Leader {
+    /// A stock worker said hello.
+    pub(super) fn stock_joined(&mut self, conn: ConnId, worker: WorkerId) {
+        self.datasets.workers.insert(worker, AtWorker::of_stock(conn, Stock::default()));
+        self.reconcile(worker);
+    }
+
+    /// A stock worker is gone, and does not come back: who waits for it hears so.
+    pub(super) fn stock_left(&mut self, conn: ConnId) {
+        let is_it = |at: &AtWorker| at.stock.is_some() && at.conn == Some(conn);
+        let worker = self.datasets.workers.iter().find(|(_, at)| is_it(at)).map(|(worker, _)| *worker);
+        let Some(worker) = worker else { return };
+        let puts = self.datasets.puts.values();
+        let waits: Vec<(Uuid, CacheId)> = puts
+            .filter(|putting| !putting.is_coming() && putting.missing().any(|missing| missing == worker))
+            .map(|putting| (putting.manifest_id(), putting.cache.clone()))
+            .collect();
+        for (generation, cache) in waits {
+            let result = CachePutResult::failed(cache.as_str(), "the worker is gone");
+            self.tell_putters(generation, worker, &result);
+        }
+    }
+
+    fn stock_at(&mut self, worker: WorkerId) -> Option<&mut Stock> {
+        self.datasets.workers.get_mut(&worker)?.stock.as_mut()
+    }
+
+    /// Whether a stock worker has shown that it knows CachePut, and with it `<CacheId>/<Name>`.
+    pub(in crate::leader) fn knows_cache_put(&self, worker: WorkerId) -> bool {
+        let at = self.datasets.workers.get(&worker);
+        at.and_then(|at| at.stock.as_ref()).is_some_and(|stock| stock.knows == Knows::Yes)
+    }
+
+    /// Asks a stock worker whether it knows CachePut, once.
+    pub(super) fn ask_stock(&mut self, worker: WorkerId) {
+        let until = self.now.plus(KNOWS_WAIT);
+        let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
+        let (Some(stock), Some(conn)) = (&mut at.stock, at.conn) else { return };
+        if stock.knows != Knows::Unasked {
+            return;
+        }
+        stock.knows = Knows::Asked(until);
+        let nothing = CachePutRequest {
+            cache_id: NOTHING.to_owned(),
+            entries: Vec::new(),
+            target_pattern: String::new(),
+            part_no: None,
+            part_count: None,
+        };
+        let id = (self.make_id)();
+        let session = self.sessions.get(&conn);
+        let frame = session.and_then(|session| session.cache_put(id, nothing.to_json().into()).ok());
+        self.send(conn, frame);
+        self.watch_datasets();
+    }
+
+    /// Whether a worker can be given a set now. If a stock worker cannot, it is seen to that it can later, or that somebody hears why
+    /// not.
+    pub(super) fn may_be_given(&mut self, worker: WorkerId, wish: &Wish) -> bool {
+        let at = self.datasets.workers.get(&worker);
+        let given = at.and_then(|at| at.stock.as_ref()?.given.get(&wish.cache)).copied();
+        let fits = given.is_none_or(|given| given == wish.digest || self.is_within(&wish.cache, &given));
+        let Some(at) = self.datasets.workers.get_mut(&worker) else { return false };
+        let Some(stock) = &at.stock else { return true };
+        match stock.knows {
+            Knows::Unasked | Knows::Asked(_) => {
+                at.queue.insert(0, wish.cache.clone());
+                self.ask_stock(worker);
+                false
+            }
+            Knows::No => {
+                at.queue.clear();
+                false
+            }
+            Knows::Yes if fits => true,
+            Knows::Yes => {
+                let text = format!(
+                    "a stock worker does not overwrite files, and has another content of {}: put it under another CacheId",
+                    wish.cache
+                );
+                let failed = NotHeld::Failed(text.clone());
+                at.not_held.insert(wish.cache.clone(), (wish.digest, failed));
+                let result = CachePutResult::failed(wish.cache.as_str(), text);
+                self.tell_putters(wish.generation, worker, &result);
+                self.push_next(worker);
+                false
+            }
+        }
+    }
+
+    /// Sends a stock worker the set that it is to hold, when its frame is there.
+    pub(super) fn feed_stock(&mut self, worker: WorkerId) {
+        let Some(at) = self.datasets.workers.get(&worker) else { return };
+        let (Some(conn), Some(push)) = (at.conn, &at.push) else { return };
+        if push.sent > 0 {
+            return;
+        }
+        let wish = push.wish.clone();
+        let Some(payload) = self.datasets.frames.get(wish.generation) else {
+            return self.read_for_frame(worker, &wish);
+        };
+        let body =
+            head_len(chunking::Generation::F2, Session::CACHE_PUT_SUBJECT).saturating_add(payload.len());
+        let bytes = payload.len() as u64;
+        let frame =
+            self.sessions.get(&conn).and_then(|session| session.cache_put(wish.generation, payload).ok());
+        let Some(frame) = frame else {
+            let text = format!(
+                "the set takes a frame of {body} bytes; a stock worker takes at most {FRAME_BODY_BYTES_MAX}: run a heft worker \
+                 with --cache-only beside it"
+            );
+            return self.push_ended(
+                worker,
+                wish.generation,
+                CachePutResult::failed(wish.cache.as_str(), text),
+            );
+        };
+        self.send(conn, [frame]);
+        self.count_sent(conn, bytes);
+        let by = self.now.plus(ANSWER_WAIT);
+        if let Some(stock) = self.stock_at(worker) {
+            stock.given.insert(wish.cache, wish.digest);
+            stock.answer_by = Some(by);
+        }
+        self.watch_datasets();
+    }
+
+    /// Reads the contents of a set, unless that is being done.
+    fn read_for_frame(&mut self, worker: WorkerId, wish: &Wish) {
+        let generation = wish.generation;
+        if self.datasets.frames.reading.contains_key(&generation) {
+            return;
+        }
+        let Some(manifest) = self.manifest_of(generation) else {
+            if !self.relay.has_arrived(generation) {
+                let text = format!("the manifest of {} is damaged at the leader", wish.cache);
+                self.push_ended(worker, generation, CachePutResult::failed(wish.cache.as_str(), text));
+            }
+            // Else it is being read, and then they are fed.
+            return;
+        };
+        let library = &self.datasets.library;
+        let mut wanted: HashMap<BlobId, HashSet<Piece>> = HashMap::new();
+        for piece in manifest.pieces() {
+            if let Some(pack) = library.place_of(piece) {
+                wanted.entry(pack).or_default().insert(*piece);
+            }
+        }
+        let packs = wanted.keys().copied().collect();
+        for (pack, pieces) in wanted {
+            let Some((layout, _)) = library.pack(pack) else { continue };
+            let mut left = pieces;
+            let places = layout.pieces().iter().enumerate().filter(|(_, piece)| left.remove(piece));
+            let pieces = places.filter_map(|(place, piece)| Some((*piece, layout.range(place)?))).collect();
+            let wanted = Wanted { reader: generation, pieces };
+            let mut chunks = self.relay.chunks(pack);
+            chunks.retain(|(_, head, _)| wanted.is_in(head));
+            let at = LookAt::Pieces(Box::new(wanted));
+            self.outputs.push_back(Output::Disk(DiskOp::Look { blob: pack, chunks, at }));
+        }
+        let reading = Reading { packs, pieces: HashMap::new() };
+        self.datasets.frames.reading.insert(generation, reading);
+        self.frame_if_read(generation, &manifest);
+    }
+
+    /// Contents of a set were read from a pack.
+    pub(super) fn pieces_read(
+        &mut self,
+        pack: BlobId,
+        generation: Uuid,
+        found: Result<Vec<(Piece, Vec<u8>)>, String>,
+    ) {
+        let Some(reading) = self.datasets.frames.reading.get_mut(&generation) else { return };
+        match found {
+            Ok(found) => {
+                reading.packs.remove(&pack);
+                reading.pieces.extend(found);
+                match self.manifest_of(generation) {
+                    Some(manifest) => self.frame_if_read(generation, &manifest),
+                    None => self.no_frame(generation, "its manifest is not at hand"),
+                }
+            }
+            Err(why) => {
+                warn!(%pack, %generation, "a set cannot be read for stock workers: {why}");
+                self.no_frame(generation, &format!("the leader cannot read it: {why}"));
+            }
+        }
+    }
+
+    fn frame_if_read(&mut self, generation: Uuid, manifest: &Manifest) {
+        let Some(reading) = self.datasets.frames.reading.get(&generation) else { return };
+        if !reading.packs.is_empty() {
+            return;
+        }
+        let content = |file: &FileEntry| -> Option<Vec<u8>> {
+            let pieces = manifest.layout(file).map(|(_, _, piece)| reading.pieces.get(&piece));
+            Some(pieces.collect::<Option<Vec<_>>>()?.into_iter().flatten().copied().collect())
+        };
+        let entry = |file: &FileEntry| {
+            Some(CacheEntry { name: file.name.clone(), content: content(file)?, sha256: None })
+        };
+        let entries: Option<Vec<CacheEntry>> = manifest.files().iter().map(entry).collect();
+        let dataset = self.broker.state().datasets().find(|dataset| dataset.generation == generation);
+        let (Some(entries), Some(dataset)) = (entries, dataset) else {
+            return self.no_frame(generation, "the leader lacks a part of it");
+        };
+        let request = CachePutRequest {
+            cache_id: dataset.cache.as_str().to_owned(),
+            entries,
+            target_pattern: dataset.target.to_string(),
+            part_no: None,
+            part_count: None,
+        };
+        let frames = &mut self.datasets.frames;
+        frames.reading.remove(&generation);
+        frames.ready.truncate(FRAMES_KEPT.saturating_sub(1));
+        frames.ready.push_front((generation, request.to_json().into()));
+        self.feed_pushes(generation);
+    }
+
+    fn no_frame(&mut self, generation: Uuid, why: &str) {
+        self.datasets.frames.reading.remove(&generation);
+        let is_it = |at: &AtWorker| {
+            at.stock.is_some() && at.push.as_ref().is_some_and(|push| push.wish.generation == generation)
+        };
+        let workers = self.datasets.workers.iter().filter(|(_, at)| is_it(at));
+        let cache = |at: &AtWorker| at.push.as_ref().map(|push| push.wish.cache.clone());
+        let waiting: Vec<_> = workers.filter_map(|(worker, at)| Some((*worker, cache(at)?))).collect();
+        for (worker, cache) in waiting {
+            self.push_ended(worker, generation, CachePutResult::failed(cache.as_str(), why));
+        }
+    }
+
+    /// A worker has answered a put; says whether it is a stock worker's answer to a question of ours.
+    pub(super) fn stock_answered(&mut self, worker: WorkerId, to: Uuid) -> bool {
+        let Some(at) = self.datasets.workers.get_mut(&worker) else { return false };
+        let is_push = at.push.as_ref().is_some_and(|push| push.wish.generation == to);
+        let Some(stock) = &mut at.stock else { return false };
+        if is_push {
+            stock.answer_by = None;
+        }
+        if stock.knows != Knows::Yes {
+            info!(%worker, "a stock worker knows CachePut");
+            stock.knows = Knows::Yes;
+            if !is_push {
+                self.reconcile(worker);
+            }
+        }
+        !is_push
+    }
+
+    /// When a stock worker should have answered.
+    pub(super) fn stock_deadline(&self) -> Option<Micros> {
+        self.datasets.workers.values().filter_map(|at| at.stock.as_ref()?.deadline()).min()
+    }
+
+    /// Stock workers that should have answered by now.
+    pub(super) fn stock_due(&mut self) {
+        let now = self.now;
+        for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
+            let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
+            let Some(stock) =
+                at.stock.as_mut().filter(|stock| stock.deadline().is_some_and(|due| due <= now))
+            else {
+                continue;
+            };
+            if let Knows::Asked(until) = stock.knows
+                && until <= now
+            {
+                info!(%worker, "a stock worker does not know CachePut: it gets no datasets");
+                stock.knows = Knows::No;
+                at.queue.clear();
+                self.not_a_target(worker);
+                continue;
+            }
+            stock.answer_by = None;
+            if let Some(push) = at.push.as_ref().filter(|push| push.sent > 0) {
+                let (generation, cache) = (push.wish.generation, push.wish.cache.clone());
+                let text = format!("the stock worker has not answered in {} s", ANSWER_WAIT.as_secs());
+                self.push_ended(worker, generation, CachePutResult::failed(cache.as_str(), text));
+            }
+        }
+    }
+
+    /// A set is not there any more: what a stock worker has of it stays on its disk, and out of the scheduler's sight.
+    pub(super) fn forget_frames(&mut self, generation: Uuid) {
+        self.datasets.frames.reading.remove(&generation);
+        self.datasets.frames.ready.retain(|(of, _)| *of != generation);
+    }
+}

@@ -1,0 +1,316 @@
+//! Datasets between stock peers and ours: a stock client's CachePut reaches our workers and those stock workers that have the cache patch,
+//! and jobs find the files at each (T06, T07, CA01-CA08, C02, C12, C18).
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "support/procs.rs"]
+mod procs;
+
+use procs::{ECHO, Leader, Proc, TempDir, Worker, heft, stock_client, stock_worker};
+use serde_json::{Value, json};
+
+/// Runs a stock client to its end; gives its events of one name.
+fn events(client: Proc, event: &str) -> Vec<Value> {
+    let (code, lines) = client.finish();
+    assert_eq!(code, Some(0), "the client got all its answers: {lines:#?}");
+    let all = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    all.filter(|found| found["event"] == event).collect()
+}
+
+fn put_of(cache: &str, files: &[(&str, &str)], target: &str, acks: usize) -> Value {
+    let entries: Vec<Value> =
+        files.iter().map(|(name, content)| json!({"name": name, "content_b64": base64(content)})).collect();
+    json!({"cache_put": {"cache_id": cache, "entries": entries, "target": target}, "acks": acks})
+}
+
+fn base64(text: &str) -> String {
+    use heft::model::{InputFile, JsonModel};
+    let file: Value = serde_json::from_slice(&InputFile::inline("x", text).to_json()).unwrap();
+    file["Content"].as_str().unwrap().to_owned()
+}
+
+/// The answers to a put, as (status, message).
+fn acks(leader: &Leader, put: Value) -> Vec<(String, String)> {
+    let text = |ack: &Value, member: &str| ack[member].as_str().unwrap().to_owned();
+    let found = events(stock_client(leader.port, "putter", &[], &[put]), "cache_ack");
+    assert!(found.iter().all(|ack| ack["known"] == true), "{found:#?}");
+    found.iter().map(|ack| (text(ack, "status"), text(ack, "message"))).collect()
+}
+
+fn ack(leader: &Leader, put: Value) -> (String, String) {
+    let mut found = acks(leader, put);
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+fn added(count: usize) -> (String, String) {
+    ("OK".to_owned(), format!("added={count}"))
+}
+
+fn job(exec: &str, files: &[(&str, &str)]) -> Value {
+    let files: Vec<Value> =
+        files.iter().map(|(name, cache)| json!({"name": name, "cache_id": cache})).collect();
+    json!({"exec": exec, "files": files})
+}
+
+fn result_of(leader: &Leader, job: Value) -> Value {
+    events(stock_client(leader.port, "runner", &[], &[job]), "result").remove(0)
+}
+
+/// Waits until so many workers are there.
+fn workers(leader: &Leader, count: usize) {
+    while heft(&["status", &leader.addr(), "--output", "json"]).1.matches("\"patterns\"").count() < count {}
+}
+
+fn sha256(text: &str) -> String {
+    chunking::digest::to_hex(&chunking::dataset::sha256(text.as_bytes()))
+}
+
+#[test]
+fn ca05_a_stock_clients_put_is_answered_by_each_worker_and_jobs_find_its_files() {
+    let leader = Leader::start(&[]);
+    let cache = TempDir::new();
+    let mut patched = stock_worker(
+        leader.port,
+        &["job.assign.stock", "--exec", "stock=echo", "--cache-patch", "--cache-dir", cache.text()],
+    );
+    let _ours = Worker::start(leader.port, &[("ours", ECHO)], &["job.assign.ours"]);
+    workers(&leader, 2);
+    let first = put_of("set-1", &[("a.bin", "one"), ("b.bin", "two")], "job.assign.*", 2);
+    assert_eq!(acks(&leader, first.clone()), [added(2), added(2)]);
+    let nothing = patched.event("put");
+    assert_eq!(
+        (&nothing["cache_id"], &nothing["names"]),
+        (&json!("."), &json!([])),
+        "it is asked whether it knows CachePut"
+    );
+    let got = patched.event("put");
+    assert_eq!((&got["cache_id"], &got["names"]), (&json!("set-1"), &json!(["a.bin", "b.bin"])));
+    assert_eq!(got["subject"], "cache.put");
+    for exec in ["ours", "stock"] {
+        let result = result_of(&leader, job(exec, &[("a.bin", "set-1"), ("b.bin", "set-1")]));
+        assert_eq!(result["status"], "OK", "{exec}: {result}");
+        let stdout = result["stdout"].as_str().unwrap();
+        assert!(stdout.contains(&sha256("one")) && stdout.contains(&sha256("two")), "{exec}: {stdout}");
+    }
+    // It knows the directory form, and gets the id as it is.
+    assert_eq!(patched.event("assigned")["files"][0]["cache_id"], "set-1");
+
+    let skipped = ("SKIPPED".to_owned(), "already-present=2".to_owned());
+    assert_eq!(acks(&leader, first), [skipped.clone(), skipped]);
+    let mixed = ("OK".to_owned(), "added=1, skipped=1".to_owned());
+    let more = put_of("set-1", &[("a.bin", "other"), ("c.bin", "three")], "job.assign.*", 2);
+    assert_eq!(acks(&leader, more), [mixed.clone(), mixed]);
+    for exec in ["ours", "stock"] {
+        let files = [("a.bin", "set-1"), ("b.bin", "set-1"), ("c.bin", "set-1")];
+        let result = result_of(&leader, job(exec, &files));
+        let stdout = result["stdout"].as_str().unwrap();
+        for content in ["one", "two", "three"] {
+            assert!(stdout.contains(&sha256(content)), "{exec}: {content} in {result}");
+        }
+    }
+    // One of the old ones alone is nothing new, and counts as one.
+    let one = ("SKIPPED".to_owned(), "already-present=1".to_owned());
+    assert_eq!(acks(&leader, put_of("set-1", &[("b.bin", "two")], "job.assign.*", 2)), [one.clone(), one]);
+}
+
+#[test]
+fn c18_puts_that_follow_each_other_add_up_and_nobody_else_hears_of_them() {
+    let leader = Leader::start(&[]);
+    let _ours = Worker::start(leader.port, &[("ours", ECHO)], &["job.assign.ours"]);
+    workers(&leader, 1);
+    let mut other = stock_client(leader.port, "other", &[], &[json!({"exec": "nobody"})]);
+    let names: Vec<String> = (0..8).map(|file| format!("{file}.bin")).collect();
+    let puts: Vec<Value> =
+        names.iter().map(|name| put_of("many", &[(name, name)], "job.assign.>", 1)).collect();
+    let found = events(stock_client(leader.port, "putter", &[], &puts), "cache_ack");
+    assert_eq!(found.len(), 8);
+    assert!(found.iter().all(|ack| ack["status"] == "OK" && ack["message"] == "added=1"), "{found:#?}");
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "many")).collect();
+    let result = result_of(&leader, job("ours", &files));
+    let stdout = result["stdout"].as_str().unwrap();
+    assert!(names.iter().all(|name| stdout.contains(&sha256(name))), "{result}");
+    other.kill();
+    assert!(other.said("cache_ack").is_none());
+}
+
+#[test]
+fn bad_puts_of_stock_clients_fail_with_what_is_wrong() {
+    let leader = Leader::start(&[]);
+    let _ours = Worker::start(leader.port, &[("ours", ECHO)], &["job.assign.ours"]);
+    workers(&leader, 1);
+    let all = "job.assign.>";
+    let long = "x".repeat(300);
+    for (put, says) in [
+        (put_of("..", &[("a", "x")], all, 1), "invalid cache id"),
+        (put_of("a/b", &[("a", "x")], all, 1), "invalid cache id"),
+        (put_of(&long, &[("a", "x")], all, 1), "300 bytes"),
+        (put_of("set", &[("../a", "x")], all, 1), "invalid file name"),
+        (put_of("set", &[("/etc/passwd", "x")], all, 1), "invalid file name"),
+        (put_of("set", &[("a\u{0}b", "x")], all, 1), "control character"),
+        (put_of("set", &[("a", "x"), ("A", "y")], all, 1), "case alone"),
+        (put_of("set", &[], all, 1), "no files"),
+        (
+            put_of("set", &[("a", "x")], "job.assign.nobody", 1),
+            "no connected worker matches job.assign.nobody",
+        ),
+        (json!({"cache_put": {}, "payload_b64": base64("no json")}), "JSON"),
+        (
+            json!({"cache_put": {}, "payload_b64": base64(&format!(
+                r#"{{"CacheId":"s","Entries":[{{"Name":"a","Content":"eA==","Sha256":"{}"}}]}}"#, "0".repeat(64)
+            ))}),
+            "does not hash",
+        ),
+    ] {
+        let (status, message) = ack(&leader, put.clone());
+        assert_eq!(status, "FAILED", "{put}: {message}");
+        assert!(message.contains(says), "{put}: {message}");
+    }
+    // A pattern in the subject counts where the request names none; without any it is for all.
+    for subject in ["cache.put.job.assign.ours", "cache.put"] {
+        let mut put = put_of("good", &[(subject, "x")], "", 1);
+        put["subject"] = json!(subject);
+        assert_eq!(ack(&leader, put), added(1), "{subject}");
+    }
+}
+
+#[test]
+fn w06_a_put_over_four_mebibytes_is_streamed_and_goes_to_those_that_can_take_it() {
+    let leader = Leader::start(&[]);
+    let cache = TempDir::new();
+    let mut patched =
+        stock_worker(leader.port, &["job.assign.stock", "--cache-patch", "--cache-dir", cache.text()]);
+    let _ours = Worker::start(leader.port, &[("ours", ECHO)], &["job.assign.ours"]);
+    workers(&leader, 2);
+    let entries = json!([
+        {"name": "big.bin", "random": 70_000_000}, {"name": "data/small.txt", "content_b64": base64("small")},
+        {"name": "empty", "content_b64": ""}, {"name": "mid.bin", "random": 3_333_333}
+    ]);
+    let put = json!({"cache_put": {"cache_id": "large", "entries": entries, "target": "job.assign.>"}});
+    let mut client = stock_client(leader.port, "putter", &[], &[put]);
+    let sent = client.event("put");
+    let answer = client.event("cache_ack");
+    assert_eq!((&answer["status"], &answer["message"]), (&json!("OK"), &json!("added=4")), "{answer}");
+    let names = ["big.bin", "data/small.txt", "empty", "mid.bin"];
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (*name, "large")).collect();
+    let script_sees = result_of(&leader, job("ours", &files[..1]));
+    let stdout = script_sees["stdout"].as_str().unwrap();
+    assert!(stdout.contains(sent["sha256"]["big.bin"].as_str().unwrap()), "{script_sees}");
+    let rest = result_of(&leader, job("ours", &[files[2], files[3]]));
+    let stdout = rest["stdout"].as_str().unwrap();
+    for name in &names[2..] {
+        assert!(stdout.contains(sent["sha256"][*name].as_str().unwrap()), "{name}: {rest}");
+    }
+    patched.kill();
+    assert!(patched.said("large").is_none(), "it does not fit a stock worker's frame");
+
+    // One file is wrong, and all of it is refused; the same frame again brings nothing new.
+    let bad = json!({"cache_put": {"cache_id": "bad", "entries": [{"name": "x", "random": 5_000_000}, {"name": "../y", "random": 1}]}});
+    let (status, message) = ack(&leader, bad);
+    assert!(status == "FAILED" && message.contains("../y"), "{message}");
+    let again =
+        json!({"cache_put": {"cache_id": "large", "entries": [{"name": "big.bin", "random": 70_000_000}]}});
+    assert_eq!(ack(&leader, again), ("SKIPPED".to_owned(), "already-present=1".to_owned()));
+}
+
+#[test]
+fn a_stock_worker_without_the_patch_holds_no_put_up() {
+    let leader = Leader::start(&[]);
+    let mut plain = stock_worker(leader.port, &["job.assign.*"]);
+    // Nobody else is there: the client hears so when it has had its time.
+    let (status, message) = ack(&leader, put_of("set", &[("a.bin", "x")], "job.assign.*", 1));
+    assert_eq!(status, "FAILED");
+    assert!(message.contains("no connected worker"), "{message}");
+    assert_eq!(plain.event("ignored")["type"], 6);
+    let _ours = Worker::start(leader.port, &[("ours", ECHO)], &["job.assign.ours"]);
+    workers(&leader, 2);
+    assert_eq!(ack(&leader, put_of("set-2", &[("a.bin", "x")], "job.assign.*", 1)), added(1));
+}
+
+#[test]
+fn a_patched_worker_that_joins_later_gets_the_set() {
+    let leader = Leader::start(&[]);
+    let (status, _) = ack(&leader, put_of("early", &[("a.bin", "one")], "job.assign.*", 1));
+    assert_eq!(status, "FAILED", "nobody is there, and the set is kept");
+    let cache = TempDir::new();
+    let mut patched =
+        stock_worker(leader.port, &["job.assign.*", "--cache-patch", "--cache-dir", cache.text()]);
+    patched.event_where("put", |put| put["cache_id"] == "early" && put["status"] == "OK");
+    let result = result_of(&leader, job("echo", &[("a.bin", "early")]));
+    assert!(result["stdout"].as_str().unwrap().contains(&sha256("one")), "{result}");
+}
+
+#[test]
+fn c02_an_agent_keeps_sets_for_a_stock_worker_that_knows_no_cache_put() {
+    let leader = Leader::start(&[]);
+    let cache = TempDir::new();
+    let mut plain = stock_worker(leader.port, &["job.assign.*", "--cache-dir", cache.text()]);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
+    command.args([
+        "worker",
+        "127.0.0.1",
+        &leader.port.to_string(),
+        "--cache-only",
+        "--cache-dir",
+        cache.text(),
+    ]);
+    let dirs = TempDir::new();
+    command.arg("--work-dir").arg(dirs.join("jobs")).arg("--exe-dir").arg(&dirs.0);
+    let _agent = Proc::start("agent", &mut command);
+    workers(&leader, 2);
+    assert_eq!(
+        ack(&leader, put_of("kept", &[("a.bin", "one"), ("b.bin", "two")], "job.assign.*", 1)),
+        added(2)
+    );
+    // A large one is no matter for it, either.
+    let large =
+        json!({"cache_put": {"cache_id": "large", "entries": [{"name": "big.bin", "random": 6_000_000}]}});
+    assert_eq!(ack(&leader, large), added(1));
+    for (name, set) in [("a.bin", "kept"), ("big.bin", "large")] {
+        let result = result_of(&leader, job("cache", &[(name, set)]));
+        assert_eq!(result["status"], "OK", "{result}");
+        assert!(result["stdout"].as_str().unwrap().contains(&format!("{set}/{name}")), "{result}");
+        let path = format!("{set}/{name}");
+        assert_eq!(plain.event("assigned")["files"][0]["cache_id"], path.as_str());
+    }
+    // What is no set is a flat file, as a stock client means it.
+    std::fs::write(cache.join("flat.bin"), "flat").unwrap();
+    assert_eq!(result_of(&leader, job("cache", &[("b.bin", "flat.bin")]))["status"], "OK");
+}
+
+#[test]
+fn pe08_a_restart_forgets_no_put_of_a_stock_client_and_the_next_adds_to_it() {
+    let data = TempDir::new();
+    let args = ["--data", data.text()];
+    let mut leader = Leader::start(&args);
+    let port = leader.port;
+    let worker = Worker::start(port, &[("ours", ECHO)], &["job.assign.ours"]);
+    workers(&leader, 1);
+    let entries =
+        json!([{"name": "big.bin", "random": 6_000_000}, {"name": "a.bin", "content_b64": base64("one")}]);
+    let put = json!({"cache_put": {"cache_id": "durable", "entries": entries}});
+    assert_eq!(ack(&leader, put), added(2));
+    drop(worker);
+    leader.proc.kill();
+    let leader = Leader::start_on(port, &args);
+    let cache = TempDir::new();
+    let mut patched = stock_worker(
+        port,
+        &["job.assign.stock", "--exec", "stock=echo", "--cache-patch", "--cache-dir", cache.text()],
+    );
+    let _ours = Worker::start(port, &[("ours", ECHO)], &["job.assign.ours"]);
+    workers(&leader, 2);
+    let skipped = put_of("durable", &[("a.bin", "other")], "job.assign.ours", 1);
+    let (status, _) = ack(&leader, skipped);
+    assert!(status == "OK" || status == "SKIPPED", "{status}: the worker has it, or gets it");
+    assert_eq!(ack(&leader, put_of("durable", &[("c.bin", "three")], "job.assign.ours", 1)), added(1));
+    let files = [("big.bin", "durable"), ("a.bin", "durable"), ("c.bin", "durable")];
+    let result = result_of(&leader, job("ours", &files));
+    let stdout = result["stdout"].as_str().unwrap();
+    assert!(stdout.contains(&sha256("one")) && stdout.contains(&sha256("three")), "{result}");
+    assert!(stdout.contains("big.bin "), "{result}");
+    // A small one for the stock worker is read back from what an earlier life kept.
+    let small = put_of("small", &[("s.bin", "s")], "job.assign.stock", 1);
+    assert_eq!(ack(&leader, small), added(1));
+    patched.event_where("put", |put| put["cache_id"] == "small");
+}

@@ -1,0 +1,751 @@
+//! A worker's cache against a leader made of a socket and the wire format: sets come piece by piece, are visible when they are whole
+//! and never before, make room for each other, and come again when they are damaged (CA03, CA05, C02, C08).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm
+)]
+
+#[path = "support/pushed.rs"]
+mod datasets;
+#[path = "support/fake_leader.rs"]
+mod fake_leader;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use chunking::Kind;
+use chunking::message::{Body, Features, Heartbeat, Inspect, Lacking, Reason, Release, SetState, Verdict};
+use datasets::{Data, MIB, acked, digest, have, noise, said};
+use fake_leader::{Conn, PATIENCE};
+use heft::core::retry::Backoff;
+use heft::model::{
+    CacheEntry, CachePutRequest, CacheStatus, InputFile, JobRequest, JobResult, JobStatus, JsonModel,
+};
+use heft::worker::{CacheConfig, Exec, ExecConfig, Summary, Worker, WorkerConfig};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+const OURS: Features = Features::TRANSFERS.with(Features::ZSTD).with(Features::DATASETS);
+
+struct Scene {
+    listener: TcpListener,
+    worker: Option<(JoinHandle<Summary>, oneshot::Sender<()>)>,
+    config: WorkerConfig,
+    exec: ExecConfig,
+    root: tempfile::TempDir,
+}
+
+/// A worker that runs `show`, which prints the files it is given.
+async fn scene(change: impl FnOnce(&mut WorkerConfig)) -> Scene {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let dir = |name: &str| {
+        let path = root.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    };
+    let reconnect =
+        Backoff { first: Duration::from_millis(5), max: Duration::from_millis(20), jitter_percent: 20 };
+    let exec = ExecConfig { exe_dir: dir("exe"), cache_dir: dir("cache"), ..ExecConfig::default() };
+    let mut config = WorkerConfig {
+        work_dir: dir("jobs"),
+        cache: Some(CacheConfig { directory: exec.cache_dir.clone(), budget: Some(1 << 30) }),
+        welcome_wait: PATIENCE,
+        reconnect,
+        ..WorkerConfig::new(listener.local_addr().unwrap().to_string())
+    };
+    let program = exec.exe_dir.join("show");
+    fs::write(
+        &program,
+        "#!/bin/sh\nfor file in \"$@\"; do cat \"$file\"; stat -c ' %a %h' \"$file\"; done\n",
+    )
+    .unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    change(&mut config);
+    let mut scene = Scene { listener, worker: None, config, exec, root };
+    scene.start();
+    scene
+}
+
+impl Scene {
+    fn start(&mut self) {
+        let worker = Worker::new(self.config.clone(), Exec::new(self.exec.clone())).unwrap();
+        let (stop, stopped) = oneshot::channel();
+        self.worker = Some((tokio::spawn(worker.run(async { drop(stopped.await) })), stop));
+    }
+
+    /// Drops the worker where it stands, as a kill does, and starts another.
+    async fn kill(&mut self) {
+        let (task, stop) = self.worker.take().unwrap();
+        task.abort();
+        drop(stop);
+        assert!(task.await.unwrap_err().is_cancelled());
+        // Threads of the first may be about to end; the directory is free when they have.
+        let free = async {
+            while Worker::new(self.config.clone(), Exec::new(self.exec.clone())).is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, free).await.expect("the directory is free");
+        self.start();
+    }
+
+    async fn accept(&self) -> Conn {
+        self.accept_with(OURS).await
+    }
+
+    async fn accept_with(&self, features: Features) -> Conn {
+        let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.expect("it connects").unwrap();
+        let mut conn = Conn::new(stream);
+        conn.expect(Kind::HelloWorker).await;
+        if !self.config.cache_only {
+            assert_eq!(conn.credit().await, 4);
+        }
+        conn.welcome_with(features, &[]).await;
+        conn
+    }
+
+    fn visible(&self, cache: &str) -> PathBuf {
+        self.exec.cache_dir.join(cache)
+    }
+
+    fn assert_visible(&self, data: &Data) {
+        for (name, bytes) in &data.files {
+            let path = self.visible(&data.cache).join(name);
+            assert!(fs::read(&path).unwrap() == *bytes, "{name}");
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o444, "{name}");
+        }
+    }
+
+    fn private(&self, part: &str) -> PathBuf {
+        self.exec.cache_dir.join(".heft").join(part)
+    }
+
+    fn count(&self, part: &str) -> usize {
+        fs::read_dir(self.private(part)).unwrap().count()
+    }
+
+    /// Waits until a part of the private directory has so many entries.
+    async fn settles(&self, part: &str, count: usize) {
+        let settled = async {
+            while self.count(part) != count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let done = timeout(PATIENCE, settled).await;
+        assert!(done.is_ok(), "{part} has {} entries, not {count}", self.count(part));
+    }
+}
+
+fn job(files: &[(&str, &str)]) -> (Uuid, String) {
+    let id = Uuid::new_v4();
+    let request = JobRequest {
+        job_id: id,
+        client_id: "c".into(),
+        exec_name: "show".into(),
+        args: files.iter().map(|(_, name)| (*name).to_owned()).collect(),
+        files: files.iter().map(|(cache, name)| InputFile::cached(*name, *cache)).collect(),
+        ..JobRequest::default()
+    };
+    (id, String::from_utf8(request.to_json()).unwrap())
+}
+
+async fn result(conn: &mut Conn, job: Uuid) -> JobResult {
+    let got = conn.find("a result", |got| got.kind == Kind::AckJob && got.corr_id == job).await;
+    JobResult::parse(&got.payload).unwrap()
+}
+
+fn some_data(cache: &str, seed: u64) -> Data {
+    let twice = noise(600_000, seed + 1);
+    Data::new(
+        cache,
+        &[
+            ("big.bin", noise(3 * MIB + 17, seed)),
+            ("data/a.bin", [twice.clone(), twice.clone()].concat()),
+            ("data/b.bin", twice),
+            ("empty", vec![]),
+            ("small.txt", b"small".to_vec()),
+        ],
+    )
+}
+
+#[tokio::test]
+async fn ca03_a_set_comes_piece_by_piece_and_is_visible_once_it_is_whole_and_counts() {
+    let scene = scene(|_| {}).await;
+    let mut conn = scene.accept().await;
+    let first = have(&mut conn).await;
+    assert_eq!((first.anew, first.budget, first.used, first.sets.as_slice().len()), (1, 1 << 30, 0, 0));
+    let data = some_data("set-v1", 1);
+    data.hold(&mut conn, false).await;
+    assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok);
+    let unique: u64 = data.manifest.pieces().iter().map(|piece| u64::from(piece.len)).sum();
+    assert_eq!(data.send_lacking(&mut conn).await, unique, "a piece that repeats lacks once");
+    assert!(!scene.visible("set-v1").exists(), "it does not count yet");
+    data.hold(&mut conn, true).await;
+    let ack = data.acked(&mut conn).await;
+    assert_eq!((ack.status, ack.message.as_str()), (CacheStatus::Ok, "added=5"), "M12");
+    scene.assert_visible(&data);
+    assert!(fs::read_link(scene.visible("set-v1")).unwrap().is_relative());
+    // The same again moves nothing.
+    data.hold(&mut conn, true).await;
+    let ack = data.acked(&mut conn).await;
+    assert_eq!((ack.status, ack.message.as_str()), (CacheStatus::Skipped, "already-present=5"));
+    assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok, "one that is on its way is not in the way");
+    scene.settles("unsynced", 0).await;
+    assert_eq!((scene.count("sets"), scene.count("staging"), scene.count("trash")), (2, 0, 0));
+    // The next connection hears of it first.
+    drop(conn);
+    let mut conn = scene.accept().await;
+    let found = have(&mut conn).await;
+    let set = &found.sets.as_slice()[0];
+    assert_eq!((found.anew, set.state, set.cache_id.as_str()), (1, SetState::Held, "set-v1"));
+    assert_eq!((set.digest, found.used), (data.manifest.digest(), data.manifest.bytes()));
+}
+
+#[tokio::test]
+async fn a_new_version_moves_what_changed_and_a_reader_sees_one_whole() {
+    let scene = scene(|_| {}).await;
+    let mut conn = scene.accept().await;
+    let old = some_data("set", 1);
+    old.push(&mut conn).await;
+    let mut big = old.files[0].1.clone();
+    big.splice(1_500_000..1_500_000, noise(100, 99));
+    let files: Vec<(&str, Vec<u8>)> = vec![
+        ("big.bin", big),
+        ("data/b.bin", old.files[2].1.clone()),
+        ("data/c.bin", old.files[2].1.clone()),
+        ("small.txt", b"other".to_vec()),
+    ];
+    let new = Data::new("set", &files);
+    let path = scene.visible("set");
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let reader = std::thread::spawn({
+        let (old, new) = (old.files[4].1.clone(), new.files[3].1.clone());
+        move || {
+            while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                // A link is read once and then stays where it leads.
+                assert!(fs::symlink_metadata(&path).is_ok(), "nothing was visible");
+                let Ok(root) = fs::canonicalize(&path) else { continue };
+                let Ok(small) = fs::read(root.join("small.txt")) else { continue };
+                assert!(small == old || small == new, "{small:?}");
+            }
+        }
+    });
+    let (ack, lacked) = new.push(&mut conn).await;
+    scene.assert_visible(&new);
+    stop.send(()).unwrap();
+    reader.join().unwrap();
+    assert_eq!(ack.message, "added=3, skipped=1");
+    assert!(lacked < 2 * MIB as u64, "{lacked} bytes lacked");
+    assert!(!scene.visible("set").join("empty").exists(), "nothing of the old one is left");
+    scene.settles("sets", 2).await;
+}
+
+#[tokio::test]
+async fn what_came_before_a_cut_or_a_kill_need_not_come_again() {
+    let mut scene = scene(|_| {}).await;
+    let mut conn = scene.accept().await;
+    let data = Data::new("set", &[("a", noise(8 * MIB, 1)), ("b", noise(100, 2))]);
+    let pieces = u32::try_from(data.manifest.pieces().len()).unwrap();
+    data.hold(&mut conn, true).await;
+    data.send_manifest(&mut conn).await;
+    assert_eq!(data.lack(&mut conn).await.bytes, data.manifest.bytes());
+    let pack = data.pack(0..pieces);
+    data.open_pack(&mut conn, &pack).await;
+    for index in 0..4 {
+        conn.chunk(pack.id, &pack.bytes, index, false).await;
+    }
+    conn.about::<chunking::message::Grant>(pack.id).await;
+    drop(conn);
+
+    let mut conn = scene.accept().await;
+    data.hold(&mut conn, true).await;
+    assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok, "it is here");
+    let lack = data.lack(&mut conn).await;
+    let left = data.manifest.bytes() - 4 * MIB as u64;
+    assert!(lack.bytes >= left && lack.bytes < left + 2 * MIB as u64, "{} of {left}", lack.bytes);
+    let grant = data.open_pack(&mut conn, &pack).await;
+    assert!(grant.held.chunk_count() >= 3 && grant.held.chunk_count() <= 4, "{:?}", grant.held);
+    for index in 4..6 {
+        conn.chunk(pack.id, &pack.bytes, index, false).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    scene.kill().await;
+    assert!(!scene.visible("set").exists());
+    // What is there counts by its digest alone.
+    let staged = scene.private("staging").join(data.generation.simple().to_string()).join("a");
+    let mut bytes = fs::read(&staged).unwrap();
+    bytes[10] ^= 1;
+    fs::write(&staged, bytes).unwrap();
+    drop(conn);
+
+    let mut conn = scene.accept().await;
+    data.hold(&mut conn, true).await;
+    assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok);
+    let lacked = data.send_lacking(&mut conn).await;
+    assert!(lacked >= 2 * MIB as u64 && lacked < 6 * MIB as u64, "{lacked} bytes lacked");
+    assert_eq!(data.acked(&mut conn).await.status, CacheStatus::Ok);
+    scene.assert_visible(&data);
+}
+
+#[tokio::test]
+async fn killed_at_any_point_it_ends_whole_and_shows_nothing_before() {
+    let mut scene = scene(|_| {}).await;
+    let data = some_data("set", 5);
+    for round in 0..12u64 {
+        let mut conn = scene.accept().await;
+        data.hold(&mut conn, round % 2 == 0).await;
+        let pieces = u32::try_from(data.manifest.pieces().len()).unwrap();
+        let pack = data.pack(0..pieces);
+        if round > 0 {
+            data.send_manifest(&mut conn).await;
+        }
+        if round > 3 {
+            data.lack(&mut conn).await;
+            data.open_pack(&mut conn, &pack).await;
+            for index in 0..usize::try_from(round).unwrap() / 3 {
+                conn.chunk(pack.id, &pack.bytes, index, false).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_micros(heft::core::retry::mix(round) % 3000)).await;
+        scene.kill().await;
+        assert!(!scene.visible("set").exists());
+    }
+    let mut conn = scene.accept().await;
+    let (ack, lacked) = data.push(&mut conn).await;
+    assert_eq!(ack.status, CacheStatus::Ok);
+    assert!(lacked < data.manifest.bytes());
+    scene.assert_visible(&data);
+}
+
+#[tokio::test]
+async fn a_wrong_piece_is_asked_for_once_more_and_then_refused() {
+    let scene = scene(|_| {}).await;
+    let mut conn = scene.accept().await;
+    let data = Data::new("set", &[("a", noise(5 * MIB, 1))]);
+    data.hold(&mut conn, true).await;
+    data.send_manifest(&mut conn).await;
+    data.lack(&mut conn).await;
+    let pieces = u32::try_from(data.manifest.pieces().len()).unwrap();
+    let mut pack = data.pack(0..pieces);
+    pack.bytes[2 * MIB + 5] ^= 1;
+    let (sent, verdict) = data.send_pack(&mut conn, &pack).await;
+    assert_eq!(sent, 5, "the list at the end is not needed");
+    let Verdict::Resend(ranges) = verdict else { panic!("{verdict:?}") };
+    let chunks: Vec<u32> = ranges.indices().collect();
+    assert!(chunks.contains(&2) && chunks.len() <= 3, "{chunks:?}");
+    pack.bytes[2 * MIB + 5] ^= 1;
+    for index in chunks {
+        conn.chunk(pack.id, &pack.bytes, index as usize, false).await;
+    }
+    conn.say(pack.id, &digest(&pack.bytes)).await;
+    assert_eq!(conn.about::<Verdict>(pack.id).await, Verdict::Ok);
+    assert_eq!(data.lack(&mut conn).await.what, Lacking::Nothing);
+    assert_eq!(data.acked(&mut conn).await.status, CacheStatus::Ok);
+    scene.assert_visible(&data);
+
+    let bad = Data::new("bad", &[("a", noise(2 * MIB, 7))]);
+    bad.hold(&mut conn, true).await;
+    bad.send_manifest(&mut conn).await;
+    bad.lack(&mut conn).await;
+    let mut pack = bad.pack(0..u32::try_from(bad.manifest.pieces().len()).unwrap());
+    pack.bytes[5] ^= 1;
+    let (_, verdict) = bad.send_pack(&mut conn, &pack).await;
+    let Verdict::Resend(ranges) = verdict else { panic!("{verdict:?}") };
+    for index in ranges.indices() {
+        conn.chunk(pack.id, &pack.bytes, index as usize, false).await;
+    }
+    conn.say(pack.id, &digest(&pack.bytes)).await;
+    let verdict: Verdict = conn.about(pack.id).await;
+    assert!(matches!(verdict, Verdict::Failed { reason: Reason::BAD_DIGEST, .. }), "{verdict:?}");
+    assert_eq!(bad.acked(&mut conn).await.status, CacheStatus::Failed);
+    assert!(!scene.visible("bad").exists());
+}
+
+#[tokio::test]
+async fn hostile_manifests_and_ids_are_refused_and_leave_nothing() {
+    let scene = scene(|_| {}).await;
+    let mut conn = scene.accept().await;
+    for names in [
+        vec!["../up"],
+        vec!["/etc/x"],
+        vec!["a\0b"],
+        vec!["a\\b"],
+        vec!["d", "d/e"],
+        vec!["Case", "case"],
+        vec!["a/./b"],
+    ] {
+        let files: Vec<(&str, Vec<u8>)> = names.iter().map(|name| (*name, b"x".to_vec())).collect();
+        let data = Data::new("set", &files);
+        data.hold(&mut conn, true).await;
+        assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok);
+        let ack = data.acked(&mut conn).await;
+        assert_eq!(ack.status, CacheStatus::Failed, "{names:?}");
+        assert!(ack.message.contains("invalid file name"), "{}", ack.message);
+    }
+    let data = Data::new("set", &[("a", b"x".to_vec())]);
+    data.hold(&mut conn, true).await;
+    let other = Data::new("set", &[("a", b"y".to_vec())]);
+    assert_eq!(data.send_manifest_bytes(&mut conn, &other.manifest.encode()).await, Verdict::Ok);
+    assert!(data.acked(&mut conn).await.message.contains("is due"));
+    data.hold(&mut conn, true).await;
+    assert_eq!(data.send_manifest_bytes(&mut conn, b"no manifest").await, Verdict::Ok);
+    assert!(data.acked(&mut conn).await.message.contains("no manifest"));
+    for id in ["..", "a/b", ".heft", "a\\b", "trailing.", "nul", "x\0", &"x".repeat(300)] {
+        let data = Data::new(id, &[("a", b"x".to_vec())]);
+        data.hold(&mut conn, true).await;
+        let (ack, _) = acked(&mut conn, data.generation).await;
+        assert_eq!(ack.status, CacheStatus::Failed, "{id:?}");
+    }
+    assert_eq!((scene.count("sets"), scene.count("staging"), scene.count("unsynced")), (0, 0, 0));
+    assert_eq!(fs::read_dir(&scene.exec.cache_dir).unwrap().count(), 1, "our own part alone");
+}
+
+#[tokio::test]
+async fn c02_what_others_put_there_is_left_alone_and_found_by_jobs() {
+    let scene = scene(|_| {}).await;
+    fs::create_dir_all(scene.visible("dir/d")).unwrap();
+    fs::write(scene.visible("dir/d/x"), "theirs").unwrap();
+    fs::write(scene.visible("flat"), "flat").unwrap();
+    std::os::unix::fs::symlink("/etc", scene.visible("link")).unwrap();
+    let mut conn = scene.accept().await;
+    for id in ["dir", "flat", "link"] {
+        let data = Data::new(id, &[("d/x", b"ours".to_vec())]);
+        data.hold(&mut conn, true).await;
+        let ack = data.acked(&mut conn).await;
+        assert_eq!(ack.status, CacheStatus::Failed);
+        assert!(ack.message.contains("was not put there by this worker"), "{}", ack.message);
+    }
+    let (id, request) = job(&[("dir", "d/x"), ("flat", "any")]);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
+    let ended = result(&mut conn, id).await;
+    assert_eq!(
+        (ended.status, ended.stdout.as_str()),
+        (JobStatus::Ok, "theirs 444 1\nflat 444 1\n"),
+        "{}",
+        ended.stderr
+    );
+    assert_eq!(
+        fs::metadata(scene.visible("flat")).unwrap().permissions().mode() & 0o200,
+        0o200,
+        "not touched"
+    );
+}
+
+fn of_4_mib(cache: &str, seed: u64) -> Data {
+    Data::new(cache, &[("a", noise(4 * MIB - 1, seed)), ("s", b"s".to_vec())])
+}
+
+async fn heartbeat(conn: &mut Conn) -> Heartbeat {
+    let got = conn.find("a heartbeat", |got| got.kind == Kind::Heartbeat).await;
+    Heartbeat::decode(&got.payload).unwrap()
+}
+
+#[tokio::test]
+async fn no_room_is_said_before_bytes_move_and_the_longest_unused_goes_first() {
+    let scene = scene(|config| config.cache.as_mut().unwrap().budget = Some(10 * MIB as u64)).await;
+    let mut conn = scene.accept().await;
+    let large = Data::new("large", &[("a", noise(11 * MIB, 1))]);
+    large.hold(&mut conn, true).await;
+    assert_eq!(large.send_manifest(&mut conn).await, Verdict::Ok);
+    let ack = large.acked(&mut conn).await;
+    assert_eq!(
+        ack.message,
+        "no room: needs 11 MiB, the cache may hold 10 MiB, 0 B are in use; raise --cache-budget or put a smaller set"
+    );
+    let sets: Vec<Data> = (0..4).map(|n| of_4_mib(&format!("s{n}"), n + 10)).collect();
+    sets[0].push(&mut conn).await;
+    sets[1].push(&mut conn).await;
+    // The first is used by a job, so the second is the older one.
+    let (id, request) = job(&[("s0", "s")]);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
+    result(&mut conn, id).await;
+    conn.settle(id, 1).await;
+    sets[2].hold(&mut conn, true).await;
+    assert_eq!(sets[2].send_manifest(&mut conn).await, Verdict::Ok);
+    let gone = said(&mut conn, "s1", SetState::Gone).await;
+    assert_eq!(gone.text.as_str(), "evicted to make room for s2");
+    sets[2].send_lacking(&mut conn).await;
+    sets[2].acked(&mut conn).await;
+    assert!(scene.visible("s0").exists() && !scene.visible("s1").exists());
+    scene.settles("sets", 4).await;
+
+    // What a job waits to use stays: one that has not started yet pins both.
+    let (id, request) = job(&[("s0", "s"), ("s2", "s")]);
+    conn.assign(
+        id,
+        &request.replace(r#""Name":"s","CacheId":"s2""#, r#""Name":"b","CacheId":"s2","CacheName":"s""#),
+    )
+    .await;
+    heartbeat(&mut conn).await;
+    sets[3].hold(&mut conn, true).await;
+    assert_eq!(sets[3].send_manifest(&mut conn).await, Verdict::Ok);
+    let ack = sets[3].acked(&mut conn).await;
+    assert!(ack.message.contains("8 MiB are in use"), "{}", ack.message);
+    // A set that the leader takes back goes when the job has ended.
+    let text = "removed".to_owned().into();
+    let release = Release { reason: Reason::NONE, text, cache_id: "s0".to_owned().try_into().unwrap() };
+    conn.say(Uuid::nil(), &release).await;
+    heartbeat(&mut conn).await;
+    assert!(scene.visible("s0").exists());
+    conn.start(id, 1, 1).await;
+    said(&mut conn, "s0", SetState::Gone).await;
+    assert_eq!(result(&mut conn, id).await.status, JobStatus::Ok);
+    conn.settle(id, 1).await;
+    let (ack, _) = sets[3].push(&mut conn).await;
+    assert_eq!(ack.status, CacheStatus::Ok, "{}", ack.message);
+    assert!(!scene.visible("s0").exists() && scene.visible("s2").exists() && scene.visible("s3").exists());
+}
+
+#[tokio::test]
+async fn the_order_of_use_outlives_a_restart() {
+    let mut scene = scene(|config| config.cache.as_mut().unwrap().budget = Some(10 * MIB as u64)).await;
+    let mut conn = scene.accept().await;
+    for (name, seed) in [("first", 1), ("second", 2)] {
+        of_4_mib(name, seed).push(&mut conn).await;
+    }
+    let (id, request) = job(&[("first", "s")]);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
+    result(&mut conn, id).await;
+    scene.kill().await;
+    drop(conn);
+    let mut conn = scene.accept().await;
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        seen.extend(have(&mut conn).await.sets.as_slice().iter().map(|set| set.cache_id.as_str().to_owned()));
+    }
+    let next = of_4_mib("next", 3);
+    next.hold(&mut conn, true).await;
+    next.send_manifest(&mut conn).await;
+    said(&mut conn, "second", SetState::Gone).await;
+}
+
+/// Changes a byte of a set's file behind the worker's back.
+fn damage(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[0] ^= 1;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_found_at_the_start_on_demand_and_before_use_and_comes_again() {
+    let mut scene = scene(|_| {}).await;
+    let mut conn = scene.accept().await;
+    let data = some_data("set", 3);
+    data.push(&mut conn).await;
+
+    // On demand.
+    let question = Uuid::new_v4();
+    let inspect = Inspect { cache_id: "set".to_owned().try_into().unwrap() };
+    conn.say(question, &inspect).await;
+    let (ack, _) = acked(&mut conn, question).await;
+    assert_eq!((ack.status, ack.message.as_str()), (CacheStatus::Ok, "verified=5"));
+    damage(&scene.visible("set").join("big.bin"));
+    conn.say(question, &inspect).await;
+    let (ack, _) = acked(&mut conn, question).await;
+    assert_eq!(ack.status, CacheStatus::Failed);
+    assert!(ack.message.contains("\"big.bin\" has other bytes at 0"), "{}", ack.message);
+    said(&mut conn, "set", SetState::Lost).await;
+    assert!(!scene.visible("set").exists());
+    let (_, lacked) = data.push(&mut conn).await;
+    assert!(lacked > 0 && lacked <= MIB as u64, "only the damaged piece comes again: {lacked}");
+    scene.assert_visible(&data);
+
+    // Before use: the job waits until it is back.
+    damage(&scene.visible("set").join("small.txt"));
+    let (id, request) = job(&[("set", "small.txt")]);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
+    let gone = said(&mut conn, "set", SetState::Lost).await;
+    assert!(gone.text.as_str().contains("\"small.txt\" was changed on the disk"), "{}", gone.text);
+    said(&mut conn, "set", SetState::Wanted).await;
+    data.hold(&mut conn, true).await;
+    data.send_manifest(&mut conn).await;
+    assert_eq!(data.send_lacking(&mut conn).await, 5);
+    let ended = result(&mut conn, id).await;
+    assert_eq!(ended.status, JobStatus::Ok, "{}", ended.stderr);
+    assert!(ended.stdout.starts_with("small 444"), "{}", ended.stdout);
+    scene.assert_visible(&data);
+
+    // At the start.
+    let good = Data::new("good", &[("a", noise(100, 9))]);
+    good.push(&mut conn).await;
+    damage(&scene.visible("set").join("data/b.bin"));
+    scene.kill().await;
+    drop(conn);
+    let mut conn = scene.accept().await;
+    // A job that names it before it was checked waits as well.
+    let (id, request) = job(&[("set", "small.txt"), ("good", "a")]);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
+    said(&mut conn, "set", SetState::Wanted).await;
+    data.push(&mut conn).await;
+    assert_eq!(result(&mut conn, id).await.status, JobStatus::Ok);
+}
+
+#[tokio::test]
+async fn ca11_a_job_waits_for_its_set_and_one_that_nobody_knows_is_a_miss() {
+    let scene = scene(|config| config.cache.as_mut().unwrap().budget = Some(MIB as u64)).await;
+    let mut conn = scene.accept().await;
+    let data = Data::new("set", &[("d/x", b"from the set".to_vec())]);
+    let (id, request) = job(&[("set", "d/x")]);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
+    said(&mut conn, "set", SetState::Wanted).await;
+    let beat = heartbeat(&mut conn).await;
+    assert_eq!(
+        beat.jobs.as_slice().iter().map(|held| held.job).collect::<Vec<_>>(),
+        [id],
+        "it holds its place"
+    );
+    data.push(&mut conn).await;
+    let ended = result(&mut conn, id).await;
+    assert_eq!(
+        (ended.status, ended.stdout.as_str()),
+        (JobStatus::Ok, "from the set 444 1\n"),
+        "{}",
+        ended.stderr
+    );
+    conn.settle(id, 1).await;
+
+    // Both ways of naming a file of a set.
+    let (id, request) = job(&[("set", "d/x")]);
+    let request = request.replace(r#""CacheId":"set""#, r#""CacheId":"set/d/x""#);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
+    assert_eq!(result(&mut conn, id).await.status, JobStatus::Ok);
+    conn.settle(id, 1).await;
+
+    let (id, request) = job(&[("nobody", "x")]);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
+    said(&mut conn, "nobody", SetState::Wanted).await;
+    let text = "no such set".to_owned().into();
+    let unknown =
+        Release { reason: Reason::UNKNOWN, text, cache_id: "nobody".to_owned().try_into().unwrap() };
+    conn.say(Uuid::nil(), &unknown).await;
+    let ended = result(&mut conn, id).await;
+    assert_eq!((ended.status, ended.stderr.as_str()), (JobStatus::Failed, "Cache miss: nobody"));
+    conn.settle(id, 1).await;
+
+    // One that has no room here is given back.
+    let large = Data::new("large", &[("x", noise(2 * MIB, 1))]);
+    let (id, request) = job(&[("large", "x")]);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
+    said(&mut conn, "large", SetState::Wanted).await;
+    large.hold(&mut conn, true).await;
+    large.send_manifest(&mut conn).await;
+    assert_eq!(large.acked(&mut conn).await.status, CacheStatus::Failed);
+    let ended = result(&mut conn, id).await;
+    assert_eq!(ended.status, JobStatus::Cancelled);
+    assert!(ended.stderr.contains("no room: needs 2 MiB"), "{}", ended.stderr);
+    drop(conn);
+
+    // A stock leader sends none.
+    let mut conn = scene.accept_with(Features::TRANSFERS).await;
+    let (id, request) = job(&[("nobody", "x")]);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
+    assert_eq!(result(&mut conn, id).await.stderr, "Cache miss: nobody");
+}
+
+fn put(cache: &str, files: &[(&str, &str)]) -> Vec<u8> {
+    let entries = files.iter().map(|(name, content)| CacheEntry {
+        name: (*name).to_owned(),
+        content: content.as_bytes().to_vec(),
+        sha256: None,
+    });
+    let request = CachePutRequest {
+        cache_id: cache.to_owned(),
+        entries: entries.collect(),
+        target_pattern: "job.assign.*".into(),
+        part_no: None,
+        part_count: None,
+    };
+    request.to_json()
+}
+
+#[tokio::test]
+async fn ca05_a_classic_put_adds_what_is_new_and_overwrites_nothing() {
+    let mut scene = scene(|_| {}).await;
+    fs::create_dir(scene.visible("theirs")).unwrap();
+    fs::write(scene.visible("theirs/a"), "1").unwrap();
+    let mut conn = scene.accept_with(Features::default()).await;
+    for (cache, files, status, message) in [
+        ("set", &[("data/a.bin", "1"), ("cfg/b.cfg", "2")][..], "OK", "added=2"),
+        ("set", &[("data/a.bin", "other"), ("cfg/b.cfg", "2")], "SKIPPED", "already-present=2"),
+        ("set", &[("data/a.bin", "other"), ("c", "3")], "OK", "added=1, skipped=1"),
+        ("set", &[], "OK", "added=0, skipped=0"),
+        ("theirs", &[("a", "1")], "SKIPPED", "already-present=1"),
+        ("theirs", &[("a", "2")], "FAILED", "was not put there by this worker"),
+        ("set", &[("../x", "3")], "FAILED", "it holds \"..\""),
+        ("set", &[("data/a.bin/x", "3")], "FAILED", "is a folder of another file"),
+        ("..", &[("x", "3")], "FAILED", ".."),
+    ] {
+        let request = Uuid::new_v4();
+        conn.send_as(Kind::CachePut, Uuid::nil(), request, &put(cache, files)).await;
+        let (ack, subject) = acked(&mut conn, request).await;
+        assert_eq!(ack.status.as_str(), status, "{cache} {files:?}: {}", ack.message);
+        assert!(ack.message.contains(message), "{}", ack.message);
+        assert_eq!(subject, format!("cache.ack.{cache}"));
+    }
+    for (name, content) in [("data/a.bin", "1"), ("cfg/b.cfg", "2"), ("c", "3")] {
+        assert_eq!(fs::read_to_string(scene.visible("set").join(name)).unwrap(), content);
+    }
+    scene.settles("sets", 2).await;
+    scene.kill().await;
+    drop(conn);
+    let mut conn = scene.accept().await;
+    said(&mut conn, "set", SetState::Held).await;
+}
+
+#[tokio::test]
+async fn c01_an_agent_keeps_its_cache_and_takes_no_jobs() {
+    let worker = Uuid::new_v4();
+    let scene = scene(|config| {
+        config.cache_only = true;
+        config.cache_for = Some(worker);
+    })
+    .await;
+    let (stream, _) = timeout(PATIENCE, scene.listener.accept()).await.unwrap().unwrap();
+    let mut conn = Conn::new(stream);
+    let hello = conn.expect(Kind::HelloWorker).await;
+    let hello = heft::model::WorkerHello::parse(&hello.payload).unwrap();
+    assert_eq!((hello.cache_only, hello.cache_for), (true, Some(worker.to_string())));
+    assert!(hello.heft.features.contains(&"datasets".to_owned()));
+    conn.welcome_with(OURS, &[]).await;
+    assert_eq!(heartbeat(&mut conn).await.credit, 0);
+    let (id, request) = job(&[]);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
+    let data = some_data("set", 1);
+    data.push(&mut conn).await;
+    scene.assert_visible(&data);
+    let beat = heartbeat(&mut conn).await;
+    assert_eq!((beat.credit, beat.jobs.as_slice().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_directory_has_one_keeper() {
+    let scene = scene(|_| {}).await;
+    let second = Worker::new(scene.config.clone(), Exec::new(scene.exec.clone())).unwrap_err().to_string();
+    assert!(second.contains("another worker keeps the cache directory"), "{second}");
+    assert!(
+        second.contains("--cache-dir") && second.contains(scene.root.path().to_str().unwrap()),
+        "{second}"
+    );
+}
