@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use heft::client::{Client, Options};
 use heft::model::{InputFile, JobRequest, JobStatus};
-use heft::units::ByteSize;
+use heft::units::{ByteSize, Span};
 
 use super::Common;
 use super::content::{self, Noise};
@@ -28,9 +28,8 @@ const PARALLEL: u32 = 2;
 /// The policies unless told otherwise: the one that is judged before the one that it is compared with.
 const POLICIES: [&str; 2] = ["locality", "least-load"];
 
-/// The program that jobs run: it does nothing.
-const PROGRAM: &str = "noop";
-const SCRIPT: &[u8] = b"#!/bin/sh\nexit 0\n";
+/// The program that jobs run: it takes its time.
+const PROGRAM: &str = "rest";
 
 const FILE: &str = "data.bin";
 const ORDER_SEED: u64 = 1_000_000;
@@ -65,6 +64,10 @@ pub(crate) struct LocalityArgs {
     /// Jobs that a worker runs at a time.
     #[arg(long, default_value_t = PARALLEL, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     parallel: u32,
+
+    /// How long each job runs.
+    #[arg(long, default_value_t = Span(Duration::ZERO), value_name = "TIME")]
+    job_time: Span,
 
     /// The leader's policies: the first is compared with the last.
     #[arg(long, default_values_t = POLICIES.map(str::to_owned), value_delimiter = ',', value_name = "NAME")]
@@ -108,7 +111,8 @@ fn measure(args: &LocalityArgs, policy: &str, scratch: &Path) -> anyhow::Result<
     eprintln!("starting {policy}");
     let mut pool = Pool::start(&plan, &scratch.join(policy))?;
     for dir in pool.exe_dirs() {
-        install(&dir).with_context(|| format!("cannot make a program in {}", dir.display()))?;
+        install(&dir, args.job_time.0)
+            .with_context(|| format!("cannot make a program in {}", dir.display()))?;
     }
     let path = scratch.join(FILE);
     for set in 0..args.sets {
@@ -130,10 +134,12 @@ fn measure(args: &LocalityArgs, policy: &str, scratch: &Path) -> anyhow::Result<
     Ok(Placed { policy: policy.to_owned(), moved: moved.saturating_sub(before), took })
 }
 
-fn install(dir: &Path) -> std::io::Result<()> {
+fn install(dir: &Path, time: Duration) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
     let path = dir.join(PROGRAM);
-    std::fs::write(&path, SCRIPT)?;
+    let rest =
+        if time.is_zero() { "exit 0".to_owned() } else { format!("exec sleep {}", time.as_secs_f64()) };
+    std::fs::write(&path, format!("#!/bin/sh\n{rest}\n"))?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))
 }
 

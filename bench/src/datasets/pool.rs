@@ -15,6 +15,10 @@ use crate::variant::Variant;
 const JOIN_MAX: Duration = Duration::from_secs(30);
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
+/// The most that a worker takes: all processes share one machine, and a place that is offered later because of the others would be
+/// what is measured.
+const CPU_CAP: &str = "0.95";
+
 /// How long a leader may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
@@ -69,6 +73,7 @@ impl Pool {
                 port
             };
             let mut more = vec!["--name".to_owned(), format!("w-{number}")];
+            more.extend(["--cpu-cap".to_owned(), CPU_CAP.to_owned()]);
             if let Some(parallel) = plan.parallel {
                 more.extend(["--max-par".to_owned(), parallel.to_string()]);
             }
