@@ -127,8 +127,16 @@ fn client_config() -> impl Strategy<Value = ClientConfig> {
 }
 
 fn worker_hello() -> impl Strategy<Value = WorkerHello> {
-    (announcement(), vec(text(), 0..4), option::of(1..=16_384u32))
-        .prop_map(|(heft, patterns, max_parallel)| WorkerHello { heft, patterns, max_parallel })
+    let agent = (any::<bool>(), option::of(name()));
+    (announcement(), vec(text(), 0..4), option::of(1..=16_384u32), agent).prop_map(
+        |(heft, patterns, max_parallel, (cache_only, cache_for))| WorkerHello {
+            heft,
+            patterns,
+            max_parallel,
+            cache_only,
+            cache_for,
+        },
+    )
 }
 
 fn cache_put_request() -> impl Strategy<Value = CachePutRequest> {
