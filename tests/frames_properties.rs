@@ -220,7 +220,7 @@ fn dataset_message() -> impl Strategy<Value = Message<'static>> {
     let reason = any::<u16>().prop_map(Reason);
     let what = select(vec![Lacking::Nothing, Lacking::Manifest, Lacking::Pieces]);
     let stage = select(vec![SpreadStage::Stored, SpreadStage::Over]);
-    let state = select(vec![SetState::Held, SetState::Gone, SetState::Wanted]);
+    let state = select(vec![SetState::Held, SetState::Gone, SetState::Wanted, SetState::Lost]);
     let piece = (any::<[u8; 32]>(), any::<u32>()).prop_map(|(sha256, len)| Piece { sha256, len });
     let set = (state, digest(), name(), text()).prop_map(|(state, digest, cache_id, text)| SetEntry {
         state,

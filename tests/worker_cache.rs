@@ -558,7 +558,7 @@ async fn a_damaged_file_is_found_at_the_start_on_demand_and_before_use_and_comes
     let (ack, _) = acked(&mut conn, question).await;
     assert_eq!(ack.status, CacheStatus::Failed);
     assert!(ack.message.contains("\"big.bin\" has other bytes at 0"), "{}", ack.message);
-    said(&mut conn, "set", SetState::Gone).await;
+    said(&mut conn, "set", SetState::Lost).await;
     assert!(!scene.visible("set").exists());
     let (_, lacked) = data.push(&mut conn).await;
     assert!(lacked > 0 && lacked <= MIB as u64, "only the damaged piece comes again: {lacked}");
@@ -569,7 +569,7 @@ async fn a_damaged_file_is_found_at_the_start_on_demand_and_before_use_and_comes
     let (id, request) = job(&[("set", "small.txt")]);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
-    let gone = said(&mut conn, "set", SetState::Gone).await;
+    let gone = said(&mut conn, "set", SetState::Lost).await;
     assert!(gone.text.as_str().contains("\"small.txt\" was changed on the disk"), "{}", gone.text);
     said(&mut conn, "set", SetState::Wanted).await;
     data.hold(&mut conn, true).await;

@@ -358,6 +358,21 @@ mod tests {
     }
 
     #[test]
+    fn c01_the_caches_flags_reach_the_configuration() {
+        let id = Uuid::from_u128(7);
+        let line = format!(
+            "worker h 1 --cache-dir /c --cache-budget 5GiB --cache-link copy --cache-only --for {id}"
+        );
+        let args = Cli::try_parse_from(line.split_whitespace()).unwrap().worker;
+        let config = args.worker_config();
+        assert_eq!(config.cache, Some(CacheConfig { directory: "/c".into(), budget: Some(5 << 30) }));
+        assert_eq!((config.cache_only, config.cache_for), (true, Some(id)));
+        assert_eq!(args.exec_config().cache_link, LinkMode::Copy);
+        assert!(Cli::try_parse_from(["worker", "h", "1", "--for", &id.to_string()]).is_err());
+        assert!(Cli::try_parse_from(["worker", "h", "1", "--cache-link", "move"]).is_err());
+    }
+
+    #[test]
     fn bad_flags_are_refused_with_the_range() {
         for (flags, text) in [
             ("--max-par 0", "--max-par, or else WORKER_MAX_PAR, takes a whole number from 1 to 10000"),

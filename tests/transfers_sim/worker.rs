@@ -83,12 +83,8 @@ impl SimWorker {
         self.ready = false;
         let features = heft::conn::FEATURES.names().map(str::to_owned).collect();
         let heft = Announcement { version: 1, features, name: None };
-        let hello = WorkerHello {
-            heft,
-            patterns: vec![],
-            max_parallel: Some(self.parallel_max as u32),
-            ..WorkerHello::default()
-        };
+        let max_parallel = Some(self.parallel_max as u32);
+        let hello = WorkerHello { heft, max_parallel, ..WorkerHello::default() };
         let hello = json_frame(Kind::HelloWorker, self.id, Uuid::nil(), "job.assign.x", &hello.to_json());
         ctx.out.push(hello);
         // What does not come by transfer is the leader's to give again.

@@ -220,13 +220,15 @@ message! {
 
 byte_enum! {
     /// How a worker has a set.
-    SetState, "states are 0 held, 1 gone, 2 wanted", {
+    SetState, "states are 0 held, 1 gone, 2 wanted, 3 lost", {
         /// It is there for jobs.
         Held = 0,
-        /// It is not there any more; the text says why.
+        /// It was given up, to make room or because it was released; the text says why. It is not wanted back unasked.
         Gone = 1,
         /// A job needs it and it is not there.
         Wanted = 2,
+        /// It was damaged; the text says how. It is wanted back.
+        Lost = 3,
     }
 }
 

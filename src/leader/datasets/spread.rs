@@ -188,7 +188,8 @@ impl Leader {
             };
             match set.state {
                 SetState::Held => self.worker_holds(worker, cache, set.digest.bytes),
-                SetState::Gone => self.worker_lost(worker, cache, set.text.as_str()),
+                SetState::Gone => self.worker_lost(worker, cache, set.text.as_str(), true),
+                SetState::Lost => self.worker_lost(worker, cache, set.text.as_str(), false),
                 SetState::Wanted => self.worker_wants(worker, conn, cache),
             }
         }
@@ -210,11 +211,12 @@ impl Leader {
         }
     }
 
-    fn worker_lost(&mut self, worker: WorkerId, cache: CacheId, text: &str) {
+    /// A worker does not hold a set any more. If it gave it up it does not get it back unasked.
+    fn worker_lost(&mut self, worker: WorkerId, cache: CacheId, text: &str, gave_up: bool) {
         info!(%worker, %cache, "a worker does not hold a dataset any more: {text}");
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
         let digest = at.held.remove(&cache);
-        if let Some(digest) = digest {
+        if let Some(digest) = digest.filter(|_| gave_up) {
             at.not_held.insert(cache.clone(), (digest, NotHeld::Gone(text.to_owned())));
         }
         self.broker.handle(self.now, Event::NotHolding { worker, cache });

@@ -379,8 +379,8 @@ impl Cache {
         });
     }
 
-    /// A set is not here any more. What is right of it is kept for its return, if that is wanted.
-    fn drop_set(&mut self, cache: &CacheId, text: &str, keep: bool, out: &mut Vec<OutFrame>) {
+    /// A set is not here any more. Of one that was lost, not given up, what is right is kept for its return.
+    fn drop_set(&mut self, cache: &CacheId, text: &str, lost: bool, out: &mut Vec<OutFrame>) {
         let Some(set) = self.sets.remove(cache) else { return };
         info!(%cache, bytes = %ByteSize(set.contents.bytes()), "dropped a set: {text}");
         let generation = set.generation;
@@ -388,12 +388,13 @@ impl Cache {
         if let Err(error) = &hidden {
             warn!(%cache, "cannot take the link of a set away: {error}");
         }
-        match keep && self.disk.unmake(generation).is_ok() {
+        match lost && self.disk.unmake(generation).is_ok() {
             true => drop(self.parts.insert(generation, (set.contents.clone(), SystemTime::now()))),
             false => self.discard(generation, set.contents.bytes()),
         }
         self.asked.remove(cache);
-        self.say(SetState::Gone, cache, set.contents.digest(), text, out);
+        let state = if lost { SetState::Lost } else { SetState::Gone };
+        self.say(state, cache, set.contents.digest(), text, out);
     }
 
     pub(super) fn discard(&self, generation: Uuid, bytes: u64) {
