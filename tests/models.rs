@@ -134,11 +134,7 @@ fn worker_hello(fields: &Value) -> WorkerHello {
         heft: announcement(&fields["Heft"]),
         patterns: texts(fields, "Patterns"),
         max_parallel: number(fields, "MaxParallel"),
-<<<<<<< HEAD
-        cache_only: fields.get("CacheOnly").and_then(Value::as_bool).unwrap_or_default(),
-=======
         cache_only: fields.get("CacheOnly").is_some_and(|flag| flag == &Value::Bool(true)),
->>>>>>> main
         cache_for: fields.get("CacheFor").and_then(Value::as_str).map(str::to_owned),
     }
 }

@@ -127,25 +127,14 @@ fn client_config() -> impl Strategy<Value = ClientConfig> {
 }
 
 fn worker_hello() -> impl Strategy<Value = WorkerHello> {
-<<<<<<< HEAD
-    let agent = (any::<bool>(), option::of(name()));
-    (announcement(), vec(text(), 0..4), option::of(1..=16_384u32), agent).prop_map(
-        |(heft, patterns, max_parallel, (cache_only, cache_for))| WorkerHello {
-=======
     (announcement(), vec(text(), 0..4), option::of(1..=16_384u32), any::<bool>(), option::of(text()))
         .prop_map(|(heft, patterns, max_parallel, cache_only, cache_for)| WorkerHello {
->>>>>>> main
             heft,
             patterns,
             max_parallel,
             cache_only,
             cache_for,
-<<<<<<< HEAD
-        },
-    )
-=======
         })
->>>>>>> main
 }
 
 fn cache_put_request() -> impl Strategy<Value = CachePutRequest> {
