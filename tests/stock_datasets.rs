@@ -279,6 +279,74 @@ fn c02_an_agent_keeps_sets_for_a_stock_worker_that_knows_no_cache_put() {
 }
 
 #[test]
+fn c01_an_agent_serves_the_one_worker_that_it_names_and_gets_no_jobs() {
+    let leader = Leader::start(&[]);
+    let (cache, other) = (TempDir::new(), TempDir::new());
+    let id = "11111111-2222-3333-4444-555555555555";
+    let args = ["job.assign.served", "--exec", "served=cache", "--id", id, "--cache-dir", cache.text()];
+    let mut served = stock_worker(leader.port, &args);
+    // It is on the same host, and has the patch and a directory of its own.
+    let beside =
+        ["job.assign.beside", "--exec", "beside=cache", "--cache-patch", "--cache-dir", other.text()];
+    let mut beside = stock_worker(leader.port, &beside);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
+    let dirs = TempDir::new();
+    command.args(["worker", "127.0.0.1", &leader.port.to_string(), "--cache-only", "--for", id]);
+    command
+        .arg("--cache-dir")
+        .arg(&cache.0)
+        .arg("--work-dir")
+        .arg(dirs.join("jobs"))
+        .arg("--exe-dir")
+        .arg(&dirs.0);
+    let _agent = Proc::start("agent", &mut command);
+    workers(&leader, 3);
+    // The agent and the patched worker answer.
+    assert_eq!(acks(&leader, put_of("set", &[("a.bin", "one")], "job.assign.*", 2)), [added(1), added(1)]);
+    for (exec, worker, cache_id) in [("served", &mut served, "set/a.bin"), ("beside", &mut beside, "set")] {
+        let result = result_of(&leader, job(exec, &[("a.bin", "set")]));
+        assert_eq!(result["status"], "OK", "{exec}: {result}");
+        assert_eq!(worker.event("assigned")["files"][0]["cache_id"], cache_id);
+    }
+    // The agent asked for the same subjects, and is none of those that a job to all is for.
+    let (code, stdout, stderr) = heft(&["submit", &leader.addr(), "served", "--all"]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+}
+
+#[test]
+fn ca05_a_set_that_was_replaced_does_not_go_to_a_stock_worker_that_had_it() {
+    use heft::client::Options;
+    use heft::client::dataset::{DatasetSpec, put};
+    use heft::model::CacheStatus;
+    let leader = Leader::start(&[]);
+    let (cache, source) = (TempDir::new(), TempDir::new());
+    let _patched = stock_worker(leader.port, &["job.assign.*", "--cache-patch", "--cache-dir", cache.text()]);
+    let file = source.join("a.bin");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let put_it = |content: &str, replace: bool| {
+        std::fs::write(&file, content).unwrap();
+        let spec = DatasetSpec::new("set", [&file]).unwrap().replace(replace);
+        let mut answers = Vec::new();
+        let heard = |event: heft::client::dataset::PutEvent| {
+            if let heft::client::dataset::PutEvent::Ack(ack) = event {
+                answers.push((ack.status.clone(), ack.message.clone()));
+            }
+        };
+        let report = runtime.block_on(put(&leader.addr(), spec, &Options::new("loader"), heard));
+        (answers, report.map(|report| report.spread.targets))
+    };
+    let (first, _) = put_it("one", false);
+    assert_eq!(first, [(CacheStatus::Ok, "added=1".to_owned())]);
+    let (again, _) = put_it("one", false);
+    assert_eq!(again, [(CacheStatus::Skipped, "already-present=1".to_owned())]);
+    let (other, _) = put_it("two", true);
+    assert_eq!(other.len(), 1);
+    assert_eq!(other[0].0, CacheStatus::Failed);
+    assert!(other[0].1.contains("does not overwrite"), "{other:?}");
+    assert_eq!(std::fs::read_to_string(cache.join("set/a.bin")).unwrap(), "one");
+}
+
+#[test]
 fn pe08_a_restart_forgets_no_put_of_a_stock_client_and_the_next_adds_to_it() {
     let data = TempDir::new();
     let args = ["--data", data.text()];

@@ -252,3 +252,84 @@ impl PackMaker {
 
 /// Contents by their slots, and packs with their lists.
 pub(super) type Finished = (BTreeMap<usize, Made>, Vec<(BlobId, Layout)>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leader::relay::RelayConfig;
+    use chunking::dataset::sha256;
+
+    fn noise(len: usize, mut seed: u64) -> Vec<u8> {
+        std::iter::repeat_with(|| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed.to_be_bytes()[0]
+        })
+        .take(len)
+        .collect()
+    }
+
+    #[test]
+    fn contents_become_pieces_in_packs_however_they_come() {
+        let contents = [noise(3_000_000, 1), Vec::new(), noise(1 << 20, 2), noise(5, 3)];
+        let expected: Vec<Made> = contents
+            .iter()
+            .map(|content| Made {
+                sha256: sha256(content),
+                pieces: content.chunks(PIECE_BYTES).map(Piece::of).collect(),
+            })
+            .collect();
+        // With few buffers most of it is in memory of its own.
+        for (step, buffers) in [(1usize << 20, 48), (48 << 10, 2), (1 << 16, 0)] {
+            let mut relay = Relay::new(RelayConfig { buffers, ..RelayConfig::default() });
+            let mut next = 0u128;
+            let mut make_id = || {
+                next += 1;
+                Uuid::from_u128(next)
+            };
+            let mut maker = PackMaker::new(Uuid::from_u128(99));
+            for (slot, content) in contents.iter().enumerate() {
+                maker.begin(slot);
+                content.chunks(step).for_each(|bytes| maker.bytes(bytes, &mut relay, &mut make_id));
+                maker.end();
+            }
+            let (made, packs) = maker.finish(&mut relay).unwrap();
+            assert_eq!(made.into_values().collect::<Vec<_>>(), expected);
+            let [(pack, layout)] = packs.as_slice() else { panic!("one pack: {packs:?}") };
+            let pieces: Vec<Piece> = expected.iter().flat_map(|made| made.pieces.clone()).collect();
+            assert_eq!(layout.pieces(), pieces);
+            assert_eq!((relay.size(*pack), relay.bytes_here(*pack)), (layout.size(), layout.size()));
+            assert!(relay.has_arrived(*pack));
+        }
+    }
+
+    #[test]
+    fn packs_end_before_they_are_too_large_and_go_with_a_put_that_is_given_up() {
+        let mut relay = Relay::new(RelayConfig::default());
+        let mut next = 0u128;
+        let mut make_id = || {
+            next += 1;
+            Uuid::from_u128(next)
+        };
+        let mut maker = PackMaker::new(Uuid::from_u128(99));
+        for slot in 0..PACK_PIECES_MAX + 10 {
+            maker.begin(slot);
+            maker.bytes(&(slot as u64).to_le_bytes(), &mut relay, &mut make_id);
+            maker.end();
+        }
+        // A content that came twice counts as it came last.
+        maker.begin(0);
+        maker.bytes(b"again", &mut relay, &mut make_id);
+        maker.end();
+        let (made, packs) = maker.finish(&mut relay).unwrap();
+        assert_eq!(made[&0].pieces, [Piece::of(b"again")]);
+        let counts: Vec<usize> = packs.iter().map(|(_, layout)| layout.pieces().len()).collect();
+        assert_eq!(counts, [PACK_PIECES_MAX, 11]);
+
+        let mut maker = PackMaker::new(Uuid::from_u128(98));
+        maker.begin(0);
+        maker.bytes(&noise(70 << 20, 4), &mut relay, &mut make_id);
+        let before = relay.fill().blobs;
+        maker.forget(&mut relay);
+        assert_eq!((before, relay.fill().blobs), (4, 2));
+    }
+}
