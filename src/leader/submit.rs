@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn ca12_a_job_names_the_datasets_of_files_that_bring_no_content_of_their_own() {
         let cached = |name: &str, id: &str| InputFile::cached(name, id);
-        let blob = BlobRef { id: uuid::Uuid::from_u128(1), size: 1, digest: None };
+        let blob = BlobRef { id: Uuid::from_u128(1), size: 1, digest: None };
         let request = JobRequest {
             files: vec![
                 cached("b.bin", "set-b"),
