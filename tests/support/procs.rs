@@ -121,6 +121,11 @@ impl Proc {
         (status.code(), std::mem::take(&mut self.seen))
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("it can be waited for").is_some()
+    }
+
     /// kill -9.
     pub fn kill(&mut self) {
         self.child.kill().ok();
