@@ -288,10 +288,8 @@ impl Broker {
     ) -> Option<WorkerId> {
         let mut near = BTreeSet::new();
         sets.iter().for_each(|set| self.holdings.near(&set.cache, &mut near));
-        // One that has no job of ours and offers no room may never do so.
-        let is_busy = |worker: &&Worker| {
-            !worker.held.is_empty() && !worker.has_room() && worker.conn().is_some() && !worker.silent
-        };
+        // One that has no job may still have no room, as it keeps its credit back while its machine is busy (CR10).
+        let is_busy = |worker: &&Worker| !worker.has_room() && worker.conn().is_some() && !worker.silent;
         let workers = near
             .iter()
             .filter_map(|worker| self.workers.get(*worker))

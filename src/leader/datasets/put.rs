@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::classic::Classic;
 use super::library::PackState;
+use super::names;
 use crate::conn::Session;
 use crate::core::Event;
 use crate::core::dataset::{Dataset, TARGET_NONE};
@@ -382,13 +383,7 @@ impl Leader {
             );
             return Err(RefusalText::new(Reason::BAD_DIGEST, text));
         }
-        if let Some(file) = manifest.files().iter().find(|file| is_bad_name(&file.name)) {
-            let text = format!(
-                "{:?} is no name for a file of a dataset: it has to be relative, without \"..\", empty parts, NUL or '\\'",
-                file.name
-            );
-            return Err(RefusalText::invalid(text));
-        }
+        names::check(manifest.files().iter().map(|file| file.name.as_str())).map_err(RefusalText::invalid)?;
         if let Err((_, bytes)) = self.datasets.library.cover(&manifest)
             && spool_now.saturating_add(bytes) > spool_max
         {
@@ -738,10 +733,4 @@ impl Leader {
     pub(super) fn owner_of(generation: Uuid) -> JobId {
         JobId(generation)
     }
-}
-
-/// Whether a name cannot be that of a file beneath a directory.
-fn is_bad_name(name: &str) -> bool {
-    let bad_part = |part: &str| part.is_empty() || part == "." || part == "..";
-    name.contains(['\0', '\\']) || name.split('/').any(bad_part)
 }
