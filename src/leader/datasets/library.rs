@@ -166,6 +166,28 @@ impl Library {
         if bytes == 0 { Ok(packs.into_iter().collect()) } else { Err((lacking.held(), bytes)) }
     }
 
+    /// The packs that have these pieces are needed.
+    pub(super) fn use_pieces(&mut self, pieces: &[Piece], now: Micros) {
+        for piece in pieces {
+            if let Some(pack) = self.pieces.get(piece).and_then(|pack| self.packs.get_mut(pack)) {
+                pack.used_at = now;
+            }
+        }
+    }
+
+    /// The list of a pack of an earlier life is known, and what is in it is to be checked.
+    pub(super) fn listed(&mut self, id: BlobId, layout: Arc<Layout>) {
+        if let Some(pack) = self.packs.get_mut(&id) {
+            (pack.layout, pack.state) = (layout, PackState::Checking(Uuid::nil()));
+        }
+    }
+
+    /// Whether all parts of a set are here, as far as is known.
+    pub(super) fn has_all(&self, manifest: BlobId, packs: &[BlobId]) -> bool {
+        let is_good = |pack: &BlobId| self.packs.get(pack).is_some_and(|pack| pack.state == PackState::Good);
+        self.known_manifests.contains(&manifest) && packs.iter().all(is_good)
+    }
+
     /// These packs are needed.
     pub(super) fn use_packs(&mut self, packs: &[BlobId], now: Micros) {
         for id in packs {

@@ -39,6 +39,9 @@ use stock::Frames;
 /// How often what nobody needs any more is looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
+/// How often those who wait for workers are told of such as are gone for good.
+const LOOK_FOR_WORKERS_EVERY: Duration = Duration::from_secs(1);
+
 /// Datasets, as the leader knows them beside the log.
 #[derive(Debug, Default)]
 pub(super) struct Datasets {
@@ -56,7 +59,7 @@ pub(super) struct Datasets {
     /// What workers hold and get.
     workers: BTreeMap<WorkerId, AtWorker>,
     /// What workers said they lack of sets whose manifests are being read.
-    lacks: HashMap<WorkerId, Lack>,
+    lacks: HashMap<WorkerId, (Uuid, Lack)>,
     /// Sets that are being committed: their blobs are needed.
     committing: HashMap<Uuid, Arc<Dataset>>,
     /// Questions that wait for workers, or for the disk.
@@ -65,6 +68,8 @@ pub(super) struct Datasets {
     removed: HashMap<CacheId, [u8; 32]>,
     /// Questions that wait until a set is removed.
     removals: HashMap<CacheId, Vec<super::Asked>>,
+    /// Packs of an earlier life that no set has: what is in them was never checked for certain.
+    loose: HashSet<BlobId>,
     /// Packs that are looked at because somebody asked.
     rechecks: HashMap<BlobId, HashSet<Uuid>>,
     /// When something is to be looked at again.
@@ -79,7 +84,7 @@ impl Datasets {
 
     /// Whether a blob is a part of a dataset, or about to be.
     pub(super) fn knows(&self, blob: BlobId) -> bool {
-        self.library.knows(blob) || self.puts.values().any(|put| put.manifest_id() == blob)
+        self.library.knows(blob) || self.puts.values().any(|put| put.brings_manifest(blob))
     }
 }
 
@@ -110,6 +115,7 @@ impl Leader {
         }
         match result {
             Ok(Looked::Manifest(manifest)) => self.manifest_read(blob, Arc::new(*manifest)),
+            Ok(Looked::Pack(layout)) if self.datasets.loose.remove(&blob) => self.check_loose(blob, layout),
             Ok(Looked::Pack(layout)) => self.pack_is_good(blob, layout),
             Ok(Looked::Pieces { .. }) => {}
             Err(text) => self.part_is_bad(blob, &text),
@@ -132,6 +138,7 @@ impl Leader {
             return;
         }
         self.puts_due();
+        self.workers_gone();
         self.stock_due();
         self.sweep();
         self.watch_datasets();
@@ -141,7 +148,9 @@ impl Leader {
     fn watch_datasets(&mut self) {
         let deadlines = self.datasets.puts.values().filter_map(Putting::deadline).min();
         let sweep = (!self.datasets.library.is_empty()).then(|| self.now.plus(SWEEP_EVERY));
-        let stock = self.stock_deadline();
+        let waits = self.datasets.puts.values().any(|putting| putting.missing().next().is_some());
+        let workers = waits.then(|| self.now.plus(LOOK_FOR_WORKERS_EVERY));
+        let stock = self.stock_deadline().into_iter().chain(workers);
         let due = deadlines.into_iter().chain(stock).chain(sweep).chain(self.datasets.tick_at).min();
         self.datasets.tick_at = due;
     }
@@ -157,6 +166,12 @@ impl Leader {
     fn sweep(&mut self) {
         let needed = self.needed_blobs();
         let (now, grace) = (self.now, self.config.blob_grace);
+        // What a put counts on stays, however long the rest of it takes.
+        for putting in self.datasets.puts.values().filter(|putting| putting.is_coming()) {
+            if let Some(manifest) = &putting.manifest {
+                self.datasets.library.use_pieces(manifest.pieces(), now);
+            }
+        }
         for blob in self.datasets.library.stale(&needed, now, grace) {
             self.forget_part(blob);
         }

@@ -206,9 +206,39 @@ impl Leader {
         self.broker.handle(self.now, Event::Holding { worker, cache: cache.clone(), digest, missing: 0 });
         // What was removed while it was away is removed there, too.
         let is_removed = self.datasets.removed.get(&cache) == Some(&digest);
-        if is_removed && self.broker.state().dataset(&cache).is_none() {
-            self.release(worker, &cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
+        match self.broker.state().dataset(&cache).cloned() {
+            None if is_removed => {
+                self.release(worker, &cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
+            }
+            None => {}
+            Some(dataset) => self.retire_at(worker, &dataset),
         }
+    }
+
+    /// A set has other content now. Workers that are not to hold it, and had what it was, free their disks: no job gets the old content
+    /// from then on.
+    pub(super) fn retire_content(&mut self, dataset: &Arc<Dataset>) {
+        for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
+            self.retire_at(worker, dataset);
+        }
+    }
+
+    fn retire_at(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
+        let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.stock.is_none()) else { return };
+        let is_old = at.held.get(&dataset.cache).is_some_and(|digest| *digest != dataset.digest);
+        let is_to_hold = self.broker.worker(worker).is_some_and(|known| self.is_to_hold(known, dataset));
+        if is_old && !is_to_hold {
+            self.give_up_old(worker, &dataset.cache);
+        }
+    }
+
+    /// A worker is not to have the content any more that it has of a set.
+    fn give_up_old(&mut self, worker: WorkerId, cache: &CacheId) {
+        if let Some(at) = self.datasets.workers.get_mut(&worker) {
+            at.held.remove(cache);
+        }
+        self.release(worker, cache, Uuid::nil(), Reason::NONE, "the dataset has other content now");
+        self.broker.handle(self.now, Event::NotHolding { worker, cache: cache.clone() });
     }
 
     /// A worker does not hold a set any more. If it gave it up it does not get it back unasked.
@@ -255,6 +285,7 @@ impl Leader {
         if let Some((worker, at)) = workers.map(|(id, at)| (*id, at)).find(|(_, at)| at.conn == Some(conn)) {
             (at.conn, at.told, at.push) = (None, false, None);
             at.queue.clear();
+            self.datasets.lacks.remove(&worker);
             self.broker.handle(self.now, Event::HoldsNothing { worker });
             self.inspections_without(worker);
         }
@@ -385,7 +416,19 @@ impl Leader {
             return self.feed_stock(worker);
         }
         self.say_hold(Some(conn), &wish, committed);
+        if committed && !self.relay.has_arrived(generation) {
+            let text = "the manifest of the set is not at the leader: put it again";
+            return self.push_is_broken(worker, generation, text);
+        }
         self.relay.attach_anew(conn, generation, Self::owner_of(generation), 0);
+    }
+
+    /// A worker cannot get a set because the leader has not all of it.
+    fn push_is_broken(&mut self, worker: WorkerId, generation: Uuid, text: &str) {
+        let Some(cache) = self.push_of(worker).map(|push| push.wish.cache.clone()) else { return };
+        // Jobs that wait for it there are not to wait any longer.
+        self.release(worker, &cache, generation, Reason::UNKNOWN, text);
+        self.push_ended(worker, generation, CachePutResult::failed(cache.as_str(), text));
     }
 
     fn say_hold(&mut self, conn: Option<ConnId>, wish: &Wish, committed: bool) {
@@ -419,7 +462,7 @@ impl Leader {
         self.broker.handle(now, Event::Holding { worker, cache, digest, missing: lack.bytes.max(1) });
         let Some(manifest) = self.manifest_of(generation) else {
             // It says so again when it is asked again: the manifest is being read, and then it is.
-            return self.remember_lack(worker, lack);
+            return self.remember_lack(worker, generation, lack);
         };
         let library = &self.datasets.library;
         let Some(push) = self.datasets.workers.get_mut(&worker).and_then(|at| at.push.as_mut()) else {
@@ -433,6 +476,11 @@ impl Leader {
                 Some(pack) => push.packs.insert(pack),
                 None => push.unplaced.insert(*piece),
             };
+        }
+        if push.committed && !push.unplaced.is_empty() {
+            let text =
+                format!("{} pieces of the set are not at the leader: put it again", push.unplaced.len());
+            return self.push_is_broken(worker, generation, &text);
         }
         // What it still lacks of those that it has got it did not get: they are opened once more.
         for pack in push.open.iter().copied().collect::<Vec<_>>() {
@@ -460,8 +508,8 @@ impl Leader {
     }
 
     /// Keeps what a worker lacks until the manifest is in memory.
-    fn remember_lack(&mut self, worker: WorkerId, lack: &Lack) {
-        self.datasets.lacks.insert(worker, lack.clone());
+    fn remember_lack(&mut self, worker: WorkerId, generation: Uuid, lack: &Lack) {
+        self.datasets.lacks.insert(worker, (generation, lack.clone()));
     }
 
     /// Something new is here of a set: those that wait for it are fed.
@@ -476,7 +524,9 @@ impl Leader {
             .collect();
         for (worker, conn) in workers {
             match (self.datasets.lacks.remove(&worker), conn) {
-                (Some(lack), Some(conn)) => self.worker_lacks(conn, generation, &lack),
+                (Some((of, lack)), Some(conn)) if of == generation => {
+                    self.worker_lacks(conn, generation, &lack);
+                }
                 _ => self.feed_push(worker),
             }
         }
@@ -608,8 +658,12 @@ impl Leader {
             CacheStatus::Failed | CacheStatus::Other(_) => {
                 info!(%worker, %cache, "a worker cannot hold a dataset: {}", result.message);
                 at.not_held.insert(cache.clone(), (digest, NotHeld::Failed(result.message.clone())));
-                at.held.remove(&cache);
-                self.broker.handle(now, Event::NotHolding { worker, cache });
+                let had_old = at.held.remove(&cache).is_some() && at.stock.is_none();
+                if had_old && push.committed {
+                    self.give_up_old(worker, &cache);
+                } else {
+                    self.broker.handle(now, Event::NotHolding { worker, cache });
+                }
             }
         }
         if let Some(conn) = self.datasets.workers.get(&worker).and_then(|at| at.conn) {
@@ -655,14 +709,16 @@ impl Leader {
         self.stop_pushing(dataset.generation);
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
+            let was_queued = at.queue.contains(&dataset.cache);
             at.queue.retain(|queued| *queued != dataset.cache);
             at.not_held.remove(&dataset.cache);
-            if at.held.remove(&dataset.cache).is_some() {
+            if at.held.remove(&dataset.cache).is_some() || was_queued {
                 self.release(worker, &dataset.cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
                 let cache = dataset.cache.clone();
                 self.broker.handle(self.now, Event::NotHolding { worker, cache });
             }
         }
+        self.putters_hear_removed(dataset);
         let bytes: u64 = dataset.blobs().map(|blob| self.relay.bytes_here(blob)).sum();
         self.release_blobs(dataset);
         self.answer_removed(&dataset.cache, bytes);
@@ -676,12 +732,13 @@ impl Leader {
         };
         for dataset in broken {
             let text = format!(
-                "a part of dataset {} is damaged at the leader ({text}): put it again with --replace",
+                "a part of dataset {} is damaged at the leader ({text}): put it again",
                 dataset.cache
             );
             for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
-                let result = CachePutResult::failed(dataset.cache.as_str(), text.as_str());
-                self.push_ended(worker, dataset.generation, result);
+                if self.push_of(worker).is_some_and(|push| push.wish.generation == dataset.generation) {
+                    self.push_is_broken(worker, dataset.generation, &text);
+                }
             }
         }
     }
