@@ -187,6 +187,11 @@ impl Library {
         self.reading.insert(id)
     }
 
+    /// Whether a manifest is being read.
+    pub(super) fn is_reading(&self, id: BlobId) -> bool {
+        self.reading.contains(&id)
+    }
+
     pub(super) fn manifest_read(&mut self, id: BlobId, manifest: Arc<Manifest>, now: Micros) {
         self.reading.remove(&id);
         self.known_manifests.insert(id);

@@ -65,6 +65,8 @@ pub(super) struct Datasets {
     removed: HashMap<CacheId, [u8; 32]>,
     /// Questions that wait until a set is removed.
     removals: HashMap<CacheId, Vec<super::Asked>>,
+    /// Questions that wait until a manifest is read.
+    statuses: HashMap<Uuid, Vec<(CacheId, super::Asked)>>,
     /// Packs that are looked at because somebody asked.
     rechecks: HashMap<BlobId, HashSet<Uuid>>,
     /// When something is to be looked at again.
@@ -106,7 +108,7 @@ impl Leader {
         };
         if let Some(questions) = self.datasets.rechecks.remove(&blob) {
             self.rechecked(blob, &questions, &result);
-            return;
+            return self.answer_statuses(blob);
         }
         match result {
             Ok(Looked::Manifest(manifest)) => self.manifest_read(blob, Arc::new(*manifest)),
@@ -114,6 +116,7 @@ impl Leader {
             Ok(Looked::Pieces { .. }) => {}
             Err(text) => self.part_is_bad(blob, &text),
         }
+        self.answer_statuses(blob);
         self.classic_turns();
     }
 
