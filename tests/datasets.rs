@@ -366,6 +366,24 @@ fn rm_reaches_a_worker_that_was_away_also_if_the_leader_was_killed_meanwhile() {
 }
 
 #[test]
+fn a_job_that_comes_after_a_replace_sees_the_new_set_also_where_a_job_had_brought_the_old_one() {
+    let world = World::durable();
+    let mut worker = world.worker(1, &[]);
+    let versions = [files(15, 2 * MIB), files(16, 2 * MIB), files(17, 2 * MIB)];
+    put(&world.addr(), "set", &world.source("v0", &versions[0]), &["--target", "none"]);
+    world.job_sees(&["set/a.bin"], &[("a.bin", &versions[0]["a.bin"])]);
+    shows(&worker, "set", &versions[0]);
+    put(&world.addr(), "set", &world.source("v1", &versions[1]), &["--target", "none", "--replace"]);
+    world.job_sees(&["set/a.bin"], &[("a.bin", &versions[1]["a.bin"])]);
+    // A worker that was away meanwhile.
+    worker.proc.kill();
+    put(&world.addr(), "set", &world.source("v2", &versions[2]), &["--target", "none", "--replace"]);
+    worker.start_again();
+    world.job_sees(&["set/a.bin"], &[("a.bin", &versions[2]["a.bin"])]);
+    shows(&worker, "set", &versions[2]);
+}
+
+#[test]
 fn two_that_put_other_content_under_one_id_leave_one_of_both() {
     let world = World::durable();
     let worker = world.worker(1, &[]);

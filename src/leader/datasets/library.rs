@@ -208,6 +208,11 @@ impl Library {
         self.manifests.retain(|_, (_, used_at)| used_at.plus(MANIFEST_REST) > now);
     }
 
+    /// The packs that have pieces of a manifest.
+    pub(super) fn packs_with(&self, manifest: &Manifest) -> impl Iterator<Item = BlobId> {
+        manifest.pieces().iter().filter_map(|piece| self.pieces.get(piece).copied())
+    }
+
     /// Blobs that nothing refers to and nobody used for so long.
     pub(super) fn stale(&self, needed: &HashSet<BlobId>, now: Micros, grace: Duration) -> Vec<BlobId> {
         let is_old = |pack: &Pack| pack.state == PackState::Good && pack.used_at.plus(grace) <= now;

@@ -158,13 +158,21 @@ impl Leader {
     /// Forgets what nobody needs: manifests, and packs that were not used for a while. A client that comes back soon finds what it
     /// brought before.
     fn sweep(&mut self) {
-        let needed = self.needed_blobs();
-        let (now, grace) = (self.now, self.config.blob_grace);
-        for blob in self.datasets.library.stale(&needed, now, grace) {
+        for blob in self.stale_packs(self.config.blob_grace) {
             self.forget_part(blob);
         }
-        self.datasets.library.rest(now);
+        self.datasets.library.rest(self.now);
         self.datasets.frames.rest();
+    }
+
+    /// Packs that no set has, no put under way needs, and nobody used for so long.
+    pub(super) fn stale_packs(&self, grace: Duration) -> Vec<BlobId> {
+        let mut needed = self.needed_blobs();
+        // A put may take longer than that.
+        for manifest in self.datasets.puts.values().filter_map(|putting| putting.manifest.as_ref()) {
+            needed.extend(self.datasets.library.packs_with(manifest));
+        }
+        self.datasets.library.stale(&needed, self.now, grace)
     }
 
     /// The blobs of a set that was removed or replaced go at once, but for those that others need.
@@ -174,7 +182,7 @@ impl Leader {
         gone.into_iter().for_each(|blob| self.forget_part(blob));
     }
 
-    fn forget_part(&mut self, blob: BlobId) {
+    pub(super) fn forget_part(&mut self, blob: BlobId) {
         self.datasets.library.forget(blob);
         self.relay.forget(blob);
     }
