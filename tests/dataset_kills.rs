@@ -629,6 +629,14 @@ impl World {
     }
 }
 
+impl Drop for World {
+    fn drop(&mut self) {
+        // Before the directories go that they look at.
+        self.watch.over.store(true, Ordering::Relaxed);
+        self.watchers.drain(..).for_each(|watcher| drop(watcher.join()));
+    }
+}
+
 #[test]
 fn an_interrupted_put_goes_on_and_nothing_half_written_is_ever_visible() {
     let seed = std::env::var("HEFT_CRASH_SEED").ok().and_then(|seed| seed.parse().ok());

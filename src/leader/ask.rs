@@ -63,7 +63,13 @@ impl Leader {
         self.answered(conn, verb, id, answered);
     }
 
-    fn answered(&mut self, conn: ConnId, verb: &str, id: Uuid, answered: Result<Option<Value>, String>) {
+    pub(super) fn answered(
+        &mut self,
+        conn: ConnId,
+        verb: &str,
+        id: Uuid,
+        answered: Result<Option<Value>, String>,
+    ) {
         match answered {
             Ok(Some(answer)) => self.answer(conn, verb, id, AnswerStatus::Whole, &answer),
             Ok(None) => {}

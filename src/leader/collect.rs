@@ -1,6 +1,7 @@
 //! Blobs as operators see them: which there are, whether they are as they were written, and files that nothing refers to any
 //! more, which are collected after a while, or when somebody asks for it.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use chunking::message::AnswerStatus;
@@ -82,16 +83,24 @@ impl Leader {
         let grace = self.config.blob_grace;
         let is_old =
             |file: &Listed| Micros(file.written_at.saturating_mul(1_000_000)).plus(grace) <= self.now;
+        // Who asks does not wait for those either that may bring their dataset again.
+        let loose: HashSet<BlobId> = match &lister {
+            Lister::Asked { .. } => self.stale_packs(Duration::ZERO).into_iter().collect(),
+            Lister::Own => HashSet::new(),
+        };
         let orphans: Vec<Listed> = listed
             .into_iter()
-            .filter(|file| !self.relay.knows(file.blob))
+            .filter(|file| !self.relay.knows(file.blob) || loose.contains(&file.blob))
             .filter(|file| matches!(lister, Lister::Asked { .. }) || is_old(file))
             .collect();
         let bytes: u64 = orphans.iter().map(|file| file.bytes).sum();
         let dry_run = matches!(lister, Lister::Asked { dry_run: true, .. });
         if !dry_run {
             for orphan in &orphans {
-                self.outputs.push_back(Output::Disk(DiskOp::Remove { blob: orphan.blob }));
+                match loose.contains(&orphan.blob) {
+                    true => self.forget_part(orphan.blob),
+                    false => self.outputs.push_back(Output::Disk(DiskOp::Remove { blob: orphan.blob })),
+                }
             }
             if !orphans.is_empty() {
                 info!(blobs = orphans.len(), bytes, "removed files of blobs that nothing refers to");

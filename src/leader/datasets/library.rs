@@ -166,15 +166,6 @@ impl Library {
         if bytes == 0 { Ok(packs.into_iter().collect()) } else { Err((lacking.held(), bytes)) }
     }
 
-    /// The packs that have these pieces are needed.
-    pub(super) fn use_pieces(&mut self, pieces: &[Piece], now: Micros) {
-        for piece in pieces {
-            if let Some(pack) = self.pieces.get(piece).and_then(|pack| self.packs.get_mut(pack)) {
-                pack.used_at = now;
-            }
-        }
-    }
-
     /// The list of a pack of an earlier life is known, and what is in it is to be checked.
     pub(super) fn listed(&mut self, id: BlobId, layout: Arc<Layout>) {
         if let Some(pack) = self.packs.get_mut(&id) {
@@ -209,6 +200,11 @@ impl Library {
         self.reading.insert(id)
     }
 
+    /// Whether a manifest is being read.
+    pub(super) fn is_reading(&self, id: BlobId) -> bool {
+        self.reading.contains(&id)
+    }
+
     pub(super) fn manifest_read(&mut self, id: BlobId, manifest: Arc<Manifest>, now: Micros) {
         self.reading.remove(&id);
         self.known_manifests.insert(id);
@@ -223,6 +219,11 @@ impl Library {
     /// Manifests that nobody needed for a while leave the memory.
     pub(super) fn rest(&mut self, now: Micros) {
         self.manifests.retain(|_, (_, used_at)| used_at.plus(MANIFEST_REST) > now);
+    }
+
+    /// The packs that have pieces of a manifest.
+    pub(super) fn packs_with(&self, manifest: &Manifest) -> impl Iterator<Item = BlobId> {
+        manifest.pieces().iter().filter_map(|piece| self.pieces.get(piece).copied())
     }
 
     /// Blobs that nothing refers to and nobody used for so long.

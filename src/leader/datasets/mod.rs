@@ -70,6 +70,8 @@ pub(super) struct Datasets {
     removals: HashMap<CacheId, Vec<super::Asked>>,
     /// Packs of an earlier life that no set has: what is in them was never checked for certain.
     loose: HashSet<BlobId>,
+    /// Questions that wait until a manifest is read.
+    statuses: HashMap<Uuid, Vec<(CacheId, super::Asked)>>,
     /// Packs that are looked at because somebody asked.
     rechecks: HashMap<BlobId, HashSet<Uuid>>,
     /// When something is to be looked at again.
@@ -111,7 +113,7 @@ impl Leader {
         };
         if let Some(questions) = self.datasets.rechecks.remove(&blob) {
             self.rechecked(blob, &questions, &result);
-            return;
+            return self.answer_statuses(blob);
         }
         match result {
             Ok(Looked::Manifest(manifest)) => self.manifest_read(blob, Arc::new(*manifest)),
@@ -120,6 +122,7 @@ impl Leader {
             Ok(Looked::Pieces { .. }) => {}
             Err(text) => self.part_is_bad(blob, &text),
         }
+        self.answer_statuses(blob);
         self.classic_turns();
     }
 
@@ -164,19 +167,21 @@ impl Leader {
     /// Forgets what nobody needs: manifests, and packs that were not used for a while. A client that comes back soon finds what it
     /// brought before.
     fn sweep(&mut self) {
-        let needed = self.needed_blobs();
-        let (now, grace) = (self.now, self.config.blob_grace);
-        // What a put counts on stays, however long the rest of it takes.
-        for putting in self.datasets.puts.values().filter(|putting| putting.is_coming()) {
-            if let Some(manifest) = &putting.manifest {
-                self.datasets.library.use_pieces(manifest.pieces(), now);
-            }
-        }
-        for blob in self.datasets.library.stale(&needed, now, grace) {
+        for blob in self.stale_packs(self.config.blob_grace) {
             self.forget_part(blob);
         }
-        self.datasets.library.rest(now);
+        self.datasets.library.rest(self.now);
         self.datasets.frames.rest();
+    }
+
+    /// Packs that no set has, no put under way needs, and nobody used for so long.
+    pub(super) fn stale_packs(&self, grace: Duration) -> Vec<BlobId> {
+        let mut needed = self.needed_blobs();
+        // A put may take longer than that.
+        for manifest in self.datasets.puts.values().filter_map(|putting| putting.manifest.as_ref()) {
+            needed.extend(self.datasets.library.packs_with(manifest));
+        }
+        self.datasets.library.stale(&needed, self.now, grace)
     }
 
     /// The blobs of a set that was removed or replaced go at once, but for those that others need.
@@ -186,7 +191,7 @@ impl Leader {
         gone.into_iter().for_each(|blob| self.forget_part(blob));
     }
 
-    fn forget_part(&mut self, blob: BlobId) {
+    pub(super) fn forget_part(&mut self, blob: BlobId) {
         self.datasets.library.forget(blob);
         self.relay.forget(blob);
     }

@@ -44,7 +44,20 @@ impl Leader {
     ) -> Option<Result<Option<Value>, String>> {
         Some(match verb {
             "dataset.ls" => Ok(Some(self.dataset_ls())),
-            "dataset.status" => self.dataset_asked(question).map(|dataset| self.dataset_status(&dataset)),
+            "dataset.status" => self.dataset_asked(question).map(|dataset| {
+                if self.manifest_of(dataset.generation).is_some()
+                    || !self.datasets.library.is_reading(dataset.generation)
+                {
+                    return Some(self.dataset_status(&dataset));
+                }
+                let by = self.asked(conn, verb, id);
+                self.datasets
+                    .statuses
+                    .entry(dataset.generation)
+                    .or_default()
+                    .push((dataset.cache.clone(), by));
+                None
+            }),
             "dataset.rm" => self.dataset_asked(question).map(|dataset| {
                 let by = self.asked(conn, verb, id);
                 self.datasets.removals.entry(dataset.cache.clone()).or_default().push(by);
@@ -76,8 +89,7 @@ impl Leader {
             question.get("cache_id").and_then(Value::as_str).ok_or("the question names no cache_id")?;
         let cache = CacheId::parse(text).map_err(|error| error.to_string())?;
         let known = self.broker.state().dataset(&cache).cloned();
-        known
-            .ok_or_else(|| format!("no dataset {cache} is kept here: `heft dataset HOST:PORT ls` lists them"))
+        known.ok_or_else(|| not_kept(&cache))
     }
 
     fn dataset_ls(&self) -> Value {
@@ -163,11 +175,23 @@ impl Leader {
         shown
     }
 
-    fn dataset_status(&mut self, dataset: &Arc<Dataset>) -> Option<Value> {
+    /// A manifest was read, or could not be: who asked for the files of its set hears what is known.
+    pub(super) fn answer_statuses(&mut self, generation: Uuid) {
+        for (cache, Asked { conn, verb, id }) in
+            self.datasets.statuses.remove(&generation).unwrap_or_default()
+        {
+            let answered = match self.broker.state().dataset(&cache).cloned() {
+                Some(dataset) => Ok(Some(self.dataset_status(&dataset))),
+                None => Err(not_kept(&cache)),
+            };
+            self.answered(conn, &verb, id, answered);
+        }
+    }
+
+    fn dataset_status(&mut self, dataset: &Arc<Dataset>) -> Value {
         let mut shown = self.shown(dataset);
         let workers: Vec<Value> =
             self.at_workers(dataset).into_iter().take(LISTED_MAX).map(|(_, _, value)| value).collect();
-        // If the manifest is not in memory it is read, for the next who asks.
         let manifest = self.manifest_of(dataset.generation);
         let files = manifest.as_ref().map(|manifest| manifest.files()).unwrap_or_default();
         let names: Vec<Value> = files
@@ -180,7 +204,7 @@ impl Leader {
             members.insert("more".to_owned(), (names.len() < dataset.files as usize).into());
             members.insert("names".to_owned(), names.into());
         }
-        Some(shown)
+        shown
     }
 
     /// A set was removed: who asked for it hears so.
@@ -317,4 +341,8 @@ impl Leader {
         let answer = json!({ "packs_good": inspection.packs_good, "packs_bad": inspection.packs_bad, "workers": workers });
         self.answer(conn, &verb, id, AnswerStatus::Whole, &answer);
     }
+}
+
+fn not_kept(cache: &CacheId) -> String {
+    format!("no dataset {cache} is kept here: `heft dataset HOST:PORT ls` lists them")
 }
