@@ -181,16 +181,23 @@ impl Cache {
         out.push(ack(generation, &CachePutResult::stored(cache.as_str(), 0, files as u64)));
     }
 
+    /// The generations that are to be held and wait until a set is checked.
+    fn holds_of(&self, cache: &CacheId) -> Vec<Uuid> {
+        let waits = |coming: &Coming| coming.cache == *cache && matches!(coming.phase, Phase::Checking);
+        let holds = self.coming.iter().filter(|(_, coming)| waits(coming));
+        holds.map(|(generation, _)| *generation).collect()
+    }
+
+    /// A set was checked, and its content is not what it is said to be: it is not asked for again.
+    pub(super) fn refuse_holds(&mut self, cache: &CacheId, text: &str, out: &mut Vec<OutFrame>) {
+        for generation in self.holds_of(cache) {
+            self.fail(generation, text, out);
+        }
+    }
+
     /// A set was checked: who asked for its content meanwhile is answered.
     pub(super) fn answer_holds(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
-        let waits = |coming: &Coming| coming.cache == *cache && matches!(coming.phase, Phase::Checking);
-        let holds: Vec<Uuid> = self
-            .coming
-            .iter()
-            .filter(|(_, coming)| waits(coming))
-            .map(|(generation, _)| *generation)
-            .collect();
-        for generation in holds {
+        for generation in self.holds_of(cache) {
             match self.sets.contains_key(cache) {
                 true => {
                     self.coming.remove(&generation);

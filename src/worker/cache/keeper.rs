@@ -623,7 +623,7 @@ impl Cache {
         let Some(set) = self.sets.get_mut(&cache).filter(|set| set.generation == generation) else {
             return answer(CachePutResult::failed(cache.as_str(), "the set is not here any more"), out);
         };
-        let why = match found {
+        let (why, lost) = match found {
             Ok(looks) => {
                 let files = looks.len();
                 let first = set.looks.replace(Arc::new(looks)).is_none();
@@ -639,11 +639,16 @@ impl Cache {
                 }
                 return;
             }
-            Err(CheckError::Damaged(what)) => format!("damaged: {what}"),
-            Err(CheckError::Io(error)) => format!("cannot be read: {error}"),
+            Err(CheckError::Damaged(what)) => (format!("damaged: {what}"), true),
+            Err(CheckError::Untrue(what)) => (what, false),
+            Err(CheckError::Io(error)) => (format!("cannot be read: {error}"), true),
         };
         answer(CachePutResult::failed(cache.as_str(), why.as_str()), out);
-        self.drop_set(&cache, &why, true, out);
+        self.drop_set(&cache, &why, lost, out);
+        if !lost {
+            self.give_back(&cache, &why);
+            return self.refuse_holds(&cache, &why, out);
+        }
         self.answer_holds(&cache, out);
         if self.jobs.values().any(|needs| needs.lacking.contains(&cache)) {
             self.want(&cache, out);
