@@ -18,9 +18,9 @@ mod fake_leader;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use cache_scene::scene;
+use cache_scene::{scene, some_data};
 use chunking::dataset::sha256;
-use chunking::message::{Inspect, SetState};
+use chunking::message::{Inspect, Lacking, Reason, Release, SetState, Verdict};
 use datasets::{Data, MIB, acked, have, noise, said};
 use heft::model::CacheStatus;
 use uuid::Uuid;
@@ -81,4 +81,51 @@ async fn a_file_is_shared_by_its_pieces_and_not_by_what_somebody_said_of_it() {
     assert!(gone.text.as_str().contains("put the set again"), "{}", gone.text);
     assert!(!held.contains(&"evil".to_owned()));
     assert!(!scene.visible("evil").exists());
+}
+
+fn release(cache: &str) -> Release {
+    Release { reason: Reason::NONE, text: "".into(), cache_id: cache.to_owned().try_into().unwrap() }
+}
+
+#[tokio::test]
+async fn a_set_that_is_taken_back_and_asked_for_again_at_once_comes_whole() {
+    let scene = scene(|_| {}).await;
+    let mut conn = scene.accept().await;
+    let data = some_data("set", 1);
+    for _ in 0..20 {
+        data.hold(&mut conn, false).await;
+        assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok);
+        // Its files are being made, or just were.
+        conn.say(data.generation, &release("set")).await;
+    }
+    data.hold(&mut conn, false).await;
+    assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok);
+    data.send_lacking(&mut conn).await;
+    data.hold(&mut conn, true).await;
+    assert_eq!(data.acked(&mut conn).await.status, CacheStatus::Ok);
+    scene.assert_visible(&data);
+    scene.settles("trash", 0).await;
+    assert_eq!((scene.count("sets"), scene.count("staging")), (2, 0));
+}
+
+#[tokio::test]
+async fn a_set_that_is_asked_for_again_says_again_what_it_lacks_unless_that_is_being_sent() {
+    let scene = scene(|_| {}).await;
+    let mut conn = scene.accept().await;
+    let data = some_data("set", 1);
+    data.hold(&mut conn, false).await;
+    data.send_manifest(&mut conn).await;
+    let first = data.lack(&mut conn).await;
+    data.hold(&mut conn, true).await;
+    assert_eq!(data.lack(&mut conn).await, first);
+    let pack = data.pack(0..u32::try_from(data.manifest.pieces().len()).unwrap());
+    data.open_pack(&mut conn, &pack).await;
+    data.hold(&mut conn, true).await;
+    for index in 0..pack.bytes.len().div_ceil(MIB) {
+        conn.chunk(pack.id, &pack.bytes, index, false).await;
+    }
+    conn.say(pack.id, &datasets::digest(&pack.bytes)).await;
+    assert_eq!(conn.about::<Verdict>(pack.id).await, Verdict::Ok);
+    assert_eq!(data.lack(&mut conn).await.what, Lacking::Nothing);
+    assert_eq!(data.acked(&mut conn).await.status, CacheStatus::Ok);
 }
