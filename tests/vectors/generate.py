@@ -696,6 +696,12 @@ manifest("pieces not in the order of their use", "", manifest_bytes(files=[("a",
 manifest("a piece that no file uses", "", manifest_bytes(files=FILES[:1]), "Entry", ("a piece that no file uses", 2))
 manifest("a size that its pieces do not have", "",
          manifest_bytes(files=[FILES[0], file_entry("data/b.bin", [1, 2], size=7)]), "Entry", ("the size of a file", 1))
+manifest("a file of one piece that hashes to something else", "Its SHA-256 is that of the piece.",
+         manifest_bytes(files=[FILES[0], ("data/b.bin", [1, 2]), file_entry("data/c.bin", [0], digest=sha(PIECES[1]))]),
+         "Entry", ("the SHA-256 of a file", 2))
+manifest("an empty file that hashes to something", "Its SHA-256 is that of nothing.",
+         manifest_bytes(files=[*FILES[:2], file_entry("empty.txt", [], digest=bytes(32))]), "Entry",
+         ("the SHA-256 of a file", 2))
 manifest("names out of order", "", manifest_bytes(files=[FILES[2], *FILES[:2]]), "Entry", ("the order of names", 1))
 manifest("a name twice", "", manifest_bytes(files=[FILES[0], ("data/a.bin", [1, 2])]), "Entry",
          ("the order of names", 1))
