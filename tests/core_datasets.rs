@@ -492,6 +492,38 @@ fn a_job_that_stock_workers_cannot_have_goes_to_the_first_heft_worker_with_room(
 }
 
 #[test]
+fn a_stranded_job_is_found_behind_any_number_of_others() {
+    let mut rig = with_sets(&["a", "b"]);
+    rig.client("bob");
+    rig.client_with_cap("capped", Some(1));
+    rig.skip();
+    rig.stock("s1", "calcA calcB", 1);
+    let mut strand = |submission: Submission| {
+        rig.submit(submission);
+        rig.skip();
+    };
+    // Of another key, of a client at its cap, with other sets, with one more.
+    for number in 1..100 {
+        strand(Submission { datasets: vec![cache("a")], ..job_for("calcA", number) });
+        strand(Submission {
+            datasets: vec![cache("a")],
+            client: "capped".into(),
+            ..job_for("calcB", 100 + number)
+        });
+        strand(Submission { datasets: vec![cache("b")], ..job_for("calcB", 200 + number) });
+        strand(Submission { datasets: vec![cache("a"), cache("b")], ..job_for("calcB", 300 + number) });
+    }
+    strand(Submission { datasets: vec![cache("a")], client: "bob".into(), ..job_for("calcB", 500) });
+    strand(Submission { datasets: vec![cache("a")], client: "bob".into(), ..job_for("calcB", 501) });
+    rig.stock("s2", "calcB", 2);
+    holds(&mut rig, "s2", "a", 0);
+    // Smaller numbers go first, and the one that is at its cap then gets no more.
+    rig.expect(["+assign j101#1 s2", "s2: assign j101#1", "+assign j500#1 s2", "s2: assign j500#1"]);
+    rig.worker("w1", "calcB", 1);
+    rig.skip_to("w1: assign j201#1");
+}
+
+#[test]
 fn s22_a_job_to_all_goes_to_those_that_can_have_its_datasets_and_is_refused_if_none_can() {
     let mut rig = with_sets(&["a"]);
     rig.stock("s1", "calcA", 2);
