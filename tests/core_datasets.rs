@@ -270,6 +270,39 @@ fn c14_it_waits_no_longer_than_moving_would_take_by_what_was_measured() {
 }
 
 #[test]
+fn c14_a_holder_that_keeps_its_credit_back_is_waited_for_and_no_longer_than_one_that_is_busy() {
+    for comes_in_time in [true, false] {
+        let mut rig = with_sets(&["a"]);
+        rig.hello("w1", WorkerClass::Leasing, "calcA", Some(1));
+        holds(&mut rig, "w1", "a", 0);
+        rig.worker("w2", "calcA", 1);
+        rig.submit(naming(1, &["a"]));
+        rig.expect(["+enqueue j1", "alice: submitted j1 Queued behind 0"]);
+        let until = rig.now().plus(MOVES);
+        let waits = Some(WaitsFor::Data { worker: worker_id("w1"), since: rig.now(), until });
+        assert_eq!(explained(&rig, 1).waits, waits);
+        rig.pass(MOVES - Duration::from_micros(1));
+        rig.beat("w1", &[]);
+        if comes_in_time {
+            rig.credit("w1", 1);
+            rig.expect(["+assign j1#1 w1", "w1: assign j1#1"]);
+        } else {
+            rig.pass(Duration::from_micros(1));
+            rig.expect(["+assign j1#1 w2", "w2: assign j1#1"]);
+        }
+    }
+    // One that holds it and takes no jobs at all, or none of its key, is nobody to wait for.
+    let mut rig = with_sets(&["a"]);
+    rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
+    holds(&mut rig, "agent", "a", 0);
+    rig.hello("other", WorkerClass::Leasing, "calcB", Some(1));
+    holds(&mut rig, "other", "a", 0);
+    rig.worker("w2", "calcA", 1);
+    rig.submit(naming(1, &["a"]));
+    rig.skip_to("w2: assign j1#1");
+}
+
+#[test]
 fn c14_a_holder_that_loses_the_set_or_leaves_is_not_waited_for() {
     let cases: [fn(&mut Rig); 3] =
         [|rig| holds_not(rig, "w1", "a"), |rig| rig.close("w1"), |rig| put(rig, dataset("a", 9))];

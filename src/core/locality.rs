@@ -1,7 +1,7 @@
 //! Jobs go where their data is (C14): the policy `locality`, and how long a job waits for a worker that has its datasets.
 //!
-//! A job whose datasets a worker with room holds goes there. If only busy workers hold them, it waits for one, as long as
-//! moving the bytes to a worker with room would take. After that it goes to whoever must move the fewest, but lets jobs of its
+//! A job whose datasets a worker with room holds goes there. If only workers without room hold them, it waits for one, as long as
+//! moving the bytes to a worker with room would take: they are busy with jobs, or keep their credit back for a while. After that it goes to whoever must move the fewest, but lets jobs of its
 //! own priority go first, for a while, whose data is where the room is: a full queue is then served set by set. A job that
 //! waits stands in nobody's way: it is set aside, and found by its datasets when a worker that has them gets room.
 
@@ -67,7 +67,7 @@ pub enum At {
 pub(super) enum Choice {
     /// This worker gets it.
     Give(WorkerId),
-    /// It waits for a worker that is busy.
+    /// It waits for a worker that has no room.
     Wait {
         /// Whom.
         on: WorkerId,
@@ -312,7 +312,7 @@ impl Broker {
         self.span_of_move(worker, cost.missing).clamp(LOCALITY_WAIT_MIN, LOCALITY_WAIT_MAX)
     }
 
-    /// The nearest of the workers that are busy and would have to move less than this.
+    /// The nearest of the workers that are there without room and would have to move less than this.
     fn nearer_and_busy(
         &self,
         job: &Job,
