@@ -206,9 +206,40 @@ impl Leader {
         self.broker.handle(self.now, Event::Holding { worker, cache: cache.clone(), digest, missing: 0 });
         // What was removed while it was away is removed there, too.
         let is_removed = self.datasets.removed.get(&cache) == Some(&digest);
-        if is_removed && self.broker.state().dataset(&cache).is_none() {
-            self.release(worker, &cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
+        match self.broker.state().dataset(&cache).cloned() {
+            Some(dataset) => self.release_old(worker, &dataset),
+            None if is_removed => {
+                self.release(worker, &cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
+            }
+            None => {}
         }
+    }
+
+    /// A worker that has another content of a set than counts, and is not to get that or cannot, gives it up: no job is to see
+    /// it. Those that are to get it keep what they have until then, for what the two share need not be sent.
+    fn release_old(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
+        let Some(known) = self.broker.worker(worker) else { return };
+        let is_to_hold = self.is_to_hold(known, dataset);
+        let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.stock.is_none()) else { return };
+        if at.is_queued(&dataset.cache)
+            || at.push.as_ref().is_some_and(|push| push.wish.cache == dataset.cache)
+        {
+            return;
+        }
+        let is_old = at.held.get(&dataset.cache).is_some_and(|digest| *digest != dataset.digest);
+        let cannot = at.not_held.get(&dataset.cache).is_some_and(|(digest, _)| *digest == dataset.digest);
+        if is_old && (cannot || !is_to_hold) {
+            self.give_up(worker, &dataset.cache, "the dataset was replaced");
+        }
+    }
+
+    /// What a worker has of a set is not for jobs any more.
+    fn give_up(&mut self, worker: WorkerId, cache: &CacheId, text: &str) {
+        if let Some(at) = self.datasets.workers.get_mut(&worker) {
+            at.held.remove(cache);
+        }
+        self.release(worker, cache, Uuid::nil(), Reason::NONE, text);
+        self.broker.handle(self.now, Event::NotHolding { worker, cache: cache.clone() });
     }
 
     /// A worker does not hold a set any more. If it gave it up it does not get it back unasked.
@@ -299,7 +330,10 @@ impl Leader {
                         self.say_hold(conn, &wish, true);
                     }
                 }
-                None => self.reconcile(worker),
+                None => {
+                    self.release_old(worker, dataset);
+                    self.reconcile(worker);
+                }
             }
         }
     }
@@ -359,6 +393,11 @@ impl Leader {
                     self.begin_push(worker, wish, true);
                 }
                 return;
+            }
+            // It found it meanwhile, and may wait for word that this is the content which counts.
+            if at.stock.is_none() {
+                let conn = at.conn;
+                self.say_hold(conn, &wish, true);
             }
         }
     }
@@ -608,8 +647,11 @@ impl Leader {
             CacheStatus::Failed | CacheStatus::Other(_) => {
                 info!(%worker, %cache, "a worker cannot hold a dataset: {}", result.message);
                 at.not_held.insert(cache.clone(), (digest, NotHeld::Failed(result.message.clone())));
-                at.held.remove(&cache);
-                self.broker.handle(now, Event::NotHolding { worker, cache });
+                self.broker.handle(now, Event::NotHolding { worker, cache: cache.clone() });
+                // What it has of before the set was replaced is for no job; nothing is replaced before it is kept.
+                if let Some(dataset) = self.broker.state().dataset(&cache).cloned() {
+                    self.release_old(worker, &dataset);
+                }
             }
         }
         if let Some(conn) = self.datasets.workers.get(&worker).and_then(|at| at.conn) {
@@ -655,12 +697,17 @@ impl Leader {
         self.stop_pushing(dataset.generation);
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
+            let was_queued = at.is_queued(&dataset.cache);
             at.queue.retain(|queued| *queued != dataset.cache);
             at.not_held.remove(&dataset.cache);
-            if at.held.remove(&dataset.cache).is_some() {
-                self.release(worker, &dataset.cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
-                let cache = dataset.cache.clone();
-                self.broker.handle(self.now, Event::NotHolding { worker, cache });
+            if was_queued {
+                // A job may wait for it there.
+                let text = format!("the leader keeps no dataset {}", dataset.cache);
+                self.release(worker, &dataset.cache, Uuid::nil(), Reason::UNKNOWN, &text);
+            }
+            let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
+            if at.held.contains_key(&dataset.cache) {
+                self.give_up(worker, &dataset.cache, "the dataset was removed");
             }
         }
         let bytes: u64 = dataset.blobs().map(|blob| self.relay.bytes_here(blob)).sum();

@@ -136,7 +136,10 @@ impl Cache {
         {
             set.unrelease();
             match set.looks {
-                Some(_) => self.say_present(generation, &cache, out),
+                Some(_) => {
+                    self.say_present(generation, &cache, out);
+                    self.confirmed(&cache);
+                }
                 None => drop(self.coming.insert(generation, coming(Phase::Checking))),
             }
             return;
@@ -195,6 +198,7 @@ impl Cache {
                 true => {
                     self.coming.remove(&generation);
                     self.say_present(generation, cache, out);
+                    self.confirmed(cache);
                 }
                 // It was damaged: what is right of it may be of use, if it is the same generation.
                 false => {

@@ -285,10 +285,10 @@ impl Cache {
         self.have(0, vec![entry(state, cache, digest, text)], out);
     }
 
-    /// Asks for a set that a job needs, unless it is on its way.
+    /// Asks for a set that a job needs, unless it is on its way. Also for one that is here and is being checked: it may have been
+    /// replaced while this worker was away.
     fn want(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
-        let unchecked = self.sets.get(cache).is_some_and(|set| !set.released);
-        if self.told && !unchecked && !self.is_coming(cache) && self.asked.insert(cache.clone()) {
+        if self.told && !self.is_coming(cache) && self.asked.insert(cache.clone()) {
             self.say(SetState::Wanted, cache, NO_DIGEST, "", out);
         }
     }
@@ -454,7 +454,7 @@ impl Cache {
             // Files of a layout that others made are looked for by the job's handler.
             return matches!(self.disk.entry(cache), Ok(Entry::Theirs));
         };
-        let Some(looks) = &set.looks else { return false };
+        let Some(looks) = set.looks.as_ref().filter(|_| !set.released) else { return false };
         let files = names.iter().filter_map(|name| set.contents.find(name));
         match changed(&self.disk, set.generation, &set.contents, looks, files) {
             None => {
@@ -502,6 +502,24 @@ impl Cache {
         if let Some(set) = self.sets.get(cache) {
             self.say(SetState::Held, cache, set.contents.digest(), "", out);
         }
+        self.no_longer_lacking(cache);
+    }
+
+    /// A set that was found at the start is as it should be. Jobs that wait for it may need another content of it by now: if the
+    /// leader was asked, or has sent for that, they go on waiting.
+    fn checked_first(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+        if let Some(set) = self.sets.get(cache) {
+            self.say(SetState::Held, cache, set.contents.digest(), "", out);
+        }
+        self.answer_holds(cache, out);
+        if !self.asked.contains(cache) && !self.is_coming(cache) {
+            self.no_longer_lacking(cache);
+        }
+    }
+
+    /// The leader says that the content which is here is the one that counts.
+    pub(super) fn confirmed(&mut self, cache: &CacheId) {
+        self.asked.remove(cache);
         self.no_longer_lacking(cache);
     }
 
@@ -634,8 +652,7 @@ impl Cache {
                     out,
                 );
                 if first {
-                    self.arrived(&cache, out);
-                    self.answer_holds(&cache, out);
+                    self.checked_first(&cache, out);
                 }
                 return;
             }
