@@ -51,6 +51,21 @@ impl Set {
     }
 }
 
+/// What has come of a set.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Whose it would be, if that is known.
+    pub(super) cache: Option<CacheId>,
+    pub(super) contents: Arc<Contents>,
+    last_use: SystemTime,
+}
+
+impl Part {
+    pub(super) fn of(cache: &CacheId, contents: Arc<Contents>) -> Self {
+        Part { cache: Some(cache.clone()), contents, last_use: SystemTime::now() }
+    }
+}
+
 /// What a job needs.
 #[derive(Debug)]
 struct Needs {
@@ -118,7 +133,7 @@ pub(in crate::worker) struct Cache {
     budget: u64,
     pub(super) sets: HashMap<CacheId, Set>,
     /// What has come of sets that nobody sends at the moment.
-    pub(super) parts: HashMap<Uuid, (Arc<Contents>, SystemTime)>,
+    pub(super) parts: HashMap<Uuid, Part>,
     /// Hidden, and still used by somebody.
     leaving: HashMap<Uuid, u64>,
     pub(super) coming: HashMap<Uuid, Coming>,
@@ -163,10 +178,13 @@ impl Cache {
         let parts: HashMap<_, _> = loaded
             .staged
             .into_iter()
-            .map(|found| (found.generation, (Arc::new(found.contents), found.last_use)))
+            .map(|found| {
+                let (cache, contents, last_use) = (found.cache, Arc::new(found.contents), found.last_use);
+                (found.generation, Part { cache, contents, last_use })
+            })
             .collect();
         let held: u64 = sets.values().map(|set| set.contents.bytes()).sum();
-        let staged: u64 = parts.values().map(|(contents, _)| contents.bytes()).sum();
+        let staged: u64 = parts.values().map(|part| part.contents.bytes()).sum();
         let budget = match config.budget {
             Some(budget) => budget,
             None => disk.free_bytes()?.saturating_add(held).saturating_add(staged) / 2,
@@ -305,11 +323,11 @@ impl Cache {
             pinned: self.is_used(cache) || set.looks.is_none(),
             last_use: set.last_use,
         });
-        let parts = self.parts.iter().map(|(generation, (contents, last_use))| Load {
+        let parts = self.parts.iter().map(|(generation, part)| Load {
             what: What::Part(*generation),
-            bytes: contents.bytes(),
+            bytes: part.contents.bytes(),
             pinned: false,
-            last_use: *last_use,
+            last_use: part.last_use,
         });
         let part = |generation: Uuid, bytes: u64| Load {
             what: What::Part(generation),
@@ -361,9 +379,9 @@ impl Cache {
         }
     }
 
-    fn drop_part(&mut self, generation: Uuid) -> u64 {
+    pub(super) fn drop_part(&mut self, generation: Uuid) -> u64 {
         let bytes = match self.parts.remove(&generation) {
-            Some((contents, _)) => contents.bytes(),
+            Some(part) => part.contents.bytes(),
             None => self.forget_coming(generation),
         };
         self.remove_staged(generation, bytes);
@@ -388,8 +406,8 @@ impl Cache {
         if let Err(error) = &hidden {
             warn!(%cache, "cannot take the link of a set away: {error}");
         }
-        match lost && self.disk.unmake(generation).is_ok() {
-            true => drop(self.parts.insert(generation, (set.contents.clone(), SystemTime::now()))),
+        match lost && self.disk.unmake(cache, generation).is_ok() {
+            true => drop(self.parts.insert(generation, Part::of(cache, set.contents.clone()))),
             false => self.discard(generation, set.contents.bytes()),
         }
         self.asked.remove(cache);
