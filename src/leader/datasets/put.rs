@@ -588,7 +588,6 @@ impl Leader {
         if let Some(replaced) = replaced.filter(|replaced| replaced.generation != dataset.generation) {
             self.supersede(&replaced, dataset);
             self.stop_pushing(replaced.generation);
-            self.retire_content(dataset);
             self.forget_frames(replaced.generation);
             self.release_blobs(&replaced);
         }

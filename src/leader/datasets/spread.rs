@@ -207,37 +207,38 @@ impl Leader {
         // What was removed while it was away is removed there, too.
         let is_removed = self.datasets.removed.get(&cache) == Some(&digest);
         match self.broker.state().dataset(&cache).cloned() {
+            Some(dataset) => self.release_old(worker, &dataset),
             None if is_removed => {
                 self.release(worker, &cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
             }
             None => {}
-            Some(dataset) => self.retire_at(worker, &dataset),
         }
     }
 
-    /// A set has other content now. Workers that are not to hold it, and had what it was, free their disks: no job gets the old content
-    /// from then on.
-    pub(super) fn retire_content(&mut self, dataset: &Arc<Dataset>) {
-        for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
-            self.retire_at(worker, dataset);
-        }
-    }
-
-    fn retire_at(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
+    /// A worker that has another content of a set than counts, and is not to get that or cannot, gives it up: no job is to see
+    /// it. Those that are to get it keep what they have until then, for what the two share need not be sent.
+    fn release_old(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
+        let Some(known) = self.broker.worker(worker) else { return };
+        let is_to_hold = self.is_to_hold(known, dataset);
         let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.stock.is_none()) else { return };
+        if at.is_queued(&dataset.cache)
+            || at.push.as_ref().is_some_and(|push| push.wish.cache == dataset.cache)
+        {
+            return;
+        }
         let is_old = at.held.get(&dataset.cache).is_some_and(|digest| *digest != dataset.digest);
-        let is_to_hold = self.broker.worker(worker).is_some_and(|known| self.is_to_hold(known, dataset));
-        if is_old && !is_to_hold {
-            self.give_up_old(worker, &dataset.cache);
+        let cannot = at.not_held.get(&dataset.cache).is_some_and(|(digest, _)| *digest == dataset.digest);
+        if is_old && (cannot || !is_to_hold) {
+            self.give_up(worker, &dataset.cache, "the dataset was replaced");
         }
     }
 
-    /// A worker is not to have the content any more that it has of a set.
-    fn give_up_old(&mut self, worker: WorkerId, cache: &CacheId) {
+    /// What a worker has of a set is not for jobs any more.
+    fn give_up(&mut self, worker: WorkerId, cache: &CacheId, text: &str) {
         if let Some(at) = self.datasets.workers.get_mut(&worker) {
             at.held.remove(cache);
         }
-        self.release(worker, cache, Uuid::nil(), Reason::NONE, "the dataset has other content now");
+        self.release(worker, cache, Uuid::nil(), Reason::NONE, text);
         self.broker.handle(self.now, Event::NotHolding { worker, cache: cache.clone() });
     }
 
@@ -330,7 +331,10 @@ impl Leader {
                         self.say_hold(conn, &wish, true);
                     }
                 }
-                None => self.reconcile(worker),
+                None => {
+                    self.release_old(worker, dataset);
+                    self.reconcile(worker);
+                }
             }
         }
     }
@@ -390,6 +394,11 @@ impl Leader {
                     self.begin_push(worker, wish, true);
                 }
                 return;
+            }
+            // It found it meanwhile, and may wait for word that this is the content which counts.
+            if at.stock.is_none() {
+                let conn = at.conn;
+                self.say_hold(conn, &wish, true);
             }
         }
     }
@@ -658,11 +667,10 @@ impl Leader {
             CacheStatus::Failed | CacheStatus::Other(_) => {
                 info!(%worker, %cache, "a worker cannot hold a dataset: {}", result.message);
                 at.not_held.insert(cache.clone(), (digest, NotHeld::Failed(result.message.clone())));
-                let had_old = at.held.remove(&cache).is_some() && at.stock.is_none();
-                if had_old && push.committed {
-                    self.give_up_old(worker, &cache);
-                } else {
-                    self.broker.handle(now, Event::NotHolding { worker, cache });
+                self.broker.handle(now, Event::NotHolding { worker, cache: cache.clone() });
+                // What it has of before the set was replaced is for no job; nothing is replaced before it is kept.
+                if let Some(dataset) = self.broker.state().dataset(&cache).cloned() {
+                    self.release_old(worker, &dataset);
                 }
             }
         }
@@ -709,13 +717,17 @@ impl Leader {
         self.stop_pushing(dataset.generation);
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
-            let was_queued = at.queue.contains(&dataset.cache);
+            let was_queued = at.is_queued(&dataset.cache);
             at.queue.retain(|queued| *queued != dataset.cache);
             at.not_held.remove(&dataset.cache);
-            if at.held.remove(&dataset.cache).is_some() || was_queued {
-                self.release(worker, &dataset.cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
-                let cache = dataset.cache.clone();
-                self.broker.handle(self.now, Event::NotHolding { worker, cache });
+            if was_queued {
+                // A job may wait for it there.
+                let text = format!("the leader keeps no dataset {}", dataset.cache);
+                self.release(worker, &dataset.cache, Uuid::nil(), Reason::UNKNOWN, &text);
+            }
+            let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
+            if at.held.contains_key(&dataset.cache) {
+                self.give_up(worker, &dataset.cache, "the dataset was removed");
             }
         }
         self.putters_hear_removed(dataset);

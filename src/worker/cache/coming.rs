@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use chunking::dataset::pack::Layout;
 use chunking::limits::MANIFEST_BYTES_MAX;
@@ -19,7 +18,7 @@ use uuid::Uuid;
 
 use super::CacheId;
 use super::contents::Contents;
-use super::keeper::{Cache, News, ack, frame};
+use super::keeper::{Cache, News, Part, ack, frame};
 use super::pack::PackSink;
 use super::staged::Staged;
 use crate::model::CachePutResult;
@@ -115,7 +114,7 @@ impl Cache {
             let again = std::mem::replace(&mut coming.active, true);
             coming.released = false;
             if committed {
-                self.supersede(generation, &cache);
+                self.supersede(generation, &cache, None);
             }
             self.show_if_whole(generation);
             // On a new connection its manifest is opened next, and what lacks is the answer to that.
@@ -125,7 +124,7 @@ impl Cache {
             return;
         }
         if committed {
-            self.supersede(generation, &cache);
+            self.supersede(generation, &cache, Some(hold.digest));
         }
         let coming = |phase| Coming {
             cache: cache.clone(),
@@ -140,9 +139,14 @@ impl Cache {
             && set.contents.digest() == hold.digest
         {
             set.unrelease();
-            match set.looks {
-                Some(_) => self.say_present(generation, &cache, out),
-                None => drop(self.coming.insert(generation, coming(Phase::Checking))),
+            let is_checked = set.looks.is_some();
+            self.supersede(generation, &cache, None);
+            match is_checked {
+                true => {
+                    self.say_present(generation, &cache, out);
+                    self.confirmed(&cache);
+                }
+                false => drop(self.coming.insert(generation, coming(Phase::Checking))),
             }
             return;
         }
@@ -151,10 +155,10 @@ impl Cache {
             return out.push(ack(generation, &CachePutResult::failed(cache.as_str(), error.to_string())));
         }
         // What came in an earlier try has its manifest beside it.
-        let part = self.parts.remove(&generation);
-        let known = part.as_ref().filter(|(contents, _)| contents.digest() == hold.digest);
-        let contents = known.map(|(contents, _)| contents.clone());
-        if let (None, Some((contents, _))) = (&contents, &part) {
+        let part = self.parts.remove(&generation).map(|part| part.contents);
+        let known = part.as_ref().filter(|contents| contents.digest() == hold.digest);
+        let contents = known.cloned().or_else(|| self.adopt(generation, &cache, hold.digest));
+        if let (None, Some(contents)) = (&contents, &part) {
             self.remove_staged(generation, contents.bytes());
         }
         self.coming.insert(generation, coming(Phase::Manifest));
@@ -163,21 +167,50 @@ impl Cache {
         }
     }
 
-    /// A generation counts: another of the same set that is still on its way does not any more.
-    fn supersede(&mut self, generation: Uuid, cache: &CacheId) {
+    /// A put of the same content that was cut off, and is given again, is another generation: takes what came of the first.
+    fn adopt(&mut self, generation: Uuid, cache: &CacheId, digest: Digest) -> Option<Arc<Contents>> {
+        let parts = self.parts.iter().map(|(other, part)| (*other, &part.cache, &part.contents));
+        let parts = parts.filter(|(_, of, _)| of.as_ref().is_none_or(|of| of == cache));
+        let part = parts.map(|(other, _, contents)| (other, contents.clone()));
+        let stopped = self.coming.iter().filter(|(_, coming)| coming.cache == *cache && !coming.active);
+        let stopped = stopped.filter_map(|(other, coming)| match &coming.phase {
+            Phase::Receiving(staged) => Some((*other, staged.contents().clone())),
+            Phase::Checking | Phase::Manifest | Phase::Reading | Phase::Preparing(..) | Phase::Showing(_) => {
+                None
+            }
+        });
+        let (other, contents) = part
+            .chain(stopped)
+            .find(|(other, contents)| *other != generation && contents.digest() == digest)?;
+        if let Err(error) = self.disk.adopt(other, generation) {
+            debug!(%cache, generation = %other, "what came of a set is of no use: {error}");
+            return None;
+        }
+        self.parts.remove(&other);
+        self.forget_coming(other);
+        Some(contents)
+    }
+
+    /// A generation counts: another of the same set that is still on its way, or of which something came, does not any more;
+    /// except for what has the same content, while that may still be of use.
+    fn supersede(&mut self, generation: Uuid, cache: &CacheId, except: Option<Digest>) {
         let older = |other: Uuid, coming: &Coming| {
-            other != generation && coming.cache == *cache && !matches!(coming.phase, Phase::Showing(_))
+            let of_use = !coming.active && Some(coming.digest) == except;
+            other != generation
+                && coming.cache == *cache
+                && !matches!(coming.phase, Phase::Showing(_))
+                && !of_use
         };
-        let older: Vec<Uuid> = self
-            .coming
-            .iter()
-            .filter(|(other, coming)| older(**other, coming))
-            .map(|(other, _)| *other)
-            .collect();
+        let coming = self.coming.iter().filter(|(other, coming)| older(**other, coming));
+        let parts = self.parts.iter().filter(|(other, part)| {
+            let of_use = Some(part.contents.digest()) == except;
+            **other != generation && part.cache.as_ref() == Some(cache) && !of_use
+        });
+        let older: Vec<Uuid> =
+            coming.map(|(other, _)| *other).chain(parts.map(|(other, _)| *other)).collect();
         for other in older {
             debug!(%cache, generation = %other, "a newer generation takes its place");
-            let bytes = self.forget_coming(other);
-            self.remove_staged(other, bytes);
+            self.drop_part(other);
         }
     }
 
@@ -207,10 +240,11 @@ impl Cache {
                 true => {
                     self.coming.remove(&generation);
                     self.say_present(generation, cache, out);
+                    self.confirmed(cache);
                 }
                 // It was damaged: what is right of it may be of use, if it is the same generation.
                 false => {
-                    let part = self.parts.remove(&generation).map(|(contents, _)| contents);
+                    let part = self.parts.remove(&generation).map(|part| part.contents);
                     if let Some(coming) = self.coming.get_mut(&generation) {
                         coming.phase = Phase::Manifest;
                     }
@@ -232,7 +266,7 @@ impl Cache {
         // A set that holds much of it already shares its files with it; that much more room is asked for than is used.
         if let Err(text) = self.make_room(&cache, contents.bytes(), out) {
             if self.disk.staging_path(generation).exists() {
-                self.parts.insert(generation, (contents, SystemTime::now()));
+                self.parts.insert(generation, Part::of(&cache, contents));
             }
             return self.fail(generation, &text, out);
         }
@@ -242,7 +276,8 @@ impl Cache {
             coming.phase = Phase::Preparing(contents.clone(), turn);
         }
         self.run_in_turn(generation, move |disk| {
-            let staged = Staged::prepare(disk, generation, contents, &donors);
+            let named = disk.name_staged(&cache, generation);
+            let staged = named.and_then(|()| Staged::prepare(disk, generation, contents, &donors));
             News::Prepared { generation, turn, staged: staged.map(Arc::new) }
         });
     }
@@ -258,7 +293,7 @@ impl Cache {
             Phase::Checking | Phase::Manifest | Phase::Reading => None,
         };
         if let Some(contents) = contents {
-            self.parts.insert(generation, (contents, SystemTime::now()));
+            self.parts.insert(generation, Part::of(&coming.cache, contents));
         }
         out.push(ack(generation, &CachePutResult::failed(coming.cache.as_str(), text)));
         self.give_back(&coming.cache, text);
@@ -290,8 +325,12 @@ impl Cache {
                 }
             }
         }
-        if let Some((contents, _)) = self.parts.remove(&generation) {
-            self.remove_staged(generation, contents.bytes());
+        let meant = |found: Uuid, part: &Part| {
+            found == generation || generation.is_nil() && part.cache.as_ref() == Some(cache)
+        };
+        let parts = self.parts.iter().filter(|(found, part)| meant(**found, part));
+        for generation in parts.map(|(found, _)| *found).collect::<Vec<_>>() {
+            self.drop_part(generation);
         }
     }
 

@@ -6,6 +6,7 @@
 //! <cache-dir>/.heft/sets/<generation>/       the files of a set
 //! <cache-dir>/.heft/sets/<generation>.manifest    what they must be; its time of change is that of the set's last use
 //! <cache-dir>/.heft/staging/<generation>/    files that come, with their manifest beside them
+//! <cache-dir>/.heft/staging/<generation>.id  the CacheId that they will be under
 //! <cache-dir>/.heft/unsynced/<generation>    the boot in which a set was written that is not known to be on the disk
 //! <cache-dir>/.heft/trash/                   what is being removed
 //! ```
@@ -39,6 +40,7 @@ use crate::worker::limits::{SET_OPEN_TRIES_MAX, SYNCED_ONE_BY_ONE_MAX};
 pub(in crate::worker) const PRIVATE: &str = ".heft";
 const SETS: &str = "sets";
 const MANIFEST: &str = ".manifest";
+const ID: &str = ".id";
 
 /// A cache directory that this worker keeps.
 #[derive(Debug)]
@@ -58,6 +60,8 @@ pub(super) struct Found {
     pub(super) generation: Uuid,
     pub(super) contents: Contents,
     pub(super) last_use: SystemTime,
+    /// Whose it would be, if it is to come and that is known.
+    pub(super) cache: Option<CacheId>,
 }
 
 /// What was found at the start.
@@ -158,7 +162,7 @@ impl Disk {
                     info!(%cache, "a set was not on the disk for sure when the machine stopped, or its manifest is damaged; \
                         it is checked piece by piece when it is needed");
                     fs::remove_file(found.path())?;
-                    if self.unmake(generation).is_err() {
+                    if self.unmake(&cache, generation).is_err() {
                         self.discard(generation)?;
                     }
                 }
@@ -170,9 +174,17 @@ impl Disk {
             }
         }
         for generation in self.generations("staging")? {
-            match read(self.staging_path(generation), generation) {
-                Some(staged) => loaded.staged.push(staged),
+            let path = self.staging_path(generation);
+            let cache = fs::read_to_string(beside(&path, ID)).ok().and_then(|id| CacheId::parse(&id).ok());
+            match read(path, generation) {
+                Some(staged) => loaded.staged.push(Found { cache, ..staged }),
                 None => self.discard_staged(generation)?,
+            }
+        }
+        // Of what was being removed when the worker was killed.
+        for generation in self.generations("unsynced")? {
+            if !linked.contains(&generation) && !self.staging_path(generation).exists() {
+                fs::remove_file(self.unsynced_path(generation))?;
             }
         }
         Ok(loaded)
@@ -190,7 +202,9 @@ impl Disk {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.own.join(part))? {
             let name = entry?.file_name();
-            let name = name.to_str().map(|name| name.strip_suffix(MANIFEST).unwrap_or(name));
+            let bare =
+                |name| [MANIFEST, ID].iter().find_map(|end| str::strip_suffix(name, end)).unwrap_or(name);
+            let name = name.to_str().map(bare);
             found.extend(name.and_then(generation_in));
         }
         found.sort();
@@ -204,7 +218,7 @@ impl Disk {
         // A file system that keeps a journal has this on the disk no later than the link that makes the set visible; if what is in
         // it is not, it is not this boot.
         fs::write(self.unsynced_path(generation), self.boot.as_bytes())?;
-        let manifest = beside(&path);
+        let manifest = beside(&path, MANIFEST);
         if !manifest.exists() {
             let unfinished = path.with_extension("new");
             fs::write(&unfinished, contents.manifest().encode())?;
@@ -214,12 +228,27 @@ impl Disk {
         Ok(path)
     }
 
+    /// Notes whose files it is that come.
+    pub(super) fn name_staged(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
+        fs::write(beside(&self.staging_path(generation), ID), cache.as_str())
+    }
+
+    /// What has come of a generation is of use to another with the same content.
+    pub(super) fn adopt(&self, from: Uuid, to: Uuid) -> io::Result<()> {
+        let (old, new) = (self.staging_path(from), self.staging_path(to));
+        fs::write(self.unsynced_path(to), self.boot.as_bytes())?;
+        fs::rename(beside(&old, MANIFEST), beside(&new, MANIFEST))?;
+        fs::rename(&old, &new)?;
+        self.discard_staged(from)
+    }
+
     /// Makes a staged generation, of which all is checked, the one that is visible under this id. Gives the one that was.
     pub(super) fn show(&self, cache: &CacheId, generation: Uuid) -> io::Result<Option<Uuid>> {
         let before = self.before(cache)?;
         let (staged, set) = (self.staging_path(generation), self.set_path(generation));
-        fs::rename(beside(&staged), beside(&set))?;
+        fs::rename(beside(&staged, MANIFEST), beside(&set, MANIFEST))?;
         fs::rename(&staged, &set)?;
+        fs::remove_file(beside(&staged, ID)).or_else(missing)?;
         let link = self.own.join("trash").join(format!("{}.link", generation.simple()));
         if let Err(error) = fs::remove_file(&link)
             && error.kind() != io::ErrorKind::NotFound
@@ -256,7 +285,7 @@ impl Disk {
                 for (name, _) in contents.files() {
                     File::open(set.join(name.to_string()))?.sync_all()?;
                 }
-                File::open(beside(&set))?.sync_all()?;
+                File::open(beside(&set, MANIFEST))?.sync_all()?;
                 for folder in [&set, &self.own.join(SETS), &self.root] {
                     File::open(folder)?.sync_all()?;
                 }
@@ -268,7 +297,7 @@ impl Disk {
 
     /// A set is used now; its age among the others counts from here.
     pub(super) fn used(&self, generation: Uuid) {
-        let touched = File::options().append(true).open(beside(&self.set_path(generation)));
+        let touched = File::options().append(true).open(beside(&self.set_path(generation), MANIFEST));
         if let Err(error) = touched.and_then(|file| file.set_modified(SystemTime::now())) {
             warn!(%generation, "cannot note the use of a set: {error}");
         }
@@ -283,9 +312,10 @@ impl Disk {
     }
 
     /// Makes a hidden set one that comes: what is right of it need not come again.
-    pub(super) fn unmake(&self, generation: Uuid) -> io::Result<()> {
+    pub(super) fn unmake(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
         let (set, staged) = (self.set_path(generation), self.staging_path(generation));
-        fs::rename(beside(&set), beside(&staged))?;
+        self.name_staged(cache, generation)?;
+        fs::rename(beside(&set, MANIFEST), beside(&staged, MANIFEST))?;
         fs::rename(&set, &staged)
     }
 
@@ -310,14 +340,14 @@ impl Disk {
 
     /// Takes it out of its place in one step, and removes it then.
     fn throw_away(&self, path: &Path, generation: Uuid) -> io::Result<()> {
-        let missing =
-            |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) };
         let trash = self.own.join("trash").join(Uuid::new_v4().simple().to_string());
-        fs::remove_file(beside(path)).or_else(missing)?;
-        if let Err(error) = fs::rename(path, &trash) {
-            return missing(error);
+        for end in [MANIFEST, ID] {
+            fs::remove_file(beside(path, end)).or_else(missing)?;
         }
-        fs::remove_dir_all(&trash)?;
+        match fs::rename(path, &trash) {
+            Ok(()) => fs::remove_dir_all(&trash)?,
+            Err(error) => missing(error)?,
+        }
         fs::remove_file(self.unsynced_path(generation)).or_else(missing)
     }
 
@@ -401,11 +431,16 @@ fn lock_directory(path: &Path, how: FlockOperation) -> io::Result<Option<OwnedFd
     }
 }
 
-/// The manifest of a generation's directory.
-fn beside(directory: &Path) -> PathBuf {
+/// What lies beside a generation's directory: its name with this at the end.
+fn beside(directory: &Path, end: &str) -> PathBuf {
     let mut path = directory.as_os_str().to_owned();
-    path.push(MANIFEST);
+    path.push(end);
     path.into()
+}
+
+/// It is well if it is not there.
+fn missing(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 fn generation_in(name: &str) -> Option<Uuid> {
@@ -417,12 +452,12 @@ fn read(directory: PathBuf, generation: Uuid) -> Option<Found> {
     if !fs::symlink_metadata(&directory).is_ok_and(|found| found.is_dir()) {
         return None;
     }
-    let file = File::open(beside(&directory)).ok()?;
+    let file = File::open(beside(&directory, MANIFEST)).ok()?;
     let last_use = file.metadata().and_then(|found| found.modified()).unwrap_or(UNIX_EPOCH);
     let mut bytes = Vec::new();
     file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
     match Contents::read(&bytes, None) {
-        Ok(contents) => Some(Found { generation, contents, last_use }),
+        Ok(contents) => Some(Found { generation, contents, last_use, cache: None }),
         Err(error) => {
             warn!("{}: {error}", directory.display());
             None
@@ -466,6 +501,28 @@ mod tests {
     }
 
     #[test]
+    fn what_came_of_a_set_is_known_by_its_id_and_serves_another_generation() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = Disk::open(root.path()).unwrap();
+        let content = b"bytes of a piece";
+        let mut builder = ManifestBuilder::default();
+        builder.file("a", sha256(content), vec![Piece::of(content)]);
+        let contents = Arc::new(Contents::new(builder.finish().unwrap()).unwrap());
+        let (cache, [first, second]) = (CacheId::parse("set").unwrap(), [1, 2].map(Uuid::from_u128));
+        disk.name_staged(&cache, first).unwrap();
+        let staged = Staged::prepare(&disk, first, contents.clone(), &[]).unwrap();
+        staged.spread(0, None, content).unwrap();
+        assert_eq!(disk.load().unwrap().staged[0].cache.as_ref(), Some(&cache));
+        disk.adopt(first, second).unwrap();
+        let again = Staged::prepare(&disk, second, contents, &[]).unwrap();
+        assert!(again.is_whole(), "nothing comes again");
+        again.show(&disk, &cache).unwrap();
+        for (part, left) in [("staging", 0), ("sets", 2), ("unsynced", 1)] {
+            assert_eq!(fs::read_dir(disk.own.join(part)).unwrap().count(), left, "{part}");
+        }
+    }
+
+    #[test]
     fn a_set_stays_while_somebody_has_it_open_and_half_of_one_is_nobodys() {
         let root = tempfile::tempdir().unwrap();
         let disk = Disk::open(root.path()).unwrap();
@@ -480,6 +537,8 @@ mod tests {
         disk.hide(&cache, next).unwrap();
         fs::create_dir(disk.staging_path(Uuid::from_u128(5))).unwrap();
         fs::create_dir(disk.own.join("trash/x")).unwrap();
+        fs::write(disk.own.join("unsynced").join(Uuid::from_u128(6).simple().to_string()), "").unwrap();
+        disk.name_staged(&cache, Uuid::from_u128(7)).unwrap();
         let loaded = disk.load().unwrap();
         assert!(loaded.sets.is_empty() && loaded.staged.is_empty());
         for part in [SETS, "staging", "trash", "unsynced"] {

@@ -52,6 +52,21 @@ impl Set {
     }
 }
 
+/// What has come of a set.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Whose it would be, if that is known.
+    pub(super) cache: Option<CacheId>,
+    pub(super) contents: Arc<Contents>,
+    last_use: SystemTime,
+}
+
+impl Part {
+    pub(super) fn of(cache: &CacheId, contents: Arc<Contents>) -> Self {
+        Part { cache: Some(cache.clone()), contents, last_use: SystemTime::now() }
+    }
+}
+
 /// What a job needs.
 #[derive(Debug)]
 struct Needs {
@@ -119,7 +134,7 @@ pub(in crate::worker) struct Cache {
     budget: u64,
     pub(super) sets: HashMap<CacheId, Set>,
     /// What has come of sets that nobody sends at the moment.
-    pub(super) parts: HashMap<Uuid, (Arc<Contents>, SystemTime)>,
+    pub(super) parts: HashMap<Uuid, Part>,
     /// Hidden, and still used by somebody.
     leaving: HashMap<Uuid, u64>,
     pub(super) coming: HashMap<Uuid, Coming>,
@@ -168,10 +183,13 @@ impl Cache {
         let parts: HashMap<_, _> = loaded
             .staged
             .into_iter()
-            .map(|found| (found.generation, (Arc::new(found.contents), found.last_use)))
+            .map(|found| {
+                let (cache, contents, last_use) = (found.cache, Arc::new(found.contents), found.last_use);
+                (found.generation, Part { cache, contents, last_use })
+            })
             .collect();
         let held: u64 = sets.values().map(|set| set.contents.bytes()).sum();
-        let staged: u64 = parts.values().map(|(contents, _)| contents.bytes()).sum();
+        let staged: u64 = parts.values().map(|part| part.contents.bytes()).sum();
         let budget = match config.budget {
             Some(budget) => budget,
             None => disk.free_bytes()?.saturating_add(held).saturating_add(staged) / 2,
@@ -316,10 +334,10 @@ impl Cache {
         self.have(0, vec![entry(state, cache, digest, text)], out);
     }
 
-    /// Asks for a set that a job needs, unless it is on its way.
+    /// Asks for a set that a job needs, unless it is on its way. Also for one that is here and is being checked: it may have been
+    /// replaced while this worker was away.
     fn want(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
-        let unchecked = self.sets.get(cache).is_some_and(|set| !set.released);
-        if self.told && !unchecked && !self.is_coming(cache) && self.asked.insert(cache.clone()) {
+        if self.told && !self.is_coming(cache) && self.asked.insert(cache.clone()) {
             self.say(SetState::Wanted, cache, NO_DIGEST, "", out);
         }
     }
@@ -336,11 +354,11 @@ impl Cache {
             pinned: self.is_used(cache) || set.looks.is_none(),
             last_use: set.last_use,
         });
-        let parts = self.parts.iter().map(|(generation, (contents, last_use))| Load {
+        let parts = self.parts.iter().map(|(generation, part)| Load {
             what: What::Part(*generation),
-            bytes: contents.bytes(),
+            bytes: part.contents.bytes(),
             pinned: false,
-            last_use: *last_use,
+            last_use: part.last_use,
         });
         let part = |generation: Uuid, bytes: u64| Load {
             what: What::Part(generation),
@@ -392,9 +410,9 @@ impl Cache {
         }
     }
 
-    fn drop_part(&mut self, generation: Uuid) -> u64 {
+    pub(super) fn drop_part(&mut self, generation: Uuid) -> u64 {
         let bytes = match self.parts.remove(&generation) {
-            Some((contents, _)) => contents.bytes(),
+            Some(part) => part.contents.bytes(),
             None => self.forget_coming(generation),
         };
         self.remove_staged(generation, bytes);
@@ -419,8 +437,8 @@ impl Cache {
         if let Err(error) = &hidden {
             warn!(%cache, "cannot take the link of a set away: {error}");
         }
-        match lost && self.disk.unmake(generation).is_ok() {
-            true => drop(self.parts.insert(generation, (set.contents.clone(), SystemTime::now()))),
+        match lost && self.disk.unmake(cache, generation).is_ok() {
+            true => drop(self.parts.insert(generation, Part::of(cache, set.contents.clone()))),
             false => self.discard(generation, set.contents.bytes()),
         }
         self.asked.remove(cache);
@@ -485,7 +503,7 @@ impl Cache {
             // Files of a layout that others made are looked for by the job's handler.
             return matches!(self.disk.entry(cache), Ok(Entry::Theirs));
         };
-        let Some(looks) = &set.looks else { return false };
+        let Some(looks) = set.looks.as_ref().filter(|_| !set.released) else { return false };
         let files = names.iter().filter_map(|name| set.contents.find(name));
         match changed(&self.disk, set.generation, &set.contents, looks, files) {
             None => {
@@ -533,6 +551,24 @@ impl Cache {
         if let Some(set) = self.sets.get(cache) {
             self.say(SetState::Held, cache, set.contents.digest(), "", out);
         }
+        self.no_longer_lacking(cache);
+    }
+
+    /// A set that was found at the start is as it should be. Jobs that wait for it may need another content of it by now: if the
+    /// leader was asked, or has sent for that, they go on waiting.
+    fn checked_first(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+        if let Some(set) = self.sets.get(cache) {
+            self.say(SetState::Held, cache, set.contents.digest(), "", out);
+        }
+        self.answer_holds(cache, out);
+        if !self.asked.contains(cache) && !self.is_coming(cache) {
+            self.no_longer_lacking(cache);
+        }
+    }
+
+    /// The leader says that the content which is here is the one that counts.
+    pub(super) fn confirmed(&mut self, cache: &CacheId) {
+        self.asked.remove(cache);
         self.no_longer_lacking(cache);
     }
 
@@ -665,8 +701,7 @@ impl Cache {
                     out,
                 );
                 if first {
-                    self.arrived(&cache, out);
-                    self.answer_holds(&cache, out);
+                    self.checked_first(&cache, out);
                 }
                 return;
             }
