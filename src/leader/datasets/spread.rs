@@ -642,10 +642,12 @@ impl Leader {
     /// A worker has answered.
     pub(super) fn worker_acked(&mut self, conn: ConnId, to: Uuid, result: CachePutResult) {
         let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
-        if self.inspected(to, worker, &result) || self.stock_answered(worker, to) {
+        if self.inspected(to, worker, &result) {
             return;
         }
-        self.push_ended(worker, to, result);
+        if let Some(result) = self.stock_answered(worker, to, result) {
+            self.push_ended(worker, to, result);
+        }
     }
 
     pub(super) fn push_ended(&mut self, worker: WorkerId, generation: Uuid, result: CachePutResult) {
