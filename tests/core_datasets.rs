@@ -487,12 +487,118 @@ fn c01_a_stock_worker_gets_a_job_with_datasets_only_where_its_agent_holds_them_a
     rig.skip_to("s1: assign j2#1");
     let agent = Some(worker_id("agent"));
     rig.tell(Event::AgentFor { worker: worker_id("s1"), agent });
+    rig.expect(["agent: ask for a", "agent: ask for b"]);
     holds(&mut rig, "agent", "a", 0);
     holds(&mut rig, "agent", "b", 100);
     holds(&mut rig, "agent", "b", 0);
     rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
     let seen = &explained(&rig, 1).workers[1];
     assert_eq!((seen.agent, seen.datasets, seen.cost.missing), (agent, false, 0));
+}
+
+/// A stock worker with room, and an agent that serves it.
+fn with_agent(rig: &mut Rig, room: i32) {
+    rig.stock("s1", "calcA", room);
+    rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
+    rig.tell(Event::AgentFor { worker: worker_id("s1"), agent: Some(worker_id("agent")) });
+}
+
+#[test]
+fn c01_an_agent_is_asked_for_what_jobs_need_that_wait_for_its_worker() {
+    let mut rig = with_sets(&["a", "b"]);
+    rig.note_waiting();
+    with_agent(&mut rig, 1);
+    rig.submit(Submission { require_worker: true, ..naming(1, &["a", "b"]) });
+    rig.expect([
+        "+enqueue j1",
+        "alice: submitted j1 Queued behind 0",
+        "agent: ask for a",
+        "agent: ask for b",
+    ]);
+    // Nobody is asked twice, for whatever happens meanwhile.
+    holds(&mut rig, "agent", "a", BYTES);
+    holds(&mut rig, "agent", "a", 0);
+    rig.submit(naming(2, &["b"]));
+    rig.expect(["+enqueue j2", "alice: submitted j2 Queued behind 1"]);
+    holds(&mut rig, "agent", "b", BYTES);
+    holds(&mut rig, "agent", "b", 0);
+    rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
+    // What it gives up while its worker is busy it is asked for when that has room.
+    holds_not(&mut rig, "agent", "b");
+    rig.ack("s1", 1);
+    rig.skip();
+    rig.credit("s1", 1);
+    rig.expect(["agent: ask for b"]);
+    holds(&mut rig, "agent", "b", 0);
+    rig.expect(["+assign j2#1 s1", "s1: assign j2#1"]);
+}
+
+#[test]
+fn c01_an_agent_that_cannot_hold_a_set_is_asked_again_only_for_another_job() {
+    let mut rig = with_sets(&["a", "b"]);
+    rig.note_waiting();
+    with_agent(&mut rig, 1);
+    rig.submit(naming(1, &["a"]));
+    rig.skip_to("agent: ask for a");
+    let fails = |rig: &mut Rig| {
+        holds(rig, "agent", "a", BYTES);
+        holds_not(rig, "agent", "a");
+    };
+    fails(&mut rig);
+    rig.expect(["alice: waiting j1 1 without datasets for job.assign.calcA"]);
+    rig.credit("s1", 1);
+    rig.pass(SECOND * 100);
+    // It holds up nobody who needs something else.
+    rig.submit(naming(2, &["b"]));
+    rig.skip_to("agent: ask for b");
+    rig.submit(naming(3, &["a"]));
+    rig.skip_to("agent: ask for a");
+    fails(&mut rig);
+    rig.expect(["alice: waiting j3 1 without datasets for job.assign.calcA"]);
+    // A new connection, or a new content, is worth another try.
+    rig.tell(Event::AgentFor { worker: worker_id("s1"), agent: None });
+    rig.tell(Event::AgentFor { worker: worker_id("s1"), agent: Some(worker_id("agent")) });
+    rig.skip_to("agent: ask for a");
+    fails(&mut rig);
+    rig.skip();
+    put(&mut rig, dataset("a", 9));
+    rig.skip_to("agent: ask for a");
+}
+
+#[test]
+fn c01_an_agent_that_loses_one_set_for_the_other_is_not_asked_for_ever() {
+    let mut rig = with_sets(&["a", "b"]);
+    with_agent(&mut rig, 1);
+    rig.submit(naming(1, &["a", "b"]));
+    let mut asked = 0;
+    for _ in 0..20 {
+        for (set, other) in [("a", "b"), ("b", "a")] {
+            asked += rig.take().iter().filter(|line| line.starts_with("agent: ask for")).count();
+            holds(&mut rig, "agent", set, 0);
+            asked += rig.take().iter().filter(|line| line.starts_with("agent: ask for")).count();
+            holds_not(&mut rig, "agent", other);
+        }
+    }
+    assert!((2..=8).contains(&asked), "{asked}");
+}
+
+#[test]
+fn c01_an_agent_is_asked_for_no_more_than_its_worker_has_room_for() {
+    let names: Vec<String> = (0..50).map(|set| format!("set-{set}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut rig = with_sets(&names);
+    with_agent(&mut rig, 2);
+    for (number, name) in (1..).zip(&names) {
+        rig.submit(naming(number, &[name]));
+        let asks = rig.take().iter().filter(|line| line.starts_with("agent: ask for")).count();
+        assert_eq!(asks, usize::from(number <= 2));
+    }
+    holds(&mut rig, "agent", "set-0", 0);
+    rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
+    rig.ack("s1", 1);
+    rig.skip();
+    rig.credit("s1", 1);
+    rig.expect(["agent: ask for set-2"]);
 }
 
 #[test]

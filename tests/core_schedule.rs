@@ -364,6 +364,9 @@ fn nothing_is_given_out_while_draining_and_running_jobs_still_end() {
     rig.expect(["w1: settle j1", "drop input j1", "alice: result j1"]);
     rig.credit("w1", 1);
     rig.expect([]);
+    assert!(!rig.broker.is_idle(), "that the result was sent is on its way into the log");
+    rig.commit();
+    rig.expect([]);
     assert!(rig.broker.is_idle());
 }
 

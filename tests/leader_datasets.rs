@@ -2,6 +2,7 @@
 //! restart.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::wildcard_enum_match_arm)]
 
 #[path = "support/datasets.rs"]
 mod datasets;

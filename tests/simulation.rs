@@ -346,7 +346,8 @@ impl World {
             Action::ForgetInput { .. }
             | Action::Operated { .. }
             | Action::DatasetPut { .. }
-            | Action::DatasetRemoved { .. } => return,
+            | Action::DatasetRemoved { .. }
+            | Action::AskAgent { .. } => return,
             Action::Close { conn, .. } => {
                 let conn = *conn;
                 self.conns.remove(&conn);

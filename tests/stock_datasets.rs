@@ -240,23 +240,48 @@ fn a_patched_worker_that_joins_later_gets_the_set() {
     assert!(result["stdout"].as_str().unwrap().contains(&sha256("one")), "{result}");
 }
 
+/// An agent that keeps this cache for the stock workers on its host.
+fn agent(leader: &Leader, cache: &TempDir, dirs: &TempDir) -> Proc {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
+    command.args(["worker", "127.0.0.1", &leader.port.to_string(), "--cache-only"]);
+    command
+        .arg("--cache-dir")
+        .arg(&cache.0)
+        .arg("--work-dir")
+        .arg(dirs.join("jobs"))
+        .arg("--exe-dir")
+        .arg(&dirs.0);
+    Proc::start("agent", &mut command)
+}
+
+#[test]
+fn c01_an_agent_gets_what_jobs_of_its_worker_name_whoever_it_was_put_for() {
+    let leader = Leader::start(&[]);
+    let (cache, dirs) = (TempDir::new(), TempDir::new());
+    let _plain = stock_worker(leader.port, &["job.assign.*", "--cache-dir", cache.text()]);
+    workers(&leader, 1);
+    for set in ["early", "late"] {
+        assert_eq!(ack(&leader, put_of(set, &[("a.bin", set)], "none", 1)), added(1));
+    }
+    // The job is there before the agent.
+    let waits = stock_client(leader.port, "early", &[], &[job("cache", &[("a.bin", "early")])]);
+    let _agent = agent(&leader, &cache, &dirs);
+    workers(&leader, 2);
+    let result = events(waits, "result").remove(0);
+    assert_eq!(result["status"], "OK", "{result}");
+    assert_eq!(std::fs::read_to_string(cache.join("early/a.bin")).unwrap(), "early");
+    assert!(!cache.join("late").exists(), "nobody has named it");
+    assert_eq!(result_of(&leader, job("cache", &[("a.bin", "late")]))["status"], "OK");
+    assert_eq!(std::fs::read_to_string(cache.join("late/a.bin")).unwrap(), "late");
+}
+
 #[test]
 fn c02_an_agent_keeps_sets_for_a_stock_worker_that_knows_no_cache_put() {
     let leader = Leader::start(&[]);
     let cache = TempDir::new();
     let mut plain = stock_worker(leader.port, &["job.assign.*", "--cache-dir", cache.text()]);
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
-    command.args([
-        "worker",
-        "127.0.0.1",
-        &leader.port.to_string(),
-        "--cache-only",
-        "--cache-dir",
-        cache.text(),
-    ]);
     let dirs = TempDir::new();
-    command.arg("--work-dir").arg(dirs.join("jobs")).arg("--exe-dir").arg(&dirs.0);
-    let _agent = Proc::start("agent", &mut command);
+    let _agent = agent(&leader, &cache, &dirs);
     workers(&leader, 2);
     assert_eq!(
         ack(&leader, put_of("kept", &[("a.bin", "one"), ("b.bin", "two")], "job.assign.*", 1)),
@@ -328,8 +353,7 @@ fn put_set(leader: &Leader, content: &str, replace: bool) -> Vec<(String, String
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // That nobody is there, or that a worker failed, is for the test to say.
-    let _ = runtime.block_on(put(&leader.addr(), spec, &Options::new("loader"), heard));
+    runtime.block_on(put(&leader.addr(), spec, &Options::new("loader"), heard)).expect("the set is kept");
     answers
 }
 
@@ -368,14 +392,14 @@ fn ca05_a_set_that_was_replaced_is_not_held_by_a_stock_worker_that_had_it() {
     let cache = TempDir::new();
     let _patched = patched(&leader, ONE, &cache);
     assert_eq!(put_set(&leader, "one", false), [added(1)]);
-    let skipped = ("SKIPPED".to_owned(), "already-present=1".to_owned());
-    assert_eq!(put_set(&leader, "one", false), [skipped.clone()]);
+    let skipped = [("SKIPPED".to_owned(), "already-present=1".to_owned())];
+    assert_eq!(put_set(&leader, "one", false), skipped);
     let other = put_set(&leader, "two", true);
     assert_eq!((other.len(), other[0].0.as_str()), (1, "FAILED"));
     is_not_known(&other[0].1);
     assert_eq!(std::fs::read_to_string(cache.join("set/a.bin")).unwrap(), "one");
     // What it has is what it was given before, should that come back.
-    assert_eq!(put_set(&leader, "one", true), [skipped]);
+    assert_eq!(put_set(&leader, "one", true), skipped);
     let result = result_of(&leader, job("echo", &[("a.bin", "set")]));
     assert!(result["stdout"].as_str().unwrap().contains(&sha256("one")), "{result}");
     // With the directory away it can have any.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::dataset::Dataset;
-use super::ids::{Attempt, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
+use super::ids::{Attempt, CacheId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
 use super::record::Record;
 
 /// Something to do.
@@ -166,6 +166,14 @@ pub enum Action {
     DatasetRemoved {
         /// What it was.
         dataset: Arc<Dataset>,
+    },
+    /// Ask an agent to hold a dataset: jobs wait that name it, and a stock worker that it serves has room for them. What comes of it shows
+    /// what it is said to hold.
+    AskAgent {
+        /// Whom.
+        agent: WorkerId,
+        /// What.
+        cache: CacheId,
     },
     /// End a connection.
     Close {

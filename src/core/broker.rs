@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::action::{Action, OperateError, Operated, Standing};
+use super::asks::Asks;
 use super::dispatch::Assigning;
 use super::due::Due;
 use super::event::{Event, Outcome, WorkerClass};
@@ -69,6 +70,8 @@ pub struct Broker {
     pub(super) holdings: Holdings,
     /// Jobs that wait for a worker that has their data.
     pub(super) delays: Delays,
+    /// What agents were asked to hold for jobs that wait.
+    pub(super) asks: Asks,
 
     pub(super) due: BTreeSet<(Micros, Due)>,
     pub(super) dirty: bool,
@@ -106,6 +109,7 @@ impl Broker {
             answers: VecDeque::new(),
             holdings: Holdings::default(),
             delays: Delays::default(),
+            asks: Asks::default(),
             due: BTreeSet::new(),
             dirty: false,
             draining: false,
@@ -202,6 +206,7 @@ impl Broker {
             + self.queues.len()
             + self.holdings.len()
             + self.delays.len()
+            + self.asks.len()
     }
 
     /// The committed state.

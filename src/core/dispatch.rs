@@ -35,6 +35,12 @@ impl Broker {
         }
         self.serve_pinned();
         self.wake_for_room();
+        self.serve_keys();
+        self.ask_agents();
+    }
+
+    /// Gives out jobs of all keys, each in its turn.
+    fn serve_keys(&mut self) {
         let mut matching = Vec::new();
         let mut turn = 0;
         for _ in 0..self.queues.key_count() {
@@ -131,6 +137,9 @@ impl Broker {
         let (run, attempt) = (job.run, job.attempt.next());
         let (client, key, is_capped) = (job.client.clone(), job.key.clone(), job.is_capped());
         self.holdings.expect(worker, id, &job.datasets);
+        if let Some(agent) = self.holdings.agent_of(worker) {
+            self.asks.used(agent, &job.datasets);
+        }
         let Some(chosen) = self.workers.get_mut(worker) else { return };
         self.assignments += 1;
         chosen.credit = chosen.credit.saturating_sub(1);

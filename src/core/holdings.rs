@@ -92,6 +92,11 @@ impl Holdings {
         self.expecting.get(cache).is_some_and(|workers| workers.contains_key(&worker))
     }
 
+    /// The stock workers that have agents, with those.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (WorkerId, WorkerId)> {
+        self.agents.iter().map(|(worker, agent)| (*worker, *agent))
+    }
+
     /// The agent of a stock worker.
     pub(super) fn agent_of(&self, worker: WorkerId) -> Option<WorkerId> {
         self.agents.get(&worker).copied()
@@ -111,6 +116,12 @@ impl Holdings {
         out.extend(self.expecting.get(cache).into_iter().flat_map(BTreeMap::keys));
     }
 
+    /// What a worker has of a dataset, and what its agent has.
+    pub(super) fn at(&self, worker: WorkerId, cache: &CacheId) -> impl Iterator<Item = Holding> {
+        let both = [Some(worker), self.agent_of(worker)].into_iter().flatten();
+        both.filter_map(|worker| self.of.get(&worker)?.sets.get(cache).copied())
+    }
+
     /// The datasets of which a worker has something, or is about to, or its agent has. Some may be named twice.
     pub(super) fn sets_near(&self, worker: WorkerId) -> Vec<&CacheId> {
         let held = |worker: WorkerId| self.of.get(&worker).into_iter().flat_map(|held| held.sets.keys());
@@ -124,8 +135,8 @@ impl Holdings {
         self.of.entry(worker).or_default().sets.insert(cache, holding);
     }
 
-    fn remove(&mut self, worker: WorkerId, cache: &CacheId) -> bool {
-        let held = self.of.get_mut(&worker).and_then(|held| held.sets.remove(cache)).is_some();
+    fn remove(&mut self, worker: WorkerId, cache: &CacheId) -> Option<Holding> {
+        let held = self.of.get_mut(&worker).and_then(|held| held.sets.remove(cache));
         if let Some(holders) = self.holders.get_mut(cache) {
             holders.remove(&worker);
             if holders.is_empty() {
@@ -168,8 +179,7 @@ impl Holdings {
 impl Broker {
     /// What a worker has of a dataset, itself or by its agent.
     pub fn holding(&self, worker: WorkerId, cache: &CacheId) -> Option<Holding> {
-        let of = |worker: &WorkerId| self.holdings.of.get(worker)?.sets.get(cache).copied();
-        of(&worker).or_else(|| of(self.holdings.agents.get(&worker)?))
+        self.holdings.at(worker, cache).next()
     }
 
     /// What moving so many bytes of datasets to a worker is thought to take.
@@ -179,16 +189,19 @@ impl Broker {
 
     pub(super) fn holds(&mut self, worker: WorkerId, cache: CacheId, digest: [u8; 32], missing: u64) {
         if self.workers.get(worker).is_some() {
+            self.asks.holds(worker, &cache);
             self.holdings.insert(worker, cache, Holding { digest, missing });
             self.look_at_again(worker);
         }
     }
 
     pub(super) fn holds_not(&mut self, worker: WorkerId, cache: &CacheId) {
-        if self.holdings.remove(worker, cache) {
-            self.rouse_waiting_for(worker, cache);
-            self.dirty = true;
+        let Some(held) = self.holdings.remove(worker, cache) else { return };
+        if held.missing > 0 {
+            self.could_not_hold(worker, cache);
         }
+        self.rouse_waiting_for(worker, cache);
+        self.look_at_again(worker);
     }
 
     pub(super) fn holds_nothing(&mut self, worker: WorkerId) {
@@ -207,6 +220,9 @@ impl Broker {
     }
 
     pub(super) fn agent_for(&mut self, worker: WorkerId, agent: Option<WorkerId>) {
+        for other in agent.into_iter().chain(self.holdings.agent_of(worker)) {
+            self.asks.forget(other);
+        }
         match agent {
             Some(agent) if self.workers.get(worker).is_some() => self.holdings.agents.insert(worker, agent),
             Some(_) | None => self.holdings.agents.remove(&worker),
@@ -226,6 +242,7 @@ impl Broker {
     /// A worker is gone. What its agent holds is still there for others.
     pub(super) fn forget_holdings(&mut self, worker: WorkerId) {
         self.rouse_all_waiting_for(worker);
+        self.asks.forget(worker);
         self.holds_nothing(worker);
         let jobs = self.holdings.of.get(&worker).map(|held| held.named.keys().copied().collect::<Vec<_>>());
         for job in jobs.unwrap_or_default() {

@@ -33,7 +33,7 @@ pub const LOCALITY_BYPASS_MAX: Duration = Duration::from_secs(60);
 const LOOKS_PER_SET_MAX: usize = 64;
 
 /// Jobs that are brought back for a worker at a time, whatever room it has.
-const BROUGHT_BACK_MAX: usize = 256;
+pub(super) const BROUGHT_BACK_MAX: usize = 256;
 
 const _: () = assert!(LOCALITY_WAIT_MAX.as_millis() < LOCALITY_BYPASS_MAX.as_millis());
 
@@ -101,6 +101,9 @@ struct Stranded {
     by_sets: BTreeMap<Vec<CacheId>, BTreeSet<(Place, JobId)>>,
 }
 
+/// Datasets and the jobs that name just those, by the first of them.
+pub(super) type Kinds<'a> = BTreeMap<(Place, JobId), (&'a [CacheId], &'a BTreeSet<(Place, JobId)>)>;
+
 /// How a job waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Delay {
@@ -155,6 +158,25 @@ impl Delays {
         }
     }
 
+    pub(super) fn any_stranded(&self) -> bool {
+        !self.stranded.is_empty()
+    }
+
+    /// Stranded jobs of keys that a worker asked for: for each key and client those that name the same datasets, in the order of the
+    /// first of them.
+    pub(super) fn stranded_kinds<'a>(&'a self, worker: &'a Worker) -> impl Iterator<Item = Kinds<'a>> {
+        let wanted = self.stranded.iter().filter(|((key, _), _)| worker.wants(key.as_str()));
+        wanted.map(|(_, stranded)| {
+            let kinds = stranded.by_sets.iter();
+            kinds.filter_map(|(sets, jobs)| Some((*jobs.first()?, (sets.as_slice(), jobs)))).collect()
+        })
+    }
+
+    /// Jobs that are set aside, or go behind others, and name a dataset.
+    pub(super) fn naming(&self, cache: &CacheId) -> impl Iterator<Item = JobId> {
+        self.by_set.get(cache).into_iter().flatten().map(|(_, id)| *id)
+    }
+
     fn strand(&mut self, place: Place, job: &Job) {
         let stranded = self.stranded.entry((job.key.clone(), job.client.clone())).or_default();
         stranded.all.insert((place, job.id));
@@ -202,8 +224,8 @@ impl Broker {
 
     /// What a worker has of a dataset.
     pub(super) fn at(&self, worker: WorkerId, dataset: &Dataset) -> At {
-        let holding = self.holding(worker, &dataset.cache).filter(|held| held.digest == dataset.digest);
-        match holding.map(|held| held.missing) {
+        let holdings = self.holdings.at(worker, &dataset.cache).filter(|held| held.digest == dataset.digest);
+        match holdings.map(|held| held.missing).min() {
             Some(0) => At::Held,
             Some(missing) => At::Coming { missing },
             None if self.holdings.is_expected(worker, &dataset.cache) => At::Expected,
@@ -362,6 +384,7 @@ impl Broker {
         self.delays.index(place, job);
         if stage == Stage::Stranded {
             self.delays.strand(place, job);
+            self.asks.stranded(job, !self.delays.of.contains_key(&id));
         }
         if let Some(at) = stage.due() {
             self.due.insert((at, Due::Delay(id)));
@@ -385,7 +408,11 @@ impl Broker {
     /// A job does not wait for a worker any more: it has one, or has ended, or cannot be given out for now.
     pub(super) fn forget_delay(&mut self, id: JobId) {
         self.undelay(id);
-        self.delays.of.remove(&id);
+        if self.delays.of.remove(&id).is_some()
+            && let Some(job) = self.state.job(id)
+        {
+            self.asks.forget_unnamed(&self.delays, job);
+        }
     }
 
     /// The same of a job that is not known any more.
@@ -394,6 +421,7 @@ impl Broker {
             self.due.remove(&(at, Due::Delay(job.id)));
         }
         self.delays.unindex(job.place(), job);
+        self.asks.forget_unnamed(&self.delays, job);
     }
 
     /// A job has waited long enough for its worker, or for those that passed it.
@@ -419,6 +447,7 @@ impl Broker {
         if self.delays.of.is_empty() {
             return;
         }
+        self.asks.wake(&woken);
         for worker in woken {
             for job in self.waiting_for(worker) {
                 self.make_ready(job);

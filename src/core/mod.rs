@@ -4,6 +4,7 @@
 //! only then applied to [`State`](state::State). It sees ids, sizes and digests, never a payload.
 
 pub mod action;
+mod asks;
 mod broker;
 mod cache_id;
 pub mod dataset;

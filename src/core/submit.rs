@@ -108,7 +108,9 @@ impl Broker {
         if lacks {
             return Some(Refusal::NoCapableWorker { key, workers: workers.len(), bytes, limit });
         }
-        let is_any = self.any_may_have_sets(&job.datasets, &workers);
+        // To all means those that have them now (S22).
+        let is_any = self.any_may_have_sets(&job.datasets, &workers)
+            || !job.to_all && self.any_agent_may_hold(&job.datasets, &workers);
         (!is_any).then_some(Refusal::NoDatasets { key, workers: workers.len() })
     }
 

@@ -501,6 +501,7 @@ impl Leader {
                 Action::Operated { token, answer } => self.operated(token, answer),
                 Action::DatasetPut { dataset, replaced } => self.dataset_put(&dataset, replaced),
                 Action::DatasetRemoved { dataset } => self.dataset_removed(&dataset),
+                Action::AskAgent { agent, cache } => self.ask_agent(agent, cache),
                 Action::Close { conn, why } => {
                     warn!(peer = %self.name(conn), "closing the connection: {why}");
                     self.outputs.push_back(Output::Close { conn });
@@ -540,6 +541,7 @@ impl Leader {
             | Action::Operated { .. }
             | Action::DatasetPut { .. }
             | Action::DatasetRemoved { .. }
+            | Action::AskAgent { .. }
             | Action::Close { .. } => {}
         }
     }

@@ -499,6 +499,7 @@ impl Rig {
             Action::DatasetRemoved { dataset } => {
                 format!("removed {} g{}", dataset.cache, dataset.generation.as_u128())
             }
+            Action::AskAgent { agent, cache } => format!("{}: ask for {cache}", worker_name(*agent)),
             Action::Close { conn, why } => format!("{}: close, {why}", at(conn)),
         }
     }

@@ -1,14 +1,14 @@
 //! Agents: heft workers that keep a cache and run nothing (C01, C02). One shares its cache directory with the stock workers on its host
 //! and holds for them what they are to hold. Which those are shows the address that both connect from, or the agent says it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use tracing::info;
 
 use super::spread::AtWorker;
 use crate::core::Event;
-use crate::core::ids::{ConnId, WorkerId};
+use crate::core::ids::{CacheId, ConnId, WorkerId};
 use crate::leader::Leader;
 
 /// The agents that are connected, and whom they serve.
@@ -25,6 +25,8 @@ struct Agent {
     host: Option<IpAddr>,
     /// The one worker that it serves, if it said.
     only: Option<WorkerId>,
+    /// Sets that jobs wait for, until it has said what it has.
+    wanted: BTreeSet<CacheId>,
 }
 
 impl Agents {
@@ -60,7 +62,10 @@ impl Leader {
         }
         if let Some(agent) = agent {
             let host = self.hosts.get(&conn).copied();
-            self.datasets.agents.all.insert(worker, Agent { conn, host, only: agent.only });
+            self.datasets
+                .agents
+                .all
+                .insert(worker, Agent { conn, host, only: agent.only, wanted: BTreeSet::new() });
         }
         self.pair_up();
     }
@@ -69,6 +74,34 @@ impl Leader {
     pub(super) fn agent_left(&mut self, conn: ConnId) {
         self.datasets.agents.all.retain(|_, agent| agent.conn != conn);
         self.pair_up();
+    }
+
+    /// Jobs wait for a worker of this agent that name a set: it is asked to hold that next, whoever the set was put for and
+    /// whatever was before.
+    pub(in crate::leader) fn ask_agent(&mut self, agent: WorkerId, cache: CacheId) {
+        let Some(dataset) = self.broker.state().dataset(&cache).cloned() else { return };
+        let at = self.datasets.workers.get_mut(&agent).filter(|at| at.told && at.conn.is_some());
+        let Some(at) = at else {
+            if let Some(agent) = self.datasets.agents.all.get_mut(&agent) {
+                agent.wanted.insert(cache);
+            }
+            return;
+        };
+        let is_pushed = at.push.as_ref().is_some_and(|push| push.wish.generation == dataset.generation);
+        if is_pushed || at.held.get(&cache) == Some(&dataset.digest) {
+            return;
+        }
+        info!(%agent, %cache, "jobs of a stock worker need a dataset: its agent is asked to hold it");
+        at.not_held.remove(&cache);
+        at.queue.retain(|queued| *queued != cache);
+        at.queue.insert(0, cache);
+        self.push_next(agent);
+    }
+
+    /// An agent has said what it has: what it was wanted for meanwhile it is asked for now.
+    pub(super) fn agent_told(&mut self, agent: WorkerId) {
+        let wanted = self.datasets.agents.all.get_mut(&agent).map(|agent| std::mem::take(&mut agent.wanted));
+        wanted.into_iter().flatten().for_each(|cache| self.ask_agent(agent, cache));
     }
 
     /// Whether an agent serves a stock worker.

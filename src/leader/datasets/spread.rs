@@ -193,6 +193,7 @@ impl Leader {
                 SetState::Wanted => self.worker_wants(worker, conn, cache),
             }
         }
+        self.agent_told(worker);
         self.reconcile(worker);
     }
 
