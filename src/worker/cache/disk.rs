@@ -7,6 +7,7 @@
 //! <cache-dir>/.heft/sets/<generation>.manifest    what they must be; its time of change is that of the set's last use
 //! <cache-dir>/.heft/staging/<generation>/    files that come, with their manifest beside them
 //! <cache-dir>/.heft/unsynced/<generation>    the boot in which a set was written that is not known to be on the disk
+//! <cache-dir>/.heft/given-up                 sets that went to make room and are not to be pushed back unasked
 //! <cache-dir>/.heft/trash/                   what is being removed
 //! ```
 //!
@@ -129,6 +130,11 @@ impl Disk {
 
     pub(super) fn staging_path(&self, generation: Uuid) -> PathBuf {
         self.own.join("staging").join(generation.simple().to_string())
+    }
+
+    /// Where the sets stand that were given up.
+    pub(super) fn given_up_path(&self) -> PathBuf {
+        self.own.join("given-up")
     }
 
     fn unsynced_path(&self, generation: Uuid) -> PathBuf {
