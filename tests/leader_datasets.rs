@@ -284,6 +284,34 @@ fn what_a_worker_gave_up_is_pushed_again_only_when_a_job_needs_it_or_somebody_as
 }
 
 #[test]
+fn what_a_worker_gave_up_before_this_leader_knew_it_does_not_come_back_unasked() {
+    let leader = Leader::start(&["--durability", "memory"]);
+    let files = files(8);
+    let (set, other) = (set_of(&files), Set::of(&[("a", b"other")]));
+    let mut client = Raw::client(&leader, "c");
+    for (set, name) in [(&set, "set"), (&other, "other"), (&other, "released")] {
+        Putter::new(set, name, "job.assign.>").put(&mut client).unwrap().over.unwrap();
+    }
+    let id = Uuid::from_u128(1);
+    let none = Digest { bytes: [0; 32], ..other.manifest.digest() };
+    let gone = vec![
+        entry(SetState::Gone, "set", set.manifest.digest()),
+        entry(SetState::Gone, "other", set.manifest.digest()),
+        entry(SetState::Gone, "released", none),
+    ];
+    let mut joins = FakeWorker::with(Raw::worker(&leader, id, "job.assign.>"), id, gone);
+    // Of the second it gave up another content; the third it was told to drop.
+    joins.run_until_shown("other");
+    joins.run_until_shown("released");
+    let status = client.ask("dataset.status", &json!({ "cache_id": "set" }));
+    let state = &status["workers"][0];
+    assert_eq!((&state["state"], &state["text"]), (&json!("gone"), &json!("for room")));
+    assert!(!joins.shown.contains_key("set"));
+    client.ask("dataset.push", &json!({ "cache_id": "set" }));
+    joins.run_until_shown("set");
+}
+
+#[test]
 fn a_worker_that_takes_nothing_holds_up_nobody() {
     let leader = Leader::start(&[]);
     let bytes = noise(24_000_000, 9);

@@ -18,7 +18,7 @@ mod fake_leader;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use cache_scene::{scene, some_data};
+use cache_scene::{of_4_mib, scene, some_data};
 use chunking::dataset::sha256;
 use chunking::message::{Inspect, Lacking, Reason, Release, SetState, Verdict};
 use datasets::{Data, MIB, acked, have, noise, said};
@@ -128,4 +128,53 @@ async fn a_set_that_is_asked_for_again_says_again_what_it_lacks_unless_that_is_b
     assert_eq!(conn.about::<Verdict>(pack.id).await, Verdict::Ok);
     assert_eq!(data.lack(&mut conn).await.what, Lacking::Nothing);
     assert_eq!(data.acked(&mut conn).await.status, CacheStatus::Ok);
+}
+
+#[tokio::test]
+async fn what_went_to_make_room_is_told_to_each_leader_until_it_is_wanted_again() {
+    let mut scene = scene(|config| config.cache.as_mut().unwrap().budget = Some(10 * MIB as u64)).await;
+    let mut conn = scene.accept().await;
+    have(&mut conn).await;
+    let sets: Vec<Data> = (0..4).map(|n| of_4_mib(&format!("s{n}"), n + 1)).collect();
+    for set in &sets {
+        set.push(&mut conn).await;
+    }
+    // The first two had to go; each leader hears of it first of all, with what they were.
+    let gone = async |conn: &mut fake_leader::Conn| -> Vec<_> {
+        let first = have(conn).await;
+        assert_eq!(first.anew, 1);
+        let gone = first.sets.as_slice().iter().filter(|set| set.state == SetState::Gone);
+        gone.map(|set| (set.cache_id.as_str().to_owned(), set.digest, set.text.to_string())).collect()
+    };
+    let one = |n: usize, by: usize| {
+        (format!("s{n}"), sets[n].manifest.digest(), format!("evicted to make room for s{by}"))
+    };
+    drop(conn);
+    let mut conn = scene.accept().await;
+    assert_eq!(gone(&mut conn).await, [one(0, 2), one(1, 3)]);
+    scene.kill().await;
+    drop(conn);
+    let mut conn = scene.accept().await;
+    assert_eq!(gone(&mut conn).await, [one(0, 2), one(1, 3)], "a new life knows it as well");
+    // It has checked what it has when it can say so.
+    for set in &sets[2..] {
+        set.hold(&mut conn, true).await;
+        assert_eq!(set.acked(&mut conn).await.status, CacheStatus::Skipped);
+    }
+    // One is wanted again, and takes the place of another; one is not wanted at all any more.
+    sets[0].push(&mut conn).await;
+    conn.say(Uuid::nil(), &release("s1")).await;
+    cache_scene::heartbeat(&mut conn).await;
+    drop(conn);
+    let mut conn = scene.accept().await;
+    let left = gone(&mut conn).await;
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert!(left[0] == one(2, 0) || left[0] == one(3, 0), "{left:?}");
+    // What the leader took back is not kept in mind.
+    conn.say(Uuid::nil(), &release("s0")).await;
+    let released = said(&mut conn, "s0", SetState::Gone).await;
+    assert_eq!(released.digest.bytes, [0; 32]);
+    drop(conn);
+    let mut conn = scene.accept().await;
+    assert_eq!(gone(&mut conn).await, left);
 }

@@ -127,6 +127,15 @@ pub const STAGED_FILES_OPEN_MAX: usize = 64;
 /// Packs of a set that were announced and are not open yet.
 pub const PACKS_ANNOUNCED_MAX: usize = 64;
 
+/// Sets that were given up and are kept in mind, so that a leader does not push them back: as many as one message lists.
+pub const GIVEN_UP_MAX: usize = chunking::limits::SETS_LISTED_MAX;
+
+/// What is kept of the reason of each, in characters.
+pub const GIVEN_UP_TEXT_MAX: usize = 256;
+
+/// The most that is read of the file that they stand in: 2 KiB for each, which the longest names and reasons do not fill.
+pub const GIVEN_UP_FILE_BYTES_MAX: u64 = 2048 * GIVEN_UP_MAX as u64;
+
 /// Puts of stock leaders that wait for their turn, each with a frame of files in memory.
 pub const PUTS_WAITING_MAX: usize = 16;
 

@@ -273,6 +273,11 @@ pub struct FakeWorker {
 impl FakeWorker {
     /// A worker that has said that it has nothing.
     pub fn new(raw: Raw, id: Uuid) -> Self {
+        Self::with(raw, id, Vec::new())
+    }
+
+    /// A worker that has said this of its sets.
+    pub fn with(raw: Raw, id: Uuid, sets: Vec<chunking::message::SetEntry>) -> Self {
         let mut worker = FakeWorker {
             raw,
             id,
@@ -285,7 +290,7 @@ impl FakeWorker {
             blobs: HashMap::new(),
             fails_with: None,
         };
-        worker.have(Vec::new(), true);
+        worker.have(sets, true);
         worker
     }
 

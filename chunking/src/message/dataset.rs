@@ -237,7 +237,7 @@ byte_enum! {
 pub struct SetEntry {
     /// How it has it.
     pub state: SetState,
-    /// Its content; zeros where it has none.
+    /// Its content; zeros if it is wanted, or gone because it was released.
     pub digest: Digest,
     /// The set.
     pub cache_id: Name,

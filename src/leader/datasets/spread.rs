@@ -188,8 +188,12 @@ impl Leader {
             };
             match set.state {
                 SetState::Held => self.worker_holds(worker, cache, set.digest.bytes),
-                SetState::Gone => self.worker_lost(worker, cache, set.text.as_str(), true),
-                SetState::Lost => self.worker_lost(worker, cache, set.text.as_str(), false),
+                SetState::Gone => {
+                    // Zeros stand for a set that it was told to drop.
+                    let given_up = Some(set.digest.bytes).filter(|digest| *digest != [0; 32]);
+                    self.worker_lost(worker, cache, set.text.as_str(), given_up);
+                }
+                SetState::Lost => self.worker_lost(worker, cache, set.text.as_str(), None),
                 SetState::Wanted => self.worker_wants(worker, conn, cache),
             }
         }
@@ -243,12 +247,14 @@ impl Leader {
         self.broker.handle(self.now, Event::NotHolding { worker, cache: cache.clone() });
     }
 
-    /// A worker does not hold a set any more. If it gave it up it does not get it back unasked.
-    fn worker_lost(&mut self, worker: WorkerId, cache: CacheId, text: &str, gave_up: bool) {
-        info!(%worker, %cache, "a worker does not hold a dataset any more: {text}");
+    /// A worker does not hold a set any more. What it gave up, now or before this leader knew of it, it does not get back unasked.
+    fn worker_lost(&mut self, worker: WorkerId, cache: CacheId, text: &str, given_up: Option<[u8; 32]>) {
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
-        let digest = at.held.remove(&cache);
-        if let Some(digest) = digest.filter(|_| gave_up) {
+        if at.held.remove(&cache).is_some() {
+            info!(%worker, %cache, "a worker does not hold a dataset any more: {text}");
+        }
+        let has_room = at.not_held.len() < SETS_AT_WORKER_MAX || at.not_held.contains_key(&cache);
+        if let Some(digest) = given_up.filter(|_| has_room) {
             at.not_held.insert(cache.clone(), (digest, NotHeld::Gone(text.to_owned())));
         }
         self.broker.handle(self.now, Event::NotHolding { worker, cache });

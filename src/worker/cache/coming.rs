@@ -109,6 +109,10 @@ impl Cache {
                 return out.push(ack(generation, &result));
             }
         };
+        if committed {
+            // The leader asks, and knows what it asks for: if it is cut off it is to ask again.
+            self.given_up.remove(&cache);
+        }
         if let Some(coming) = self.coming.get_mut(&generation) {
             coming.committed |= committed;
             let again = std::mem::replace(&mut coming.active, true);

@@ -8,6 +8,7 @@
 //! <cache-dir>/.heft/staging/<generation>/    files that come, with their manifest beside them
 //! <cache-dir>/.heft/staging/<generation>.id  the CacheId that they will be under
 //! <cache-dir>/.heft/unsynced/<generation>    the boot in which a set was written that is not known to be on the disk
+//! <cache-dir>/.heft/given-up                 sets that went to make room and are not to be pushed back unasked
 //! <cache-dir>/.heft/trash/                   what is being removed
 //! ```
 //!
@@ -133,6 +134,11 @@ impl Disk {
 
     pub(super) fn staging_path(&self, generation: Uuid) -> PathBuf {
         self.own.join("staging").join(generation.simple().to_string())
+    }
+
+    /// Where the sets stand that were given up.
+    pub(super) fn given_up_path(&self) -> PathBuf {
+        self.own.join("given-up")
     }
 
     fn unsynced_path(&self, generation: Uuid) -> PathBuf {

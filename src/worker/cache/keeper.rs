@@ -22,6 +22,7 @@ use super::classic::{self, PutError, Stored};
 use super::coming::{Coming, Transfer};
 use super::contents::Contents;
 use super::disk::{Disk, Entry};
+use super::given_up::GivenUp;
 use super::room::{Load, NoRoom, What, victims};
 use super::staged::{CheckError, Donor, Staged, changed, check};
 use super::{CacheConfig, CacheId};
@@ -65,6 +66,17 @@ impl Part {
     pub(super) fn of(cache: &CacheId, contents: Arc<Contents>) -> Self {
         Part { cache: Some(cache.clone()), contents, last_use: SystemTime::now() }
     }
+}
+
+/// How a set goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Going {
+    /// It is damaged: what is right of it is kept for its return.
+    Damaged,
+    /// It is given up, and does not come back unasked.
+    GivenUp,
+    /// The leader released it.
+    Released,
 }
 
 /// What a job needs.
@@ -135,6 +147,7 @@ pub(in crate::worker) struct Cache {
     pub(super) sets: HashMap<CacheId, Set>,
     /// What has come of sets that nobody sends at the moment.
     pub(super) parts: HashMap<Uuid, Part>,
+    pub(super) given_up: GivenUp,
     /// Hidden, and still used by somebody.
     leaving: HashMap<Uuid, u64>,
     pub(super) coming: HashMap<Uuid, Coming>,
@@ -196,8 +209,10 @@ impl Cache {
         };
         info!(directory = %config.directory.display(), sets = sets.len(), used = %ByteSize(held),
             budget = %ByteSize(budget), "cache");
+        let given_up = GivenUp::load(disk.given_up_path(), |cache| sets.contains_key(cache));
         Ok(Cache {
             disk: Arc::new(disk),
+            given_up,
             budget,
             sets,
             parts,
@@ -299,9 +314,11 @@ impl Cache {
         if !knows_datasets {
             return;
         }
+        // First what is not to come back: the leader sends what it thinks lacks as soon as it has the first of these messages.
+        let gone = self.given_up.iter().map(|one| entry(SetState::Gone, &one.cache, one.digest, &one.text));
         let checked = self.sets.iter().filter(|(_, set)| set.looks.is_some() && !set.released);
-        let entries: Vec<SetEntry> =
-            checked.map(|(cache, set)| entry(SetState::Held, cache, set.contents.digest(), "")).collect();
+        let held = checked.map(|(cache, set)| entry(SetState::Held, cache, set.contents.digest(), ""));
+        let entries: Vec<SetEntry> = gone.chain(held).collect();
         let mut rest = entries.as_slice();
         for anew in std::iter::once(1).chain(std::iter::repeat(0)) {
             let (now, later) = rest.split_at(rest.len().min(SETS_LISTED_MAX));
@@ -389,7 +406,7 @@ impl Cache {
             match what {
                 What::Set(victim) => {
                     freed += self.sets.get(&victim).map_or(0, |set| set.contents.bytes());
-                    self.drop_set(&victim, &format!("evicted to make room for {cache}"), false, out);
+                    self.drop_set(&victim, &format!("evicted to make room for {cache}"), Going::GivenUp, out);
                 }
                 What::Part(generation) => {
                     freed += self.drop_part(generation);
@@ -428,8 +445,8 @@ impl Cache {
         });
     }
 
-    /// A set is not here any more. Of one that was lost, not given up, what is right is kept for its return.
-    fn drop_set(&mut self, cache: &CacheId, text: &str, lost: bool, out: &mut Vec<OutFrame>) {
+    /// A set is not here any more.
+    fn drop_set(&mut self, cache: &CacheId, text: &str, going: Going, out: &mut Vec<OutFrame>) {
         let Some(set) = self.sets.remove(cache) else { return };
         info!(%cache, bytes = %ByteSize(set.contents.bytes()), "dropped a set: {text}");
         let generation = set.generation;
@@ -437,13 +454,21 @@ impl Cache {
         if let Err(error) = &hidden {
             warn!(%cache, "cannot take the link of a set away: {error}");
         }
-        match lost && self.disk.unmake(cache, generation).is_ok() {
+        match going == Going::Damaged && self.disk.unmake(cache, generation).is_ok() {
             true => drop(self.parts.insert(generation, Part::of(cache, set.contents.clone()))),
             false => self.discard(generation, set.contents.bytes()),
         }
         self.asked.remove(cache);
-        let state = if lost { SetState::Lost } else { SetState::Gone };
-        self.say(state, cache, set.contents.digest(), text, out);
+        let digest = set.contents.digest();
+        match going {
+            Going::Damaged => self.say(SetState::Lost, cache, digest, text, out),
+            Going::GivenUp => {
+                self.given_up.insert(cache, digest, text);
+                self.say(SetState::Gone, cache, digest, text, out);
+            }
+            // Without a digest: the same content may come back.
+            Going::Released => self.say(SetState::Gone, cache, NO_DIGEST, text, out),
+        }
     }
 
     pub(super) fn discard(&mut self, generation: Uuid, bytes: u64) {
@@ -512,7 +537,8 @@ impl Cache {
                 true
             }
             Some(name) => {
-                self.drop_set(cache, &format!("damaged: \"{name}\" was changed on the disk"), true, out);
+                let text = format!("damaged: \"{name}\" was changed on the disk");
+                self.drop_set(cache, &text, Going::Damaged, out);
                 false
             }
         }
@@ -535,7 +561,7 @@ impl Cache {
             let Some(set) = self.sets.get_mut(&cache) else { continue };
             set.last_use = SystemTime::now();
             if set.released && !self.is_used(&cache) {
-                self.drop_set(&cache, "released by the leader", false, out);
+                self.drop_set(&cache, "released by the leader", Going::Released, out);
             }
         }
         // What was still used may be free now.
@@ -610,6 +636,7 @@ impl Cache {
             released: false,
         };
         info!(%cache, %generation, files = contents.files().len(), bytes = %ByteSize(bytes), "a set is here");
+        self.given_up.remove(cache);
         let before = self.sets.insert(cache.clone(), set);
         if let Some(before) = &before {
             self.discard(before.generation, before.contents.bytes());
@@ -647,6 +674,9 @@ impl Cache {
         let Ok(cache) = CacheId::parse(release.cache_id.as_str()) else { return };
         let meant = |found: Uuid| generation.is_nil() || found == generation;
         self.release_coming(&cache, generation);
+        if generation.is_nil() {
+            self.given_up.remove(&cache);
+        }
         if self.sets.get(&cache).is_some_and(|set| meant(set.generation)) {
             self.release_set(&cache, out);
         }
@@ -663,7 +693,7 @@ impl Cache {
         let is_used = self.is_used(cache);
         match self.sets.get_mut(cache) {
             Some(set) if is_used && set.looks.is_some() => set.released = true,
-            Some(_) => self.drop_set(cache, "released by the leader", false, out),
+            Some(_) => self.drop_set(cache, "released by the leader", Going::Released, out),
             None => {}
         }
     }
@@ -690,7 +720,7 @@ impl Cache {
         let Some(set) = self.sets.get_mut(&cache).filter(|set| set.generation == generation) else {
             return answer(CachePutResult::failed(cache.as_str(), "the set is not here any more"), out);
         };
-        let (why, lost) = match found {
+        let (why, going) = match found {
             Ok(looks) => {
                 let files = looks.len();
                 let first = set.looks.replace(Arc::new(looks)).is_none();
@@ -705,13 +735,13 @@ impl Cache {
                 }
                 return;
             }
-            Err(CheckError::Damaged(what)) => (format!("damaged: {what}"), true),
-            Err(CheckError::Untrue(what)) => (what, false),
-            Err(CheckError::Io(error)) => (format!("cannot be read: {error}"), true),
+            Err(CheckError::Damaged(what)) => (format!("damaged: {what}"), Going::Damaged),
+            Err(CheckError::Untrue(what)) => (what, Going::GivenUp),
+            Err(CheckError::Io(error)) => (format!("cannot be read: {error}"), Going::Damaged),
         };
         answer(CachePutResult::failed(cache.as_str(), why.as_str()), out);
-        self.drop_set(&cache, &why, lost, out);
-        if !lost {
+        self.drop_set(&cache, &why, going, out);
+        if going == Going::GivenUp {
             self.give_back(&cache, &why);
             return self.refuse_holds(&cache, &why, out);
         }

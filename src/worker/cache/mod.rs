@@ -9,6 +9,7 @@
 //! | `keeper` | the sets that are here, the jobs that need them, and what the leader is told |
 //! | `coming` | sets on their way: Hold, manifest, packs, until they are visible |
 //! | `room` | the budget: what goes when room is needed |
+//! | `given_up` | the sets that went and do not come back unasked |
 //! | `classic` | puts of stock leaders, in one frame |
 //! | `contents` | a manifest whose names were checked |
 //! | `staged`, `pack` | files that come, piece by piece |
@@ -19,6 +20,7 @@ mod classic;
 mod coming;
 mod contents;
 mod disk;
+mod given_up;
 mod keeper;
 mod link;
 mod pack;
