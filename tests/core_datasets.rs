@@ -276,6 +276,39 @@ fn c14_it_waits_no_longer_than_moving_would_take_by_what_was_measured() {
 }
 
 #[test]
+fn c14_a_holder_that_keeps_its_credit_back_is_waited_for_and_no_longer_than_one_that_is_busy() {
+    for comes_in_time in [true, false] {
+        let mut rig = with_sets(&["a"]);
+        rig.hello("w1", WorkerClass::Leasing, "calcA", Some(1));
+        holds(&mut rig, "w1", "a", 0);
+        rig.worker("w2", "calcA", 1);
+        rig.submit(naming(1, &["a"]));
+        rig.expect(["+enqueue j1", "alice: submitted j1 Queued behind 0"]);
+        let until = rig.now().plus(MOVES);
+        let waits = Some(WaitsFor::Data { worker: worker_id("w1"), since: rig.now(), until });
+        assert_eq!(explained(&rig, 1).waits, waits);
+        rig.pass(MOVES - Duration::from_micros(1));
+        rig.beat("w1", &[]);
+        if comes_in_time {
+            rig.credit("w1", 1);
+            rig.expect(["+assign j1#1 w1", "w1: assign j1#1"]);
+        } else {
+            rig.pass(Duration::from_micros(1));
+            rig.expect(["+assign j1#1 w2", "w2: assign j1#1"]);
+        }
+    }
+    // One that holds it and takes no jobs at all, or none of its key, is nobody to wait for.
+    let mut rig = with_sets(&["a"]);
+    rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
+    holds(&mut rig, "agent", "a", 0);
+    rig.hello("other", WorkerClass::Leasing, "calcB", Some(1));
+    holds(&mut rig, "other", "a", 0);
+    rig.worker("w2", "calcA", 1);
+    rig.submit(naming(1, &["a"]));
+    rig.skip_to("w2: assign j1#1");
+}
+
+#[test]
 fn c14_a_holder_that_loses_the_set_or_leaves_is_not_waited_for() {
     let cases: [fn(&mut Rig); 3] =
         [|rig| holds_not(rig, "w1", "a"), |rig| rig.close("w1"), |rig| put(rig, dataset("a", 9))];
@@ -495,6 +528,38 @@ fn a_job_that_stock_workers_cannot_have_goes_to_the_first_heft_worker_with_room(
     // Once the leader does not know the set any more, it is as before there were any.
     rig.tell(Event::RemoveDataset { cache: cache("a") });
     rig.skip_to("s1: assign j2#1");
+}
+
+#[test]
+fn a_stranded_job_is_found_behind_any_number_of_others() {
+    let mut rig = with_sets(&["a", "b"]);
+    rig.client("bob");
+    rig.client_with_cap("capped", Some(1));
+    rig.skip();
+    rig.stock("s1", "calcA calcB", 1);
+    let mut strand = |submission: Submission| {
+        rig.submit(submission);
+        rig.skip();
+    };
+    // Of another key, of a client at its cap, with other sets, with one more.
+    for number in 1..100 {
+        strand(Submission { datasets: vec![cache("a")], ..job_for("calcA", number) });
+        strand(Submission {
+            datasets: vec![cache("a")],
+            client: "capped".into(),
+            ..job_for("calcB", 100 + number)
+        });
+        strand(Submission { datasets: vec![cache("b")], ..job_for("calcB", 200 + number) });
+        strand(Submission { datasets: vec![cache("a"), cache("b")], ..job_for("calcB", 300 + number) });
+    }
+    strand(Submission { datasets: vec![cache("a")], client: "bob".into(), ..job_for("calcB", 500) });
+    strand(Submission { datasets: vec![cache("a")], client: "bob".into(), ..job_for("calcB", 501) });
+    rig.stock("s2", "calcB", 2);
+    holds(&mut rig, "s2", "a", 0);
+    // Smaller numbers go first, and the one that is at its cap then gets no more.
+    rig.expect(["+assign j101#1 s2", "s2: assign j101#1", "+assign j500#1 s2", "s2: assign j500#1"]);
+    rig.worker("w1", "calcB", 1);
+    rig.skip_to("w1: assign j201#1");
 }
 
 #[test]

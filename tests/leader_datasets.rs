@@ -10,6 +10,8 @@ mod procs;
 #[path = "support/raw.rs"]
 mod raw;
 
+use std::path::{Path, PathBuf};
+
 use chunking::message::{Body, Reason, Release, SetEntry, SetState};
 use chunking::{Digest, Kind};
 use datasets::{FakeWorker, Putter, Set, noise};
@@ -324,4 +326,130 @@ fn a_worker_that_is_cut_off_goes_on_with_what_it_has() {
     again.run_until_shown("set");
     assert_eq!(again.shown["set"]["a"], bytes);
     assert!(again.received < 31_000_000 - received / 2, "{} after {received}", again.received);
+}
+
+/// The files of packs and manifests in a data directory, the largest first.
+fn blob_files(data: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<(u64, PathBuf)> = std::fs::read_dir(data.join("blobs"))
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            !name.ends_with(".map") && !name.starts_with("free")
+        })
+        .map(|entry| (entry.metadata().unwrap().len(), entry.path()))
+        .collect();
+    files.sort();
+    files.into_iter().rev().map(|(_, path)| path).collect()
+}
+
+#[test]
+fn a_set_that_is_replaced_for_others_is_not_served_in_its_old_content() {
+    let leader = Leader::start(&[]);
+    let mut files = files(11);
+    let first = set_of(&files);
+    let mut client = Raw::client(&leader, "c");
+    let mut held = worker(&leader, 1, "job.assign.>");
+    let runs = std::thread::spawn(move || {
+        held.run_until_shown("set");
+        held
+    });
+    Putter::new(&first, "set", "job.assign.>").put(&mut client).unwrap().over.unwrap();
+    let mut held = runs.join().unwrap();
+    files[1].1 = b"x = 2\n".to_vec();
+    let second = set_of(&files);
+    let put = Putter { replace: true, ..Putter::new(&second, "set", "none") };
+    put.put(&mut client).unwrap().over.unwrap();
+    held.run_until(|worker, _| worker.shown.is_empty());
+    held.have(vec![entry(SetState::Wanted, "set", second.manifest.digest())], false);
+    held.run_until_shown("set");
+    assert_eq!(held.shown["set"]["cfg/b.cfg"], b"x = 2\n");
+    // One that comes back with the old content gives it up, too.
+    drop(held);
+    let mut back = worker(&leader, 1, "job.assign.>");
+    back.shown.insert("set".to_owned(), Default::default());
+    back.have(vec![entry(SetState::Held, "set", first.manifest.digest())], true);
+    back.run_until(|worker, _| worker.shown.is_empty());
+}
+
+#[test]
+fn a_put_cannot_take_or_drop_what_is_another_ones() {
+    let leader = Leader::start(&[]);
+    let set = set_of(&files(12));
+    let mut client = Raw::client(&leader, "c");
+    Putter::new(&set, "mine", "none").put(&mut client).unwrap().over.unwrap();
+    let generation: Uuid =
+        client.ask("dataset.ls", &json!({}))["sets"][0]["generation"].as_str().unwrap().parse().unwrap();
+    let other = Set::of(&[("a", b"other")]);
+    let mut thief = Raw::client(&leader, "thief");
+    let theft = Putter { manifest: generation, ..Putter::new(&other, "theirs", "none") };
+    let refused = theft.put(&mut thief).unwrap().refused.unwrap();
+    assert_eq!(refused.reason, Reason::INVALID, "{}", refused.text);
+    drop(thief);
+    let verified = client.ask("dataset.verify", &json!({ "cache_id": "mine" }));
+    assert_eq!(verified["packs_bad"], json!([]), "{verified}");
+    assert_eq!(verified["packs_good"], 2, "{verified}");
+}
+
+#[test]
+fn who_waits_for_workers_hears_that_the_set_was_removed_or_the_worker_is_gone() {
+    let leader = Leader::start(&["--worker-grace", "1s"]);
+    let set: &'static Set = Box::leak(Box::new(Set::of(&[("a", b"x")])));
+    let put = |mut client: Raw| {
+        std::thread::spawn(move || Putter::new(set, "set", "job.assign.>").put(&mut client).unwrap())
+    };
+    let silent = worker(&leader, 1, "job.assign.>");
+    let puts = put(Raw::client(&leader, "c"));
+    let mut asks = Raw::client(&leader, "asks");
+    while asks.ask("dataset.ls", &json!({}))["sets"] == json!([]) {}
+    asks.ask("dataset.rm", &json!({ "cache_id": "set" }));
+    let outcome = puts.join().unwrap();
+    assert_eq!(outcome.over.unwrap().failed, 1);
+    assert!(outcome.acks[0].message.contains("removed meanwhile"), "{:?}", outcome.acks);
+    let puts = put(Raw::client(&leader, "c"));
+    while asks.ask("dataset.ls", &json!({}))["sets"] == json!([]) {}
+    drop(silent);
+    let outcome = puts.join().unwrap();
+    assert!(outcome.acks[0].message.contains("gone"), "{:?}", outcome.acks);
+}
+
+#[test]
+fn a_set_that_lost_a_part_at_the_leader_fails_at_workers_and_is_mended_by_a_put() {
+    let data = tempfile::tempdir().unwrap();
+    let args = ["--data", data.path().to_str().unwrap()];
+    let leader = Leader::start(&args);
+    let bytes = noise(6_000_000, 13);
+    let set = Set::of(&[("a", &bytes)]);
+    let mut client = Raw::client(&leader, "c");
+    Putter::new(&set, "set", "job.assign.>").put(&mut client).unwrap().over.unwrap();
+    drop(leader);
+    let pack = blob_files(data.path()).remove(0);
+    let mut damaged = std::fs::read(&pack).unwrap();
+    damaged[1_500_000] ^= 1;
+    std::fs::write(&pack, damaged).unwrap();
+    let leader = Leader::start(&args);
+    let mut asks = Raw::client(&leader, "asks");
+    let verified = loop {
+        let verified = asks.ask("dataset.verify", &json!({ "cache_id": "set" }));
+        if verified.get("error").is_none() {
+            break verified;
+        }
+    };
+    assert_eq!(verified["packs_bad"].as_array().unwrap().len(), 1, "{verified}");
+    let mut lacking = worker(&leader, 1, "job.assign.>");
+    lacking.run_until(|_, frame| frame.kind == Kind::Release);
+    let status = asks.ask("dataset.status", &json!({ "cache_id": "set" }));
+    assert_eq!(status["workers"][0]["state"], "failed", "{status}");
+    assert!(status["workers"][0]["text"].as_str().unwrap().contains("put it again"), "{status}");
+    let runs = std::thread::spawn(move || {
+        lacking.run_until_shown("set");
+        lacking
+    });
+    let mut client = Raw::client(&leader, "c");
+    let outcome = Putter::new(&set, "set", "job.assign.>").put(&mut client).unwrap();
+    assert!(outcome.sent > 0, "what was damaged comes again");
+    assert_eq!(outcome.over.unwrap().ok, 1);
+    assert_eq!(runs.join().unwrap().shown["set"]["a"], bytes);
+    let verified = asks.ask("dataset.verify", &json!({ "cache_id": "set" }));
+    assert_eq!(verified["packs_bad"], json!([]), "{verified}");
 }

@@ -313,37 +313,142 @@ fn c01_an_agent_serves_the_one_worker_that_it_names_and_gets_no_jobs() {
     assert_eq!(code, Some(0), "{stdout}{stderr}");
 }
 
-#[test]
-fn ca05_a_set_that_was_replaced_does_not_go_to_a_stock_worker_that_had_it() {
+/// A heft client puts the set `set`, one file `a.bin` of this content; gives the answers, as (status, message).
+fn put_set(leader: &Leader, content: &str, replace: bool) -> Vec<(String, String)> {
     use heft::client::Options;
-    use heft::client::dataset::{DatasetSpec, put};
-    use heft::model::CacheStatus;
-    let leader = Leader::start(&[]);
-    let (cache, source) = (TempDir::new(), TempDir::new());
-    let _patched = stock_worker(leader.port, &["job.assign.*", "--cache-patch", "--cache-dir", cache.text()]);
+    use heft::client::dataset::{DatasetSpec, PutEvent, put};
+    let source = TempDir::new();
     let file = source.join("a.bin");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let put_it = |content: &str, replace: bool| {
-        std::fs::write(&file, content).unwrap();
-        let spec = DatasetSpec::new("set", [&file]).unwrap().replace(replace);
-        let mut answers = Vec::new();
-        let heard = |event: heft::client::dataset::PutEvent| {
-            if let heft::client::dataset::PutEvent::Ack(ack) = event {
-                answers.push((ack.status.clone(), ack.message.clone()));
-            }
-        };
-        let report = runtime.block_on(put(&leader.addr(), spec, &Options::new("loader"), heard));
-        (answers, report.map(|report| report.spread.targets))
+    std::fs::write(&file, content).unwrap();
+    let spec = DatasetSpec::new("set", [&file]).unwrap().replace(replace);
+    let mut answers = Vec::new();
+    let heard = |event: PutEvent| {
+        if let PutEvent::Ack(ack) = event {
+            answers.push((ack.status.as_str().to_owned(), ack.message));
+        }
     };
-    let (first, _) = put_it("one", false);
-    assert_eq!(first, [(CacheStatus::Ok, "added=1".to_owned())]);
-    let (again, _) = put_it("one", false);
-    assert_eq!(again, [(CacheStatus::Skipped, "already-present=1".to_owned())]);
-    let (other, _) = put_it("two", true);
-    assert_eq!(other.len(), 1);
-    assert_eq!(other[0].0, CacheStatus::Failed);
-    assert!(other[0].1.contains("does not overwrite"), "{other:?}");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // That nobody is there, or that a worker failed, is for the test to say.
+    let _ = runtime.block_on(put(&leader.addr(), spec, &Options::new("loader"), heard));
+    answers
+}
+
+/// What became of `set` at the one worker that is to hold it: `held`, or why not.
+fn became(leader: &Leader) -> String {
+    loop {
+        let (_, out, err) = heft(&["dataset", &leader.addr(), "status", "set", "--output", "json"]);
+        let status: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
+        let mut workers = status["workers"].as_array().unwrap().iter();
+        match workers.find_map(|worker| match worker["state"].as_str()? {
+            "held" => Some("held".to_owned()),
+            "failed" => Some(worker["text"].as_str()?.to_owned()),
+            _ => None,
+        }) {
+            Some(became) => return became,
+            None => std::thread::sleep(std::time::Duration::from_millis(50)),
+        }
+    }
+}
+
+/// A stock worker with the cache patch.
+fn patched(leader: &Leader, id: &str, cache: &TempDir) -> Proc {
+    stock_worker(leader.port, &["job.assign.*", "--id", id, "--cache-patch", "--cache-dir", cache.text()])
+}
+
+const ONE: &str = "11111111-2222-3333-4444-555555555555";
+const OTHER: &str = "22222222-2222-3333-4444-555555555555";
+
+fn is_not_known(text: &str) {
+    assert!(text.contains("does not overwrite") && text.contains("remove the directory set"), "{text}");
+}
+
+#[test]
+fn ca05_a_set_that_was_replaced_is_not_held_by_a_stock_worker_that_had_it() {
+    let leader = Leader::start(&[]);
+    let cache = TempDir::new();
+    let _patched = patched(&leader, ONE, &cache);
+    assert_eq!(put_set(&leader, "one", false), [added(1)]);
+    let skipped = ("SKIPPED".to_owned(), "already-present=1".to_owned());
+    assert_eq!(put_set(&leader, "one", false), [skipped.clone()]);
+    let other = put_set(&leader, "two", true);
+    assert_eq!((other.len(), other[0].0.as_str()), (1, "FAILED"));
+    is_not_known(&other[0].1);
     assert_eq!(std::fs::read_to_string(cache.join("set/a.bin")).unwrap(), "one");
+    // What it has is what it was given before, should that come back.
+    assert_eq!(put_set(&leader, "one", true), [skipped]);
+    let result = result_of(&leader, job("echo", &[("a.bin", "set")]));
+    assert!(result["stdout"].as_str().unwrap().contains(&sha256("one")), "{result}");
+    // With the directory away it can have any.
+    std::fs::remove_dir_all(cache.join("set")).unwrap();
+    assert_eq!(put_set(&leader, "two", true), [added(1)]);
+    let result = result_of(&leader, job("echo", &[("a.bin", "set")]));
+    assert!(result["stdout"].as_str().unwrap().contains(&sha256("two")), "{result}");
+}
+
+#[test]
+fn ca05_files_that_a_stock_worker_skips_count_only_if_it_wrote_them_for_this_leader() {
+    let leader = Leader::start(&[]);
+    let cache = TempDir::new();
+    let mut worker = patched(&leader, ONE, &cache);
+    assert_eq!(put_set(&leader, "one", false), [added(1)]);
+    worker.kill();
+    // It lost its connection, and comes back with its directory.
+    worker = patched(&leader, ONE, &cache);
+    worker.event_where("put", |put| put["cache_id"] == "set" && put["status"] == "SKIPPED");
+    assert_eq!(became(&leader), "held");
+    worker.kill();
+    // Another process with the same directory: nobody knows what it was used for meanwhile.
+    let mut another = patched(&leader, OTHER, &cache);
+    another.event_where("put", |put| put["cache_id"] == "set" && put["status"] == "SKIPPED");
+    is_not_known(&became(&leader));
+    another.kill();
+    // The set was replaced while the worker was away.
+    put_set(&leader, "two", true);
+    worker = patched(&leader, ONE, &cache);
+    worker.event_where("put", |put| put["cache_id"] == "set" && put["status"] == "SKIPPED");
+    is_not_known(&became(&leader));
+    let (_, _, why) = heft(&["submit", &leader.addr(), "echo", "--require-worker", "--cache", "set/a.bin"]);
+    assert!(why.contains("cannot be sent the datasets"), "no job gets the old content: {why}");
+    // The way out.
+    std::fs::remove_dir_all(cache.join("set")).unwrap();
+    let (code, out, err) = heft(&["dataset", &leader.addr(), "push", "set"]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    worker.event_where("put", |put| put["cache_id"] == "set" && put["status"] == "OK");
+    assert_eq!(became(&leader), "held");
+    assert_eq!(std::fs::read_to_string(cache.join("set/a.bin")).unwrap(), "two");
+}
+
+#[test]
+fn c18_puts_that_overtake_each_others_answers_add_up_at_a_stock_worker() {
+    let leader = Leader::start(&[]);
+    let cache = TempDir::new();
+    let _worker = patched(&leader, ONE, &cache);
+    workers(&leader, 1);
+    let names: Vec<String> = (0..8).map(|file| format!("{file}.bin")).collect();
+    let puts: Vec<Value> =
+        names.iter().map(|name| put_of("set", &[(name, name)], "job.assign.>", 1)).collect();
+    let found = events(stock_client(leader.port, "putter", &[], &puts), "cache_ack");
+    assert!(found.iter().all(|ack| ack["status"] == "OK"), "{found:#?}");
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "set")).collect();
+    let result = result_of(&leader, job("echo", &files));
+    let stdout = result["stdout"].as_str().unwrap();
+    assert!(names.iter().all(|name| stdout.contains(&sha256(name))), "{result}");
+}
+
+#[test]
+fn ca05_another_life_of_the_leader_does_not_know_what_a_stock_worker_has() {
+    let cache = TempDir::new();
+    for (life, content) in ["one", "two"].into_iter().enumerate() {
+        let leader = Leader::start(&[]);
+        let _worker = patched(&leader, ONE, &cache);
+        let answers = put_set(&leader, content, false);
+        if life == 0 {
+            assert_eq!(answers, [added(1)]);
+        } else {
+            assert_eq!((answers.len(), answers[0].0.as_str()), (1, "FAILED"));
+            is_not_known(&answers[0].1);
+        }
+    }
 }
 
 #[test]

@@ -239,9 +239,11 @@ impl Broker {
         self.draining
     }
 
-    /// Whether no job is with a worker any more.
+    /// Whether no job is with a worker any more, and all that was decided counts: a result that is on its way into the log is still to
+    /// be delivered.
     pub fn is_idle(&self) -> bool {
-        self.assigning.is_empty() && self.workers.iter().all(|worker| worker.held.is_empty())
+        let decided = self.assigning.is_empty() && self.proposed.is_empty();
+        decided && self.workers.iter().all(|worker| worker.held.is_empty())
     }
 
     /// The same, with what is proposed and not yet applied.

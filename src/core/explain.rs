@@ -100,7 +100,7 @@ impl fmt::Display for WaitsFor {
                 write!(f, "its client has {running} jobs at workers, and may have {cap}")
             }
             WaitsFor::Data { worker, .. } => {
-                write!(f, "worker {worker} is busy, and has more of its datasets than those with room")
+                write!(f, "worker {worker} has no room, and has more of its datasets than those with room")
             }
             WaitsFor::Nearer { .. } => {
                 f.write_str(

@@ -1,7 +1,7 @@
 //! Jobs go where their data is (C14): the policy `locality`, and how long a job waits for a worker that has its datasets.
 //!
-//! A job whose datasets a worker with room holds goes there. If only busy workers hold them, it waits for one, as long as
-//! moving the bytes to a worker with room would take. After that it goes to whoever must move the fewest, but lets jobs of its
+//! A job whose datasets a worker with room holds goes there. If only workers without room hold them, it waits for one, as long as
+//! moving the bytes to a worker with room would take: they are busy with jobs, or keep their credit back for a while. After that it goes to whoever must move the fewest, but lets jobs of its
 //! own priority go first, for a while, whose data is where the room is: a full queue is then served set by set. A job that
 //! waits stands in nobody's way: it is set aside, and found by its datasets when a worker that has them gets room.
 
@@ -13,10 +13,11 @@ use std::time::Duration;
 use super::broker::Broker;
 use super::dataset::Dataset;
 use super::due::Due;
-use super::ids::{CacheId, JobId, Micros, WorkerId};
+use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::Job;
 use super::queue::{Place, Rank};
 use super::schedule::Policy;
+use super::subject::RoutingKey;
 use super::worker::Worker;
 
 /// A job waits for the worker that has its data at least so long: most moves of a few bytes are not worth a second copy.
@@ -28,7 +29,7 @@ pub const LOCALITY_WAIT_MAX: Duration = Duration::from_secs(30);
 /// And so long after it first waited it goes in its turn, whoever has room: others whose data is there do not pass it any more.
 pub const LOCALITY_BYPASS_MAX: Duration = Duration::from_secs(60);
 
-/// Jobs of one dataset that are looked at for a worker that got room.
+/// Jobs of one dataset that are looked at for a worker that got room. Those that it misses go when their time is over.
 const LOOKS_PER_SET_MAX: usize = 64;
 
 /// Jobs that are brought back for a worker at a time, whatever room it has.
@@ -66,7 +67,7 @@ pub enum At {
 pub(super) enum Choice {
     /// This worker gets it.
     Give(WorkerId),
-    /// It waits for a worker that is busy.
+    /// It waits for a worker that has no room.
     Wait {
         /// Whom.
         on: WorkerId,
@@ -87,8 +88,17 @@ pub(super) struct Delays {
     of: HashMap<JobId, Delay>,
     /// Those that are set aside, by the datasets they name.
     by_set: BTreeMap<CacheId, BTreeSet<(Place, JobId)>>,
-    /// Those that no worker with room may have.
-    stranded: BTreeSet<(Place, JobId)>,
+    /// Those that no worker with room may have, by their keys and clients.
+    stranded: BTreeMap<(RoutingKey, ClientId), Stranded>,
+}
+
+/// Jobs of one key and client that no worker with room may have. None of them is looked at by the clock, so every worker that gets room has to find
+/// those that are for it, however many others there are.
+#[derive(Debug, Default)]
+struct Stranded {
+    all: BTreeSet<(Place, JobId)>,
+    /// The same, by the datasets that they name: a worker that cannot be sent any may have all of such jobs or none.
+    by_sets: BTreeMap<Vec<CacheId>, BTreeSet<(Place, JobId)>>,
 }
 
 /// How a job waits.
@@ -145,8 +155,32 @@ impl Delays {
         }
     }
 
+    fn strand(&mut self, place: Place, job: &Job) {
+        let stranded = self.stranded.entry((job.key.clone(), job.client.clone())).or_default();
+        stranded.all.insert((place, job.id));
+        stranded.by_sets.entry(job.datasets.clone()).or_default().insert((place, job.id));
+    }
+
+    fn unstrand(&mut self, place: Place, job: &Job) {
+        if self.stranded.is_empty() {
+            return;
+        }
+        let of = (job.key.clone(), job.client.clone());
+        let Some(stranded) = self.stranded.get_mut(&of) else { return };
+        stranded.all.remove(&(place, job.id));
+        if let Some(jobs) = stranded.by_sets.get_mut(&job.datasets) {
+            jobs.remove(&(place, job.id));
+            if jobs.is_empty() {
+                stranded.by_sets.remove(&job.datasets);
+            }
+        }
+        if stranded.all.is_empty() {
+            self.stranded.remove(&of);
+        }
+    }
+
     fn unindex(&mut self, place: Place, job: &Job) {
-        self.stranded.remove(&(place, job.id));
+        self.unstrand(place, job);
         for cache in &job.datasets {
             if let Some(jobs) = self.by_set.get_mut(cache) {
                 jobs.remove(&(place, job.id));
@@ -278,7 +312,7 @@ impl Broker {
         self.span_of_move(worker, cost.missing).clamp(LOCALITY_WAIT_MIN, LOCALITY_WAIT_MAX)
     }
 
-    /// The nearest of the workers that are busy and would have to move less than this.
+    /// The nearest of the workers that are there without room and would have to move less than this.
     fn nearer_and_busy(
         &self,
         job: &Job,
@@ -288,10 +322,8 @@ impl Broker {
     ) -> Option<WorkerId> {
         let mut near = BTreeSet::new();
         sets.iter().for_each(|set| self.holdings.near(&set.cache, &mut near));
-        // One that has no job of ours and offers no room may never do so.
-        let is_busy = |worker: &&Worker| {
-            !worker.held.is_empty() && !worker.has_room() && worker.conn().is_some() && !worker.silent
-        };
+        // One that has no job may still have no room, as it keeps its credit back while its machine is busy (CR10).
+        let is_busy = |worker: &&Worker| !worker.has_room() && worker.conn().is_some() && !worker.silent;
         let workers = near
             .iter()
             .filter_map(|worker| self.workers.get(*worker))
@@ -329,7 +361,7 @@ impl Broker {
         self.queues.push(&job.key, &job.client, place, id, job.size, rank);
         self.delays.index(place, job);
         if stage == Stage::Stranded {
-            self.delays.stranded.insert((place, id));
+            self.delays.strand(place, job);
         }
         if let Some(at) = stage.due() {
             self.due.insert((at, Due::Delay(id)));
@@ -414,7 +446,7 @@ impl Broker {
             let jobs = self.delays.by_set.iter().filter(|(cache, _)| held.contains(cache));
             jobs.for_each(|(_, jobs)| look(jobs));
         }
-        look(&self.delays.stranded);
+        found.extend(self.stranded_for(worker, room));
         let (mut left, mut left_at_cap) = (room, room);
         let mut take = |id: JobId| {
             let may_run = self.state.job(id).is_some_and(|job| self.may_run(&job.client));
@@ -424,6 +456,28 @@ impl Broker {
             takes
         };
         found.into_iter().map(|(_, id)| id).filter(|id| take(*id)).collect()
+    }
+
+    /// Stranded jobs that a worker may have: the first ones of each key and client.
+    fn stranded_for(&self, worker: &Worker, room: usize) -> BTreeSet<(Place, JobId)> {
+        let may_have =
+            |(_, id): &&(Place, JobId)| self.state.job(*id).is_some_and(|job| self.may_have(job, worker));
+        let mut found = BTreeSet::new();
+        for (_, stranded) in self.delays.stranded.iter().filter(|((key, _), _)| worker.wants(key.as_str())) {
+            if worker.datasets {
+                found.extend(stranded.all.iter().filter(may_have).take(room));
+                continue;
+            }
+            let its = stranded.by_sets.iter().filter(|(sets, _)| self.holds_all(worker.id, sets));
+            its.for_each(|(_, jobs)| found.extend(jobs.iter().filter(may_have).take(room)));
+        }
+        found
+    }
+
+    /// Whether a worker holds all of these that the leader has.
+    fn holds_all(&self, worker: WorkerId, datasets: &[CacheId]) -> bool {
+        let mut known = datasets.iter().filter_map(|cache| self.state.dataset(cache));
+        known.all(|set| self.at(worker, set) == At::Held)
     }
 
     /// Whether a job that is set aside would go to this worker: all it needs is there or coming, or the worker is the one

@@ -375,12 +375,12 @@ impl Leader {
     }
 
     /// A client brings an input that its job named, or a worker a part of the result of a job it holds.
-    fn opened(&mut self, conn: ConnId, id: BlobId, open: Open) {
+    fn opened(&mut self, conn: ConnId, id: BlobId, mut open: Open) {
         let Some(session) = self.sessions.get(&conn) else { return };
         let owner = JobId(open.owner);
         let job = self.broker.state().job(owner);
         let may = match open.purpose {
-            Purpose::Dataset => self.dataset_opened(conn, id, &open),
+            Purpose::Dataset => self.dataset_opened(conn, id, &mut open),
             Purpose::Input | Purpose::Payload => {
                 let is_theirs = job.is_none_or(|job| Some(&job.client) == session.client());
                 is_theirs && self.blobs.inputs(owner).contains(&id)

@@ -162,6 +162,19 @@ impl CachePutResult {
         Self { cache_id: cache_id.into(), status, message, worker: None }
     }
 
+    /// How many files of a put that went well are new, and how many were there before, if its words say so.
+    #[must_use]
+    pub fn counts(&self) -> Option<(u64, u64)> {
+        let (added, skipped) = match self.message.split_once(", ") {
+            Some((added, skipped)) => (added.strip_prefix("added=")?, skipped.strip_prefix("skipped=")?),
+            None => match self.message.strip_prefix("already-present=") {
+                Some(skipped) => ("0", skipped),
+                None => (self.message.strip_prefix("added=")?, "0"),
+            },
+        };
+        Some((added.parse().ok()?, skipped.parse().ok()?))
+    }
+
     /// The acknowledgement of a put that failed.
     #[must_use]
     pub fn failed(cache_id: impl Into<String>, message: impl Into<String>) -> Self {
@@ -195,5 +208,22 @@ impl JsonModel for CachePutResult {
         object.text("Status", self.status.as_str());
         object.text("Message", &self.message);
         object.text_if_some("Worker", self.worker.as_deref());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m12_the_words_of_a_put_say_how_many_files_are_new_and_how_many_were_there() {
+        for counts in [(2, 0), (0, 3), (1, 4), (0, 0)] {
+            assert_eq!(CachePutResult::stored("set", counts.0, counts.1).counts(), Some(counts));
+        }
+        for words in
+            ["", "added", "added=", "added=x", "added=1, present=1", "skipped=1", "added=-1", "disk full"]
+        {
+            assert_eq!(CachePutResult::failed("set", words).counts(), None, "{words}");
+        }
     }
 }

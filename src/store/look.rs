@@ -236,7 +236,8 @@ mod tests {
     fn a_manifest_is_read_from_its_chunks() {
         let mut builder = ManifestBuilder::default();
         for file in 0..40_000u32 {
-            builder.file(format!("{file:06}"), [0; 32], vec![Piece::of(&file.to_le_bytes())]);
+            let piece = Piece::of(&file.to_le_bytes());
+            builder.file(format!("{file:06}"), piece.sha256, vec![piece]);
         }
         let manifest = builder.finish().unwrap();
         assert_eq!(look(LookAt::Manifest, &manifest.encode()), Ok(Looked::Manifest(Box::new(manifest))));

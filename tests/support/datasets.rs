@@ -114,6 +114,7 @@ pub struct Putter<'a> {
     pub target: &'a str,
     pub replace: bool,
     pub request: Uuid,
+    pub manifest: Uuid,
     /// Where in the packs a byte is wrong, so often.
     pub spoil: usize,
     /// Leave after so many chunks.
@@ -123,13 +124,23 @@ pub struct Putter<'a> {
 
 impl<'a> Putter<'a> {
     pub fn new(set: &'a Set, cache: &'a str, target: &'a str) -> Self {
-        let request = Uuid::new_v4();
-        Putter { set, cache, target, replace: false, request, spoil: 0, leave_after: None, deadline_ms: 0 }
+        let (request, manifest) = (Uuid::new_v4(), Uuid::new_v4());
+        Putter {
+            set,
+            cache,
+            target,
+            replace: false,
+            request,
+            manifest,
+            spoil: 0,
+            leave_after: None,
+            deadline_ms: 0,
+        }
     }
 
     /// Puts it, over a connection that says hello as a client of ours. `None` if it left before the end.
     pub fn put(mut self, raw: &mut Raw) -> Option<Outcome> {
-        let manifest_id = Uuid::new_v4();
+        let manifest_id = self.manifest;
         let put = Put {
             digest: self.set.manifest.digest(),
             manifest: manifest_id,
@@ -190,7 +201,7 @@ impl<'a> Putter<'a> {
             let pack = Uuid::new_v4();
             say(raw, pack, self.request, &Pack { pieces: PieceList::new(part.to_vec()) });
             outcome.sent += bytes.len() as u64;
-            self.send_blob(raw, pack, "pack", &bytes, outcome)?;
+            self.send_blob(raw, pack, "", &bytes, outcome)?;
         }
         Some(())
     }

@@ -475,6 +475,11 @@ good("have: gone and wanted", "CA11", "One was evicted, and a job needs another.
      message={"anew": 0, "budget": 20 << 30, "used": SET_BYTES,
               "sets": [{"state": "Gone", "digest": DIGEST_SHOWN, "cache_id": SET, "text": "evicted"},
                        {"state": "Wanted", "digest": NO_DIGEST_SHOWN, "cache_id": "other-v1", "text": ""}]})
+good("have: lost", "CA05", "One was damaged, and is wanted back.", "F2", "Have",
+     payload=have_payload(0, [set_entry(3, DIGEST, SET, "data/a.bin is not what was put")]),
+     message={"anew": 0, "budget": 20 << 30, "used": SET_BYTES,
+              "sets": [{"state": "Lost", "digest": DIGEST_SHOWN, "cache_id": SET,
+                        "text": "data/a.bin is not what was put"}]})
 good("have nothing", "", "An empty cache.", "F2", "Have", payload=u8(1) + u8(1) + u64(20 << 30) + u64(0) + u16(0),
      message={"anew": 1, "budget": 20 << 30, "used": 0, "sets": []})
 good("inspect", "CA05", "Its CacheAck has the question's id.", "F2", "Inspect", msg=OTHER_JOB,
@@ -605,7 +610,7 @@ bad_message("have with more sets than are there", "", "A hostile count costs not
             len(set_entry(0, DIGEST, SET)))
 bad_message("have with more sets than a message may list", "", "", "Have", have_payload(1, [], count=513), "Over", "sets",
             513, 512)
-bad_message("have with an unknown state", "", "", "Have", have_payload(0, [set_entry(3, DIGEST, SET)]), "Value", "sets", 3)
+bad_message("have with an unknown state", "", "", "Have", have_payload(0, [set_entry(4, DIGEST, SET)]), "Value", "sets", 4)
 bad_message("have with a set cut in its text", "", "Its least bytes are there, those that it says it has are not.",
             "Have", have_payload(0, [u8(1) + DIGEST + text("") + u16(2) + b"e"]), "Short", "sets", 2, 1)
 bad_message("inspect of nothing", "", "", "Inspect", u8(1), "Short", "cache_id", 2, 0)
@@ -691,6 +696,12 @@ manifest("pieces not in the order of their use", "", manifest_bytes(files=[("a",
 manifest("a piece that no file uses", "", manifest_bytes(files=FILES[:1]), "Entry", ("a piece that no file uses", 2))
 manifest("a size that its pieces do not have", "",
          manifest_bytes(files=[FILES[0], file_entry("data/b.bin", [1, 2], size=7)]), "Entry", ("the size of a file", 1))
+manifest("a file of one piece that hashes to something else", "Its SHA-256 is that of the piece.",
+         manifest_bytes(files=[FILES[0], ("data/b.bin", [1, 2]), file_entry("data/c.bin", [0], digest=sha(PIECES[1]))]),
+         "Entry", ("the SHA-256 of a file", 2))
+manifest("an empty file that hashes to something", "Its SHA-256 is that of nothing.",
+         manifest_bytes(files=[*FILES[:2], file_entry("empty.txt", [], digest=bytes(32))]), "Entry",
+         ("the SHA-256 of a file", 2))
 manifest("names out of order", "", manifest_bytes(files=[FILES[2], *FILES[:2]]), "Entry", ("the order of names", 1))
 manifest("a name twice", "", manifest_bytes(files=[FILES[0], ("data/a.bin", [1, 2])]), "Entry",
          ("the order of names", 1))

@@ -204,6 +204,15 @@ impl Manifest {
         if sum != size {
             return Err(wrong("the size of a file"));
         }
+        // Of what is one piece, or none, it is known what it hashes to; a longer file has to be read for that.
+        let known = match pieces.as_slice() {
+            [] => Some(super::sha256(b"")),
+            [place] => self.pieces.get(*place as usize).map(|piece| piece.sha256),
+            _ => None,
+        };
+        if known.is_some_and(|known| known != sha256) {
+            return Err(wrong("the SHA-256 of a file"));
+        }
         Ok(FileEntry { name: name.to_owned(), size, sha256, pieces })
     }
 }
@@ -215,7 +224,8 @@ pub struct ManifestBuilder {
 }
 
 impl ManifestBuilder {
-    /// A file: its name, what all of it hashes to, and its pieces in order.
+    /// A file: its name, what all of it hashes to, and its pieces in order. What one piece or none hashes to is the caller's to say
+    /// right: [`Manifest::decode`] refuses anything else.
     pub fn file(&mut self, name: impl Into<String>, sha256: [u8; 32], pieces: Vec<Piece>) {
         self.files.push((name.into(), sha256, pieces));
     }
@@ -252,14 +262,15 @@ impl ManifestBuilder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sha256;
     use super::*;
 
     fn manifest() -> Manifest {
         let (a, b, c) = (Piece::of(b"aaa"), Piece::of(b"bb"), Piece::of(b"c"));
         let mut builder = ManifestBuilder::default();
-        builder.file("z/last", [1; 32], vec![c, a]);
-        builder.file("empty", [2; 32], vec![]);
-        builder.file("a", [3; 32], vec![a, b, a]);
+        builder.file("z/last", sha256(b"caaa"), vec![c, a]);
+        builder.file("empty", sha256(b""), vec![]);
+        builder.file("a", sha256(b"aaabbaaa"), vec![a, b, a]);
         builder.finish().unwrap()
     }
 
@@ -278,13 +289,27 @@ mod tests {
     #[test]
     fn the_digest_knows_content_and_not_cuts() {
         let mut other = ManifestBuilder::default();
-        other.file("a", [3; 32], vec![Piece::of(b"aaabbaaa")]);
-        other.file("empty", [2; 32], vec![]);
-        other.file("z/last", [1; 32], vec![Piece::of(b"caaa")]);
+        other.file("a", sha256(b"aaabbaaa"), vec![Piece::of(b"aaabbaaa")]);
+        other.file("empty", sha256(b""), vec![]);
+        other.file("z/last", sha256(b"caaa"), vec![Piece::of(b"caaa")]);
         assert_eq!(other.finish().unwrap().digest(), manifest().digest());
         let mut third = ManifestBuilder::default();
-        third.file("a", [3; 32], vec![Piece::of(b"aaabbaaa")]);
+        third.file("a", sha256(b"aaabbaaa"), vec![Piece::of(b"aaabbaaa")]);
         assert_ne!(third.finish().unwrap().digest(), manifest().digest());
+    }
+
+    #[test]
+    fn what_one_piece_or_none_hashes_to_is_not_taken_on_trust() {
+        let read = |sha256, pieces: Vec<Piece>| {
+            let mut builder = ManifestBuilder::default();
+            builder.file("a", sha256, pieces);
+            Manifest::decode(&builder.finish().unwrap().encode()).map(|_| ())
+        };
+        let piece = Piece::of(b"aaa");
+        let wrong = Err(ManifestError::Entry { what: "the SHA-256 of a file", entry: 0 });
+        assert_eq!((read(piece.sha256, vec![piece]), read(sha256(b""), vec![])), (Ok(()), Ok(())));
+        assert_eq!((read(sha256(b"bbb"), vec![piece]), read([0; 32], vec![])), (wrong.clone(), wrong));
+        assert_eq!(read([0; 32], vec![piece, piece]), Ok(()), "that takes reading it");
     }
 
     #[test]

@@ -38,7 +38,9 @@ pub(super) async fn run(args: &DatasetArgs, what: &PutArgs) -> anyhow::Result<Ex
                 print(text(what, report).as_bytes())?;
             }
             let hint = match &error {
-                PutError::Refused { refusal, .. } if refusal.reason == Reason::CONFLICT && !what.replace => {
+                PutError::Refused { refusal, .. }
+                    if refusal.reason == Reason::CONFLICT && !refusal.text.contains("--replace") =>
+                {
                     "; give --replace to put the new content in its place, or choose another CACHE_ID"
                 }
                 PutError::Refused { .. }

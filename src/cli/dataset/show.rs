@@ -9,6 +9,9 @@ use crate::cli::table::{Side, Table};
 use crate::cli::{about, printable};
 use crate::units::ByteSize;
 
+/// Digits of a digest in a column: enough to tell files apart, and `--output json` has all.
+const DIGITS_SHOWN: usize = 16;
+
 /// The items of a member that is a list.
 fn items<'a>(value: &'a Value, member: &str) -> &'a [Value] {
     value.get(member).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
@@ -107,7 +110,8 @@ pub(super) fn status(answer: &Value) -> String {
     text.push_str(if workers.is_empty() { "no workers\n" } else { &workers });
     let mut files = Table::new(&[("FILE", Side::Left), ("SIZE", Side::Right), ("SHA-256", Side::Left)]);
     for file in items(answer, "names") {
-        files.row([cell(file, "name"), bytes(file, "size"), cell(file, "sha256")]);
+        let sha256: String = cell(file, "sha256").chars().take(DIGITS_SHOWN).collect();
+        files.row([cell(file, "name"), bytes(file, "size"), sha256]);
     }
     let files = files.render();
     if !files.is_empty() {

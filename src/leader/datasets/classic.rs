@@ -407,6 +407,13 @@ impl Leader {
         self.datasets.lineage.get(cache).is_some_and(|lineage| lineage.contains(digest))
     }
 
+    /// Whether one content of a set is another, or became that by adding files.
+    pub(super) fn is_part_of(&self, cache: &CacheId, part: &[u8; 32], whole: &[u8; 32]) -> bool {
+        let lineage = self.datasets.lineage.get(cache);
+        let place = |digest: &[u8; 32]| lineage?.iter().position(|known| known == digest);
+        part == whole || place(part).zip(place(whole)).is_some_and(|(part, whole)| part < whole)
+    }
+
     /// Notes what a set was made from by adding files: who has that has nothing that is not in it.
     pub(super) fn note_lineage(&mut self, dataset: &Dataset, replaced: Option<&Dataset>) {
         let mut puts = self.datasets.puts.values();
@@ -434,5 +441,5 @@ enum Old {
 /// A set that is there, and its manifest.
 type Known = (Arc<Dataset>, Arc<Manifest>);
 
-/// The contents that sets had before files were added to them, with the present one.
+/// The contents that sets had before files were added to them, in their order, with the present one.
 pub(super) type Lineage = HashMap<CacheId, Vec<[u8; 32]>>;

@@ -41,6 +41,8 @@ pub(super) struct Library {
     packs: HashMap<BlobId, Pack>,
     /// Where pieces are that were checked.
     pieces: HashMap<Piece, BlobId>,
+    /// Where those are beside that which are in several packs.
+    also: HashMap<Piece, BTreeSet<BlobId>>,
     /// Where pieces will be.
     coming: HashMap<Piece, BlobId>,
     manifests: HashMap<BlobId, (Arc<Manifest>, Micros)>,
@@ -105,7 +107,9 @@ impl Library {
             if self.coming.get(piece) == Some(&id) {
                 self.coming.remove(piece);
             }
-            self.pieces.entry(*piece).or_insert(id);
+            if *self.pieces.entry(*piece).or_insert(id) != id {
+                self.also.entry(*piece).or_default().insert(id);
+            }
         }
         request
     }
@@ -117,23 +121,39 @@ impl Library {
         self.reading.remove(&id);
         let pack = self.packs.remove(&id)?;
         for piece in pack.layout.pieces() {
-            for places in [&mut self.pieces, &mut self.coming] {
-                if places.get(piece) == Some(&id) {
-                    places.remove(piece);
-                }
+            if self.coming.get(piece) == Some(&id) {
+                self.coming.remove(piece);
             }
-        }
-        // Another pack may have them too.
-        let others = self.packs.iter().filter(|(_, other)| other.state == PackState::Good);
-        let wanted: HashSet<Piece> = pack.layout.pieces().iter().copied().collect();
-        for (other, layout) in others.map(|(other, pack)| (*other, &pack.layout)) {
-            for piece in layout.pieces().iter().filter(|piece| wanted.contains(piece)) {
-                self.pieces.entry(*piece).or_insert(other);
-            }
+            self.forget_place(piece, id);
         }
         match pack.state {
             PackState::Coming(request) | PackState::Checking(request) => Some(request),
             PackState::Good | PackState::Listing => None,
+        }
+    }
+
+    /// A piece is not in this pack any more. It may be in another.
+    fn forget_place(&mut self, piece: &Piece, pack: BlobId) {
+        let is_its_place = self.pieces.get(piece) == Some(&pack);
+        let next = match self.also.get_mut(piece) {
+            Some(others) if is_its_place => others.pop_first(),
+            Some(others) => {
+                others.remove(&pack);
+                None
+            }
+            None => None,
+        };
+        match next {
+            Some(next) => {
+                self.pieces.insert(*piece, next);
+            }
+            None if is_its_place => {
+                self.pieces.remove(piece);
+            }
+            None => {}
+        }
+        if self.also.get(piece).is_some_and(BTreeSet::is_empty) {
+            self.also.remove(piece);
         }
     }
 
@@ -164,6 +184,19 @@ impl Library {
             }
         }
         if bytes == 0 { Ok(packs.into_iter().collect()) } else { Err((lacking.held(), bytes)) }
+    }
+
+    /// The list of a pack of an earlier life is known, and what is in it is to be checked.
+    pub(super) fn listed(&mut self, id: BlobId, layout: Arc<Layout>) {
+        if let Some(pack) = self.packs.get_mut(&id) {
+            (pack.layout, pack.state) = (layout, PackState::Checking(Uuid::nil()));
+        }
+    }
+
+    /// Whether all parts of a set are here, as far as is known.
+    pub(super) fn has_all(&self, manifest: BlobId, packs: &[BlobId]) -> bool {
+        let is_good = |pack: &BlobId| self.packs.get(pack).is_some_and(|pack| pack.state == PackState::Good);
+        self.known_manifests.contains(&manifest) && packs.iter().all(is_good)
     }
 
     /// These packs are needed.
@@ -223,5 +256,61 @@ impl Library {
     /// Whether there is anything that may have to be forgotten some time.
     pub(super) fn is_empty(&self) -> bool {
         self.packs.is_empty() && self.manifests.is_empty()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::core::retry::mix;
+
+    fn layout(pieces: impl Iterator<Item = u64>) -> Arc<Layout> {
+        Arc::new(Layout::new(pieces.map(|piece| Piece::of(&piece.to_le_bytes())).collect()).unwrap())
+    }
+
+    #[test]
+    fn a_piece_of_several_packs_is_here_until_the_last_of_them_is_forgotten() {
+        for seed in 0..20 {
+            let mut library = Library::default();
+            let packs: Vec<(BlobId, Arc<Layout>)> = (0..12u64)
+                .map(|pack| {
+                    // Some have a piece twice.
+                    let pieces = (0..8).map(|at| mix(mix(seed) ^ (pack << 8 | at)) % 24);
+                    (Uuid::from_u64_pair(1, pack), layout(pieces))
+                })
+                .collect();
+            for (id, layout) in &packs {
+                library.announce(*id, layout.clone(), Uuid::nil(), Micros(0));
+                // Its list may be read again.
+                library.good(*id, layout.clone(), Micros(0));
+                library.good(*id, layout.clone(), Micros(0));
+            }
+            let mut left = packs;
+            while !left.is_empty() {
+                let at = mix(seed ^ left.len() as u64) as usize % left.len();
+                library.forget(left.swap_remove(at).0);
+                for piece in (0..24u64).map(|piece| Piece::of(&piece.to_le_bytes())) {
+                    let mut holders = left.iter().filter(|(_, layout)| layout.pieces().contains(&piece));
+                    match library.place_of(&piece) {
+                        Some(place) => assert!(holders.any(|(id, _)| *id == place)),
+                        None => assert_eq!(holders.count(), 0),
+                    }
+                }
+            }
+            assert!(library.pieces.is_empty() && library.also.is_empty() && library.coming.is_empty());
+        }
+    }
+
+    #[test]
+    fn only_what_several_packs_have_is_noted_more_than_once() {
+        let mut library = Library::default();
+        for pack in 0..3u64 {
+            let layout = layout([7].into_iter().chain(pack * 100..pack * 100 + 50));
+            let id = Uuid::from_u64_pair(1, pack);
+            library.announce(id, layout.clone(), Uuid::nil(), Micros(0));
+            library.good(id, layout, Micros(0));
+        }
+        assert_eq!((library.pieces.len(), library.also.len()), (150, 1));
     }
 }

@@ -39,6 +39,9 @@ use stock::Frames;
 /// How often what nobody needs any more is looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
+/// How often those who wait for workers are told of such as are gone for good.
+const LOOK_FOR_WORKERS_EVERY: Duration = Duration::from_secs(1);
+
 /// Datasets, as the leader knows them beside the log.
 #[derive(Debug, Default)]
 pub(super) struct Datasets {
@@ -56,13 +59,15 @@ pub(super) struct Datasets {
     /// What workers hold and get.
     workers: BTreeMap<WorkerId, AtWorker>,
     /// What workers said they lack of sets whose manifests are being read.
-    lacks: HashMap<WorkerId, Lack>,
+    lacks: HashMap<WorkerId, (Uuid, Lack)>,
     /// Sets that are being committed: their blobs are needed.
     committing: HashMap<Uuid, Arc<Dataset>>,
     /// Questions that wait for workers, or for the disk.
     inspections: HashMap<Uuid, Inspection>,
     /// Questions that wait until a set is removed.
     removals: HashMap<CacheId, Vec<super::Asked>>,
+    /// Packs of an earlier life that no set has: what is in them was never checked for certain.
+    loose: HashSet<BlobId>,
     /// Questions that wait until a manifest is read.
     statuses: HashMap<Uuid, Vec<(CacheId, super::Asked)>>,
     /// Packs that are looked at because somebody asked.
@@ -79,7 +84,7 @@ impl Datasets {
 
     /// Whether a blob is a part of a dataset, or about to be.
     pub(super) fn knows(&self, blob: BlobId) -> bool {
-        self.library.knows(blob) || self.puts.values().any(|put| put.manifest_id() == blob)
+        self.library.knows(blob) || self.puts.values().any(|put| put.brings_manifest(blob))
     }
 }
 
@@ -110,6 +115,7 @@ impl Leader {
         }
         match result {
             Ok(Looked::Manifest(manifest)) => self.manifest_read(blob, Arc::new(*manifest)),
+            Ok(Looked::Pack(layout)) if self.datasets.loose.remove(&blob) => self.check_loose(blob, layout),
             Ok(Looked::Pack(layout)) => self.pack_is_good(blob, layout),
             Ok(Looked::Pieces { .. }) => {}
             Err(text) => self.part_is_bad(blob, &text),
@@ -133,6 +139,7 @@ impl Leader {
             return;
         }
         self.puts_due();
+        self.workers_gone();
         self.stock_due();
         self.sweep();
         self.watch_datasets();
@@ -142,7 +149,9 @@ impl Leader {
     fn watch_datasets(&mut self) {
         let deadlines = self.datasets.puts.values().filter_map(Putting::deadline).min();
         let sweep = (!self.datasets.library.is_empty()).then(|| self.now.plus(SWEEP_EVERY));
-        let stock = self.stock_deadline();
+        let waits = self.datasets.puts.values().any(|putting| putting.missing().next().is_some());
+        let workers = waits.then(|| self.now.plus(LOOK_FOR_WORKERS_EVERY));
+        let stock = self.stock_deadline().into_iter().chain(workers);
         let due = deadlines.into_iter().chain(stock).chain(sweep).chain(self.datasets.tick_at).min();
         self.datasets.tick_at = due;
     }

@@ -10,12 +10,14 @@ use chunking::dataset::Manifest;
 use chunking::dataset::pack::Layout;
 use chunking::digest::to_hex;
 use chunking::limits::{CHUNK_BYTES_MAX, MANIFEST_BYTES_MAX};
-use chunking::message::{Lack, Lacking, Open, Pack, Put, PutFlags, Reason, Spread, SpreadStage};
+use chunking::message::{Lack, Lacking, Name, Open, Pack, Put, PutFlags, Reason, Spread, SpreadStage};
 use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::classic::Classic;
 use super::library::PackState;
+use super::names;
+use super::restore::{MANIFEST, PACK};
 use crate::conn::Session;
 use crate::core::Event;
 use crate::core::dataset::{Dataset, TARGET_NONE};
@@ -31,6 +33,13 @@ use crate::units::ByteSize;
 
 /// Times that packs of one put may be other than they should be before it is refused.
 const BAD_PACKS_MAX: u32 = 2;
+
+/// Puts that may be on their way to the leader at a time, in all and on one connection.
+const PUTS_MAX: usize = 64;
+const PUTS_OF_CONN_MAX: usize = 8;
+
+/// Bytes of manifests of such puts: they are held in memory until their sets are kept.
+const MANIFESTS_COMING_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// Packs that one put may have on their way at a time.
 const PACKS_COMING_MAX: usize = 64;
@@ -67,6 +76,10 @@ pub(super) struct Putting {
     /// Packs that are coming.
     packs: HashSet<BlobId>,
     bad_packs: u32,
+    /// Blobs that it has opened.
+    opened: HashSet<BlobId>,
+    /// Bytes of its manifest, while that is needed.
+    manifest_bytes: u64,
     /// Bytes that came.
     pub(super) received: u64,
     /// Bytes that went to workers.
@@ -101,6 +114,8 @@ impl Putting {
             manifest: None,
             packs: HashSet::new(),
             bad_packs: 0,
+            opened: HashSet::new(),
+            manifest_bytes: 0,
             received: 0,
             moved: 0,
             targets: BTreeMap::new(),
@@ -128,6 +143,11 @@ impl Putting {
     /// The blob that brings its manifest.
     pub(super) fn manifest_id(&self) -> BlobId {
         self.put.manifest
+    }
+
+    /// Whether a blob is the manifest that it has brought.
+    pub(super) fn brings_manifest(&self, blob: BlobId) -> bool {
+        self.put.manifest == blob && (self.opened.contains(&blob) || self.classic.is_some())
     }
 
     pub(super) fn deadline(&self) -> Option<Micros> {
@@ -229,11 +249,16 @@ impl Leader {
         let deadline = (put.deadline_ms > 0).then(|| self.now.plus(Duration::from_millis(put.deadline_ms)));
         let putting = Putting { deadline, ..Putting::new(conn, cache.clone(), put) };
         match known {
-            Some(known) if known.digest == putting.put.digest.bytes => {
+            Some(known)
+                if known.digest == putting.put.digest.bytes
+                    && self.datasets.library.has_all(known.generation, &known.packs) =>
+            {
                 self.say_lack(conn, request, Lacking::Nothing, 0, Default::default());
                 self.put_again(request, putting, &known);
             }
-            Some(known) if !putting.put.flags.has(PutFlags::REPLACE) => {
+            Some(known)
+                if known.digest != putting.put.digest.bytes && !putting.put.flags.has(PutFlags::REPLACE) =>
+            {
                 let text = format!(
                     "dataset {cache} is there with other content, sha256:{} in {} files and {}; this one has {} in {} files and \
                      {}: choose another CacheId, or put it with --replace",
@@ -247,11 +272,38 @@ impl Leader {
                 return Err(RefusalText::new(Reason::CONFLICT, text));
             }
             Some(_) | None => {
+                self.may_begin(conn, &putting)?;
                 self.datasets.puts.insert(request, putting);
                 self.say_lack(conn, request, Lacking::Manifest, 0, Default::default());
             }
         }
         self.watch_datasets();
+        Ok(())
+    }
+
+    /// Whether a put may begin: there are not too many, and the blob that it names for its manifest is nobody's.
+    fn may_begin(&self, conn: ConnId, putting: &Putting) -> Result<(), RefusalText> {
+        let id = putting.put.manifest;
+        if self.datasets.committing.contains_key(&id) {
+            let text = format!("dataset {} is being kept: put it again in a moment", putting.cache);
+            return Err(RefusalText::new(Reason::BUSY, text));
+        }
+        if self.relay.knows(id) {
+            let text =
+                format!("the put names blob {id} for its manifest, which is another one's: use a new id");
+            return Err(RefusalText::invalid(text));
+        }
+        let coming = self.datasets.puts.values().filter(|putting| putting.is_coming());
+        let own = coming.clone().filter(|putting| putting.conn == conn).count();
+        for (count, limit, whose) in
+            [(own, PUTS_OF_CONN_MAX, "on this connection"), (coming.count(), PUTS_MAX, "at this leader")]
+        {
+            if count >= limit {
+                let text =
+                    format!("{count} puts are under way {whose}, and {limit} may be: wait for one to end");
+                return Err(RefusalText::numbers(Reason::BUSY, count as u64, limit as u64, text));
+            }
+        }
         Ok(())
     }
 
@@ -295,10 +347,13 @@ impl Leader {
         };
         let known: HashSet<_> = manifest.pieces().iter().collect();
         let is_foreign = layout.pieces().iter().any(|piece| !known.contains(piece));
-        if is_foreign || putting.packs.len() >= PACKS_COMING_MAX || self.relay.knows(pack) {
+        if self.relay.knows(pack) || self.datasets.library.knows(pack) {
+            // It came before, and is being checked: who brought it hears what is still lacking.
+            return self.relay.turn_away(conn, pack);
+        }
+        if is_foreign || putting.packs.len() >= PACKS_COMING_MAX {
             let text = format!(
-                "pack {pack} has pieces that the set has not, is known already, or is one too many: {PACKS_COMING_MAX} may \
-                 be on their way"
+                "pack {pack} has pieces that the set has not, or is one too many: {PACKS_COMING_MAX} may be on their way"
             );
             return self.refuse_put(conn, request, RefusalText::invalid(text));
         }
@@ -307,21 +362,38 @@ impl Leader {
     }
 
     /// A client opens a part of a dataset. False if it is not expected.
-    pub(in crate::leader) fn dataset_opened(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
+    pub(in crate::leader) fn dataset_opened(&mut self, conn: ConnId, id: BlobId, open: &mut Open) -> bool {
         let request = open.owner;
-        let Some(putting) = self.datasets.puts.get(&request).filter(|putting| putting.conn == conn) else {
+        let manifests = self.datasets.puts.values().filter(|putting| putting.is_coming());
+        let manifests = manifests.map(|putting| putting.manifest_bytes).fold(0, u64::saturating_add);
+        let Some(putting) = self.datasets.puts.get_mut(&request).filter(|putting| putting.conn == conn)
+        else {
             return false;
         };
+        // What another one has named meanwhile is not taken over.
+        if !putting.opened.contains(&id) && self.relay.knows(id) {
+            return false;
+        }
         let size_fits = match self.datasets.library.pack(id) {
             Some((layout, PackState::Coming(by))) => by == request && layout.size() == open.size,
             Some(_) => false,
-            None => id == putting.put.manifest && open.size <= MANIFEST_BYTES_MAX && putting.is_coming(),
+            None => {
+                let room = MANIFESTS_COMING_BYTES_MAX.saturating_sub(manifests);
+                id == putting.put.manifest && open.size <= MANIFEST_BYTES_MAX.min(room) && putting.is_coming()
+            }
         };
         let Some(plan) = ChunkPlan::new(open.size, CHUNK_BYTES_MAX).ok().filter(|_| size_fits) else {
             return false;
         };
         let generation = putting.put.manifest;
         let layout = self.datasets.library.pack(id).map(|(layout, _)| layout.clone());
+        putting.opened.insert(id);
+        if layout.is_none() {
+            putting.manifest_bytes = open.size;
+        }
+        // So that a later life knows them apart.
+        let name = if layout.is_some() { PACK } else { MANIFEST };
+        open.name = Name::try_from(name.to_owned()).unwrap_or_default();
         self.relay.expect(id, open.clone(), plan, true);
         if let Some(layout) = layout {
             self.pack_comes(generation, id, &layout);
@@ -382,13 +454,7 @@ impl Leader {
             );
             return Err(RefusalText::new(Reason::BAD_DIGEST, text));
         }
-        if let Some(file) = manifest.files().iter().find(|file| is_bad_name(&file.name)) {
-            let text = format!(
-                "{:?} is no name for a file of a dataset: it has to be relative, without \"..\", empty parts, NUL or '\\'",
-                file.name
-            );
-            return Err(RefusalText::invalid(text));
-        }
+        names::check(manifest.files().iter().map(|file| file.name.as_str())).map_err(RefusalText::invalid)?;
         if let Err((_, bytes)) = self.datasets.library.cover(&manifest)
             && spool_now.saturating_add(bytes) > spool_max
         {
@@ -421,6 +487,7 @@ impl Leader {
         match self.datasets.library.cover(&manifest) {
             Ok(packs) => {
                 putting.stage = Stage::Committing;
+                (putting.manifest, putting.manifest_bytes) = (None, 0);
                 let dataset = Dataset {
                     cache: putting.cache.clone(),
                     generation: putting.put.manifest,
@@ -473,8 +540,12 @@ impl Leader {
     pub(super) fn part_is_bad(&mut self, blob: BlobId, text: &str) {
         warn!(%blob, "a part of a dataset is no good: {text}");
         let was_manifest = self.datasets.library.not_read(blob);
+        self.datasets.loose.remove(&blob);
         let by_pack = self.datasets.library.forget(blob);
-        self.relay.forget(blob);
+        // What a set that is kept has is not thrown away: it may be read another time, and a put brings it again.
+        if !self.needed_blobs().contains(&blob) {
+            self.relay.forget(blob);
+        }
         let puts = self.datasets.puts.iter();
         let by_manifest = || {
             puts.filter(|(_, putting)| putting.put.manifest == blob && putting.is_coming())
@@ -496,6 +567,9 @@ impl Leader {
             return self.ask_for_pieces(request);
         }
         self.broken_part(blob, text);
+        if !self.datasets.library.is_listing() {
+            self.feed_all();
+        }
     }
 
     /// A part of a dataset cannot be had: its client gave it up, or the disk lost it.
@@ -674,7 +748,7 @@ impl Leader {
         }
         let generation = putting.put.manifest;
         let is_kept = self.needed_blobs().contains(&generation);
-        if !is_kept {
+        if !is_kept && (putting.opened.contains(&generation) || putting.classic.is_some()) {
             self.stop_pushing(generation);
             self.forget_part(generation);
         }
@@ -716,6 +790,31 @@ impl Leader {
         changed.into_iter().for_each(|request| self.spread_if_over(request));
     }
 
+    /// Workers that are gone for good answer nothing any more.
+    pub(super) fn workers_gone(&mut self) {
+        let mut gone = Vec::new();
+        for putting in self.datasets.puts.values().filter(|putting| putting.stage == Stage::Spreading) {
+            let missing = putting.missing().filter(|worker| self.broker.worker(*worker).is_none());
+            gone.extend(missing.map(|worker| (putting.put.manifest, worker, putting.cache.clone())));
+        }
+        for (generation, worker, cache) in gone {
+            let result = CachePutResult::failed(cache.as_str(), "the worker is gone");
+            self.tell_putters(generation, worker, &result);
+        }
+    }
+
+    /// Those that wait for workers to have a set hear that it was removed.
+    pub(super) fn putters_hear_removed(&mut self, dataset: &Dataset) {
+        let puts = self.datasets.puts.values();
+        let waiting = puts.filter(|putting| putting.put.manifest == dataset.generation);
+        let missing: Vec<WorkerId> =
+            waiting.flat_map(|putting| putting.missing().collect::<Vec<_>>()).collect();
+        for worker in missing {
+            let result = CachePutResult::failed(dataset.cache.as_str(), "the set was removed meanwhile");
+            self.tell_putters(dataset.generation, worker, &result);
+        }
+    }
+
     /// Bytes of a dataset's part came from a client.
     pub(in crate::leader) fn count_received(&mut self, blob: BlobId, bytes: u64) {
         if self.datasets.puts.is_empty() {
@@ -738,10 +837,4 @@ impl Leader {
     pub(super) fn owner_of(generation: Uuid) -> JobId {
         JobId(generation)
     }
-}
-
-/// Whether a name cannot be that of a file beneath a directory.
-fn is_bad_name(name: &str) -> bool {
-    let bad_part = |part: &str| part.is_empty() || part == "." || part == "..";
-    name.contains(['\0', '\\']) || name.split('/').any(bad_part)
 }

@@ -64,10 +64,16 @@ impl Leader {
                 self.broker.handle(self.now, Event::RemoveDataset { cache: dataset.cache.clone() });
                 None
             }),
-            "dataset.verify" => self.dataset_asked(question).map(|dataset| {
+            "dataset.verify" => self.dataset_asked(question).and_then(|dataset| {
+                if self.datasets.library.is_listing() {
+                    return Err(
+                        "the leader still reads what it kept before its start: ask again in a moment"
+                            .to_owned(),
+                    );
+                }
                 let by = self.asked(conn, verb, id);
                 self.dataset_verify(by, &dataset);
-                None
+                Ok(None)
             }),
             "dataset.push" => self
                 .dataset_asked(question)

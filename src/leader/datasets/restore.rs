@@ -2,7 +2,9 @@
 //! client that goes on with it need not bring them again.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use chunking::dataset::pack::Layout;
 use chunking::message::Purpose;
 use tracing::error;
 
@@ -14,6 +16,9 @@ use crate::store::map::Map;
 
 /// What the transfer of a pack is called.
 pub(super) const PACK: &str = "pack";
+
+/// What the transfer of a manifest is called.
+pub(super) const MANIFEST: &str = "manifest";
 
 impl Leader {
     /// Takes the blobs that belong to datasets.
@@ -46,10 +51,21 @@ impl Leader {
             if let Some(map) = maps.remove(&blob)
                 && self.restore_whole(blob, map).is_ok()
             {
+                self.datasets.loose.insert(blob);
                 self.restore_pack(blob);
             }
         }
         self.watch_datasets();
+    }
+
+    /// The list of a pack that no set has was read: its pieces are checked before they count.
+    pub(super) fn check_loose(&mut self, blob: BlobId, layout: Arc<Layout>) {
+        self.datasets.library.listed(blob, layout.clone());
+        let (chunks, at) = (self.relay.chunks(blob), LookAt::Pack(layout));
+        self.outputs.push_back(Output::Disk(DiskOp::Look { blob, chunks, at }));
+        if !self.datasets.library.is_listing() {
+            self.feed_all();
+        }
     }
 
     fn restore_pack(&mut self, blob: BlobId) {

@@ -283,6 +283,7 @@ impl Leader {
         if let Some((worker, at)) = workers.map(|(id, at)| (*id, at)).find(|(_, at)| at.conn == Some(conn)) {
             (at.conn, at.told, at.push) = (None, false, None);
             at.queue.clear();
+            self.datasets.lacks.remove(&worker);
             self.broker.handle(self.now, Event::HoldsNothing { worker });
             self.inspections_without(worker);
         }
@@ -421,7 +422,19 @@ impl Leader {
             return self.feed_stock(worker);
         }
         self.say_hold(Some(conn), &wish, committed);
+        if committed && !self.relay.has_arrived(generation) {
+            let text = "the manifest of the set is not at the leader: put it again";
+            return self.push_is_broken(worker, generation, text);
+        }
         self.relay.attach_anew(conn, generation, Self::owner_of(generation), 0);
+    }
+
+    /// A worker cannot get a set because the leader has not all of it.
+    fn push_is_broken(&mut self, worker: WorkerId, generation: Uuid, text: &str) {
+        let Some(cache) = self.push_of(worker).map(|push| push.wish.cache.clone()) else { return };
+        // Jobs that wait for it there are not to wait any longer.
+        self.release(worker, &cache, generation, Reason::UNKNOWN, text);
+        self.push_ended(worker, generation, CachePutResult::failed(cache.as_str(), text));
     }
 
     fn say_hold(&mut self, conn: Option<ConnId>, wish: &Wish, committed: bool) {
@@ -455,7 +468,7 @@ impl Leader {
         self.broker.handle(now, Event::Holding { worker, cache, digest, missing: lack.bytes.max(1) });
         let Some(manifest) = self.manifest_of(generation) else {
             // It says so again when it is asked again: the manifest is being read, and then it is.
-            return self.remember_lack(worker, lack);
+            return self.remember_lack(worker, generation, lack);
         };
         let library = &self.datasets.library;
         let Some(push) = self.datasets.workers.get_mut(&worker).and_then(|at| at.push.as_mut()) else {
@@ -469,6 +482,11 @@ impl Leader {
                 Some(pack) => push.packs.insert(pack),
                 None => push.unplaced.insert(*piece),
             };
+        }
+        if push.committed && !push.unplaced.is_empty() {
+            let text =
+                format!("{} pieces of the set are not at the leader: put it again", push.unplaced.len());
+            return self.push_is_broken(worker, generation, &text);
         }
         // What it still lacks of those that it has got it did not get: they are opened once more.
         for pack in push.open.iter().copied().collect::<Vec<_>>() {
@@ -496,8 +514,8 @@ impl Leader {
     }
 
     /// Keeps what a worker lacks until the manifest is in memory.
-    fn remember_lack(&mut self, worker: WorkerId, lack: &Lack) {
-        self.datasets.lacks.insert(worker, lack.clone());
+    fn remember_lack(&mut self, worker: WorkerId, generation: Uuid, lack: &Lack) {
+        self.datasets.lacks.insert(worker, (generation, lack.clone()));
     }
 
     /// Something new is here of a set: those that wait for it are fed.
@@ -512,7 +530,9 @@ impl Leader {
             .collect();
         for (worker, conn) in workers {
             match (self.datasets.lacks.remove(&worker), conn) {
-                (Some(lack), Some(conn)) => self.worker_lacks(conn, generation, &lack),
+                (Some((of, lack)), Some(conn)) if of == generation => {
+                    self.worker_lacks(conn, generation, &lack);
+                }
                 _ => self.feed_push(worker),
             }
         }
@@ -619,10 +639,12 @@ impl Leader {
     /// A worker has answered.
     pub(super) fn worker_acked(&mut self, conn: ConnId, to: Uuid, result: CachePutResult) {
         let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
-        if self.inspected(to, worker, &result) || self.stock_answered(worker, to) {
+        if self.inspected(to, worker, &result) {
             return;
         }
-        self.push_ended(worker, to, result);
+        if let Some(result) = self.stock_answered(worker, to, result) {
+            self.push_ended(worker, to, result);
+        }
     }
 
     pub(super) fn push_ended(&mut self, worker: WorkerId, generation: Uuid, result: CachePutResult) {
@@ -703,6 +725,7 @@ impl Leader {
                 self.give_up(worker, &dataset.cache, "the dataset was removed");
             }
         }
+        self.putters_hear_removed(dataset);
         let bytes: u64 = dataset.blobs().map(|blob| self.relay.bytes_here(blob)).sum();
         self.release_blobs(dataset);
         self.answer_removed(&dataset.cache, bytes);
@@ -716,12 +739,13 @@ impl Leader {
         };
         for dataset in broken {
             let text = format!(
-                "a part of dataset {} is damaged at the leader ({text}): put it again with --replace",
+                "a part of dataset {} is damaged at the leader ({text}): put it again",
                 dataset.cache
             );
             for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
-                let result = CachePutResult::failed(dataset.cache.as_str(), text.as_str());
-                self.push_ended(worker, dataset.generation, result);
+                if self.push_of(worker).is_some_and(|push| push.wish.generation == dataset.generation) {
+                    self.push_is_broken(worker, dataset.generation, &text);
+                }
             }
         }
     }

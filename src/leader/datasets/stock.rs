@@ -2,8 +2,9 @@
 //! answers; one without ignores the frame. Which it is shows its answer to a put of nothing, which it is sent when there is first
 //! something for it. One that does not answer that is no target of puts, and holds none up.
 //!
-//! Such a worker never overwrites a file and cannot be told to remove one (CA05), so a set whose content was replaced does not go to
-//! one that had it before.
+//! Such a worker never overwrites a file and cannot be told to remove one (CA05), and says only how many files were there before, not
+//! what is in them. So files that it skipped count for the set only if it wrote them for this leader, in this life, and they are the
+//! same in the set as it is now. Else the set is not held there, and whoever put it hears so.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -15,13 +16,13 @@ use chunking::limits::FRAME_BODY_BYTES_MAX;
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use super::spread::{AtWorker, NotHeld, Wish};
+use super::spread::{AtWorker, Wish};
 use crate::conn::Session;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
 use crate::leader::relay::BlobId;
 use crate::leader::{Leader, Output};
-use crate::model::{CacheEntry, CachePutRequest, CachePutResult, JsonModel};
+use crate::model::{CacheEntry, CachePutRequest, CachePutResult, CacheStatus, JsonModel};
 use crate::store::blobs::DiskOp;
 use crate::store::look::{LookAt, Wanted};
 
@@ -30,6 +31,12 @@ const KNOWS_WAIT: Duration = Duration::from_secs(5);
 
 /// How long one that knows it has to answer a put.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
+
+/// Stock workers of which it is kept in mind what they wrote. Beyond that it is only of those that are connected.
+const WROTE_WORKERS_MAX: usize = 4096;
+
+/// Sets of which it is kept in mind for one. Beyond that it begins anew.
+const WROTE_SETS_MAX: usize = 65_536;
 
 /// Frames that are kept for the next worker.
 const FRAMES_KEPT: usize = 2;
@@ -44,8 +51,8 @@ const NOTHING: &str = ".";
 #[derive(Debug, Default)]
 pub(super) struct Stock {
     knows: Knows,
-    /// What it was given in this connection.
-    given: HashMap<CacheId, [u8; 32]>,
+    /// Sets that it was sent and has not answered for, by their generations.
+    sent: HashMap<Uuid, Sent>,
     /// When it should have answered the put that it was sent.
     answer_by: Option<Micros>,
 }
@@ -59,6 +66,22 @@ enum Knows {
     Asked(Micros),
     Yes,
     No,
+}
+
+/// A set that a stock worker was sent.
+#[derive(Debug)]
+struct Sent {
+    cache: CacheId,
+    what: Wrote,
+    /// What it had of another content. That counts for nothing unless its answer says that it wrote nothing.
+    before: Option<Wrote>,
+}
+
+/// A content of a set that is in a stock worker's cache, file by file, because it wrote all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wrote {
+    digest: [u8; 32],
+    files: u64,
 }
 
 impl Stock {
@@ -76,9 +99,11 @@ impl Stock {
     }
 }
 
-/// Frames for stock workers.
+/// What there is for stock workers and of them, beside their connections.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
+    /// What they wrote in this life of the leader, by their ids: a worker that only lost its connection has its id, and its directory.
+    wrote: HashMap<WorkerId, HashMap<CacheId, Wrote>>,
     ready: VecDeque<(Uuid, Bytes)>,
     reading: HashMap<Uuid, Reading>,
 }
@@ -163,12 +188,8 @@ impl Leader {
         self.watch_datasets();
     }
 
-    /// Whether a worker can be given a set now. If a stock worker cannot, it is seen to that it can later, or that somebody hears why
-    /// not.
+    /// Whether a worker can be given a set now. If a stock worker cannot, it is seen to that it can later, if ever.
     pub(super) fn may_be_given(&mut self, worker: WorkerId, wish: &Wish) -> bool {
-        let at = self.datasets.workers.get(&worker);
-        let given = at.and_then(|at| at.stock.as_ref()?.given.get(&wish.cache)).copied();
-        let fits = given.is_none_or(|given| given == wish.digest || self.is_within(&wish.cache, &given));
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return false };
         let Some(stock) = &at.stock else { return true };
         match stock.knows {
@@ -181,19 +202,7 @@ impl Leader {
                 at.queue.clear();
                 false
             }
-            Knows::Yes if fits => true,
-            Knows::Yes => {
-                let text = format!(
-                    "a stock worker does not overwrite files, and has another content of {}: put it under another CacheId",
-                    wish.cache
-                );
-                let failed = NotHeld::Failed(text.clone());
-                at.not_held.insert(wish.cache.clone(), (wish.digest, failed));
-                let result = CachePutResult::failed(wish.cache.as_str(), text);
-                self.tell_putters(wish.generation, worker, &result);
-                self.push_next(worker);
-                false
-            }
+            Knows::Yes => true,
         }
     }
 
@@ -227,8 +236,14 @@ impl Leader {
         self.send(conn, [frame]);
         self.count_sent(conn, bytes);
         let by = self.now.plus(ANSWER_WAIT);
+        let what = Wrote { digest: wish.digest, files: wish.files.into() };
+        let before = self.wrote(worker, &wish.cache);
+        let before = before.filter(|before| !self.is_part_of(&wish.cache, &before.digest, &wish.digest));
+        if let Some(wrote) = self.datasets.frames.wrote.get_mut(&worker).filter(|_| before.is_some()) {
+            wrote.remove(&wish.cache);
+        }
         if let Some(stock) = self.stock_at(worker) {
-            stock.given.insert(wish.cache, wish.digest);
+            stock.sent.insert(wish.generation, Sent { cache: wish.cache, what, before });
             stock.answer_by = Some(by);
         }
         self.watch_datasets();
@@ -340,22 +355,80 @@ impl Leader {
         }
     }
 
-    /// A worker has answered a put; says whether it is a stock worker's answer to a question of ours.
-    pub(super) fn stock_answered(&mut self, worker: WorkerId, to: Uuid) -> bool {
-        let Some(at) = self.datasets.workers.get_mut(&worker) else { return false };
+    /// A worker has answered a put: what that means, unless it is a stock worker's answer to what nobody waits for.
+    pub(super) fn stock_answered(
+        &mut self,
+        worker: WorkerId,
+        to: Uuid,
+        result: CachePutResult,
+    ) -> Option<CachePutResult> {
+        let Some(at) = self.datasets.workers.get_mut(&worker) else { return Some(result) };
         let is_push = at.push.as_ref().is_some_and(|push| push.wish.generation == to);
-        let Some(stock) = &mut at.stock else { return false };
+        let Some(stock) = &mut at.stock else { return Some(result) };
         if is_push {
             stock.answer_by = None;
         }
-        if stock.knows != Knows::Yes {
+        let sent = stock.sent.remove(&to);
+        let is_new = std::mem::replace(&mut stock.knows, Knows::Yes) != Knows::Yes;
+        // Also a late answer says what it wrote.
+        let result = match sent {
+            Some(sent) => self.read_answer(worker, sent, result),
+            None => result,
+        };
+        if is_new {
             info!(%worker, "a stock worker knows CachePut");
-            stock.knows = Knows::Yes;
             if !is_push {
                 self.reconcile(worker);
             }
         }
-        !is_push
+        is_push.then_some(result)
+    }
+
+    fn wrote(&self, worker: WorkerId, cache: &CacheId) -> Option<Wrote> {
+        self.datasets.frames.wrote.get(&worker)?.get(cache).copied()
+    }
+
+    fn note_wrote(&mut self, worker: WorkerId, cache: CacheId, what: Wrote) {
+        let wrote = &mut self.datasets.frames.wrote;
+        if wrote.len() >= WROTE_WORKERS_MAX && !wrote.contains_key(&worker) {
+            let workers = &self.datasets.workers;
+            wrote.retain(|worker, _| workers.get(worker).is_some_and(|at| at.conn.is_some()));
+        }
+        let sets = wrote.entry(worker).or_default();
+        if sets.len() >= WROTE_SETS_MAX {
+            sets.clear();
+        }
+        sets.insert(cache, what);
+    }
+
+    /// What a stock worker's answer is worth: the set is there if it wrote every file now, or those before that it skipped.
+    fn read_answer(&mut self, worker: WorkerId, sent: Sent, result: CachePutResult) -> CachePutResult {
+        let Sent { cache, what, before } = sent;
+        match result.status {
+            CacheStatus::Ok | CacheStatus::Skipped => {}
+            CacheStatus::Failed | CacheStatus::Other(_) => return result,
+        }
+        let wrote = self.wrote(worker, &cache);
+        let wrote = wrote.filter(|wrote| self.is_part_of(&cache, &wrote.digest, &what.digest));
+        let counts = result.counts();
+        let is_there = counts.is_some_and(|(added, skipped)| {
+            let is_known = skipped == 0 || wrote.is_some_and(|wrote| wrote.files == skipped);
+            is_known && added.checked_add(skipped) == Some(what.files)
+        });
+        if is_there {
+            self.note_wrote(worker, cache, what);
+            return result;
+        }
+        if let (Some((0, _)), Some(before)) = (counts, before) {
+            self.note_wrote(worker, cache.clone(), before);
+        }
+        let text = format!(
+            "a stock worker does not overwrite files, and of {} files it says \"{}\": what is in those that were there before is not \
+             known, so {cache} is not held there; remove the directory {cache} in its cache and push the set again (`heft dataset \
+             HOST:PORT push {cache}`), or put it under another CacheId, or run a heft worker with --cache-only beside it",
+            what.files, result.message
+        );
+        CachePutResult::failed(cache.as_str(), text)
     }
 
     /// When a stock worker should have answered.

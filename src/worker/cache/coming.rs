@@ -52,8 +52,8 @@ enum Phase {
     Manifest,
     /// It is being read.
     Reading,
-    /// Files are made, and what is here is looked for.
-    Preparing(Arc<Contents>),
+    /// Files are made, and what is here is looked for, in this turn.
+    Preparing(Arc<Contents>, u64),
     /// Pieces come.
     Receiving(Arc<Staged>),
     /// All is here, and is being made visible.
@@ -65,7 +65,7 @@ impl Coming {
     pub(super) fn reserved(&self) -> u64 {
         match &self.phase {
             Phase::Checking | Phase::Manifest | Phase::Reading => 0,
-            Phase::Preparing(contents) | Phase::Showing(contents) => contents.bytes(),
+            Phase::Preparing(contents, _) | Phase::Showing(contents) => contents.bytes(),
             Phase::Receiving(staged) => staged.contents().bytes(),
         }
     }
@@ -74,7 +74,7 @@ impl Coming {
     pub(super) fn is_pinned(&self) -> bool {
         match &self.phase {
             Phase::Receiving(_) | Phase::Manifest | Phase::Checking => self.active,
-            Phase::Reading | Phase::Preparing(_) | Phase::Showing(_) => true,
+            Phase::Reading | Phase::Preparing(..) | Phase::Showing(_) => true,
         }
     }
 }
@@ -111,12 +111,17 @@ impl Cache {
         };
         if let Some(coming) = self.coming.get_mut(&generation) {
             coming.committed |= committed;
-            coming.active = true;
+            let again = std::mem::replace(&mut coming.active, true);
             coming.released = false;
             if committed {
                 self.supersede(generation, &cache, None);
             }
-            return self.show_if_whole(generation);
+            self.show_if_whole(generation);
+            // On a new connection its manifest is opened next, and what lacks is the answer to that.
+            if again {
+                self.say_lack(generation, out);
+            }
+            return;
         }
         if committed {
             self.supersede(generation, &cache, Some(hold.digest));
@@ -170,7 +175,7 @@ impl Cache {
         let stopped = self.coming.iter().filter(|(_, coming)| coming.cache == *cache && !coming.active);
         let stopped = stopped.filter_map(|(other, coming)| match &coming.phase {
             Phase::Receiving(staged) => Some((*other, staged.contents().clone())),
-            Phase::Checking | Phase::Manifest | Phase::Reading | Phase::Preparing(_) | Phase::Showing(_) => {
+            Phase::Checking | Phase::Manifest | Phase::Reading | Phase::Preparing(..) | Phase::Showing(_) => {
                 None
             }
         });
@@ -214,16 +219,23 @@ impl Cache {
         out.push(ack(generation, &CachePutResult::stored(cache.as_str(), 0, files as u64)));
     }
 
+    /// The generations that are to be held and wait until a set is checked.
+    fn holds_of(&self, cache: &CacheId) -> Vec<Uuid> {
+        let waits = |coming: &Coming| coming.cache == *cache && matches!(coming.phase, Phase::Checking);
+        let holds = self.coming.iter().filter(|(_, coming)| waits(coming));
+        holds.map(|(generation, _)| *generation).collect()
+    }
+
+    /// A set was checked, and its content is not what it is said to be: it is not asked for again.
+    pub(super) fn refuse_holds(&mut self, cache: &CacheId, text: &str, out: &mut Vec<OutFrame>) {
+        for generation in self.holds_of(cache) {
+            self.fail(generation, text, out);
+        }
+    }
+
     /// A set was checked: who asked for its content meanwhile is answered.
     pub(super) fn answer_holds(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
-        let waits = |coming: &Coming| coming.cache == *cache && matches!(coming.phase, Phase::Checking);
-        let holds: Vec<Uuid> = self
-            .coming
-            .iter()
-            .filter(|(_, coming)| waits(coming))
-            .map(|(generation, _)| *generation)
-            .collect();
-        for generation in holds {
+        for generation in self.holds_of(cache) {
             match self.sets.contains_key(cache) {
                 true => {
                     self.coming.remove(&generation);
@@ -259,13 +271,14 @@ impl Cache {
             return self.fail(generation, &text, out);
         }
         let donors = self.donors(&cache);
+        let turn = self.turn;
         if let Some(coming) = self.coming.get_mut(&generation) {
-            coming.phase = Phase::Preparing(contents.clone());
+            coming.phase = Phase::Preparing(contents.clone(), turn);
         }
-        self.run(move |disk| {
+        self.run_in_turn(generation, move |disk| {
             let named = disk.name_staged(&cache, generation);
             let staged = named.and_then(|()| Staged::prepare(disk, generation, contents, &donors));
-            News::Prepared { generation, staged: staged.map(Arc::new) }
+            News::Prepared { generation, turn, staged: staged.map(Arc::new) }
         });
     }
 
@@ -275,7 +288,7 @@ impl Cache {
         warn!(cache = %coming.cache, %generation, "a set cannot be held: {text}");
         self.transfers.retain(|_, transfer| transfer.generation != generation);
         let contents = match coming.phase {
-            Phase::Preparing(contents) | Phase::Showing(contents) => Some(contents),
+            Phase::Preparing(contents, _) | Phase::Showing(contents) => Some(contents),
             Phase::Receiving(staged) => Some(staged.contents().clone()),
             Phase::Checking | Phase::Manifest | Phase::Reading => None,
         };
@@ -377,7 +390,7 @@ impl Cache {
         };
         match coming.phase {
             Phase::Manifest => {}
-            Phase::Checking | Phase::Reading | Phase::Preparing(_) | Phase::Showing(_) => {
+            Phase::Checking | Phase::Reading | Phase::Preparing(..) | Phase::Showing(_) => {
                 out.push(transfer_frame(generation, &Verdict::Ok));
                 return Ok(None);
             }
@@ -521,13 +534,14 @@ impl Cache {
     pub(super) fn on_prepared(
         &mut self,
         generation: Uuid,
+        turn: u64,
         staged: io::Result<Arc<Staged>>,
         out: &mut Vec<OutFrame>,
     ) {
-        let Some(coming) = self.coming.get_mut(&generation) else {
-            // It was taken back meanwhile.
-            return self.remove_staged(generation, 0);
-        };
+        let is_it =
+            |coming: &&mut Coming| matches!(coming.phase, Phase::Preparing(_, begun) if begun == turn);
+        // If it was taken back meanwhile, removing it is next, and then what was begun after that.
+        let Some(coming) = self.coming.get_mut(&generation).filter(is_it) else { return };
         match staged {
             Ok(staged) => {
                 let (_, lacking) = staged.lacking();
@@ -571,7 +585,7 @@ impl Cache {
         }
         let (staged, cache) = (staged.clone(), coming.cache.clone());
         coming.phase = Phase::Showing(staged.contents().clone());
-        self.run(move |disk| {
+        self.run_in_turn(generation, move |disk| {
             let shown = staged.show(disk, &cache);
             News::Shown { generation, looks: shown.map(|(looks, _)| looks) }
         });

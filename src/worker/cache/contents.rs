@@ -120,6 +120,21 @@ impl Contents {
         found.ok().and_then(|at| u32::try_from(at).ok())
     }
 
+    /// The file of another set that has the same name and the same bytes: those of the same pieces. Which SHA-256 the manifests
+    /// say of the whole files proves nothing, since nobody has checked it.
+    pub(super) fn same_file(&self, entry: &FileEntry, other: &Contents) -> Option<u32> {
+        let found = other.find(&entry.name)?;
+        let (_, theirs) = other.file(found)?;
+        let of = |contents: &'_ Contents, entry: &FileEntry| -> Vec<Piece> {
+            contents.manifest.layout(entry).map(|(_, _, piece)| piece).collect()
+        };
+        let same = entry.size > 0
+            && entry.size == theirs.size
+            && entry.pieces.len() == theirs.pieces.len()
+            && of(self, entry) == of(other, theirs);
+        same.then_some(found)
+    }
+
     pub(super) fn piece(&self, piece: u32) -> Option<Piece> {
         self.manifest.pieces().get(piece as usize).copied()
     }
@@ -159,11 +174,11 @@ fn check_together(names: &[SafeName]) -> Result<(), ContentsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chunking::dataset::ManifestBuilder;
+    use chunking::dataset::{ManifestBuilder, sha256};
 
     fn of(names: &[&str]) -> Result<Contents, ContentsError> {
         let mut builder = ManifestBuilder::default();
-        names.iter().for_each(|name| builder.file(*name, [0; 32], vec![Piece::of(b"x")]));
+        names.iter().for_each(|name| builder.file(*name, sha256(b"x"), vec![Piece::of(b"x")]));
         Contents::read(&builder.finish().unwrap().encode(), None)
     }
 
@@ -192,12 +207,34 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_the_same_by_its_pieces_and_not_by_what_is_said_of_it() {
+        let (a, b) = (Piece::of(b"aaa"), Piece::of(b"bb"));
+        let of = |front: &[Piece], sha256, pieces: &[Piece]| {
+            let mut builder = ManifestBuilder::default();
+            builder.file("a", [0; 32], front.to_vec());
+            builder.file("x", sha256, pieces.to_vec());
+            Contents::new(builder.finish().unwrap()).unwrap()
+        };
+        let ours = of(&[a, a], [1; 32], &[a, b]);
+        let entry = ours.file(1).unwrap().1;
+        // Pieces are known by what they are, not by their places in a list.
+        assert_eq!(ours.same_file(entry, &of(&[b, a], [1; 32], &[a, b])), Some(1));
+        assert_eq!(ours.same_file(entry, &of(&[a, a], [2; 32], &[a, b])), Some(1));
+        assert_eq!(ours.same_file(entry, &of(&[a, a], [1; 32], &[b, a])), None);
+        assert_eq!(
+            ours.same_file(entry, &of(&[a, a], [1; 32], &[Piece::of(b"aaabb")])),
+            None,
+            "cut otherwise"
+        );
+    }
+
+    #[test]
     fn pieces_know_all_their_places_and_names_their_files() {
         let (a, b) = (Piece::of(b"aaa"), Piece::of(b"bb"));
         let mut builder = ManifestBuilder::default();
-        builder.file("one", [1; 32], vec![a, b, a]);
-        builder.file("two", [2; 32], vec![a]);
-        builder.file("zero", [3; 32], vec![]);
+        builder.file("one", sha256(b"aaabbaaa"), vec![a, b, a]);
+        builder.file("two", sha256(b"aaa"), vec![a]);
+        builder.file("zero", sha256(b""), vec![]);
         let contents = Contents::new(builder.finish().unwrap()).unwrap();
         assert_eq!(contents.first_place(0), Some(Place { file: 0, offset: 0 }));
         assert_eq!(contents.more_places(0), [Place { file: 0, offset: 5 }, Place { file: 1, offset: 0 }]);

@@ -14,6 +14,7 @@ use chunking::limits::SETS_LISTED_MAX;
 use chunking::message::{Body, Have, Name, Reason, Release, SetEntry, SetList, SetState};
 use chunking::{Digest, DigestKind, Kind};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use uuid::Uuid;
 
@@ -91,7 +92,7 @@ pub(in crate::worker) enum News {
     /// A manifest was read.
     Read { generation: Uuid, contents: Result<Contents, String> },
     /// The files of a set are ready to be written.
-    Prepared { generation: Uuid, staged: io::Result<Arc<Staged>> },
+    Prepared { generation: Uuid, turn: u64, staged: io::Result<Arc<Staged>> },
     /// A set is visible.
     Shown { generation: Uuid, looks: io::Result<Vec<Look>> },
     /// A put of a stock leader is stored.
@@ -147,6 +148,10 @@ pub(in crate::worker) struct Cache {
     putting: Option<(CacheId, u64)>,
     steps: Vec<Step>,
     threads: Option<Threads>,
+    /// What was last begun with the directories of a generation: the next waits for it.
+    turns: HashMap<Uuid, JoinHandle<()>>,
+    /// How often something was.
+    pub(super) turn: u64,
 }
 
 /// Where threads tell what they have done.
@@ -206,6 +211,8 @@ impl Cache {
             putting: None,
             steps: Vec::new(),
             threads: None,
+            turns: HashMap::new(),
+            turn: 0,
         })
     }
 
@@ -246,6 +253,30 @@ impl Cache {
             // Nobody hears it when the worker has left.
             news.send(work(&disk)).ok();
         });
+    }
+
+    /// Has something done with the directories of a generation, on a thread, after what was begun with them before.
+    pub(super) fn run_in_turn(
+        &mut self,
+        generation: Uuid,
+        work: impl FnOnce(&Disk) -> News + Send + 'static,
+    ) {
+        let Some(threads) = &self.threads else { return };
+        let (disk, news) = (self.disk.clone(), threads.news.clone());
+        let work = move || {
+            // Nobody hears it when the worker has left.
+            news.send(work(&disk)).ok();
+        };
+        self.turns.retain(|_, last| !last.is_finished());
+        let task = match self.turns.remove(&generation) {
+            None => tokio::task::spawn_blocking(work),
+            Some(last) => tokio::spawn(async move {
+                last.await.ok();
+                tokio::task::spawn_blocking(work).await.ok();
+            }),
+        };
+        self.turns.insert(generation, task);
+        self.turn += 1;
     }
 
     pub(super) fn reports(&self) -> Option<mpsc::UnboundedSender<Report>> {
@@ -388,8 +419,8 @@ impl Cache {
         bytes
     }
 
-    pub(super) fn remove_staged(&self, generation: Uuid, bytes: u64) {
-        self.run(move |disk| {
+    pub(super) fn remove_staged(&mut self, generation: Uuid, bytes: u64) {
+        self.run_in_turn(generation, move |disk| {
             if let Err(error) = disk.discard_staged(generation) {
                 warn!(%generation, "cannot remove what has come of a set: {error}");
             }
@@ -415,8 +446,8 @@ impl Cache {
         self.say(state, cache, set.contents.digest(), text, out);
     }
 
-    pub(super) fn discard(&self, generation: Uuid, bytes: u64) {
-        self.run(move |disk| {
+    pub(super) fn discard(&mut self, generation: Uuid, bytes: u64) {
+        self.run_in_turn(generation, move |disk| {
             let gone = disk.discard(generation).unwrap_or_else(|error| {
                 warn!(%generation, "cannot remove the files of a set: {error}");
                 true
@@ -659,7 +690,7 @@ impl Cache {
         let Some(set) = self.sets.get_mut(&cache).filter(|set| set.generation == generation) else {
             return answer(CachePutResult::failed(cache.as_str(), "the set is not here any more"), out);
         };
-        let why = match found {
+        let (why, lost) = match found {
             Ok(looks) => {
                 let files = looks.len();
                 let first = set.looks.replace(Arc::new(looks)).is_none();
@@ -674,11 +705,16 @@ impl Cache {
                 }
                 return;
             }
-            Err(CheckError::Damaged(what)) => format!("damaged: {what}"),
-            Err(CheckError::Io(error)) => format!("cannot be read: {error}"),
+            Err(CheckError::Damaged(what)) => (format!("damaged: {what}"), true),
+            Err(CheckError::Untrue(what)) => (what, false),
+            Err(CheckError::Io(error)) => (format!("cannot be read: {error}"), true),
         };
         answer(CachePutResult::failed(cache.as_str(), why.as_str()), out);
-        self.drop_set(&cache, &why, true, out);
+        self.drop_set(&cache, &why, lost, out);
+        if !lost {
+            self.give_back(&cache, &why);
+            return self.refuse_holds(&cache, &why, out);
+        }
         self.answer_holds(&cache, out);
         if self.jobs.values().any(|needs| needs.lacking.contains(&cache)) {
             self.want(&cache, out);
@@ -757,7 +793,7 @@ impl Cache {
         match news {
             News::Checked(checked) => self.on_checked(checked, out),
             News::Read { generation, contents } => self.on_read(generation, contents, out),
-            News::Prepared { generation, staged } => self.on_prepared(generation, staged, out),
+            News::Prepared { generation, turn, staged } => self.on_prepared(generation, turn, staged, out),
             News::Shown { generation, looks } => self.on_shown(generation, looks, out),
             News::Put(put) => self.on_stored(put, out),
             News::Discarded { generation, bytes, gone } => match gone {

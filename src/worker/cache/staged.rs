@@ -12,7 +12,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chunking::dataset::Piece;
-use chunking::{Bitmap, Ranges};
+use chunking::digest::BlobHasher;
+use chunking::{Bitmap, DigestKind, Ranges};
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, copy_file_range, linkat, openat, seek, unlinkat};
 use rustix::io::Errno;
 use uuid::Uuid;
@@ -139,15 +140,11 @@ impl Staged {
     fn link_from(&self, disk: &Disk, donors: &[Donor], file: u32) -> io::Result<bool> {
         let Some((name, entry)) = self.contents.file(file) else { return Ok(false) };
         for donor in donors {
-            let same = donor.contents.find(&entry.name).filter(|same| {
-                donor.contents.file(*same).is_some_and(|(_, other)| {
-                    other.sha256 == entry.sha256 && other.size == entry.size && other.size > 0
-                })
-            });
-            let Some(same) = same else { continue };
+            let Some(same) = self.contents.same_file(entry, &donor.contents) else { continue };
             let Ok(theirs) = open_root(&disk.set_path(donor.generation)) else { continue };
             let Some(_unchanged) = donor.open(&theirs, same)? else { continue };
-            let from = open_folder(&theirs, name)?;
+            // It may be on its way out.
+            let Ok(from) = open_folder(&theirs, name) else { continue };
             let to = make_folder(&self.root, name, Mode::from_raw_mode(0o755))?;
             let _absent = unlinkat(&to, name.file(), AtFlags::empty());
             if linkat(&from, name.file(), &to, name.file(), AtFlags::empty()).is_err() {
@@ -344,7 +341,8 @@ fn copy_range(from: &File, at: u64, to: &File, to_at: u64, len: u64) -> io::Resu
     Ok(())
 }
 
-/// Checks all files of a set against their digests. Gives what they look like, or which one is damaged and how.
+/// Checks all files of a set, read once: each piece, and each whole file, against their SHA-256. Gives what the files look like, or
+/// which one is damaged and how.
 pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Result<Vec<Look>, CheckError> {
     let root = open_root(&disk.set_path(generation))?;
     let mut looks = Vec::with_capacity(contents.files().len());
@@ -356,6 +354,8 @@ pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Resul
         if found.len() != entry.size {
             return Err(damaged(&format!("has {} bytes instead of {}", found.len(), entry.size)));
         }
+        // What one piece hashes to its manifest says twice.
+        let mut whole = (entry.pieces.len() > 1).then(|| BlobHasher::new(DigestKind::Sha256));
         for (offset, _, piece) in contents.manifest().layout(entry) {
             if disk.is_closed() {
                 return Err(CheckError::Io(io::ErrorKind::Interrupted.into()));
@@ -363,6 +363,14 @@ pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Resul
             if !read_piece(&file, offset, piece, &mut buffer)? {
                 return Err(damaged(&format!("has other bytes at {offset} than it should have")));
             }
+            if let Some(whole) = &mut whole {
+                whole.update(&buffer, 0);
+            }
+        }
+        if whole.is_some_and(|whole| whole.finish().bytes != entry.sha256) {
+            return Err(CheckError::Untrue(format!(
+                "all pieces of \"{name}\" are right, and it does not hash to the SHA-256 that was put for it: put the set again"
+            )));
         }
         looks.push(Look::of(&found));
     }
@@ -374,6 +382,8 @@ pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Resul
 pub(in crate::worker) enum CheckError {
     /// A file is not what it should be.
     Damaged(String),
+    /// The files are what the pieces make, and that is not what was said of them: it would come again as it is.
+    Untrue(String),
     /// It cannot be told.
     Io(io::Error),
 }
