@@ -204,11 +204,22 @@ impl Leader {
         // What was removed while it was away is removed there, too.
         let is_removed = self.broker.state().is_dataset_removed(&cache);
         match self.broker.state().dataset(&cache).cloned() {
+            Some(dataset) if dataset.digest == digest => self.found_at(worker, &dataset),
             Some(dataset) => self.release_old(worker, &dataset),
             None if is_removed => {
                 self.release(worker, &cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
             }
             None => {}
+        }
+    }
+
+    /// A worker has a set already. Who put it hears so: the worker may have been about to say what it has when the put began to wait
+    /// for it. If it has just got it, its own answer follows.
+    fn found_at(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
+        let push = self.datasets.workers.get(&worker).and_then(|at| at.push.as_ref());
+        if !push.is_some_and(|push| push.wish.generation == dataset.generation) {
+            let result = CachePutResult::stored(dataset.cache.as_str(), 0, u64::from(dataset.files));
+            self.tell_putters(dataset.generation, worker, &result);
         }
     }
 
