@@ -217,7 +217,7 @@ impl Leader {
     /// for it. If it has just got it, its own answer follows.
     fn found_at(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
         let push = self.datasets.workers.get(&worker).and_then(|at| at.push.as_ref());
-        if !push.is_some_and(|push| push.wish.generation == dataset.generation) {
+        if push.is_none_or(|push| push.wish.generation != dataset.generation) {
             let result = CachePutResult::stored(dataset.cache.as_str(), 0, u64::from(dataset.files));
             self.tell_putters(dataset.generation, worker, &result);
         }
