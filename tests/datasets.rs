@@ -6,12 +6,10 @@
 #[path = "support/caches.rs"]
 mod caches;
 #[path = "support/datasets.rs"]
-#[allow(dead_code)]
 mod datasets;
 #[path = "support/procs.rs"]
 mod procs;
 #[path = "support/raw.rs"]
-#[allow(dead_code)]
 mod raw;
 
 use std::fs;

@@ -13,7 +13,7 @@ mod raw;
 
 use std::path::{Path, PathBuf};
 
-use chunking::message::{Body, Reason, Release, SetEntry, SetState};
+use chunking::message::{Body, Have, Reason, Release, SetEntry, SetList, SetState};
 use chunking::{Digest, Kind};
 use datasets::{FakeWorker, Putter, Set, noise};
 use heft::model::CacheStatus;
@@ -481,4 +481,27 @@ fn a_set_that_lost_a_part_at_the_leader_fails_at_workers_and_is_mended_by_a_put(
     assert_eq!(runs.join().unwrap().shown["set"]["a"], bytes);
     let verified = asks.ask("dataset.verify", &json!({ "cache_id": "set" }));
     assert_eq!(verified["packs_bad"], json!([]), "{verified}");
+}
+
+#[test]
+fn a_put_that_waits_for_a_worker_hears_when_that_says_that_it_has_the_set_already() {
+    let leader = Leader::start(&[]);
+    let bytes = noise(3_000_000, 11);
+    let set = Set::of(&[("a", &bytes)]);
+    let mut client = Raw::client(&leader, "c");
+    Putter::new(&set, "set", "none").put(&mut client).unwrap().over.unwrap();
+    // It has joined, and has not said what it has; it says so when the put is asked about.
+    let mut late = Raw::worker(&leader, Uuid::from_u128(1), "job.assign.>");
+    let digest = set.manifest.digest();
+    let says = std::thread::spawn(move || {
+        let mut asks = Raw::client(&leader, "d");
+        while asks.ask("dataset.status", &json!({ "cache_id": "set" }))["target"] != "job.assign.>" {}
+        let sets = SetList::new(vec![entry(SetState::Held, "set", digest)]);
+        datasets::say(&mut late, Uuid::nil(), Uuid::nil(), &Have { anew: 1, budget: 1 << 40, used: 0, sets });
+        (late, leader)
+    });
+    let over = Putter::new(&set, "set", "job.assign.>").put(&mut client).unwrap().over.unwrap();
+    assert_eq!((over.targets, over.skipped, over.missing), (1, 1, 0));
+    assert_eq!((over.received, over.moved), (0, 0));
+    says.join().unwrap();
 }

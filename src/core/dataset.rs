@@ -14,6 +14,9 @@ use super::state::Applied;
 /// The target of a dataset that no worker is asked to hold before a job needs it.
 pub const TARGET_NONE: &str = "none";
 
+/// Ids whose datasets were removed are kept in mind, for workers that were away; beyond so many that begins anew.
+pub const DATASETS_REMOVED_MAX: usize = 4096;
+
 /// A dataset: one content under a CacheId.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dataset {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::dataset::Dataset;
+use super::dataset::{DATASETS_REMOVED_MAX, Dataset};
 use super::event::{Inputs, Submission};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{AttemptNote, Ending, Job, Phase};
@@ -25,6 +25,8 @@ pub struct State {
     caps: BTreeMap<ClientId, u32>,
     running: BTreeMap<ClientId, u32>,
     datasets: BTreeMap<CacheId, Arc<Dataset>>,
+    /// Ids under which there was a dataset, and is none.
+    datasets_removed: BTreeSet<CacheId>,
     seq: u64,
 }
 
@@ -96,6 +98,16 @@ impl State {
         self.datasets.values()
     }
 
+    /// The ids under which there was a dataset, as far as that is kept in mind, and is none.
+    pub fn datasets_removed(&self) -> impl Iterator<Item = &CacheId> {
+        self.datasets_removed.iter()
+    }
+
+    /// Whether what was under an id was removed, as far as that is kept in mind.
+    pub fn is_dataset_removed(&self, cache: &CacheId) -> bool {
+        self.datasets_removed.contains(cache)
+    }
+
     /// The place of the job that was made last.
     pub fn last_seq(&self) -> u64 {
         self.seq
@@ -106,11 +118,13 @@ impl State {
         jobs: impl IntoIterator<Item = Job>,
         caps: impl IntoIterator<Item = (ClientId, u32)>,
         datasets: impl IntoIterator<Item = Arc<Dataset>>,
+        datasets_removed: impl IntoIterator<Item = CacheId>,
         seq: u64,
     ) -> Self {
         let jobs: BTreeMap<JobId, Box<Job>> = jobs.into_iter().map(|job| (job.id, Box::new(job))).collect();
         let datasets = datasets.into_iter().map(|dataset| (dataset.cache.clone(), dataset)).collect();
-        let mut state = State { caps: caps.into_iter().collect(), datasets, seq, ..State::default() };
+        let (caps, datasets_removed) = (caps.into_iter().collect(), datasets_removed.into_iter().collect());
+        let mut state = State { caps, datasets, datasets_removed, seq, ..State::default() };
         for job in jobs.values() {
             match job.phase {
                 Phase::Leased { .. } if job.is_capped() => {
@@ -165,6 +179,7 @@ impl State {
     }
 
     fn put_dataset(&mut self, dataset: &Arc<Dataset>) -> Applied {
+        self.datasets_removed.remove(&dataset.cache);
         match self.datasets.insert(dataset.cache.clone(), dataset.clone()) {
             Some(same) if same == *dataset => Applied::Stale,
             replaced => Applied::PutDataset { replaced },
@@ -176,6 +191,10 @@ impl State {
             Some(dataset) if dataset.generation == generation => {}
             Some(_) | None => return Applied::Stale,
         }
+        if self.datasets_removed.len() >= DATASETS_REMOVED_MAX {
+            self.datasets_removed.clear();
+        }
+        self.datasets_removed.insert(cache.clone());
         self.datasets.remove(cache).map_or(Applied::Stale, Applied::RemovedDataset)
     }
 

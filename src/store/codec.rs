@@ -662,7 +662,7 @@ impl Reader<'_> {
         Ok(ClientId(names.text(self.str()?)))
     }
 
-    fn cache(&mut self, names: &mut Names) -> Result<CacheId, CodecError> {
+    pub(super) fn cache(&mut self, names: &mut Names) -> Result<CacheId, CodecError> {
         let start = self.at();
         let text = names.text(self.str()?);
         CacheId::parse_shared(text).map_err(|error| CodecError { at: start, what: error.to_string() })

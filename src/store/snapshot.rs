@@ -16,7 +16,7 @@ use super::format::{
 };
 use super::replay::{Held, Key, Replay, UpTo, load};
 use crate::core::dataset::Dataset;
-use crate::core::ids::{ClientId, Index, JobId, Micros, ResultId};
+use crate::core::ids::{CacheId, ClientId, Index, JobId, Micros, ResultId};
 use crate::core::job::Job;
 use crate::core::state::State;
 
@@ -39,6 +39,7 @@ const CAPS: u8 = 4;
 const HELD: u8 = 5;
 const END: u8 = 6;
 const DATASETS: u8 = 7;
+const DATASETS_REMOVED: u8 = 8;
 
 /// What was made.
 #[derive(Debug)]
@@ -217,6 +218,11 @@ impl<'a> Writer<'a> {
             self.block_if_full(DATASETS)?;
         }
         self.block_if_any(DATASETS)?;
+        for cache in replay.state.datasets_removed() {
+            put_str(cache.as_str(), &mut self.body);
+            self.block_if_full(DATASETS_REMOVED)?;
+        }
+        self.block_if_any(DATASETS_REMOVED)?;
         let mut held: Vec<(Key, &Held)> = replay.held().collect();
         held.sort_unstable_by_key(|(key, _)| *key);
         for (key, held) in held {
@@ -295,7 +301,7 @@ pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Res
     let mut blocks = Blocks::open(disk, owner, index)?;
     let mut summary: Option<Summary> = None;
     let (mut jobs, mut caps): (Vec<Job>, Vec<(ClientId, u32)>) = (Vec::new(), Vec::new());
-    let mut datasets: Vec<Arc<Dataset>> = Vec::new();
+    let (mut datasets, mut removed): (Vec<Arc<Dataset>>, Vec<CacheId>) = (Vec::new(), Vec::new());
     let mut replay = Replay { index: Index(index), ..Replay::default() };
     let mut is_whole = false;
     while let Some(kind) = blocks.next(false)? {
@@ -311,6 +317,9 @@ pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Res
             DATASETS => read_all(&mut reader, |reader| {
                 codec::get_dataset(reader, names).map(|dataset| datasets.push(Arc::new(dataset)))
             }),
+            DATASETS_REMOVED => {
+                read_all(&mut reader, |reader| reader.cache(names).map(|cache| removed.push(cache)))
+            }
             HELD => read_all(&mut reader, |reader| read_held(reader, &mut replay)),
             END => reader.u64().map(|count| is_whole = count.checked_add(1) == Some(blocks.number)),
             _ => Ok(()),
@@ -325,7 +334,7 @@ pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Res
     let Some(summary) = summary.filter(|summary| is_whole && summary.jobs == jobs.len() as u64) else {
         return Err(blocks.damage(0, "it does not come to its end".to_owned()));
     };
-    replay.state = State::restore(jobs, caps, datasets, summary.seq);
+    replay.state = State::restore(jobs, caps, datasets, removed, summary.seq);
     replay.latest = Micros(summary.latest);
     replay.last_result = ResultId(summary.last_result);
     Ok(replay)

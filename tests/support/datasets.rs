@@ -6,7 +6,8 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::cast_possible_truncation
+    clippy::cast_possible_truncation,
+    clippy::wildcard_enum_match_arm
 )]
 
 use std::collections::{BTreeMap, HashMap};

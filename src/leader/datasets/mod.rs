@@ -64,8 +64,6 @@ pub(super) struct Datasets {
     committing: HashMap<Uuid, Arc<Dataset>>,
     /// Questions that wait for workers, or for the disk.
     inspections: HashMap<Uuid, Inspection>,
-    /// Sets that were removed in this life, with their digests: a worker that was away frees its disk when it comes back.
-    removed: HashMap<CacheId, [u8; 32]>,
     /// Questions that wait until a set is removed.
     removals: HashMap<CacheId, Vec<super::Asked>>,
     /// Packs of an earlier life that no set has: what is in them was never checked for certain.

@@ -33,9 +33,6 @@ const PACKS_OPEN_MAX: usize = 8;
 /// Sets that a worker may have; what it says beyond is not noted.
 const SETS_AT_WORKER_MAX: usize = 65_536;
 
-/// Sets that were removed and are kept in mind for workers that come back with them. Beyond that it begins anew.
-pub(super) const REMOVED_MAX: usize = 4096;
-
 /// What a worker is asked to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wish {
@@ -210,13 +207,24 @@ impl Leader {
         at.not_held.remove(&cache);
         self.broker.handle(self.now, Event::Holding { worker, cache: cache.clone(), digest, missing: 0 });
         // What was removed while it was away is removed there, too.
-        let is_removed = self.datasets.removed.get(&cache) == Some(&digest);
+        let is_removed = self.broker.state().is_dataset_removed(&cache);
         match self.broker.state().dataset(&cache).cloned() {
+            Some(dataset) if dataset.digest == digest => self.found_at(worker, &dataset),
             Some(dataset) => self.release_old(worker, &dataset),
             None if is_removed => {
                 self.release(worker, &cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
             }
             None => {}
+        }
+    }
+
+    /// A worker has a set already. Who put it hears so: the worker may have been about to say what it has when the put began to wait
+    /// for it. If it has just got it, its own answer follows.
+    fn found_at(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
+        let push = self.datasets.workers.get(&worker).and_then(|at| at.push.as_ref());
+        if push.is_none_or(|push| push.wish.generation != dataset.generation) {
+            let result = CachePutResult::stored(dataset.cache.as_str(), 0, u64::from(dataset.files));
+            self.tell_putters(dataset.generation, worker, &result);
         }
     }
 
@@ -717,10 +725,6 @@ impl Leader {
     /// A set is not kept any more: workers free their disks.
     pub(in crate::leader) fn dataset_removed(&mut self, dataset: &Arc<Dataset>) {
         info!(cache = %dataset.cache, generation = %dataset.generation, "a dataset is removed");
-        if self.datasets.removed.len() >= REMOVED_MAX {
-            self.datasets.removed.clear();
-        }
-        self.datasets.removed.insert(dataset.cache.clone(), dataset.digest);
         self.datasets.lineage.remove(&dataset.cache);
         self.forget_frames(dataset.generation);
         self.stop_pushing(dataset.generation);
