@@ -684,6 +684,10 @@ impl Leader {
             CacheStatus::Failed | CacheStatus::Other(_) => {
                 info!(%worker, %cache, "a worker cannot hold a dataset: {}", result.message);
                 at.not_held.insert(cache.clone(), (digest, NotHeld::Failed(result.message.clone())));
+                if at.stock.is_some() {
+                    // It cannot be told to give up what it has: it counts for nothing.
+                    at.held.remove(&cache);
+                }
                 self.broker.handle(now, Event::NotHolding { worker, cache: cache.clone() });
                 // What it has of before the set was replaced is for no job; nothing is replaced before it is kept.
                 if let Some(dataset) = self.broker.state().dataset(&cache).cloned() {
