@@ -283,6 +283,11 @@ impl Disk {
         }
     }
 
+    /// Whether a generation is not known to be on the disk.
+    pub(super) fn is_unsynced(&self, generation: Uuid) -> bool {
+        self.unsynced_path(generation).exists()
+    }
+
     /// Brings a generation's bytes to the disk.
     pub(super) fn sync(&self, generation: Uuid, contents: &Contents) -> io::Result<()> {
         let set = self.set_path(generation);

@@ -585,6 +585,8 @@ impl Cache {
     fn checked_first(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
         if let Some(set) = self.sets.get(cache) {
             self.say(SetState::Held, cache, set.contents.digest(), "", out);
+            // The last worker may have been killed before it had done that.
+            self.sync_later(set.generation, set.contents.clone());
         }
         self.answer_holds(cache, out);
         if !self.asked.contains(cache) && !self.is_coming(cache) {
@@ -641,15 +643,21 @@ impl Cache {
         if let Some(before) = &before {
             self.discard(before.generation, before.contents.bytes());
         }
+        self.sync_later(generation, contents);
+        before.map(|set| set.contents)
+    }
+
+    /// Brings a set to the disk, if it is not known to be there.
+    fn sync_later(&self, generation: Uuid, contents: Arc<Contents>) {
         self.run(move |disk| {
-            if let Err(error) = disk.sync(generation, &contents)
+            if disk.is_unsynced(generation)
+                && let Err(error) = disk.sync(generation, &contents)
                 && error.kind() != io::ErrorKind::NotFound
             {
                 warn!(%generation, "cannot bring a set to the disk: {error}");
             }
             News::Discarded { generation: Uuid::nil(), bytes: 0, gone: true }
         });
-        before.map(|set| set.contents)
     }
 
     /// The sets that are here and checked, that of `cache` first.
