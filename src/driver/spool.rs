@@ -2,7 +2,7 @@
 //! written before it is read and a file is removed after both.
 //!
 //! A leader that keeps nothing makes `DATA/spool` when it is first needed, and leaves nothing of it behind. One that does has two
-//! threads, as one alone does not keep a disk busy.
+//! threads, as one alone does not keep a disk busy, and one that looks at parts of datasets: hashing a pack must not hold up what comes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,15 @@ use crate::store::format::Owner;
 /// Threads that write blobs that outlive the leader.
 const THREADS: usize = 2;
 
+/// What the thread is called that looks at parts of datasets.
+const LOOKS: &str = "looks";
+
 /// The threads that have the files.
 #[derive(Debug)]
 pub struct Spool {
     threads: Vec<(mpsc::Sender<DiskOp>, JoinHandle<()>)>,
+    /// The thread that looks at parts of datasets, where it is not one of those.
+    looks: Option<(mpsc::Sender<DiskOp>, JoinHandle<()>)>,
 }
 
 impl Spool {
@@ -41,7 +46,7 @@ impl Spool {
             }
             files.leave();
         };
-        Ok(Spool { threads: vec![start("spool".to_owned(), work)?] })
+        Ok(Spool { threads: vec![start("spool".to_owned(), work)?], looks: None })
     }
 
     /// Starts threads for blobs that outlive the leader.
@@ -50,9 +55,8 @@ impl Spool {
         owner: Owner,
         done: impl Fn(DiskDone) + Send + Clone + 'static,
     ) -> io::Result<Self> {
-        let mut threads = Vec::new();
-        for number in 0..THREADS {
-            let mut files = BlobFiles::durable(disk.clone(), owner, &number.to_string())?;
+        let begin = |name: &str| {
+            let mut files = BlobFiles::durable(disk.clone(), owner, name)?;
             let done = done.clone();
             let work = move |operations: mpsc::Receiver<DiskOp>| {
                 while let Ok(operation) = operations.recv() {
@@ -61,9 +65,10 @@ impl Spool {
                     }
                 }
             };
-            threads.push(start(format!("blobs-{number}"), work)?);
-        }
-        Ok(Spool { threads })
+            start(format!("blobs-{name}"), work)
+        };
+        let threads = (0..THREADS).map(|number| begin(&number.to_string())).collect::<io::Result<_>>()?;
+        Ok(Spool { threads, looks: Some(begin(LOOKS)?) })
     }
 
     /// Does it, after what was said before about the same blob.
@@ -73,6 +78,11 @@ impl Spool {
             self.threads
                 .iter()
                 .for_each(|(operations, _)| operations.send(DiskOp::MakeRoom).unwrap_or_default());
+            return;
+        }
+        // What is looked at was made certain before.
+        if let (DiskOp::Look { .. }, Some((operations, _))) = (&operation, &self.looks) {
+            operations.send(operation).ok();
             return;
         }
         let blob = operation.blob().unwrap_or(Uuid::nil()).as_u128();
@@ -97,7 +107,7 @@ fn start(
 impl Drop for Spool {
     /// Waits until all is done.
     fn drop(&mut self) {
-        for (operations, thread) in self.threads.drain(..) {
+        for (operations, thread) in self.threads.drain(..).chain(self.looks.take()) {
             drop(operations);
             thread.join().ok();
         }

@@ -530,6 +530,8 @@ impl BlobFiles {
             looker.finish()
         });
         self.scratch = scratch;
+        // It is looked at once; who is held open here may be removed elsewhere, and would keep its place on the disk.
+        self.open.remove(&blob);
         looked
     }
 
