@@ -288,7 +288,7 @@ mod tests {
             }
             let mut left = packs;
             while !left.is_empty() {
-                let at = mix(seed ^ left.len() as u64) as usize % left.len();
+                let at = usize::try_from(mix(seed ^ left.len() as u64) % left.len() as u64).unwrap();
                 library.forget(left.swap_remove(at).0);
                 for piece in (0..24u64).map(|piece| Piece::of(&piece.to_le_bytes())) {
                     let mut holders = left.iter().filter(|(_, layout)| layout.pieces().contains(&piece));
