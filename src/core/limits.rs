@@ -32,6 +32,12 @@ pub const DATASETS_PER_JOB_MAX: usize = 256;
 /// Characters of a peer's text that an error quotes.
 pub const QUOTED_CHARS_MAX: usize = 64;
 
+/// The longest part of a name between two slashes: what Linux file systems take.
+pub const SEGMENT_BYTES_MAX: usize = 255;
+
+/// The most parts of a name between slashes, so that a name cannot make thousands of directories.
+pub const SEGMENTS_MAX: usize = 32;
+
 /// How the broker behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {

@@ -458,7 +458,7 @@ impl Leader {
         match news {
             News::Arrived { blob, .. } if self.datasets.knows(blob) => self.dataset_part_arrived(blob),
             News::Failed { blob, text, .. } if self.datasets.knows(blob) => {
-                self.dataset_part_failed(blob, &text);
+                self.part_is_bad(blob, &text);
             }
             News::Refused { blob, conn, reason, text, .. } if self.datasets.knows(blob) => {
                 self.dataset_part_refused(conn, blob, reason, &text);

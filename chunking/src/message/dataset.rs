@@ -4,7 +4,7 @@
 //!
 //! A **generation** is one content under a CacheId. Its id is that of the manifest's blob.
 
-use super::layout::{byte_enum, message, put_count};
+use super::layout::{byte_enum, flags, message, put_count};
 use super::{Field, MessageError, Name, Reader, Reason, Text};
 use crate::bitmap::Ranges;
 use crate::dataset::Piece;
@@ -13,26 +13,11 @@ use crate::limits::{PACK_PIECES_MAX, SETS_LISTED_MAX};
 use serde::Serialize;
 use uuid::Uuid;
 
-/// How a put is meant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct PutFlags(pub u16);
-
-impl PutFlags {
-    /// Other content under the same CacheId is replaced, not a reason to refuse.
-    pub const REPLACE: PutFlags = PutFlags(1);
-
-    /// Whether all of `flags` are set. Bits that are not known are skipped.
-    pub const fn has(self, flags: PutFlags) -> bool {
-        self.0 & flags.0 == flags.0
-    }
-}
-
-impl Field for PutFlags {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.0.put(out);
-    }
-    fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
-        reader.field(field).map(PutFlags)
+flags! {
+    /// How a put is meant.
+    PutFlags {
+        /// Other content under the same CacheId is replaced, not a reason to refuse.
+        REPLACE = 1,
     }
 }
 
@@ -118,26 +103,11 @@ message! {
     }
 }
 
-/// How a worker is to hold a set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct HoldFlags(pub u16);
-
-impl HoldFlags {
-    /// The generation counts: it may be shown once it is whole. Without it the set is on its way to the leader too.
-    pub const COMMITTED: HoldFlags = HoldFlags(1);
-
-    /// Whether all of `flags` are set. Bits that are not known are skipped.
-    pub const fn has(self, flags: HoldFlags) -> bool {
-        self.0 & flags.0 == flags.0
-    }
-}
-
-impl Field for HoldFlags {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.0.put(out);
-    }
-    fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
-        reader.field(field).map(HoldFlags)
+flags! {
+    /// How a worker is to hold a set.
+    HoldFlags {
+        /// The generation counts: it may be shown once it is whole. Without it the set is on its way to the leader too.
+        COMMITTED = 1,
     }
 }
 

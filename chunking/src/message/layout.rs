@@ -419,4 +419,35 @@ macro_rules! byte_enum {
     };
 }
 
-pub(super) use {byte_enum, message};
+/// Defines a set of bits that travels as 16 of them.
+macro_rules! flags {
+    ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $flag:ident = $bit:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ::serde::Serialize)]
+        pub struct $name(pub u16);
+
+        impl $name {
+            $($(#[$fdoc])* pub const $flag: $name = $name($bit);)*
+
+            /// Whether all of `flags` are set. Bits that are not known are skipped.
+            pub const fn has(self, flags: $name) -> bool {
+                self.0 & flags.0 == flags.0
+            }
+        }
+
+        impl $crate::message::Field for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                self.0.put(out);
+            }
+
+            fn get(
+                reader: &mut $crate::message::Reader<'_>,
+                field: &'static str,
+            ) -> Result<Self, $crate::message::MessageError> {
+                reader.field(field).map($name)
+            }
+        }
+    };
+}
+
+pub(super) use {byte_enum, flags, message};

@@ -3,7 +3,7 @@
 //! `Open -> Grant -> Chunk... -> Done -> Verdict`, with `Abort` from either side at any time and `Void` for a chunk
 //! that must not be used. [`Chunk`](crate::chunk) has a head of its own and is not among them.
 
-use super::layout::{byte_enum, message};
+use super::layout::{byte_enum, flags, message};
 use super::{Body, Field, MessageError, Name, Reader, Reason, Text};
 use crate::bitmap::Ranges;
 use crate::codec::Codec;
@@ -30,27 +30,12 @@ byte_enum! {
     }
 }
 
-/// What a sender promises about the source of a blob.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct OpenFlags(pub u16);
-
-impl OpenFlags {
-    /// The sender keeps the source until the job's terminal result, and sends it again if asked. Only such a transfer
-    /// may take the lane on which the leader never sees the bytes.
-    pub const KEEPS_SOURCE: OpenFlags = OpenFlags(1);
-
-    /// Whether all of `flags` are set. Bits that are not known are skipped.
-    pub const fn has(self, flags: OpenFlags) -> bool {
-        self.0 & flags.0 == flags.0
-    }
-}
-
-impl Field for OpenFlags {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.0.put(out);
-    }
-    fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
-        reader.field(field).map(OpenFlags)
+flags! {
+    /// What a sender promises about the source of a blob.
+    OpenFlags {
+        /// The sender keeps the source until the job's terminal result, and sends it again if asked. Only such a transfer
+        /// may take the lane on which the leader never sees the bytes.
+        KEEPS_SOURCE = 1,
     }
 }
 

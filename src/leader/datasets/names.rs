@@ -1,16 +1,10 @@
-//! Names of the files of a set, as stock clients write them. They become paths on many systems, so what could lead elsewhere, is no name
+//! Names of the files of a set, as clients write them. They become paths on many systems, so what could lead elsewhere, is no name
 //! somewhere or is the same as another there is refused here (C08), before any worker sees it.
 
 use std::collections::HashMap;
 
 use crate::core::ids::is_reserved;
-use crate::core::limits::QUOTED_CHARS_MAX;
-
-/// The longest part of a name: file systems take no longer one.
-const PART_BYTES_MAX: usize = 255;
-
-/// The most parts of a name.
-const PARTS_MAX: usize = 32;
+use crate::core::limits::{QUOTED_CHARS_MAX, SEGMENT_BYTES_MAX, SEGMENTS_MAX};
 
 /// Checks the names of one set, each by itself and all together; gives what is wrong with the first bad one.
 pub(super) fn check<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), String> {
@@ -48,8 +42,8 @@ fn wrong_with(name: &str) -> Option<String> {
         return Some(wrong.to_owned());
     }
     let parts = name.split('/').count();
-    if parts > PARTS_MAX {
-        return Some(format!("it has {parts} parts; at most {PARTS_MAX} are taken: use fewer folders"));
+    if parts > SEGMENTS_MAX {
+        return Some(format!("it has {parts} parts; at most {SEGMENTS_MAX} are taken: use fewer folders"));
     }
     name.split('/').find_map(|part| match part {
         "" => {
@@ -60,8 +54,8 @@ fn wrong_with(name: &str) -> Option<String> {
             Some("a part of it ends with '.' or ' ', which some systems leave out".to_owned())
         }
         part if is_reserved(part) => Some("a part of it is the name of a device on some systems".to_owned()),
-        part if part.len() > PART_BYTES_MAX => Some(format!(
-            "a part of it has {} bytes; at most {PART_BYTES_MAX} are taken: shorten it",
+        part if part.len() > SEGMENT_BYTES_MAX => Some(format!(
+            "a part of it has {} bytes; at most {SEGMENT_BYTES_MAX} are taken: shorten it",
             part.len()
         )),
         _ => None,

@@ -536,8 +536,8 @@ impl Leader {
         self.watch_datasets();
     }
 
-    /// A part of a dataset is not what it should be, or cannot be read.
-    pub(super) fn part_is_bad(&mut self, blob: BlobId, text: &str) {
+    /// A part of a dataset is not what it should be, or cannot be had: its client gave it up, or the disk does not give it.
+    pub(in crate::leader) fn part_is_bad(&mut self, blob: BlobId, text: &str) {
         warn!(%blob, "a part of a dataset is no good: {text}");
         let was_manifest = self.datasets.library.not_read(blob);
         self.datasets.loose.remove(&blob);
@@ -570,11 +570,6 @@ impl Leader {
         if !self.datasets.library.is_listing() {
             self.feed_all();
         }
-    }
-
-    /// A part of a dataset cannot be had: its client gave it up, or the disk lost it.
-    pub(in crate::leader) fn dataset_part_failed(&mut self, blob: BlobId, text: &str) {
-        self.part_is_bad(blob, text);
     }
 
     /// A set is kept from now on.
