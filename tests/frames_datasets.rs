@@ -51,7 +51,7 @@ fn ca09_every_manifest_is_read_and_written_as_its_vector_says() {
             }
         }
     }
-    assert_eq!(errors, ["Entry", "Length", "Marker"].map(str::to_owned).into());
+    assert_eq!(errors, ["Entry", "Length", "Marker", "Version"].map(str::to_owned).into());
 }
 
 #[test]
@@ -125,7 +125,7 @@ proptest! {
     fn packs_know_where_their_pieces_lie(
         lens in vec(1u32..1000, 0..40), from in any::<prop::sample::Index>(), len in 0u64..5000,
     ) {
-        let pieces: Vec<Piece> = lens.iter().map(|len| Piece { sha256: [1; 32], len: *len }).collect();
+        let pieces: Vec<Piece> = lens.iter().map(|len| Piece { blake3: [1; 32], len: *len }).collect();
         let layout = Layout::new(pieces).unwrap();
         prop_assert_eq!(Layout::from_tail(&layout.tail(), layout.size()), Ok(layout.clone()));
         let data = usize::try_from(layout.data_bytes()).unwrap();

@@ -221,7 +221,7 @@ fn dataset_message() -> impl Strategy<Value = Message<'static>> {
     let what = select(vec![Lacking::Nothing, Lacking::Manifest, Lacking::Pieces]);
     let stage = select(vec![SpreadStage::Stored, SpreadStage::Over]);
     let state = select(vec![SetState::Held, SetState::Gone, SetState::Wanted, SetState::Lost]);
-    let piece = (any::<[u8; 32]>(), any::<u32>()).prop_map(|(sha256, len)| Piece { sha256, len });
+    let piece = (any::<[u8; 32]>(), any::<u32>()).prop_map(|(blake3, len)| Piece { blake3, len });
     let set = (state, digest(), name(), text()).prop_map(|(state, digest, cache_id, text)| SetEntry {
         state,
         digest,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "HFMF", version u8, 3 zeros, pieces u32, files u32
-//! for each piece, in the order of first use:  SHA-256 (32 bytes), length u32
+//! for each piece, in the order of first use:  BLAKE3 (32 bytes), length u32
 //! for each file, in the order of names:       name (u16 and UTF-8), size u64, SHA-256 (32 bytes), n u32, n places of pieces u32
 //! ```
 
@@ -16,7 +16,7 @@ use crate::digest::{Digest, DigestKind};
 use crate::limits::{MANIFEST_BYTES_MAX, NAME_BYTES_MAX, PIECE_BYTES_MAX};
 
 const MARKER: [u8; 4] = *b"HFMF";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Bytes of a file's entry beside its name and its pieces.
 const FILE_BYTES: usize = 2 + 8 + 32 + 4;
 
@@ -51,9 +51,15 @@ pub enum ManifestError {
         /// What is taken.
         limit: u64,
     },
-    /// The marker or the version is not known.
-    #[error("these bytes are no manifest, or one of a later version")]
+    /// The marker is not that of a manifest.
+    #[error("these bytes are no manifest")]
     Marker,
+    /// It is one of another version.
+    #[error("the manifest has version {found}; this heft knows {VERSION}: put the set again with it")]
+    Version {
+        /// Its version.
+        found: u8,
+    },
     /// It ends inside of something.
     #[error("the manifest ends too early, or has bytes behind its end")]
     Length,
@@ -133,9 +139,10 @@ impl Manifest {
             return Err(ManifestError::Large { bytes: len, limit: MANIFEST_BYTES_MAX });
         }
         let mut fields = Fields(bytes);
-        let front: Option<([u8; 4], [u8; 4])> = fields.array().zip(fields.array());
-        if front != Some((MARKER, [VERSION, 0, 0, 0])) {
-            return Err(ManifestError::Marker);
+        match fields.array().zip(fields.array()) {
+            Some((MARKER, [VERSION, 0, 0, 0])) => {}
+            Some((MARKER, [found, 0, 0, 0])) => return Err(ManifestError::Version { found }),
+            Some(_) | None => return Err(ManifestError::Marker),
         }
         let short = || ManifestError::Length;
         let pieces = fields.u32().ok_or_else(short)? as usize;
@@ -204,14 +211,9 @@ impl Manifest {
         if sum != size {
             return Err(wrong("the size of a file"));
         }
-        // Of what is one piece, or none, it is known what it hashes to; a longer file has to be read for that.
-        let known = match pieces.as_slice() {
-            [] => Some(super::sha256(b"")),
-            [place] => self.pieces.get(*place as usize).map(|piece| piece.sha256),
-            _ => None,
-        };
-        if known.is_some_and(|known| known != sha256) {
-            return Err(wrong("the SHA-256 of a file"));
+        // What no bytes hash to is known; any others have to be read for that.
+        if pieces.is_empty() && sha256 != super::sha256(b"") {
+            return Err(wrong("the SHA-256 of an empty file"));
         }
         Ok(FileEntry { name: name.to_owned(), size, sha256, pieces })
     }
@@ -224,8 +226,8 @@ pub struct ManifestBuilder {
 }
 
 impl ManifestBuilder {
-    /// A file: its name, what all of it hashes to, and its pieces in order. What one piece or none hashes to is the caller's to say
-    /// right: [`Manifest::decode`] refuses anything else.
+    /// A file: its name, the SHA-256 of all of it, and its pieces in order. That of no bytes is the caller's to say right:
+    /// [`Manifest::decode`] refuses anything else.
     pub fn file(&mut self, name: impl Into<String>, sha256: [u8; 32], pieces: Vec<Piece>) {
         self.files.push((name.into(), sha256, pieces));
     }
@@ -299,17 +301,25 @@ mod tests {
     }
 
     #[test]
-    fn what_one_piece_or_none_hashes_to_is_not_taken_on_trust() {
+    fn what_no_bytes_hash_to_is_not_taken_on_trust() {
         let read = |sha256, pieces: Vec<Piece>| {
             let mut builder = ManifestBuilder::default();
             builder.file("a", sha256, pieces);
             Manifest::decode(&builder.finish().unwrap().encode()).map(|_| ())
         };
         let piece = Piece::of(b"aaa");
-        let wrong = Err(ManifestError::Entry { what: "the SHA-256 of a file", entry: 0 });
-        assert_eq!((read(piece.sha256, vec![piece]), read(sha256(b""), vec![])), (Ok(()), Ok(())));
-        assert_eq!((read(sha256(b"bbb"), vec![piece]), read([0; 32], vec![])), (wrong.clone(), wrong));
-        assert_eq!(read([0; 32], vec![piece, piece]), Ok(()), "that takes reading it");
+        let wrong = Err(ManifestError::Entry { what: "the SHA-256 of an empty file", entry: 0 });
+        assert_eq!((read(sha256(b""), vec![]), read([0; 32], vec![])), (Ok(()), wrong));
+        assert_eq!(read([0; 32], vec![piece]), Ok(()), "that takes reading it");
+    }
+
+    #[test]
+    fn a_manifest_of_another_version_is_named_as_such() {
+        let mut bytes = manifest().encode();
+        bytes[4] = 1;
+        assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Version { found: 1 }));
+        let text = ManifestError::Version { found: 1 }.to_string();
+        assert_eq!(text, "the manifest has version 1; this heft knows 2: put the set again with it");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! pieces, one after the other
-//! for each piece:  SHA-256 (32 bytes), length u32
+//! for each piece:  BLAKE3 (32 bytes), length u32
 //! "HFPK", version u8, 3 zeros, pieces u32, CRC-32 of the entries u32
 //! ```
 
@@ -15,7 +15,7 @@ use super::{Fields, Piece};
 use crate::limits::{PACK_BYTES_MAX, PACK_PIECES_MAX, PIECE_BYTES_MAX};
 
 const MARKER: [u8; 4] = *b"HFPK";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Bytes behind the entries.
 pub const FOOTER_BYTES: usize = 16;
@@ -45,7 +45,7 @@ pub enum PackError {
         len: u32,
     },
     /// The bytes are not what the list says.
-    #[error("piece {place} of the pack is not what it should be: its SHA-256 is another")]
+    #[error("piece {place} of the pack is not what it should be: its BLAKE3 is another")]
     Wrong {
         /// Which.
         place: usize,
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_is_too_large_or_empty_is_refused() {
-        let piece = |len| Piece { sha256: [0; 32], len };
+        let piece = |len| Piece { blake3: [0; 32], len };
         assert_eq!(Layout::new(vec![piece(0)]), Err(PackError::Piece { place: 0, len: 0 }));
         assert!(matches!(Layout::new(vec![piece(1 << 20); 65]), Err(PackError::Large { pieces: 65, .. })));
         assert!(Layout::new(vec![piece(1 << 20); 64]).is_ok());

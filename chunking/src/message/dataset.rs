@@ -147,11 +147,11 @@ impl PieceList {
 
 impl Field for Piece {
     fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.sha256);
+        out.extend_from_slice(&self.blake3);
         self.len.put(out);
     }
     fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
-        Ok(Piece { sha256: reader.array(field)?, len: reader.field(field)? })
+        Ok(Piece { blake3: reader.array(field)?, len: reader.field(field)? })
     }
 }
 

@@ -46,7 +46,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn pieces(count: u32, len: u32) -> Vec<(u32, Piece)> {
-        (0..count).map(|place| (place, Piece { sha256: [0; 32], len })).collect()
+        (0..count).map(|place| (place, Piece { blake3: [0; 32], len })).collect()
     }
 
     fn sizes(packs: &[Vec<u32>]) -> Vec<usize> {
@@ -73,7 +73,7 @@ mod tests {
         {
             let packs = plan(pieces(count, len), lacking);
             for pack in &packs {
-                let pieces = pack.iter().map(|_| Piece { sha256: [0; 32], len }).collect();
+                let pieces = pack.iter().map(|_| Piece { blake3: [0; 32], len }).collect();
                 let layout = Layout::new(pieces).unwrap();
                 assert!(layout.size() <= PACK_BYTES_MOST);
             }

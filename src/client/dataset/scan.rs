@@ -1,8 +1,8 @@
 //! Reads the files of a dataset once: cuts them into pieces by their content, and hashes every piece and every file.
 //!
 //! One thread reads and cuts; the others hash. A file's own SHA-256 has to go over its bytes in order, so it goes
-//! segment by segment, each on the first thread that is free, and before pieces, which may go in any order. A file of one piece
-//! is hashed once. Memory is a fixed number of buffers, whatever the files' sizes. Blocking: it is called on a thread for
+//! segment by segment, each on the first thread that is free, and before pieces, which may go in any order. A file of one
+//! segment is one task. Memory is a fixed number of buffers, whatever the files' sizes. Blocking: it is called on a thread for
 //! that.
 
 use std::collections::{HashMap, VecDeque};
@@ -117,6 +117,8 @@ struct Segment {
     first: usize,
     bytes: Vec<u8>,
     cuts: Vec<Range<usize>>,
+    /// It is all of its file.
+    alone: bool,
     home: SyncSender<Vec<u8>>,
 }
 
@@ -154,6 +156,8 @@ struct Tables {
     closed: bool,
     /// By file and number of the first.
     pieces: HashMap<usize, Vec<(usize, Pieces)>>,
+    /// SHA-256 of files that went in one go.
+    digests: HashMap<usize, [u8; 32]>,
 }
 
 enum Task {
@@ -173,11 +177,11 @@ impl Desk {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A segment of a file; `alone` if it is all of it, and one piece.
-    fn put(&self, segment: Segment, alone: bool) {
+    /// A segment of a file.
+    fn put(&self, segment: Segment) {
         let segment = Arc::new(segment);
         let mut tables = self.lock();
-        if !alone {
+        if !segment.alone {
             let file = segment.file;
             if let Some(strand) = tables.strands.get_mut(&file) {
                 strand.waiting.push_back(segment.clone());
@@ -245,9 +249,12 @@ impl Desk {
                 Task::Pieces(segment) => {
                     let bytes = segment.cuts.iter().filter_map(|cut| segment.bytes.get(cut.clone()));
                     let pieces = bytes.map(|bytes| (Piece::of(bytes), crc32fast::hash(bytes))).collect();
+                    let whole = segment.alone.then(|| sha256(segment.whole()));
                     let (file, first) = (segment.file, segment.first);
                     drop(segment);
-                    self.lock().pieces.entry(file).or_default().push((first, pieces));
+                    let mut tables = self.lock();
+                    tables.pieces.entry(file).or_default().push((first, pieces));
+                    tables.digests.extend(whole.map(|whole| (file, whole)));
                 }
             }
         }
@@ -255,17 +262,15 @@ impl Desk {
 
     /// What all files hash to, once all tasks are done.
     fn results(self, files: usize) -> Vec<Hashed> {
-        let Tables { strands, mut pieces, .. } =
+        let Tables { strands, mut pieces, mut digests, .. } =
             self.tables.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut digests: HashMap<usize, [u8; 32]> =
-            strands.into_iter().map(|(file, strand)| (file, strand.hasher.finish().bytes)).collect();
+        digests.extend(strands.into_iter().map(|(file, strand)| (file, strand.hasher.finish().bytes)));
         let hashed = |file| {
             let mut parts = pieces.remove(&file).unwrap_or_default();
             parts.sort_by_key(|(first, _)| *first);
             let pieces: Pieces = parts.into_iter().flat_map(|(_, pieces)| pieces).collect();
-            // Without a digest of its own it is one piece, or nothing.
-            let own = || pieces.first().map_or_else(|| sha256(&[]), |(piece, _)| piece.sha256);
-            let sha256 = digests.remove(&file).unwrap_or_else(own);
+            // Of an empty file there was nothing to read.
+            let sha256 = digests.remove(&file).unwrap_or_else(|| sha256(&[]));
             Hashed { sha256, pieces }
         };
         (0..files).map(hashed).collect()
@@ -334,9 +339,9 @@ impl Reader<'_> {
             let end = cuts.last().map_or(0, |cut| cut.end);
             carried.clear();
             carried.extend_from_slice(filled.get(end..).unwrap_or_default());
-            let alone = first == 0 && left == 0 && cuts.len() == 1 && carried.is_empty();
+            let alone = first == 0 && left == 0 && carried.is_empty();
             let count = cuts.len();
-            self.desk.put(Segment { file, first, bytes, cuts, home: self.home.clone() }, alone);
+            self.desk.put(Segment { file, first, bytes, cuts, alone, home: self.home.clone() });
             first += count;
         }
         Ok(())

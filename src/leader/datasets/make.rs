@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use chunking::dataset::pack::{Layout, PackError};
 use chunking::dataset::{Piece, PieceHasher};
+use chunking::digest::BlobHasher;
+use chunking::DigestKind;
 use chunking::limits::{PACK_BYTES_MAX, PACK_PIECES_MAX, PIECE_BYTES_MAX};
 use chunking::message::Purpose;
 use uuid::Uuid;
@@ -39,9 +41,9 @@ pub(in crate::leader) struct PackMaker {
 /// The content that comes.
 struct Content {
     slot: usize,
-    whole: PieceHasher,
-    /// The piece that comes, behind the first: what the first hashes to is what `whole` does so far.
-    later: Option<PieceHasher>,
+    whole: BlobHasher,
+    /// The piece that comes.
+    piece: PieceHasher,
     piece_bytes: usize,
     pieces: Vec<Piece>,
 }
@@ -57,18 +59,13 @@ impl std::fmt::Debug for Content {
 
 impl Content {
     fn update(&mut self, bytes: &[u8]) {
-        self.whole.update(bytes);
-        if let Some(later) = &mut self.later {
-            later.update(bytes);
-        }
+        self.whole.update(bytes, 0);
+        self.piece.update(bytes);
         self.piece_bytes += bytes.len();
     }
 
     fn end_piece(&mut self) -> Piece {
-        let piece = match self.later.replace(PieceHasher::default()) {
-            Some(later) => later.finish(),
-            None => self.whole.clone().finish(),
-        };
+        let piece = std::mem::take(&mut self.piece).finish();
         self.piece_bytes = 0;
         self.pieces.push(piece);
         piece
@@ -157,8 +154,8 @@ impl PackMaker {
     /// A content begins. If the slot had one before, that one is void.
     pub(in crate::leader) fn begin(&mut self, slot: usize) {
         self.made.remove(&slot);
-        let (whole, pieces) = (PieceHasher::default(), Vec::new());
-        self.content = Some(Content { slot, whole, later: None, piece_bytes: 0, pieces });
+        let (whole, piece) = (BlobHasher::new(DigestKind::Sha256), PieceHasher::default());
+        self.content = Some(Content { slot, whole, piece, piece_bytes: 0, pieces: Vec::new() });
     }
 
     /// The next bytes of it.
@@ -194,8 +191,7 @@ impl PackMaker {
     /// A whole piece of it that is here already.
     pub(super) fn known(&mut self, piece: Piece, bytes: &[u8]) {
         if let Some(content) = &mut self.content {
-            content.whole.update(bytes);
-            content.later = Some(PieceHasher::default());
+            content.whole.update(bytes, 0);
             content.pieces.push(piece);
         }
     }
@@ -209,7 +205,7 @@ impl PackMaker {
                 open.pieces.push(piece);
             }
         }
-        let made = Made { sha256: content.whole.finish().sha256, pieces: content.pieces };
+        let made = Made { sha256: content.whole.finish().bytes, pieces: content.pieces };
         self.made.insert(content.slot, made);
     }
 

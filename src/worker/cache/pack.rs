@@ -11,10 +11,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use chunking::dataset::Piece;
 use chunking::dataset::pack::Layout;
-use chunking::digest::BlobHasher;
-use chunking::{ChunkPlan, ChunkRange, DigestKind, PlanError, Ranges};
+use chunking::dataset::{Piece, PieceHasher};
+use chunking::{ChunkPlan, ChunkRange, PlanError, Ranges};
 
 use super::staged::Staged;
 use crate::transfer::ChunkSink;
@@ -32,7 +31,8 @@ pub(super) struct PackSink {
 struct Part {
     /// Which of the set.
     piece: u32,
-    hasher: BlobHasher,
+    /// If it comes in parts.
+    hasher: Option<PieceHasher>,
     /// Bytes from its start that are in the hasher.
     hashed: u64,
     /// Bytes that came.
@@ -41,7 +41,7 @@ struct Part {
 
 impl Part {
     fn new(piece: u32) -> Self {
-        Part { piece, hasher: BlobHasher::new(DigestKind::Sha256), hashed: 0, came: 0 }
+        Part { piece, hasher: None, hashed: 0, came: 0 }
     }
 }
 
@@ -96,9 +96,11 @@ impl PackSink {
         if part.hashed != start {
             return Ok(());
         }
-        part.hasher.update(bytes, 0);
+        part.hasher.get_or_insert_default().update(bytes);
         part.hashed += bytes.len() as u64;
-        if part.hashed == u64::from(piece.len) && part.hasher.clone().finish().bytes == piece.sha256 {
+        if part.hashed == u64::from(piece.len)
+            && part.hasher.take().is_some_and(|hasher| hasher.finish() == *piece)
+        {
             let (whole, piece) = (part.piece, *piece);
             *slot = None;
             self.spread_from_file(whole, piece)?;

@@ -2,7 +2,7 @@
 //! of them are there and right.
 //!
 //! Blocking. What is there already is found here first: pieces of an earlier try, after their digests were checked, and files
-//! and pieces of other sets of this cache, which are linked or copied. A piece counts when its SHA-256 was right; nothing else does.
+//! and pieces of other sets of this cache, which are linked or copied. A piece counts when its BLAKE3 was right; nothing else does.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Permissions};
@@ -341,7 +341,7 @@ fn copy_range(from: &File, at: u64, to: &File, to_at: u64, len: u64) -> io::Resu
     Ok(())
 }
 
-/// Checks all files of a set, read once: each piece, and each whole file, against their SHA-256. Gives what the files look like, or
+/// Checks all files of a set, read once: each piece against its BLAKE3, and each whole file against its SHA-256. Gives what the files look like, or
 /// which one is damaged and how.
 pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Result<Vec<Look>, CheckError> {
     let root = open_root(&disk.set_path(generation))?;
@@ -354,8 +354,7 @@ pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Resul
         if found.len() != entry.size {
             return Err(damaged(&format!("has {} bytes instead of {}", found.len(), entry.size)));
         }
-        // What one piece hashes to its manifest says twice.
-        let mut whole = (entry.pieces.len() > 1).then(|| BlobHasher::new(DigestKind::Sha256));
+        let mut whole = BlobHasher::new(DigestKind::Sha256);
         for (offset, _, piece) in contents.manifest().layout(entry) {
             if disk.is_closed() {
                 return Err(CheckError::Io(io::ErrorKind::Interrupted.into()));
@@ -363,11 +362,9 @@ pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Resul
             if !read_piece(&file, offset, piece, &mut buffer)? {
                 return Err(damaged(&format!("has other bytes at {offset} than it should have")));
             }
-            if let Some(whole) = &mut whole {
-                whole.update(&buffer, 0);
-            }
+            whole.update(&buffer, 0);
         }
-        if whole.is_some_and(|whole| whole.finish().bytes != entry.sha256) {
+        if whole.finish().bytes != entry.sha256 {
             return Err(CheckError::Untrue(format!(
                 "all pieces of \"{name}\" are right, and it does not hash to the SHA-256 that was put for it: put the set again"
             )));
