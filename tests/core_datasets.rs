@@ -563,6 +563,7 @@ fn c01_an_agent_that_cannot_hold_a_set_is_asked_again_only_for_another_job() {
     rig.expect(["alice: waiting j3 1 without datasets for job.assign.calcA"]);
     // A new connection, or a new content, is worth another try.
     rig.tell(Event::AgentFor { worker: worker_id("s1"), agent: None });
+    rig.expect(["alice: waiting j2 1 without datasets for job.assign.calcA"]);
     rig.tell(Event::AgentFor { worker: worker_id("s1"), agent: Some(worker_id("agent")) });
     rig.skip_to("agent: ask for a");
     fails(&mut rig);

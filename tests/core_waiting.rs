@@ -134,12 +134,12 @@ fn what_is_said_of_missing_workers_names_numbers_and_the_next_step() {
     assert_eq!(
         Waiting::NoTransfers { key: key(), workers: 3 }.to_string(),
         "the 3 connected workers that match job.assign.calcA are stock workers, which take frames of at most 4,194,304 \
-         bytes; start a heft worker"
+         bytes; start a heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
     );
     assert_eq!(chunking::limits::FRAME_BODY_BYTES_MAX, 4_194_304);
     assert_eq!(
         Refusal::NoCapableWorker { key: key(), workers: 3, bytes: 5_000_000, limit: 4_194_304 }.to_string(),
         "the job has 5000000 bytes, and the 3 connected workers that match job.assign.calcA are stock workers, which \
-         take frames of at most 4194304: start a heft worker"
+         take frames of at most 4194304: start a heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
     );
 }

@@ -347,7 +347,8 @@ impl World {
             | Action::Operated { .. }
             | Action::DatasetPut { .. }
             | Action::DatasetRemoved { .. }
-            | Action::AskAgent { .. } => return,
+            | Action::AskAgent { .. }
+            | Action::StageInputs { .. } => return,
             Action::Close { conn, .. } => {
                 let conn = *conn;
                 self.conns.remove(&conn);

@@ -175,6 +175,11 @@ pub enum Action {
         /// What.
         cache: CacheId,
     },
+    /// Make a dataset of the inputs of a job, under the id that [`CacheId::of_inputs`] gives, for stock workers that have agents (C01).
+    StageInputs {
+        /// The job.
+        job: JobId,
+    },
     /// End a connection.
     Close {
         /// Which.
@@ -228,7 +233,7 @@ pub enum Refusal {
     /// A job that has to be there as a transfer, and only workers that take none.
     #[error(
         "the job has {bytes} bytes, and the {workers} connected workers that match {key} are stock workers, which take \
-         frames of at most {limit}: start a heft worker"
+         frames of at most {limit}: start a heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
     )]
     NoCapableWorker {
         /// What matched.
@@ -287,7 +292,7 @@ impl fmt::Display for Waiting {
             Waiting::NoTransfers { key, workers } => write!(
                 f,
                 "the {workers} connected workers that match {key} are stock workers, which take frames of at most \
-                 4,194,304 bytes; start a heft worker"
+                 4,194,304 bytes; start a heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
             ),
             Waiting::NoDatasets { key, workers } => write!(
                 f,

@@ -19,6 +19,7 @@ use super::locality::Delays;
 use super::queue::{Place, Queues, Rank};
 use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
+use super::staging::Staging;
 use super::state::{Applied, State};
 use super::submit::Taking;
 use super::waiting::Waits;
@@ -72,6 +73,7 @@ pub struct Broker {
     pub(super) delays: Delays,
     /// What agents were asked to hold for jobs that wait.
     pub(super) asks: Asks,
+    pub(super) staging: Staging,
 
     pub(super) due: BTreeSet<(Micros, Due)>,
     pub(super) dirty: bool,
@@ -110,6 +112,7 @@ impl Broker {
             holdings: Holdings::default(),
             delays: Delays::default(),
             asks: Asks::default(),
+            staging: Staging::default(),
             due: BTreeSet::new(),
             dirty: false,
             draining: false,
@@ -168,6 +171,7 @@ impl Broker {
             Event::HoldsNothing { worker } => self.holds_nothing(worker),
             Event::SetsMoved { worker, bytes, span } => self.sets_moved(worker, bytes, span),
             Event::AgentFor { worker, agent } => self.agent_for(worker, agent),
+            Event::NotStaged { job } => self.not_staged(job),
         }
         self.look_at_what_is_due();
         if std::mem::take(&mut self.dirty) {
@@ -207,6 +211,7 @@ impl Broker {
             + self.holdings.len()
             + self.delays.len()
             + self.asks.len()
+            + self.staging.len()
     }
 
     /// The committed state.
@@ -394,7 +399,10 @@ impl Broker {
                 }
             }
             Record::Withdraw { job, .. } => self.withdrawn(*job, applied),
-            Record::Dataset { dataset } => self.dataset_put(dataset, applied),
+            Record::Dataset { dataset } => {
+                self.dataset_put(dataset, applied);
+                self.staged(dataset);
+            }
             Record::DatasetGone { cache, .. } => self.rouse(cache),
             Record::Forget { .. } | Record::Delivered { .. } | Record::Cap { .. } => {}
         }
@@ -746,6 +754,7 @@ impl Broker {
         self.queues.remove(&key, &client, place);
         self.forget_delay(id);
         self.waits.forget(id);
+        self.staging.forget(id);
         self.drop_source(id);
         if let Some((_, worker)) = child_of {
             self.pinned.entry(worker).and_modify(|jobs| {

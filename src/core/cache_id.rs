@@ -5,12 +5,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use thiserror::Error;
+use uuid::Uuid;
 
+use super::ids::JobId;
 use super::limits::{CACHE_ID_BYTES_MAX, QUOTED_CHARS_MAX};
 
 /// A dataset's id: one segment of a path, harmless everywhere. Two that differ in case are two.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CacheId(Arc<str>);
+
+/// What the ids of sets begin with that are the inputs of a job.
+const OF_JOB: &str = "heft-job-";
 
 /// The rule that an id breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -70,6 +75,27 @@ impl CacheId {
     /// The same for a text that is shared already.
     pub fn parse_shared(text: Arc<str>) -> Result<Self, CacheIdError> {
         check(&text).map(|()| CacheId(text))
+    }
+
+    /// The set that a job's inputs are made, for a stock worker's agent (C01).
+    pub fn of_inputs(job: JobId) -> Self {
+        CacheId(format!("{OF_JOB}{}", job.0.simple()).into())
+    }
+
+    /// The job whose inputs the set is, if it is such a one.
+    pub fn job(&self) -> Option<JobId> {
+        let job = Uuid::parse_str(self.0.strip_prefix(OF_JOB)?).ok().map(JobId)?;
+        (CacheId::of_inputs(job) == *self).then_some(job)
+    }
+
+    /// Whether the id is one of those that only the leader gives.
+    pub fn is_of_a_job(&self) -> bool {
+        self.0.starts_with(OF_JOB)
+    }
+
+    /// No id of those that only the leader gives is before this.
+    pub(super) fn first_of_jobs() -> Self {
+        CacheId(OF_JOB.into())
     }
 
     /// As it is spelled.

@@ -37,6 +37,7 @@ impl Broker {
         self.wake_for_room();
         self.serve_keys();
         self.ask_agents();
+        self.stage_inputs();
     }
 
     /// Gives out jobs of all keys, each in its turn.

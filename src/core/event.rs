@@ -204,6 +204,11 @@ pub enum Event {
         /// The agent; none if it is gone.
         agent: Option<WorkerId>,
     },
+    /// No dataset can be made of a job's inputs, as was asked for.
+    NotStaged {
+        /// The job.
+        job: JobId,
+    },
 }
 
 /// How a worker's silence is read.

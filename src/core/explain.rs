@@ -173,6 +173,8 @@ pub enum Verdict {
     OwesAnswer,
     /// It lost the job's result before.
     LostThere,
+    /// It takes no transfers; its agent gets the job's inputs as a dataset.
+    Staging,
     /// It takes no transfers, and the job comes as one.
     NoTransfers,
     /// It cannot be sent the job's datasets.
@@ -197,6 +199,7 @@ impl Verdict {
             Verdict::Silent => "has said nothing for longer than a lease",
             Verdict::OwesAnswer => "has not answered for an earlier attempt",
             Verdict::LostThere => "lost its result before",
+            Verdict::Staging => "takes no transfers: the agent beside it gets the inputs first, as a dataset",
             Verdict::NoTransfers => "takes no transfers, and the job comes as one",
             Verdict::NoDatasets => "cannot be sent its datasets, and does not have them",
             Verdict::NoMatch => "did not ask for its key",
@@ -272,7 +275,10 @@ impl Broker {
             () if !is_for(worker) => Verdict::ForAnother,
             () if !worker.wants(job.key.as_str()) => Verdict::NoMatch,
             () if job.was_lost_at(worker.id) => Verdict::LostThere,
-            () if job.goes_by_transfer() && !worker.transfers => Verdict::NoTransfers,
+            () if job.goes_by_transfer() && !worker.transfers => {
+                let is_served = self.any_agent(&[worker.id]) && self.can_stage(job);
+                if is_served { Verdict::Staging } else { Verdict::NoTransfers }
+            }
             () if !self.may_have_sets(worker, sets) => Verdict::NoDatasets,
             () if !worker.is_done_with(job.id) => Verdict::OwesAnswer,
             () if worker.silent => Verdict::Silent,
@@ -293,6 +299,7 @@ impl Broker {
             | Verdict::Possible
             | Verdict::NoRoom
             | Verdict::Silent
+            | Verdict::Staging
             | Verdict::OwesAnswer => true,
             Verdict::LostThere
             | Verdict::NoTransfers

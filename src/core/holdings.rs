@@ -227,6 +227,8 @@ impl Broker {
             Some(agent) if self.workers.get(worker).is_some() => self.holdings.agents.insert(worker, agent),
             Some(_) | None => self.holdings.agents.remove(&worker),
         };
+        // What waits for it may wait in vain now, or not any more.
+        self.workers.note_changed(worker);
         self.look_at_again(worker);
     }
 

@@ -349,6 +349,13 @@ impl Queues {
         lanes.flat_map(|lane| lane.all().into_iter().flat_map(BTreeMap::values)).map(|(job, _)| *job)
     }
 
+    /// Those of them that only a worker with transfers may have, of each client the next first.
+    pub(super) fn by_transfer_of(&self, key: &RoutingKey) -> impl Iterator<Item = JobId> {
+        let lanes =
+            self.lanes.get(key).into_iter().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()));
+        lanes.flat_map(|lane| lane.by_transfer.values()).map(|(job, _)| *job)
+    }
+
     /// Whether a job waits here.
     pub fn contains(&self, key: &RoutingKey, client: &ClientId, place: Place) -> bool {
         let Some(queue) = self.lanes.get(key) else { return false };

@@ -98,6 +98,12 @@ impl State {
         self.datasets.values()
     }
 
+    /// How many datasets are the inputs of jobs.
+    pub fn staged_sets(&self) -> usize {
+        let from = self.datasets.range(CacheId::first_of_jobs()..);
+        from.take_while(|(cache, _)| cache.is_of_a_job()).count()
+    }
+
     /// The ids under which there was a dataset, as far as that is kept in mind, and is none.
     pub fn datasets_removed(&self) -> impl Iterator<Item = &CacheId> {
         self.datasets_removed.iter()
@@ -180,9 +186,21 @@ impl State {
 
     fn put_dataset(&mut self, dataset: &Arc<Dataset>) -> Applied {
         self.datasets_removed.remove(&dataset.cache);
+        self.stage(&dataset.cache);
         match self.datasets.insert(dataset.cache.clone(), dataset.clone()) {
             Some(same) if same == *dataset => Applied::Stale,
             replaced => Applied::PutDataset { replaced },
+        }
+    }
+
+    /// A set that is a job's inputs is put: the job names it, and need not go by transfer.
+    fn stage(&mut self, cache: &CacheId) {
+        let Some(job) = cache.job().and_then(|job| self.jobs.get_mut(&job)) else { return };
+        let Phase::Queued { .. } = job.phase else { return };
+        if job.needs_transfers && !job.announced {
+            job.needs_transfers = false;
+            job.datasets.push(cache.clone());
+            job.datasets.sort_unstable();
         }
     }
 

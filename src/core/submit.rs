@@ -103,7 +103,9 @@ impl Broker {
             return Some(Refusal::NoWorker { key });
         }
         let transfers = |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.transfers);
-        let lacks = job.needs_transfers && !workers.iter().any(transfers);
+        // To all means as it is; a single one may come by way of an agent.
+        let staged = !job.to_all && self.any_agent(&workers);
+        let lacks = job.needs_transfers && !staged && !workers.iter().any(transfers);
         let (bytes, limit) = (job.size, FRAME_BODY_BYTES_MAX.into());
         if lacks {
             return Some(Refusal::NoCapableWorker { key, workers: workers.len(), bytes, limit });

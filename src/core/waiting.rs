@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::action::{Action, Waiting};
 use super::broker::Broker;
-use super::ids::JobId;
+use super::ids::{JobId, WorkerId};
 use super::job::Job;
 use super::subject::{RoutingKey, matches};
 
@@ -26,7 +26,7 @@ struct Causes {
 
 /// What there is none of, or what no worker that matches takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
+pub(super) enum Cause {
     Worker,
     Transfers { workers: usize },
     Datasets { workers: usize },
@@ -115,10 +115,19 @@ impl Broker {
             let none = Some(Cause::Worker);
             return Causes { plain: none, by_transfer: none };
         }
-        let mut workers = matching.iter().filter_map(|worker| self.workers.get(*worker));
-        let takes_transfers = workers.any(|worker| worker.transfers);
-        let by_transfer = (!takes_transfers).then_some(Cause::Transfers { workers: matching.len() });
+        let by_transfer = self.lacks_transfers(key).filter(|_| !self.any_agent(&matching));
         Causes { plain: None, by_transfer }
+    }
+
+    /// Whether no worker that matches takes transfers.
+    pub(super) fn lacks_transfers(&self, key: &RoutingKey) -> Option<Cause> {
+        let mut matching = Vec::new();
+        self.workers.matching(key.as_str(), &mut matching);
+        let takes = |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.transfers);
+        match matching.len() {
+            0 => Some(Cause::Worker),
+            workers => (!matching.iter().any(takes)).then_some(Cause::Transfers { workers }),
+        }
     }
 
     /// Whether no worker that matches can have the datasets that a job names. Another job of the same key may name others.
@@ -144,7 +153,12 @@ impl Broker {
             }
         };
         // One that needs transfers only while its inputs come waits for those first.
-        let cause = if job.needs_transfers { causes.by_transfer } else { causes.plain };
+        let cause = match job.needs_transfers {
+            // An agent cannot help this one.
+            true if self.staging.is_given_up(id) => self.lacks_transfers(&job.key),
+            true => causes.by_transfer,
+            false => causes.plain,
+        };
         let cause = cause.or_else(|| self.lacks_datasets(job));
         let told = self.waits.told.get(&id).copied();
         let (Some(cause), Some(conn)) = (cause, self.submitter_of(id, &job.client)) else {

@@ -353,7 +353,13 @@ impl Workers {
         self.tree.matching(key, out);
     }
 
-    /// What workers asked for that joined or left since this was last asked.
+    /// A worker can be given other jobs than before.
+    pub(super) fn note_changed(&mut self, worker: WorkerId) {
+        let subscriptions = self.get(worker).map(|worker| worker.subscriptions.clone());
+        self.changed.extend(subscriptions);
+    }
+
+    /// What workers asked for that joined, left or changed since this was last asked.
     pub(super) fn take_changed(&mut self) -> Vec<Vec<String>> {
         std::mem::take(&mut self.changed)
     }

@@ -87,6 +87,8 @@ pub(super) enum Then {
     Assign(Assignment),
     /// Send a result to a client.
     Deliver { conn: ConnId, job: JobId },
+    /// Make a dataset of a job's inputs.
+    Stage { job: JobId },
     /// Answer a question for a result.
     Answer { conn: ConnId, verb: String, id: Uuid, job: JobId },
 }
@@ -96,7 +98,7 @@ impl Then {
     fn result_of(&self) -> Option<JobId> {
         match self {
             Then::Deliver { job, .. } | Then::Answer { job, .. } => Some(*job),
-            Then::Assign(_) => None,
+            Then::Assign(_) | Then::Stage { .. } => None,
         }
     }
 }
@@ -387,6 +389,7 @@ impl Leader {
                 }
             }
             Then::Deliver { conn, job } => self.deliver(conn, job),
+            Then::Stage { job } => self.stage(job),
             Then::Answer { conn, verb, id, job } => {
                 if let Err(text) = self.result_answer(conn, &verb, id, job) {
                     self.answer_error(conn, &verb, id, &text);

@@ -91,6 +91,7 @@ const fn verdict_name(verdict: Verdict) -> &'static str {
         Verdict::Silent => "silent",
         Verdict::OwesAnswer => "owes-answer",
         Verdict::LostThere => "lost-there",
+        Verdict::Staging => "staging",
         Verdict::NoTransfers => "no-transfers",
         Verdict::NoDatasets => "no-datasets",
         Verdict::NoMatch => "no-match",

@@ -443,7 +443,7 @@ impl Leader {
     fn act_once(&mut self) {
         loop {
             self.broker_on();
-            if !self.relay_on() {
+            if !self.relay_on() && !self.stage_on() {
                 break;
             }
         }
@@ -491,6 +491,7 @@ impl Leader {
                     self.when_here(keys, Then::Deliver { conn, job });
                 }
                 Action::ForgetInput { job } => {
+                    self.forget_staged(job);
                     self.store.forget_input(job);
                     self.forget_inputs(job);
                 }
@@ -502,6 +503,7 @@ impl Leader {
                 Action::DatasetPut { dataset, replaced } => self.dataset_put(&dataset, replaced),
                 Action::DatasetRemoved { dataset } => self.dataset_removed(&dataset),
                 Action::AskAgent { agent, cache } => self.ask_agent(agent, cache),
+                Action::StageInputs { job } => self.stage_inputs(job),
                 Action::Close { conn, why } => {
                     warn!(peer = %self.name(conn), "closing the connection: {why}");
                     self.outputs.push_back(Output::Close { conn });
@@ -542,6 +544,7 @@ impl Leader {
             | Action::DatasetPut { .. }
             | Action::DatasetRemoved { .. }
             | Action::AskAgent { .. }
+            | Action::StageInputs { .. }
             | Action::Close { .. } => {}
         }
     }

@@ -266,7 +266,8 @@ impl Leader {
         };
         let mut payload = if owner == id { payload } else { for_child(&payload, id) };
         if self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
-            payload = self.for_stock_worker(worker, payload, from_ours, job.key.as_str());
+            let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner));
+            payload = self.for_stock_worker(worker, payload, from_ours, job.key.as_str(), staged);
         }
         let subject = Session::assign_subject(job.key.as_str(), worker);
         let Some(session) = self.sessions.get_mut(&conn) else { return false };
@@ -292,9 +293,22 @@ impl Leader {
     /// A request for a stock worker. One with the cache patch finds `<CacheId>/<Name>` itself. Any other knows a cached file by one path
     /// only, which stands in its CacheId (C02): of a request of ours, and where an agent keeps the set for it also of a stock client's;
     /// what else a stock client wrote means the flat form.
-    fn for_stock_worker(&self, worker: WorkerId, payload: Bytes, from_ours: bool, key: &str) -> Bytes {
+    ///
+    /// Inputs that are a set by now (C01) are named by that.
+    fn for_stock_worker(
+        &self,
+        worker: WorkerId,
+        payload: Bytes,
+        from_ours: bool,
+        key: &str,
+        staged: Option<&CacheId>,
+    ) -> Bytes {
         let has_agent = self.has_agent(worker);
-        if self.knows_cache_put(worker) || !from_ours && !has_agent {
+        let (staged, payload) = match staged {
+            Some(cache) => (true, by_set(&payload, cache)),
+            None => (false, payload),
+        };
+        if self.knows_cache_put(worker) || !from_ours && !has_agent && !staged {
             return payload;
         }
         let is_set = |cache_id: &str| {
@@ -318,6 +332,16 @@ impl Leader {
         let fits = Session::assign_body_len(key, written.len()) <= FRAME_BODY_BYTES_MAX as usize;
         if fits { written } else { payload }
     }
+}
+
+/// A request whose large inputs are files of a set.
+fn by_set(payload: &Bytes, cache: &CacheId) -> Bytes {
+    let Ok(mut request) = JobRequest::parse(payload) else { return payload.clone() };
+    for file in request.files.iter_mut().filter(|file| file.blob.is_some()) {
+        (file.blob, file.content) = (None, None);
+        (file.cache_id, file.cache_name) = (Some(cache.as_str().to_owned()), None);
+    }
+    request.to_json().into()
 }
 
 /// The payload of a child of a job to all workers: the same, under its own id (M17).

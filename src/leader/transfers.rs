@@ -216,6 +216,10 @@ impl Leader {
 
     /// Opens a job's inputs to its worker, which was just given the job: whatever it had of them before is gone.
     pub(super) fn send_inputs(&mut self, conn: ConnId, job: JobId, attempt: Attempt) {
+        // A stock worker has them from its agent, if they are blobs (C01).
+        if !self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS)) {
+            return;
+        }
         let owner = self.owner_of_inputs(job);
         for blob in self.blobs.inputs(owner).to_vec() {
             self.relay.attach_anew(conn, blob, job, attempt.0);

@@ -306,11 +306,10 @@ impl BlobFiles {
                 Some(DiskDone::Checked { blob, result })
             }
             DiskOp::Look { blob, chunks, at } => {
-                let reader = match &at {
-                    LookAt::Pieces(wanted) => Some(wanted.reader),
-                    LookAt::Manifest | LookAt::Pack(_) | LookAt::PackList(_) => None,
-                };
+                let reader = at.reader();
+                let is_bytes = matches!(at, LookAt::Bytes { .. });
                 let result = match (self.look(blob, &chunks, at), reader) {
+                    (Err(why), Some(reader)) if is_bytes => Ok(Looked::Bytes { reader, found: Err(why) }),
                     (Err(why), Some(reader)) => Ok(Looked::Pieces { reader, found: Err(why) }),
                     (result, _) => result,
                 };

@@ -21,6 +21,22 @@ pub enum LookAt {
     PackList(u64),
     /// A pack: these pieces of it are read, and checked.
     Pieces(Box<Wanted>),
+    /// Any blob: the chunks are read, as they were before they were compressed.
+    Bytes {
+        /// What they are for; the answer names it.
+        reader: Uuid,
+    },
+}
+
+impl LookAt {
+    /// What bytes are read for, if they are.
+    pub(super) fn reader(&self) -> Option<Uuid> {
+        match self {
+            LookAt::Pieces(wanted) => Some(wanted.reader),
+            LookAt::Bytes { reader } => Some(*reader),
+            LookAt::Manifest | LookAt::Pack(_) | LookAt::PackList(_) => None,
+        }
+    }
 }
 
 /// Pieces that are to be read from one pack.
@@ -57,6 +73,13 @@ pub enum Looked {
         /// Each with its bytes.
         found: Result<Vec<(Piece, Vec<u8>)>, String>,
     },
+    /// Chunks of a blob, or why they cannot be had.
+    Bytes {
+        /// What they are for.
+        reader: Uuid,
+        /// Their bytes.
+        found: Result<Vec<u8>, String>,
+    },
 }
 
 /// Looks at chunks that come one after the other, in order.
@@ -78,7 +101,7 @@ impl Looker {
     pub(super) fn new(at: LookAt) -> Self {
         let found = match &at {
             LookAt::Pieces(wanted) => wanted.pieces.iter().map(|(piece, _)| (*piece, Vec::new())).collect(),
-            LookAt::Manifest | LookAt::Pack(_) | LookAt::PackList(_) => Vec::new(),
+            LookAt::Manifest | LookAt::Pack(_) | LookAt::PackList(_) | LookAt::Bytes { .. } => Vec::new(),
         };
         let mut looker = Looker {
             found,
@@ -99,7 +122,7 @@ impl Looker {
         let mut scratch = std::mem::take(&mut self.scratch);
         let raw = head.raw(sent, &mut self.inflater, &mut scratch).map_err(|error| error.to_string())?;
         let fed = match &self.at {
-            LookAt::Manifest | LookAt::PackList(_) => {
+            LookAt::Manifest | LookAt::PackList(_) | LookAt::Bytes { .. } => {
                 self.bytes.extend_from_slice(raw);
                 Ok(())
             }
@@ -168,6 +191,7 @@ impl Looker {
                 };
                 Ok(Looked::Pieces { reader: wanted.reader, found })
             }
+            LookAt::Bytes { reader } => Ok(Looked::Bytes { reader, found: Ok(self.bytes) }),
         }
     }
 }

@@ -500,6 +500,7 @@ impl Rig {
                 format!("removed {} g{}", dataset.cache, dataset.generation.as_u128())
             }
             Action::AskAgent { agent, cache } => format!("{}: ask for {cache}", worker_name(*agent)),
+            Action::StageInputs { job } => format!("stage {}", self.name(*job)),
             Action::Close { conn, why } => format!("{}: close, {why}", at(conn)),
         }
     }

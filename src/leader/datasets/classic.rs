@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use chunking::dataset::pack::Layout;
 use chunking::dataset::{Manifest, ManifestBuilder, Piece};
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Name, Purpose, Put, PutFlags};
@@ -15,7 +16,7 @@ use uuid::Uuid;
 use super::library::PackState;
 use super::make::{Made, PIECE_BYTES, PackMaker};
 use super::names;
-use super::put::Putting;
+use super::put::{Putting, may_be_put};
 use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
 use crate::core::subject::worker_patterns;
@@ -171,7 +172,7 @@ impl Leader {
 
     /// Checks all of a put but its contents; gives its id and its target.
     fn classic_checked(&self, put: &CachePutRequest, subject: &str) -> Result<(CacheId, String), String> {
-        let cache = CacheId::parse(&put.cache_id).map_err(|error| error.to_string())?;
+        let cache = may_be_put(&put.cache_id)?;
         let named = subject.strip_prefix(SUBJECT).and_then(|rest| rest.strip_prefix('.'));
         let target = [put.target_pattern.as_str(), named.unwrap_or_default()];
         let target = target.into_iter().find(|target| !target.is_empty()).unwrap_or(TARGET_ALL);
@@ -219,15 +220,29 @@ impl Leader {
             }
             files.entry(entry.name.clone()).or_insert(made);
         }
-        // So that what is to be looked at is written before.
-        self.relay_on();
-        let lost = packs.iter().any(|(pack, _)| !self.relay.knows(*pack));
-        if lost {
-            wrong = Some("the leader's disk did not keep its contents: put it again".to_owned());
-        }
         if let Some(wrong) = wrong {
             packs.iter().for_each(|(pack, _)| self.relay.forget(*pack));
             return Err(wrong);
+        }
+        let packs = self.packs_made(key, packs)?;
+        let entries = put.entries.len() as u64;
+        self.datasets.came.push_back(Came { conn, request, key, cache, target, files, entries, packs });
+        self.classic_turns();
+        self.watch_datasets();
+        Ok(())
+    }
+
+    /// Packs were made here: they are checked like those that came.
+    pub(super) fn packs_made(
+        &mut self,
+        key: Uuid,
+        packs: Vec<(BlobId, Layout)>,
+    ) -> Result<Vec<BlobId>, String> {
+        // So that what is to be looked at is written before.
+        self.relay_on();
+        if packs.iter().any(|(pack, _)| !self.relay.knows(*pack)) {
+            packs.iter().for_each(|(pack, _)| self.relay.forget(*pack));
+            return Err("the leader's disk did not keep its contents: put it again".to_owned());
         }
         for (pack, layout) in &packs {
             self.datasets.library.announce(*pack, Arc::new(layout.clone()), key, self.now);
@@ -235,12 +250,7 @@ impl Leader {
                 self.dataset_part_arrived(*pack);
             }
         }
-        let packs = packs.into_iter().map(|(pack, _)| pack).collect();
-        let entries = put.entries.len() as u64;
-        self.datasets.came.push_back(Came { conn, request, key, cache, target, files, entries, packs });
-        self.classic_turns();
-        self.watch_datasets();
-        Ok(())
+        Ok(packs.into_iter().map(|(pack, _)| pack).collect())
     }
 
     /// Goes on with those puts that need not wait for another put of their set, nor for what is there of it.
@@ -305,16 +315,7 @@ impl Leader {
         let classic = Classic { request, cache: cache.clone(), entries, files: count, added, before };
         let deadline = self.now.plus(CLASSIC_WAIT);
         let target = Name::try_from(target).map_err(|error| format!("the target: {error}"))?;
-        let put_of = |manifest: &Manifest, generation: Uuid| Put {
-            digest: manifest.digest(),
-            manifest: generation,
-            bytes: manifest.bytes(),
-            files: u32::try_from(manifest.files().len()).unwrap_or(u32::MAX),
-            flags: PutFlags::default(),
-            deadline_ms: 0,
-            cache_id: Name::try_from(cache.as_str().to_owned()).unwrap_or_default(),
-            target: target.clone(),
-        };
+        let put_of = |manifest: &Manifest, generation: Uuid| put_of(&cache, manifest, generation, &target);
         if let Some((known, manifest)) = old.as_ref().filter(|_| new.is_empty()) {
             let put = put_of(manifest, known.generation);
             let putting = Putting::of_classic(conn, cache.clone(), put, HashSet::new(), (classic, deadline));
@@ -333,15 +334,25 @@ impl Leader {
         new.into_iter().for_each(|(name, made)| builder.file(name, made.sha256, made.pieces));
         let manifest = builder.finish().map_err(|error| error.to_string())?;
         let generation = (self.make_id)();
+        let (put, coming) = (put_of(&manifest, generation), self.still_coming(packs));
+        let putting = Putting::of_classic(conn, cache, put, coming, (classic, deadline));
+        self.put_made(key, putting, &manifest);
+        Ok(())
+    }
+
+    /// Those of these packs that have yet to be checked.
+    pub(super) fn still_coming(&self, packs: Vec<BlobId>) -> HashSet<BlobId> {
         let is_coming = |pack: &BlobId| {
             self.datasets.library.pack(*pack).is_some_and(|(_, state)| state != PackState::Good)
         };
-        let coming = packs.into_iter().filter(is_coming).collect();
-        let put = put_of(&manifest, generation);
-        let putting = Putting::of_classic(conn, cache, put, coming, (classic, deadline));
+        packs.into_iter().filter(is_coming).collect()
+    }
+
+    /// A put of what was made here begins: its packs are here, and its manifest is gathered.
+    pub(super) fn put_made(&mut self, key: Uuid, putting: Putting, manifest: &Manifest) {
+        let generation = putting.manifest_id();
         self.datasets.puts.insert(key, putting);
         self.gather_manifest(key, generation, manifest.encode().into());
-        Ok(())
     }
 
     fn gather_manifest(&mut self, key: Uuid, generation: Uuid, bytes: Bytes) {
@@ -429,6 +440,20 @@ impl Leader {
                 lineage.push(digest);
             }
         }
+    }
+}
+
+/// A put of what was made here.
+pub(super) fn put_of(cache: &CacheId, manifest: &Manifest, generation: Uuid, target: &Name) -> Put {
+    Put {
+        digest: manifest.digest(),
+        manifest: generation,
+        bytes: manifest.bytes(),
+        files: u32::try_from(manifest.files().len()).unwrap_or(u32::MAX),
+        flags: PutFlags::default(),
+        deadline_ms: 0,
+        cache_id: Name::try_from(cache.as_str().to_owned()).unwrap_or_default(),
+        target: target.clone(),
     }
 }
 

@@ -12,6 +12,7 @@ mod put;
 mod questions;
 mod restore;
 mod spread;
+mod staging;
 mod stock;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -25,7 +26,7 @@ use super::Leader;
 use super::relay::BlobId;
 use crate::conn::DatasetSays;
 use crate::core::dataset::Dataset;
-use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
+use crate::core::ids::{CacheId, ConnId, JobId, Micros, WorkerId};
 use crate::store::look::Looked;
 use agents::Agents;
 use classic::{Came, Lineage};
@@ -34,6 +35,7 @@ pub(super) use make::PackMaker;
 use put::Putting;
 use questions::Inspection;
 use spread::AtWorker;
+use staging::Staging;
 use stock::Frames;
 
 /// How often what nobody needs any more is looked for.
@@ -56,6 +58,8 @@ pub(super) struct Datasets {
     frames: Frames,
     /// Workers that keep a cache for others.
     agents: Agents,
+    /// Inputs of jobs that are made sets for those, one after the other.
+    stagings: VecDeque<Staging>,
     /// What workers hold and get.
     workers: BTreeMap<WorkerId, AtWorker>,
     /// What workers said they lack of sets whose manifests are being read.
@@ -107,6 +111,7 @@ impl Leader {
     pub(super) fn looked(&mut self, blob: BlobId, result: Result<Looked, String>) {
         let result = match result {
             Ok(Looked::Pieces { reader, found }) => return self.pieces_read(blob, reader, found),
+            Ok(Looked::Bytes { reader, found }) => return self.input_read(JobId(reader), found),
             result => result,
         };
         if let Some(questions) = self.datasets.rechecks.remove(&blob) {
@@ -117,7 +122,7 @@ impl Leader {
             Ok(Looked::Manifest(manifest)) => self.manifest_read(blob, Arc::new(*manifest)),
             Ok(Looked::Pack(layout)) if self.datasets.loose.remove(&blob) => self.check_loose(blob, layout),
             Ok(Looked::Pack(layout)) => self.pack_is_good(blob, layout),
-            Ok(Looked::Pieces { .. }) => {}
+            Ok(Looked::Pieces { .. } | Looked::Bytes { .. }) => {}
             Err(text) => self.part_is_bad(blob, &text),
         }
         self.answer_statuses(blob);

@@ -41,6 +41,9 @@ const PUTS_OF_CONN_MAX: usize = 8;
 /// Bytes of manifests of such puts: they are held in memory until their sets are kept.
 const MANIFESTS_COMING_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
+/// Who puts what the leader makes for itself: no connection has this number.
+const NOBODY: ConnId = ConnId(u64::MAX);
+
 /// Packs that one put may have on their way at a time.
 const PACKS_COMING_MAX: usize = 64;
 
@@ -91,6 +94,8 @@ pub(super) struct Putting {
     deadline: Option<Micros>,
     /// If it came as one frame of a stock client, which hears of workers alone.
     classic: Option<Classic>,
+    /// If it is the inputs of a job, for which it is made: nobody hears of it.
+    staged: Option<JobId>,
 }
 
 impl Putting {
@@ -103,6 +108,11 @@ impl Putting {
         (classic, deadline): (Classic, Micros),
     ) -> Self {
         Putting { packs, deadline: Some(deadline), classic: Some(classic), ..Putting::new(conn, cache, put) }
+    }
+
+    /// The inputs of a job as a set.
+    pub(super) fn of_inputs(job: JobId, cache: CacheId, put: Put, packs: HashSet<BlobId>) -> Self {
+        Putting { packs, staged: Some(job), ..Putting::new(NOBODY, cache, put) }
     }
 
     fn new(conn: ConnId, cache: CacheId, put: Put) -> Self {
@@ -122,12 +132,18 @@ impl Putting {
             early: BTreeMap::new(),
             deadline: None,
             classic: None,
+            staged: None,
         }
     }
 
     /// What a stock client has to hear of it, if one put it.
     pub(super) fn classic(&self) -> Option<&Classic> {
         self.classic.as_ref()
+    }
+
+    /// Whether its manifest and its packs were made here, of what is here.
+    fn is_made_here(&self) -> bool {
+        self.classic.is_some() || self.staged.is_some()
     }
 
     /// Workers that are to have it and have not answered.
@@ -147,7 +163,7 @@ impl Putting {
 
     /// Whether a blob is the manifest that it has brought.
     pub(super) fn brings_manifest(&self, blob: BlobId) -> bool {
-        self.put.manifest == blob && (self.opened.contains(&blob) || self.classic.is_some())
+        self.put.manifest == blob && (self.opened.contains(&blob) || self.is_made_here())
     }
 
     pub(super) fn deadline(&self) -> Option<Micros> {
@@ -197,6 +213,15 @@ impl Putting {
     }
 }
 
+/// The id that a client gives its set. Those of sets that the leader makes of jobs' inputs are nobody else's.
+pub(super) fn may_be_put(cache_id: &str) -> Result<CacheId, String> {
+    let cache = CacheId::parse(cache_id).map_err(|error| error.to_string())?;
+    if cache.is_of_a_job() {
+        return Err(format!("the CacheId {cache} is one that only the leader gives: choose another"));
+    }
+    Ok(cache)
+}
+
 impl Leader {
     /// A client puts a dataset.
     pub(super) fn put_dataset(&mut self, conn: ConnId, request: Uuid, put: Put) {
@@ -212,6 +237,10 @@ impl Leader {
             self.fail_classic(conn, to, cache.as_str(), refusal.text());
             return self.end_put(request);
         }
+        if let Some(job) = self.datasets.puts.get(&request).and_then(|putting| putting.staged) {
+            self.end_put(request);
+            return self.not_staged(job, refusal.text());
+        }
         info!(peer = %self.name(conn), "refused a put: {}", refusal.text());
         let frame = self.sessions.get(&conn).and_then(|session| refusal.frame(session, request));
         self.send(conn, frame);
@@ -219,8 +248,7 @@ impl Leader {
     }
 
     fn put_checked(&mut self, conn: ConnId, request: Uuid, put: Put) -> Result<(), RefusalText> {
-        let cache =
-            CacheId::parse(put.cache_id.as_str()).map_err(|error| RefusalText::invalid(error.to_string()))?;
+        let cache = may_be_put(put.cache_id.as_str()).map_err(RefusalText::invalid)?;
         let target = put.target.as_str();
         if target != TARGET_NONE {
             worker_patterns(target).map_err(|error| RefusalText::invalid(format!("the target: {error}")))?;
@@ -502,7 +530,7 @@ impl Leader {
                 self.commit_dataset(dataset);
             }
             Err((ranges, bytes)) => {
-                if putting.packs.is_empty() && putting.classic.is_some() {
+                if putting.packs.is_empty() && putting.is_made_here() {
                     let text = "the leader's disk did not keep all of it: put it again".to_owned();
                     self.refuse_put(conn, request, RefusalText::new(Reason::IO, text));
                 } else if putting.packs.is_empty() {
@@ -598,6 +626,7 @@ impl Leader {
             self.spread_begins(request, dataset);
         }
         self.push_to_all(dataset);
+        self.staged(&dataset.cache);
         self.classic_turns();
         self.watch_datasets();
     }
@@ -732,10 +761,18 @@ impl Leader {
         left.into_iter().for_each(|request| self.end_put(request));
     }
 
+    /// The inputs of a job are not to become a set any more. One that is being committed goes when it is kept.
+    pub(super) fn end_put_of(&mut self, job: JobId) {
+        let is_its = |putting: &Putting| putting.staged == Some(job) && putting.stage != Stage::Committing;
+        let found =
+            self.datasets.puts.iter().find(|(_, putting)| is_its(putting)).map(|(request, _)| *request);
+        found.into_iter().for_each(|request| self.end_put(request));
+    }
+
     /// A put is over, one way or the other.
     fn end_put(&mut self, request: Uuid) {
-        let Some(putting) = self.datasets.puts.remove(&request) else { return };
-        for pack in putting.packs {
+        let Some(mut putting) = self.datasets.puts.remove(&request) else { return };
+        for pack in std::mem::take(&mut putting.packs) {
             // One that has come and is being checked may be of use to whoever comes next.
             if let Some((_, PackState::Coming(_))) = self.datasets.library.pack(pack) {
                 self.forget_part(pack);
@@ -743,7 +780,7 @@ impl Leader {
         }
         let generation = putting.put.manifest;
         let is_kept = self.needed_blobs().contains(&generation);
-        if !is_kept && (putting.opened.contains(&generation) || putting.classic.is_some()) {
+        if !is_kept && (putting.opened.contains(&generation) || putting.is_made_here()) {
             self.stop_pushing(generation);
             self.forget_part(generation);
         }

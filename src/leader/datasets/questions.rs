@@ -292,7 +292,7 @@ impl Leader {
                 let manifest = Arc::new((**manifest).clone());
                 self.datasets.library.manifest_read(blob, manifest, self.now);
             }
-            Ok(Looked::Pack(_) | Looked::Pieces { .. }) => {}
+            Ok(Looked::Pack(_) | Looked::Pieces { .. } | Looked::Bytes { .. }) => {}
             // A put brings it again.
             Err(text) => self.part_is_bad(blob, text),
         }

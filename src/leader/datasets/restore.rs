@@ -55,6 +55,7 @@ impl Leader {
                 self.restore_pack(blob);
             }
         }
+        self.forget_stale_staged();
         self.watch_datasets();
     }
 

@@ -29,6 +29,16 @@ impl Relay {
         stored.map(|(index, chunk)| (*index, chunk.head, chunk.len)).collect()
     }
 
+    /// A chunk of a blob, if it is here: its head, its length, and its bytes if they are in memory.
+    pub(in crate::leader) fn chunk_here(
+        &self,
+        id: BlobId,
+        index: u32,
+    ) -> Option<(ChunkHead, u32, Option<Bytes>)> {
+        let chunk = self.blobs.get(&id)?.stored.get(&index)?;
+        Some((chunk.head, chunk.len, chunk.bytes().cloned()))
+    }
+
     /// Bytes of a blob.
     pub(in crate::leader) fn size(&self, id: BlobId) -> u64 {
         self.blobs.get(&id).map_or(0, |blob| blob.open.size)
