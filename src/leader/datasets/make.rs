@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use chunking::DigestKind;
 use chunking::dataset::pack::{Layout, PackError};
 use chunking::dataset::{Piece, PieceHasher};
 use chunking::digest::BlobHasher;
-use chunking::DigestKind;
 use chunking::limits::{PACK_BYTES_MAX, PACK_PIECES_MAX, PIECE_BYTES_MAX};
 use chunking::message::Purpose;
 use uuid::Uuid;
