@@ -203,7 +203,7 @@ fn fuzz_every_vector_passes_every_target() {
 #[test]
 fn ca09_a_count_in_a_dataset_reserves_no_memory_before_its_bytes_were_seen() {
     let front = |pieces: u32, files: u32| {
-        [&b"HFMF\x01\0\0\0"[..], &pieces.to_le_bytes(), &files.to_le_bytes()].concat()
+        [&b"HFMF\x02\0\0\0"[..], &pieces.to_le_bytes(), &files.to_le_bytes()].concat()
     };
     let places = [&front(0, 1)[..], &[1, 0, b'a'], &[0; 40], &u32::MAX.to_le_bytes()].concat();
     for bytes in [front(u32::MAX, 0), front(0, u32::MAX), front(u32::MAX, u32::MAX), places] {
@@ -211,7 +211,7 @@ fn ca09_a_count_in_a_dataset_reserves_no_memory_before_its_bytes_were_seen() {
         // Room for the one file whose entry could be there.
         assert!(peak <= 128, "{peak} bytes for {bytes:?}");
     }
-    let footer = [&b"HFPK\x01\0\0\0"[..], &16_384u32.to_le_bytes(), &[0; 4]].concat();
+    let footer = [&b"HFPK\x02\0\0\0"[..], &16_384u32.to_le_bytes(), &[0; 4]].concat();
     let peak = peak_of(|| assert!(chunking::dataset::pack::Layout::from_tail(&footer, 16).is_err()));
     assert_eq!(peak, 0);
     let pack = [&[1][..], &16_384u16.to_le_bytes(), &[0; 36]].concat();

@@ -2,7 +2,7 @@
 //! dataset. It is put together as it is read, chunk by chunk, and never lies whole anywhere.
 //!
 //! Each stretch is compared with what it was when its file was scanned, by the file's state and by a CRC-32: a file that
-//! changes in between ends the transfer with its name, before its bytes are sent. The receiver compares SHA-256.
+//! changes in between ends the transfer with its name, before its bytes are sent. The receiver compares BLAKE3.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

@@ -156,7 +156,7 @@ fn agrees<M: JsonModel>(bytes: &[u8], shape: Shape, parsed: bool) {
 /// The bytes as a dataset's manifest, as they are and behind a front that is right. What is taken fits together, and is written back
 /// to the same bytes.
 pub fn manifest(bytes: &[u8]) {
-    let mut right = b"HFMF\x01\0\0\0".to_vec();
+    let mut right = b"HFMF\x02\0\0\0".to_vec();
     right.extend_from_slice(bytes.get(right.len()..).unwrap_or_default());
     for bytes in [bytes, &right] {
         let Ok(manifest) = Manifest::decode(bytes) else { continue };
@@ -183,7 +183,7 @@ pub fn pack(bytes: &[u8]) {
     let entries = &bytes[..footer];
     let count = u32::try_from(footer / chunking::dataset::Piece::ENTRY_BYTES).unwrap_or(u32::MAX);
     let crc = crc32fast::hash(entries).to_le_bytes();
-    let right = [entries, b"HFPK\x01\0\0\0", &count.to_le_bytes(), &crc].concat();
+    let right = [entries, b"HFPK\x02\0\0\0", &count.to_le_bytes(), &crc].concat();
     for tail in [bytes, &right] {
         // What the pieces have together, if they are what the last four bytes of each entry say.
         let lengths = entries.chunks_exact(chunking::dataset::Piece::ENTRY_BYTES);

@@ -27,7 +27,7 @@ pub struct FileEntry {
     pub name: String,
     /// Its bytes.
     pub size: u64,
-    /// What they hash to.
+    /// The SHA-256 of them.
     pub sha256: [u8; 32],
     /// The pieces that it is made of, as places in the manifest's list.
     pub pieces: Vec<u32>,

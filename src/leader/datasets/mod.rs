@@ -9,6 +9,7 @@ mod library;
 mod make;
 mod names;
 mod put;
+mod putters;
 mod questions;
 mod restore;
 mod spread;

@@ -1,7 +1,7 @@
-//! Puts: what a client brings is compared with what is here, the rest is asked for, checked and kept; then the set is committed, and
-//! the client hears how it goes with the workers.
+//! Puts: what a client brings is compared with what is here, the rest is asked for, checked and kept; then the set is committed. How it
+//! goes with the workers the client hears in `putters`.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,23 +10,22 @@ use chunking::dataset::Manifest;
 use chunking::dataset::pack::Layout;
 use chunking::digest::to_hex;
 use chunking::limits::{CHUNK_BYTES_MAX, MANIFEST_BYTES_MAX};
-use chunking::message::{Lack, Lacking, Name, Open, Pack, Put, PutFlags, Reason, Spread, SpreadStage};
+use chunking::message::{Lack, Lacking, Name, Open, Pack, Put, PutFlags, Reason};
 use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::classic::Classic;
 use super::library::PackState;
 use super::names;
+use super::putters::Awaited;
 use super::restore::{MANIFEST, PACK};
-use crate::conn::Session;
 use crate::core::Event;
 use crate::core::dataset::{Dataset, TARGET_NONE};
-use crate::core::ids::{CacheId, ConnId, JobId, Micros, WorkerId};
+use crate::core::ids::{CacheId, ConnId, JobId, Micros};
 use crate::core::subject::worker_patterns;
 use crate::leader::relay::BlobId;
 use crate::leader::submit::RefusalText;
 use crate::leader::{Leader, Output};
-use crate::model::{CachePutResult, CacheStatus};
 use crate::store::blobs::DiskOp;
 use crate::store::look::LookAt;
 use crate::units::ByteSize;
@@ -60,14 +59,6 @@ enum Stage {
     Spreading,
 }
 
-/// How a put ended at a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    Ok,
-    Skipped,
-    Failed,
-}
-
 /// A put under way.
 #[derive(Debug)]
 pub(super) struct Putting {
@@ -87,10 +78,8 @@ pub(super) struct Putting {
     pub(super) received: u64,
     /// Bytes that went to workers.
     pub(super) moved: u64,
-    /// Workers that are to have it, and how it ended there.
-    targets: BTreeMap<WorkerId, Option<Ended>>,
-    /// What workers answered before it was kept.
-    early: BTreeMap<WorkerId, CachePutResult>,
+    /// Workers that it waits for.
+    pub(super) awaited: Awaited,
     deadline: Option<Micros>,
     /// If it came as one frame of a stock client, which hears of workers alone.
     classic: Option<Classic>,
@@ -128,12 +117,17 @@ impl Putting {
             manifest_bytes: 0,
             received: 0,
             moved: 0,
-            targets: BTreeMap::new(),
-            early: BTreeMap::new(),
+            awaited: Awaited::default(),
             deadline: None,
             classic: None,
             staged: None,
         }
+    }
+
+    /// Its set has files beside those that it put, and is of this generation.
+    pub(super) fn follow(&mut self, generation: Uuid) {
+        self.put.manifest = generation;
+        self.classic.iter_mut().for_each(Classic::supersede);
     }
 
     /// What a stock client has to hear of it, if one put it.
@@ -144,16 +138,6 @@ impl Putting {
     /// Whether its manifest and its packs were made here, of what is here.
     fn is_made_here(&self) -> bool {
         self.classic.is_some() || self.staged.is_some()
-    }
-
-    /// Workers that are to have it and have not answered.
-    pub(super) fn missing(&self) -> impl Iterator<Item = WorkerId> {
-        self.targets.iter().filter(|(_, ended)| ended.is_none()).map(|(worker, _)| *worker)
-    }
-
-    /// Whether any worker is to have it.
-    pub(super) fn has_targets(&self) -> bool {
-        !self.targets.is_empty()
     }
 
     /// The blob that brings its manifest.
@@ -193,23 +177,6 @@ impl Putting {
     /// Files of the set.
     pub(super) fn files(&self) -> u32 {
         self.put.files
-    }
-
-    fn spread(&self, stage: SpreadStage, text: String) -> Spread {
-        let count = |ended: Option<Ended>| {
-            u32::try_from(self.targets.values().filter(|found| **found == ended).count()).unwrap_or(u32::MAX)
-        };
-        Spread {
-            stage,
-            targets: u32::try_from(self.targets.len()).unwrap_or(u32::MAX),
-            ok: count(Some(Ended::Ok)),
-            skipped: count(Some(Ended::Skipped)),
-            failed: count(Some(Ended::Failed)),
-            missing: count(None),
-            received: self.received,
-            moved: self.moved,
-            text: text.into(),
-        }
     }
 }
 
@@ -631,101 +598,6 @@ impl Leader {
         self.watch_datasets();
     }
 
-    /// The client hears that its set is kept, and by whom it will be held.
-    fn spread_begins(&mut self, request: Uuid, dataset: &Arc<Dataset>) {
-        let targets = self.targets_for(dataset);
-        let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
-        putting.targets = targets.into_iter().map(|worker| (worker, None)).collect();
-        let (conn, is_classic) = (putting.conn, putting.classic.is_some());
-        if is_classic && !self.sessions.contains_key(&conn) {
-            // A stock client need not wait for an answer.
-            return self.end_put(request);
-        }
-        let Some(putting) = self.datasets.puts.get(&request) else { return };
-        if !is_classic {
-            let spread = putting.spread(SpreadStage::Stored, String::new());
-            let frame =
-                self.sessions.get(&conn).and_then(|session| session.dataset(Uuid::nil(), request, &spread));
-            self.send(conn, frame);
-        }
-        let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
-        let targets: Vec<WorkerId> = putting.targets.keys().copied().collect();
-        let mut answers = std::mem::take(&mut putting.early);
-        let known = |worker: WorkerId| {
-            let answer = answers.remove(&worker).or_else(|| self.ask_to_hold(worker, dataset));
-            answer.map(|answer| (worker, answer))
-        };
-        let early: Vec<(WorkerId, CachePutResult)> = targets.into_iter().filter_map(known).collect();
-        for (worker, result) in early {
-            self.tell_putters(dataset.generation, worker, &result);
-        }
-        self.spread_if_over(request);
-    }
-
-    /// A worker has answered: those that put the set hear it.
-    pub(super) fn tell_putters(&mut self, generation: Uuid, worker: WorkerId, result: &CachePutResult) {
-        let ended = match result.status {
-            CacheStatus::Ok => Ended::Ok,
-            CacheStatus::Skipped => Ended::Skipped,
-            CacheStatus::Failed | CacheStatus::Other(_) => Ended::Failed,
-        };
-        let mut told = Vec::new();
-        for (request, putting) in &mut self.datasets.puts {
-            if putting.put.manifest != generation {
-                continue;
-            }
-            if putting.stage != Stage::Spreading {
-                putting.early.insert(worker, result.clone());
-                continue;
-            }
-            let Some(target) = putting.targets.get_mut(&worker).filter(|target| target.is_none()) else {
-                continue;
-            };
-            *target = Some(ended);
-            let classic = putting.classic.as_ref();
-            let to = classic.map_or(*request, |classic| classic.request);
-            let result = classic.map_or_else(|| result.clone(), |classic| classic.words(worker, result));
-            told.push((*request, to, putting.conn, result));
-        }
-        for (request, to, conn, result) in told {
-            let named = CachePutResult { worker: Some(self.worker_name(worker)), ..result.clone() };
-            let frame = self.sessions.get(&conn).and_then(|session| {
-                // Who announced nothing gets what the founding documents have, and no more.
-                let result = if session.is_announced() { &named } else { &result };
-                session.cache_ack(to, result)
-            });
-            self.send(conn, frame);
-            self.spread_if_over(request);
-        }
-    }
-
-    /// Ends a put whose workers have all answered.
-    pub(super) fn spread_if_over(&mut self, request: Uuid) {
-        let Some(putting) = self.datasets.puts.get(&request) else { return };
-        if putting.stage == Stage::Spreading && putting.targets.values().all(Option::is_some) {
-            let text = if putting.targets.is_empty() && putting.target() != TARGET_NONE {
-                format!("no connected worker matches {}: those that join later get the set", putting.target())
-            } else {
-                String::new()
-            };
-            self.spread_over(request, text);
-        }
-    }
-
-    fn spread_over(&mut self, request: Uuid, text: String) {
-        let Some(putting) = self.datasets.puts.get(&request) else { return };
-        let conn = putting.conn;
-        if putting.classic.is_some() {
-            self.classic_over(request, &text);
-            return self.end_put(request);
-        }
-        let spread = putting.spread(SpreadStage::Over, text);
-        let session = self.sessions.get(&conn);
-        let frame = session.and_then(|session: &Session| session.dataset(Uuid::nil(), request, &spread));
-        self.send(conn, frame);
-        self.end_put(request);
-    }
-
     /// Puts whose time is over.
     pub(super) fn puts_due(&mut self) {
         let now = self.now;
@@ -770,7 +642,7 @@ impl Leader {
     }
 
     /// A put is over, one way or the other.
-    fn end_put(&mut self, request: Uuid) {
+    pub(super) fn end_put(&mut self, request: Uuid) {
         let Some(mut putting) = self.datasets.puts.remove(&request) else { return };
         for pack in std::mem::take(&mut putting.packs) {
             // One that has come and is being checked may be of use to whoever comes next.
@@ -785,66 +657,6 @@ impl Leader {
             self.forget_part(generation);
         }
         self.classic_turns();
-    }
-
-    /// A set has other content now. Those that wait for workers to have what it was wait for what it is, if files were only added;
-    /// else they hear that it was replaced.
-    fn supersede(&mut self, replaced: &Dataset, dataset: &Dataset) {
-        let is_added = self.is_within(&dataset.cache, &replaced.digest);
-        let mut waiting = Vec::new();
-        for putting in self.datasets.puts.values_mut() {
-            if putting.put.manifest != replaced.generation || putting.stage != Stage::Spreading {
-                continue;
-            }
-            if is_added {
-                putting.put.manifest = dataset.generation;
-                putting.classic.iter_mut().for_each(Classic::supersede);
-            } else {
-                waiting.extend(putting.missing());
-            }
-        }
-        for worker in waiting {
-            let text = "the set was replaced by another content meanwhile";
-            let result = CachePutResult::failed(dataset.cache.as_str(), text);
-            self.tell_putters(replaced.generation, worker, &result);
-        }
-    }
-
-    /// A worker is not to have a set after all: nobody waits for it.
-    pub(super) fn not_a_target(&mut self, worker: WorkerId) {
-        let mut changed = Vec::new();
-        for (request, putting) in &mut self.datasets.puts {
-            if putting.targets.get(&worker).is_some_and(Option::is_none) {
-                putting.targets.remove(&worker);
-                changed.push(*request);
-            }
-        }
-        changed.into_iter().for_each(|request| self.spread_if_over(request));
-    }
-
-    /// Workers that are gone for good answer nothing any more.
-    pub(super) fn workers_gone(&mut self) {
-        let mut gone = Vec::new();
-        for putting in self.datasets.puts.values().filter(|putting| putting.stage == Stage::Spreading) {
-            let missing = putting.missing().filter(|worker| self.broker.worker(*worker).is_none());
-            gone.extend(missing.map(|worker| (putting.put.manifest, worker, putting.cache.clone())));
-        }
-        for (generation, worker, cache) in gone {
-            let result = CachePutResult::failed(cache.as_str(), "the worker is gone");
-            self.tell_putters(generation, worker, &result);
-        }
-    }
-
-    /// Those that wait for workers to have a set hear that it was removed.
-    pub(super) fn putters_hear_removed(&mut self, dataset: &Dataset) {
-        let puts = self.datasets.puts.values();
-        let waiting = puts.filter(|putting| putting.put.manifest == dataset.generation);
-        let missing: Vec<WorkerId> =
-            waiting.flat_map(|putting| putting.missing().collect::<Vec<_>>()).collect();
-        for worker in missing {
-            let result = CachePutResult::failed(dataset.cache.as_str(), "the set was removed meanwhile");
-            self.tell_putters(dataset.generation, worker, &result);
-        }
     }
 
     /// Bytes of a dataset's part came from a client.

@@ -1,10 +1,11 @@
-//! The sets that are here, the jobs that need them, and what the leader is told of both.
+//! The sets that are here, and what the leader is told of them. The jobs that need them are in [`jobs`].
 //!
-//! It decides and never waits; the session calls it for each frame, each job and each piece of [`News`] from its threads. A set is
-//! offered once its digests were checked in this run of the worker. Before a job uses it, the files that the job names are
-//! looked at: one that has changed costs the set its place, and what is right of it need not come again.
+//! It decides and never waits; the session calls it for each frame and each piece of [`News`] from its threads. A set is offered
+//! once its digests were checked in this run of the worker.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+mod jobs;
+
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,18 +22,19 @@ use uuid::Uuid;
 use super::classic::{self, PutError, Stored};
 use super::coming::{Coming, Transfer};
 use super::contents::Contents;
-use super::disk::{Disk, Entry};
+use super::disk::Disk;
 use super::given_up::GivenUp;
 use super::room::{Load, NoRoom, What, victims};
-use super::staged::{CheckError, Donor, Staged, changed, check};
+use super::staged::{CheckError, Donor, Staged, check};
 use super::{CacheConfig, CacheId};
-use crate::model::{CachePutRequest, CachePutResult, CacheStatus, JsonModel, Source};
+use crate::model::{CachePutRequest, CachePutResult, CacheStatus, JsonModel};
 use crate::peer::OutFrame;
 use crate::transfer::Report;
 use crate::units::ByteSize;
 use crate::worker::exec::inputs::Look;
-use crate::worker::handler::Job;
 use crate::worker::limits::PUTS_WAITING_MAX;
+use jobs::Needs;
+pub(in crate::worker) use jobs::Step;
 
 /// A set that is here.
 #[derive(Debug)]
@@ -77,23 +79,6 @@ enum Going {
     GivenUp,
     /// The leader released it.
     Released,
-}
-
-/// What a job needs.
-#[derive(Debug)]
-struct Needs {
-    sets: Vec<CacheId>,
-    /// Those that are not here.
-    lacking: BTreeSet<CacheId>,
-}
-
-/// What follows for a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::worker) enum Step {
-    /// The job has all that it will get.
-    Ready(Uuid),
-    /// A set that it needs cannot be here: others are to run it.
-    GiveBack { job: Uuid, text: String },
 }
 
 /// What a thread has done.
@@ -298,11 +283,6 @@ impl Cache {
         self.threads.as_ref().map(|threads| threads.reports.clone())
     }
 
-    /// What follows for jobs.
-    pub(in crate::worker) fn steps(&mut self) -> Vec<Step> {
-        std::mem::take(&mut self.steps)
-    }
-
     pub(in crate::worker) fn directory(&self) -> &Path {
         self.disk.root()
     }
@@ -328,9 +308,7 @@ impl Cache {
                 break;
             }
         }
-        let lacking: BTreeSet<CacheId> =
-            self.jobs.values().flat_map(|needs| needs.lacking.iter().cloned()).collect();
-        lacking.iter().for_each(|cache| self.want(cache, out));
+        self.want_lacking(out);
     }
 
     /// The connection is lost. What came stays.
@@ -349,14 +327,6 @@ impl Cache {
 
     fn say(&self, state: SetState, cache: &CacheId, digest: Digest, text: &str, out: &mut Vec<OutFrame>) {
         self.have(0, vec![entry(state, cache, digest, text)], out);
-    }
-
-    /// Asks for a set that a job needs, unless it is on its way. Also for one that is here and is being checked: it may have been
-    /// replaced while this worker was away.
-    fn want(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
-        if self.told && !self.is_coming(cache) && self.asked.insert(cache.clone()) {
-            self.say(SetState::Wanted, cache, NO_DIGEST, "", out);
-        }
     }
 
     /// Bytes that the cache holds, and those that are about to come.
@@ -482,93 +452,7 @@ impl Cache {
     }
 
     fn is_used(&self, cache: &CacheId) -> bool {
-        self.jobs.values().any(|needs| needs.sets.contains(cache))
-            || self.putting.as_ref().is_some_and(|(putting, _)| putting == cache)
-    }
-
-    /// A job came. Gives whether it has to wait for sets; `may_wait` says whether the leader would send them.
-    pub(in crate::worker) fn assign(&mut self, job: &Job, may_wait: bool, out: &mut Vec<OutFrame>) -> bool {
-        let mut named: HashMap<CacheId, Vec<String>> = HashMap::new();
-        for file in job.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default() {
-            let Source::Cache(id) = file.source() else { continue };
-            let (first, inner) = id.split_once('/').map_or((id, None), |(first, rest)| (first, Some(rest)));
-            // One that cannot be a set's id is for the job's handler to refuse.
-            let Ok(cache) = CacheId::parse(first) else { continue };
-            let names = named.entry(cache).or_default();
-            let name = file.name_in_set();
-            match inner {
-                None => names.push(name.to_owned()),
-                Some(inner) => names.extend([inner.to_owned(), format!("{inner}/{name}")]),
-            }
-        }
-        if named.is_empty() {
-            return false;
-        }
-        let mut needs = Needs { sets: named.keys().cloned().collect(), lacking: BTreeSet::new() };
-        for (cache, names) in &named {
-            if !self.is_here(cache, names, out) {
-                needs.lacking.insert(cache.clone());
-            }
-        }
-        let waits = may_wait && !needs.lacking.is_empty();
-        let lacking = std::mem::take(&mut needs.lacking);
-        if waits {
-            needs.lacking.clone_from(&lacking);
-        }
-        self.jobs.insert(job.id, needs);
-        if waits {
-            lacking.iter().for_each(|cache| self.want(cache, out));
-        }
-        waits
-    }
-
-    /// Whether a set is here for a job that names these files.
-    fn is_here(&mut self, cache: &CacheId, names: &[String], out: &mut Vec<OutFrame>) -> bool {
-        let Some(set) = self.sets.get_mut(cache) else {
-            // Files of a layout that others made are looked for by the job's handler.
-            return matches!(self.disk.entry(cache), Ok(Entry::Theirs));
-        };
-        let Some(looks) = set.looks.as_ref().filter(|_| !set.released) else { return false };
-        let files = names.iter().filter_map(|name| set.contents.find(name));
-        match changed(&self.disk, set.generation, &set.contents, looks, files) {
-            None => {
-                set.last_use = SystemTime::now();
-                self.disk.used(set.generation);
-                true
-            }
-            Some(name) => {
-                let text = format!("damaged: \"{name}\" was changed on the disk");
-                self.drop_set(cache, &text, Going::Damaged, out);
-                false
-            }
-        }
-    }
-
-    /// Whether a job waits for sets.
-    pub(in crate::worker) fn is_waiting(&self, job: Uuid) -> bool {
-        self.jobs.get(&job).is_some_and(|needs| !needs.lacking.is_empty())
-    }
-
-    /// Jobs that use sets or wait for them.
-    pub(in crate::worker) fn jobs(&self) -> Vec<Uuid> {
-        self.jobs.keys().copied().collect()
-    }
-
-    /// A job is over, or not ours any more.
-    pub(in crate::worker) fn on_job_gone(&mut self, job: Uuid, out: &mut Vec<OutFrame>) {
-        let Some(needs) = self.jobs.remove(&job) else { return };
-        for cache in needs.sets {
-            let Some(set) = self.sets.get_mut(&cache) else { continue };
-            set.last_use = SystemTime::now();
-            if set.released && !self.is_used(&cache) {
-                self.drop_set(&cache, "released by the leader", Going::Released, out);
-            }
-        }
-        // What was still used may be free now.
-        for (generation, bytes) in std::mem::take(&mut self.leaving) {
-            self.leaving.insert(generation, bytes);
-            self.discard(generation, bytes);
-        }
+        self.is_needed(cache) || self.putting.as_ref().is_some_and(|(putting, _)| putting == cache)
     }
 
     /// A set is here.
@@ -598,26 +482,6 @@ impl Cache {
     pub(super) fn confirmed(&mut self, cache: &CacheId) {
         self.asked.remove(cache);
         self.no_longer_lacking(cache);
-    }
-
-    /// Jobs need not wait for this set any more: it is here, or nobody knows it.
-    fn no_longer_lacking(&mut self, cache: &CacheId) {
-        for (job, needs) in &mut self.jobs {
-            if needs.lacking.remove(cache) && needs.lacking.is_empty() {
-                self.steps.push(Step::Ready(*job));
-            }
-        }
-    }
-
-    /// A set cannot be here: jobs that wait for it are better elsewhere.
-    pub(super) fn give_back(&mut self, cache: &CacheId, why: &str) {
-        for (job, needs) in &self.jobs {
-            if needs.lacking.contains(cache) {
-                let text = format!("the set {cache} that the job needs cannot be held here: {why}");
-                self.steps.push(Step::GiveBack { job: *job, text });
-            }
-        }
-        self.asked.remove(cache);
     }
 
     /// A set is here in place of the one that was.
@@ -691,8 +555,8 @@ impl Cache {
         self.asked.remove(&cache);
         if release.reason == Reason::UNKNOWN {
             self.no_longer_lacking(&cache);
-        } else if self.jobs.values().any(|needs| needs.lacking.contains(&cache)) {
-            self.want(&cache, out);
+        } else {
+            self.want_if_lacking(&cache, out);
         }
     }
 
@@ -754,9 +618,7 @@ impl Cache {
             return self.refuse_holds(&cache, &why, out);
         }
         self.answer_holds(&cache, out);
-        if self.jobs.values().any(|needs| needs.lacking.contains(&cache)) {
-            self.want(&cache, out);
-        }
+        self.want_if_lacking(&cache, out);
     }
 
     /// A put of a stock leader came.

@@ -6,7 +6,8 @@
 //!
 //! | file | does |
 //! |---|---|
-//! | `keeper` | the sets that are here, the jobs that need them, and what the leader is told |
+//! | `keeper` | the sets that are here, and what the leader is told |
+//! | `keeper/jobs` | the jobs that need them |
 //! | `coming` | sets on their way: Hold, manifest, packs, until they are visible |
 //! | `room` | the budget: what goes when room is needed |
 //! | `given_up` | the sets that went and do not come back unasked |

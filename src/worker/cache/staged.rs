@@ -341,8 +341,8 @@ fn copy_range(from: &File, at: u64, to: &File, to_at: u64, len: u64) -> io::Resu
     Ok(())
 }
 
-/// Checks all files of a set, read once: each piece against its BLAKE3, and each whole file against its SHA-256. Gives what the files look like, or
-/// which one is damaged and how.
+/// Checks all files of a set, read once: each piece against its BLAKE3, and each whole file against its SHA-256. Gives what the files
+/// look like, or which one is damaged and how.
 pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Result<Vec<Look>, CheckError> {
     let root = open_root(&disk.set_path(generation))?;
     let mut looks = Vec::with_capacity(contents.files().len());
