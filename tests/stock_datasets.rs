@@ -511,3 +511,26 @@ fn pe08_a_restart_forgets_no_put_of_a_stock_client_and_the_next_adds_to_it() {
     assert_eq!(ack(&leader, small), added(1));
     patched.event_where("put", |put| put["cache_id"] == "small");
 }
+
+#[test]
+fn a_put_over_a_set_whose_manifest_is_damaged_is_answered_and_not_tried_for_ever() {
+    let data = TempDir::new();
+    let args = ["--data", data.text()];
+    let mut leader = Leader::start(&args);
+    assert_eq!(ack(&leader, put_of("set", &[("a.bin", "one")], "none", 1)), added(1));
+    leader.proc.kill();
+    let blobs = std::fs::read_dir(data.join("blobs")).unwrap().map(|entry| entry.unwrap().path());
+    let is_manifest = |path: &std::path::PathBuf| std::fs::read(path).unwrap().starts_with(b"HFMF");
+    let manifests: Vec<_> = blobs.filter(|path| path.is_file() && is_manifest(path)).collect();
+    let [manifest] = manifests.as_slice() else { panic!("one manifest: {manifests:?}") };
+    let mut bytes = std::fs::read(manifest).unwrap();
+    bytes[4] ^= 1;
+    std::fs::write(manifest, bytes).unwrap();
+
+    let leader = Leader::start_on(leader.port, &args);
+    let (status, message) = ack(&leader, put_of("set", &[("b.bin", "two")], "none", 1));
+    assert!(status == "FAILED" && message.contains("damaged at the leader"), "{status}: {message}");
+    let (code, stdout, stderr) = heft(&["dataset", &leader.addr(), "rm", "set"]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert_eq!(ack(&leader, put_of("set", &[("b.bin", "two")], "none", 1)), added(1));
+}

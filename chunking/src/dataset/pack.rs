@@ -26,6 +26,12 @@ pub enum PackError {
     /// The end is not that of a pack.
     #[error("the blob does not end as a pack does")]
     Footer,
+    /// It is one of another version.
+    #[error("the pack has version {found}; this heft knows {VERSION}: put its sets again")]
+    Version {
+        /// Its version.
+        found: u8,
+    },
     /// There are too many pieces, or bytes.
     #[error(
         "a pack of {pieces} pieces and {bytes} bytes; at most {PACK_PIECES_MAX} and {PACK_BYTES_MAX} are taken"
@@ -120,6 +126,9 @@ impl Layout {
         match (front, count) {
             (Some((MARKER, [VERSION, 0, 0, 0])), Some(count)) if count <= PACK_PIECES_MAX => {
                 Ok(count * Piece::ENTRY_BYTES + FOOTER_BYTES)
+            }
+            (Some((MARKER, [found, 0, 0, 0])), Some(_)) if found != VERSION => {
+                Err(PackError::Version { found })
             }
             _ => Err(PackError::Footer),
         }

@@ -290,9 +290,12 @@ impl Leader {
             return Old::Later;
         }
         let Some(known) = self.broker.state().dataset(cache).cloned() else { return Old::Now(Ok(None)) };
+        // One that could not be read is not read again and again for a put that waits.
+        let is_readable =
+            self.datasets.library.knows(known.generation) && self.relay.has_arrived(known.generation);
         match self.manifest_of(known.generation) {
             Some(manifest) => Old::Now(Ok(Some((known, manifest)))),
-            None if self.relay.has_arrived(known.generation) => Old::Later,
+            None if is_readable => Old::Later,
             None => Old::Now(Err(format!(
                 "dataset {cache} is there, and damaged at the leader: put all of it again with heft's --replace, or under another \
                  CacheId"

@@ -165,8 +165,8 @@ impl Disk {
                     loaded.sets.push((cache, set));
                 }
                 None => {
-                    info!(%cache, "a set was not on the disk for sure when the machine stopped, or its manifest is damaged; \
-                        it is checked piece by piece when it is needed");
+                    info!(%cache, "a set was not on the disk for sure when the machine stopped: it is checked piece by piece when it is needed; \
+                        or its manifest is damaged, or one of another version: then it comes again");
                     fs::remove_file(found.path())?;
                     if self.unmake(&cache, generation).is_err() {
                         self.discard(generation)?;
