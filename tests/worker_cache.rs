@@ -426,10 +426,48 @@ async fn a_damaged_file_is_found_at_the_start_on_demand_and_before_use_and_comes
     let (id, request) = job(&[("set", "small.txt"), ("good", "a")]);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
+    said(&mut conn, "good", SetState::Wanted).await;
     said(&mut conn, "set", SetState::Wanted).await;
     // All of its pieces are right in another file of it, so that nothing lacks.
     data.hold(&mut conn, true).await;
     assert_eq!(data.acked(&mut conn).await.status, CacheStatus::Ok);
+    // The other one is as it was, and may have been replaced for all that the worker knows.
+    good.hold(&mut conn, true).await;
+    assert_eq!(good.acked(&mut conn).await.status, CacheStatus::Skipped);
+    assert_eq!(result(&mut conn, id).await.status, JobStatus::Ok);
+}
+
+#[tokio::test]
+async fn a_set_from_before_a_connection_is_used_when_the_leader_has_said_that_it_counts_or_is_unknown() {
+    let mut scene = scene(|_| {}).await;
+    let mut conn = scene.accept().await;
+    let old = Data::new("set", &[("a", b"old".to_vec())]);
+    let (new, other) = (Data::new("set", &[("a", b"new".to_vec())]), Data::new("own", &[("b", noise(9, 1))]));
+    old.push(&mut conn).await;
+    other.push(&mut conn).await;
+    scene.kill().await;
+    drop(conn);
+    let mut conn = scene.accept().await;
+    // They were checked, and the leader heard so; the job was on its way by then.
+    said(&mut conn, "own", SetState::Held).await;
+    said(&mut conn, "set", SetState::Held).await;
+    let (id, request) = job(&[("set", "a"), ("own", "b")]);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
+    said(&mut conn, "own", SetState::Wanted).await;
+    said(&mut conn, "set", SetState::Wanted).await;
+    new.push(&mut conn).await;
+    let text = "".into();
+    let unknown = Release { reason: Reason::UNKNOWN, text, cache_id: "own".to_owned().try_into().unwrap() };
+    conn.say(Uuid::nil(), &unknown).await;
+    let ended = result(&mut conn, id).await;
+    assert_eq!(ended.status, JobStatus::Ok, "{}", ended.stderr);
+    scene.assert_visible(&new);
+    scene.assert_visible(&other);
+    // From then on nobody is asked.
+    let (id, request) = job(&[("set", "a"), ("own", "b")]);
+    conn.assign(id, &request).await;
+    conn.start(id, 1, 1).await;
     assert_eq!(result(&mut conn, id).await.status, JobStatus::Ok);
 }
 

@@ -226,7 +226,8 @@ impl Disk {
         fs::write(self.unsynced_path(generation), self.boot.as_bytes())?;
         let manifest = beside(&path, MANIFEST);
         if !manifest.exists() {
-            let unfinished = path.with_extension("new");
+            // A worker that is killed here leaves it where the next one tidies up.
+            let unfinished = self.own.join("trash").join(format!("{}{MANIFEST}", generation.simple()));
             fs::write(&unfinished, contents.manifest().encode())?;
             fs::rename(&unfinished, &manifest)?;
         }

@@ -46,6 +46,8 @@ pub(super) struct Set {
     last_use: SystemTime,
     /// It goes when no job uses it any more.
     released: bool,
+    /// Whether it came on this connection, or the leader has said on it that this is the content which counts.
+    sure: bool,
 }
 
 impl Set {
@@ -174,6 +176,7 @@ impl Cache {
                     looks: None,
                     last_use: found.last_use,
                     released: false,
+                    sure: false,
                 };
                 (cache, set)
             })
@@ -299,6 +302,8 @@ impl Cache {
         let checked = self.sets.iter().filter(|(_, set)| set.looks.is_some() && !set.released);
         let held = checked.map(|(cache, set)| entry(SetState::Held, cache, set.contents.digest(), ""));
         let entries: Vec<SetEntry> = gone.chain(held).collect();
+        // It may have given out jobs before it hears of these, and have other contents of them by now.
+        self.sets.values_mut().for_each(|set| set.sure = false);
         let mut rest = entries.as_slice();
         for anew in std::iter::once(1).chain(std::iter::repeat(0)) {
             let (now, later) = rest.split_at(rest.len().min(SETS_LISTED_MAX));
@@ -481,6 +486,9 @@ impl Cache {
     /// The leader says that the content which is here is the one that counts.
     pub(super) fn confirmed(&mut self, cache: &CacheId) {
         self.asked.remove(cache);
+        if let Some(set) = self.sets.get_mut(cache) {
+            set.sure = true;
+        }
         self.no_longer_lacking(cache);
     }
 
@@ -500,6 +508,7 @@ impl Cache {
             looks,
             last_use: SystemTime::now(),
             released: false,
+            sure: true,
         };
         info!(%cache, %generation, files = contents.files().len(), bytes = %ByteSize(bytes), "a set is here");
         self.given_up.remove(cache);
@@ -549,12 +558,14 @@ impl Cache {
         if generation.is_nil() {
             self.given_up.remove(&cache);
         }
-        if self.sets.get(&cache).is_some_and(|set| meant(set.generation)) {
+        // What is here and the leader does not know is as good as it was: a job asked, and nobody has another content.
+        let is_unknown = release.reason == Reason::UNKNOWN && generation.is_nil();
+        if !is_unknown && self.sets.get(&cache).is_some_and(|set| meant(set.generation)) {
             self.release_set(&cache, out);
         }
         self.asked.remove(&cache);
         if release.reason == Reason::UNKNOWN {
-            self.no_longer_lacking(&cache);
+            self.confirmed(&cache);
         } else {
             self.want_if_lacking(&cache, out);
         }

@@ -83,7 +83,9 @@ impl Cache {
             // Files of a layout that others made are looked for by the job's handler.
             return matches!(self.disk.entry(cache), Ok(Entry::Theirs));
         };
-        let Some(looks) = set.looks.as_ref().filter(|_| !set.released) else { return false };
+        // One that was here before this connection may have been replaced meanwhile: the leader is asked once.
+        let is_known = set.sure || !self.told;
+        let Some(looks) = set.looks.as_ref().filter(|_| !set.released && is_known) else { return false };
         let files = names.iter().filter_map(|name| set.contents.find(name));
         match changed(&self.disk, set.generation, &set.contents, looks, files) {
             None => {
