@@ -16,6 +16,7 @@ mod datasets;
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -449,8 +450,12 @@ async fn a_set_from_before_a_connection_is_used_when_the_leader_has_said_that_it
     drop(conn);
     let mut conn = scene.accept().await;
     // They were checked, and the leader heard so; the job was on its way by then.
-    said(&mut conn, "own", SetState::Held).await;
-    said(&mut conn, "set", SetState::Held).await;
+    let mut checked = BTreeSet::new();
+    while checked.len() < 2 {
+        let entries = have(&mut conn).await.sets;
+        let held = entries.as_slice().iter().filter(|entry| entry.state == SetState::Held);
+        checked.extend(held.map(|entry| entry.cache_id.as_str().to_owned()));
+    }
     let (id, request) = job(&[("set", "a"), ("own", "b")]);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
