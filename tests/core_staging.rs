@@ -9,12 +9,13 @@ mod rig;
 use std::sync::Arc;
 
 use heft::core::dataset::Dataset;
-use heft::core::event::{Operation, Submission, WorkerClass};
+use heft::core::event::{Submission, WorkerClass};
 use heft::core::explain::{Verdict, WaitsFor};
 use heft::core::ids::{CacheId, JobId, Micros};
+use heft::core::staging::{STAGE_AGAIN_AFTER, STAGED_MAX};
 use heft::core::state::State;
 use heft::core::{Config, Event, Record};
-use rig::{Rig, announced, id, job, worker_id};
+use rig::{Rig, announced, id, job, job_for, job_of, worker_id};
 use uuid::Uuid;
 
 /// A job whose inputs are here and go by transfer.
@@ -63,26 +64,45 @@ fn name(number: u32) -> String {
     CacheId::of_inputs(id(number)).to_string()
 }
 
+fn gone(rig: &mut Rig, number: u32) {
+    rig.tell(Event::RemoveDataset { cache: CacheId::of_inputs(id(number)) });
+}
+
+fn not_staged(rig: &mut Rig, number: u32, again: bool) {
+    rig.tell(Event::NotStaged { job: id(number), why: "no room".into(), again });
+}
+
+fn stages(rig: &mut Rig) -> Vec<String> {
+    rig.take().into_iter().filter(|line| line.starts_with("stage ")).collect()
+}
+
+/// What is said of the stock worker.
+fn seen(rig: &Rig, number: u32) -> (Verdict, Option<WaitsFor>) {
+    let explained = rig.broker.explain(id(number)).unwrap();
+    let stock = explained.workers.iter().find(|seen| seen.id == worker_id("s1")).unwrap();
+    (stock.verdict, explained.waits.clone())
+}
+
 #[test]
 fn c01_large_inputs_become_a_set_for_the_agent_and_then_the_stock_worker_gets_the_job() {
     let mut rig = with_stock(1);
     pair(&mut rig);
     rig.submit(Submission { require_worker: true, ..large(1) });
     rig.expect(["+enqueue j1", "alice: submitted j1 Queued behind 0", "stage j1"]);
-    let seen = rig.broker.explain(id(1)).unwrap();
-    assert_eq!((seen.workers[1].verdict, seen.waits), (Verdict::Staging, Some(WaitsFor::Room)));
+    assert_eq!(seen(&rig, 1), (Verdict::ByAgent, Some(WaitsFor::Agent)));
     staged(&mut rig, 1);
     let (set, asked) = (format!("{} g1", name(1)), format!("agent: ask for {}", name(1)));
     rig.expect([&format!("+dataset {set}"), &format!("put {set}"), &asked]);
     let job = rig.job(1);
     assert_eq!((job.needs_transfers, job.datasets.clone()), (false, vec![CacheId::of_inputs(id(1))]));
+    assert_eq!(seen(&rig, 1), (Verdict::ByAgent, Some(WaitsFor::Agent)), "while the set is on its way");
     agent_holds(&mut rig, 1);
     rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
+    // The set goes with the job.
     rig.ack("s1", 1);
-    rig.skip();
-    rig.tell(Event::RemoveDataset { cache: CacheId::of_inputs(id(1)) });
-    rig.skip();
+    rig.skip_to(&format!("removed {set}"));
     assert_eq!((rig.broker.state().staged_sets(), rig.broker.state().datasets().count()), (0, 0));
+    assert_eq!(rig.broker.state().datasets_removed().count(), 0, "those are not kept in mind");
 }
 
 #[test]
@@ -103,39 +123,129 @@ fn c01_nothing_is_staged_that_another_could_have_or_that_cannot_be() {
     rig.submit(Submission { to_all: true, ..large(2) });
     rig.skip();
     rig.submit(announced(3));
-    assert!(!rig.take().iter().any(|line| line.starts_with("stage")));
-    assert_eq!(rig.broker.explain(id(3)).unwrap().workers[1].verdict, Verdict::Staging, "when they are");
-    // What cannot be made a set waits for a heft worker, and nobody tries again.
-    rig.tell(Event::NotStaged { job: id(1) });
-    rig.expect(["alice: waiting j1 1 stock workers for job.assign.calcA"]);
+    assert_eq!(stages(&mut rig), [] as [&str; 0]);
+    assert_eq!(seen(&rig, 3).0, Verdict::ByAgent, "when they are");
+    // What can never be made a set waits for a heft worker, its client hears why, and nobody tries again.
+    not_staged(&mut rig, 1, false);
+    rig.expect(["alice: waiting j1 not staged for job.assign.calcA: no room"]);
+    rig.pass(STAGE_AGAIN_AFTER * 10);
     pair(&mut rig);
     rig.expect([]);
-    assert_eq!(rig.broker.explain(id(1)).unwrap().workers[1].verdict, Verdict::NoTransfers);
+    assert_eq!(seen(&rig, 1).0, Verdict::NoTransfers);
     rig.worker("w1", "calcA", 2);
     rig.skip_to("w1: assign j1#1");
     rig.submit(large(4));
-    assert!(!rig.take().iter().any(|line| line.starts_with("stage")), "a heft worker takes it as it is");
+    assert_eq!(stages(&mut rig), [] as [&str; 0], "a heft worker takes it as it is");
+    assert_eq!(seen(&rig, 4).0, Verdict::NoTransfers);
 }
 
 #[test]
-fn c01_only_so_many_jobs_are_staged_at_a_time() {
+fn c01_what_cannot_be_staged_now_is_tried_again_and_forgotten_with_its_job() {
     let mut rig = with_stock(1);
     pair(&mut rig);
-    let mut asked = 0;
+    let before = rig.broker.note_count();
+    rig.submit(large(1));
+    rig.skip_to("stage j1");
+    not_staged(&mut rig, 1, true);
+    rig.expect(["alice: waiting j1 not staged for job.assign.calcA: no room"]);
+    rig.pass(STAGE_AGAIN_AFTER);
+    rig.expect(["stage j1"]);
+    not_staged(&mut rig, 1, true);
+    rig.skip();
+    rig.cancel(1);
+    rig.skip();
+    rig.pass(STAGE_AGAIN_AFTER * 2);
+    rig.expect([]);
+    // But for who submitted it, which is kept as long as its result.
+    assert!(rig.broker.note_count() <= before + 1);
+}
+
+#[test]
+fn c01_only_so_many_jobs_are_staged_at_a_time_and_clients_have_their_turns() {
+    let mut rig = with_stock(1);
+    pair(&mut rig);
+    let mut asked = Vec::new();
     for number in 1..=20 {
         rig.submit(large(number));
-        asked += rig.take().iter().filter(|line| line.starts_with("stage")).count();
+        asked.extend(stages(&mut rig));
     }
-    assert_eq!(asked, 16);
+    assert_eq!(asked.len(), STAGED_MAX);
     for number in 1..=16 {
         staged(&mut rig, number);
-        assert!(!rig.take().iter().any(|line| line.starts_with("stage")));
+        assert_eq!(stages(&mut rig), [] as [&str; 0]);
     }
     // As one ends, the next has its turn.
-    rig.operate(Operation::Cancel { job: id(3), by: "a test".into() });
+    rig.cancel(3);
+    assert_eq!(stages(&mut rig), ["stage j17"]);
+    // Another client does not stand behind all of them.
+    rig.client("bob");
     rig.skip();
-    rig.tell(Event::RemoveDataset { cache: CacheId::of_inputs(id(3)) });
-    assert_eq!(rig.take().iter().filter(|line| line.as_str() == "stage j17").count(), 1);
+    rig.submit_at("bob", Submission { client: job_of("bob", 30).client, ..large(30) });
+    rig.skip();
+    for (number, next) in [(4, "stage j30"), (5, "stage j18")] {
+        rig.cancel(number);
+        assert_eq!(stages(&mut rig), [next]);
+    }
+}
+
+#[test]
+fn c01_dead_jobs_and_jobs_without_an_agent_hold_no_places() {
+    let mut rig = Rig::with(Config { cap_default: 1000, attempts_max: 1, ..Config::default() });
+    rig.client("alice");
+    rig.stock("s1", "calcA", 1);
+    rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
+    rig.skip();
+    pair(&mut rig);
+    rig.submit(large(1));
+    rig.skip_to("stage j1");
+    staged(&mut rig, 1);
+    rig.skip();
+    agent_holds(&mut rig, 1);
+    rig.skip_to("s1: assign j1#1");
+    rig.close("s1");
+    let lines = rig.take();
+    assert!(lines.iter().any(|line| line.starts_with("removed heft-job-")), "{lines:#?}");
+    assert_eq!(rig.broker.state().staged_sets(), 0);
+    let job = rig.job(1);
+    assert!(job.has_ended() && job.needs_transfers && job.datasets.is_empty(), "as it came, for another run");
+
+    // Sixteen that only this agent could have had, and it is gone: others get their places.
+    let mut rig = with_stock(1);
+    pair(&mut rig);
+    for number in 1..=16 {
+        rig.submit(large(number));
+        rig.skip();
+        staged(&mut rig, number);
+        rig.skip();
+    }
+    rig.stock("s2", "calcB", 1);
+    rig.skip();
+    rig.tell(Event::AgentFor { worker: worker_id("s1"), agent: None });
+    rig.skip();
+    rig.tell(Event::AgentFor { worker: worker_id("s2"), agent: Some(worker_id("agent")) });
+    rig.skip();
+    rig.submit(Submission { needs_transfers: true, ..job_for("calcB", 20) });
+    assert_eq!(stages(&mut rig), ["stage j20"]);
+    assert!(rig.job(1).needs_transfers, "as before");
+}
+
+#[test]
+fn c01_a_worker_that_takes_transfers_needs_no_set_of_inputs() {
+    let mut rig = with_stock(1);
+    pair(&mut rig);
+    rig.submit(large(1));
+    rig.skip_to("stage j1");
+    staged(&mut rig, 1);
+    rig.skip();
+    // It keeps no cache, and could be sent no set.
+    rig.hello_taking("w1", WorkerClass::Leasing, "calcA", Some(1), (true, false));
+    rig.skip();
+    rig.credit("w1", 1);
+    rig.skip_to("w1: assign j1#1");
+    assert!(rig.job(1).comes_by_transfer(), "so that it goes on with them when it comes back");
+    gone(&mut rig, 1);
+    rig.skip();
+    assert!(rig.job(1).needs_transfers);
 }
 
 #[test]
@@ -157,6 +267,42 @@ fn c01_a_set_that_comes_late_changes_nothing_for_a_job_that_is_elsewhere() {
 }
 
 #[test]
+fn c01_a_set_that_is_lost_is_made_anew_and_one_job_goes_to_one_agent() {
+    let mut rig = with_stock(1);
+    rig.stock("s2", "calcA", 1);
+    rig.hello("agent2", WorkerClass::Leasing, "calcA", Some(0));
+    rig.skip();
+    pair(&mut rig);
+    rig.tell(Event::AgentFor { worker: worker_id("s2"), agent: Some(worker_id("agent2")) });
+    rig.submit(large(1));
+    rig.skip_to("stage j1");
+    staged(&mut rig, 1);
+    let asked = |rig: &mut Rig| rig.take().into_iter().filter(|line| line.contains(": ask for")).count();
+    assert_eq!(asked(&mut rig), 1, "not both agents");
+    // The leader lost a part of it: the job is as it was, and staged again.
+    gone(&mut rig, 1);
+    assert_eq!(stages(&mut rig), ["stage j1"]);
+    staged(&mut rig, 1);
+    assert_eq!(asked(&mut rig), 1);
+    // The first agent cannot hold it: the other is asked. Neither can: it is made anew later.
+    let Dataset { cache, digest, .. } = set_of(1);
+    let mut failed = 0;
+    for agent in ["agent", "agent2", "agent", "agent2"] {
+        let worker = worker_id(agent);
+        rig.tell(Event::Holding { worker, cache: cache.clone(), digest, missing: 9 });
+        rig.skip();
+        rig.tell(Event::NotHolding { worker, cache: cache.clone() });
+        failed += rig.take().iter().filter(|line| line.contains("not staged")).count();
+        if failed > 0 {
+            break;
+        }
+    }
+    assert_eq!((failed, rig.broker.state().staged_sets()), (1, 0));
+    rig.pass(STAGE_AGAIN_AFTER);
+    rig.expect(["stage j1"]);
+}
+
+#[test]
 fn what_is_staged_is_in_the_records_that_are_there_anyway() {
     let mut state = State::default();
     state.apply(&Record::Enqueue { at: Micros(1), job: large(1), children: Vec::new(), kept: true });
@@ -166,6 +312,10 @@ fn what_is_staged_is_in_the_records_that_are_there_anyway() {
     state.apply(&Record::Dataset { dataset: Arc::new(set_of(1)) });
     assert_eq!(state.job(id(1)).unwrap().datasets.len(), 1, "once");
     assert_eq!(state.staged_sets(), 1);
+    let gone = Record::DatasetGone { cache: CacheId::of_inputs(id(1)), generation: Uuid::from_u128(1) };
+    state.apply(&gone);
+    let job = state.job(id(1)).unwrap();
+    assert!(job.needs_transfers && job.datasets.is_empty(), "and back");
 }
 
 #[test]

@@ -90,7 +90,16 @@ fn assert_saw(result: &Value, contents: &[&[u8]]) {
 
 #[test]
 fn c01_inputs_over_a_stock_workers_frame_are_staged_by_its_agent() {
-    let leader = Leader::start(&[]);
+    staged_and_gone(&[]);
+}
+
+#[test]
+fn c01_a_leader_that_keeps_nothing_stages_them_as_well() {
+    staged_and_gone(&["--durability", "memory"]);
+}
+
+fn staged_and_gone(args: &[&str]) {
+    let leader = Leader::start(args);
     let (cache, dirs) = (TempDir::new(), TempDir::new());
     let mut plain = worker_in(&leader, &cache);
     let _agent = agent(leader.port, &cache.0, &dirs);
@@ -162,6 +171,10 @@ fn c01_a_staged_job_outlives_its_worker_and_its_leader() {
     let _client = stock_client(leader.port, "client", &[], &[job]);
     let first = plain.event("assigned")["files"][0]["cache_id"].clone();
     assert_eq!(first, "heft-job-11111111222233334444555555555555/in.bin");
+    // It is the job's, and nobody else's to remove.
+    let (code, _, stderr) =
+        heft(&["dataset", &leader.addr(), "rm", "heft-job-11111111222233334444555555555555"]);
+    assert!(code == Some(1) && stderr.contains("cancel the job"), "{code:?}: {stderr}");
     leader.proc.kill();
     plain.kill();
     let leader = Leader::start_on(leader.port, &args);
@@ -184,11 +197,15 @@ fn c01_what_no_agent_may_take_is_not_staged() {
     let _plain = worker_in(&leader, &cache);
     let _agent = agent(leader.port, &cache.0, &dirs);
     workers(&leader, 2);
-    let id = "11111111-2222-3333-4444-555555555555";
-    let job = json!({"exec": "echo", "job_id": id, "files": [file("../in.bin", &noise(5_000_000, 7))]});
-    let _client = stock_client(leader.port, "client", &[], &[job]);
-    let explained = || heft(&["explain", &leader.addr(), id, "--output", "json"]).1;
-    until("it waits for a heft worker", || explained().contains("\"no-transfers\""));
+    for (number, name) in [(1, "../in.bin"), (2, "data/in.bin")] {
+        let id = format!("11111111-2222-3333-4444-{number:012}");
+        let files = json!([file(name, &noise(5_000_000, 7)), file("small.bin", b"x")]);
+        let job = json!({"exec": "echo", "job_id": id, "files": files});
+        let mut client = stock_client(leader.port, &format!("client-{number}"), &[], &[job]);
+        client.event("submitted");
+        let explained = || heft(&["explain", &leader.addr(), &id, "--output", "json"]).1;
+        until("it waits for a heft worker", || explained().contains("\"no-transfers\""));
+    }
     assert!(is_clean(&leader, &cache));
 
     // Nobody else puts a set under such an id.
@@ -197,4 +214,21 @@ fn c01_what_no_agent_may_take_is_not_staged() {
     let put = heft(&["dataset", &leader.addr(), "put", "heft-job-1", path.to_str().unwrap()]);
     assert_eq!(put.0, Some(3), "{put:?}");
     assert!(put.2.contains("only the leader gives"), "{put:?}");
+}
+
+#[test]
+fn c01_a_spool_that_is_full_of_what_has_to_be_staged_comes_to_its_end() {
+    // Three jobs of 5 MB wait in 16 MiB, and each has to lie there twice.
+    let leader = Leader::start(&["--spool-max", "16MiB"]);
+    let (cache, dirs) = (TempDir::new(), TempDir::new());
+    let _plain = worker_in(&leader, &cache);
+    workers(&leader, 1);
+    let content = noise(5_000_000, 8);
+    let jobs: Vec<Value> =
+        (0..3).map(|_| json!({"exec": "echo", "files": [file("in.bin", &content)]})).collect();
+    let mut client = stock_client(leader.port, "client", &[], &jobs);
+    (0..3).for_each(|_| drop(client.event("submitted")));
+    let _agent = agent(leader.port, &cache.0, &dirs);
+    (0..3).for_each(|_| assert_saw(&result(&mut client), &[&content]));
+    until("what was staged goes with the jobs", || is_clean(&leader, &cache));
 }

@@ -70,7 +70,8 @@ pub struct WorkerArgs {
     /// reflinks, else hard links unless the worker runs as root, else copies
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub cache_link: LinkMode,
-    /// Keep the cache alone and take no jobs: for a stock worker on this host that uses the directory
+    /// Keep the cache alone and take no jobs: for a stock worker on this host that uses the directory, which so gets datasets and
+    /// inputs of any size
     #[arg(long)]
     pub cache_only: bool,
     /// The stock worker's id, if the leader cannot tell it by its address

@@ -276,6 +276,13 @@ pub enum Waiting {
         /// How many they are.
         workers: usize,
     },
+    /// The same, and the agent beside one of them cannot be given its inputs either.
+    NotStaged {
+        /// The key.
+        key: String,
+        /// Why not.
+        why: Arc<str>,
+    },
     /// No connected worker that matches its key can be sent the datasets it names, or has them.
     NoDatasets {
         /// The key.
@@ -293,6 +300,11 @@ impl fmt::Display for Waiting {
                 f,
                 "the {workers} connected workers that match {key} are stock workers, which take frames of at most \
                  4,194,304 bytes; start a heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
+            ),
+            Waiting::NotStaged { key, why } => write!(
+                f,
+                "only stock workers match {key}, and its inputs do not get to one by the agent beside it: {why}; start a heft worker, or \
+                 wait"
             ),
             Waiting::NoDatasets { key, workers } => write!(
                 f,

@@ -134,10 +134,20 @@ impl Broker {
                 if self.asks.get(agent, &set).is_some_and(|ask| ask.open) {
                     continue;
                 }
+                // One job's inputs are needed once.
+                if set.cache.is_of_a_job() && self.is_anywhere(&set.cache) {
+                    continue;
+                }
                 self.asks.ask(agent, &set);
                 self.actions.push_back(Action::AskAgent { agent, cache: set.cache.clone() });
             }
         }
+    }
+
+    /// Whether some agent holds a set, gets it, or was asked to hold it and has not answered.
+    fn is_anywhere(&self, cache: &CacheId) -> bool {
+        let is_asked = self.asks.of.get(cache).is_some_and(|asks| asks.values().any(|ask| ask.open));
+        is_asked || self.holdings.has_holders(cache)
     }
 
     /// What an agent is to be asked for, so that a worker which has room gets jobs: of each key and client as many as it has room for.
@@ -190,6 +200,7 @@ impl Broker {
     /// A worker could not take a set. If it is an agent that was asked to, clients whose jobs wait for that may have to know.
     pub(super) fn could_not_hold(&mut self, worker: WorkerId, cache: &CacheId) {
         if self.asks.failed(worker, cache) {
+            self.agent_failed(cache);
             let jobs: Vec<JobId> = self.delays.naming(cache).take(TOLD_MAX).collect();
             jobs.into_iter().for_each(|job| self.waits.look_at(job));
         }

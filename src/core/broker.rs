@@ -171,7 +171,7 @@ impl Broker {
             Event::HoldsNothing { worker } => self.holds_nothing(worker),
             Event::SetsMoved { worker, bytes, span } => self.sets_moved(worker, bytes, span),
             Event::AgentFor { worker, agent } => self.agent_for(worker, agent),
-            Event::NotStaged { job } => self.not_staged(job),
+            Event::NotStaged { job, why, again } => self.not_staged(job, why, again),
         }
         self.look_at_what_is_due();
         if std::mem::take(&mut self.dirty) {
@@ -302,6 +302,7 @@ impl Broker {
     fn committed(&mut self, up_to: Index) {
         while self.proposed.front().is_some_and(|(index, _)| *index <= up_to) {
             let Some((index, record)) = self.proposed.pop_front() else { return };
+            self.before(&record);
             let applied = self.state.apply(&record);
             self.after(&record, &applied);
             self.unpark(&record, &applied);
@@ -354,6 +355,28 @@ impl Broker {
         }
     }
 
+    /// What has to be undone while a job is as it was: where it waits depends on the datasets that it names.
+    fn before(&mut self, record: &Record) {
+        match record {
+            Record::Dataset { dataset } => self.take_out(&dataset.cache),
+            Record::DatasetGone { cache, .. } => self.take_out(cache),
+            Record::Announce { .. }
+            | Record::Enqueue { .. }
+            | Record::Withdraw { .. }
+            | Record::Fail { .. }
+            | Record::Assign { .. }
+            | Record::Ack { .. }
+            | Record::Requeue { .. }
+            | Record::Dlq { .. }
+            | Record::Cancel { .. }
+            | Record::Orphan { .. }
+            | Record::Revive { .. }
+            | Record::Delivered { .. }
+            | Record::Forget { .. }
+            | Record::Cap { .. } => {}
+        }
+    }
+
     /// What follows from a record, now that it counts.
     fn after(&mut self, record: &Record, applied: &Applied) {
         let changed = *applied != Applied::Stale;
@@ -401,9 +424,12 @@ impl Broker {
             Record::Withdraw { job, .. } => self.withdrawn(*job, applied),
             Record::Dataset { dataset } => {
                 self.dataset_put(dataset, applied);
-                self.staged(dataset);
+                self.inputs_changed(&dataset.cache);
             }
-            Record::DatasetGone { cache, .. } => self.rouse(cache),
+            Record::DatasetGone { cache, .. } => {
+                self.rouse(cache);
+                self.inputs_changed(cache);
+            }
             Record::Forget { .. } | Record::Delivered { .. } | Record::Cap { .. } => {}
         }
         match applied {
@@ -732,6 +758,7 @@ impl Broker {
                 self.waits.look_at(id);
                 let Some(job) = self.state.job(id) else { return 0 };
                 let rank = if job.goes_by_transfer() { Rank::ByTransfer } else { Rank::Plain };
+                self.staging.wake_for(job);
                 self.queues.push(&job.key, &job.client, place, id, job.size, rank)
             }
         }
@@ -754,7 +781,7 @@ impl Broker {
         self.queues.remove(&key, &client, place);
         self.forget_delay(id);
         self.waits.forget(id);
-        self.staging.forget(id);
+        self.end_staging(id);
         self.drop_source(id);
         if let Some((_, worker)) = child_of {
             self.pinned.entry(worker).and_modify(|jobs| {

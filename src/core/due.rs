@@ -30,6 +30,8 @@ pub(super) enum Due {
     Source(JobId),
     /// A job has waited long enough for a worker that has its data.
     Delay(JobId),
+    /// A dataset may be made of a job's inputs after all.
+    Stage(JobId),
     /// A pass gave out all it may; there may be more.
     NextPass,
 }
@@ -51,6 +53,7 @@ impl Broker {
                 Due::Silence(worker) => self.silence_due(worker),
                 Due::Source(job) => self.source_due(job),
                 Due::Delay(job) => self.delay_due(job),
+                Due::Stage(job) => self.stage_again(job),
                 Due::NextPass => self.dirty = true,
             }
         }

@@ -204,10 +204,14 @@ pub enum Event {
         /// The agent; none if it is gone.
         agent: Option<WorkerId>,
     },
-    /// No dataset can be made of a job's inputs, as was asked for.
+    /// No dataset is made of a job's inputs, as was asked for.
     NotStaged {
         /// The job.
         job: JobId,
+        /// Why, for its client.
+        why: Arc<str>,
+        /// Whether that may change.
+        again: bool,
     },
 }
 

@@ -83,6 +83,8 @@ pub enum WaitsFor {
     Worker,
     /// A worker that matches and may have it.
     CapableWorker,
+    /// An agent, which has to get its inputs or datasets for the stock worker beside it.
+    Agent,
     /// Room at one of the workers that may have it.
     Room,
     /// The next leader: this one is about to stop.
@@ -95,6 +97,9 @@ impl fmt::Display for WaitsFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WaitsFor::BackOff { .. } => f.write_str("an attempt failed, and the next one is not due yet"),
+            WaitsFor::Agent => f.write_str(
+                "the agent beside a stock worker gets its datasets first, or its inputs, which become one; that takes its turn",
+            ),
             WaitsFor::Client => f.write_str("its client, which still has to bring inputs"),
             WaitsFor::Cap { running, cap } => {
                 write!(f, "its client has {running} jobs at workers, and may have {cap}")
@@ -173,8 +178,8 @@ pub enum Verdict {
     OwesAnswer,
     /// It lost the job's result before.
     LostThere,
-    /// It takes no transfers; its agent gets the job's inputs as a dataset.
-    Staging,
+    /// It can have it when the agent beside it holds what the job needs: its datasets, or its inputs, which are made one.
+    ByAgent,
     /// It takes no transfers, and the job comes as one.
     NoTransfers,
     /// It cannot be sent the job's datasets.
@@ -199,7 +204,9 @@ impl Verdict {
             Verdict::Silent => "has said nothing for longer than a lease",
             Verdict::OwesAnswer => "has not answered for an earlier attempt",
             Verdict::LostThere => "lost its result before",
-            Verdict::Staging => "takes no transfers: the agent beside it gets the inputs first, as a dataset",
+            Verdict::ByAgent => {
+                "can have it when the agent beside it holds its datasets, or its inputs, which become one"
+            }
             Verdict::NoTransfers => "takes no transfers, and the job comes as one",
             Verdict::NoDatasets => "cannot be sent its datasets, and does not have them",
             Verdict::NoMatch => "did not ask for its key",
@@ -277,9 +284,14 @@ impl Broker {
             () if job.was_lost_at(worker.id) => Verdict::LostThere,
             () if job.goes_by_transfer() && !worker.transfers => {
                 let is_served = self.any_agent(&[worker.id]) && self.can_stage(job);
-                if is_served { Verdict::Staging } else { Verdict::NoTransfers }
+                let is_needed = is_served && self.lacks_transfers(&job.key).is_some();
+                if is_needed { Verdict::ByAgent } else { Verdict::NoTransfers }
             }
-            () if !self.may_have_sets(worker, sets) => Verdict::NoDatasets,
+            () if !self.may_have_sets(worker, sets) => {
+                let is_served =
+                    job.child_of.is_none() && self.any_agent_may_hold(&job.datasets, &[worker.id]);
+                if is_served { Verdict::ByAgent } else { Verdict::NoDatasets }
+            }
             () if !worker.is_done_with(job.id) => Verdict::OwesAnswer,
             () if worker.silent => Verdict::Silent,
             () if !worker.has_room() => Verdict::NoRoom,
@@ -299,9 +311,9 @@ impl Broker {
             | Verdict::Possible
             | Verdict::NoRoom
             | Verdict::Silent
-            | Verdict::Staging
             | Verdict::OwesAnswer => true,
             Verdict::LostThere
+            | Verdict::ByAgent
             | Verdict::NoTransfers
             | Verdict::NoDatasets
             | Verdict::NoMatch
@@ -326,7 +338,10 @@ impl Broker {
                 WaitsFor::Cap { running, cap }
             }
             _ if !workers.iter().any(|seen| seen.matches) => WaitsFor::Worker,
-            _ if !workers.iter().any(is_capable) => WaitsFor::CapableWorker,
+            _ if !workers.iter().any(is_capable) => {
+                let by_agent = workers.iter().any(|seen| seen.verdict == Verdict::ByAgent);
+                if by_agent { WaitsFor::Agent } else { WaitsFor::CapableWorker }
+            }
             Choice::Wait { on, until } => WaitsFor::Data { worker: on, since, until },
             Choice::Give(_) | Choice::Late => delayed.unwrap_or(WaitsFor::Turn),
             Choice::Strand | Choice::Pass => delayed.unwrap_or(WaitsFor::Room),

@@ -116,6 +116,11 @@ impl Holdings {
         out.extend(self.expecting.get(cache).into_iter().flat_map(BTreeMap::keys));
     }
 
+    /// Whether anybody has something of a dataset.
+    pub(super) fn has_holders(&self, cache: &CacheId) -> bool {
+        self.holders.contains_key(cache)
+    }
+
     /// What a worker has of a dataset, and what its agent has.
     pub(super) fn at(&self, worker: WorkerId, cache: &CacheId) -> impl Iterator<Item = Holding> {
         let both = [Some(worker), self.agent_of(worker)].into_iter().flatten();
@@ -229,6 +234,7 @@ impl Broker {
         };
         // What waits for it may wait in vain now, or not any more.
         self.workers.note_changed(worker);
+        self.staging.wake();
         self.look_at_again(worker);
     }
 

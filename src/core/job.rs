@@ -194,9 +194,14 @@ impl Job {
         !self.has_ended() && (self.announced || !self.inputs_kept)
     }
 
-    /// Whether a worker gets inputs of it as transfers.
+    /// Whether a worker that takes transfers gets inputs of it as such.
     pub fn comes_by_transfer(&self) -> bool {
-        self.inputs == Inputs::Expected || self.needs_transfers
+        self.inputs == Inputs::Expected || self.needs_transfers || self.is_staged()
+    }
+
+    /// Whether its inputs are a dataset by now, for a stock worker's agent (C01).
+    pub fn is_staged(&self) -> bool {
+        self.datasets.iter().any(|cache| cache.job() == Some(self.id))
     }
 
     /// Whether only a worker that can take transfers may have it as it stands.

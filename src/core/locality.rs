@@ -224,6 +224,10 @@ impl Broker {
 
     /// What a worker has of a dataset.
     pub(super) fn at(&self, worker: WorkerId, dataset: &Dataset) -> At {
+        // Who takes transfers gets a job's inputs by those, whatever else they are.
+        if dataset.cache.is_of_a_job() && self.workers.get(worker).is_some_and(|worker| worker.transfers) {
+            return At::Held;
+        }
         let holdings = self.holdings.at(worker, &dataset.cache).filter(|held| held.digest == dataset.digest);
         match holdings.map(|held| held.missing).min() {
             Some(0) => At::Held,

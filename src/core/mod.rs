@@ -25,7 +25,7 @@ pub mod record;
 mod restore;
 pub mod retry;
 pub mod schedule;
-mod staging;
+pub mod staging;
 pub mod state;
 pub mod subject;
 mod submit;

@@ -349,11 +349,18 @@ impl Queues {
         lanes.flat_map(|lane| lane.all().into_iter().flat_map(BTreeMap::values)).map(|(job, _)| *job)
     }
 
-    /// Those of them that only a worker with transfers may have, of each client the next first.
-    pub(super) fn by_transfer_of(&self, key: &RoutingKey) -> impl Iterator<Item = JobId> {
+    /// The clients of a key, each with its jobs that only a worker with transfers may have, the next first, and those that are not
+    /// served for now.
+    pub(super) fn by_transfer_of(
+        &self,
+        key: &RoutingKey,
+    ) -> impl Iterator<Item = (&ClientId, impl Iterator<Item = JobId>)> {
         let lanes =
             self.lanes.get(key).into_iter().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()));
-        lanes.flat_map(|lane| lane.by_transfer.values()).map(|(job, _)| *job)
+        lanes.map(|lane| {
+            let jobs = lane.by_transfer.values().chain(lane.aside.values());
+            (&lane.client, jobs.map(|(job, _)| *job))
+        })
     }
 
     /// Whether a job waits here.

@@ -1,89 +1,143 @@
 //! Jobs for stock workers whose inputs are too large for a frame (C01). Where only stock workers ask for such a job, and one of them has an
-//! agent, the leader is told to make a dataset of the inputs. Once that is kept the job names it and need not go by transfer any more; that
-//! the agent gets it, and then the worker the job, is as with any other dataset.
+//! agent, the leader is told to make a dataset of the inputs. As long as that is kept the job names it and need not go by transfer; that
+//! the agent gets it, and then the worker the job, is as with any other dataset. A worker that takes transfers may have the job all the
+//! same, by those.
 //!
-//! What the set is made of and how is the leader's matter; the state notes that a job was staged when the set is put.
+//! What the set is made of and how is the leader's matter; that a job is staged, or is not any more, the state notes when the set is
+//! put or removed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::action::Action;
 use super::broker::Broker;
-use super::dataset::Dataset;
-use super::ids::{JobId, WorkerId};
+use super::due::Due;
+use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::{Job, Phase};
 use super::subject::RoutingKey;
 
 /// Jobs whose inputs are sets, or are being made sets, at a time: they take their place on the leader's disk twice.
-const STAGED_MAX: usize = 16;
+pub const STAGED_MAX: usize = 16;
 
-/// Jobs of a key that are looked at for it.
-const LOOKS_PER_KEY_MAX: usize = 256;
+/// When it is tried again to make a set of inputs, or to have an agent hold it.
+pub const STAGE_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// Jobs of a client that are looked at for it.
+const LOOKS_PER_CLIENT_MAX: usize = 256;
 
 /// Jobs whose inputs are being made sets.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
     under_way: BTreeSet<JobId>,
-    /// Those of which none can be made.
-    given_up: BTreeSet<JobId>,
+    /// Those of which none is made, or not now.
+    not_now: BTreeMap<JobId, NotNow>,
+    /// Whether there may be something to do.
+    woken: bool,
+}
+
+/// Why no set is made of a job's inputs.
+#[derive(Debug)]
+struct NotNow {
+    why: Arc<str>,
+    /// When it is tried again, if ever.
+    until: Option<Micros>,
 }
 
 impl Staging {
     /// How much is kept.
     pub(super) fn len(&self) -> usize {
-        self.under_way.len() + self.given_up.len()
+        self.under_way.len() + self.not_now.len()
     }
 
-    /// A job has ended.
-    pub(super) fn forget(&mut self, job: JobId) {
-        self.under_way.remove(&job);
-        self.given_up.remove(&job);
+    /// Workers, agents or sets are others than they were.
+    pub(super) fn wake(&mut self) {
+        self.woken = true;
     }
 
-    /// Whether no set can be made of a job's inputs.
-    pub(super) fn is_given_up(&self, job: JobId) -> bool {
-        self.given_up.contains(&job)
+    /// A job waits that may be one for an agent.
+    pub(super) fn wake_for(&mut self, job: &Job) {
+        self.woken |= job.needs_transfers && !job.announced;
+    }
+
+    /// Why no set is made of a job's inputs, if that is known.
+    pub(super) fn why_not(&self, job: JobId) -> Option<Arc<str>> {
+        self.not_now.get(&job).map(|not_now| not_now.why.clone())
     }
 }
 
 impl Broker {
-    /// Has sets made of the inputs of jobs that wait for stock workers which have agents, as many as there may be.
+    /// Has sets made of the inputs of jobs that wait for stock workers which have agents, as many as there may be; clients that have the
+    /// fewest come first.
     pub(super) fn stage_inputs(&mut self) {
-        let workers: Vec<WorkerId> = self.holdings.pairs().map(|(worker, _)| worker).collect();
-        if workers.is_empty() {
+        if !std::mem::take(&mut self.staging.woken) {
             return;
         }
-        let taken = self.state.staged_sets() + self.staging.under_way.len();
-        let room = STAGED_MAX.saturating_sub(taken);
-        let mut found: Vec<JobId> = Vec::new();
+        let workers: Vec<WorkerId> = self.holdings.pairs().map(|(worker, _)| worker).collect();
+        let places = STAGED_MAX.saturating_sub(self.state.staged_sets() + self.staging.under_way.len());
+        if workers.is_empty() && self.state.staged_sets() == 0 {
+            return;
+        }
+        if places == 0 {
+            return self.free_places();
+        }
         let wanted = |key: &RoutingKey| {
             let wants = |id: &WorkerId| self.workers.get(*id).is_some_and(|found| found.wants(key.as_str()));
-            workers.iter().any(wants)
+            workers.iter().any(wants) && self.lacks_transfers(key).is_some()
         };
+        let made = self.state.datasets().filter_map(|dataset| dataset.cache.job());
+        let theirs: Vec<&ClientId> = made
+            .chain(self.staging.under_way.iter().copied())
+            .filter_map(|id| self.state.job(id).map(|job| &job.client))
+            .collect();
+        let mut found: Vec<(usize, JobId)> = Vec::new();
         for (key, _) in self.queues.keys().filter(|(key, _)| wanted(key)) {
-            if found.len() >= room {
-                break;
-            }
-            if self.lacks_transfers(key).is_some() {
-                let jobs = self.queues.by_transfer_of(key).take(LOOKS_PER_KEY_MAX);
-                found.extend(jobs.filter(|id| self.state.job(*id).is_some_and(|job| self.may_stage(job))));
+            for (client, mut jobs) in
+                self.queues.by_transfer_of(key).filter(|(client, _)| self.may_run(client))
+            {
+                let has = theirs.iter().filter(|other| **other == client).count();
+                let may_stage = |id: &JobId| self.state.job(*id).is_some_and(|job| self.may_stage(job));
+                let next = jobs.by_ref().take(LOOKS_PER_CLIENT_MAX).find(may_stage);
+                found.extend(next.map(|job| (has, job)));
             }
         }
-        found.truncate(room);
-        for job in found {
+        found.sort_by_key(|(has, _)| *has);
+        found.truncate(places);
+        // When these are under way the next have their turn.
+        self.staging.woken = !found.is_empty();
+        for (_, job) in found {
             self.staging.under_way.insert(job);
             self.actions.push_back(Action::StageInputs { job });
         }
     }
 
-    /// Whether a set is to be made of a job's inputs now: all of them are here, and none is being made.
-    fn may_stage(&self, job: &Job) -> bool {
-        !self.staging.under_way.contains(&job.id) && !job.needs_client() && self.can_stage(job)
+    /// Gives up sets that no agent can be asked to hold: others may need their places.
+    fn free_places(&mut self) {
+        let is_idle = |cache: &CacheId| {
+            let job = cache.job().and_then(|job| self.state.job(job));
+            job.is_some_and(|job| {
+                let mut matching = Vec::new();
+                self.workers.matching(job.key.as_str(), &mut matching);
+                matches!(job.phase, Phase::Queued { .. }) && !self.any_agent(&matching)
+            })
+        };
+        let sets = self.state.datasets().map(|dataset| &dataset.cache);
+        let idle: Vec<CacheId> =
+            sets.filter(|cache| cache.is_of_a_job() && is_idle(cache)).cloned().collect();
+        idle.into_iter().for_each(|cache| self.remove_dataset(cache));
     }
 
-    /// Whether a stock worker with an agent can have a job by a set of its inputs.
+    /// Whether a set is to be made of a job's inputs now: all of them are here, and none is being made.
+    fn may_stage(&self, job: &Job) -> bool {
+        let is_queued = matches!(job.phase, Phase::Queued { .. });
+        is_queued && !job.announced && !self.staging.under_way.contains(&job.id) && self.can_stage(job)
+    }
+
+    /// Whether a stock worker with an agent can have a job by a set of its inputs, as far as is known.
     pub(super) fn can_stage(&self, job: &Job) -> bool {
         let is_plain = !job.to_all && job.child_of.is_none();
-        is_plain && job.needs_transfers && !self.staging.is_given_up(job.id)
+        let is_here = job.announced || job.inputs_kept;
+        is_plain && is_here && job.needs_transfers && !self.staging.not_now.contains_key(&job.id)
     }
 
     /// Whether a stock worker of these has an agent, so that it can have large inputs after all.
@@ -91,27 +145,75 @@ impl Broker {
         workers.iter().any(|worker| self.holdings.agent_of(*worker).is_some())
     }
 
-    /// A set was put. If it is a job's inputs, the job can go to whoever has it.
-    pub(super) fn staged(&mut self, dataset: &Dataset) {
-        let Some(id) = dataset.cache.job() else { return };
-        self.staging.forget(id);
-        let Some(job) = self.state.job(id) else { return };
-        if let Phase::Queued { not_before } = job.phase
-            && job.datasets.contains(&dataset.cache)
-        {
-            let (key, client, place) = (job.key.clone(), job.client.clone(), job.place());
-            self.queues.remove(&key, &client, place);
-            self.forget_delay(id);
+    /// A set is about to be put or removed. If it is a job's inputs, the job leaves the place where it waits: it will be another.
+    pub(super) fn take_out(&mut self, cache: &CacheId) {
+        let Some(id) = cache.job() else { return };
+        let Some(job) = self.state.job(id).filter(|job| matches!(job.phase, Phase::Queued { .. })) else {
+            return;
+        };
+        let (key, client, place) = (job.key.clone(), job.client.clone(), job.place());
+        self.queues.remove(&key, &client, place);
+        self.forget_delay(id);
+    }
+
+    /// It was put or removed: the job waits where it belongs now.
+    pub(super) fn inputs_changed(&mut self, cache: &CacheId) {
+        let Some(id) = cache.job() else { return };
+        self.staging.under_way.remove(&id);
+        self.staging.wake();
+        if let Some(Phase::Queued { not_before }) = self.state.job(id).map(|job| job.phase.clone()) {
             self.wait_until(id, not_before);
         }
     }
 
-    /// No set can be made of a job's inputs: it waits for a worker that takes transfers.
-    pub(super) fn not_staged(&mut self, id: JobId) {
+    /// No set is made of a job's inputs, for now or at all: it waits for a worker that takes transfers.
+    pub(super) fn not_staged(&mut self, id: JobId, why: Arc<str>, again: bool) {
         self.staging.under_way.remove(&id);
-        if self.state.job(id).is_some_and(|job| !job.has_ended()) {
-            self.staging.given_up.insert(id);
-            self.waits.look_at(id);
+        self.staging.wake();
+        if self.state.job(id).is_none_or(Job::has_ended) {
+            return;
+        }
+        let until = again.then(|| self.now.plus(STAGE_AGAIN_AFTER));
+        self.due.extend(until.map(|until| (until, Due::Stage(id))));
+        if let Some(NotNow { until: Some(before), .. }) =
+            self.staging.not_now.insert(id, NotNow { why, until })
+        {
+            self.due.remove(&(before, Due::Stage(id)));
+        }
+        self.waits.look_at(id);
+    }
+
+    /// It may be tried again.
+    pub(super) fn stage_again(&mut self, id: JobId) {
+        self.staging.not_now.remove(&id);
+        self.staging.wake();
+        self.dirty = true;
+    }
+
+    /// An agent could not hold a set, or lost it before it was of use. If it is a job's inputs and no other agent can be asked, the set goes:
+    /// it is made anew later.
+    pub(super) fn agent_failed(&mut self, cache: &CacheId) {
+        let Some(job) = cache.job().and_then(|id| self.state.job(id)) else { return };
+        let mut matching = Vec::new();
+        self.workers.matching(job.key.as_str(), &mut matching);
+        if self.any_agent_may_hold(std::slice::from_ref(cache), &matching) {
+            return;
+        }
+        let id = job.id;
+        let why = "the agent could not hold them, as its log says";
+        self.not_staged(id, why.into(), true);
+        self.remove_dataset(cache.clone());
+    }
+
+    /// A job has ended, or is dead: it needs no set of its inputs. One that gets another run is staged anew.
+    pub(super) fn end_staging(&mut self, id: JobId) {
+        self.staging.under_way.remove(&id);
+        if let Some(NotNow { until: Some(until), .. }) = self.staging.not_now.remove(&id) {
+            self.due.remove(&(until, Due::Stage(id)));
+        }
+        let cache = CacheId::of_inputs(id);
+        if self.state.dataset(&cache).is_some() {
+            self.remove_dataset(cache);
         }
     }
 }

@@ -204,15 +204,28 @@ impl State {
         }
     }
 
+    /// The same set is not there any more: a job that has not ended goes as it went before.
+    fn unstage(&mut self, cache: &CacheId) {
+        let Some(job) = cache.job().and_then(|job| self.jobs.get_mut(&job)) else { return };
+        if job.is_staged() {
+            job.needs_transfers = true;
+            job.datasets.retain(|named| named != cache);
+        }
+    }
+
     fn remove_dataset(&mut self, cache: &CacheId, generation: Uuid) -> Applied {
         match self.datasets.get(cache) {
             Some(dataset) if dataset.generation == generation => {}
             Some(_) | None => return Applied::Stale,
         }
-        if self.datasets_removed.len() >= DATASETS_REMOVED_MAX {
-            self.datasets_removed.clear();
+        self.unstage(cache);
+        // Of those that are a job's inputs there were many, and who has one that is not here knows what that means.
+        if !cache.is_of_a_job() {
+            if self.datasets_removed.len() >= DATASETS_REMOVED_MAX {
+                self.datasets_removed.clear();
+            }
+            self.datasets_removed.insert(cache.clone());
         }
-        self.datasets_removed.insert(cache.clone());
         self.datasets.remove(cache).map_or(Applied::Stale, Applied::RemovedDataset)
     }
 

@@ -99,6 +99,10 @@ impl Broker {
             |key: &RoutingKey| changed.iter().flatten().any(|pattern| matches(pattern, key.as_str()));
         let keys = self.queues.keys().map(|(key, _)| key);
         let keys: Vec<RoutingKey> = keys.filter(|key| concerned(key)).cloned().collect();
+        if !keys.is_empty() {
+            self.staging.wake();
+            self.pass_again();
+        }
         for key in keys {
             let causes = self.causes_of(&key);
             if self.waits.causes.insert(key.clone(), causes) != Some(causes) {
@@ -154,8 +158,8 @@ impl Broker {
         };
         // One that needs transfers only while its inputs come waits for those first.
         let cause = match job.needs_transfers {
-            // An agent cannot help this one.
-            true if self.staging.is_given_up(id) => self.lacks_transfers(&job.key),
+            // An agent cannot help this one, or not yet.
+            true if !self.can_stage(job) => self.lacks_transfers(&job.key),
             true => causes.by_transfer,
             false => causes.plain,
         };
@@ -171,7 +175,10 @@ impl Broker {
             let key = job.key.to_string();
             let why = match cause {
                 Cause::Worker => Waiting::NoWorker { key },
-                Cause::Transfers { workers } => Waiting::NoTransfers { key, workers },
+                Cause::Transfers { workers } => match self.staging.why_not(id) {
+                    Some(why) => Waiting::NotStaged { key, why },
+                    None => Waiting::NoTransfers { key, workers },
+                },
                 Cause::Datasets { workers } => Waiting::NoDatasets { key, workers },
             };
             self.waits.told.insert(id, cause);

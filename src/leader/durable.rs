@@ -381,6 +381,7 @@ impl Leader {
                 let is_current = self.broker.state().job(job).is_some_and(is_its);
                 if is_current && self.assign(conn, worker, job) {
                     self.send_inputs(conn, job, attempt);
+                    self.unstage_for(conn, job);
                     self.start(start, conn, job, run, attempt, lease);
                     held_back.into_iter().for_each(|action| self.act_on(action));
                 } else if self.sessions.contains_key(&conn) {

@@ -491,7 +491,7 @@ impl Leader {
                     self.when_here(keys, Then::Deliver { conn, job });
                 }
                 Action::ForgetInput { job } => {
-                    self.forget_staged(job);
+                    self.forget_staging(job);
                     self.store.forget_input(job);
                     self.forget_inputs(job);
                 }

@@ -315,29 +315,31 @@ impl Leader {
             let cache = CacheId::parse(cache_id).ok();
             cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
-        let Ok(mut request) = JobRequest::parse(&payload) else { return payload };
-        let mut rewritten = false;
-        for file in &mut request.files {
-            if let Source::Cache(cache_id) = file.source()
-                && (from_ours || is_set(cache_id))
-            {
-                file.cache_id = Some(format!("{cache_id}/{}", file.name_in_set()));
-                rewritten = true;
-            }
-        }
-        if !rewritten {
-            return payload;
-        }
-        let written: Bytes = request.to_json().into();
+        let written = by_path(&payload, |cache_id| from_ours || is_set(cache_id));
         let fits = Session::assign_body_len(key, written.len()) <= FRAME_BODY_BYTES_MAX as usize;
         if fits { written } else { payload }
     }
 }
 
-/// A request whose large inputs are files of a set.
-fn by_set(payload: &Bytes, cache: &CacheId) -> Bytes {
+/// A request with the path of each cached file in its CacheId, for those ids of which that is said.
+pub(super) fn by_path(payload: &Bytes, is_set: impl Fn(&str) -> bool) -> Bytes {
     let Ok(mut request) = JobRequest::parse(payload) else { return payload.clone() };
-    for file in request.files.iter_mut().filter(|file| file.blob.is_some()) {
+    let mut rewritten = false;
+    for file in &mut request.files {
+        if let Source::Cache(cache_id) = file.source()
+            && is_set(cache_id)
+        {
+            file.cache_id = Some(format!("{cache_id}/{}", file.name_in_set()));
+            rewritten = true;
+        }
+    }
+    if rewritten { request.to_json().into() } else { payload.clone() }
+}
+
+/// A request whose large inputs are files of a set.
+pub(super) fn by_set(payload: &Bytes, cache: &CacheId) -> Bytes {
+    let Ok(mut request) = JobRequest::parse(payload) else { return payload.clone() };
+    for file in request.files.iter_mut().filter(|file| matches!(file.source(), Source::Blob(_))) {
         (file.blob, file.content) = (None, None);
         (file.cache_id, file.cache_name) = (Some(cache.as_str().to_owned()), None);
     }
@@ -359,7 +361,8 @@ fn for_child(payload: &Bytes, child: JobId) -> Bytes {
 /// The datasets that a request's files are of, each once. What cannot be one's id is a file's own, in the flat form (C02).
 fn datasets_in(request: &JobRequest) -> Vec<CacheId> {
     let cache = |file: &InputFile| match file.source() {
-        Source::Cache(cache_id) => CacheId::parse(cache_id).ok(),
+        // Those of jobs' inputs are nobody's to name.
+        Source::Cache(cache_id) => CacheId::parse(cache_id).ok().filter(|cache| !cache.is_of_a_job()),
         Source::Inline(_) | Source::Streamed { .. } | Source::Blob(_) | Source::Url(_) | Source::Nothing => {
             None
         }

@@ -263,13 +263,25 @@ impl Rig {
         parallel_max: Option<u32>,
         transfers: bool,
     ) {
+        // Ours that take transfers take datasets, as a rule.
+        self.hello_taking(name, class, subject, parallel_max, (transfers, transfers));
+    }
+
+    /// One that says of transfers and of datasets whether it takes them.
+    #[track_caller]
+    pub fn hello_taking(
+        &mut self,
+        name: &str,
+        class: WorkerClass,
+        subject: &str,
+        parallel_max: Option<u32>,
+        (transfers, datasets): (bool, bool),
+    ) {
         let conn = self.open(name);
         let patterns = subject.split(' ').flat_map(|subject| worker_patterns(subject).expect("a pattern"));
         let patterns = patterns.collect();
         let worker = worker_id(name);
         let name = name.into();
-        // Ours that take transfers take datasets.
-        let datasets = transfers;
         let hello =
             Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers, datasets };
         self.tell(hello);
@@ -454,6 +466,7 @@ impl Rig {
                 let why = match why {
                     Waiting::NoWorker { key } => format!("no worker for {key}"),
                     Waiting::NoTransfers { key, workers } => format!("{workers} stock workers for {key}"),
+                    Waiting::NotStaged { key, why } => format!("not staged for {key}: {why}"),
                     Waiting::NoDatasets { key, workers } => format!("{workers} without datasets for {key}"),
                 };
                 format!("{}: waiting {} {why}", at(conn), self.name(*job))

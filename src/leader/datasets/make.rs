@@ -151,6 +151,11 @@ impl PackMaker {
         self.owner.0
     }
 
+    /// The pack that is being filled.
+    pub(super) fn open_pack(&self) -> Option<BlobId> {
+        self.open.as_ref().map(|open| open.id)
+    }
+
     /// A content begins. If the slot had one before, that one is void.
     pub(in crate::leader) fn begin(&mut self, slot: usize) {
         self.made.remove(&slot);

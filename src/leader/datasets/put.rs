@@ -206,7 +206,7 @@ impl Leader {
         }
         if let Some(job) = self.datasets.puts.get(&request).and_then(|putting| putting.staged) {
             self.end_put(request);
-            return self.not_staged(job, refusal.text());
+            return self.not_staged(job, refusal.text(), true);
         }
         info!(peer = %self.name(conn), "refused a put: {}", refusal.text());
         let frame = self.sessions.get(&conn).and_then(|session| refusal.frame(session, request));
@@ -450,7 +450,9 @@ impl Leader {
             return Err(RefusalText::new(Reason::BAD_DIGEST, text));
         }
         names::check(manifest.files().iter().map(|file| file.name.as_str())).map_err(RefusalText::invalid)?;
-        if let Err((_, bytes)) = self.datasets.library.cover(&manifest)
+        // What was made here is here.
+        if !putting.is_made_here()
+            && let Err((_, bytes)) = self.datasets.library.cover(&manifest)
             && spool_now.saturating_add(bytes) > spool_max
         {
             let text = format!(
@@ -552,7 +554,9 @@ impl Leader {
             putting.packs.remove(&blob);
             putting.bad_packs += 1;
             let conn = putting.conn;
-            if putting.bad_packs > BAD_PACKS_MAX || was_manifest {
+            // One that was made here nobody brings again.
+            let is_over = was_manifest || putting.is_made_here() && putting.put.manifest == blob;
+            if putting.bad_packs > BAD_PACKS_MAX || is_over {
                 let text = format!("what came is not what was announced: {text}");
                 return self.refuse_put(conn, request, RefusalText::new(Reason::BAD_DIGEST, text));
             }

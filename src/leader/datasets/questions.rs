@@ -58,11 +58,17 @@ impl Leader {
                     .push((dataset.cache.clone(), by));
                 None
             }),
-            "dataset.rm" => self.dataset_asked(question).map(|dataset| {
+            "dataset.rm" => self.dataset_asked(question).and_then(|dataset| {
+                if let Some(job) = dataset.cache.job() {
+                    return Err(format!(
+                        "{} is the inputs of job {job} and goes with it: cancel the job",
+                        dataset.cache
+                    ));
+                }
                 let by = self.asked(conn, verb, id);
                 self.datasets.removals.entry(dataset.cache.clone()).or_default().push(by);
                 self.broker.handle(self.now, Event::RemoveDataset { cache: dataset.cache.clone() });
-                None
+                Ok(None)
             }),
             "dataset.verify" => self.dataset_asked(question).and_then(|dataset| {
                 if self.datasets.library.is_listing() {

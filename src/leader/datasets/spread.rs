@@ -211,7 +211,7 @@ impl Leader {
         match self.broker.state().dataset(&cache).cloned() {
             Some(dataset) if dataset.digest == digest => self.found_at(worker, &dataset),
             Some(dataset) => self.release_old(worker, &dataset),
-            None if is_removed => {
+            None if is_removed || cache.is_of_a_job() => {
                 self.release(worker, &cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
             }
             None => {}
@@ -760,6 +760,12 @@ impl Leader {
             datasets.filter(|dataset| dataset.blobs().any(|part| part == blob)).cloned().collect()
         };
         for dataset in broken {
+            if let Some(job) = dataset.cache.job() {
+                // Its inputs are here as they came: it is made of them anew.
+                self.not_staged(job, text, true);
+                self.broker.handle(self.now, Event::RemoveDataset { cache: dataset.cache.clone() });
+                continue;
+            }
             let text = format!(
                 "a part of dataset {} is damaged at the leader ({text}): put it again",
                 dataset.cache

@@ -1,37 +1,44 @@
 //! Inputs of jobs that become datasets (C01). A stock worker takes no transfers and no frame over 4 MiB, but the agent beside it can be sent
-//! a set: the blobs of a job are read, chunk by chunk, into packs, and put under an id that only the leader gives. When the job has
-//! ended the set is removed, and with it what agents hold of it.
+//! a set: the blobs of a job are read, chunk by chunk, into packs, and put under an id that only the leader gives. The set goes when the
+//! job has ended, when the job goes to a worker that takes its inputs as they are, or when a part of it is damaged.
 //!
-//! One job at a time, one chunk at a time, as far as there are buffers. The broker says for which jobs; see `core::staging`.
+//! One job at a time, one chunk at a time, as far as the disk keeps up. The broker says for which jobs; see `core::staging`.
 
 use chunking::Inflater;
 use chunking::dataset::ManifestBuilder;
-use chunking::message::Name;
+use chunking::limits::{CHUNK_BYTES_MAX, FRAME_BODY_BYTES_MAX};
+use chunking::message::{Features, Name};
 use tracing::{info, warn};
 
 use super::classic::put_of;
 use super::make::PackMaker;
 use super::names;
 use super::put::Putting;
+use crate::conn::Session;
 use crate::core::Event;
 use crate::core::dataset::TARGET_NONE;
-use crate::core::ids::{CacheId, JobId};
+use crate::core::ids::{CacheId, ConnId, JobId};
 use crate::core::job::{Job, Phase};
 use crate::leader::durable::Then;
 use crate::leader::relay::BlobId;
-use crate::leader::transfers::named_in;
+use crate::leader::submit::{by_path, by_set};
 use crate::leader::{Leader, Output};
-use crate::model::{JobRequest, JsonModel};
+use crate::model::{InputFile, JobRequest, JsonModel, Source};
 use crate::store::blobs::DiskOp;
 use crate::store::look::LookAt;
 use crate::store::replay::Key;
 use crate::units::ByteSize;
 
+/// Chunks of a pack that may wait for the disk before more are read.
+const UNWRITTEN_MAX: usize = 4;
+
 /// The inputs of a job on their way into a set.
 pub(super) struct Staging {
     job: JobId,
-    files: Vec<(String, BlobId)>,
+    files: Vec<(String, BlobId, u64)>,
     maker: PackMaker,
+    /// Whether a place for it was found.
+    begun: bool,
     /// The file that is read, and its next chunk.
     file: usize,
     chunk: u32,
@@ -46,6 +53,14 @@ impl std::fmt::Debug for Staging {
     }
 }
 
+/// Why no set is made of a job's inputs.
+enum NotStaged {
+    /// It never can be.
+    Never(String),
+    /// It cannot be at the moment.
+    Later(String),
+}
+
 impl Leader {
     /// A set is to be made of a job's inputs.
     pub(in crate::leader) fn stage_inputs(&mut self, job: JobId) {
@@ -54,123 +69,179 @@ impl Leader {
 
     /// Makes a set of a job's inputs; its payload is here.
     pub(in crate::leader) fn stage(&mut self, job: JobId) {
-        let cache = CacheId::of_inputs(job);
-        if let Some(dataset) = self.broker.state().dataset(&cache).cloned() {
-            // It was made before, and the job was with a worker when it was.
-            return self.broker.handle(self.now, Event::PutDataset { dataset });
-        }
         match self.inputs_to_stage(job) {
             Ok(files) => {
-                info!(%job, %cache, files = files.len(), "inputs for a stock worker become a dataset");
-                let maker = PackMaker::new((self.make_id)());
-                let (file, chunk, is_reading) = (0, 0, false);
-                let inflater = Inflater::default();
-                self.datasets.stagings.push_back(Staging {
+                let (maker, inflater) = (PackMaker::new((self.make_id)()), Inflater::default());
+                let staging = Staging {
                     job,
                     files,
                     maker,
-                    file,
-                    chunk,
-                    is_reading,
+                    begun: false,
+                    file: 0,
+                    chunk: 0,
+                    is_reading: false,
                     inflater,
-                });
+                };
+                self.datasets.stagings.push_back(staging);
             }
-            Err(why) => self.not_staged(job, &why),
+            Err(why) => self.not_staged(job, &why, false),
         }
     }
 
-    /// The files of a job that are blobs here.
-    fn inputs_to_stage(&self, job: JobId) -> Result<Vec<(String, BlobId)>, String> {
-        let payload = self.store.input(job).ok_or("its request cannot be read")?.payload;
-        let blobs = named_in(&JobRequest::parse(&payload).map_err(|error| error.to_string())?);
-        names::check(blobs.iter().map(|(_, name, _)| name.as_str()))?;
-        if let Some((_, name, _)) = blobs.iter().find(|(blob, _, _)| !self.relay.has_arrived(*blob)) {
-            return Err(format!("\"{name}\" is not here"));
-        }
-        let bytes = blobs.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
-        let (held, room) = (self.relay.fill().bytes, self.config.relay.spool_bytes_max);
-        if held.saturating_add(bytes) > room {
+    /// The files of a job that are blobs here: name, blob and size of each. An error says why no stock worker could have the job.
+    fn inputs_to_stage(&self, id: JobId) -> Result<Vec<(String, BlobId, u64)>, String> {
+        let payload = self.store.input(id).ok_or("the request cannot be read")?.payload;
+        let request = JobRequest::parse(&payload).map_err(|error| error.to_string())?;
+        // What such a worker would refuse it is not sent (C08, WX08).
+        if let Some(file) = request.files.iter().find(|file| !is_for_stock(file)) {
             return Err(format!(
-                "its inputs have {}, and the leader holds {} of at most {} (--spool-max)",
-                ByteSize(bytes),
-                ByteSize(held),
-                ByteSize(room)
+                "the file \"{}\" is none that a stock worker takes",
+                file.name.escape_debug()
             ));
         }
-        Ok(blobs.into_iter().map(|(blob, name, _)| (name, blob)).collect())
-    }
-
-    /// Goes on with the first of the jobs whose inputs become sets, as far as that goes now; says whether it did anything.
-    pub(in crate::leader) fn stage_on(&mut self) -> bool {
-        let mut did = false;
-        while self.stage_next() {
-            did = true;
+        let blobs = request.files.iter().filter_map(|file| match file.source() {
+            Source::Blob(blob) => Some((file.name.clone(), blob.id, blob.size)),
+            Source::Inline(_)
+            | Source::Streamed { .. }
+            | Source::Cache(_)
+            | Source::Url(_)
+            | Source::Nothing => None,
+        });
+        let blobs: Vec<(String, BlobId, u64)> = blobs.collect();
+        names::check(blobs.iter().map(|(name, _, _)| name.as_str()))?;
+        let is_here = |blob: BlobId, size: u64| self.relay.has_arrived(blob) && self.relay.size(blob) == size;
+        if let Some((name, _, _)) = blobs.iter().find(|(_, blob, size)| !is_here(*blob, *size)) {
+            return Err(format!("\"{name}\" is not at the leader"));
         }
-        did
+        let key = self.broker.state().job(id).map(|job| job.key.clone()).ok_or("the job is gone")?;
+        let written = by_path(&by_set(&payload, &CacheId::of_inputs(id)), |_| true);
+        let body = Session::assign_body_len(key.as_str(), written.len());
+        if body > FRAME_BODY_BYTES_MAX as usize {
+            return Err(format!(
+                "what is left of the request takes a frame of {body} bytes, and a stock worker takes {FRAME_BODY_BYTES_MAX}"
+            ));
+        }
+        Ok(blobs)
     }
 
-    fn stage_next(&mut self) -> bool {
-        let takes_more = self.relay.takes_more();
-        let Some(staging) = self.datasets.stagings.front_mut() else { return false };
-        if staging.is_reading || !takes_more {
+    /// Whether a job still waits for a set of its inputs.
+    fn is_to_be_staged(&self, job: JobId) -> bool {
+        let waits = |job: &Job| matches!(job.phase, Phase::Queued { .. }) && job.needs_transfers;
+        self.broker.state().job(job).is_some_and(waits)
+    }
+
+    /// Goes on with the first of the jobs whose inputs become sets; says whether it did anything that others may have to hear of.
+    pub(in crate::leader) fn stage_on(&mut self) -> bool {
+        let Some(staging) = self.datasets.stagings.front() else { return false };
+        let (job, begun, is_reading) = (staging.job, staging.begun, staging.is_reading);
+        if is_reading {
             return false;
         }
-        let Some((name, blob)) = staging.files.get(staging.file).cloned() else {
+        let result = match () {
+            () if !self.is_to_be_staged(job) => {
+                Err(NotStaged::Later("the job went to another worker".to_owned()))
+            }
+            () if !begun => self.stage_begins(),
+            () => self.stage_next(),
+        };
+        match result {
+            Ok(did) => did,
+            Err(why) => {
+                self.stage_fails(&why);
+                true
+            }
+        }
+    }
+
+    /// Finds a place for the set, within `--spool-max`. The first is let in however full that is, so that what waits here for nothing else
+    /// comes to its end.
+    fn stage_begins(&mut self) -> Result<bool, NotStaged> {
+        let is_first = self.broker.state().staged_sets() == 0;
+        let (fill, room) = (self.relay.fill().bytes, self.config.relay.spool_bytes_max);
+        let Some(staging) = self.datasets.stagings.front_mut() else { return Ok(false) };
+        let bytes = staging.files.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
+        if let Some(trouble) = self.relay.disk_trouble() {
+            return Err(NotStaged::Later(trouble.to_owned()));
+        }
+        if !is_first && !self.relay.has_room_for(bytes) {
+            return Err(NotStaged::Later(format!(
+                "they have {} more, and the leader holds {} of at most {} (--spool-max)",
+                ByteSize(bytes),
+                ByteSize(fill),
+                ByteSize(room)
+            )));
+        }
+        staging.begun = true;
+        info!(job = %staging.job, files = staging.files.len(), bytes, "inputs for a stock worker become a dataset");
+        Ok(true)
+    }
+
+    /// The next chunk, or the end of a file, or of all.
+    fn stage_next(&mut self) -> Result<bool, NotStaged> {
+        let Some(staging) = self.datasets.stagings.front_mut() else { return Ok(false) };
+        if let Some(trouble) = self.relay.disk_trouble() {
+            return Err(NotStaged::Later(trouble.to_owned()));
+        }
+        let unwritten = staging.maker.open_pack().map_or(0, |pack| self.relay.unwritten(pack));
+        if unwritten >= UNWRITTEN_MAX {
+            return Ok(false);
+        }
+        let Some((name, blob, size)) = staging.files.get(staging.file).cloned() else {
             self.stage_ends();
-            return true;
+            return Ok(true);
         };
         if staging.chunk == 0 {
             staging.maker.begin(staging.file);
         }
-        let offset = u64::from(staging.chunk) * u64::from(chunking::limits::CHUNK_BYTES_MAX);
-        if offset >= self.relay.size(blob) {
+        if u64::from(staging.chunk) * u64::from(CHUNK_BYTES_MAX) >= size {
             staging.maker.end();
             (staging.file, staging.chunk) = (staging.file + 1, 0);
-            return true;
+            return Ok(true);
         }
-        match self.relay.chunk_here(blob, staging.chunk) {
-            None => self.stage_fails(&format!("a chunk of \"{name}\" is not here")),
-            Some((head, _, Some(sent))) => {
-                let mut scratch = Vec::new();
-                let raw = head.raw(&sent, &mut staging.inflater, &mut scratch);
-                match raw.map(<[u8]>::to_vec).map_err(|error| error.to_string()) {
-                    Ok(raw) => self.stage_bytes(&raw),
-                    Err(why) => self.stage_fails(&format!("\"{name}\": {why}")),
-                }
-            }
-            Some((head, len, None)) => {
-                staging.is_reading = true;
-                let (chunks, at) =
-                    (vec![(staging.chunk, head, len)], LookAt::Bytes { reader: staging.job.0 });
-                self.outputs.push_back(Output::Disk(DiskOp::Look { blob, chunks, at }));
-            }
-        }
-        true
+        let Some((head, len, sent)) = self.relay.chunk_here(blob, staging.chunk) else {
+            return Err(NotStaged::Never(format!("a part of \"{name}\" is not at the leader")));
+        };
+        let Some(sent) = sent else {
+            staging.is_reading = true;
+            let (chunks, at) = (vec![(staging.chunk, head, len)], LookAt::Bytes { reader: staging.job.0 });
+            self.outputs.push_back(Output::Disk(DiskOp::Look { blob, chunks, at }));
+            return Ok(true);
+        };
+        let mut scratch = Vec::new();
+        let raw = head.raw(&sent, &mut staging.inflater, &mut scratch);
+        let raw = raw.map_err(|error| NotStaged::Never(format!("\"{name}\": {error}")))?;
+        staging.maker.bytes(raw, &mut self.relay, &mut *self.make_id);
+        staging.chunk += 1;
+        // Others have their turn before the next one: hashing takes a while.
+        self.relay_on();
+        self.datasets.tick_at = Some(self.now);
+        Ok(false)
     }
 
     /// A chunk was read from the disk.
     pub(super) fn input_read(&mut self, job: JobId, found: Result<Vec<u8>, String>) {
-        let Some(staging) = self.datasets.stagings.front_mut() else { return };
-        if staging.job != job || !std::mem::take(&mut staging.is_reading) {
+        let Some(staging) = self.datasets.stagings.front_mut().filter(|staging| staging.job == job) else {
+            return;
+        };
+        if !std::mem::take(&mut staging.is_reading) {
             return;
         }
         match found {
-            Ok(raw) => self.stage_bytes(&raw),
-            Err(why) => self.stage_fails(&why),
+            Ok(raw) => {
+                staging.maker.bytes(&raw, &mut self.relay, &mut *self.make_id);
+                staging.chunk += 1;
+            }
+            Err(why) => self.stage_fails(&NotStaged::Later(why)),
         }
     }
 
-    fn stage_bytes(&mut self, raw: &[u8]) {
-        if let Some(staging) = self.datasets.stagings.front_mut() {
-            staging.maker.bytes(raw, &mut self.relay, &mut *self.make_id);
-            staging.chunk += 1;
-        }
-    }
-
-    fn stage_fails(&mut self, why: &str) {
+    fn stage_fails(&mut self, why: &NotStaged) {
         if let Some(staging) = self.datasets.stagings.pop_front() {
             staging.maker.forget(&mut self.relay);
-            self.not_staged(staging.job, why);
+            match why {
+                NotStaged::Never(why) => self.not_staged(staging.job, why, false),
+                NotStaged::Later(why) => self.not_staged(staging.job, why, true),
+            }
         }
     }
 
@@ -180,7 +251,7 @@ impl Leader {
         let key = maker.owner();
         let made = maker.finish(&mut self.relay).and_then(|(made, packs)| {
             let mut builder = ManifestBuilder::default();
-            for ((name, _), made) in files.into_iter().zip(made.into_values()) {
+            for ((name, _, _), made) in files.into_iter().zip(made.into_values()) {
                 builder.file(name, made.sha256, made.pieces);
             }
             let packs = self.packs_made(key, packs)?;
@@ -195,47 +266,58 @@ impl Leader {
                 self.put_made(key, Putting::of_inputs(job, cache, put, coming), &manifest);
                 self.watch_datasets();
             }
-            Err(why) => self.not_staged(job, &why),
+            Err(why) => self.not_staged(job, &why, true),
         }
     }
 
-    /// There is no set of a job's inputs, and will be none.
-    pub(super) fn not_staged(&mut self, job: JobId, why: &str) {
-        warn!(%job, "no dataset is made of its inputs, so no stock worker can have it: {why}");
-        self.broker.handle(self.now, Event::NotStaged { job });
+    /// There is no set of a job's inputs: its client hears why.
+    pub(super) fn not_staged(&mut self, job: JobId, why: &str, again: bool) {
+        if self.is_to_be_staged(job) {
+            warn!(%job, again, "no dataset is made of a job's inputs, so no stock worker can have it: {why}");
+        }
+        self.broker.handle(self.now, Event::NotStaged { job, why: why.into(), again });
     }
 
-    /// Sets of jobs that ended as an earlier life did.
+    /// Sets that are no job's inputs any more, as an earlier life ended.
     pub(super) fn forget_stale_staged(&mut self) {
-        let sets = self.broker.state().datasets().filter_map(|dataset| dataset.cache.job());
-        let over: Vec<JobId> = sets.filter(|job| self.is_over(*job)).collect();
-        over.into_iter().for_each(|job| self.forget_staged(job));
+        let sets = self.broker.state().datasets().map(|dataset| dataset.cache.clone());
+        let sets: Vec<CacheId> = sets.filter(CacheId::is_of_a_job).collect();
+        sets.iter().for_each(|cache| self.staged(cache));
     }
 
-    /// A job has ended: its inputs are nobody's any more.
-    pub(in crate::leader) fn forget_staged(&mut self, job: JobId) {
+    /// A set is kept. If it is the inputs of a job that does not name it, as it ended meanwhile or is elsewhere, it goes again.
+    pub(super) fn staged(&mut self, cache: &CacheId) {
+        let job = cache.job().and_then(|job| self.broker.state().job(job));
+        let is_stale = cache.is_of_a_job() && !job.is_some_and(|job| !job.has_ended() && job.is_staged());
+        if is_stale {
+            self.broker.handle(self.now, Event::RemoveDataset { cache: cache.clone() });
+        }
+    }
+
+    /// A job has ended: what is being made of its inputs is nobody's any more. What was made goes by itself.
+    pub(in crate::leader) fn forget_staging(&mut self, job: JobId) {
         if let Some(at) = self.datasets.stagings.iter().position(|staging| staging.job == job)
             && let Some(staging) = self.datasets.stagings.remove(at)
         {
             staging.maker.forget(&mut self.relay);
         }
         self.end_put_of(job);
-        let cache = CacheId::of_inputs(job);
-        if self.broker.state().dataset(&cache).is_some() {
-            self.broker.handle(self.now, Event::RemoveDataset { cache });
-        }
     }
 
-    /// A set is kept. If it is the inputs of a job that ended meanwhile, it goes again.
-    pub(super) fn staged(&mut self, cache: &CacheId) {
-        if let Some(job) = cache.job().filter(|job| self.is_over(*job)) {
-            self.forget_staged(job);
+    /// A job went to a worker. One that takes its inputs as they are needs no set of them.
+    pub(in crate::leader) fn unstage_for(&mut self, conn: ConnId, job: JobId) {
+        let takes_transfers =
+            self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS));
+        let is_staged = self.broker.state().job(job).is_some_and(Job::is_staged);
+        if takes_transfers && is_staged {
+            self.broker.handle(self.now, Event::RemoveDataset { cache: CacheId::of_inputs(job) });
         }
     }
+}
 
-    /// Whether nothing of a job's inputs is needed any more.
-    fn is_over(&self, job: JobId) -> bool {
-        let is_over = |job: &Job| job.has_ended() && !matches!(job.phase, Phase::Dead { .. });
-        self.broker.state().job(job).is_none_or(is_over)
-    }
+/// Whether a stock worker takes a file under this name, and from where it comes (WX08).
+fn is_for_stock(file: &InputFile) -> bool {
+    let is_plain =
+        !file.name.trim().is_empty() && !file.name.contains(['/', '\\']) && !file.name.contains("..");
+    is_plain && !matches!(file.source(), Source::Url(_))
 }

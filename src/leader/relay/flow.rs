@@ -275,7 +275,7 @@ impl Relay {
     }
 
     /// Chunks that may still wait here, beside what is promised or about to be here.
-    fn spool_room(&self) -> usize {
+    pub(super) fn spool_room(&self) -> usize {
         let chunk = u64::from(CHUNK_BYTES_MAX);
         let coming = ((self.promised + self.arriving) as u64).saturating_mul(chunk).max(self.reserved);
         let taken = self.spool_bytes.saturating_add(coming);

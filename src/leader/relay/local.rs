@@ -13,6 +13,22 @@ use crate::core::ids::JobId;
 use crate::peer::PoolBuf;
 
 impl Relay {
+    /// Whether so many bytes may come to wait here, beside all that is on its way.
+    pub(in crate::leader) fn has_room_for(&self, bytes: u64) -> bool {
+        let chunks = usize::try_from(bytes.div_ceil(CHUNK_BYTES_MAX.into())).unwrap_or(usize::MAX);
+        self.full().is_none() && self.spool_room() >= chunks
+    }
+
+    /// Why the disk takes nothing, if so.
+    pub(in crate::leader) fn disk_trouble(&self) -> Option<&str> {
+        self.disk_trouble.as_ref().map(|(trouble, _)| trouble.as_str())
+    }
+
+    /// Chunks of a blob that are being written.
+    pub(in crate::leader) fn unwritten(&self, id: BlobId) -> usize {
+        self.blobs.get(&id).map_or(0, |blob| blob.writing)
+    }
+
     /// Whether another piece of a large frame can be taken: it fills at most two buffers.
     pub(in crate::leader) fn takes_more(&self) -> bool {
         self.free() >= 2 && self.full().is_none()
