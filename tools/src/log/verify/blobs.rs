@@ -213,6 +213,10 @@ impl Look<'_> {
             return looked;
         }
         let opened = disk.open(&map_path, How::Read);
+        if used.is_none() && opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            looked.lines.push((map_path, "was removed while this was looked at".to_owned()));
+            return looked;
+        }
         let read = opened
             .map_err(|error| StoreError::io("read", disk, &map_path, error))
             .and_then(|file| Map::read(disk, &map_path, &*file, self.owner, blob));
