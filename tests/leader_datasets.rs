@@ -6,6 +6,8 @@
 
 #[path = "support/datasets.rs"]
 mod datasets;
+#[path = "support/noise.rs"]
+mod noise;
 #[path = "support/procs.rs"]
 mod procs;
 #[path = "support/raw.rs"]
@@ -15,8 +17,9 @@ use std::path::{Path, PathBuf};
 
 use chunking::message::{Body, Have, Reason, Release, SetEntry, SetList, SetState};
 use chunking::{Digest, Kind};
-use datasets::{FakeWorker, Putter, Set, noise};
+use datasets::{FakeWorker, Putter, Set};
 use heft::model::CacheStatus;
+use noise::noise;
 use procs::Leader;
 use raw::Raw;
 use serde_json::json;

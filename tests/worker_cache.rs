@@ -15,6 +15,8 @@ mod cache_scene;
 mod datasets;
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
+#[path = "support/noise.rs"]
+mod noise;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,10 +26,11 @@ use std::time::Duration;
 use cache_scene::{OURS, damage, heartbeat, job, of_4_mib, result, scene, some_data};
 use chunking::Kind;
 use chunking::message::{Body, Features, Inspect, Lacking, Reason, Release, SetState, Verdict};
-use datasets::{Data, MIB, acked, digest, have, noise, said};
+use datasets::{Data, MIB, acked, digest, have, said};
 use fake_leader::{Conn, PATIENCE};
 use heft::model::{CacheEntry, CachePutRequest, CacheStatus, JobStatus, JsonModel};
 use heft::worker::{Exec, Worker};
+use noise::noise;
 use tokio::time::timeout;
 use uuid::Uuid;
 
