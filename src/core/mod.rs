@@ -7,6 +7,7 @@ pub mod action;
 mod asks;
 mod broker;
 mod cache_id;
+mod committed;
 pub mod dataset;
 mod dispatch;
 mod due;
