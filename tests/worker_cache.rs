@@ -572,6 +572,8 @@ async fn ca05_a_classic_put_adds_what_is_new_and_overwrites_nothing() {
         ("set", &[("data/a.bin", "1"), ("cfg/b.cfg", "2")][..], "OK", "added=2"),
         ("set", &[("data/a.bin", "other"), ("cfg/b.cfg", "2")], "SKIPPED", "already-present=2"),
         ("set", &[("data/a.bin", "other"), ("c", "3")], "OK", "added=1, skipped=1"),
+        ("set", &[("./data//a.bin", "other")], "SKIPPED", "already-present=1"),
+        ("set", &[("dot.", "3")], "FAILED", "which some systems leave out"),
         ("set", &[], "OK", "added=0, skipped=0"),
         ("theirs", &[("a", "1")], "SKIPPED", "already-present=1"),
         ("theirs", &[("a", "2")], "FAILED", "was not put there by this worker"),

@@ -20,6 +20,7 @@ mod inputs;
 pub mod job;
 pub mod limits;
 pub mod locality;
+pub mod names;
 mod operate;
 pub mod queue;
 pub mod record;

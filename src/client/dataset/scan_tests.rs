@@ -156,6 +156,7 @@ fn c08_names_that_are_none_everywhere_are_refused_with_path_and_rule() {
     for (name, rule) in [
         ("a\\b", "it holds '\\'"),
         ("c:x", "a drive"),
+        ("line\nfeed", "it holds the control character U+000A"),
         ("sub/nul.txt", "are reserved"),
         ("dot.", "ends with '.', which some systems leave out"),
         ("sub./x", "ends with '.'"),

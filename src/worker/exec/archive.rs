@@ -17,7 +17,7 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 
 use super::beneath;
 use super::inputs::{Inputs, Look, next_step};
-use super::name::{NameUse, SafeName};
+use crate::core::names::{NameUse, SafeName};
 use crate::worker::directory::create_output;
 use crate::worker::handler::Content;
 
