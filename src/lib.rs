@@ -13,6 +13,9 @@ mod cpu;
 pub mod driver;
 pub mod leader;
 pub mod model;
+#[cfg(test)]
+#[path = "../tests/support/noise.rs"]
+mod noise;
 pub mod peer;
 pub mod store;
 pub mod transfer;

@@ -8,6 +8,8 @@
 
 #[path = "support/blobs.rs"]
 mod blobs;
+#[path = "support/noise.rs"]
+mod noise;
 #[path = "support/procs.rs"]
 mod procs;
 #[path = "support/raw.rs"]

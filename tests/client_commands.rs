@@ -485,9 +485,9 @@ async fn what_is_no_job_id_or_no_time_limit_is_said_with_the_next_step() {
 
 #[tokio::test]
 async fn a_leader_whose_port_is_in_use_says_so_and_exits_with_three() {
-    let other = FakeLeader::start().await;
+    let (other, dir) = (FakeLeader::start().await, Dir::new());
     let (_, port) = other.address.split_once(':').unwrap();
-    let ended = end(heft(&["leader", port])).await;
+    let ended = end(heft(&["leader", port, "--data", &dir.path("data")])).await;
     assert_eq!((ended.code, ended.out.as_str()), (3, ""));
     assert!(ended.err.contains(&format!("cannot listen on {}", other.address)), "{}", ended.err);
 }

@@ -11,6 +11,8 @@ mod command;
 mod leader;
 #[path = "support/library.rs"]
 mod library;
+#[path = "support/noise.rs"]
+mod noise;
 #[path = "support/transfers.rs"]
 mod transfers;
 

@@ -9,6 +9,8 @@ mod blobs;
 mod leader;
 #[path = "support/library.rs"]
 mod library;
+#[path = "support/noise.rs"]
+mod noise;
 #[path = "support/transfers.rs"]
 mod transfers;
 

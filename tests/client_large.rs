@@ -9,6 +9,8 @@ mod blobs;
 mod command;
 #[path = "support/leader.rs"]
 mod leader;
+#[path = "support/noise.rs"]
+mod noise;
 #[path = "support/transfers.rs"]
 mod transfers;
 

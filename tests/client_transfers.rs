@@ -7,6 +7,8 @@
 mod blobs;
 #[path = "support/leader.rs"]
 mod leader;
+#[path = "support/noise.rs"]
+mod noise;
 #[path = "support/transfers.rs"]
 mod transfers;
 

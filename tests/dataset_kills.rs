@@ -12,6 +12,8 @@
 mod caches;
 #[path = "support/datasets.rs"]
 mod datasets;
+#[path = "support/noise.rs"]
+mod noise;
 #[path = "support/procs.rs"]
 mod procs;
 #[path = "support/raw.rs"]
@@ -28,7 +30,8 @@ use std::time::{Duration, Instant};
 
 use caches::{Files, Holder, Prints, dataset_ok, prints, see, start_put, until, write_files};
 use chunking::Kind;
-use datasets::{Set, noise};
+use datasets::Set;
+use noise::noise;
 use procs::{Leader, Proc, TempDir};
 use raw::Raw;
 use serde_json::{Value, json};

@@ -7,6 +7,8 @@
 mod caches;
 #[path = "support/datasets.rs"]
 mod datasets;
+#[path = "support/noise.rs"]
+mod noise;
 #[path = "support/procs.rs"]
 mod procs;
 #[path = "support/raw.rs"]
@@ -20,7 +22,7 @@ use std::time::Duration;
 use caches::{Files, Holder, dataset, dataset_ok, prints, put, see, start_put, until, write_files};
 use chunking::dataset::sha256;
 use chunking::digest::to_hex;
-use datasets::noise;
+use noise::noise;
 use procs::{Leader, TempDir, heft};
 use serde_json::{Value, json};
 

@@ -6,6 +6,8 @@
 
 #[path = "support/datasets.rs"]
 mod datasets;
+#[path = "support/noise.rs"]
+mod noise;
 #[path = "support/procs.rs"]
 mod procs;
 #[path = "support/raw.rs"]
@@ -15,8 +17,9 @@ use std::path::{Path, PathBuf};
 
 use chunking::message::{Body, Have, Reason, Release, SetEntry, SetList, SetState};
 use chunking::{Digest, Kind};
-use datasets::{FakeWorker, Putter, Set, noise};
+use datasets::{FakeWorker, Putter, Set};
 use heft::model::CacheStatus;
+use noise::noise;
 use procs::Leader;
 use raw::Raw;
 use serde_json::json;
@@ -186,11 +189,14 @@ fn what_cannot_be_a_set_is_refused_with_the_reason() {
         let refused = Putter::new(&set, cache, "none").put(&mut client).unwrap().refused.unwrap();
         assert_eq!(refused.reason, Reason::INVALID, "{cache:?}: {}", refused.text);
     }
-    for name in ["../x", "/x", "a//b", "a\\b", "a\0b", "."] {
+    for name in ["../x", "/x", "a//b", "a\\b", "a\0b", ".", "a/c:/x", "a\nb", "dot."] {
         let bad = Set::of(&[(name, b"x")]);
         let refused = Putter::new(&bad, "names", "none").put(&mut client).unwrap().refused.unwrap();
         assert_eq!(refused.reason, Reason::INVALID, "{name:?}: {}", refused.text);
     }
+    let one = Set::of(&[("STRASSE", b"x"), ("straße", b"x")]);
+    let refused = Putter::new(&one, "names", "none").put(&mut client).unwrap().refused.unwrap();
+    assert!(refused.text.as_str().contains("differ in case alone"), "{}", refused.text);
     let nothing = Set::of(&[]);
     let refused = Putter::new(&nothing, "nothing", "none").put(&mut client).unwrap().refused.unwrap();
     assert!(refused.text.as_str().contains("no files"), "{}", refused.text);

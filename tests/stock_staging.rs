@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "support/noise.rs"]
+mod noise;
 #[path = "support/procs.rs"]
 mod procs;
 
@@ -13,17 +15,9 @@ use std::time::Duration;
 use chunking::dataset::sha256;
 use chunking::digest::to_hex;
 use heft::model::{InputFile, JsonModel};
+use noise::noise;
 use procs::{ECHO, Leader, Proc, TempDir, Worker, heft, stock_client, stock_worker};
 use serde_json::{Value, json};
-
-fn noise(len: usize, mut seed: u64) -> Vec<u8> {
-    std::iter::repeat_with(|| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        seed.to_be_bytes()[0]
-    })
-    .take(len)
-    .collect()
-}
 
 fn file(name: &str, content: &[u8]) -> Value {
     let file: Value = serde_json::from_slice(&InputFile::inline(name, content).to_json()).unwrap();

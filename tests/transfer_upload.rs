@@ -6,6 +6,8 @@
 mod blobs;
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
+#[path = "support/noise.rs"]
+mod noise;
 
 use std::io::Write;
 use std::time::Duration;

@@ -25,6 +25,8 @@ mod ends;
 mod faults;
 #[path = "transfers_sim/lane.rs"]
 mod lane;
+#[path = "support/noise.rs"]
+mod noise;
 #[path = "transfers_sim/reading.rs"]
 mod reading;
 #[path = "support/sim_disk.rs"]

@@ -15,6 +15,8 @@ mod cache_scene;
 mod datasets;
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
+#[path = "support/noise.rs"]
+mod noise;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,10 +26,11 @@ use std::time::Duration;
 use cache_scene::{OURS, damage, heartbeat, job, of_4_mib, result, scene, some_data};
 use chunking::Kind;
 use chunking::message::{Body, Features, Inspect, Lacking, Reason, Release, SetState, Verdict};
-use datasets::{Data, MIB, acked, digest, have, noise, said};
+use datasets::{Data, MIB, acked, digest, have, said};
 use fake_leader::{Conn, PATIENCE};
 use heft::model::{CacheEntry, CachePutRequest, CacheStatus, JobStatus, JsonModel};
 use heft::worker::{Exec, Worker};
+use noise::noise;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -569,6 +572,8 @@ async fn ca05_a_classic_put_adds_what_is_new_and_overwrites_nothing() {
         ("set", &[("data/a.bin", "1"), ("cfg/b.cfg", "2")][..], "OK", "added=2"),
         ("set", &[("data/a.bin", "other"), ("cfg/b.cfg", "2")], "SKIPPED", "already-present=2"),
         ("set", &[("data/a.bin", "other"), ("c", "3")], "OK", "added=1, skipped=1"),
+        ("set", &[("./data//a.bin", "other")], "SKIPPED", "already-present=1"),
+        ("set", &[("dot.", "3")], "FAILED", "which some systems leave out"),
         ("set", &[], "OK", "added=0, skipped=0"),
         ("theirs", &[("a", "1")], "SKIPPED", "already-present=1"),
         ("theirs", &[("a", "2")], "FAILED", "was not put there by this worker"),

@@ -14,6 +14,8 @@ mod cache_scene;
 mod datasets;
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
+#[path = "support/noise.rs"]
+mod noise;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -21,8 +23,9 @@ use std::os::unix::fs::MetadataExt;
 use cache_scene::{of_4_mib, scene, some_data};
 use chunking::dataset::sha256;
 use chunking::message::{Inspect, Lacking, Reason, Release, SetState, Verdict};
-use datasets::{Data, MIB, acked, have, noise, said};
+use datasets::{Data, MIB, acked, have, said};
 use heft::model::CacheStatus;
+use noise::noise;
 use uuid::Uuid;
 
 /// A set that says of its files what they are not.

@@ -11,6 +11,8 @@
 
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
+#[path = "support/noise.rs"]
+mod noise;
 #[path = "support/mod.rs"]
 mod support;
 
@@ -44,10 +46,7 @@ const OURS: Features = Features::TRANSFERS.with(Features::ZSTD);
 
 /// Bytes that do not repeat.
 fn noise(bytes: usize) -> Vec<u8> {
-    (0..bytes.div_ceil(8) as u64)
-        .flat_map(|at| heft::core::retry::mix(at).to_le_bytes())
-        .take(bytes)
-        .collect()
+    noise::noise(bytes, 1)
 }
 
 fn digest(blob: &[u8]) -> Done {

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options};
 use crate::core::ids::CacheId;
+use crate::core::names::{NameUse, SafeName};
 use crate::model::{Deliver, InputFile, JobRequest, JobStatus};
 use crate::transfer::{Compression, Source};
 use crate::units::{ByteSize, Span};
-use crate::worker::exec::{NameUse, SafeName, check_names};
+use crate::worker::exec::check_names;
 use base64::Engine;
 use chunking::{Codec, DigestKind};
 use clap::{Args, ValueEnum};

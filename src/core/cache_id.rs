@@ -8,7 +8,8 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use super::ids::JobId;
-use super::limits::{CACHE_ID_BYTES_MAX, QUOTED_CHARS_MAX};
+use super::limits::CACHE_ID_BYTES_MAX;
+use super::names::{control, excerpt, has_drive, is_reserved, trailing};
 
 /// A dataset's id: one segment of a path, harmless everywhere. Two that differ in case are two.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,7 +122,7 @@ fn broken_rule(text: &str) -> Option<CacheIdRule> {
     if text.len() > CACHE_ID_BYTES_MAX {
         return Some(CacheIdRule::Long { bytes: text.len(), limit: CACHE_ID_BYTES_MAX });
     }
-    if let Some(control) = text.chars().find(|char| char.is_control()) {
+    if let Some(control) = control(text) {
         return Some(CacheIdRule::Control { code: control.into() });
     }
     if let Some(separator) = text.chars().find(|char| matches!(char, '/' | '\\')) {
@@ -130,36 +131,13 @@ fn broken_rule(text: &str) -> Option<CacheIdRule> {
     if text.starts_with('.') {
         return Some(CacheIdRule::LeadingDot);
     }
-    if let Some(last) = text.chars().next_back().filter(|last| matches!(last, '.' | ' ')) {
+    if let Some(last) = trailing(text) {
         return Some(CacheIdRule::Trailing(last));
     }
-    match text.as_bytes() {
-        [letter, b':', ..] if letter.is_ascii_alphabetic() => return Some(CacheIdRule::Drive),
-        _ => {}
+    if has_drive(text) {
+        return Some(CacheIdRule::Drive);
     }
     is_reserved(text).then_some(CacheIdRule::Reserved)
-}
-
-/// Whether a segment of a path is a device on some systems, with any ending.
-pub fn is_reserved(segment: &str) -> bool {
-    let stem = segment.split('.').next().unwrap_or(segment).trim_end();
-    let plain = ["con", "prn", "aux", "nul"].iter().any(|name| stem.eq_ignore_ascii_case(name));
-    let numbered = match stem.as_bytes() {
-        [a, b, c, b'1'..=b'9'] => {
-            let device = [*a, *b, *c];
-            device.eq_ignore_ascii_case(b"com") || device.eq_ignore_ascii_case(b"lpt")
-        }
-        _ => false,
-    };
-    plain || numbered
-}
-
-fn excerpt(text: &str) -> String {
-    let mut shown: String = text.chars().take(QUOTED_CHARS_MAX).flat_map(char::escape_debug).collect();
-    if text.chars().nth(QUOTED_CHARS_MAX).is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub use super::cache_id::{CacheId, CacheIdError, CacheIdRule, is_reserved};
+pub use super::cache_id::{CacheId, CacheIdError, CacheIdRule};
 
 /// A moment, in microseconds since some start that only the driver knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -519,8 +519,7 @@ mod tests {
 
     #[test]
     fn chunks_frames_and_large_frames_come_apart_however_they_are_cut() {
-        let noise: Vec<u8> =
-            (0..300_000u32).map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
+        let noise = crate::noise::noise(300_000, 1);
         let mut broken = chunk(1 << 20, &noise[..70_000]);
         broken[64 + 5] ^= 1;
         let stream = [

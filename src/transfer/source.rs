@@ -346,21 +346,10 @@ fn fill<E>(pool: &Pool, len: usize, read: impl FnOnce(&mut [u8]) -> Result<(), E
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::noise::noise;
     use std::io::Write;
 
     const CHUNK: u32 = 4096;
-
-    fn noise(bytes: usize) -> Vec<u8> {
-        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-        (0..bytes)
-            .map(|_| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                state.to_le_bytes()[3]
-            })
-            .collect()
-    }
 
     fn file_of(content: &[u8]) -> (tempfile::NamedTempFile, FileSource) {
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -380,7 +369,7 @@ mod tests {
 
     #[test]
     fn file_and_memory_give_the_same_chunks_and_digests() {
-        let content = noise(10_000);
+        let content = noise(10_000, 1);
         let (_kept, file) = file_of(&content);
         for kind in [DigestKind::ChunkList, DigestKind::Sha256, DigestKind::Blake3] {
             let mut in_memory = preparer(Source::Memory(content.clone().into()), kind);
@@ -404,7 +393,7 @@ mod tests {
 
     #[test]
     fn memory_is_sliced_and_not_copied() {
-        let content: Bytes = noise(10_000).into();
+        let content: Bytes = noise(10_000, 1).into();
         let mut preparer = preparer(Source::Memory(content.clone()), DigestKind::ChunkList);
         assert!(preparer.is_in_place());
         let ready = preparer.prepare(fresh(1)).unwrap().unwrap();
@@ -414,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_file_that_shrinks_grows_changes_or_is_replaced_is_an_error_with_both_sizes() {
-        let content = noise(10_000);
+        let content = noise(10_000, 1);
         let case = |change: &dyn Fn(&tempfile::NamedTempFile)| {
             let (kept, file) = file_of(&content);
             let mut preparer = preparer(Source::File(file), DigestKind::ChunkList);
@@ -433,12 +422,12 @@ mod tests {
 
     #[test]
     fn a_file_that_was_replaced_while_it_rested_is_noticed() {
-        let (kept, file) = file_of(&noise(10_000));
+        let (kept, file) = file_of(&noise(10_000, 1));
         let mut preparer = preparer(Source::File(file), DigestKind::ChunkList);
         preparer.prepare(fresh(0)).unwrap();
         preparer.rest();
         std::fs::remove_file(kept.path()).unwrap();
-        std::fs::write(kept.path(), noise(9_000)).unwrap();
+        std::fs::write(kept.path(), noise(9_000, 1)).unwrap();
         let error = preparer.prepare(fresh(1)).unwrap_err().to_string();
         assert!(error.contains("10000 bytes to 9000"), "{error}");
         std::fs::remove_file(kept.path()).unwrap();
@@ -458,7 +447,7 @@ mod tests {
             let mut raw = vec![0; 4096];
             chunking::Inflater::new().inflate(codec, &ready.bytes, &mut raw).unwrap();
             assert_eq!(raw, text[..4096]);
-            let mut noise_sender = preparer(Source::Memory(noise(10_000).into()), DigestKind::ChunkList);
+            let mut noise_sender = preparer(Source::Memory(noise(10_000, 1).into()), DigestKind::ChunkList);
             noise_sender.set_codec(codec, Rates::default());
             assert_eq!(noise_sender.prepare(fresh(0)).unwrap().unwrap().head.codec, Codec::None);
         }

@@ -106,8 +106,6 @@ pub const ARCHIVE_BYTES_MAX: u64 = 64 * 1024 * 1024 * 1024;
 /// The most files in an archive: what the classic ZIP directory can count.
 pub const ARCHIVE_FILES_MAX: usize = 65_535;
 
-pub use crate::core::limits::{SEGMENT_BYTES_MAX, SEGMENTS_MAX};
-
 /// Directories with the name of one job, if other workers on this machine hold the first ones.
 pub const DIRECTORY_TRIES_MAX: u32 = 64;
 

@@ -17,10 +17,10 @@ use uuid::Uuid;
 
 use super::attempt::Workplace;
 use super::directory::JobDirectory;
-use super::exec::SafeName;
 use super::exec::inputs;
 use super::handler::{Handler, Job};
 use super::limits::{PROGRESS_EVERY, TRANSFERS_MAX};
+use crate::core::names::SafeName;
 use crate::peer::{InChunk, OutFrame};
 use crate::transfer::{ChunkSink, Download, DownloadState, FileSink, Report, is_full, transfer_frame};
 

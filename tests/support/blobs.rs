@@ -10,16 +10,7 @@ pub const MIB: usize = 1024 * 1024;
 
 /// Bytes that do not compress.
 pub fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut out = Vec::with_capacity(bytes + 8);
-    while out.len() < bytes {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(bytes);
-    out
+    crate::noise::noise(bytes, 1)
 }
 
 /// Runs of chunks, by first and count.

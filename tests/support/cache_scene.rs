@@ -24,8 +24,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::datasets::{Data, MIB, noise};
+use crate::datasets::{Data, MIB};
 use crate::fake_leader::{Conn, PATIENCE};
+use crate::noise::noise;
 
 pub const OURS: Features = Features::TRANSFERS.with(Features::ZSTD).with(Features::DATASETS);
 

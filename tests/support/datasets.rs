@@ -27,20 +27,6 @@ use crate::raw::{Frame, Raw};
 
 pub const CHUNK: usize = 1 << 20;
 
-/// Bytes that look like nothing in particular.
-pub fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
-
 /// A set in memory.
 #[derive(Clone)]
 pub struct Set {

@@ -24,14 +24,6 @@ use crate::fake_leader::Conn;
 
 pub const MIB: usize = 1024 * 1024;
 
-/// Bytes that do not repeat.
-pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
-    (0..bytes.div_ceil(8) as u64)
-        .flat_map(|at| heft::core::retry::mix(at ^ seed << 40).to_le_bytes())
-        .take(bytes)
-        .collect()
-}
-
 /// One content under a CacheId.
 #[derive(Clone, Debug)]
 pub struct Data {

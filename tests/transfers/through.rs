@@ -8,7 +8,7 @@ use chunking::{DigestKind, Kind};
 use heft::model::{JobResult, JobStatus, JsonModel};
 use uuid::Uuid;
 
-use crate::blobs::digest;
+use crate::blobs::{digest, noise};
 use crate::raw::Raw;
 use crate::uploads::{chunk_frame, say, send_chunk, upload, upload_of};
 use crate::world::{MIB, World};
@@ -16,9 +16,7 @@ use crate::world::{MIB, World};
 pub const CHUNKS: usize = 4;
 
 pub fn content() -> Vec<u8> {
-    (0..CHUNKS * MIB)
-        .map(|at| u32::try_from(at).unwrap().wrapping_mul(2_654_435_761).to_le_bytes()[3])
-        .collect()
+    noise(CHUNKS * MIB)
 }
 
 /// A leader that checks as it is told, with one worker.

@@ -13,6 +13,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 pub use crate::blobs::MIB;
+use crate::noise::Noise;
 use crate::procs::{Leader, PATIENCE, Proc, TempDir, Worker, heft};
 
 /// A program that says what it was given. Its first argument, if any, is a file that gets a line for each run.
@@ -145,17 +146,9 @@ impl World {
 
 /// Makes a file that does not compress, in a directory.
 pub fn noise_in(dir: &TempDir, name: &str, bytes: u64) -> Sent {
-    let mut state = chunking::digest::blake3(name.as_bytes())[..8]
-        .iter()
-        .fold(1, |sum: u64, byte| sum.wrapping_mul(257).wrapping_add(u64::from(*byte)));
-    file_in(dir, name, bytes, move |chunk| {
-        for word in chunk.chunks_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
-        }
-    })
+    let seed = u64::from_le_bytes(chunking::digest::blake3(name.as_bytes())[..8].try_into().unwrap());
+    let mut noise = Noise::new(seed);
+    file_in(dir, name, bytes, move |chunk| noise.fill(chunk))
 }
 
 /// Makes a file chunk by chunk, in a directory.

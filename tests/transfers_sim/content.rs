@@ -16,10 +16,7 @@ const STEP: usize = 4099;
 
 fn noise() -> &'static Bytes {
     static NOISE: OnceLock<Bytes> = OnceLock::new();
-    NOISE.get_or_init(|| {
-        let len = CHUNK_BYTES_MAX as usize + STEP * PLACES as usize;
-        (0..len as u64 / 8 + 1).flat_map(|at| mix(at).to_le_bytes()).collect()
-    })
+    NOISE.get_or_init(|| crate::noise::noise(CHUNK_BYTES_MAX as usize + STEP * PLACES as usize, 1).into())
 }
 
 fn place(blob: Uuid, index: u32) -> usize {

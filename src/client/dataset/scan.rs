@@ -77,7 +77,7 @@ pub(super) fn scan(paths: &[PathBuf], watch: &Watch) -> Result<Scanned, ScanErro
     let mut crcs = Vec::with_capacity(hashes.len());
     for (file, hashed) in found.iter().zip(hashes) {
         let (pieces, own): (Vec<Piece>, Vec<u32>) = hashed.pieces.into_iter().unzip();
-        builder.file(&file.name, hashed.sha256, pieces);
+        builder.file(file.name.as_str(), hashed.sha256, pieces);
         crcs.push(own);
     }
     let manifest = builder.finish()?;

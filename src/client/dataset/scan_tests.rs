@@ -1,20 +1,9 @@
 use super::*;
+use crate::noise::noise;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use tempfile::TempDir;
-
-fn noise(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64 ^ seed;
-    (0..bytes)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()[3]
-        })
-        .collect()
-}
 
 fn tree(files: &[(&str, &[u8])]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -167,6 +156,7 @@ fn c08_names_that_are_none_everywhere_are_refused_with_path_and_rule() {
     for (name, rule) in [
         ("a\\b", "it holds '\\'"),
         ("c:x", "a drive"),
+        ("line\nfeed", "it holds the control character U+000A"),
         ("sub/nul.txt", "are reserved"),
         ("dot.", "ends with '.', which some systems leave out"),
         ("sub./x", "ends with '.'"),

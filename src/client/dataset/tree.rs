@@ -6,16 +6,15 @@
 //! refused otherwise: a set has the bytes of what was named, and not of what lies elsewhere. Directories without files are
 //! left out, since a set has files alone.
 
-use std::collections::HashMap;
 use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::core::limits::SEGMENTS_MAX;
+use crate::core::names::{Case, Clash, NameError, SafeName, clash};
 use crate::transfer::SourceError;
-use crate::worker::exec::{NameError, NameUse, SafeName};
-use crate::worker::limits::SEGMENTS_MAX;
 use chunking::dataset::ManifestError;
 
 /// The most files of a set; the list of more would not fit a manifest, even if all were empty.
@@ -62,16 +61,6 @@ pub enum ScanError {
         path: PathBuf,
         /// The rule it breaks.
         why: NameError,
-    },
-    /// Its name ends with what some systems leave out.
-    #[error("{}: a part of the name {name:?} ends with '{last}', which some systems leave out: rename it", path.display())]
-    Trailing {
-        /// The path.
-        path: PathBuf,
-        /// Its name in the set.
-        name: String,
-        /// The character.
-        last: char,
     },
     /// Its name is no text.
     #[error("the name of {} is not UTF-8: rename it", path.display())]
@@ -138,7 +127,7 @@ pub enum ScanError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     /// Its name in the set.
-    pub(super) name: String,
+    pub(super) name: SafeName,
     /// Where it is.
     pub(super) path: PathBuf,
 }
@@ -268,49 +257,29 @@ fn push(found: &mut Vec<Found>, name: String, path: PathBuf) -> Result<(), ScanE
     if found.len() >= FILES_MAX {
         return Err(ScanError::Many { limit: FILES_MAX });
     }
-    checked(&name, &path)?;
+    let name = checked(&name, &path)?;
     found.push(Found { name, path });
     Ok(())
 }
 
-fn checked(name: &str, path: &Path) -> Result<(), ScanError> {
-    SafeName::parse(NameUse::File, name).map_err(|why| ScanError::Name { path: path.to_owned(), why })?;
-    let ends = name.split('/').filter_map(|part| part.chars().next_back());
-    match ends.into_iter().find(|last| matches!(last, '.' | ' ')) {
-        Some(last) => Err(ScanError::Trailing { path: path.to_owned(), name: name.to_owned(), last }),
-        None => Ok(()),
-    }
-}
-
-/// What a name is on a system that does not tell upper from lower case.
-fn folded(name: &str) -> String {
-    name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+fn checked(name: &str, path: &Path) -> Result<SafeName, ScanError> {
+    SafeName::parse_in_set(name).map_err(|why| ScanError::Name { path: path.to_owned(), why })
 }
 
 fn refuse_clashes(found: &[Found]) -> Result<(), ScanError> {
-    let mut taken: HashMap<String, &Found> = HashMap::with_capacity(found.len());
-    for file in found {
-        if let Some(before) = taken.insert(folded(&file.name), file) {
-            return Err(ScanError::Twice {
-                first: before.name.clone(),
-                second: file.name.clone(),
-                first_path: before.path.clone(),
-                second_path: file.path.clone(),
-            });
-        }
+    match clash(found, |file| &file.name, Case::Folded) {
+        None => Ok(()),
+        Some(Clash::Same { first, second }) => Err(ScanError::Twice {
+            first: first.name.to_string(),
+            second: second.name.to_string(),
+            first_path: first.path.clone(),
+            second_path: second.path.clone(),
+        }),
+        Some(Clash::Folder { file, inner }) => Err(ScanError::Folder {
+            name: file.name.to_string(),
+            path: file.path.clone(),
+            inner: inner.name.to_string(),
+            inner_path: inner.path.clone(),
+        }),
     }
-    for (name, file) in &taken {
-        let folders = name.match_indices('/').filter_map(|(at, _)| name.get(..at));
-        for folder in folders {
-            if let Some(clash) = taken.get(folder) {
-                return Err(ScanError::Folder {
-                    name: clash.name.clone(),
-                    path: clash.path.clone(),
-                    inner: file.name.clone(),
-                    inner_path: file.path.clone(),
-                });
-            }
-        }
-    }
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Puts of stock clients, whole in one frame (T06): the leader makes packs and a manifest of its contents, and from there it is a put
 //! like any other. Files that are there are not overwritten (CA05): a put under an id that exists adds those that are not.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use uuid::Uuid;
 
 use super::library::PackState;
 use super::make::{Made, PIECE_BYTES, PackMaker};
-use super::names;
 use super::put::{Putting, may_be_put};
 use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
+use crate::core::names::{SafeName, fit_in_set, names_of_set};
 use crate::core::subject::worker_patterns;
 use crate::leader::Leader;
 use crate::leader::relay::BlobId;
@@ -54,9 +54,17 @@ pub(super) struct Came {
     cache: CacheId,
     target: String,
     /// The files, each name once.
-    files: BTreeMap<String, Made>,
+    files: BTreeMap<SafeName, Made>,
     entries: u64,
     packs: Vec<BlobId>,
+}
+
+/// All of a put but its contents.
+struct Checked {
+    cache: CacheId,
+    target: String,
+    /// The name of each entry.
+    names: Vec<SafeName>,
 }
 
 /// What a stock client has to hear of its put.
@@ -170,8 +178,8 @@ impl Leader {
         self.fail_classic(conn, request, &cache, &why);
     }
 
-    /// Checks all of a put but its contents; gives its id and its target.
-    fn classic_checked(&self, put: &CachePutRequest, subject: &str) -> Result<(CacheId, String), String> {
+    /// Checks all of a put but its contents.
+    fn classic_checked(&self, put: &CachePutRequest, subject: &str) -> Result<Checked, String> {
         let cache = may_be_put(&put.cache_id)?;
         let named = subject.strip_prefix(SUBJECT).and_then(|rest| rest.strip_prefix('.'));
         let target = [put.target_pattern.as_str(), named.unwrap_or_default()];
@@ -183,16 +191,17 @@ impl Leader {
         if put.entries.is_empty() {
             return Err(format!("dataset {cache} has no files: put at least one"));
         }
+        let names = put.entries.iter().map(|entry| SafeName::parse_in_set(&entry.name));
+        let names = names.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
         // The second of one name would find the first there, and be skipped.
-        let names: HashSet<&str> = put.entries.iter().map(|entry| entry.name.as_str()).collect();
-        names::check(names)?;
+        fit_in_set(names.iter().collect::<BTreeSet<_>>()).map_err(|error| error.to_string())?;
         if self.datasets.came.len() >= WAITING_MAX {
             return Err(format!("{WAITING_MAX} puts wait for others of the same sets: put it again later"));
         }
         if self.broker.is_draining() {
             return Err("the leader is about to stop: put the dataset again later".to_owned());
         }
-        Ok((cache, target.to_owned()))
+        Ok(Checked { cache, target: target.to_owned(), names })
     }
 
     /// All contents of a put are here, in packs.
@@ -200,7 +209,7 @@ impl Leader {
         &mut self,
         conn: ConnId,
         request: Uuid,
-        (cache, target): (CacheId, String),
+        Checked { cache, target, names }: Checked,
         put: &CachePutRequest,
         maker: PackMaker,
     ) -> Result<(), String> {
@@ -208,7 +217,7 @@ impl Leader {
         let (mut made, packs) = maker.finish(&mut self.relay)?;
         let mut files = BTreeMap::new();
         let mut wrong = None;
-        for (slot, entry) in put.entries.iter().enumerate() {
+        for (slot, (entry, name)) in put.entries.iter().zip(names).enumerate() {
             let Some(made) = made.remove(&slot) else {
                 wrong.get_or_insert_with(|| format!("\"{}\" has no content", entry.name));
                 continue;
@@ -218,7 +227,7 @@ impl Leader {
                     format!("\"{}\" does not hash to the SHA-256 that came with it: put it again", entry.name)
                 });
             }
-            files.entry(entry.name.clone()).or_insert(made);
+            files.entry(name).or_insert(made);
         }
         if let Some(wrong) = wrong {
             packs.iter().for_each(|(pack, _)| self.relay.forget(*pack));
@@ -308,7 +317,8 @@ impl Leader {
         let old_files = old.as_ref().map(|(_, manifest)| manifest.files()).unwrap_or_default();
         let is_old = |name: &str| old_files.binary_search_by(|file| file.name.as_str().cmp(name)).is_ok();
         let count = files.len() as u64;
-        let new: BTreeMap<String, Made> = files.into_iter().filter(|(name, _)| !is_old(name)).collect();
+        let new: BTreeMap<SafeName, Made> =
+            files.into_iter().filter(|(name, _)| !is_old(name.as_str())).collect();
         let before = old.as_ref().map(|(known, _)| {
             let has_it = |worker: &WorkerId| self.holds_set(*worker, &known.cache, &known.digest);
             self.datasets.workers.keys().copied().filter(has_it).collect()
@@ -326,7 +336,8 @@ impl Leader {
             self.forget_unneeded(&packs);
             return Ok(());
         }
-        names::check(old_files.iter().map(|file| file.name.as_str()).chain(new.keys().map(String::as_str)))?;
+        let names = old_files.iter().map(|file| file.name.as_str()).chain(new.keys().map(SafeName::as_str));
+        names_of_set(names).map_err(|error| error.to_string())?;
         let mut builder = ManifestBuilder::default();
         if let Some((_, manifest)) = &old {
             for file in manifest.files() {

@@ -258,16 +258,8 @@ pub(super) type Finished = (BTreeMap<usize, Made>, Vec<(BlobId, Layout)>);
 mod tests {
     use super::*;
     use crate::leader::relay::RelayConfig;
+    use crate::noise::noise;
     use chunking::dataset::sha256;
-
-    fn noise(len: usize, mut seed: u64) -> Vec<u8> {
-        std::iter::repeat_with(|| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            seed.to_be_bytes()[0]
-        })
-        .take(len)
-        .collect()
-    }
 
     #[test]
     fn contents_become_pieces_in_packs_however_they_come() {

@@ -7,7 +7,6 @@ mod agents;
 mod classic;
 mod library;
 mod make;
-mod names;
 mod put;
 mod putters;
 mod questions;

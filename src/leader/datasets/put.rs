@@ -16,12 +16,12 @@ use uuid::Uuid;
 
 use super::classic::Classic;
 use super::library::PackState;
-use super::names;
 use super::putters::Awaited;
 use super::restore::{MANIFEST, PACK};
 use crate::core::Event;
 use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, JobId, Micros};
+use crate::core::names::names_of_set;
 use crate::core::subject::worker_patterns;
 use crate::leader::relay::BlobId;
 use crate::leader::submit::RefusalText;
@@ -449,7 +449,9 @@ impl Leader {
             );
             return Err(RefusalText::new(Reason::BAD_DIGEST, text));
         }
-        names::check(manifest.files().iter().map(|file| file.name.as_str())).map_err(RefusalText::invalid)?;
+        // No path is made of them here: they go on as they stand in the manifest.
+        names_of_set(manifest.files().iter().map(|file| file.name.as_str()))
+            .map_err(|error| RefusalText::invalid(error.to_string()))?;
         // What was made here is here.
         if !putting.is_made_here()
             && let Err((_, bytes)) = self.datasets.library.cover(&manifest)

@@ -12,13 +12,13 @@ use tracing::{info, warn};
 
 use super::classic::put_of;
 use super::make::PackMaker;
-use super::names;
 use super::put::Putting;
 use crate::conn::Session;
 use crate::core::Event;
 use crate::core::dataset::TARGET_NONE;
 use crate::core::ids::{CacheId, ConnId, JobId};
 use crate::core::job::{Job, Phase};
+use crate::core::names::{SafeName, names_of_set};
 use crate::leader::durable::Then;
 use crate::leader::relay::BlobId;
 use crate::leader::submit::{by_path, by_set};
@@ -35,7 +35,7 @@ const UNWRITTEN_MAX: usize = 4;
 /// The inputs of a job on their way into a set.
 pub(super) struct Staging {
     job: JobId,
-    files: Vec<(String, BlobId, u64)>,
+    files: Vec<(SafeName, BlobId, u64)>,
     maker: PackMaker,
     /// Whether a place for it was found.
     begun: bool,
@@ -89,7 +89,7 @@ impl Leader {
     }
 
     /// The files of a job that are blobs here: name, blob and size of each. An error says why no stock worker could have the job.
-    fn inputs_to_stage(&self, id: JobId) -> Result<Vec<(String, BlobId, u64)>, String> {
+    fn inputs_to_stage(&self, id: JobId) -> Result<Vec<(SafeName, BlobId, u64)>, String> {
         let payload = self.store.input(id).ok_or("the request cannot be read")?.payload;
         let request = JobRequest::parse(&payload).map_err(|error| error.to_string())?;
         // What such a worker would refuse it is not sent (C08, WX08).
@@ -100,15 +100,16 @@ impl Leader {
             ));
         }
         let blobs = request.files.iter().filter_map(|file| match file.source() {
-            Source::Blob(blob) => Some((file.name.clone(), blob.id, blob.size)),
+            Source::Blob(blob) => Some((file.name.as_str(), blob.id, blob.size)),
             Source::Inline(_)
             | Source::Streamed { .. }
             | Source::Cache(_)
             | Source::Url(_)
             | Source::Nothing => None,
         });
-        let blobs: Vec<(String, BlobId, u64)> = blobs.collect();
-        names::check(blobs.iter().map(|(name, _, _)| name.as_str()))?;
+        let blobs: Vec<(&str, BlobId, u64)> = blobs.collect();
+        let names =
+            names_of_set(blobs.iter().map(|(name, _, _)| *name)).map_err(|error| error.to_string())?;
         let is_here = |blob: BlobId, size: u64| self.relay.has_arrived(blob) && self.relay.size(blob) == size;
         if let Some((name, _, _)) = blobs.iter().find(|(_, blob, size)| !is_here(*blob, *size)) {
             return Err(format!("\"{name}\" is not at the leader"));
@@ -121,7 +122,7 @@ impl Leader {
                 "what is left of the request takes a frame of {body} bytes, and a stock worker takes {FRAME_BODY_BYTES_MAX}"
             ));
         }
-        Ok(blobs)
+        Ok(names.into_iter().zip(blobs).map(|(name, (_, blob, size))| (name, blob, size)).collect())
     }
 
     /// Whether a job still waits for a set of its inputs.

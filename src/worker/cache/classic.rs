@@ -14,9 +14,9 @@ use super::CacheId;
 use super::contents::{Contents, ContentsError};
 use super::disk::{Disk, Entry};
 use super::staged::{Donor, Staged};
+use crate::core::names::{NameError, NameUse, SafeName};
 use crate::model::{CacheEntry, CachePutRequest};
 use crate::worker::exec::inputs::Look;
-use crate::worker::exec::{NameError, NameUse, SafeName};
 
 /// A put that cannot be stored.
 #[derive(Debug, Error)]
@@ -50,20 +50,18 @@ pub(in crate::worker) struct Made {
 
 /// Bytes of files that a set does not have.
 pub(super) fn new_bytes(request: &CachePutRequest, before: Option<&Contents>) -> u64 {
-    new_entries(request, before).map(|entry| entry.content.len() as u64).fold(0, u64::saturating_add)
+    let is_new = |entry: &&CacheEntry| parse(entry).ok().is_none_or(|name| is_new(&name, before));
+    let new = request.entries.iter().filter(is_new);
+    new.map(|entry| entry.content.len() as u64).fold(0, u64::saturating_add)
 }
 
-fn new_entries<'a>(
-    request: &'a CachePutRequest,
-    before: Option<&'a Contents>,
-) -> impl Iterator<Item = &'a CacheEntry> {
-    request.entries.iter().filter(move |entry| {
-        before.is_none_or(|before| plain(&entry.name).is_none_or(|name| before.find(&name).is_none()))
-    })
+/// A stock client's name may be written longer than it is (C08). What a set cannot have is refused with the set.
+fn parse(entry: &CacheEntry) -> Result<SafeName, NameError> {
+    SafeName::parse(NameUse::File, &entry.name)
 }
 
-fn plain(name: &str) -> Option<String> {
-    SafeName::parse(NameUse::File, name).ok().map(|name| name.to_string())
+fn is_new(name: &SafeName, before: Option<&Contents>) -> bool {
+    before.is_none_or(|before| before.find(name.as_str()).is_none())
 }
 
 /// Stores the files that are new.
@@ -73,18 +71,20 @@ pub(super) fn store(
     request: &CachePutRequest,
     before: Option<&Donor>,
 ) -> Result<Stored, PutError> {
+    let mut entries = Vec::with_capacity(request.entries.len());
     for entry in &request.entries {
-        SafeName::parse(NameUse::File, &entry.name)?;
+        let name = parse(entry)?;
         if entry.sha256.is_some_and(|said| said != sha256(&entry.content)) {
             return Err(PutError::Digest { name: entry.name.clone() });
         }
+        entries.push((name, entry.content.as_slice()));
     }
-    let count = request.entries.len() as u64;
+    let count = entries.len() as u64;
     if disk.entry(cache)? == Entry::Theirs {
-        return theirs(disk, cache, request).map(|()| Stored { added: 0, skipped: count, set: None });
+        return theirs(disk, cache, &entries).map(|()| Stored { added: 0, skipped: count, set: None });
     }
     let known = before.map(|donor| &*donor.contents);
-    let new: Vec<&CacheEntry> = new_entries(request, known).collect();
+    let new: Vec<&(SafeName, &[u8])> = entries.iter().filter(|(name, _)| is_new(name, known)).collect();
     let (added, skipped) = (new.len() as u64, count - new.len() as u64);
     if new.is_empty() {
         return Ok(Stored { added, skipped, set: None });
@@ -94,9 +94,8 @@ pub(super) fn store(
         let pieces = entry.pieces.iter().filter_map(|piece| known.and_then(|known| known.piece(*piece)));
         builder.file(&entry.name, entry.sha256, pieces.collect());
     }
-    for entry in &new {
-        let name = SafeName::parse(NameUse::File, &entry.name)?.to_string();
-        builder.file(name, sha256(&entry.content), cut(&entry.content).map(Piece::of).collect());
+    for (name, content) in &new {
+        builder.file(name.as_str(), sha256(content), cut(content).map(Piece::of).collect());
     }
     let manifest = builder.finish().map_err(ContentsError::from)?;
     let contents = Arc::new(Contents::new(manifest)?);
@@ -104,10 +103,10 @@ pub(super) fn store(
     let staged =
         Staged::prepare(disk, generation, contents.clone(), before.map_or(&[], std::slice::from_ref));
     let shown = staged.and_then(|staged| {
-        for entry in &new {
-            let file = plain(&entry.name).and_then(|name| contents.find(&name));
+        for (name, content) in &new {
+            let file = contents.find(name.as_str());
             let Some((_, listed)) = file.and_then(|file| contents.file(file)) else { continue };
-            for (piece, bytes) in listed.pieces.iter().zip(cut(&entry.content)) {
+            for (piece, bytes) in listed.pieces.iter().zip(cut(content)) {
                 if staged.lacks(*piece) {
                     staged.spread(*piece, None, bytes)?;
                 }
@@ -125,12 +124,11 @@ pub(super) fn store(
 }
 
 /// A directory or file that others made: all is there already, or nothing is done.
-fn theirs(disk: &Disk, cache: &CacheId, request: &CachePutRequest) -> Result<(), PutError> {
+fn theirs(disk: &Disk, cache: &CacheId, entries: &[(SafeName, &[u8])]) -> Result<(), PutError> {
     let root = disk.root().join(cache.as_str());
-    let same = |path: &Path, entry: &CacheEntry| fs::read(path).is_ok_and(|found| found == entry.content);
-    let all = request.entries.iter().all(|entry| {
-        plain(&entry.name).is_some_and(|name| same(&root.join(name), entry))
-            || request.entries.len() == 1 && same(&root, entry)
+    let same = |path: &Path, content: &[u8]| fs::read(path).is_ok_and(|found| found == content);
+    let all = entries.iter().all(|(name, content)| {
+        same(&root.join(name.as_str()), content) || entries.len() == 1 && same(&root, content)
     });
     if all { Ok(()) } else { disk.before(cache).map(|_| ()).map_err(PutError::from) }
 }

@@ -2,13 +2,13 @@
 //!
 //! Pure. Manifests come from the leader and from our own disk, and neither is trusted.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use chunking::Digest;
 use chunking::dataset::{FileEntry, Manifest, ManifestError, Piece};
 use thiserror::Error;
 
-use crate::worker::exec::{NameError, NameUse, SafeName};
+use crate::core::names::{SafeName, SetNameError, names_of_set};
 
 /// A manifest that is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -16,13 +16,7 @@ pub(in crate::worker) enum ContentsError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     #[error(transparent)]
-    Name(#[from] NameError),
-    #[error("invalid file name: \"{name}\" is not in its plain form \"{plain}\": write it so")]
-    Form { name: SafeName, plain: String },
-    #[error("invalid file name: \"{name}\" and \"{other}\" differ in case alone: rename one")]
-    Case { name: SafeName, other: SafeName },
-    #[error("invalid file name: \"{name}\" is a folder of another file: rename one")]
-    Folder { name: SafeName },
+    Names(#[from] SetNameError),
     #[error("the manifest is of {found} bytes in {files} files with digest {digest}; {expected} is due")]
     Other { found: u64, files: usize, digest: Digest, expected: Digest },
 }
@@ -64,16 +58,7 @@ impl Contents {
 
     /// Checks the names of a manifest.
     pub(super) fn new(manifest: Manifest) -> Result<Self, ContentsError> {
-        let mut names = Vec::with_capacity(manifest.files().len());
-        for file in manifest.files() {
-            let name = SafeName::parse(NameUse::File, &file.name)?;
-            let plain = name.to_string();
-            if plain != file.name {
-                return Err(ContentsError::Form { name, plain });
-            }
-            names.push(name);
-        }
-        check_together(&names)?;
+        let names = names_of_set(manifest.files().iter().map(|file| file.name.as_str()))?;
         let mut first = vec![None; manifest.pieces().len()];
         let mut more: HashMap<u32, Vec<Place>> = HashMap::new();
         for (file, entry) in (0..).zip(manifest.files()) {
@@ -150,27 +135,6 @@ impl Contents {
     }
 }
 
-/// Judges names that will lie in one directory, here or on a system that does not tell cases apart.
-fn check_together(names: &[SafeName]) -> Result<(), ContentsError> {
-    let mut taken: HashMap<String, &SafeName> = HashMap::with_capacity(names.len());
-    let mut folders = HashSet::new();
-    for name in names {
-        if let Some(other) = taken.insert(name.to_string().to_lowercase(), name) {
-            return Err(ContentsError::Case { name: name.clone(), other: other.clone() });
-        }
-        let mut folder = String::new();
-        for segment in name.folders() {
-            folder.push_str(&segment.to_lowercase());
-            folders.insert(folder.clone());
-            folder.push('/');
-        }
-    }
-    match taken.iter().find(|(lower, _)| folders.contains(*lower)) {
-        Some((_, name)) => Err(ContentsError::Folder { name: (*name).clone() }),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,14 +151,18 @@ mod tests {
         for (names, text) in [
             (&["../x"][..], "it holds \"..\""),
             (&["/etc/passwd"], "it is absolute"),
-            (&["a\0b"], "it holds a NUL byte"),
+            (&["a\0b"], "it holds the control character U+0000"),
             (&["a\\b"], "it holds '\\'"),
             (&["a//b"], "is not in its plain form"),
             (&["./a"], "is not in its plain form"),
             (&["a/"], "as a directory"),
             (&["nul"], "are reserved"),
+            (&["a/c:/x"], "a drive"),
+            (&["a\nb"], "it holds the control character U+000A"),
+            (&["dot./x"], "ends with '.', which some systems leave out"),
             (&["A.bin", "a.bin"], "differ in case alone"),
             (&["Größe", "GRÖSSE", "größe"], "differ in case alone"),
+            (&["GRÖSSE", "größe"], "differ in case alone"),
             (&["a", "a/b"], "is a folder of another file"),
             (&["A", "a/b"], "is a folder of another file"),
         ] {

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, ioctl_ficlone, linkat, openat, unlinkat}
 use uuid::Uuid;
 
 use super::disk::PRIVATE;
-use crate::worker::exec::SafeName;
+use crate::core::names::SafeName;
 use crate::worker::exec::beneath::{make_folder, open, open_folder};
 
 /// How files of a set get into a job's directory.
@@ -129,7 +129,7 @@ pub fn check_link(cache_dir: &Path, work_dir: &Path, mode: LinkMode) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::exec::NameUse;
+    use crate::core::names::NameUse;
     use crate::worker::exec::beneath::open_root;
     use std::os::unix::fs::MetadataExt;
 

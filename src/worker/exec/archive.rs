@@ -17,7 +17,7 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 
 use super::beneath;
 use super::inputs::{Inputs, Look, next_step};
-use super::name::{NameUse, SafeName};
+use crate::core::names::{NameUse, SafeName};
 use crate::worker::directory::create_output;
 use crate::worker::handler::Content;
 
@@ -339,6 +339,7 @@ impl Seek for Bounded {
 mod tests {
     use super::*;
     use crate::model::InputFile;
+    use crate::noise::noise;
     use crate::worker::cache::LinkMode;
     use crate::worker::exec::inputs::{CachePlace, write_all};
     use std::io::Read;
@@ -353,10 +354,6 @@ mod tests {
             Content::Memory(bytes) => bytes.to_vec(),
             Content::File(path) => fs::read(path).unwrap(),
         }
-    }
-
-    fn noise(bytes: u64) -> Vec<u8> {
-        (0..bytes).map(|i| crate::core::retry::mix(i).to_le_bytes()[0]).collect()
     }
 
     fn packing<'a>(directory: &'a Path, inputs: &'a Inputs) -> Packing<'a> {
@@ -394,7 +391,7 @@ mod tests {
     #[test]
     fn an_archive_over_its_limit_is_given_up_and_its_sizes_are_said() {
         let root = tempfile::tempdir().unwrap();
-        fs::write(root.path().join("noise"), noise(200_000)).unwrap();
+        fs::write(root.path().join("noise"), noise(200_000, 1)).unwrap();
         let packed = pack(packing(root.path(), &Inputs::new())).unwrap();
         assert_eq!((packed.archive, packed.lost), (None, Some(200_000)));
         assert!(packed.notes[0].contains("made 200000 bytes in 1 files"), "{:?}", packed.notes);
@@ -413,8 +410,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (dir, file) = (root.path().join("job"), root.path().join("job.out/archive"));
         fs::create_dir(&dir).unwrap();
-        fs::write(dir.join("a"), noise(60_000)).unwrap();
-        fs::write(dir.join("b"), noise(60_000)).unwrap();
+        fs::write(dir.join("a"), noise(60_000, 1)).unwrap();
+        fs::write(dir.join("b"), noise(60_000, 1)).unwrap();
         let inputs = Inputs::new();
         let large =
             Packing { file: &file, memory_bytes_max: 70_000, bytes_max: 200_000, ..packing(&dir, &inputs) };
@@ -424,7 +421,7 @@ mod tests {
         for name in ["a", "b"] {
             let mut read = Vec::new();
             archive.by_name(name).unwrap().read_to_end(&mut read).unwrap();
-            assert!(read == noise(60_000), "{name}");
+            assert!(read == noise(60_000, 1), "{name}");
         }
         let over = pack(Packing { bytes_max: 100_000, ..large }).unwrap();
         assert_eq!((over.archive, over.lost, file.exists()), (None, Some(120_000), false));
@@ -439,7 +436,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (dir, file) = (root.path().join("job"), root.path().join("archive"));
         fs::create_dir(&dir).unwrap();
-        fs::write(dir.join("a"), noise(2_000_000)).unwrap();
+        fs::write(dir.join("a"), noise(2_000_000, 1)).unwrap();
         // A link, so that what is removed is never the device.
         std::os::unix::fs::symlink("/dev/full", &file).unwrap();
         let inputs = Inputs::new();

@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 
-use super::name::SafeName;
+use crate::core::names::SafeName;
 
 const FOLDER_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -73,8 +73,8 @@ fn open_any(root: &OwnedFd, name: &SafeName) -> Result<File, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::name::NameUse;
     use super::*;
+    use crate::core::names::NameUse;
     use std::io::Write;
     use std::os::unix::fs::symlink;
 

@@ -4,7 +4,7 @@
 //! or the cache directory. Files that come by transfer are made by [`create`] when their transfers open, and are whole when
 //! the job runs; then they only are looked at.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::beneath;
-use super::name::{NameError, NameUse, SafeName};
+use crate::core::names::{Case, Clash, NameError, NameUse, SafeName, clash};
 use crate::model::{InputFile, Source};
 use crate::transfer::is_full;
 use crate::worker::cache::{LinkMode, OpenSet, PRIVATE, open_set, place_file};
@@ -91,20 +91,10 @@ pub(super) type Inputs = HashMap<PathBuf, Look>;
 pub(crate) fn names<'a>(files: impl IntoIterator<Item = &'a str>) -> Result<Vec<SafeName>, InputError> {
     let names = files.into_iter().map(|name| SafeName::parse(NameUse::File, name));
     let names = names.collect::<Result<Vec<_>, _>>()?;
-    let mut taken = HashSet::new();
-    if let Some(twice) = names.iter().find(|name| !taken.insert(name.to_string())) {
-        return Err(InputError::Twice { name: twice.clone() });
-    }
-    let folders = names.iter().flat_map(|name| {
-        let mut folder = PathBuf::new();
-        name.folders().map(move |segment| {
-            folder.push(segment);
-            folder.to_string_lossy().into_owned()
-        })
-    });
-    let folders: HashSet<String> = folders.collect();
-    match names.iter().find(|name| folders.contains(&name.to_string())) {
-        Some(clash) => Err(InputError::Folder { name: clash.clone() }),
+    // They lie on this worker's disk alone, which tells case apart, and jobs that stock workers take may have both.
+    match clash(&names, |name| name, Case::Told) {
+        Some(Clash::Same { second, .. }) => Err(InputError::Twice { name: second.clone() }),
+        Some(Clash::Folder { file, .. }) => Err(InputError::Folder { name: file.clone() }),
         None => Ok(names),
     }
 }
@@ -290,6 +280,16 @@ mod tests {
         assert_eq!(read("b.bin"), "from the file");
         assert_eq!(read("c.bin"), "from the set");
         assert_eq!(read("empty"), "", "C19");
+    }
+
+    #[test]
+    fn c08_names_that_only_sets_may_not_have_are_laid_out() {
+        let names = ["a", "A", "dot.", "line\nfeed", "B/x", "b"];
+        let (root, written) = write(&names.map(|name| InputFile::inline(name, name)));
+        assert_eq!(written.unwrap().len(), names.len());
+        for name in names {
+            assert_eq!(fs::read_to_string(root.path().join("job").join(name)).unwrap(), name);
+        }
     }
 
     #[test]

@@ -8,12 +8,10 @@ mod archive;
 pub(super) mod beneath;
 pub(super) mod inputs;
 mod launch;
-mod name;
 mod process;
 
 pub(crate) use inputs::names as check_names;
 pub use launch::{LAUNCH, launch};
-pub use name::{NameError, NameRule, NameUse, SafeName};
 
 use std::fs;
 use std::io;
@@ -38,6 +36,7 @@ use super::limits::{
     ARCHIVE_BYTES_MAX, ARCHIVE_FILES_MAX, ARCHIVE_INLINE_BYTES_MAX, OUTPUT_BYTES_MAX, STDERR_BYTES_MAX,
     STDOUT_BYTES_MAX,
 };
+use crate::core::names::{NameError, SafeName};
 use crate::model::{InputFile, JobResult, JobStatus};
 
 /// Where executables and cached files are, and what is kept of a job.

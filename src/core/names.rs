@@ -1,21 +1,23 @@
-//! Names that come from strangers and become paths: input files, cache ids, program names (C08, C20, WX08).
+//! Names that come from strangers and become paths: input files, files of sets, cache ids, program names (C08, C20, WX08).
 //!
-//! A [`SafeName`] is the proof that a text was checked; files are only ever opened by one. Nothing here touches a file.
+//! A [`SafeName`] is the proof that a text was checked; files are only ever opened by one. Clients, leader and workers all ask here,
+//! so that none takes what the next refuses. Nothing here touches a file.
+
+mod together;
 
 use std::fmt;
 
 use thiserror::Error;
 
-use crate::core::ids::is_reserved;
-use crate::model::limits::QUOTE_CHARS_MAX;
-use crate::worker::limits::{SEGMENT_BYTES_MAX, SEGMENTS_MAX};
+pub use self::together::{Case, Clash, SetNameError, clash, fit_in_set, names_of_set};
+use super::limits::{QUOTED_CHARS_MAX, SEGMENT_BYTES_MAX, SEGMENTS_MAX};
 
 /// What a name is for; it opens the error's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameUse {
-    /// An input file in the job's directory.
+    /// A file: an input in the job's directory, or one of a set.
     File,
-    /// A dataset in the cache directory.
+    /// A dataset in the cache directory, perhaps with a file of it.
     Cache,
     /// A program in the exe directory.
     Program,
@@ -49,9 +51,12 @@ pub enum NameRule {
     /// It is a path where one file name is needed.
     #[error("it must be one file name in the exe directory, without a path")]
     Path,
-    /// It holds a byte that ends a path for the system.
-    #[error("it holds a NUL byte: remove it")]
-    Nul,
+    /// It holds NUL, which ends a path for the system, or another character that has no shape.
+    #[error("it holds the control character U+{code:04X}: remove it")]
+    Control {
+        /// Which.
+        code: u32,
+    },
     /// It holds what separates paths elsewhere.
     #[error("it holds '\\': separate folders with '/'")]
     Backslash,
@@ -79,6 +84,12 @@ pub enum NameRule {
         /// What is taken.
         limit: usize,
     },
+    /// It could be written shorter.
+    #[error("it is not in its plain form: leave out \".\" and doubled '/'")]
+    Form,
+    /// A segment ends with what some systems leave out.
+    #[error("a part of it ends with '{0}', which some systems leave out: rename it")]
+    Trailing(char),
 }
 
 /// A name that may not become a path.
@@ -93,75 +104,83 @@ pub struct NameError {
     pub rule: NameRule,
 }
 
-/// A relative path whose every segment is harmless.
+/// A relative path whose every segment is harmless, in its plain form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SafeName {
-    folders: Vec<String>,
-    file: String,
-}
+pub struct SafeName(String);
 
 impl SafeName {
     /// Checks a name that may have folders. `.` and doubled slashes are taken out.
     pub fn parse(of: NameUse, name: &str) -> Result<Self, NameError> {
-        let refused = |rule| NameError { of, excerpt: excerpt(name), rule };
-        let segments = check(name).map_err(refused)?;
-        let Some((file, folders)) = segments.split_last() else { return Err(refused(NameRule::Empty)) };
-        Ok(SafeName {
-            folders: folders.iter().map(|folder| (*folder).to_owned()).collect(),
-            file: (*file).to_owned(),
-        })
+        checked(of, name, plain)
     }
 
     /// Checks a program's name, which must be a single segment and is taken as it is.
     pub fn parse_program(name: &str) -> Result<Self, NameError> {
-        let of = NameUse::Program;
-        if name == ".." || name.contains(['/', '\\']) {
-            return Err(NameError { of, excerpt: excerpt(name), rule: NameRule::Path });
-        }
-        Self::parse(of, name)
+        let one = |name: &str| {
+            if name == ".." || name.contains(['/', '\\']) { Err(NameRule::Path) } else { plain(name) }
+        };
+        checked(NameUse::Program, name, one)
+    }
+
+    /// Checks the name of a file of a set. It is taken as it is, or not at all: a set is known by its list of names. A set goes
+    /// to many systems, so that what only some of them take is refused, too. A job's own files go to one worker of ours, and
+    /// may have such names (C08).
+    pub fn parse_in_set(name: &str) -> Result<Self, NameError> {
+        checked(NameUse::File, name, plain_everywhere)
     }
 
     /// This name beneath another: `self/inner`.
     pub fn join(&self, inner: &SafeName) -> SafeName {
-        let mut folders = self.folders.clone();
-        folders.push(self.file.clone());
-        folders.extend(inner.folders.iter().cloned());
-        SafeName { folders, file: inner.file.clone() }
+        SafeName(format!("{self}/{inner}"))
     }
 
     /// The outermost segment, and what is beneath it.
     pub fn split_first(&self) -> (&str, Option<SafeName>) {
-        match self.folders.split_first() {
-            Some((first, folders)) => {
-                (first, Some(SafeName { folders: folders.to_vec(), file: self.file.clone() }))
-            }
-            None => (&self.file, None),
+        match self.0.split_once('/') {
+            Some((first, inner)) => (first, Some(SafeName(inner.to_owned()))),
+            None => (&self.0, None),
         }
     }
 
     /// The folders, outermost first.
     pub fn folders(&self) -> impl Iterator<Item = &str> {
-        self.folders.iter().map(String::as_str)
+        self.0.rsplit_once('/').into_iter().flat_map(|(folders, _)| folders.split('/'))
     }
 
     /// The last segment.
     pub fn file(&self) -> &str {
-        &self.file
+        self.0.rsplit_once('/').map_or(&self.0, |(_, file)| file)
+    }
+
+    /// All of it.
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }
 
 impl fmt::Display for SafeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for folder in &self.folders {
-            write!(f, "{folder}/")?;
-        }
-        f.write_str(&self.file)
+        f.write_str(&self.0)
     }
 }
 
-fn check(name: &str) -> Result<Vec<&str>, NameRule> {
+impl From<SafeName> for String {
+    fn from(name: SafeName) -> String {
+        name.0
+    }
+}
+
+fn checked(
+    of: NameUse,
+    name: &str,
+    rules: impl FnOnce(&str) -> Result<String, NameRule>,
+) -> Result<SafeName, NameError> {
+    rules(name).map(SafeName).map_err(|rule| NameError { of, excerpt: excerpt(name), rule })
+}
+
+fn plain(name: &str) -> Result<String, NameRule> {
     if name.contains('\0') {
-        return Err(NameRule::Nul);
+        return Err(NameRule::Control { code: 0 });
     }
     if name.contains('\\') {
         return Err(NameRule::Backslash);
@@ -177,7 +196,21 @@ fn check(name: &str) -> Result<Vec<&str>, NameRule> {
         0 => Err(NameRule::Empty),
         _ if name.ends_with('/') || name.ends_with("/.") => Err(NameRule::Directory),
         parts if parts > SEGMENTS_MAX => Err(NameRule::Deep { segments: parts, limit: SEGMENTS_MAX }),
-        _ => Ok(segments),
+        _ => Ok(segments.join("/")),
+    }
+}
+
+fn plain_everywhere(name: &str) -> Result<String, NameRule> {
+    let plain = plain(name)?;
+    if plain != name {
+        return Err(NameRule::Form);
+    }
+    if let Some(control) = control(name) {
+        return Err(NameRule::Control { code: control.into() });
+    }
+    match name.split('/').find_map(trailing) {
+        Some(last) => Err(NameRule::Trailing(last)),
+        None => Ok(plain),
     }
 }
 
@@ -188,16 +221,45 @@ fn broken_rule(segment: &str) -> Option<NameRule> {
     if segment.len() > SEGMENT_BYTES_MAX {
         return Some(NameRule::Long { bytes: segment.len(), limit: SEGMENT_BYTES_MAX });
     }
-    match segment.as_bytes() {
-        [letter, b':', ..] if letter.is_ascii_alphabetic() => return Some(NameRule::Drive),
-        _ => {}
+    if has_drive(segment) {
+        return Some(NameRule::Drive);
     }
     is_reserved(segment).then_some(NameRule::Reserved)
 }
 
-fn excerpt(name: &str) -> String {
-    let mut shown: String = name.chars().take(QUOTE_CHARS_MAX).flat_map(char::escape_debug).collect();
-    if name.chars().nth(QUOTE_CHARS_MAX).is_some() {
+/// The first character that has no shape.
+pub(super) fn control(text: &str) -> Option<char> {
+    text.chars().find(|char| char.is_control())
+}
+
+/// What some systems leave out at the end of a segment.
+pub(super) fn trailing(segment: &str) -> Option<char> {
+    segment.chars().next_back().filter(|last| matches!(last, '.' | ' '))
+}
+
+/// Whether a segment starts with a drive.
+pub(super) fn has_drive(segment: &str) -> bool {
+    matches!(segment.as_bytes(), [letter, b':', ..] if letter.is_ascii_alphabetic())
+}
+
+/// Whether a segment is a device on some systems, with any ending.
+pub(super) fn is_reserved(segment: &str) -> bool {
+    let stem = segment.split('.').next().unwrap_or(segment).trim_end();
+    let plain = ["con", "prn", "aux", "nul"].iter().any(|name| stem.eq_ignore_ascii_case(name));
+    let numbered = match stem.as_bytes() {
+        [a, b, c, b'1'..=b'9'] => {
+            let device = [*a, *b, *c];
+            device.eq_ignore_ascii_case(b"com") || device.eq_ignore_ascii_case(b"lpt")
+        }
+        _ => false,
+    };
+    plain || numbered
+}
+
+/// A text as errors show it: escaped, and cut.
+pub(super) fn excerpt(text: &str) -> String {
+    let mut shown: String = text.chars().take(QUOTED_CHARS_MAX).flat_map(char::escape_debug).collect();
+    if text.chars().nth(QUOTED_CHARS_MAX).is_some() {
         shown.push('…');
     }
     shown
@@ -206,6 +268,7 @@ fn excerpt(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn c08_relative_names_are_taken_after_normalisation() {
@@ -243,7 +306,7 @@ mod tests {
             ("a/../../x", NameRule::Parent),
             ("a/b/", NameRule::Directory),
             ("a/.", NameRule::Directory),
-            ("a\0b", NameRule::Nul),
+            ("a\0b", NameRule::Control { code: 0 }),
             ("..\\x", NameRule::Backslash),
             ("C:x", NameRule::Drive),
             ("a/c:/x", NameRule::Drive),
@@ -259,6 +322,63 @@ mod tests {
         }
         let text = SafeName::parse(NameUse::File, "a\0\n").unwrap_err().to_string();
         assert!(text.contains(r#""a\0\n""#), "{text}");
+    }
+
+    #[test]
+    fn c08_a_name_in_a_set_is_one_everywhere_and_is_taken_as_it_is() {
+        let longest = "x".repeat(255);
+        for name in ["data/a.bin", "cfg/b.cfg", "größe ✓", "a..b", ".hidden/..a", " a", &longest] {
+            assert_eq!(SafeName::parse_in_set(name).unwrap().as_str(), name);
+        }
+        let (deep, long) = ("d/".repeat(40) + "f", "x".repeat(256));
+        for (name, rule) in [
+            ("", NameRule::Empty),
+            (".", NameRule::Empty),
+            ("/etc/passwd", NameRule::Absolute),
+            ("a//b", NameRule::Form),
+            ("./a", NameRule::Form),
+            ("a/./b", NameRule::Form),
+            ("a/", NameRule::Directory),
+            ("..", NameRule::Parent),
+            ("a/../b", NameRule::Parent),
+            ("a\\b", NameRule::Backslash),
+            ("a\0b", NameRule::Control { code: 0 }),
+            ("a/b\n", NameRule::Control { code: 10 }),
+            ("a\u{85}", NameRule::Control { code: 0x85 }),
+            ("C:x", NameRule::Drive),
+            ("a/c:/x", NameRule::Drive),
+            ("nul.txt", NameRule::Reserved),
+            ("b.", NameRule::Trailing('.')),
+            ("a. ", NameRule::Trailing(' ')),
+            ("sub./x", NameRule::Trailing('.')),
+            ("a/...", NameRule::Trailing('.')),
+            (&deep, NameRule::Deep { segments: 41, limit: 32 }),
+            (&long, NameRule::Long { bytes: 256, limit: 255 }),
+        ] {
+            let error = SafeName::parse_in_set(name).unwrap_err();
+            assert_eq!((error.of, error.rule), (NameUse::File, rule), "{name:?}");
+        }
+        let shown = SafeName::parse_in_set("a\n").unwrap_err().to_string();
+        assert_eq!(shown, r#"invalid file name: "a\n": it holds the control character U+000A: remove it"#);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_taken_has_one_spelling_and_leads_nowhere_else(name in "[a-cN./\\\\: \0\n]{0,12}") {
+            if let Ok(safe) = SafeName::parse(NameUse::File, &name) {
+                prop_assert_eq!(&SafeName::parse(NameUse::File, safe.as_str()).unwrap(), &safe);
+                let segments: Vec<&str> = safe.folders().chain([safe.file()]).collect();
+                prop_assert_eq!(segments.join("/"), safe.as_str());
+                prop_assert!(segments.iter().all(|segment| !["", ".", ".."].contains(segment)));
+                let (first, inner) = safe.split_first();
+                let whole = inner.map_or(first.to_owned(), |inner| format!("{first}/{inner}"));
+                prop_assert_eq!(whole, safe.as_str());
+            }
+            if let Ok(strict) = SafeName::parse_in_set(&name) {
+                prop_assert_eq!(strict.as_str(), &name);
+                prop_assert_eq!(SafeName::parse(NameUse::File, &name).unwrap(), strict, "a set takes no more than a job");
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,251 @@
+//! Records on their way, and what follows from them: what is proposed waits here until it is committed, is applied then, and has its
+//! effects.
+//!
+//! Nothing here decides, and nothing but [`State::apply`](super::state::State::apply) changes a job. All parts of the broker propose;
+//! [`Broker::handle`] says what is committed.
+
+use std::collections::VecDeque;
+
+use super::action::{Action, OperateError, Operated};
+use super::broker::Broker;
+use super::ids::{Index, JobId, Run, Token, WorkerId};
+use super::job::{Ending, Phase};
+use super::record::Record;
+use super::state::Applied;
+
+/// What is proposed and not yet applied, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Proposals {
+    records: VecDeque<(Index, Record)>,
+    /// Answers to operators that wait for a record.
+    answers: VecDeque<(Index, Token, Operated)>,
+}
+
+impl Broker {
+    /// What is proposed and not yet applied, the oldest first.
+    pub(super) fn proposed(&self) -> impl DoubleEndedIterator<Item = &Record> {
+        self.proposals.records.iter().map(|(_, record)| record)
+    }
+
+    pub(super) fn propose(&mut self, record: Record) -> Index {
+        self.index = self.index.next();
+        self.proposals.records.push_back((self.index, record.clone()));
+        self.actions.push_back(Action::Commit { index: self.index, record });
+        self.index
+    }
+
+    /// Answers an operator once the record is committed.
+    pub(super) fn answer_after(&mut self, index: Index, token: Token, answer: Operated) {
+        self.proposals.answers.push_back((index, token, answer));
+    }
+
+    /// Applies all records up to this one.
+    pub(super) fn committed(&mut self, up_to: Index) {
+        while self.proposals.records.front().is_some_and(|(index, _)| *index <= up_to) {
+            let Some((index, record)) = self.proposals.records.pop_front() else { return };
+            self.before(&record);
+            let applied = self.state.apply(&record);
+            self.after(&record, &applied);
+            self.unpark(&record, &applied);
+            self.send_answers(index, &record, &applied);
+            self.dirty = true;
+        }
+    }
+
+    /// After a record that may have brought a client under its cap, its jobs are looked at again.
+    fn unpark(&mut self, record: &Record, applied: &Applied) {
+        match record {
+            Record::Cap { client, .. } => self.queues.unpark(client),
+            // One that counts takes a share; what one that does not had taken is given back where it is found stale.
+            Record::Assign { .. } => {}
+            Record::Withdraw { .. } => {
+                if let Applied::Withdrew(job) = applied {
+                    self.queues.unpark(&job.client);
+                }
+            }
+            Record::Ack { job, .. }
+            | Record::Requeue { job, .. }
+            | Record::Dlq { job, .. }
+            | Record::Cancel { job, .. }
+            | Record::Fail { job, .. }
+            | Record::Orphan { job, .. } => {
+                if let Some(job) = self.state.job(*job) {
+                    self.queues.unpark(&job.client);
+                }
+            }
+            Record::Announce { .. }
+            | Record::Enqueue { .. }
+            | Record::Revive { .. }
+            | Record::Delivered { .. }
+            | Record::Forget { .. }
+            | Record::Dataset { .. }
+            | Record::DatasetGone { .. } => {}
+        }
+    }
+
+    fn send_answers(&mut self, index: Index, record: &Record, applied: &Applied) {
+        while self.proposals.answers.front().is_some_and(|(at, _, _)| *at <= index) {
+            let Some((_, token, did)) = self.proposals.answers.pop_front() else { return };
+            // The job may have changed while the record was on its way.
+            let answer = if *applied == Applied::Stale { too_late(record, did) } else { Ok(did) };
+            self.actions.push_back(Action::Operated { token, answer });
+        }
+    }
+
+    /// What has to be undone while a job is as it was: where it waits depends on the datasets that it names.
+    fn before(&mut self, record: &Record) {
+        match record {
+            Record::Dataset { dataset } => self.take_out(&dataset.cache),
+            Record::DatasetGone { cache, .. } => self.take_out(cache),
+            Record::Announce { .. }
+            | Record::Enqueue { .. }
+            | Record::Withdraw { .. }
+            | Record::Fail { .. }
+            | Record::Assign { .. }
+            | Record::Ack { .. }
+            | Record::Requeue { .. }
+            | Record::Dlq { .. }
+            | Record::Cancel { .. }
+            | Record::Orphan { .. }
+            | Record::Revive { .. }
+            | Record::Delivered { .. }
+            | Record::Forget { .. }
+            | Record::Cap { .. } => {}
+        }
+    }
+
+    /// What follows from a record, now that it counts.
+    fn after(&mut self, record: &Record, applied: &Applied) {
+        let changed = *applied != Applied::Stale;
+        match record {
+            Record::Announce { job, .. } => {
+                self.enqueuing.remove(&job.job);
+                if changed {
+                    self.announced(job.job);
+                }
+            }
+            Record::Enqueue { job, children, .. } => {
+                self.end_taking(job);
+                if changed {
+                    self.enqueued(job, children);
+                }
+            }
+            Record::Assign { job, run, attempt, worker } => {
+                self.assigned(*job, *run, *attempt, *worker, changed);
+            }
+            Record::Ack { job, run, result, .. } => {
+                if changed {
+                    self.job_ended(*job, *run);
+                } else {
+                    self.actions.push_back(Action::ForgetResult { result: *result });
+                }
+            }
+            Record::Requeue { job, not_before, .. } => {
+                if changed {
+                    self.wait_until(*job, *not_before);
+                }
+            }
+            Record::Dlq { job, run, .. }
+            | Record::Orphan { job, run, .. }
+            | Record::Fail { job, run, .. }
+            | Record::Cancel { job, run, .. } => {
+                if changed {
+                    self.job_ended(*job, *run);
+                }
+            }
+            Record::Revive { job, .. } => {
+                if changed {
+                    self.revived(*job);
+                }
+            }
+            Record::Withdraw { job, .. } => self.withdrawn(*job, applied),
+            Record::Dataset { dataset } => {
+                self.dataset_put(dataset, applied);
+                self.inputs_changed(&dataset.cache);
+            }
+            Record::DatasetGone { cache, .. } => {
+                self.rouse(cache);
+                self.inputs_changed(cache);
+            }
+            Record::Forget { .. } | Record::Delivered { .. } | Record::Cap { .. } => {}
+        }
+        match applied {
+            Applied::ChangedWithParent(parent) => self.job_ended(*parent, Run(1)),
+            Applied::Forgot(jobs) => jobs.iter().for_each(|job| self.forgot(job)),
+            Applied::RemovedDataset(dataset) => {
+                self.actions.push_back(Action::DatasetRemoved { dataset: dataset.clone() });
+            }
+            Applied::Changed | Applied::Withdrew(_) | Applied::PutDataset { .. } | Applied::Stale => {}
+        }
+    }
+
+    fn job_ended(&mut self, id: JobId, run: Run) {
+        let Some(job) = self.state.job(id) else { return };
+        let place = job.place();
+        let (child_of, children) = (job.child_of, job.children.clone());
+        let is_dead = matches!(job.phase, Phase::Dead { .. });
+        let returned_by = match &job.phase {
+            Phase::Done { ending: Ending::Returned { worker, .. }, .. } => Some(*worker),
+            Phase::Done { .. }
+            | Phase::Dead { .. }
+            | Phase::Queued { .. }
+            | Phase::Leased { .. }
+            | Phase::Gathering { .. } => None,
+        };
+        let (key, client) = (job.key.clone(), job.client.clone());
+        self.queues.remove(&key, &client, place);
+        self.forget_delay(id);
+        self.waits.forget(id);
+        self.end_staging(id);
+        self.drop_source(id);
+        if let Some((_, worker)) = child_of {
+            self.pinned.entry(worker).and_modify(|jobs| {
+                jobs.remove(&place);
+            });
+        }
+        self.settle(id, run, returned_by);
+        for child in children {
+            if let Some(run) = self.state.job(child).filter(|child| !child.has_ended()).map(|child| child.run)
+            {
+                self.propose(Record::Cancel { at: self.now, job: child, run, by: "its parent ended".into() });
+            }
+        }
+        if child_of.is_none() {
+            // A dead job keeps its payload: it may be given another run.
+            if !is_dead {
+                self.actions.push_back(Action::ForgetInput { job: id });
+                self.keep_for_a_while(id, run);
+            }
+            self.deliver(id);
+        }
+    }
+
+    /// Tells workers of a job that ended: the one that returned the result may forget it, others may stop.
+    pub(super) fn settle(&mut self, job: JobId, run: Run, returned_by: Option<WorkerId>) {
+        if let Some(conn) = returned_by.and_then(|worker| self.workers.get(worker)?.conn()) {
+            self.actions.push_back(Action::Settle { conn, job, run });
+        }
+        for worker in self.workers.holders(job) {
+            // One whose assignment is not applied has not heard of the job, and will not.
+            if self.assigning.get(&job).is_some_and(|assigning| assigning.worker == worker.id) {
+                continue;
+            }
+            // It keeps the place it takes until it answers: its credit comes back with that, not before.
+            if let (Some(conn), Some(lease)) = (worker.conn(), worker.held.get(&job)) {
+                self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
+            }
+        }
+    }
+}
+
+/// What an operation did whose last record changed nothing.
+fn too_late(record: &Record, did: Operated) -> Result<Operated, OperateError> {
+    match (record, did) {
+        (Record::Cancel { job, .. }, Operated::Cancelled { .. }) => Err(OperateError::Ended { job: *job }),
+        (Record::Forget { job, .. }, Operated::Purged { jobs: 1 })
+        | (Record::Revive { job, .. }, Operated::Revived { jobs: 1 }) => {
+            Err(OperateError::NotDead { job: *job })
+        }
+        (_, Operated::Cancelled { .. } | Operated::Purged { .. } | Operated::Revived { .. }) => Ok(did),
+    }
+}
