@@ -109,6 +109,17 @@ const TIMES: [(&str, u64); 6] = [
     ("h", 3_600_000_000_000),
 ];
 
+/// A number of things, as people write it: `1 file`, `2 files`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub u64, pub &'static str);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Count(number, thing) = self;
+        write!(f, "{number} {thing}{}", if *number == 1 { "" } else { "s" })
+    }
+}
+
 /// A length of time. Reads `500ms`, `30s`, `1.5s`, `10m` and `2h`; a number alone is refused, since nobody knows its
 /// unit. Shows itself in the largest unit that holds it without a fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -211,11 +211,7 @@ async fn a_pattern_that_matches_nobody_is_told_at_once_and_the_set_is_kept() {
         ] {
             assert!(ended.err.contains(text), "{text}: {}", ended.err);
         }
-        assert!(
-            ended.out.contains("set-1: 1 files, 3 B") && ended.out.contains("0 workers"),
-            "{}",
-            ended.out
-        );
+        assert!(ended.out.contains("set-1: 1 file, 3 B") && ended.out.contains("0 workers"), "{}", ended.out);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::model::JobResult;
-use crate::units::ByteSize;
+use crate::units::{ByteSize, Count};
 use serde_json::{Map, Value, json};
 
 use super::say;
@@ -69,10 +69,7 @@ impl Files {
                 for (name, why) in unpacked.skipped.iter().take(SKIPPED_SAID_MAX) {
                     say(&format!("{whose}skipped {name:?} of the job's archive: {why}"));
                 }
-                let count = match unpacked.files.len() {
-                    1 => "1 file".to_owned(),
-                    count => format!("{count} files"),
-                };
+                let count = Count(unpacked.files.len() as u64, "file");
                 let skipped = match unpacked.skipped.len() {
                     0 => String::new(),
                     skipped => format!(", {skipped} skipped"),

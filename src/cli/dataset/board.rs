@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cli::progress::{LINE_CHARS_MAX, Meter, Progress, eta_s, moving};
 use crate::cli::{Output, about, printable, say};
 use crate::client::dataset::PutEvent;
-use crate::units::ByteSize;
+use crate::units::{ByteSize, Count};
 
 /// Workers that are shown on a terminal; of the others it is said how many there are.
 const WORKERS_SHOWN_MAX: usize = 24;
@@ -279,7 +279,7 @@ fn describe(event: &PutEvent, rate: Option<u64>) -> String {
         PutEvent::Scanning { total: 0, .. } => "looking for files".to_owned(),
         PutEvent::Scanning { done, total } => moving("reading", *done, *total, rate),
         PutEvent::Scanned { files, bytes, digest } => {
-            format!("read {files} files, {}, {digest}", ByteSize(*bytes))
+            format!("read {}, {}, {digest}", Count((*files).into(), "file"), ByteSize(*bytes))
         }
         PutEvent::Asked { leader, again: false } => format!("asking {leader} what it lacks"),
         PutEvent::Asked { leader, again: true } => format!("asking {leader} what it still lacks"),
@@ -290,6 +290,7 @@ fn describe(event: &PutEvent, rate: Option<u64>) -> String {
         PutEvent::Waiting { text, .. } => format!("waiting: {text}"),
         PutEvent::Stored(spread) => match spread.targets {
             0 => "the leader has it".to_owned(),
+            1 => "the leader has it; 1 worker is to have it".to_owned(),
             targets => format!("the leader has it; {targets} workers are to have it"),
         },
         PutEvent::Ack(ack) => format!("worker {}: {} {}", ack.worker, ack.status.as_str(), ack.message),

@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::client::dataset::{DatasetSpec, PutError, PutReport, WorkerAck, put};
 use crate::core::dataset::TARGET_NONE;
 use crate::core::subject::{subscriptions, targets};
-use crate::units::ByteSize;
+use crate::units::{ByteSize, Count};
 
 /// How often the leader is asked what each worker has got.
 const ASK_EVERY: Duration = Duration::from_millis(500);
@@ -167,13 +167,13 @@ fn text(what: &PutArgs, report: &PutReport) -> String {
     let spread = &report.spread;
     let said = if spread.text.is_empty() { String::new() } else { format!("; {}", spread.text) };
     format!(
-        "{}{}: {} files, {}, {}: {} workers: {} ok, {} skipped, {} failed, {} missing; {} from here, {} moved{said}\n",
+        "{}{}: {}, {}, {}: {}: {} ok, {} skipped, {} failed, {} missing; {} from here, {} moved{said}\n",
         table.render(),
         what.id,
-        report.files,
+        Count(report.files.into(), "file"),
         ByteSize(report.bytes),
         report.digest,
-        spread.targets,
+        Count(spread.targets.into(), "worker"),
         spread.ok,
         spread.skipped,
         spread.failed,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::cli::dlq::cell;
 use crate::cli::table::{Side, Table};
 use crate::cli::{about, printable};
-use crate::units::ByteSize;
+use crate::units::{ByteSize, Count};
 
 /// Digits of a digest in a column: enough to tell files apart, and `--output json` has all.
 const DIGITS_SHOWN: usize = 16;
@@ -79,9 +79,9 @@ pub(super) fn list(answer: &Value) -> String {
 /// The answer to `dataset.status`.
 pub(super) fn status(answer: &Value) -> String {
     let mut text = format!(
-        "set      {}, {} files, {}, put {} ago\ncontent  {}\ntarget   {}\n",
+        "set      {}, {}, {}, put {} ago\ncontent  {}\ntarget   {}\n",
         cell(answer, "cache_id"),
-        cell(answer, "files"),
+        Count(answer["files"].as_u64().unwrap_or_default(), "file"),
         bytes(answer, "bytes"),
         ago(answer, "put_ms"),
         cell(answer, "digest"),
@@ -213,7 +213,7 @@ next          1 MiB  3 MiB    2 MiB
             "names": [{"name": "a/b.bin", "size": 5, "sha256": "00ff"}], "more": true,
         });
         let expected = "\
-set      m, 1 files, 5 B, put 1s ago
+set      m, 1 file, 5 B, put 1s ago
 content  sha256:00
 target   none
 

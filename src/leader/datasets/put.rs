@@ -28,7 +28,7 @@ use crate::leader::submit::RefusalText;
 use crate::leader::{Leader, Output};
 use crate::store::blobs::DiskOp;
 use crate::store::look::LookAt;
-use crate::units::ByteSize;
+use crate::units::{ByteSize, Count};
 
 /// Times that packs of one put may be other than they should be before it is refused.
 const BAD_PACKS_MAX: u32 = 2;
@@ -255,13 +255,13 @@ impl Leader {
                 if known.digest != putting.put.digest.bytes && !putting.put.flags.has(PutFlags::REPLACE) =>
             {
                 let text = format!(
-                    "dataset {cache} is there with other content, sha256:{} in {} files and {}; this one has {} in {} files and \
+                    "dataset {cache} is there with other content, sha256:{} in {} and {}; this one has {} in {} and \
                      {}: choose another CacheId, or put it with --replace",
                     to_hex(&known.digest),
-                    known.files,
+                    Count(known.files.into(), "file"),
                     ByteSize(known.bytes),
                     putting.put.digest,
-                    putting.put.files,
+                    Count(putting.put.files.into(), "file"),
                     ByteSize(putting.put.bytes),
                 );
                 return Err(RefusalText::new(Reason::CONFLICT, text));
