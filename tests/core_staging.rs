@@ -12,7 +12,7 @@ use heft::core::dataset::Dataset;
 use heft::core::event::{Submission, WorkerClass};
 use heft::core::explain::{Verdict, WaitsFor};
 use heft::core::ids::{CacheId, JobId, Micros};
-use heft::core::staging::{STAGE_AGAIN_AFTER, STAGED_MAX};
+use heft::core::staging::{STAGE_AGAIN_AFTER, STAGED_MAX, STAGED_OF_CLIENT_MAX};
 use heft::core::state::State;
 use heft::core::{Config, Event, Record};
 use rig::{Rig, announced, id, job, job_for, job_of, worker_id};
@@ -165,27 +165,114 @@ fn c01_only_so_many_jobs_are_staged_at_a_time_and_clients_have_their_turns() {
     let mut rig = with_stock(1);
     pair(&mut rig);
     let mut asked = Vec::new();
-    for number in 1..=20 {
+    for number in 1..=12 {
         rig.submit(large(number));
         asked.extend(stages(&mut rig));
     }
+    assert_eq!(asked.len(), STAGED_OF_CLIENT_MAX);
+    // Others have places, too.
+    let of = |client: &str, number| Submission { needs_transfers: true, ..job_of(client, number) };
+    for (client, numbers) in [("bob", 21..=32), ("carol", 41..=44)] {
+        rig.client(client);
+        rig.skip();
+        for number in numbers {
+            rig.submit_at(client, of(client, number));
+            asked.extend(stages(&mut rig));
+        }
+    }
     assert_eq!(asked.len(), STAGED_MAX);
-    for number in 1..=16 {
+    for number in (1..=8).chain(21..=28) {
         staged(&mut rig, number);
         assert_eq!(stages(&mut rig), [] as [&str; 0]);
     }
-    // As one ends, the next has its turn.
-    rig.cancel(3);
-    assert_eq!(stages(&mut rig), ["stage j17"]);
-    // Another client does not stand behind all of them.
-    rig.client("bob");
-    rig.skip();
-    rig.submit_at("bob", Submission { client: job_of("bob", 30).client, ..large(30) });
-    rig.skip();
-    for (number, next) in [(4, "stage j30"), (5, "stage j18")] {
+    // As one ends, the next has its turn: first of who has the fewest.
+    for (number, next) in [(3, "stage j41"), (4, "stage j42"), (22, "stage j43")] {
         rig.cancel(number);
         assert_eq!(stages(&mut rig), [next]);
     }
+}
+
+#[test]
+fn c01_a_client_at_its_cap_is_not_forgotten() {
+    let mut rig = Rig::with(Config { cap_default: 1, ..Config::default() });
+    rig.client("alice");
+    rig.stock("s1", "calcA", 2);
+    rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
+    rig.skip();
+    pair(&mut rig);
+    rig.submit(job(1));
+    rig.skip_to("s1: assign j1#1");
+    rig.submit(large(2));
+    assert_eq!(stages(&mut rig), [] as [&str; 0]);
+    rig.ack("s1", 1);
+    assert_eq!(stages(&mut rig), ["stage j2"]);
+}
+
+#[test]
+fn c01_a_job_does_not_stick_to_an_agent_whose_worker_cannot_have_it() {
+    let asked = |rig: &mut Rig| -> Vec<String> {
+        rig.take().into_iter().filter(|line| line.contains(": ask for")).collect()
+    };
+    let two = || {
+        let mut rig = with_stock(1);
+        rig.stock("s2", "calcA", 1);
+        rig.hello("agent2", WorkerClass::Leasing, "calcA", Some(0));
+        rig.skip();
+        pair(&mut rig);
+        rig.tell(Event::AgentFor { worker: worker_id("s2"), agent: Some(worker_id("agent2")) });
+        rig.submit(large(1));
+        rig.skip_to("stage j1");
+        staged(&mut rig, 1);
+        rig
+    };
+    // The worker beside the agent that has the set is gone.
+    let mut rig = two();
+    let first = asked(&mut rig);
+    assert_eq!(first.len(), 1, "not both agents");
+    let (agent, worker, other) = match first[0].starts_with("agent2") {
+        true => ("agent2", "s2", "agent:"),
+        false => ("agent", "s1", "agent2:"),
+    };
+    let Dataset { cache, digest, .. } = set_of(1);
+    rig.tell(Event::Holding { worker: worker_id(agent), cache: cache.clone(), digest, missing: 9 });
+    assert_eq!(asked(&mut rig), [] as [&str; 0]);
+    rig.close(worker);
+    let next = asked(&mut rig);
+    assert!(next.len() == 1 && next[0].starts_with(other), "{next:?}");
+
+    // The agent cannot hold it: the other is asked, without anything else that happens.
+    let mut rig = two();
+    asked(&mut rig);
+    rig.tell(Event::Holding { worker: worker_id(agent), cache: cache.clone(), digest, missing: 9 });
+    rig.skip();
+    rig.tell(Event::NotHolding { worker: worker_id(agent), cache });
+    let next = asked(&mut rig);
+    assert!(next.len() == 1 && next[0].starts_with(other), "{next:?}");
+}
+
+#[test]
+fn c01_an_agent_that_loses_a_set_again_and_again_does_not_keep_its_place() {
+    let mut rig = with_stock(1);
+    pair(&mut rig);
+    rig.submit(large(1));
+    rig.skip_to("stage j1");
+    staged(&mut rig, 1);
+    // While its worker is busy with another job, the set is evicted as often as it comes.
+    let Dataset { cache, digest, .. } = set_of(1);
+    let worker = worker_id("agent");
+    let mut lost = 0;
+    while rig.broker.state().staged_sets() > 0 {
+        rig.skip();
+        rig.tell(Event::Holding { worker, cache: cache.clone(), digest, missing: 9 });
+        rig.skip();
+        rig.tell(Event::NotHolding { worker, cache: cache.clone() });
+        lost += 1;
+        assert!(lost < 20);
+    }
+    rig.skip();
+    assert!(rig.job(1).needs_transfers);
+    rig.pass(STAGE_AGAIN_AFTER);
+    rig.expect(["stage j1"]);
 }
 
 #[test]
@@ -212,8 +299,11 @@ fn c01_dead_jobs_and_jobs_without_an_agent_hold_no_places() {
     // Sixteen that only this agent could have had, and it is gone: others get their places.
     let mut rig = with_stock(1);
     pair(&mut rig);
+    rig.client("bob");
+    rig.skip();
     for number in 1..=16 {
-        rig.submit(large(number));
+        let client = if number <= 8 { "alice" } else { "bob" };
+        rig.submit_at(client, Submission { needs_transfers: true, ..job_of(client, number) });
         rig.skip();
         staged(&mut rig, number);
         rig.skip();

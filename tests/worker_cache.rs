@@ -472,10 +472,14 @@ async fn a_set_from_before_a_connection_is_used_when_the_leader_has_said_that_it
     assert_eq!(ended.status, JobStatus::Ok, "{}", ended.stderr);
     scene.assert_visible(&new);
     scene.assert_visible(&other);
-    // From then on nobody is asked.
+    // The one that counts nobody is asked for again; of the other the leader may know by now.
     let (id, request) = job(&[("set", "a"), ("own", "b")]);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
+    let wanted = have(&mut conn).await.sets;
+    let wanted: Vec<_> = wanted.as_slice().iter().map(|set| (set.cache_id.as_str(), set.state)).collect();
+    assert_eq!(wanted, [("own", SetState::Wanted)]);
+    conn.say(Uuid::nil(), &unknown).await;
     assert_eq!(result(&mut conn, id).await.status, JobStatus::Ok);
 }
 

@@ -56,6 +56,11 @@ impl Asks {
         self.woken.extend(workers);
     }
 
+    /// Other agents may be right for jobs that wait.
+    pub(super) fn wake_all(&mut self) {
+        self.stranded = true;
+    }
+
     /// A job was set aside that no worker with room may have. One that was not before may ask again.
     pub(super) fn stranded(&mut self, job: &Job, is_new: bool) {
         self.stranded = true;
@@ -135,7 +140,7 @@ impl Broker {
                     continue;
                 }
                 // One job's inputs are needed once.
-                if set.cache.is_of_a_job() && self.is_anywhere(&set.cache) {
+                if self.is_under_way(&set) {
                     continue;
                 }
                 self.asks.ask(agent, &set);
@@ -144,10 +149,17 @@ impl Broker {
         }
     }
 
-    /// Whether some agent holds a set, gets it, or was asked to hold it and has not answered.
-    fn is_anywhere(&self, cache: &CacheId) -> bool {
-        let is_asked = self.asks.of.get(cache).is_some_and(|asks| asks.values().any(|ask| ask.open));
-        is_asked || self.holdings.has_holders(cache)
+    /// Whether a set is one job's inputs, and an agent has it, gets it or was asked to hold it whose worker could run the job now.
+    fn is_under_way(&self, set: &Dataset) -> bool {
+        let Some(job) = set.cache.job().and_then(|id| self.state.job(id)) else { return false };
+        let could = |worker: WorkerId| {
+            let worker = self.workers.get(worker).filter(|worker| worker.has_room());
+            worker.is_some_and(|worker| worker.wants(job.key.as_str()) && self.may_have(job, worker))
+        };
+        let asks = self.asks.of.get(&set.cache).into_iter().flatten();
+        let asked = asks.filter(|(_, ask)| ask.open).map(|(agent, _)| *agent);
+        let mut agents = asked.chain(self.holdings.holders_of(&set.cache));
+        agents.any(|agent| self.holdings.served_by(agent).any(could))
     }
 
     /// What an agent is to be asked for, so that a worker which has room gets jobs: of each key and client as many as it has room for.

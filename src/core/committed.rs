@@ -54,6 +54,7 @@ impl Broker {
 
     /// After a record that may have brought a client under its cap, its jobs are looked at again.
     fn unpark(&mut self, record: &Record, applied: &Applied) {
+        self.staging.wake_capped();
         match record {
             Record::Cap { client, .. } => self.queues.unpark(client),
             // One that counts takes a share; what one that does not had taken is given back where it is found stale.

@@ -103,7 +103,7 @@ impl Holdings {
     }
 
     /// The stock workers of an agent.
-    fn served_by(&self, agent: WorkerId) -> impl Iterator<Item = WorkerId> {
+    pub(super) fn served_by(&self, agent: WorkerId) -> impl Iterator<Item = WorkerId> {
         self.agents.iter().filter(move |(_, of)| **of == agent).map(|(worker, _)| *worker)
     }
 
@@ -116,9 +116,9 @@ impl Holdings {
         out.extend(self.expecting.get(cache).into_iter().flat_map(BTreeMap::keys));
     }
 
-    /// Whether anybody has something of a dataset.
-    pub(super) fn has_holders(&self, cache: &CacheId) -> bool {
-        self.holders.contains_key(cache)
+    /// Who has something of a dataset.
+    pub(super) fn holders_of(&self, cache: &CacheId) -> impl Iterator<Item = WorkerId> {
+        self.holders.get(cache).into_iter().flatten().copied()
     }
 
     /// What a worker has of a dataset, and what its agent has.
@@ -204,6 +204,8 @@ impl Broker {
         let Some(held) = self.holdings.remove(worker, cache) else { return };
         if held.missing > 0 {
             self.could_not_hold(worker, cache);
+        } else {
+            self.agent_failed(cache);
         }
         self.rouse_waiting_for(worker, cache);
         self.look_at_again(worker);
@@ -234,6 +236,7 @@ impl Broker {
         };
         // What waits for it may wait in vain now, or not any more.
         self.workers.note_changed(worker);
+        self.asks.wake_all();
         self.staging.wake();
         self.look_at_again(worker);
     }
@@ -251,6 +254,8 @@ impl Broker {
     pub(super) fn forget_holdings(&mut self, worker: WorkerId) {
         self.rouse_all_waiting_for(worker);
         self.asks.forget(worker);
+        self.asks.wake_all();
+        self.dirty = true;
         self.holds_nothing(worker);
         let jobs = self.holdings.of.get(&worker).map(|held| held.named.keys().copied().collect::<Vec<_>>());
         for job in jobs.unwrap_or_default() {

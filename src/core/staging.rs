@@ -20,6 +20,11 @@ use super::subject::RoutingKey;
 /// Jobs whose inputs are sets, or are being made sets, at a time: they take their place on the leader's disk twice.
 pub const STAGED_MAX: usize = 16;
 
+/// The same of one client.
+pub const STAGED_OF_CLIENT_MAX: usize = 8;
+
+const _: () = assert!(STAGED_OF_CLIENT_MAX < STAGED_MAX);
+
 /// When it is tried again to make a set of inputs, or to have an agent hold it.
 pub const STAGE_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
@@ -34,6 +39,8 @@ pub(super) struct Staging {
     not_now: BTreeMap<JobId, NotNow>,
     /// Whether there may be something to do.
     woken: bool,
+    /// Whether a client was passed over as it has as many jobs at workers as it may have.
+    capped: bool,
 }
 
 /// Why no set is made of a job's inputs.
@@ -53,6 +60,11 @@ impl Staging {
     /// Workers, agents or sets are others than they were.
     pub(super) fn wake(&mut self) {
         self.woken = true;
+    }
+
+    /// A client may have fewer jobs at workers than it had.
+    pub(super) fn wake_capped(&mut self) {
+        self.woken |= std::mem::take(&mut self.capped);
     }
 
     /// A job waits that may be one for an agent.
@@ -91,16 +103,24 @@ impl Broker {
             .filter_map(|id| self.state.job(id).map(|job| &job.client))
             .collect();
         let mut found: Vec<(usize, JobId)> = Vec::new();
+        let mut capped = false;
         for (key, _) in self.queues.keys().filter(|(key, _)| wanted(key)) {
-            for (client, mut jobs) in
-                self.queues.by_transfer_of(key).filter(|(client, _)| self.may_run(client))
-            {
+            for (client, jobs) in self.queues.by_transfer_of(key) {
                 let has = theirs.iter().filter(|other| **other == client).count();
+                if has >= STAGED_OF_CLIENT_MAX {
+                    continue;
+                }
                 let may_stage = |id: &JobId| self.state.job(*id).is_some_and(|job| self.may_stage(job));
-                let next = jobs.by_ref().take(LOOKS_PER_CLIENT_MAX).find(may_stage);
+                let mut open = jobs.filter(|id| !self.staging.not_now.contains_key(id));
+                let next = open.by_ref().take(LOOKS_PER_CLIENT_MAX).find(may_stage);
+                if next.is_some() && !self.may_run(client) {
+                    capped = true;
+                    continue;
+                }
                 found.extend(next.map(|job| (has, job)));
             }
         }
+        self.staging.capped = capped;
         found.sort_by_key(|(has, _)| *has);
         found.truncate(places);
         // When these are under way the next have their turn.
@@ -170,17 +190,21 @@ impl Broker {
     pub(super) fn not_staged(&mut self, id: JobId, why: Arc<str>, again: bool) {
         self.staging.under_way.remove(&id);
         self.staging.wake();
+        self.dirty = true;
         if self.state.job(id).is_none_or(Job::has_ended) {
             return;
         }
+        self.forget_not_now(id);
         let until = again.then(|| self.now.plus(STAGE_AGAIN_AFTER));
+        self.staging.not_now.insert(id, NotNow { why, until });
         self.due.extend(until.map(|until| (until, Due::Stage(id))));
-        if let Some(NotNow { until: Some(before), .. }) =
-            self.staging.not_now.insert(id, NotNow { why, until })
-        {
-            self.due.remove(&(before, Due::Stage(id)));
-        }
         self.waits.look_at(id);
+    }
+
+    fn forget_not_now(&mut self, id: JobId) {
+        if let Some(NotNow { until: Some(until), .. }) = self.staging.not_now.remove(&id) {
+            self.due.remove(&(until, Due::Stage(id)));
+        }
     }
 
     /// It may be tried again.
@@ -194,6 +218,10 @@ impl Broker {
     /// it is made anew later.
     pub(super) fn agent_failed(&mut self, cache: &CacheId) {
         let Some(job) = cache.job().and_then(|id| self.state.job(id)) else { return };
+        if !job.is_staged() || !matches!(job.phase, Phase::Queued { .. }) {
+            return;
+        }
+        self.asks.wake_all();
         let mut matching = Vec::new();
         self.workers.matching(job.key.as_str(), &mut matching);
         if self.any_agent_may_hold(std::slice::from_ref(cache), &matching) {
@@ -208,9 +236,7 @@ impl Broker {
     /// A job has ended, or is dead: it needs no set of its inputs. One that gets another run is staged anew.
     pub(super) fn end_staging(&mut self, id: JobId) {
         self.staging.under_way.remove(&id);
-        if let Some(NotNow { until: Some(until), .. }) = self.staging.not_now.remove(&id) {
-            self.due.remove(&(until, Due::Stage(id)));
-        }
+        self.forget_not_now(id);
         let cache = CacheId::of_inputs(id);
         if self.state.dataset(&cache).is_some() {
             self.remove_dataset(cache);

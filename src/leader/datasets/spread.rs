@@ -278,6 +278,10 @@ impl Leader {
             return;
         };
         at.not_held.remove(&cache);
+        if at.held.get(&cache) == Some(&dataset.digest) {
+            // It has what counts, and asks whether that is so.
+            return self.say_hold(Some(conn), &Wish::from(&*dataset), true);
+        }
         at.held.remove(&cache);
         if at.push.as_ref().is_some_and(|push| push.wish.generation == dataset.generation) {
             return;
@@ -741,6 +745,7 @@ impl Leader {
                 // A job may wait for it there.
                 let text = format!("the leader keeps no dataset {}", dataset.cache);
                 self.release(worker, &dataset.cache, Uuid::nil(), Reason::UNKNOWN, &text);
+                self.release(worker, &dataset.cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
             }
             let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
             if at.held.contains_key(&dataset.cache) {
@@ -761,9 +766,7 @@ impl Leader {
         };
         for dataset in broken {
             if let Some(job) = dataset.cache.job() {
-                // Its inputs are here as they came: it is made of them anew.
-                self.not_staged(job, text, true);
-                self.broker.handle(self.now, Event::RemoveDataset { cache: dataset.cache.clone() });
+                self.staged_is_broken(job, text);
                 continue;
             }
             let text = format!(

@@ -135,7 +135,7 @@ impl Leader {
     pub(in crate::leader) fn stage_on(&mut self) -> bool {
         let Some(staging) = self.datasets.stagings.front() else { return false };
         let (job, begun, is_reading) = (staging.job, staging.begun, staging.is_reading);
-        if is_reading {
+        if is_reading || self.broker.is_draining() {
             return false;
         }
         let result = match () {
@@ -250,16 +250,23 @@ impl Leader {
     fn stage_ends(&mut self) {
         let Some(Staging { job, files, maker, .. }) = self.datasets.stagings.pop_front() else { return };
         let key = maker.owner();
-        let made = maker.finish(&mut self.relay).and_then(|(made, packs)| {
-            let mut builder = ManifestBuilder::default();
-            for ((name, _, _), made) in files.into_iter().zip(made.into_values()) {
-                builder.file(name, made.sha256, made.pieces);
+        let (made, packs) = match maker.finish(&mut self.relay) {
+            Ok(made) => made,
+            Err(why) => return self.not_staged(job, &why, false),
+        };
+        let mut builder = ManifestBuilder::default();
+        for ((name, _, _), made) in files.into_iter().zip(made.into_values()) {
+            builder.file(name, made.sha256, made.pieces);
+        }
+        let manifest = match builder.finish() {
+            Ok(manifest) => manifest,
+            Err(error) => {
+                packs.iter().for_each(|(pack, _)| self.relay.forget(*pack));
+                return self.not_staged(job, &error.to_string(), false);
             }
-            let packs = self.packs_made(key, packs)?;
-            Ok((builder.finish().map_err(|error| error.to_string())?, packs))
-        });
-        match made {
-            Ok((manifest, packs)) => {
+        };
+        match self.packs_made(key, packs) {
+            Ok(packs) => {
                 let (cache, generation) = (CacheId::of_inputs(job), (self.make_id)());
                 let target = Name::try_from(TARGET_NONE.to_owned()).unwrap_or_default();
                 let put = put_of(&cache, &manifest, generation, &target);
@@ -277,6 +284,15 @@ impl Leader {
             warn!(%job, again, "no dataset is made of a job's inputs, so no stock worker can have it: {why}");
         }
         self.broker.handle(self.now, Event::NotStaged { job, why: why.into(), again });
+    }
+
+    /// A part of a set is damaged. The inputs are here as they came, and it is made of them anew; but not from under a worker that reads it.
+    pub(super) fn staged_is_broken(&mut self, job: JobId, why: &str) {
+        let is_queued = |job: &Job| matches!(job.phase, Phase::Queued { .. });
+        if self.broker.state().job(job).is_none_or(is_queued) {
+            self.not_staged(job, why, true);
+            self.broker.handle(self.now, Event::RemoveDataset { cache: CacheId::of_inputs(job) });
+        }
     }
 
     /// Sets that are no job's inputs any more, as an earlier life ended.

@@ -607,12 +607,12 @@ impl Cache {
                 return self.fail(generation, &format!("cannot make the set visible: {error}"), out);
             }
         };
-        let Some(Coming { cache, phase: Phase::Showing(contents), released, .. }) =
+        let Some(Coming { cache, phase: Phase::Showing(contents), released, active, .. }) =
             self.coming.remove(&generation)
         else {
             return;
         };
-        let before = self.put_in(&cache, generation, contents.clone(), looks);
+        let before = self.put_in(&cache, generation, contents.clone(), looks, active);
         let kept = contents.files().filter(|(_, entry)| {
             let same =
                 before.as_ref().and_then(|before| before.find(&entry.name).and_then(|at| before.file(at)));

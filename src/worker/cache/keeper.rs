@@ -462,11 +462,16 @@ impl Cache {
 
     /// A set is here.
     pub(super) fn arrived(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
-        self.asked.remove(cache);
-        if let Some(set) = self.sets.get(cache) {
-            self.say(SetState::Held, cache, set.contents.digest(), "", out);
+        let Some(set) = self.sets.get(cache) else { return };
+        let (digest, sure) = (set.contents.digest(), set.sure);
+        self.say(SetState::Held, cache, digest, "", out);
+        if sure {
+            self.asked.remove(cache);
+            self.no_longer_lacking(cache);
+        } else {
+            // Its connection was lost meanwhile: the leader is to say on the new one that it counts.
+            self.want_if_lacking(cache, out);
         }
-        self.no_longer_lacking(cache);
     }
 
     /// A set that was found at the start is as it should be. Jobs that wait for it may need another content of it by now: if the
@@ -499,6 +504,7 @@ impl Cache {
         generation: Uuid,
         contents: Arc<Contents>,
         looks: Vec<Look>,
+        sure: bool,
     ) -> Option<Arc<Contents>> {
         let looks = Some(Arc::new(looks));
         let bytes = contents.bytes();
@@ -508,7 +514,7 @@ impl Cache {
             looks,
             last_use: SystemTime::now(),
             released: false,
-            sure: true,
+            sure,
         };
         info!(%cache, %generation, files = contents.files().len(), bytes = %ByteSize(bytes), "a set is here");
         self.given_up.remove(cache);
@@ -558,14 +564,17 @@ impl Cache {
         if generation.is_nil() {
             self.given_up.remove(&cache);
         }
-        // What is here and the leader does not know is as good as it was: a job asked, and nobody has another content.
-        let is_unknown = release.reason == Reason::UNKNOWN && generation.is_nil();
+        let is_unknown = release.reason == Reason::UNKNOWN;
+        // What is here and the leader does not know, or cannot send any more, is as good as it was.
         if !is_unknown && self.sets.get(&cache).is_some_and(|set| meant(set.generation)) {
             self.release_set(&cache, out);
         }
         self.asked.remove(&cache);
-        if release.reason == Reason::UNKNOWN {
-            self.confirmed(&cache);
+        if is_unknown {
+            // One that is being checked is waited for.
+            if self.sets.get(&cache).is_none_or(|set| set.looks.is_some()) {
+                self.no_longer_lacking(&cache);
+            }
         } else {
             self.want_if_lacking(&cache, out);
         }
@@ -687,7 +696,7 @@ impl Cache {
             Ok(stored) => {
                 let result = CachePutResult::stored(cache.as_str(), stored.added, stored.skipped);
                 if let Some(made) = stored.set {
-                    self.put_in(&cache, made.generation, made.contents, made.looks);
+                    self.put_in(&cache, made.generation, made.contents, made.looks, true);
                     self.arrived(&cache, out);
                 }
                 out.push(ack(corr_id, &result));
