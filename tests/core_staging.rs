@@ -76,6 +76,25 @@ fn stages(rig: &mut Rig) -> Vec<String> {
     rig.take().into_iter().filter(|line| line.starts_with("stage ")).collect()
 }
 
+/// What agents are asked for.
+fn asked(rig: &mut Rig) -> Vec<String> {
+    rig.take().into_iter().filter(|line| line.contains(": ask for")).collect()
+}
+
+/// The inputs of job 1 are a set, and two stock workers have agents.
+fn staged_between_two() -> Rig {
+    let mut rig = with_stock(1);
+    rig.stock("s2", "calcA", 1);
+    rig.hello("agent2", WorkerClass::Leasing, "calcA", Some(0));
+    rig.skip();
+    pair(&mut rig);
+    rig.tell(Event::AgentFor { worker: worker_id("s2"), agent: Some(worker_id("agent2")) });
+    rig.submit(large(1));
+    rig.skip_to("stage j1");
+    staged(&mut rig, 1);
+    rig
+}
+
 /// What is said of the stock worker.
 fn seen(rig: &Rig, number: u32) -> (Verdict, Option<WaitsFor>) {
     let explained = rig.broker.explain(id(number)).unwrap();
@@ -210,23 +229,8 @@ fn c01_a_client_at_its_cap_is_not_forgotten() {
 
 #[test]
 fn c01_a_job_does_not_stick_to_an_agent_whose_worker_cannot_have_it() {
-    let asked = |rig: &mut Rig| -> Vec<String> {
-        rig.take().into_iter().filter(|line| line.contains(": ask for")).collect()
-    };
-    let two = || {
-        let mut rig = with_stock(1);
-        rig.stock("s2", "calcA", 1);
-        rig.hello("agent2", WorkerClass::Leasing, "calcA", Some(0));
-        rig.skip();
-        pair(&mut rig);
-        rig.tell(Event::AgentFor { worker: worker_id("s2"), agent: Some(worker_id("agent2")) });
-        rig.submit(large(1));
-        rig.skip_to("stage j1");
-        staged(&mut rig, 1);
-        rig
-    };
     // The worker beside the agent that has the set is gone.
-    let mut rig = two();
+    let mut rig = staged_between_two();
     let first = asked(&mut rig);
     assert_eq!(first.len(), 1, "not both agents");
     let (agent, worker, other) = match first[0].starts_with("agent2") {
@@ -241,7 +245,7 @@ fn c01_a_job_does_not_stick_to_an_agent_whose_worker_cannot_have_it() {
     assert!(next.len() == 1 && next[0].starts_with(other), "{next:?}");
 
     // The agent cannot hold it: the other is asked, without anything else that happens.
-    let mut rig = two();
+    let mut rig = staged_between_two();
     asked(&mut rig);
     rig.tell(Event::Holding { worker: worker_id(agent), cache: cache.clone(), digest, missing: 9 });
     rig.skip();
@@ -358,22 +362,13 @@ fn c01_a_set_that_comes_late_changes_nothing_for_a_job_that_is_elsewhere() {
 
 #[test]
 fn c01_a_set_that_is_lost_is_made_anew_and_one_job_goes_to_one_agent() {
-    let mut rig = with_stock(1);
-    rig.stock("s2", "calcA", 1);
-    rig.hello("agent2", WorkerClass::Leasing, "calcA", Some(0));
-    rig.skip();
-    pair(&mut rig);
-    rig.tell(Event::AgentFor { worker: worker_id("s2"), agent: Some(worker_id("agent2")) });
-    rig.submit(large(1));
-    rig.skip_to("stage j1");
-    staged(&mut rig, 1);
-    let asked = |rig: &mut Rig| rig.take().into_iter().filter(|line| line.contains(": ask for")).count();
-    assert_eq!(asked(&mut rig), 1, "not both agents");
+    let mut rig = staged_between_two();
+    assert_eq!(asked(&mut rig).len(), 1, "not both agents");
     // The leader lost a part of it: the job is as it was, and staged again.
     gone(&mut rig, 1);
     assert_eq!(stages(&mut rig), ["stage j1"]);
     staged(&mut rig, 1);
-    assert_eq!(asked(&mut rig), 1);
+    assert_eq!(asked(&mut rig).len(), 1);
     // The first agent cannot hold it: the other is asked. Neither can: it is made anew later.
     let Dataset { cache, digest, .. } = set_of(1);
     let mut failed = 0;

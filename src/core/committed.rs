@@ -95,23 +95,11 @@ impl Broker {
 
     /// What has to be undone while a job is as it was: where it waits depends on the datasets that it names.
     fn before(&mut self, record: &Record) {
-        match record {
-            Record::Dataset { dataset } => self.take_out(&dataset.cache),
-            Record::DatasetGone { cache, .. } => self.take_out(cache),
-            Record::Announce { .. }
-            | Record::Enqueue { .. }
-            | Record::Withdraw { .. }
-            | Record::Fail { .. }
-            | Record::Assign { .. }
-            | Record::Ack { .. }
-            | Record::Requeue { .. }
-            | Record::Dlq { .. }
-            | Record::Cancel { .. }
-            | Record::Orphan { .. }
-            | Record::Revive { .. }
-            | Record::Delivered { .. }
-            | Record::Forget { .. }
-            | Record::Cap { .. } => {}
+        if let Record::Dataset { dataset } = record {
+            self.take_out(&dataset.cache);
+        }
+        if let Record::DatasetGone { cache, .. } = record {
+            self.take_out(cache);
         }
     }
 
