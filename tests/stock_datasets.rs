@@ -6,7 +6,7 @@
 #[path = "support/procs.rs"]
 mod procs;
 
-use procs::{ECHO, Leader, Proc, TempDir, Worker, heft, stock_client, stock_worker};
+use procs::{ECHO, Leader, Proc, TempDir, Worker, agent, heft, stock_client, stock_worker};
 use serde_json::{Value, json};
 
 /// Runs a stock client to its end; gives its events of one name.
@@ -240,20 +240,6 @@ fn a_patched_worker_that_joins_later_gets_the_set() {
     assert!(result["stdout"].as_str().unwrap().contains(&sha256("one")), "{result}");
 }
 
-/// An agent that keeps this cache for the stock workers on its host.
-fn agent(leader: &Leader, cache: &TempDir, dirs: &TempDir) -> Proc {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
-    command.args(["worker", "127.0.0.1", &leader.port.to_string(), "--cache-only"]);
-    command
-        .arg("--cache-dir")
-        .arg(&cache.0)
-        .arg("--work-dir")
-        .arg(dirs.join("jobs"))
-        .arg("--exe-dir")
-        .arg(&dirs.0);
-    Proc::start("agent", &mut command)
-}
-
 #[test]
 fn c01_an_agent_gets_what_jobs_of_its_worker_name_whoever_it_was_put_for() {
     let leader = Leader::start(&[]);
@@ -265,7 +251,7 @@ fn c01_an_agent_gets_what_jobs_of_its_worker_name_whoever_it_was_put_for() {
     }
     // The job is there before the agent.
     let waits = stock_client(leader.port, "early", &[], &[job("cache", &[("a.bin", "early")])]);
-    let _agent = agent(&leader, &cache, &dirs);
+    let _agent = agent(leader.port, &cache, &dirs, &[]);
     workers(&leader, 2);
     let result = events(waits, "result").remove(0);
     assert_eq!(result["status"], "OK", "{result}");
@@ -281,7 +267,7 @@ fn c02_an_agent_keeps_sets_for_a_stock_worker_that_knows_no_cache_put() {
     let cache = TempDir::new();
     let mut plain = stock_worker(leader.port, &["job.assign.*", "--cache-dir", cache.text()]);
     let dirs = TempDir::new();
-    let _agent = agent(&leader, &cache, &dirs);
+    let _agent = agent(leader.port, &cache, &dirs, &[]);
     workers(&leader, 2);
     assert_eq!(
         ack(&leader, put_of("kept", &[("a.bin", "one"), ("b.bin", "two")], "job.assign.*", 1)),
@@ -314,17 +300,8 @@ fn c01_an_agent_serves_the_one_worker_that_it_names_and_gets_no_jobs() {
     let beside =
         ["job.assign.beside", "--exec", "beside=cache", "--cache-patch", "--cache-dir", other.text()];
     let mut beside = stock_worker(leader.port, &beside);
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
     let dirs = TempDir::new();
-    command.args(["worker", "127.0.0.1", &leader.port.to_string(), "--cache-only", "--for", id]);
-    command
-        .arg("--cache-dir")
-        .arg(&cache.0)
-        .arg("--work-dir")
-        .arg(dirs.join("jobs"))
-        .arg("--exe-dir")
-        .arg(&dirs.0);
-    let _agent = Proc::start("agent", &mut command);
+    let _agent = agent(leader.port, &cache, &dirs, &["--for", id]);
     workers(&leader, 3);
     // The agent and the patched worker answer.
     assert_eq!(acks(&leader, put_of("set", &[("a.bin", "one")], "job.assign.*", 2)), [added(1), added(1)]);

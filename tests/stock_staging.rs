@@ -8,15 +8,13 @@ mod noise;
 #[path = "support/procs.rs"]
 mod procs;
 
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use chunking::dataset::sha256;
 use chunking::digest::to_hex;
 use heft::model::{InputFile, JsonModel};
 use noise::noise;
-use procs::{ECHO, Leader, Proc, TempDir, Worker, heft, stock_client, stock_worker};
+use procs::{ECHO, Leader, Proc, TempDir, Worker, agent, heft, stock_client, stock_worker};
 use serde_json::{Value, json};
 
 fn file(name: &str, content: &[u8]) -> Value {
@@ -24,22 +22,9 @@ fn file(name: &str, content: &[u8]) -> Value {
     json!({"name": name, "content_b64": file["Content"]})
 }
 
-/// A stock worker without the cache patch, and the agent that shares its cache.
+/// A stock worker without the cache patch.
 fn worker_in(leader: &Leader, cache: &TempDir) -> Proc {
     stock_worker(leader.port, &["job.assign.*", "--cache-dir", cache.text()])
-}
-
-fn agent(port: u16, cache: &Path, dirs: &TempDir) -> Proc {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
-    command.args(["worker", "127.0.0.1", &port.to_string(), "--cache-only"]);
-    command
-        .arg("--cache-dir")
-        .arg(cache)
-        .arg("--work-dir")
-        .arg(dirs.join("jobs"))
-        .arg("--exe-dir")
-        .arg(&dirs.0);
-    Proc::start("agent", &mut command)
 }
 
 fn until(what: &str, mut is: impl FnMut() -> bool) {
@@ -96,7 +81,7 @@ fn staged_and_gone(args: &[&str]) {
     let leader = Leader::start(args);
     let (cache, dirs) = (TempDir::new(), TempDir::new());
     let mut plain = worker_in(&leader, &cache);
-    let _agent = agent(leader.port, &cache.0, &dirs);
+    let _agent = agent(leader.port, &cache, &dirs, &[]);
     workers(&leader, 2);
     let (big, other, small) = (noise(6_000_000, 1), noise(2_500_000, 2), noise(1000, 3));
     let files = json!([file("big.bin", &big), file("small.bin", &small), file("other.bin", &other)]);
@@ -136,7 +121,7 @@ fn c01_a_job_that_waits_is_staged_when_an_agent_comes_and_not_while_a_heft_worke
     (0..3).for_each(|_| drop(client.event("submitted")));
     until("the jobs wait", || heft(&["status", &leader.addr()]).1.contains("job.assign.echo"));
     assert!(plain.said("assigned").is_none());
-    let _agent = agent(leader.port, &cache.0, &dirs);
+    let _agent = agent(leader.port, &cache, &dirs, &[]);
     (0..3).for_each(|_| assert_saw(&result(&mut client), &[&content]));
     until("what was staged goes with the jobs", || is_clean(&leader, &cache));
 
@@ -158,7 +143,7 @@ fn c01_a_staged_job_outlives_its_worker_and_its_leader() {
     let mut leader = Leader::start(&args);
     let (cache, dirs) = (TempDir::new(), TempDir::new());
     let mut plain = worker_in(&leader, &cache);
-    let _agent = agent(leader.port, &cache.0, &dirs);
+    let _agent = agent(leader.port, &cache, &dirs, &[]);
     workers(&leader, 2);
     let (id, content) = ("11111111-2222-3333-4444-555555555555", noise(5_000_000, 6));
     let job = json!({"exec": "hang", "job_id": id, "files": [file("in.bin", &content)]});
@@ -189,7 +174,7 @@ fn c01_what_no_agent_may_take_is_not_staged() {
     let leader = Leader::start(&[]);
     let (cache, dirs) = (TempDir::new(), TempDir::new());
     let _plain = worker_in(&leader, &cache);
-    let _agent = agent(leader.port, &cache.0, &dirs);
+    let _agent = agent(leader.port, &cache, &dirs, &[]);
     workers(&leader, 2);
     for (number, name) in [(1, "../in.bin"), (2, "data/in.bin")] {
         let id = format!("11111111-2222-3333-4444-{number:012}");
@@ -222,7 +207,7 @@ fn c01_a_spool_that_is_full_of_what_has_to_be_staged_comes_to_its_end() {
         (0..3).map(|_| json!({"exec": "echo", "files": [file("in.bin", &content)]})).collect();
     let mut client = stock_client(leader.port, "client", &[], &jobs);
     (0..3).for_each(|_| drop(client.event("submitted")));
-    let _agent = agent(leader.port, &cache.0, &dirs);
+    let _agent = agent(leader.port, &cache, &dirs, &[]);
     (0..3).for_each(|_| assert_saw(&result(&mut client), &[&content]));
     until("what was staged goes with the jobs", || is_clean(&leader, &cache));
 }

@@ -342,11 +342,16 @@ impl Queues {
         Some(job)
     }
 
+    /// The clients of a key, whether they may be served or not.
+    fn lanes_of(&self, key: &RoutingKey) -> impl Iterator<Item = &Lane> {
+        self.lanes.get(key).into_iter().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()))
+    }
+
     /// The jobs of a key, in no order that matters.
     pub fn jobs_of(&self, key: &RoutingKey) -> impl Iterator<Item = JobId> {
-        let lanes =
-            self.lanes.get(key).into_iter().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()));
-        lanes.flat_map(|lane| lane.all().into_iter().flat_map(BTreeMap::values)).map(|(job, _)| *job)
+        self.lanes_of(key)
+            .flat_map(|lane| lane.all().into_iter().flat_map(BTreeMap::values))
+            .map(|(job, _)| *job)
     }
 
     /// The clients of a key, each with its jobs that only a worker with transfers may have, the next first, and those that are not
@@ -355,9 +360,7 @@ impl Queues {
         &self,
         key: &RoutingKey,
     ) -> impl Iterator<Item = (&ClientId, impl Iterator<Item = JobId>)> {
-        let lanes =
-            self.lanes.get(key).into_iter().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()));
-        lanes.map(|lane| {
+        self.lanes_of(key).map(|lane| {
             let jobs = lane.by_transfer.values().chain(lane.aside.values());
             (&lane.client, jobs.map(|(job, _)| *job))
         })

@@ -86,10 +86,11 @@ impl Broker {
             return;
         }
         let workers: Vec<WorkerId> = self.holdings.pairs().map(|(worker, _)| worker).collect();
-        let places = STAGED_MAX.saturating_sub(self.state.staged_sets() + self.staging.under_way.len());
-        if workers.is_empty() && self.state.staged_sets() == 0 {
+        let made = self.state.staged_sets().count();
+        if workers.is_empty() && made == 0 {
             return;
         }
+        let places = STAGED_MAX.saturating_sub(made + self.staging.under_way.len());
         if places == 0 {
             return self.free_places();
         }
@@ -97,7 +98,7 @@ impl Broker {
             let wants = |id: &WorkerId| self.workers.get(*id).is_some_and(|found| found.wants(key.as_str()));
             workers.iter().any(wants) && self.lacks_transfers(key).is_some()
         };
-        let made = self.state.datasets().filter_map(|dataset| dataset.cache.job());
+        let made = self.state.staged_sets().filter_map(|dataset| dataset.cache.job());
         let theirs: Vec<&ClientId> = made
             .chain(self.staging.under_way.iter().copied())
             .filter_map(|id| self.state.job(id).map(|job| &job.client))
@@ -141,9 +142,8 @@ impl Broker {
                 matches!(job.phase, Phase::Queued { .. }) && !self.any_agent(&matching)
             })
         };
-        let sets = self.state.datasets().map(|dataset| &dataset.cache);
-        let idle: Vec<CacheId> =
-            sets.filter(|cache| cache.is_of_a_job() && is_idle(cache)).cloned().collect();
+        let sets = self.state.staged_sets().map(|dataset| &dataset.cache);
+        let idle: Vec<CacheId> = sets.filter(|cache| is_idle(cache)).cloned().collect();
         idle.into_iter().for_each(|cache| self.remove_dataset(cache));
     }
 
@@ -237,9 +237,8 @@ impl Broker {
     pub(super) fn end_staging(&mut self, id: JobId) {
         self.staging.under_way.remove(&id);
         self.forget_not_now(id);
-        let cache = CacheId::of_inputs(id);
-        if self.state.dataset(&cache).is_some() {
-            self.remove_dataset(cache);
+        if self.state.job(id).is_some_and(Job::is_staged) {
+            self.remove_dataset(CacheId::of_inputs(id));
         }
     }
 }

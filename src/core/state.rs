@@ -98,10 +98,10 @@ impl State {
         self.datasets.values()
     }
 
-    /// How many datasets are the inputs of jobs.
-    pub fn staged_sets(&self) -> usize {
+    /// The datasets that are the inputs of jobs.
+    pub fn staged_sets(&self) -> impl Iterator<Item = &Arc<Dataset>> {
         let from = self.datasets.range(CacheId::first_of_jobs()..);
-        from.take_while(|(cache, _)| cache.is_of_a_job()).count()
+        from.take_while(|(cache, _)| cache.is_of_a_job()).map(|(_, dataset)| dataset)
     }
 
     /// The ids under which there was a dataset, as far as that is kept in mind, and is none.

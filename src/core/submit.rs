@@ -102,10 +102,9 @@ impl Broker {
         if workers.is_empty() {
             return Some(Refusal::NoWorker { key });
         }
-        let transfers = |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.transfers);
         // To all means as it is; a single one may come by way of an agent.
         let staged = !job.to_all && self.any_agent(&workers);
-        let lacks = job.needs_transfers && !staged && !workers.iter().any(transfers);
+        let lacks = job.needs_transfers && !staged && self.lacks_transfers(&job.key).is_some();
         let (bytes, limit) = (job.size, FRAME_BODY_BYTES_MAX.into());
         if lacks {
             return Some(Refusal::NoCapableWorker { key, workers: workers.len(), bytes, limit });

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
-use chunking::message::{self, Features, Reason};
+use chunking::message::{self, Reason};
 use tracing::{info, warn};
 use uuid::Uuid;
 
@@ -259,9 +259,7 @@ impl Leader {
     /// Sends a job to its worker; false if that cannot be.
     pub(super) fn assign(&mut self, conn: ConnId, worker: WorkerId, id: JobId) -> bool {
         let Some(job) = self.broker.state().job(id) else { return false };
-        let takes_transfers =
-            self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS));
-        if job.goes_by_transfer() && !takes_transfers {
+        if job.goes_by_transfer() && !self.takes_transfers(conn) {
             // The set of its inputs went while it was on its way to a stock worker.
             return false;
         }

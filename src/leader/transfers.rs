@@ -92,6 +92,11 @@ pub(super) fn named_in(request: &JobRequest) -> Vec<(BlobId, String, u64)> {
 }
 
 impl Leader {
+    /// Whether the peer of a connection takes and brings blobs.
+    pub(super) fn takes_transfers(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS))
+    }
+
     /// Whether blobs come or go.
     pub fn has_transfers(&self) -> bool {
         self.relay.has_transfers()
@@ -164,7 +169,7 @@ impl Leader {
         to_all: bool,
         blobs: &[(BlobId, String, u64)],
     ) -> Result<(), RefusalText> {
-        if !self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS)) {
+        if !self.takes_transfers(conn) {
             let text =
                 "the job names blobs, and this connection did not announce transfers: send contents inline";
             return Err(RefusalText::invalid(text.to_owned()));
@@ -217,7 +222,7 @@ impl Leader {
     /// Opens a job's inputs to its worker, which was just given the job: whatever it had of them before is gone.
     pub(super) fn send_inputs(&mut self, conn: ConnId, job: JobId, attempt: Attempt) {
         // A stock worker has them from its agent, if they are blobs (C01).
-        if !self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS)) {
+        if !self.takes_transfers(conn) {
             return;
         }
         let owner = self.owner_of_inputs(job);

@@ -249,6 +249,15 @@ impl Drop for TempDir {
     }
 }
 
+/// An agent that keeps this cache for the stock workers on its host, with a directory for what else it needs.
+pub fn agent(port: u16, cache: &TempDir, dirs: &TempDir, args: &[&str]) -> Proc {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
+    command.args(["worker", "127.0.0.1", &port.to_string(), "--cache-only"]).args(args);
+    command.arg("--cache-dir").arg(&cache.0);
+    command.arg("--work-dir").arg(dirs.join("jobs")).arg("--exe-dir").arg(&dirs.0);
+    Proc::start("agent", &mut command)
+}
+
 /// A heft worker with programs of its own, ready for jobs.
 pub struct Worker {
     pub proc: Proc,

@@ -233,7 +233,7 @@ impl Leader {
             packs.iter().for_each(|(pack, _)| self.relay.forget(*pack));
             return Err(wrong);
         }
-        let packs = self.packs_made(key, packs)?;
+        let packs = self.packs_made(key, packs).map_err(|why| format!("{why}: put it again"))?;
         let entries = put.entries.len() as u64;
         self.datasets.came.push_back(Came { conn, request, key, cache, target, files, entries, packs });
         self.classic_turns();
@@ -251,7 +251,7 @@ impl Leader {
         self.relay_on();
         if packs.iter().any(|(pack, _)| !self.relay.knows(*pack)) {
             packs.iter().for_each(|(pack, _)| self.relay.forget(*pack));
-            return Err("the leader's disk did not keep its contents: put it again".to_owned());
+            return Err("the leader's disk did not keep its contents".to_owned());
         }
         for (pack, layout) in &packs {
             self.datasets.library.announce(*pack, Arc::new(layout.clone()), key, self.now);

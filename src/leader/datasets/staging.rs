@@ -7,7 +7,7 @@
 use chunking::Inflater;
 use chunking::dataset::ManifestBuilder;
 use chunking::limits::{CHUNK_BYTES_MAX, FRAME_BODY_BYTES_MAX};
-use chunking::message::{Features, Name};
+use chunking::message::Name;
 use tracing::{info, warn};
 
 use super::classic::put_of;
@@ -157,7 +157,7 @@ impl Leader {
     /// Finds a place for the set, within `--spool-max`. The first is let in however full that is, so that what waits here for nothing else
     /// comes to its end.
     fn stage_begins(&mut self) -> Result<bool, NotStaged> {
-        let is_first = self.broker.state().staged_sets() == 0;
+        let is_first = self.broker.state().staged_sets().next().is_none();
         let (fill, room) = (self.relay.fill().bytes, self.config.relay.spool_bytes_max);
         let Some(staging) = self.datasets.stagings.front_mut() else { return Ok(false) };
         let bytes = staging.files.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
@@ -297,9 +297,8 @@ impl Leader {
 
     /// Sets that are no job's inputs any more, as an earlier life ended.
     pub(super) fn forget_stale_staged(&mut self) {
-        let sets = self.broker.state().datasets().map(|dataset| dataset.cache.clone());
-        let sets: Vec<CacheId> = sets.filter(CacheId::is_of_a_job).collect();
-        sets.iter().for_each(|cache| self.staged(cache));
+        let sets = self.broker.state().staged_sets().map(|dataset| dataset.cache.clone());
+        sets.collect::<Vec<CacheId>>().iter().for_each(|cache| self.staged(cache));
     }
 
     /// A set is kept. If it is the inputs of a job that does not name it, as it ended meanwhile or is elsewhere, it goes again.
@@ -323,10 +322,8 @@ impl Leader {
 
     /// A job went to a worker. One that takes its inputs as they are needs no set of them.
     pub(in crate::leader) fn unstage_for(&mut self, conn: ConnId, job: JobId) {
-        let takes_transfers =
-            self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS));
         let is_staged = self.broker.state().job(job).is_some_and(Job::is_staged);
-        if takes_transfers && is_staged {
+        if is_staged && self.takes_transfers(conn) {
             self.broker.handle(self.now, Event::RemoveDataset { cache: CacheId::of_inputs(job) });
         }
     }
