@@ -322,7 +322,9 @@ async fn submit_to_all_shows_each_worker_and_unpacks_its_files_beneath_its_id() 
 
     let ended = with_out(&["--all"], &dir.0, "json", |result| gathered(result, JobStatus::Ok)).await;
     let shown = ended.json();
-    assert_eq!(shown["workers"][1], json!({"worker": "w-2", "status": "OK", "unpacked": ["a.txt"]}));
+    let second = &shown["workers"][1];
+    assert_eq!((&second["worker"], &second["status"]), (&json!("w-2"), &json!("OK")));
+    assert_eq!((&second["stdout"], &second["unpacked"]), (&json!("two\n"), &json!(["a.txt"])));
     let first: Value =
         serde_json::from_str(shown["stdout"].as_str().unwrap().lines().next().unwrap()).unwrap();
     assert_eq!((&first["Worker"], &first["Result"]["Stdout"]), (&json!("w-1"), &json!("one")));

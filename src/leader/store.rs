@@ -151,6 +151,11 @@ impl PayloadStore {
 
     // --- in the log
 
+    /// Bytes of a payload, in memory or not.
+    pub(super) fn len(&self, key: Key) -> u64 {
+        self.slot(key).map_or(0, |slot| slot.len.into())
+    }
+
     /// Where the log has a payload that is not in memory. `None` if it is, or is nowhere.
     pub(super) fn away(&self, key: Key) -> Option<Place> {
         let slot = self.slot(key).filter(|slot| !slot.lost)?;
