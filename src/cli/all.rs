@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use chunking::message::Purpose;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::children::{Child, Held, lines};
 use super::files::{Beside, Files};
@@ -176,18 +176,17 @@ fn ends_line(finished: &Finished, text: &str) -> bool {
 
 /// A worker's part as a program reads it: the members of a result, with the worker and what became of the files.
 fn one_as_json(child: &Child, got: &Got<'_>) -> Value {
-    let mut members = match as_json(&got.result) {
-        Value::Object(members) => members,
-        _ => Map::new(),
-    };
-    members.insert("worker".to_owned(), json!(child.worker));
-    members.insert("job_id".to_owned(), json!(child.job));
-    if let Some(files) = &got.files {
-        files.put(&mut members);
+    let mut shown = as_json(&got.result);
+    if let Value::Object(members) = &mut shown {
+        members.insert("worker".to_owned(), json!(child.worker));
+        members.insert("job_id".to_owned(), json!(child.job));
+        if let Some(files) = &got.files {
+            files.put(members);
+        }
+        let missing = got.finished.missing.iter().map(|missing| missing.why.clone()).next();
+        if let Some(trouble) = got.trouble.clone().or(missing) {
+            members.insert("error".to_owned(), json!(trouble));
+        }
     }
-    let missing = got.finished.missing.iter().map(|missing| missing.why.clone()).next();
-    if let Some(trouble) = got.trouble.clone().or(missing) {
-        members.insert("error".to_owned(), json!(trouble));
-    }
-    Value::Object(members)
+    shown
 }
