@@ -185,7 +185,10 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         None => format!("submit-{}", uuid::Uuid::new_v4().simple()),
     };
     let downloads = if args.all { Default::default() } else { downloads(args.out.as_ref(), args.output) };
-    let options = Options { downloads, ..args.reach.options(&client_id) };
+    // A set without a name of a file in it has the leader asked what is in it.
+    let asks = args.caches.iter().any(|cached| cached.inner.is_none());
+    let reach = if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
+    let options = Options { downloads, ..reach };
     let client = Client::connect(&args.leader, &options).await?;
     // From here on Ctrl-C is for the job: it must not end the command between sending the job and waiting for it.
     let interrupts = interrupts().await;
