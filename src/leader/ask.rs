@@ -149,10 +149,10 @@ impl Leader {
             let json = json!({ "found": true, "result": result }).to_string();
             leader.sessions.get(&conn)?.answer(id, verb, AnswerStatus::Whole, json.as_bytes())
         };
-        // A result that fills a frame does not fit an answer, which has a little more around it: its archive goes apart.
+        // A result that fills a frame does not fit an answer, which has a little more around it: what is long of it goes apart.
         let mut answer = frame(self, &result);
         if let (None, Some(returned)) = (&answer, returned)
-            && let Some(apart) = self.archive_apart(job_id, returned, &whole)
+            && let Some(apart) = self.parts_apart(job_id, returned, &whole)
         {
             result = serde_json::from_slice(&apart).unwrap_or_default();
             answer = frame(self, &result);

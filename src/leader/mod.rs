@@ -10,6 +10,7 @@ mod datasets;
 mod durable;
 mod explain;
 mod outcome;
+mod parts;
 mod recover;
 mod relay;
 mod store;
@@ -26,7 +27,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use chunking::message::{Features, LimitId, LimitList, Reason};
-use chunking::{Generation, Head, limits};
+use chunking::{EncodeError, Generation, Head, limits};
 use thiserror::Error;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
@@ -579,15 +580,32 @@ impl Leader {
         let frame = match session.result(id, whole.clone()) {
             None => return,
             Some(Ok(frame)) => Some(frame),
-            Some(Err(error)) => {
-                warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
-                let mut smaller = outcome::cut_down(job, &whole, &self.config.address);
-                smaller.find_map(|result| session.result(id, result)?.ok())
-            }
+            Some(Err(error)) => self.smaller_result(conn, id, &whole, &error),
         };
         if let Some(result) = result {
             self.send_parts(conn, id, result, false);
         }
         self.send(conn, frame);
+    }
+
+    /// A result that does not fit, so that it does: with what is long of it beside it, or cut.
+    fn smaller_result(
+        &mut self,
+        conn: ConnId,
+        id: JobId,
+        whole: &[u8],
+        error: &EncodeError,
+    ) -> Option<WireFrame> {
+        let result = self.broker.state().job(id).and_then(outcome::returned);
+        if let Some(result) = result.filter(|_| self.takes_transfers(conn))
+            && let Some(apart) = self.parts_apart(id, result, whole)
+            && let Some(Ok(frame)) = self.sessions.get(&conn)?.result(id, apart.into())
+        {
+            return Some(frame);
+        }
+        let (job, session) = (self.broker.state().job(id)?, self.sessions.get(&conn)?);
+        warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
+        let mut smaller = outcome::cut_down(job, whole, &self.config.address);
+        smaller.find_map(|result| session.result(id, result)?.ok())
     }
 }
