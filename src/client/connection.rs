@@ -37,7 +37,8 @@ const FEATURES: Features = Features::SUBMIT_ANSWERS
     .with(Features::GZIP)
     .with(Features::BROTLI)
     .with(Features::ZSTD)
-    .with(Features::DATASETS);
+    .with(Features::DATASETS)
+    .with(Features::RECEIPTS);
 
 /// What a leader is to us.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -495,6 +495,7 @@ impl<H: Handler> Session<H> {
             | Kind::InstallSnapResp
             | Kind::Chunk
             | Kind::Submitted
+            | Kind::Received
             | Kind::Heartbeat
             | Kind::Progress
             | Kind::Put
