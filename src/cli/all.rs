@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 
 use super::children::{Child, Held, lines};
 use super::files::{Beside, Files};
+use super::gaps::{Gap, gaps};
 use super::progress::Progress;
 use super::result::{downloads, fetch};
-use super::show::{NOT_FETCHED, Show, as_json, exit_code, say_end, show_output, show_outputs};
+use super::show::{NOT_FETCHED, Show, as_json, exit_code, say_end, say_left_out, show_output, show_outputs};
 use super::{Output, print, print_json, printable, say};
-use crate::client::{Client, Finished, Missing, Part};
+use crate::client::{Client, Finished, Part};
 use crate::model::JobResult;
 
 /// Who asks for the results of workers.
@@ -34,14 +35,17 @@ struct Got<'a> {
     result: Cow<'a, JobResult>,
     finished: Finished,
     files: Option<Files>,
-    /// Why not all of it is here.
+    /// What is missing of the parts of its result.
+    gaps: Vec<Gap>,
+    /// Why the result itself is not here.
     trouble: Option<String>,
 }
 
 impl Got<'_> {
     fn complete(&self) -> bool {
         self.trouble.is_none()
-            && self.finished.missing.is_empty()
+            && self.gaps.is_empty()
+            && self.result.archive_lost.is_none()
             && self.files.as_ref().is_none_or(Files::complete)
     }
 }
@@ -96,6 +100,7 @@ async fn get<'a>(args: &Show<'_>, asker: &Asker<'_>, child: &'a Child) -> Got<'a
         result: Cow::Borrowed(&child.result),
         finished: Finished { payload: Default::default(), parts: Vec::new(), missing: Vec::new() },
         files: None,
+        gaps: Vec::new(),
         trouble: None,
     };
     if let Held::Raw(bytes) = child.held {
@@ -112,6 +117,7 @@ async fn get<'a>(args: &Show<'_>, asker: &Asker<'_>, child: &'a Child) -> Got<'a
             Err(error) => got.trouble = Some(format!("its result did not come: {error:#}")),
         }
     }
+    got.gaps = gaps(&got.result, &got.finished);
     got.files = take_files(args, child, &got, dir);
     got
 }
@@ -122,9 +128,7 @@ fn take_files(args: &Show<'_>, child: &Child, got: &Got<'_>, dir: Option<Option<
         Some(dir) => {
             let archive = match got.finished.part(Purpose::Archive).and_then(Part::path) {
                 Some(path) => Beside::File(path),
-                None => {
-                    Beside::Missing(missing(got, Purpose::Archive).map_or(NOT_FETCHED, |m| m.why.as_str()))
-                }
+                None => Beside::Missing(got.gaps.iter().find_map(Gap::of_archive).unwrap_or(NOT_FETCHED)),
             };
             Some(Files::take(&got.result, &dir, archive))
         }
@@ -135,12 +139,8 @@ fn take_files(args: &Show<'_>, child: &Child, got: &Got<'_>, dir: Option<Option<
     }
 }
 
-fn missing<'a>(got: &'a Got<'_>, purpose: Purpose) -> Option<&'a Missing> {
-    got.finished.missing.iter().find(|missing| missing.purpose == purpose)
-}
-
 fn show_one(got: &Got<'_>) -> anyhow::Result<()> {
-    let Got { worker, result, finished, files, trouble } = got;
+    let Got { worker, result, finished, files, gaps, trouble } = got;
     let code = result.exit_code.filter(|code| *code != 0);
     let code = code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
     print(format!("== worker {worker}: {}{code}\n", printable(result.status.as_str())).as_bytes())?;
@@ -155,9 +155,12 @@ fn show_one(got: &Got<'_>) -> anyhow::Result<()> {
     if let Some(trouble) = trouble {
         say(&format!("worker {worker}: {trouble}"));
     }
-    if let Some(files) = files {
-        files.say(&format!("worker {worker}: "));
+    let whose = format!("worker {worker}: ");
+    match files {
+        Some(files) => files.say(&whose),
+        None => say_left_out(result, &whose),
     }
+    gaps.iter().for_each(|gap| gap.say(&whose));
     Ok(())
 }
 
@@ -183,8 +186,10 @@ fn one_as_json(child: &Child, got: &Got<'_>) -> Value {
         if let Some(files) = &got.files {
             files.put(members);
         }
-        let missing = got.finished.missing.iter().map(|missing| missing.why.clone()).next();
-        if let Some(trouble) = got.trouble.clone().or(missing) {
+        if !got.gaps.is_empty() {
+            members.insert("missing".to_owned(), got.gaps.iter().map(Gap::as_json).collect());
+        }
+        if let Some(trouble) = &got.trouble {
             members.insert("error".to_owned(), json!(trouble));
         }
     }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::durable::Then;
 use super::{Asked, Leader, outcome};
+use crate::conn::WireFrame;
 use crate::core::Event;
 use crate::core::action::{OperateError, Operated, Standing};
 use crate::core::event::{Operation, WorkerClass};
@@ -33,8 +34,7 @@ impl Leader {
         let answered = match verb {
             "status" => Ok(Some(self.status())),
             "result" => job_id(&question).map(|job| {
-                let keys = self.payloads_of_result(job);
-                self.when_here(keys, Then::Answer { conn, verb: verb.to_owned(), id, job });
+                self.post(conn, Then::Answer { conn, verb: verb.to_owned(), id, job });
                 None
             }),
             "dlq.ls" => self.dlq_ls(&question).map(Some),
@@ -132,7 +132,7 @@ impl Leader {
         verb: &str,
         id: Uuid,
         job_id: JobId,
-    ) -> Result<(), String> {
+    ) -> Result<WireFrame, String> {
         let unknown = || OperateError::Unknown { job: job_id }.to_string();
         let job = self.broker.state().job(job_id).ok_or_else(unknown)?;
         if let Phase::Gathering { left } = job.phase {
@@ -168,8 +168,7 @@ impl Leader {
             self.send_parts(conn, job_id, result, true);
         }
         self.hold_children(conn, job_id);
-        self.send(conn, [answer]);
-        Ok(())
+        Ok(answer)
     }
 
     fn status(&self) -> Value {

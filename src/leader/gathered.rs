@@ -52,7 +52,7 @@ pub(super) fn read_for_lines<'a>(
 ) -> impl Iterator<Item = &'a Job> {
     let mut left = READ_BYTES_MAX;
     children(broker, parent).filter(move |child| {
-        let bytes = outcome::returned(child).map_or(0, |result| store.len(Key::Result(result)));
+        let bytes = outcome::returned(child).map_or(0, |result| store.len_of(Key::Result(result)));
         let fits = bytes <= left;
         if fits {
             left -= bytes;

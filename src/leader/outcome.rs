@@ -8,7 +8,7 @@ use super::store::PayloadStore;
 use crate::core::Broker;
 use crate::core::ids::{JobId, ResultId};
 use crate::core::job::{Ending, Job, Phase};
-use crate::model::{BlobRef, JobResult, JobStatus, JsonModel};
+use crate::model::{BlobRef, JobResult, JobStatus, JsonModel, LostPart};
 use crate::store::replay::Key;
 
 /// The result of a worker whose acks carry nothing (C03).
@@ -123,20 +123,31 @@ pub(super) fn with_results_apart(whole: &[u8], job: JobId, address: &str) -> Byt
     result.to_json().into()
 }
 
-/// The result without parts that the leader has lost: it says so.
-pub(super) fn without_lost(whole: &Bytes, lost: &[Uuid]) -> Bytes {
+/// The result without parts that the leader has lost: it says so, and why.
+pub(super) fn without_lost(whole: &Bytes, lost: &[(Uuid, String)]) -> Bytes {
     if lost.is_empty() {
         return whole.clone();
     }
     let Ok(mut result) = JobResult::parse(whole) else { return whole.clone() };
-    let is_lost = |part: &mut BlobRef| lost.contains(&part.id);
+    let is_lost = |part: &mut BlobRef| lost.iter().any(|(id, _)| *id == part.id);
     let archive = result.archive.take_if(is_lost);
-    let texts = [result.stdout_blob.take_if(is_lost), result.stderr_blob.take_if(is_lost)];
     result.archive_lost = archive.as_ref().map(|archive| archive.size).or(result.archive_lost);
-    let bytes: u64 = archive.iter().chain(texts.iter().flatten()).map(|part| part.size).sum();
-    let note =
-        format!("\nheft: {bytes} bytes of the result were lost by the leader's spool: submit the job anew");
-    result.stderr.push_str(&note);
+    let (stdout, stderr) = (result.stdout.len() as u64, result.stderr.len() as u64);
+    let parts = [
+        ("archive", archive, 0),
+        ("stdout", result.stdout_blob.take_if(is_lost), stdout),
+        ("stderr", result.stderr_blob.take_if(is_lost), stderr),
+    ];
+    for (part, blob, here) in parts {
+        let Some(blob) = blob else { continue };
+        let why = lost.iter().find(|(id, _)| *id == blob.id).map(|(_, why)| why.as_str()).unwrap_or_default();
+        let note = format!(
+            "\nheft: the leader has lost the {part} of the result ({} bytes): {why}; submit the job anew",
+            blob.size
+        );
+        result.stderr.push_str(&note);
+        result.lost.push(LostPart { part: part.to_owned(), size: blob.size, here, why: why.to_owned() });
+    }
     result.to_json().into()
 }
 
