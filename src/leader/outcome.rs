@@ -100,6 +100,10 @@ pub(super) fn without_parts(whole: &[u8], address: &str) -> Bytes {
         .iter()
         .filter_map(|(name, part)| part.as_ref().map(|part| format!("{name} ({} bytes)", part.size)))
         .collect();
+    if parts.is_empty() {
+        // Others got it with parts that were made of it.
+        return Bytes::copy_from_slice(whole);
+    }
     let note = format!(
         "\nheft: {} did not fit this connection's frames of {} bytes and is kept at the leader: fetch it with `heft \
          result get {address} {} --out DIR`",
