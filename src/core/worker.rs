@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::event::WorkerClass;
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::limits::CREDIT_PER_MESSAGE_MAX;
+use super::payload::PayloadKind;
 use super::subject::{SubjectTree, matches, subscriptions};
 
 /// A job that a worker was given.
@@ -48,6 +49,8 @@ pub struct Worker {
     pub transfers: bool,
     /// Whether it can be sent datasets.
     pub datasets: bool,
+    /// The payloads it reads.
+    pub reads: PayloadKind,
     /// What its first offer was, and what it has offered in all.
     offered: Option<(u64, u64)>,
     /// Jobs it was sent on this connection, or brought along, and how many answers it owes for each. A job that was taken
@@ -101,6 +104,7 @@ impl Worker {
             parallel_max: None,
             transfers: false,
             datasets: false,
+            reads: PayloadKind::Request,
             offered: None,
             sent: BTreeMap::new(),
             refused: BTreeSet::new(),
@@ -265,6 +269,8 @@ pub struct Hello {
     pub transfers: bool,
     /// Whether it can be sent datasets.
     pub datasets: bool,
+    /// The payloads it reads.
+    pub reads: PayloadKind,
 }
 
 impl Workers {
@@ -386,6 +392,7 @@ impl Workers {
             parallel_max: hello.parallel_max,
             transfers: hello.transfers,
             datasets: hello.datasets,
+            reads: hello.reads,
             sent: held.keys().map(|job| (*job, 1)).collect(),
             owes_inventory: hello.class == WorkerClass::Leasing && !held.is_empty(),
             held,

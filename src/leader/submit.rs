@@ -1,6 +1,7 @@
 //! Jobs that clients hand in, on their way to the broker and from there to a worker.
 
 use bytes::Bytes;
+use chunking::Generation;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::message::{self, Reason};
 use tracing::{info, warn};
@@ -64,7 +65,9 @@ impl From<&Refusal> for RefusalText {
         let (reason, value, limit, hop) = match refusal {
             Refusal::Conflict { .. } => (Reason::CONFLICT, 0, 0, LEADER),
             Refusal::Full { held, limit } => (Reason::BUSY, *held as u64, *limit as u64, LEADER),
-            Refusal::NoWorker { .. } | Refusal::NoDatasets { .. } => (Reason::NO_WORKER, 0, 0, LEADER),
+            Refusal::NoWorker { .. } | Refusal::NoDatasets { .. } | Refusal::NoReader { .. } => {
+                (Reason::NO_WORKER, 0, 0, LEADER)
+            }
             Refusal::NoCapableWorker { bytes, limit, .. } => (Reason::TOO_LARGE, *bytes, *limit, "worker"),
             Refusal::Draining => (Reason::DRAINING, 0, 0, LEADER),
         };
@@ -81,7 +84,7 @@ pub(super) fn standing_on_the_wire(standing: Standing) -> message::Standing {
     }
 }
 
-/// What a payload is to the leader.
+/// What a payload is to the leader. It is a request if .NET would read one there (M14) and it names a program.
 enum Payload {
     Request(Box<JobRequest>),
     /// Bytes that only the worker understands (M19).
@@ -101,10 +104,11 @@ impl Leader {
         self.submit_with(conn, body, None);
     }
 
-    pub(super) fn submit_with(&mut self, conn: ConnId, body: SubmitBody, gathered: Option<Gathered>) {
+    pub(super) fn submit_with(&mut self, conn: ConnId, mut body: SubmitBody, gathered: Option<Gathered>) {
         let read = match JobRequest::parse(&body.payload) {
             Ok(request) => Ok(Payload::Request(Box::new(request))),
-            Err(error) if is_another_thing(&error) => Ok(Payload::Raw),
+            // A client that knows no requests cannot have written a bad one.
+            Err(error) if body.generation != Generation::F2 || is_another_thing(&error) => Ok(Payload::Raw),
             Err(error) => Err(error),
         };
         // The JobId in the request rules, where it has one; answers carry it (M17).
@@ -114,6 +118,13 @@ impl Leader {
             Ok(_) | Err(_) => (self.make_id)(),
         };
         let job = JobId(id);
+        let fingerprint = match &gathered {
+            Some(gathered) => gathered.fingerprint,
+            None => chunking::digest::blake3(&body.payload),
+        };
+        if matches!(&read, Ok(Payload::Request(request)) if request.job_id.is_nil()) {
+            body.payload = with_id(&body.payload, job);
+        }
         let submission = read.map_err(|error| error.to_string()).and_then(|payload| {
             let request = match payload {
                 Payload::Request(request) => Some(request),
@@ -139,9 +150,7 @@ impl Leader {
                 priority: request.as_ref().map_or(0, |request| request.priority),
                 to_all: request.as_ref().is_some_and(|request| request.deliver == Deliver::All),
                 size: blob_bytes.saturating_add(body.payload.len() as u64),
-                fingerprint: gathered
-                    .as_ref()
-                    .map_or_else(|| chunking::digest::blake3(&body.payload), |gathered| gathered.fingerprint),
+                fingerprint,
                 inputs: if blobs.is_empty() || gathered.is_some() { Inputs::Here } else { Inputs::Expected },
                 needs_transfers: !blobs.is_empty(),
                 require_worker: request.as_ref().is_some_and(|request| request.require_worker),
@@ -348,6 +357,14 @@ pub(super) fn by_set(payload: &Bytes, cache: &CacheId) -> Bytes {
         (file.cache_id, file.cache_name) = (Some(cache.as_str().to_owned()), None);
     }
     request.to_json().into()
+}
+
+/// A request without an id, under this one. A classic worker acks the id that the request names, not the frame's, so one without is
+/// never heard of again. All else stays as it is, and of two equal names the last counts (M14).
+fn with_id(payload: &Bytes, id: JobId) -> Bytes {
+    let Some(end) = payload.iter().rposition(|byte| *byte == b'}') else { return payload.clone() };
+    let (before, after) = payload.split_at(end);
+    [before, format!(",\"JobId\":\"{id}\"").as_bytes(), after].concat().into()
 }
 
 /// The payload of a child of a job to all workers: the same, under its own id (M17).
