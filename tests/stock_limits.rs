@@ -138,3 +138,29 @@ fn w05_a_result_goes_to_a_classic_client_up_to_the_last_byte_and_no_further() {
         }
     }
 }
+
+#[test]
+fn c02_what_a_classic_worker_is_sent_counts_with_the_paths_of_cached_files() {
+    let leader = Leader::start(&[]);
+    let mut worker = classic_worker(&leader, 20);
+    let mut client = Raw::client(&leader, "c");
+    let subject = format!("job.assign.echo.{}", Uuid::nil());
+    let request = |job: Uuid, cache_id: &str, payload: usize| {
+        padded(payload, |gap| {
+            format!(
+                r#"{{"JobId":"{job}","ClientId":"c","ExecName":"echo","Args":["{gap}"],"Files":[{{"Name":"n","CacheId":"{cache_id}","Content":null}}]}}"#
+            )
+        })
+    };
+    let largest = LIMIT - HEAD - subject.len();
+    let (over, fits) = (Uuid::new_v4(), Uuid::new_v4());
+    for (job, bytes) in [(over, largest - 1), (fits, largest - 2)] {
+        client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.echo", &request(job, "set", bytes));
+        assert_eq!(client.next().unwrap().kind, Kind::Submitted);
+    }
+    let came = worker.next().unwrap();
+    assert_eq!((came.kind, came.msg_id), (Kind::AssignJob, fits));
+    assert!(came.payload == request(fits, "set/n", largest), "by path, to the last byte");
+    let why = client.ask("explain", &json!({"job_id": over}));
+    assert_eq!((&why["phase"], &why["workers"][0]["verdict"]), (&json!("queued"), &json!("no-transfers")));
+}
