@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::procs::{Worker, heft, stock_client, stock_worker};
 use crate::world::{
-    DIGESTS, MAKES, MIB, World, eventually, expect_digests, peak_memory, sha256_of, submit_files,
+    DIGESTS, MAKES, MIB, World, end_of, eventually, expect_digests, peak_memory, sha256_of, submit_files,
 };
 
 /// What the stock worker's `prints` does, as far as it matters here: lines on standard output, and a file.
@@ -55,7 +55,7 @@ fn job_in(stderr: &str) -> String {
 /// Every worker ended OK, printed so much, and left a file with the digest that it said on its standard error.
 fn assert_all_made(out: &Path, (stdout, stderr): (&str, &str), workers: usize, printed: usize) {
     let shown = by_worker(stdout);
-    assert_eq!(shown.len(), workers, "{}", &stderr[stderr.len().saturating_sub(2000)..]);
+    assert_eq!(shown.len(), workers, "{}", end_of(stderr));
     for (worker, (ended, text)) in shown {
         assert_eq!(ended, "OK", "{worker}");
         assert_eq!(text.len(), printed + 1, "{worker}: with the end of the line");
@@ -77,7 +77,7 @@ fn results_of_all_workers_that_exceed_a_frame_together_come_whole_and_can_be_fet
     let args =
         ["submit", &world.addr(), "makes", "--all", "--progress", "json", "--out", out.to_str().unwrap()];
     let (code, stdout, stderr) = heft(&[&args[..], &["--", &files, &printed_text]].concat());
-    assert_eq!(code, Some(0), "{}", &stderr[stderr.len().saturating_sub(2000)..]);
+    assert_eq!(code, Some(0), "{}", end_of(&stderr));
     assert_all_made(&out, (&stdout, &stderr), 6, printed);
 
     let job = job_in(&stderr);
@@ -165,7 +165,7 @@ fn results_of_all_workers_survive_a_leader_that_is_killed_before_they_are_fetche
     all_there(&world, 3);
     std::fs::create_dir(&marker).unwrap();
     let (code, stdout, stderr) = submit.join().unwrap();
-    assert_eq!(code, Some(0), "{}", &stderr[stderr.len().saturating_sub(2000)..]);
+    assert_eq!(code, Some(0), "{}", end_of(&stderr));
     assert_all_made(&out, (&stdout, &stderr), 3, printed);
 
     let job = job_in(&stderr);
@@ -251,7 +251,7 @@ fn the_leader_never_holds_the_results_of_all_workers_at_once() {
     let workers = workers(&world, count, &[("makes", MAKES)]);
     let args = ["submit", &world.addr(), "makes", "--all", "--progress", "json", "--", "2800000", "10"];
     let (code, _, stderr) = heft(&args);
-    assert_eq!(code, Some(0), "{}", &stderr[stderr.len().saturating_sub(2000)..]);
+    assert_eq!(code, Some(0), "{}", end_of(&stderr));
     drop(workers);
     // What it needed to take them is not what it needs to give them.
     world.restart();
