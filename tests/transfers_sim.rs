@@ -533,7 +533,7 @@ impl World {
                 match output {
                     Output::Log(operation) => self.log(operation),
                     Output::Send { conn, frame } | Output::SendLazily { conn, frame } => {
-                        let bytes = [&frame.head[..], &frame.payload[..]].concat();
+                        let bytes = [&frame.head[..], &frame.payload[..], &frame.trailer[..]].concat();
                         self.push(conn, Dir::ToPeer, Out::Frame(bytes.into()));
                         touched.insert(conn);
                     }

@@ -32,7 +32,8 @@ const FEATURES: Features = Features::SUBMIT_ANSWERS
     .with(Features::GZIP)
     .with(Features::BROTLI)
     .with(Features::ZSTD)
-    .with(Features::DATASETS);
+    .with(Features::DATASETS)
+    .with(Features::CHECKSUMS);
 
 /// What a leader is to us.
 #[derive(Clone, Debug, PartialEq, Eq)]

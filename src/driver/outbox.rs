@@ -80,15 +80,14 @@ impl<S: Socket> Outbox<S> {
         if self.closing.get() {
             return;
         }
-        let WireFrame { head, payload } = frame;
-        self.bytes.set(self.bytes.get() + head.len() + payload.len());
+        self.bytes.set(self.bytes.get() + frame.len());
+        let WireFrame { head, payload, trailer } = frame;
         let mut pieces = self.pieces.borrow_mut();
-        let last = if is_chunk { Then::EndsChunk } else { Then::More };
-        if payload.is_empty() {
-            return pieces.push_back(Piece { bytes: head, then: last });
+        let piece = |bytes| Piece { bytes, then: Then::More };
+        pieces.extend([head, payload, trailer].into_iter().filter(|bytes| !bytes.is_empty()).map(piece));
+        if let Some(last) = pieces.back_mut().filter(|_| is_chunk) {
+            last.then = Then::EndsChunk;
         }
-        pieces.push_back(Piece { bytes: head, then: Then::More });
-        pieces.push_back(Piece { bytes: payload, then: last });
     }
 
     /// Whether nothing waits to be sent.

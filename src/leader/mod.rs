@@ -34,11 +34,12 @@ use uuid::Uuid;
 use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
-use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run, Token};
+use crate::core::ids::{Attempt, ConnId, JobId, Micros, ResultId, Run, Token};
 use crate::core::job::Job;
 use crate::core::{Broker, Config, Event};
 use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
+use crate::summed::Summed;
 use bulk::{Apart, Bulk};
 use collect::Lister;
 use datasets::Datasets;
@@ -162,6 +163,8 @@ pub struct Leader {
     asked: HashMap<Token, Asked>,
     next_token: Token,
     connections: usize,
+    /// Frames that were not what their senders sent.
+    frames_damaged: u64,
     /// The job that was forgotten last to make room.
     forgetting: Option<JobId>,
     /// Jobs that an earlier life left.
@@ -205,6 +208,7 @@ impl Leader {
             asked: HashMap::new(),
             next_token: Token(0),
             connections: 0,
+            frames_damaged: 0,
             forgetting: None,
             recovered_jobs: 0,
             recovery: Duration::ZERO,
@@ -214,6 +218,11 @@ impl Leader {
     /// So many connections are open, with those that have not said anything yet. For status.
     pub fn count_connections(&mut self, open: usize) {
         self.connections = open;
+    }
+
+    /// A frame came that is not what its sender sent. For status.
+    pub fn count_damaged(&mut self) {
+        self.frames_damaged += 1;
     }
 
     /// Reading what an earlier life left took so long. For status.
@@ -233,11 +242,11 @@ impl Leader {
         now: Micros,
         conn: ConnId,
         head: &Head<'_>,
-        payload: Bytes,
+        payload: impl Into<Summed>,
     ) -> Result<(), HangUp> {
         self.pass_time(now);
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
-        let heard = session.hear(head, payload, &mut *self.make_id)?;
+        let heard = session.hear(head, payload.into(), &mut *self.make_id)?;
         match heard {
             Heard::Event(event) => {
                 self.note_hello(conn, &event);
@@ -299,6 +308,11 @@ impl Leader {
     /// Whether a connection is one of a peer that announced itself, and so sends no large frames.
     pub fn is_announced(&self, conn: ConnId) -> bool {
         self.sessions.get(&conn).is_some_and(Session::is_announced)
+    }
+
+    /// Whether a peer's frames end with checksums.
+    pub fn has_checksums(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(|session| session.has(Features::CHECKSUMS))
     }
 
     /// Time has passed.
@@ -556,6 +570,13 @@ impl Leader {
         self.send(conn, frame);
     }
 
+    /// Whether a client is sent less of a result than there is.
+    fn cuts(&self, conn: ConnId, result: ResultId) -> bool {
+        let takes_parts = self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS));
+        let has_parts = !self.blobs.of_result(result).is_empty();
+        has_parts && (!takes_parts || !self.lost_parts(result).is_empty())
+    }
+
     fn deliver(&mut self, conn: ConnId, id: JobId) {
         let Some(session) = self.sessions.get(&conn) else {
             return self.broker.handle(self.now, Event::NotDelivered { job: id });
@@ -571,14 +592,15 @@ impl Leader {
         let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
         let whole = outcome::result_of(&self.broker, &self.store, job, session.is_announced());
-        let mut whole = outcome::without_lost(&whole, &lost);
+        let mut whole = outcome::without_lost(whole, &lost);
         if !takes_parts && result.is_some_and(|result| !self.blobs.of_result(result).is_empty()) {
-            whole = outcome::without_parts(&whole, &self.config.address);
+            whole = outcome::without_parts(whole, &self.config.address);
         }
         // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
         let frame = match session.result(id, whole.clone()) {
             None => return,
             Some(Ok(frame)) => Some(frame),
+            // It is larger than any that was taken, so it is one of our own writing, or its subject is long.
             Some(Err(error)) => {
                 warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
                 let mut smaller = outcome::cut_down(job, &whole, &self.config.address);

@@ -1,6 +1,5 @@
 //! What a client gets as the result of its job, where no worker wrote it, or not as it can be sent.
 
-use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
@@ -10,20 +9,21 @@ use crate::core::ids::{JobId, ResultId};
 use crate::core::job::{Ending, Job, Phase};
 use crate::model::{BlobRef, JobResult, JobStatus, JsonModel};
 use crate::store::replay::Key;
+use crate::summed::Summed;
 
 /// The result of a worker whose acks carry nothing (C03).
-pub(super) fn plain_ok(job: Option<&Job>, id: JobId) -> Bytes {
+pub(super) fn plain_ok(job: Option<&Job>, id: JobId) -> Summed {
     let (client, exec) = job.map_or(("", ""), |job| (&*job.client.0, &*job.exec));
     JobResult::new(id.0, client, exec, JobStatus::Ok).to_json().into()
 }
 
 /// The result of a job that has ended.
-pub(super) fn result_of(broker: &Broker, store: &PayloadStore, job: &Job, announced: bool) -> Bytes {
+pub(super) fn result_of(broker: &Broker, store: &PayloadStore, job: &Job, announced: bool) -> Summed {
     let mut result = JobResult::new(job.id.0, &*job.client.0, &*job.exec, JobStatus::Failed);
     match &job.phase {
         Phase::Done { ending: Ending::Returned { result: stored, .. }, .. } => {
             if let Some(stored) = store.result(*stored) {
-                return stored.clone();
+                return stored;
             }
             result.stderr = match store.why_lost(Key::Result(*stored)) {
                 Some(why) => format!("heft: the result was here and cannot be read any more: {why}"),
@@ -78,8 +78,8 @@ pub(super) fn returned(job: &Job) -> Option<ResultId> {
 }
 
 /// The result for a client that takes no transfers: it says where the rest is (C01).
-pub(super) fn without_parts(whole: &[u8], address: &str) -> Bytes {
-    let Ok(mut result) = JobResult::parse(whole) else { return Bytes::copy_from_slice(whole) };
+pub(super) fn without_parts(whole: Summed, address: &str) -> Summed {
+    let Ok(mut result) = JobResult::parse(&whole) else { return whole };
     let sizes =
         [("archive", &result.archive), ("stdout", &result.stdout_blob), ("stderr", &result.stderr_blob)];
     let parts: Vec<String> = sizes
@@ -99,11 +99,11 @@ pub(super) fn without_parts(whole: &[u8], address: &str) -> Bytes {
 }
 
 /// The result without parts that the leader has lost: it says so.
-pub(super) fn without_lost(whole: &Bytes, lost: &[Uuid]) -> Bytes {
+pub(super) fn without_lost(whole: Summed, lost: &[Uuid]) -> Summed {
     if lost.is_empty() {
-        return whole.clone();
+        return whole;
     }
-    let Ok(mut result) = JobResult::parse(whole) else { return whole.clone() };
+    let Ok(mut result) = JobResult::parse(&whole) else { return whole };
     let is_lost = |part: &mut BlobRef| lost.contains(&part.id);
     let archive = result.archive.take_if(is_lost);
     let texts = [result.stdout_blob.take_if(is_lost), result.stderr_blob.take_if(is_lost)];
@@ -136,7 +136,7 @@ fn gathered(broker: &Broker, store: &PayloadStore, parent: &Job) -> String {
 const CUT_TEXT_BYTES: usize = 256 * 1024;
 
 /// The result in smaller and smaller forms: without archives, with its texts cut, and at last only that it was too large.
-pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<Item = Bytes> {
+pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<Item = Summed> {
     let mut forms = Vec::new();
     if let Ok(mut result) = JobResult::parse(whole) {
         let archive = result.output_archive.take().map_or(0, |archive| archive.len());

@@ -18,6 +18,7 @@ use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
 use crate::core::limits::DATASETS_PER_JOB_MAX;
 use crate::core::subject::routing_key;
 use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
+use crate::summed::Summed;
 
 /// The hop of limits that are the leader's own.
 const LEADER: &str = "leader";
@@ -268,7 +269,7 @@ impl Leader {
             warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
             return false;
         };
-        let mut payload = if owner == id { payload } else { for_child(&payload, id) };
+        let mut payload = if owner == id { payload } else { for_child(&payload, id).into() };
         if self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
             let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner));
             payload = self.for_stock_worker(worker, payload, from_ours, job.key.as_str(), staged);
@@ -302,14 +303,14 @@ impl Leader {
     fn for_stock_worker(
         &self,
         worker: WorkerId,
-        payload: Bytes,
+        payload: Summed,
         from_ours: bool,
         key: &str,
         staged: Option<&CacheId>,
-    ) -> Bytes {
+    ) -> Summed {
         let has_agent = self.has_agent(worker);
         let (staged, payload) = match staged {
-            Some(cache) => (true, by_set(&payload, cache)),
+            Some(cache) => (true, by_set(&payload, cache).into()),
             None => (false, payload),
         };
         if self.knows_cache_put(worker) || !from_ours && !has_agent && !staged {
@@ -320,14 +321,14 @@ impl Leader {
             cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
         let written = by_path(&payload, |cache_id| from_ours || is_set(cache_id));
-        let fits = Session::assign_body_len(key, written.len()) <= FRAME_BODY_BYTES_MAX as usize;
-        if fits { written } else { payload }
+        let fits = |len: usize| Session::assign_body_len(key, len) <= FRAME_BODY_BYTES_MAX as usize;
+        written.filter(|written| fits(written.len())).map_or(payload, Summed::from)
     }
 }
 
-/// A request with the path of each cached file in its CacheId, for those ids of which that is said.
-pub(super) fn by_path(payload: &Bytes, is_set: impl Fn(&str) -> bool) -> Bytes {
-    let Ok(mut request) = JobRequest::parse(payload) else { return payload.clone() };
+/// A request with the path of each cached file in its CacheId, for those ids of which that is said; `None` if there are none.
+pub(super) fn by_path(payload: &[u8], is_set: impl Fn(&str) -> bool) -> Option<Bytes> {
+    let mut request = JobRequest::parse(payload).ok()?;
     let mut rewritten = false;
     for file in &mut request.files {
         if let Source::Cache(cache_id) = file.source()
@@ -337,7 +338,7 @@ pub(super) fn by_path(payload: &Bytes, is_set: impl Fn(&str) -> bool) -> Bytes {
             rewritten = true;
         }
     }
-    if rewritten { request.to_json().into() } else { payload.clone() }
+    rewritten.then(|| request.to_json().into())
 }
 
 /// A request whose large inputs are files of a set.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use chunking::frame::head_len;
@@ -99,7 +99,8 @@ impl OutFrame {
         }
     }
 
-    fn encoded_head(&self) -> Result<Bytes, EncodeError> {
+    /// The head, and what goes behind the payload if the payload's CRC-32 is given.
+    fn encoded(&self, payload_crc: Option<u32>) -> Result<(Bytes, Bytes), EncodeError> {
         let payload_len = u32::try_from(self.payload.len()).unwrap_or(u32::MAX);
         let head = Head {
             msg_id: self.msg_id,
@@ -109,8 +110,13 @@ impl OutFrame {
             ..Head::new(self.kind)
         };
         let mut out = Vec::with_capacity(head_len(Generation::F2, &self.subject));
-        head.append(Generation::F2, &mut out)?;
-        Ok(out.into())
+        let trailer = match payload_crc {
+            None => head.append(Generation::F2, &mut out).map(|()| Bytes::new()),
+            Some(crc) => head
+                .append_summed(Generation::F2, crc, &mut out)
+                .map(|trailer| Bytes::copy_from_slice(&trailer)),
+        }?;
+        Ok((out.into(), trailer))
     }
 }
 
@@ -125,9 +131,12 @@ pub async fn connect(
     tune(&stream, tuning).map_err(refused)?;
     let loopback = is_loopback(&stream);
     let (read, write) = stream.into_split();
-    let inlet = Inlet::speaking(Generation::F2, InboundLimits::DIALLED);
-    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX) };
-    Ok((reader, LinkWriter::new(write, loopback)))
+    let mut inlet = Inlet::speaking(Generation::F2, InboundLimits::DIALLED);
+    inlet.offer_checksums();
+    let writer = LinkWriter::new(write, loopback);
+    let other_end = Some(Arc::downgrade(&writer.0));
+    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX), other_end };
+    Ok((reader, writer))
 }
 
 /// What comes over a connection.
@@ -145,6 +154,8 @@ pub struct LinkReader {
     read: OwnedReadHalf,
     inlet: Inlet,
     pool: Pool,
+    /// The writer, until it has heard that frames have checksums.
+    other_end: Option<Weak<Shared>>,
 }
 
 impl LinkReader {
@@ -159,6 +170,11 @@ impl LinkReader {
                     let Head { code, msg_id, corr_id, subject, .. } = frame.head;
                     let payload = Bytes::copy_from_slice(frame.payload);
                     let subject = subject.to_owned();
+                    if self.inlet.has_checksums()
+                        && let Some(writer) = self.other_end.take().and_then(|shared| shared.upgrade())
+                    {
+                        LinkWriter(writer).begin_checksums()?;
+                    }
                     return Ok(Some(Item::Frame(InFrame { code, msg_id, corr_id, subject, payload })));
                 }
                 Step::Came(chunk) => return Ok(Some(Item::Chunk(chunk))),
@@ -219,6 +235,8 @@ struct Queue {
     pieces: VecDeque<Bytes>,
     /// Bytes that were queued since the connection was made.
     queued: u64,
+    /// Whether frames that are queued from now on end with a checksum.
+    checksums: bool,
     broken: Option<io::ErrorKind>,
 }
 
@@ -248,7 +266,7 @@ impl LinkWriter {
     /// Sends a frame. An error says that this frame was certainly not sent; success that it was handed to the system,
     /// or that the connection broke in the middle of it.
     pub async fn send(&self, frame: OutFrame) -> Result<(), LinkError> {
-        let start = self.put(frame.encoded_head()?, frame.payload)?;
+        let start = self.put_frame(frame)?;
         self.write(start).await
     }
 
@@ -256,13 +274,13 @@ impl LinkWriter {
     pub async fn send_chunk(&self, transfer: Uuid, head: &ChunkHead, bytes: Bytes) -> Result<(), LinkError> {
         let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let frame_head = head.frame_head(transfer, sent_len)?;
-        let start = self.put(Bytes::copy_from_slice(&frame_head), bytes)?;
+        let start = put(&mut *self.queue_locked(), [Bytes::copy_from_slice(&frame_head), bytes])?;
         self.write(start).await
     }
 
     /// Queues a frame that goes out with the next one that is sent, or with [`LinkWriter::flush`], which is to follow soon.
     pub fn queue(&self, frame: OutFrame) -> Result<(), LinkError> {
-        self.put(frame.encoded_head()?, frame.payload).map(|_| ())
+        self.put_frame(frame).map(|_| ())
     }
 
     /// Sends what is queued.
@@ -290,15 +308,28 @@ impl LinkWriter {
     }
 
     /// Queues a frame; gives its place in all that is sent.
-    fn put(&self, head: Bytes, payload: Bytes) -> Result<u64, LinkError> {
-        let mut queue = self.queue_locked();
-        if let Some(kind) = queue.broken {
-            return Err(LinkError::Io(kind.into()));
+    fn put_frame(&self, frame: OutFrame) -> Result<u64, LinkError> {
+        let mut payload_crc = None;
+        loop {
+            let mut queue = self.queue_locked();
+            if queue.checksums && payload_crc.is_none() {
+                // Not while others wait for the queue.
+                drop(queue);
+                payload_crc = Some(crc32fast::hash(&frame.payload));
+                continue;
+            }
+            let (head, trailer) = frame.encoded(payload_crc)?;
+            return put(&mut queue, [head, frame.payload, trailer]);
         }
-        let start = queue.queued;
-        queue.queued += (head.len() + payload.len()) as u64;
-        queue.pieces.extend([head, payload].into_iter().filter(|piece| !piece.is_empty()));
-        Ok(start)
+    }
+
+    /// The leader has welcomed us with a checksum: what is sent from now on has one too, and says so first.
+    fn begin_checksums(&self) -> Result<(), LinkError> {
+        let begin = OutFrame::new(Kind::Welcome, Bytes::new());
+        let (head, trailer) = begin.encoded(Some(crc32fast::hash(&begin.payload)))?;
+        let mut queue = self.queue_locked();
+        queue.checksums = true;
+        put(&mut queue, [head, trailer]).map(|_| ())
     }
 
     fn queue_locked(&self) -> MutexGuard<'_, Queue> {
@@ -335,6 +366,19 @@ impl LinkWriter {
             self.queue_locked().broken = Some(failed);
         }
     }
+}
+
+/// Queues the pieces of a frame; gives its place in all that is sent.
+fn put<const N: usize>(queue: &mut Queue, pieces: [Bytes; N]) -> Result<u64, LinkError> {
+    if let Some(kind) = queue.broken {
+        return Err(LinkError::Io(kind.into()));
+    }
+    let start = queue.queued;
+    for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
+        queue.queued += piece.len() as u64;
+        queue.pieces.push_back(piece);
+    }
+    Ok(start)
 }
 
 fn slices(pieces: &VecDeque<Bytes>) -> Vec<io::IoSlice<'_>> {
