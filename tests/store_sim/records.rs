@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use heft::core::Record;
 use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Submission};
