@@ -292,6 +292,14 @@ fn write_frame(stream: &mut TcpStream, head: Head<'_>, payload: &[u8]) {
     stream.write_all(&bytes).unwrap();
 }
 
+/// A frame with its checksum.
+fn summed(head: Head<'_>, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let head = Head { payload_len: u32::try_from(payload.len()).unwrap(), ..head };
+    let trailer = head.append_summed(Generation::F2, crc32fast::hash(payload), &mut bytes).unwrap();
+    [&bytes[..], payload, &trailer].concat()
+}
+
 /// What stands behind the payload of a body.
 fn behind_payload(body: &[u8]) -> &[u8] {
     let subject = usize::from(u16::from_le_bytes(body[33..35].try_into().unwrap()));
@@ -344,6 +352,42 @@ async fn a_heft_worker_gets_an_assignment_of_four_mebibytes_with_its_checksum_be
     let result = tokio::task::spawn_blocking(move || read_body(&mut client).1).await.unwrap();
     let stdout = format!("\"Stdout\":\"{:08x}\"", crc32fast::hash(&payload));
     assert!(String::from_utf8_lossy(&result).contains(&stdout));
+}
+
+#[test]
+fn a_frame_that_is_taken_apart_while_it_comes_counts_only_with_its_checksum() {
+    let leader = Leader::start(&[]);
+    let hello = br#"{"ClientId":"c","Heft":{"Version":1,"Features":["submit-answers","checksums"]}}"#;
+    let (job, content) = (Uuid::new_v4(), noise(3_145_000, 3));
+    let request = JobRequest { job_id: job, ..request(&content) }.to_json();
+    assert!((4 * 1024 * 1024 - 1000..4 * 1024 * 1024 - 100).contains(&request.len()), "{}", request.len());
+    let submit =
+        summed(Head { msg_id: job, subject: "job.submit.calcA", ..Head::new(Kind::SubmitJob) }, &request);
+    let client = || {
+        let mut client = connect(&leader, Kind::HelloClient, Uuid::nil(), "c", hello);
+        assert_eq!(behind_payload(&read_kind(&mut client, Kind::Welcome)).len(), 4);
+        client.write_all(&summed(Head::new(Kind::Welcome), b"")).unwrap();
+        client
+    };
+    let mut damaged = submit.clone();
+    damaged[2_000_000] ^= 1;
+    let mut first = client();
+    first.write_all(&damaged).unwrap();
+    assert_eq!(first.read(&mut [0; 100]).unwrap_or(0), 0, "the leader hangs up");
+    let mut second = client();
+    second.write_all(&submit).unwrap();
+    let submitted = read_kind(&mut second, Kind::Submitted);
+    assert_eq!(submitted[1..17], job.to_bytes_le());
+    let mut worker = connect(
+        &leader,
+        Kind::HelloWorker,
+        Uuid::new_v4(),
+        "job.assign.>",
+        br#"{"Heft":{"Version":1,"Features":["transfers","checksums"]}}"#,
+    );
+    write_frame(&mut worker, Head::new(Kind::Credit), &1_i32.to_le_bytes());
+    let assigned = read_kind(&mut worker, Kind::AssignJob);
+    assert_eq!(behind_payload(&assigned).len(), 4, "it is written anew, and has a checksum of its own");
 }
 
 #[test]

@@ -327,6 +327,36 @@ mod tests {
     }
 
     #[test]
+    fn a_payload_that_changed_in_memory_is_read_again_or_lost_and_not_used_twice() {
+        let mut store = PayloadStore::default();
+        let jobs: Vec<JobId> = (0..3).map(|number| JobId(uuid::Uuid::from_u128(number))).collect();
+        let keys: Vec<Key> = jobs.iter().copied().map(Key::Input).collect();
+        let crc = crc32fast::hash(b"as it came");
+        for job in &jobs {
+            let payload = Summed::known(Bytes::from_static(b"as it is now"), crc);
+            store.keep_input(*job, Input { payload, from_ours: true });
+        }
+        store.placed(keys[0], Place { file: FileNo::log(1), offset: 0, len: 10, crc });
+        // Whoever gets it can tell.
+        assert_eq!(store.look_at(keys[0], false), Ok(()));
+        assert!(store.input(jobs[0]).is_some_and(|input| input.payload.crc() == crc));
+        assert_eq!(store.look_at(keys[0], false), Ok(()));
+        assert!(store.input(jobs[0]).is_none() && store.away(keys[0]).is_some(), "the log has it");
+        store.was_read(keys[0], Bytes::from_static(b"as it came"));
+        assert_eq!(store.look_at(keys[0], true), Ok(()));
+        assert!(store.input(jobs[0]).is_some_and(|input| input.payload.is_sound()));
+        // Nobody after us could.
+        assert!(store.look_at(keys[1], true).is_err());
+        assert!(store.input(jobs[1]).is_none());
+        assert_eq!(store.look_at(keys[2], false), Ok(()));
+        assert!(store.look_at(keys[2], false).is_err());
+        store.was_lost(keys[2], "it changed".to_owned());
+        assert_eq!((store.away(keys[2]), store.why_lost(keys[2])), (None, Some("it changed")));
+        jobs.iter().for_each(|job| store.forget_input(*job));
+        assert_eq!((store.warm_bytes, store.unlogged_bytes, store.input_bytes()), (0, 0, 0));
+    }
+
+    #[test]
     fn what_the_log_has_leaves_the_memory_and_what_it_has_not_stays() {
         let mut store = PayloadStore::default();
         let payload = Bytes::from(vec![7; 4 << 20]);
