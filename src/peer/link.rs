@@ -396,3 +396,79 @@ fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
         pieces.pop_front();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chunking::Decoder;
+    use chunking::frame::Trailers;
+    use tokio::net::TcpListener;
+
+    fn summed(kind: Kind, payload: &[u8]) -> Vec<u8> {
+        let frame = OutFrame::new(kind, payload.to_vec());
+        let (head, trailer) = frame.encoded(Some(crc32fast::hash(payload))).unwrap();
+        [&head[..], payload, &trailer].concat()
+    }
+
+    #[tokio::test]
+    async fn checksums_begin_behind_the_welcome_and_are_missed_and_compared_from_then_on() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (addr, tuning) = (listener.local_addr().unwrap(), Tuning::default());
+        let (link, leader) = tokio::join!(connect(addr, &tuning), listener.accept());
+        let ((mut reader, writer), (mut leader, _)) = (link.unwrap(), leader.unwrap());
+        // A classic frame on either side of a Welcome that comes late.
+        writer.send(OutFrame::new(Kind::HelloClient, &b"hello"[..])).await.unwrap();
+        let (early, _) = OutFrame::new(Kind::Result, Bytes::new()).encoded(None).unwrap();
+        leader.write_all(&early).await.unwrap();
+        leader.write_all(&summed(Kind::Welcome, b"welcome")).await.unwrap();
+        let mut next = async || match reader.next().await {
+            Ok(Some(Item::Frame(frame))) => Ok(frame.kind()),
+            Ok(Some(Item::Chunk(_)) | None) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        };
+        assert_eq!(next().await, Ok(Some(Kind::Result)));
+        assert_eq!(next().await, Ok(Some(Kind::Welcome)));
+        writer.send(OutFrame::new(Kind::SubmitJob, &b"a job"[..])).await.unwrap();
+        leader.write_all(&summed(Kind::Result, b"a result")).await.unwrap();
+        assert_eq!(next().await, Ok(Some(Kind::Result)));
+
+        let (mut came, mut kinds) = (Vec::new(), Vec::new());
+        let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+        decoder.set_trailers(Trailers::Announced);
+        while kinds.len() < 3 {
+            leader.read_buf(&mut came).await.unwrap();
+            let mut rest = &came[..];
+            while let Some(frame) = decoder.poll_frame(&mut rest).unwrap() {
+                kinds.push((frame.head.kind().unwrap(), frame.payload_crc.is_some()));
+            }
+            came = rest.to_vec();
+        }
+        assert_eq!(kinds, [(Kind::HelloClient, false), (Kind::Welcome, true), (Kind::SubmitJob, true)]);
+
+        let mut damaged = summed(Kind::Result, b"a result");
+        damaged[50] ^= 4;
+        leader.write_all(&damaged).await.unwrap();
+        let error = next().await.unwrap_err();
+        assert!(error.contains("a frame was damaged on the way: as Result"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_leader_without_checksums_is_sent_none() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (addr, tuning) = (listener.local_addr().unwrap(), Tuning::default());
+        let (link, leader) = tokio::join!(connect(addr, &tuning), listener.accept());
+        let ((mut reader, writer), (mut leader, _)) = (link.unwrap(), leader.unwrap());
+        let (welcome, _) = OutFrame::new(Kind::Welcome, Bytes::new()).encoded(None).unwrap();
+        leader.write_all(&welcome).await.unwrap();
+        assert!(matches!(reader.next().await, Ok(Some(Item::Frame(_)))));
+        let frame = OutFrame::new(Kind::SubmitJob, &b"a job"[..]);
+        let expected = [&frame.encoded(None).unwrap().0[..], b"a job"].concat();
+        writer.send(frame).await.unwrap();
+        let mut came = vec![0; expected.len() + 4];
+        leader.read_exact(&mut came[..expected.len()]).await.unwrap();
+        assert_eq!(came[..expected.len()], expected);
+        // What has one all the same is not what was sent.
+        leader.write_all(&summed(Kind::Result, b"a result")).await.unwrap();
+        assert!(matches!(reader.next().await, Err(LinkError::Frame(error)) if error.is_damage()));
+    }
+}
