@@ -46,6 +46,8 @@ features! {
     REDIRECTS = 10, "redirects";
     /// Frames end with a checksum.
     CHECKSUMS = 11, "checksums";
+    /// Received: a client says which results it has.
+    RECEIPTS = 12, "receipts";
 }
 
 impl Features {
