@@ -547,7 +547,7 @@ impl World {
                         touched.insert(conn);
                     }
                     Output::Posted { conn, frame } => {
-                        let bytes = [&frame.head[..], &frame.payload[..]].concat();
+                        let bytes = [&frame.head[..], &frame.payload[..], &frame.trailer[..]].concat();
                         if let Some(conn) = self.conns.get_mut(&conn).filter(|conn| !conn.closing) {
                             conn.lanes[1].push_posted(bytes.into());
                         }

@@ -593,11 +593,14 @@ impl Leader {
         self.send(conn, frame);
     }
 
-    /// Whether a client is sent less of a result than there is.
+    /// Whether a client may be sent other bytes than a worker's result has: without its parts, or cut.
     fn cuts(&self, conn: ConnId, result: ResultId) -> bool {
         let takes_parts = self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS));
         let has_parts = !self.blobs.of_result(result).is_empty();
-        has_parts && (!takes_parts || !self.lost_parts(result).is_empty())
+        // Under the longest subject it would not fit.
+        let longest = limits::FRAME_BODY_BYTES_MAX as usize - limits::SUBJECT_BYTES_MAX - 39;
+        let may_be_cut = self.store.result(result).is_some_and(|result| result.len() > longest);
+        has_parts && (!takes_parts || !self.lost_parts(result).is_empty()) || may_be_cut
     }
 
     /// The frame with a job's result, behind the transfers of its parts.
