@@ -17,6 +17,7 @@ use crate::model::limits::QUOTE_CHARS_MAX;
 use crate::model::{
     Announcement, ClientConfig, ContentStream, JobResult, JobStatus, JsonModel, Shape, WorkerHello,
 };
+use crate::summed::Summed;
 
 /// What a frame said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +73,7 @@ pub struct SubmitBody {
     /// The frame's subject.
     pub subject: String,
     /// The payload.
-    pub payload: Bytes,
+    pub payload: Summed,
 }
 
 /// The end of a job.
@@ -85,7 +86,7 @@ pub struct AckBody {
     /// The blobs that are parts of the result.
     pub parts: Vec<Uuid>,
     /// The payload.
-    pub payload: Bytes,
+    pub payload: Summed,
 }
 
 /// What a frame is that is too large to be gathered.
@@ -133,7 +134,7 @@ impl Session {
     pub fn hear(
         &mut self,
         head: &Head<'_>,
-        payload: Bytes,
+        payload: Summed,
         make_id: MakeId<'_>,
     ) -> Result<Heard, SessionError> {
         let kind = match head.kind() {
@@ -197,6 +198,9 @@ impl Session {
                     None => Heard::Skipped(format!("{kind} cannot be read, or is not from such a peer")),
                 })
             }
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Welcome) if self.has(Features::CHECKSUMS) => {
+                Ok(Heard::Skipped("it has read our Welcome: its frames have checksums".to_owned()))
+            }
             (Role::Client { .. } | Role::Worker { .. }, other) => {
                 Ok(Heard::Skipped(format!("{other} is not for a leader, or not from such a peer")))
             }
@@ -205,7 +209,7 @@ impl Session {
 
     /// What a frame is that is too large to be gathered.
     pub fn bulk(&mut self, head: &Head<'_>) -> Result<BulkOf, SessionError> {
-        match self.hear(head, Bytes::from_static(b"-"), &mut Uuid::nil)? {
+        match self.hear(head, Bytes::from_static(b"-").into(), &mut Uuid::nil)? {
             Heard::Submit(body) => Ok(BulkOf::Submit { body }),
             Heard::Ack(body) => Ok(BulkOf::Ack { job: body.job }),
             Heard::Dataset(DatasetSays::Classic { request, subject, .. }) => {
@@ -335,7 +339,7 @@ impl Session {
         }
     }
 
-    fn ack(&mut self, head: &Head<'_>, payload: Bytes) -> Heard {
+    fn ack(&mut self, head: &Head<'_>, payload: Summed) -> Heard {
         let Role::Worker { last_job, .. } = &mut self.role else {
             return Heard::Skipped("an ack from no worker".to_owned());
         };

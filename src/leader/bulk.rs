@@ -176,7 +176,7 @@ impl Leader {
 
     /// A job came whole, and no assignment takes it with its contents: they become blobs.
     pub(super) fn submit_apart(&mut self, conn: ConnId, mut body: SubmitBody) {
-        let payload = std::mem::take(&mut body.payload);
+        let payload = std::mem::replace(&mut body.payload, Vec::new().into());
         let bulk = Bulk {
             of: BulkOf::Submit { body },
             stream: ContentStream::new(Shape::JobRequest),

@@ -37,11 +37,12 @@ use uuid::Uuid;
 use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
-use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run, Token};
+use crate::core::ids::{Attempt, ConnId, JobId, Micros, ResultId, Run, Token};
 use crate::core::job::Job;
 use crate::core::{Broker, Config, Event};
 use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
+use crate::summed::Summed;
 use bulk::{Apart, Bulk};
 use collect::Lister;
 use datasets::Datasets;
@@ -176,6 +177,8 @@ pub struct Leader {
     asked: HashMap<Token, Asked>,
     next_token: Token,
     connections: usize,
+    /// Frames that were not what their senders sent.
+    frames_damaged: u64,
     /// The job that was forgotten last to make room.
     forgetting: Option<JobId>,
     /// Who is about to ask for the results of a job's workers.
@@ -222,6 +225,7 @@ impl Leader {
             asked: HashMap::new(),
             next_token: Token(0),
             connections: 0,
+            frames_damaged: 0,
             forgetting: None,
             fetchers: HashMap::new(),
             recovered_jobs: 0,
@@ -232,6 +236,11 @@ impl Leader {
     /// So many connections are open, with those that have not said anything yet. For status.
     pub fn count_connections(&mut self, open: usize) {
         self.connections = open;
+    }
+
+    /// A frame came that is not what its sender sent. For status.
+    pub fn count_damaged(&mut self) {
+        self.frames_damaged += 1;
     }
 
     /// Reading what an earlier life left took so long. For status.
@@ -251,11 +260,11 @@ impl Leader {
         now: Micros,
         conn: ConnId,
         head: &Head<'_>,
-        payload: Bytes,
+        payload: impl Into<Summed>,
     ) -> Result<(), HangUp> {
         self.pass_time(now);
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
-        let heard = session.hear(head, payload, &mut *self.make_id)?;
+        let heard = session.hear(head, payload.into(), &mut *self.make_id)?;
         match heard {
             Heard::Event(event) => {
                 self.note_hello(conn, &event);
@@ -329,6 +338,11 @@ impl Leader {
             self.broker.handle(self.now, Event::Moves { conn });
             self.act();
         }
+    }
+
+    /// Whether a peer's frames end with checksums.
+    pub fn has_checksums(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(|session| session.has(Features::CHECKSUMS))
     }
 
     /// Whether the peer is a client that says which results it has.
@@ -594,6 +608,16 @@ impl Leader {
         self.send(conn, frame);
     }
 
+    /// Whether a client may be sent other bytes than a worker's result has: without its parts, or cut.
+    fn cuts(&self, conn: ConnId, result: ResultId) -> bool {
+        let takes_parts = self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS));
+        let has_parts = !self.blobs.of_result(result).is_empty();
+        // Under the longest subject it would not fit.
+        let longest = limits::FRAME_BODY_BYTES_MAX as usize - limits::SUBJECT_BYTES_MAX - 39;
+        let may_be_cut = self.store.result(result).is_some_and(|result| result.len() > longest);
+        has_parts && (!takes_parts || !self.lost_parts(result).is_empty()) || may_be_cut
+    }
+
     /// The frame with a job's result, behind the transfers of its parts.
     fn deliver(&mut self, conn: ConnId, id: JobId, run: Run) -> Option<WireFrame> {
         let Some(session) = self.sessions.get(&conn) else {
@@ -613,12 +637,12 @@ impl Leader {
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
         let (address, is_ours) = (&self.config.address, session.is_announced());
         let whole = outcome::result_of(&self.broker, &self.store, job, address, is_ours);
-        let mut whole = outcome::without_lost(&whole, &lost);
+        let mut whole = outcome::without_lost(whole, &lost);
         if !takes_parts && result.is_some_and(|result| !self.blobs.of_result(result).is_empty()) {
-            whole = outcome::without_parts(&whole, address);
+            whole = outcome::without_parts(whole, address);
         }
         if !takes_parts && self.has_results_apart(job) {
-            whole = outcome::with_results_apart(&whole, id, address);
+            whole = outcome::with_results_apart(whole, id, address);
         }
         // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
         let frame = match session.result(id, whole.clone()) {
