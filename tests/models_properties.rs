@@ -127,13 +127,21 @@ fn client_config() -> impl Strategy<Value = ClientConfig> {
 }
 
 fn worker_hello() -> impl Strategy<Value = WorkerHello> {
-    (announcement(), vec(text(), 0..4), option::of(1..=16_384u32), any::<bool>(), option::of(text()))
-        .prop_map(|(heft, patterns, max_parallel, cache_only, cache_for)| WorkerHello {
+    (
+        announcement(),
+        vec(text(), 0..4),
+        option::of(1..=16_384u32),
+        any::<bool>(),
+        option::of(text()),
+        any::<bool>(),
+    )
+        .prop_map(|(heft, patterns, max_parallel, cache_only, cache_for, raw)| WorkerHello {
             heft,
             patterns,
             max_parallel,
             cache_only,
             cache_for,
+            raw,
         })
 }
 
@@ -241,7 +249,7 @@ impl Contents for JobResult {
 
     fn put_back(&mut self, slot: usize, content: Vec<u8>) {
         let text = || String::from_utf8_lossy(&content).into_owned();
-        let left = match ResultSlot::ALL[slot] {
+        let left = match ResultSlot::ALL.get(slot).expect("a slot") {
             ResultSlot::Archive => {
                 assert_eq!(self.output_archive.replace(content), Some(vec![]));
                 return;

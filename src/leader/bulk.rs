@@ -174,6 +174,23 @@ impl Leader {
         }
     }
 
+    /// A job came whole, and no assignment takes it with its contents: they become blobs.
+    pub(super) fn submit_apart(&mut self, conn: ConnId, mut body: SubmitBody) {
+        let payload = std::mem::take(&mut body.payload);
+        let bulk = Bulk {
+            of: BulkOf::Submit { body },
+            stream: ContentStream::new(Shape::JobRequest),
+            contents: BTreeMap::new(),
+            maker: None,
+            held: Held::default(),
+            bytes: payload.len() as u64,
+            fault: None,
+        };
+        self.bulks.insert(conn, bulk);
+        self.bulk_piece(self.now, conn, &payload);
+        self.bulk_ends(self.now, conn);
+    }
+
     fn submit_bulk(
         &mut self,
         conn: ConnId,
@@ -306,6 +323,7 @@ impl Leader {
         let body = AckBody { job, says, parts: parts.clone(), payload: payload.into() };
         self.when_certain(parts, Apart::Ack { conn, body });
     }
+
     /// Puts a content in its place in the result: as it is, or as a blob.
     fn put_part(&mut self, job: JobId, result: &mut JobResult, slot: ResultSlot, content: Content) {
         match content.into_ref(&mut self.relay, job, purpose_of(slot), "") {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tracing::{error, warn};
 use uuid::Uuid;
 
-use super::{Leader, Output, outcome};
+use super::{Leader, Output, gathered, outcome};
 use crate::consensus::Single;
 use crate::core::action::Action;
 use crate::core::ids::{Attempt, ConnId, Index, JobId, Micros, Run, WorkerId};
@@ -373,7 +373,8 @@ impl Leader {
             }
             Then::Deliver { conn, job, .. } => {
                 let returned = self.broker.state().job(*job).and_then(outcome::returned);
-                !self.has_checksums(*conn) || returned.is_some_and(|result| self.cuts(*conn, result))
+                // That of a job to all workers is made of theirs.
+                !self.has_checksums(*conn) || returned.is_none_or(|result| self.cuts(*conn, result))
             }
             Then::Stage { .. } | Then::Answer { .. } => true,
         }
@@ -445,7 +446,7 @@ impl Leader {
     /// The payloads that the result of a job is made of.
     pub(super) fn payloads_of_result(&self, job: JobId) -> Vec<Key> {
         let Some(job) = self.broker.state().job(job) else { return Vec::new() };
-        let children = job.children.iter().filter_map(|child| self.broker.state().job(*child));
+        let children = gathered::read_for_lines(&self.broker, &self.store, job);
         children.chain([job]).filter_map(outcome::returned).map(Key::Result).collect()
     }
 }
