@@ -373,7 +373,8 @@ impl Leader {
             }
             Then::Deliver { conn, job, .. } => {
                 let returned = self.broker.state().job(*job).and_then(outcome::returned);
-                !self.has_checksums(*conn) || returned.is_some_and(|result| self.cuts(*conn, result))
+                // That of a job to all workers is made of theirs.
+                !self.has_checksums(*conn) || returned.is_none_or(|result| self.cuts(*conn, result))
             }
             Then::Stage { .. } | Then::Answer { .. } => true,
         }

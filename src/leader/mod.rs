@@ -331,6 +331,11 @@ impl Leader {
         self.sessions.get(&conn).is_some_and(Session::is_announced)
     }
 
+    /// Whether a peer's frames end with checksums.
+    pub fn has_checksums(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(|session| session.has(Features::CHECKSUMS))
+    }
+
     /// Bytes pass over a connection, to or from its peer, in frames that take long.
     pub fn moves(&mut self, now: Micros, conn: ConnId) {
         self.pass_time(now);
@@ -338,11 +343,6 @@ impl Leader {
             self.broker.handle(self.now, Event::Moves { conn });
             self.act();
         }
-    }
-
-    /// Whether a peer's frames end with checksums.
-    pub fn has_checksums(&self, conn: ConnId) -> bool {
-        self.sessions.get(&conn).is_some_and(|session| session.has(Features::CHECKSUMS))
     }
 
     /// Whether the peer is a client that says which results it has.

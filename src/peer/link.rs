@@ -292,7 +292,7 @@ impl LinkWriter {
     pub async fn send_chunk(&self, transfer: Uuid, head: &ChunkHead, bytes: Bytes) -> Result<(), LinkError> {
         let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let frame_head = head.frame_head(transfer, sent_len)?;
-        let start = put(&mut *self.queue_locked(), [Bytes::copy_from_slice(&frame_head), bytes])?;
+        let start = put(&mut self.queue_locked(), [Bytes::copy_from_slice(&frame_head), bytes])?;
         self.write(start).await
     }
 
