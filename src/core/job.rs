@@ -219,6 +219,16 @@ impl Job {
         self.child_of.is_none()
     }
 
+    /// Whether a worker has an attempt of this run, or had one.
+    pub fn is_or_was_with(&self, worker: WorkerId) -> bool {
+        self.is_with(worker) || self.history.iter().any(|note| note.worker == worker)
+    }
+
+    /// Whether a worker has it.
+    pub fn is_with(&self, worker: WorkerId) -> bool {
+        matches!(self.phase, Phase::Leased { worker: held_by, .. } if held_by == worker)
+    }
+
     /// Whether a worker that says it lost the result may be asked again: not in this run.
     pub fn was_lost_at(&self, worker: WorkerId) -> bool {
         self.history.iter().any(|note| note.worker == worker && note.why == AttemptEnd::ResultLost)

@@ -15,8 +15,8 @@ use super::worker::Lease;
 impl Broker {
     /// A broker with the state after the record `index`.
     pub fn restore(config: Config, state: State, index: Index, now: Micros) -> Self {
-        let mut broker = Broker::new(config);
-        (broker.now, broker.state, broker.index) = (now, state, index);
+        let mut broker = Broker::begin(config, now);
+        (broker.state, broker.index) = (state, index);
         let mut order: Vec<(u64, JobId)> = broker.state.jobs().map(|job| (job.seq, job.id)).collect();
         order.sort_unstable();
         for (_, id) in &order {
