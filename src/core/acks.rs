@@ -79,7 +79,7 @@ impl Broker {
         let job = self.state.job(job).filter(|job| !job.has_ended());
         let worker = self.workers.at(conn);
         let Some((worker, job)) = worker.zip(job) else { return false };
-        let is_now = matches!(job.phase, Phase::Leased { worker: held_by, attempt: held }
+        let is_now = matches!(job.phase, Phase::Leased { worker: held_by, attempt: held, .. }
             if held_by == worker && held == attempt);
         let was = job.history.iter().any(|note| note.attempt == attempt && note.worker == worker);
         is_now || was || self.may_be_forgotten(worker, job, attempt)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::event::{Inputs, Submission};
+use super::event::{Inputs, Submission, WorkerClass};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 use super::queue::Place;
 use super::record::AttemptEnd;
@@ -22,6 +22,8 @@ pub enum Phase {
         worker: WorkerId,
         /// Which attempt.
         attempt: Attempt,
+        /// What kind of worker it is.
+        class: WorkerClass,
     },
     /// A job to all workers waits for its children.
     Gathering {

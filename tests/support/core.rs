@@ -561,7 +561,7 @@ impl Rig {
                 }
                 line
             }
-            Record::Assign { job, run, attempt, worker } => {
+            Record::Assign { job, run, attempt, worker, .. } => {
                 format!("+assign {}#{attempt} {}", self.name_of_run(*job, *run), worker_name(*worker))
             }
             Record::Ack { job, run, worker, result, ok, .. } => {
