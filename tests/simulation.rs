@@ -14,6 +14,8 @@ mod clients;
 mod coverage;
 #[path = "simulation/datasets.rs"]
 mod datasets;
+#[path = "simulation/faults.rs"]
+mod faults;
 #[path = "simulation/inputs.rs"]
 mod inputs;
 #[path = "simulation/stranger.rs"]
@@ -117,6 +119,10 @@ struct SimClient {
     /// Jobs that were submitted and have no result.
     open: BTreeMap<JobId, Submission>,
     to_submit: Vec<Submission>,
+    /// Whether it hands jobs in again that were taken: a stock client does not, and gets results only as they are pushed.
+    asks_again: bool,
+    /// Those of them.
+    taken: BTreeSet<JobId>,
 }
 
 struct World {
@@ -132,6 +138,8 @@ struct World {
     next_result: u64,
     workers: Vec<SimWorker>,
     clients: Vec<SimClient>,
+    /// Results that were sent, and that the broker does not know to be there.
+    unconfirmed: BTreeMap<(ConnId, JobId), Run>,
     /// What clients have seen of a job: the result it stands for, by run.
     seen: BTreeMap<(JobId, Run), Ending>,
     /// Who was given which run of a job.
@@ -176,6 +184,7 @@ impl World {
             next_result: 0,
             workers: Vec::new(),
             clients: Vec::new(),
+            unconfirmed: BTreeMap::new(),
             seen: BTreeMap::new(),
             given: BTreeSet::new(),
             stranger: None,
@@ -218,7 +227,15 @@ impl World {
             let id = ClientId::from(format!("client-{number}").as_str());
             let jobs = 1 + world.random.below(25);
             let to_submit = (0..jobs).map(|job| world.submission(&id, number, job)).collect();
-            world.clients.push(SimClient { id, conn: None, open: BTreeMap::new(), to_submit });
+            let asks_again = world.random.chance(50);
+            world.clients.push(SimClient {
+                id,
+                to_submit,
+                asks_again,
+                conn: None,
+                open: BTreeMap::new(),
+                taken: BTreeSet::new(),
+            });
             let at = world.random.below(3 * SECOND);
             world.at(at, Wake::ClientConnects(number as usize));
             let fault = world.random.below(40 * SECOND);
@@ -296,7 +313,7 @@ impl World {
         let conns: Vec<ConnId> = self.conns.keys().copied().collect();
         self.conns.clear();
         for conn in conns {
-            self.tell(Event::Closed { conn });
+            self.tell_closed(conn);
         }
         let is_commit =
             |wake: &Wake| matches!(wake, Wake::Commit(_) | Wake::ToBroker(_, Event::Closed { .. }));
@@ -321,6 +338,18 @@ impl World {
     fn unfinished(&self) -> Vec<String> {
         let open = self.clients.iter().flat_map(|client| client.open.keys());
         open.map(|job| format!("{job}: {:?}", self.broker.state().job(*job).map(|job| &job.phase))).collect()
+    }
+
+    /// A connection has ended: so the leader tells what it may not have brought there.
+    fn tell_closed(&mut self, conn: ConnId) {
+        self.tell(Event::Closed { conn });
+        let lost: Vec<(ConnId, JobId)> =
+            self.unconfirmed.keys().filter(|(on, _)| *on == conn).copied().collect();
+        for key in lost {
+            self.unconfirmed.remove(&key);
+            self.coverage.undelivered += 1;
+            self.tell(Event::NotDelivered { job: key.1 });
+        }
     }
 
     fn tell(&mut self, event: Event) {
@@ -385,6 +414,7 @@ impl World {
                 // What is delivered is looked at now: the driver takes the bytes when it acts.
                 let (conn, job, run) = (*conn, *job, *run);
                 self.note_result(job, run);
+                self.unconfirmed.insert((conn, job), run);
                 conn
             }
             Action::Assign { conn, job, run, attempt, start, .. }
@@ -442,7 +472,14 @@ impl World {
                             client.open.remove(job);
                         }
                     }
-                    self.tell(event);
+                    match event {
+                        Event::Closed { conn } => self.tell_closed(conn),
+                        Event::Delivered { job, .. } => {
+                            self.unconfirmed.remove(&(conn, job));
+                            self.tell(event);
+                        }
+                        event => self.tell(event),
+                    }
                 }
             }
             Wake::Commit(index) => self.tell(Event::Committed { index }),
@@ -508,6 +545,7 @@ impl World {
         let parallel_max = leasing.then_some(worker.max_par);
         let held = inventory(worker);
         let results: Vec<_> = worker.finished.iter().map(|(job, kept)| (*job, *kept)).collect();
+        let reads = worker.reads();
         self.say(
             conn,
             Event::WorkerHello {
@@ -519,6 +557,7 @@ impl World {
                 parallel_max,
                 transfers: leasing,
                 datasets: leasing,
+                reads,
             },
         );
         if leasing {
@@ -658,39 +697,6 @@ impl World {
         }
     }
 
-    fn worker_fault(&mut self, number: usize) {
-        if !self.faulty() {
-            // The last one to be away comes back.
-            return self.worker_connects(number);
-        }
-        let crash = self.random.chance(50);
-        let away = self.random.below(12 * SECOND);
-        let next = self.random.below(30 * SECOND);
-        self.worker_dies(number, crash);
-        self.at(self.now + away, Wake::WorkerConnects(number));
-        self.at(self.now + away + next, Wake::WorkerFault(number));
-    }
-
-    /// Its connection breaks; if it crashes, all it had is gone.
-    fn worker_dies(&mut self, number: usize, crash: bool) {
-        let worker = &mut self.workers[number];
-        let stock = worker.class != WorkerClass::Leasing;
-        let conn = worker.conn.take();
-        if crash || stock {
-            // A stock worker does not reconnect: another process takes its place, under another id.
-            worker.life += 1;
-            worker.running.clear();
-            worker.receiving.clear();
-            worker.finished.clear();
-            if stock {
-                worker.id = WorkerId(Uuid::from_u128(worker.id.0.as_u128() + 100));
-            }
-        }
-        if let Some(conn) = conn {
-            self.cut(conn);
-        }
-    }
-
     // --- the books
 
     fn check(&self) {
@@ -766,7 +772,8 @@ fn simulation_in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
         [coverage.results, coverage.dead, coverage.orphans, coverage.stale_results, coverage.abandoned];
     let of_inputs =
         [coverage.announced, coverage.withdrawn, coverage.failed, coverage.started, coverage.resumed];
-    let more = [coverage.acks_refused, coverage.to_all, coverage.waiting, coverage.revived];
+    let more =
+        [coverage.acks_refused, coverage.to_all, coverage.waiting, coverage.revived, coverage.undelivered];
     let of_data =
         [coverage.datasets, coverage.waits_for_data, coverage.lets_nearer_go_first, coverage.stranded];
     let seen_all = counts.iter().chain(&of_inputs).chain(&more).chain(&of_data).all(|count| *count > 0);

@@ -134,6 +134,7 @@ impl Broker {
         }
         let mut matching = Vec::new();
         self.workers.matching(job.key.as_str(), &mut matching);
+        self.retain_readers(job.payload_kind(), &mut matching);
         matching.iter().any(|other| *other != worker && !job.was_lost_at(*other))
     }
 }

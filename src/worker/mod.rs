@@ -35,6 +35,7 @@
 //! | `credit`, `hello` | credit and what withholds it; the announcement |
 
 mod attempt;
+mod awaited;
 mod cache;
 mod config;
 mod credit;

@@ -2,7 +2,7 @@
 
 use heft::core::Event;
 use heft::core::action::{Action, Refusal};
-use heft::core::event::Submission;
+use heft::core::event::{Inputs, Submission};
 
 use super::{CAP, SECOND, Wake, World};
 
@@ -15,7 +15,8 @@ impl World {
         let client = &mut self.clients[number];
         client.conn = Some(conn);
         let id = client.id.clone();
-        let again: Vec<Submission> = client.open.values().cloned().collect();
+        let is_known = |job: &&Submission| client.taken.contains(&job.job);
+        let again: Vec<Submission> = client.open.values().filter(|job| !is_known(job)).cloned().collect();
         self.say(conn, Event::ClientHello { conn, client: id, cap: Some(CAP) });
         for job in again {
             self.submits(conn, job);
@@ -37,21 +38,31 @@ impl World {
     pub(crate) fn client_hears(&mut self, number: usize, action: &Action) {
         let client = &mut self.clients[number];
         match action {
-            Action::Deliver { job, .. } => {
+            Action::Deliver { conn, job, run } => {
                 client.open.remove(job);
                 self.ended_at_client.insert(*job);
+                let (conn, job, run) = (*conn, *job, *run);
+                self.say(conn, Event::Delivered { job, run });
             }
             Action::Refuse { job, refusal, .. } => {
                 let expected = matches!(
                     refusal,
-                    Refusal::NoWorker { .. } | Refusal::NoCapableWorker { .. } | Refusal::NoDatasets { .. }
+                    Refusal::NoWorker { .. }
+                        | Refusal::NoCapableWorker { .. }
+                        | Refusal::NoDatasets { .. }
+                        | Refusal::NoReader { .. }
                 );
                 assert!(expected, "{refusal}");
                 self.coverage.refused += 1;
                 client.open.remove(job);
             }
             Action::Waiting { .. } => self.coverage.waiting += 1,
-            Action::Submitted { .. } | Action::Running { .. } => {}
+            Action::Submitted { job, .. } => {
+                if let Some(job) = client.open.get_mut(job).filter(|_| !client.asks_again) {
+                    client.taken.extend((job.inputs == Inputs::Here).then_some(job.job));
+                }
+            }
+            Action::Running { .. } => {}
             other => panic!("a client hears {other:?}"),
         }
     }

@@ -3,6 +3,7 @@
 use heft::core::Event;
 use heft::core::event::{Named, Outcome, WorkerClass};
 use heft::core::ids::{Attempt, JobId, Run, WorkerId};
+use heft::core::payload::PayloadKind;
 use uuid::Uuid;
 
 use super::{SECOND, Wake, World};
@@ -30,6 +31,7 @@ impl World {
                 parallel_max: None,
                 transfers: true,
                 datasets: true,
+                reads: PayloadKind::Request,
             };
             return self.say(conn, hello);
         };
