@@ -140,6 +140,9 @@ pub enum Output {
     },
 }
 
+/// So many results that do not count are each worth a line in the log.
+const REFUSALS_LOGGED_MAX: u64 = 16;
+
 /// Why a connection has to end at once.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(transparent)]
@@ -181,6 +184,8 @@ pub struct Leader {
     frames_damaged: u64,
     /// The job that was forgotten last to make room.
     forgetting: Option<JobId>,
+    /// Results that did not count, as their workers had nothing to do with the job.
+    acks_refused: u64,
     /// Who is about to ask for the results of a job's workers.
     fetchers: HashMap<JobId, Fetcher>,
     /// Jobs that an earlier life left.
@@ -201,7 +206,7 @@ impl Leader {
     pub fn new(config: LeaderConfig, now: Micros, mut make_id: Box<dyn FnMut() -> Uuid>) -> Self {
         let id = make_id();
         Leader {
-            broker: Broker::new(config.broker.clone()),
+            broker: Broker::begin(config.broker.clone(), now),
             relay: Relay::new(config.relay.clone()),
             blobs: Blobs::default(),
             datasets: Datasets::default(),
@@ -227,6 +232,7 @@ impl Leader {
             connections: 0,
             frames_damaged: 0,
             forgetting: None,
+            acks_refused: 0,
             fetchers: HashMap::new(),
             recovered_jobs: 0,
             recovery: Duration::ZERO,
@@ -426,7 +432,10 @@ impl Leader {
     }
 
     fn ack(&mut self, conn: ConnId, body: AckBody) {
-        let job = body.job;
+        let (job, named) = (body.job, body.named);
+        if self.broker.is_foreign_ack(conn, job, named) {
+            return self.foreign_ack(conn, body);
+        }
         let outcome = match body.says {
             AckSays::Result { ok } if self.are_here(job, &body.parts) => {
                 let result = self.store.keep_result(body.payload);
@@ -445,7 +454,33 @@ impl Leader {
             AckSays::GivenUp => Outcome::GivenUp,
         };
         self.forget_gathered_parts(job);
-        self.broker.handle(self.now, Event::Ack { conn, job, outcome });
+        self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
+    }
+
+    /// An answer for a job from a worker that has nothing to do with it. What others bring of its result stays, and so does
+    /// what the job has; the broker says what the worker is to hear.
+    fn foreign_ack(&mut self, conn: ConnId, body: AckBody) {
+        let AckBody { job, named, says, parts, payload } = body;
+        self.forget_foreign_parts(job, &parts);
+        let outcome = match says {
+            AckSays::Result { ok } => Outcome::Returned { result: self.store.keep_result(payload), ok },
+            AckSays::PlainOk => Outcome::Returned { result: self.store.keep_result(payload), ok: true },
+            AckSays::ResultLost => Outcome::ResultLost,
+            AckSays::GivenUp => Outcome::GivenUp,
+        };
+        self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
+    }
+
+    /// Each of the first is said; a worker that goes on so does not fill the log.
+    fn ack_refused(&mut self, conn: ConnId, job: JobId) {
+        self.acks_refused += 1;
+        let count = self.acks_refused;
+        if count <= REFUSALS_LOGGED_MAX || count.is_power_of_two() {
+            warn!(peer = %self.name(conn), %job, count,
+                "a result does not count: its worker was never given this job, or not in this run; the job goes on");
+        } else {
+            debug!(peer = %self.name(conn), %job, count, "a result does not count");
+        }
     }
 
     fn send(&mut self, conn: ConnId, frames: impl IntoIterator<Item = WireFrame>) {
@@ -519,6 +554,7 @@ impl Leader {
                         self.act_on(action);
                     }
                 }
+                Action::AckRefused { conn, job } => self.ack_refused(conn, job),
                 Action::Waiting { conn, job, why } => {
                     let frame = self.sessions.get(&conn).and_then(|s| s.waiting(job, &why.to_string()));
                     self.send_lazily(conn, frame);
@@ -585,6 +621,7 @@ impl Leader {
             }
             Action::Commit { .. }
             | Action::Assign { .. }
+            | Action::AckRefused { .. }
             | Action::Submitted { .. }
             | Action::Refuse { .. }
             | Action::Waiting { .. }
