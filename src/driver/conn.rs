@@ -18,7 +18,7 @@ use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
 
 use super::hub::Hub;
-use super::outbox::{Outbox, Ready};
+use super::outbox::Outbox;
 use super::socket::Socket;
 use super::through::Passing;
 use crate::core::ids::ConnId;
@@ -93,16 +93,10 @@ impl<S: Socket> Hub<S> {
 
     /// Sends what could not be sent at once, until the outbox is closed and empty or the peer takes nothing.
     async fn write_out(&self, conn: ConnId, outbox: &Outbox<S>) {
-        loop {
-            match outbox.ready().await {
-                Ready::Write => {
-                    let sent = outbox.flush();
-                    if !sent.is_none() {
-                        self.with_leader(|leader, _| self.note_sent(leader, conn, sent));
-                    }
-                }
-                Ready::Moves => self.with_leader(|leader, now| leader.moves(now, conn)),
-                Ready::Over => break,
+        while outbox.ready().await.is_some() {
+            let sent = outbox.flush();
+            if !sent.is_none() {
+                self.with_leader(|leader, _| self.note_sent(leader, conn, sent));
             }
         }
         outbox.close();

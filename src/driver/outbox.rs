@@ -22,9 +22,9 @@ use crate::conn::WireFrame;
 pub(super) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often it is looked in that time whether the peer has taken something.
-const LOOKS_PER_STALL: u32 = 6;
+pub(super) const LOOKS_PER_STALL: u32 = 6;
 
-/// What is on its way to a peer that is looked after, although nothing more waits: the system may keep megabytes.
+/// What is on its way to a peer before it is looked how that goes on.
 const WATCHED_BYTES: u64 = 64 * 1024;
 
 /// What may wait for one peer, with what it takes to keep it. Beyond it the peer is too slow to be served (W15 has 1,024 frames
@@ -57,6 +57,8 @@ pub(super) struct Outbox<S> {
     written: Cell<u64>,
     /// How much of that the peer is known to have, and when it last had more.
     progress: Cell<(u64, Instant)>,
+    /// The same and what was written, at the last [`Outbox::look`].
+    looked: Cell<(u64, u64)>,
     stall: Duration,
     closing: Cell<bool>,
     cut: Cell<bool>,
@@ -100,15 +102,15 @@ enum Then {
     Place,
 }
 
-/// What the writer of an outbox may do next.
+/// What has become of what was sent to a peer since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ready {
-    /// The socket takes something.
-    Write,
-    /// Not yet, but the peer goes on taking what it was sent.
+pub(super) enum Look {
+    /// It has all of it, or nearly.
+    Done,
+    /// Some of it is still on its way, and it took something.
     Moves,
-    /// There is nothing left and nothing comes, or the peer takes nothing.
-    Over,
+    /// Some of it is still on its way, and it took nothing.
+    Still,
 }
 
 /// How many frames are out that somebody waits for.
@@ -146,6 +148,7 @@ impl<S: Socket> Outbox<S> {
             answers_low: Notify::new(),
             written: Cell::default(),
             progress: Cell::new((0, Instant::now())),
+            looked: Cell::default(),
             stall,
             closing: Cell::default(),
             cut: Cell::default(),
@@ -396,40 +399,49 @@ impl<S: Socket> Outbox<S> {
         since.elapsed()
     }
 
-    /// Waits until the socket takes something of what is left.
-    pub(super) async fn ready(&self) -> Ready {
-        let look = self.stall / LOOKS_PER_STALL;
+    /// Whether so much was written since the last look, or is left, that it is worth another one.
+    pub(super) fn is_worth_a_look(&self) -> bool {
+        let (_, written) = self.looked.get();
+        self.written.get() - written >= WATCHED_BYTES || !self.pieces.borrow().is_empty()
+    }
+
+    /// Looks what has become of what was sent: the system may keep megabytes of it.
+    pub(super) fn look(&self) -> Look {
+        let (before, _) = self.looked.get();
+        let (acknowledged, written) = (self.acknowledged(), self.written.get());
+        self.looked.set((acknowledged, written));
+        match () {
+            () if self.pieces.borrow().is_empty() && written - acknowledged < WATCHED_BYTES => Look::Done,
+            () if acknowledged > before => Look::Moves,
+            () => Look::Still,
+        }
+    }
+
+    /// Waits until the socket takes something of what is left. `None` when there is nothing left and nothing comes, or
+    /// when the peer takes nothing for too long.
+    pub(super) async fn ready(&self) -> Option<()> {
         loop {
             if self.cut.get() {
-                return Ready::Over;
+                return None;
             }
             let (is_empty, is_place) = (self.pieces.borrow().is_empty(), self.is_place_next());
             if is_empty && self.closing.get() {
-                return Ready::Over;
+                return None;
             }
             if is_empty || is_place {
-                if self.socket.unacknowledged().is_none_or(|bytes| bytes < WATCHED_BYTES) {
-                    self.left_over.notified().await;
-                } else if tokio::time::timeout(look, self.left_over.notified()).await.is_err() {
-                    if self.idle_for() == Duration::ZERO {
-                        return Ready::Moves;
-                    }
-                    continue;
-                }
+                self.left_over.notified().await;
                 // Nothing waited for it until now.
                 self.progress.set((self.acknowledged(), Instant::now()));
                 continue;
             }
+            let look = self.stall / LOOKS_PER_STALL;
             if tokio::time::timeout(look, self.socket.writable()).await.is_ok() {
-                return Ready::Write;
+                return Some(());
             }
             let idle = self.idle_for();
-            if idle == Duration::ZERO {
-                return Ready::Moves;
-            }
             if idle >= self.stall {
                 warn!("a peer took nothing for {} s; cutting it off", idle.as_secs());
-                return Ready::Over;
+                return None;
             }
         }
     }
