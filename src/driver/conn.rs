@@ -51,7 +51,7 @@ impl<S: Socket> Hub<S> {
             Ok(socket) => Rc::new(socket),
             Err(error) => return warn!(%addr, "cannot serve a connection: {error}"),
         };
-        let outbox = Rc::new(Outbox::new(socket.clone(), self.options.write_stall));
+        let outbox = Rc::new(Outbox::new(socket.clone()));
         self.outboxes.borrow_mut().insert(conn, outbox.clone());
         self.count_connections();
         let writer = spawn_local({

@@ -255,7 +255,7 @@ impl<S: Socket> Hub<S> {
     pub(super) fn flush(&self, leader: &mut Leader, conn: ConnId) {
         let Some(outbox) = self.outboxes.borrow().get(&conn).cloned() else { return };
         let sent = outbox.flush();
-        if outbox.is_worth_a_look() && !self.slow_watched.replace(true) {
+        if !self.slow_watched.replace(true) {
             self.slow_changed.notify_one();
         }
         if let Some(waiting) = outbox.is_over_full() {
@@ -401,21 +401,39 @@ impl<S: Socket> Hub<S> {
         }
     }
 
-    /// Looks, while much is on its way to somebody, who takes it slowly: such a peer cannot answer in time to what it has not got.
+    /// Looks, while something is on its way to somebody, whether it is taken. Who takes nothing is cut off. Who takes it slowly cannot
+    /// answer in time to what it has not got, and the leader hears that.
     async fn look_after_the_slow_for_ever(&self) {
+        let stall = self.options.write_stall;
         loop {
             self.slow_changed.notified().await;
             let mut busy = true;
             while busy {
-                tokio::time::sleep(self.options.write_stall / LOOKS_PER_STALL).await;
+                tokio::time::sleep(stall / LOOKS_PER_STALL).await;
                 let looks: Vec<(ConnId, Look)> =
                     self.outboxes.borrow().iter().map(|(conn, outbox)| (*conn, outbox.look())).collect();
                 busy = looks.iter().any(|(_, look)| *look != Look::Done);
-                for (conn, _) in looks.iter().filter(|(_, look)| *look == Look::Moves) {
-                    self.with_leader(|leader, now| leader.moves(now, *conn));
+                for (conn, look) in looks {
+                    match look {
+                        Look::Done | Look::Quick => {}
+                        Look::Moves => self.with_leader(|leader, now| leader.moves(now, conn)),
+                        Look::Still(idle) if idle < stall => {}
+                        Look::Still(idle) => self.cut_off(conn, idle),
+                    }
                 }
             }
             self.slow_watched.set(false);
+        }
+    }
+
+    /// Ends the connection of a peer that takes nothing.
+    fn cut_off(&self, conn: ConnId, idle: Duration) {
+        let Some(outbox) = self.outboxes.borrow().get(&conn).cloned() else { return };
+        if !outbox.is_cut() {
+            let name = self.leader.borrow().name(conn);
+            warn!(peer = %name, "it took nothing for {} s; cutting it off", idle.as_secs());
+            outbox.cut_off();
+            self.with_leader(|leader, now| leader.closed(now, conn));
         }
     }
 

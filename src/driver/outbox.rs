@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::lane::Pipe;
 use super::socket::Socket;
@@ -24,8 +24,8 @@ pub(super) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often it is looked in that time whether the peer has taken something.
 pub(super) const LOOKS_PER_STALL: u32 = 6;
 
-/// What is on its way to a peer before it is looked how that goes on.
-const WATCHED_BYTES: u64 = 64 * 1024;
+/// A peer that takes more than this between two looks is not slow.
+const QUICK_BYTES: u64 = 4 * 1024 * 1024;
 
 /// What may wait for one peer, with what it takes to keep it. Beyond it the peer is too slow to be served (W15 has 1,024 frames
 /// and waits; a leader that waited for one peer would make all wait). A peer that reads does not get there: payloads go to it as
@@ -40,7 +40,7 @@ const SMALL_FRAME_BYTES_MAX: usize = 1024;
 
 /// Answers that wait for a client, and how few of them there are before it is read again.
 const ANSWERS_BYTES_MAX: usize = 8 * 1024 * 1024;
-const ANSWERS_BYTES_LOW: usize = ANSWERS_BYTES_MAX / 2;
+const ANSWERS_BYTES_LOW: usize = ANSWERS_BYTES_MAX - 256 * 1024;
 
 /// Pieces that one call writes.
 const SLICES_MAX: usize = 64;
@@ -57,9 +57,6 @@ pub(super) struct Outbox<S> {
     written: Cell<u64>,
     /// How much of that the peer is known to have, and when it last had more.
     progress: Cell<(u64, Instant)>,
-    /// The same and what was written, at the last [`Outbox::look`].
-    looked: Cell<(u64, u64)>,
-    stall: Duration,
     closing: Cell<bool>,
     cut: Cell<bool>,
     ended: Cell<bool>,
@@ -105,12 +102,14 @@ enum Then {
 /// What has become of what was sent to a peer since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It has all of it, or nearly.
+    /// It has all of it.
     Done,
-    /// Some of it is still on its way, and it took something.
+    /// It takes a lot.
+    Quick,
+    /// Some of it is still on its way, and it took a little.
     Moves,
-    /// Some of it is still on its way, and it took nothing.
-    Still,
+    /// Some of it is still on its way, and it took nothing for so long.
+    Still(Duration),
 }
 
 /// How many frames are out that somebody waits for.
@@ -138,8 +137,7 @@ impl Sent {
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 impl<S: Socket> Outbox<S> {
-    /// Nothing waits. A peer that takes nothing for `stall` is cut off.
-    pub(super) fn new(socket: Rc<S>, stall: Duration) -> Self {
+    pub(super) fn new(socket: Rc<S>) -> Self {
         Outbox {
             socket,
             pieces: RefCell::default(),
@@ -148,8 +146,6 @@ impl<S: Socket> Outbox<S> {
             answers_low: Notify::new(),
             written: Cell::default(),
             progress: Cell::new((0, Instant::now())),
-            looked: Cell::default(),
-            stall,
             closing: Cell::default(),
             cut: Cell::default(),
             ended: Cell::default(),
@@ -176,6 +172,10 @@ impl<S: Socket> Outbox<S> {
     }
 
     fn put(&self, piece: Piece) {
+        if self.pieces.borrow().is_empty() && self.progress.get().0 == self.written.get() {
+            // Nothing was on its way to it until now.
+            self.progress.set((self.written.get(), Instant::now()));
+        }
         self.bytes.set(self.bytes.get() + piece.cost());
         if piece.cargo == Cargo::Answer {
             self.answers.set(self.answers.get() + piece.cost());
@@ -388,37 +388,26 @@ impl<S: Socket> Outbox<S> {
         self.written.get().saturating_sub(self.socket.unacknowledged().unwrap_or(0))
     }
 
-    /// Looks whether the peer has taken something; says for how long it has not.
-    fn idle_for(&self) -> Duration {
-        let (before, since) = self.progress.get();
-        let acknowledged = self.acknowledged();
-        if acknowledged > before {
-            self.progress.set((acknowledged, Instant::now()));
-            return Duration::ZERO;
-        }
-        since.elapsed()
-    }
-
-    /// Whether so much was written since the last look, or is left, that it is worth another one.
-    pub(super) fn is_worth_a_look(&self) -> bool {
-        let (_, written) = self.looked.get();
-        self.written.get() - written >= WATCHED_BYTES || !self.pieces.borrow().is_empty()
-    }
-
     /// Looks what has become of what was sent: the system may keep megabytes of it.
     pub(super) fn look(&self) -> Look {
-        let (before, _) = self.looked.get();
-        let (acknowledged, written) = (self.acknowledged(), self.written.get());
-        self.looked.set((acknowledged, written));
+        let (before, since) = self.progress.get();
+        let is_empty = self.pieces.borrow().is_empty();
+        if is_empty && before == self.written.get() {
+            return Look::Done;
+        }
+        let acknowledged = self.acknowledged();
+        if acknowledged > before || is_empty && acknowledged == self.written.get() {
+            self.progress.set((acknowledged, Instant::now()));
+        }
         match () {
-            () if self.pieces.borrow().is_empty() && written - acknowledged < WATCHED_BYTES => Look::Done,
+            () if is_empty && acknowledged == self.written.get() => Look::Done,
+            () if acknowledged > before + QUICK_BYTES => Look::Quick,
             () if acknowledged > before => Look::Moves,
-            () => Look::Still,
+            () => Look::Still(since.elapsed()),
         }
     }
 
-    /// Waits until the socket takes something of what is left. `None` when there is nothing left and nothing comes, or
-    /// when the peer takes nothing for too long.
+    /// Waits until the socket takes something of what is left. `None` when there is nothing left and nothing comes.
     pub(super) async fn ready(&self) -> Option<()> {
         loop {
             if self.cut.get() {
@@ -430,19 +419,10 @@ impl<S: Socket> Outbox<S> {
             }
             if is_empty || is_place {
                 self.left_over.notified().await;
-                // Nothing waited for it until now.
-                self.progress.set((self.acknowledged(), Instant::now()));
                 continue;
             }
-            let look = self.stall / LOOKS_PER_STALL;
-            if tokio::time::timeout(look, self.socket.writable()).await.is_ok() {
-                return Some(());
-            }
-            let idle = self.idle_for();
-            if idle >= self.stall {
-                warn!("a peer took nothing for {} s; cutting it off", idle.as_secs());
-                return None;
-            }
+            self.socket.writable().await;
+            return Some(());
         }
     }
 
