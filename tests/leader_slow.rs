@@ -97,15 +97,15 @@ impl Line {
 
 /// Carries bytes at this rate, a little at a time.
 fn carry(mut from: TcpStream, mut to: TcpStream, rate: usize) {
-    let (started, mut carried) = (Instant::now(), 0);
+    let mut due = Instant::now();
     let mut piece = vec![0; (rate / 50).clamp(64, 4096)];
     while let Ok(bytes @ 1..) = from.read(&mut piece) {
         if to.write_all(&piece[..bytes]).is_err() {
             break;
         }
-        carried += bytes;
-        let due = Duration::from_secs_f64(carried as f64 / rate as f64);
-        std::thread::sleep(due.saturating_sub(started.elapsed()));
+        // What was not used while nothing came is not made up for.
+        due = due.max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / rate as f64);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
     from.shutdown(Shutdown::Both).ok();
     to.shutdown(Shutdown::Both).ok();

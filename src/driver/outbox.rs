@@ -27,6 +27,9 @@ pub(super) const LOOKS_PER_STALL: u32 = 6;
 /// A peer that takes more than this between two looks is not slow.
 const QUICK_BYTES: u64 = 4 * 1024 * 1024;
 
+/// Nor is one to which only this much is on its way.
+const FEW_BYTES: u64 = 64 * 1024;
+
 /// What may wait for one peer, with what it takes to keep it. Beyond it the peer is too slow to be served (W15 has 1,024 frames
 /// and waits; a leader that waited for one peer would make all wait). A peer that reads does not get there: payloads go to it as
 /// it takes them, chunks by windows, and a client is not read while too many answers wait for it.
@@ -401,6 +404,9 @@ impl<S: Socket> Outbox<S> {
         }
         match () {
             () if is_empty && acknowledged == self.written.get() => Look::Done,
+            () if is_empty && acknowledged > before && self.written.get() - acknowledged < FEW_BYTES => {
+                Look::Quick
+            }
             () if acknowledged > before + QUICK_BYTES => Look::Quick,
             () if acknowledged > before => Look::Moves,
             () => Look::Still(since.elapsed()),
