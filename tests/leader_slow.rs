@@ -147,7 +147,9 @@ fn runs_once_over(leader: u16, line: &Line, input: usize, output: usize) {
         let request = JobRequest { exec_name: "slow".to_owned(), ..JobRequest::default() };
         let spec = JobSpec::from(request).bytes("in.bin", noise.slice(..input));
         let mut job = client.submit(spec).await.unwrap();
-        let finished = job.finish().await.unwrap();
+        let patience = Duration::from_secs(scaled(60, 600).into());
+        let finished =
+            tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end").unwrap();
         let result = finished.result().unwrap();
         assert_eq!(result.status, JobStatus::Ok, "{}", result.stderr);
         assert_eq!(result.stdout, crc32fast::hash(&noise[..input]).to_string());
