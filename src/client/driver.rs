@@ -25,12 +25,12 @@ use super::inputs::{Failed, Inputs};
 use super::job::{Ending, JobEvent};
 use super::receipts::Receipts;
 use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, NewJob, Permit, Remote, Sink};
-use super::{LinkState, Options, QUESTIONS_MAX};
+use super::{LATE_WELCOME_WAIT, LinkState, Options, QUESTIONS_MAX};
 use crate::core::ids::Micros;
 use crate::model::{JobResult, JsonModel};
 use crate::peer::{InFrame, LinkWriter, OutFrame};
 use crate::transfer::{Report, Upload, Waiting, Wire};
-use crate::units::ByteSize;
+use crate::units::{ByteSize, Span};
 
 /// Commands and news that wait for the driver.
 const COMMANDS_MAX: usize = 256;
@@ -41,9 +41,9 @@ const OUTBOX_MAX: usize = 3 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX;
 /// How long connections get to send what is left when the client closes.
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
 
-/// How long a leader that did not answer the hello in time may still turn out to be one that takes transfers, before a job that
-/// needs them is refused.
-const LATE_WELCOME_WAIT: Duration = Duration::from_secs(2);
+/// How long a job that needs transfers at least waits for the Welcome of a leader that has been silent for long: it may be on its
+/// way.
+const LATE_WELCOME_WAIT_MIN: Duration = Duration::from_secs(2);
 
 struct Job {
     subject: String,
@@ -63,6 +63,8 @@ struct Job {
 struct Connection {
     address: String,
     up: Option<Up>,
+    /// When the leader got the hello of the present connection.
+    greeted: Instant,
     /// Blobs of jobs that were sent on it and have not ended: the leader counts them until then.
     blobs: usize,
     /// Jobs that wait until others have ended, since the leader takes no more blobs on a connection.
@@ -71,7 +73,7 @@ struct Connection {
 
 impl Connection {
     fn new(address: String, up: Option<Up>) -> Self {
-        Connection { address, up, blobs: 0, held: VecDeque::new() }
+        Connection { address, up, greeted: Instant::now(), blobs: 0, held: VecDeque::new() }
     }
 }
 
@@ -125,6 +127,7 @@ pub(super) fn start(
         jobs: HashMap::new(),
         blobs: HashMap::new(),
         parked: HashSet::new(),
+        late_welcome_wait: options.connect_wait.unwrap_or(LATE_WELCOME_WAIT),
         downloads: options.downloads.clone(),
         arrivals: arrivals.clone(),
         upload_news,
@@ -191,6 +194,8 @@ struct Driver {
     blobs: HashMap<Uuid, Uuid>,
     /// Jobs that are, or were, held back.
     parked: HashSet<Uuid>,
+    /// How long such a job waits for a leader's first Welcome.
+    late_welcome_wait: Duration,
     downloads: Downloads,
     arrivals: Arrivals,
     upload_news: mpsc::UnboundedSender<Uuid>,
@@ -357,12 +362,23 @@ impl Driver {
 
     fn take_news(&mut self, conn: Conn, news: News) {
         match news {
-            News::Greeting { address } => self.set_state(conn, LinkState::Greeting { leader: address }),
+            News::Greeting { address } => {
+                if let Some(connection) = self.conns.get_mut(conn) {
+                    connection.greeted = Instant::now();
+                }
+                self.set_state(conn, LinkState::Greeting { leader: address });
+            }
+            News::Unanswered { address, waited, wait_max } => {
+                let text = connection::unanswered(&address, waited, wait_max);
+                self.tell_waiting(conn, &JobEvent::Waiting { reason: Reason::NONE, text });
+            }
             News::Up { mode, address, outbox, writer } => {
                 tracing::info!(leader = %address, ?mode, "connected");
                 self.set_state(conn, LinkState::Up { leader: address.clone(), mode: mode.clone() });
                 if let Some(connection) = self.conns.get_mut(conn) {
-                    *connection = Connection::new(address, Some(Up { mode, outbox, writer }));
+                    let greeted = connection.greeted;
+                    *connection =
+                        Connection { greeted, ..Connection::new(address, Some(Up { mode, outbox, writer })) };
                 }
                 self.handle(Event::Up(conn));
                 self.send_questions();
@@ -495,18 +511,37 @@ impl Driver {
         for job in parked {
             self.send(conn, job, false);
         }
+        // Wishes that a classic leader could not have been told.
+        let unwanted = self.jobs.iter().filter(|(_, job)| job.cancel.is_some());
+        let unwanted: Vec<Uuid> = unwanted.map(|(id, _)| *id).collect();
+        for job in unwanted.into_iter().filter(|job| self.dispatch.conn_of(*job) == Some(conn)) {
+            self.send_cancel(conn, job);
+        }
     }
 
     /// Holds a job back that the leader cannot take as far as we know.
     fn park(&mut self, conn: Conn, id: Uuid) {
-        let wait = match self.up(conn).map(|up| &up.mode) {
+        let now = Instant::now();
+        let Some(connection) = self.conns.get(conn) else { return };
+        let until = match connection.up.as_ref().map(|up| &up.mode) {
             // It has said what it can do.
-            Some(Mode::Announced { .. }) => Duration::ZERO,
-            Some(Mode::Classic) | None => LATE_WELCOME_WAIT,
+            Some(Mode::Announced { .. }) => now,
+            Some(Mode::Classic) | None => {
+                (connection.greeted + self.late_welcome_wait).max(now + LATE_WELCOME_WAIT_MIN)
+            }
         };
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        job.parked = Some((conn, Instant::now() + wait));
+        job.parked = Some((conn, until));
         self.parked.insert(id);
+        if until > now {
+            let leader = self.address(conn);
+            let wait = Span::rounded(until - now);
+            let text = format!(
+                "the job has large files, which only a heft leader takes: waiting up to {wait} for {leader} to say that it is one"
+            );
+            tracing::info!(job = %id, %leader, "{text}");
+            self.tell(id, JobEvent::Waiting { reason: Reason::NONE, text });
+        }
     }
 
     /// Refuses jobs that no leader has offered to take.
@@ -521,8 +556,9 @@ impl Driver {
             let leader = job.parked.map(|(conn, _)| self.address(conn)).unwrap_or_default();
             let (bytes, limit) = (job.inputs.total(), u64::from(FRAME_BODY_BYTES_MAX));
             let text = format!(
-                "the job's files have {bytes} bytes ({}), and a leader without transfers takes a job of at most {limit} \
-                 ({}) in all: submit it to a heft leader, or make the files smaller",
+                "the job's files have {bytes} bytes ({}), and a leader without transfers, or one that does not answer the hello, \
+                 takes a job of at most {limit} ({}) in all: submit it to a heft leader, give a busy one more time \
+                 (--connect-wait), or make the files smaller",
                 ByteSize(bytes),
                 ByteSize(limit)
             );

@@ -18,7 +18,7 @@ use super::inputs::{Resubmitted, Sources};
 use super::job::{Job, Phase};
 use super::limits::Config;
 use super::locality::Delays;
-use super::queue::{Place, Queues, Rank};
+use super::queue::{Place, Queues};
 use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::staging::Staging;
@@ -131,7 +131,17 @@ impl Broker {
         }
         match event {
             Event::ClientHello { conn, client, cap } => self.client_hello(conn, client, cap),
-            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers, datasets } => {
+            Event::WorkerHello {
+                conn,
+                worker,
+                name,
+                class,
+                patterns,
+                parallel_max,
+                transfers,
+                datasets,
+                reads,
+            } => {
                 self.worker_hello(Hello {
                     conn,
                     worker,
@@ -141,6 +151,7 @@ impl Broker {
                     parallel_max,
                     transfers,
                     datasets,
+                    reads,
                 });
             }
             Event::Credit { conn, delta } => self.credit(conn, delta),
@@ -462,6 +473,7 @@ impl Broker {
         }
         let mut matching = Vec::new();
         self.workers.matching(job.key.as_str(), &mut matching);
+        self.retain_readers(job.payload_kind(), &mut matching);
         matching.iter().any(|other| *other != worker && !job.was_lost_at(*other))
     }
 
@@ -608,9 +620,8 @@ impl Broker {
                 self.undelay(id);
                 self.waits.look_at(id);
                 let Some(job) = self.state.job(id) else { return 0 };
-                let rank = if job.goes_by_transfer() { Rank::ByTransfer } else { Rank::Plain };
                 self.staging.wake_for(job);
-                self.queues.push(&job.key, &job.client, place, id, job.size, rank)
+                self.queues.push(&job.key, &job.client, place, id, job.size, job.rank())
             }
         }
     }

@@ -11,8 +11,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use chunking::InboundLimits;
+use chunking::frame::{LENGTH_BYTES, head_len};
 use chunking::limits::FRAME_BODY_BYTES_MAX;
+use chunking::{Generation, InboundLimits};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
@@ -28,9 +29,14 @@ use crate::peer::{Inlet, Step, tune};
 /// A stranger says hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Frames of stock peers with payloads up to this size are gathered: they may be passed on as one frame. Larger ones come
-/// as streams.
-const GATHERED_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX - 1024;
+/// Frames of stock peers with payloads up to this size are gathered: they may be passed on as one frame, whose subject is another.
+/// Larger ones fit none, and come as streams.
+const GATHERED_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX - 39;
+
+const _: () = assert!(
+    GATHERED_BYTES_MAX as usize + head_len(Generation::F2, "") - LENGTH_BYTES
+        == FRAME_BODY_BYTES_MAX as usize
+);
 
 /// A peer whose frames take longer than this is told of while their bytes come: what it has to say stands behind them.
 const LONG_FRAME: Duration = Duration::from_secs(2);

@@ -135,20 +135,21 @@ fn how_a_peer_gets_on_is_told_by_what_it_acknowledged() {
         assert_eq!(outbox.look(), Look::Moves);
     }
     let stands_still_for = || match outbox.look() {
-        Look::Still(idle) => idle,
-        other => unreachable!("{other:?}"),
+        Look::Still(idle) => Some(idle),
+        Look::Done | Look::Quick | Look::Moves => None,
     };
     let first = stands_still_for();
     std::thread::sleep(Duration::from_millis(5));
-    assert!(stands_still_for() > first);
+    assert!(first.is_some() && stands_still_for() > first);
     socket.takes.set(9 << 20);
     outbox.flush();
     socket.unacknowledged.set(0);
     assert_eq!((outbox.look(), outbox.look()), (Look::Done, Look::Done));
     // Its time begins anew with what is sent next.
     std::thread::sleep(Duration::from_millis(5));
+    let sent_at = Instant::now();
     outbox.push(frame(10), Cargo::Answer);
-    assert!(stands_still_for() < Duration::from_millis(5));
+    assert!(stands_still_for().is_some_and(|idle| idle <= sent_at.elapsed()));
     socket.takes.set(20 << 20);
     (0..9).for_each(|_| outbox.push(frame(1 << 20), Cargo::Posted));
     outbox.flush();

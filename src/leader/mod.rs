@@ -9,8 +9,10 @@ mod collect;
 mod datasets;
 mod durable;
 mod explain;
+mod gathered;
 mod outcome;
 mod pacing;
+mod parts;
 mod recover;
 mod relay;
 mod store;
@@ -27,7 +29,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use chunking::message::{Features, LimitId, LimitList, Reason};
-use chunking::{Generation, Head, limits};
+use chunking::{EncodeError, Generation, Head, limits};
 use thiserror::Error;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
@@ -44,6 +46,7 @@ use bulk::{Apart, Bulk};
 use collect::Lister;
 use datasets::Datasets;
 use durable::{Assignment, Commits, Fetching, Then};
+use gathered::Fetcher;
 use pacing::Pacing;
 use relay::{BlobId, Relay};
 use store::PayloadStore;
@@ -175,6 +178,8 @@ pub struct Leader {
     connections: usize,
     /// The job that was forgotten last to make room.
     forgetting: Option<JobId>,
+    /// Who is about to ask for the results of a job's workers.
+    fetchers: HashMap<JobId, Fetcher>,
     /// Jobs that an earlier life left.
     recovered_jobs: usize,
     recovery: Duration,
@@ -218,6 +223,7 @@ impl Leader {
             next_token: Token(0),
             connections: 0,
             forgetting: None,
+            fetchers: HashMap::new(),
             recovered_jobs: 0,
             recovery: Duration::ZERO,
         }
@@ -305,6 +311,7 @@ impl Leader {
             self.broker.handle(self.now, Event::Closed { conn });
             self.unpost(conn);
             self.datasets_closed(conn);
+            self.release_fetched();
             self.hosts.remove(&conn);
             self.act();
         }
@@ -339,6 +346,7 @@ impl Leader {
         self.pass_time(now);
         self.broker.handle(self.now, Event::Tick);
         self.relay.tick();
+        self.release_fetched();
         self.collect_when_due();
         self.datasets_tick();
         self.act();
@@ -455,14 +463,13 @@ impl Leader {
             }
             let before = (self.store.result_bytes(), self.relay.fill().blobs);
             // What somebody is getting is not taken from under it.
-            let may_go = |job: &Job| {
-                let result = outcome::returned(job);
-                !self.fetching.is_wanted(job.id)
-                    && !result.is_some_and(|result| self.is_fetched(result))
-                    && (too_many || self.has_parts(job))
-            };
+            let may_go = |job: &Job| !self.is_being_got(job) && (too_many || self.has_parts(job));
             let only_sent = self.is_durable() && !too_many;
-            let Some(job) = self.broker.oldest_ended(only_sent, may_go) else { break };
+            let not_held = |job: &Job| !self.is_held_for_fetch(job.id) && may_go(job);
+            let oldest = self.broker.oldest_ended(only_sent, not_held);
+            // The limit of results holds, whoever waits.
+            let any = || self.broker.oldest_ended(only_sent, may_go).filter(|_| too_many);
+            let Some(job) = oldest.or_else(any) else { break };
             self.forgetting = Some(job);
             self.broker.handle(self.now, Event::ForgetEnded { job });
             self.act_once();
@@ -604,10 +611,14 @@ impl Leader {
         }
         let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
-        let whole = outcome::result_of(&self.broker, &self.store, job, session.is_announced());
+        let (address, is_ours) = (&self.config.address, session.is_announced());
+        let whole = outcome::result_of(&self.broker, &self.store, job, address, is_ours);
         let mut whole = outcome::without_lost(&whole, &lost);
         if !takes_parts && result.is_some_and(|result| !self.blobs.of_result(result).is_empty()) {
-            whole = outcome::without_parts(&whole, &self.config.address);
+            whole = outcome::without_parts(&whole, address);
+        }
+        if !takes_parts && self.has_results_apart(job) {
+            whole = outcome::with_results_apart(&whole, id, address);
         }
         // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
         let frame = match session.result(id, whole.clone()) {
@@ -617,15 +628,33 @@ impl Leader {
                 return None;
             }
             Some(Ok(frame)) => Some(frame),
-            Some(Err(error)) => {
-                warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
-                let mut smaller = outcome::cut_down(job, &whole, &self.config.address);
-                smaller.find_map(|result| session.result(id, result)?.ok())
-            }
+            Some(Err(error)) => self.smaller_result(conn, id, &whole, &error),
         };
         if let Some(result) = result {
             self.send_parts(conn, id, result, false);
         }
+        self.hold_children(conn, id);
         frame
+    }
+
+    /// A result that does not fit, so that it does: with what is long of it beside it, or cut.
+    fn smaller_result(
+        &mut self,
+        conn: ConnId,
+        id: JobId,
+        whole: &[u8],
+        error: &EncodeError,
+    ) -> Option<WireFrame> {
+        let result = self.broker.state().job(id).and_then(outcome::returned);
+        if let Some(result) = result.filter(|_| self.takes_transfers(conn))
+            && let Some(apart) = self.parts_apart(id, result, whole)
+            && let Some(Ok(frame)) = self.sessions.get(&conn)?.result(id, apart.into())
+        {
+            return Some(frame);
+        }
+        let (job, session) = (self.broker.state().job(id)?, self.sessions.get(&conn)?);
+        warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
+        let mut smaller = outcome::cut_down(job, whole, &self.config.address);
+        smaller.find_map(|result| session.result(id, result)?.ok())
     }
 }
