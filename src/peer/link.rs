@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::limits::WINDOW_CHUNKS_MAX;
 use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
+use socket2::SockRef;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -30,7 +31,10 @@ const BUFFERS_MAX: usize = 4 * WINDOW_CHUNKS_MAX as usize;
 /// Pieces that one call writes: what Linux takes (UIO_MAXIOV).
 const SLICES_MAX: usize = 1024;
 
-/// How often it is looked whether the other side takes something, before it is given up.
+/// A leader that takes nothing of what is sent to it for so long is given up: no byte was acknowledged.
+const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often it is looked in that time whether it takes something.
 const LOOKS_PER_STALL: u32 = 6;
 
 /// Why a connection could not be made, or ended.
@@ -50,9 +54,6 @@ pub enum LinkError {
     /// The other side sent what is no frame.
     #[error("the leader sent a bad frame: {0}")]
     Frame(#[from] FrameError),
-    /// The other side takes nothing any more.
-    #[error("the leader took nothing for {} s", .0.as_secs())]
-    Stalled(Duration),
     /// What was to be sent does not fit a frame.
     #[error("cannot send: {0}")]
     Encode(#[from] EncodeError),
@@ -149,7 +150,26 @@ pub async fn connect(
     let writer = LinkWriter::new(write, asked, loopback);
     let other_end = Some(Arc::downgrade(&writer.0));
     let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX), other_end };
+    tokio::spawn(end_if_stalled(Arc::downgrade(&writer.0), WRITE_STALL_TIMEOUT));
     Ok((reader, writer))
+}
+
+/// Ends a connection whose other side takes nothing of what was sent to it for so long. A slow one takes something.
+async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
+    let (mut taken, mut since) = (0, Instant::now());
+    loop {
+        tokio::time::sleep(stall / LOOKS_PER_STALL).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let now_taken = shared.acknowledged();
+        if now_taken > taken || now_taken == shared.queue().queued {
+            (taken, since) = (now_taken, Instant::now());
+        } else if since.elapsed() >= stall {
+            tracing::warn!("the leader took nothing for {} s; the connection is given up", stall.as_secs());
+            // Who reads and who writes finds out.
+            shared.asked.as_ref().map(|socket| SockRef::from(socket).shutdown(Shutdown::Both));
+            return;
+        }
+    }
 }
 
 /// What comes over a connection.
@@ -264,6 +284,18 @@ struct Socket {
     pieces: VecDeque<Bytes>,
 }
 
+impl Shared {
+    /// Bytes of what was written that the other side has; all of them, where the system does not say.
+    fn acknowledged(&self) -> u64 {
+        let waiting = self.asked.as_ref().and_then(unacknowledged).unwrap_or(0);
+        self.written.load(Ordering::Relaxed).saturating_sub(waiting)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl LinkWriter {
     fn new(write: OwnedWriteHalf, asked: Option<OwnedFd>, loopback: bool) -> Self {
         let socket = Socket { write, pieces: VecDeque::new() };
@@ -305,30 +337,6 @@ impl LinkWriter {
     pub async fn flush(&self) -> Result<(), LinkError> {
         let start = self.queue_locked().queued;
         self.write(start).await
-    }
-
-    /// Sends what is queued, however long that takes, unless the other side takes nothing for `stall`: what counts are the bytes
-    /// that it acknowledged.
-    pub async fn flush_while_taken(&self, stall: Duration) -> Result<(), LinkError> {
-        let mut flushing = pin!(self.flush());
-        let (mut taken, mut since) = (self.acknowledged(), Instant::now());
-        loop {
-            if let Ok(flushed) = tokio::time::timeout(stall / LOOKS_PER_STALL, flushing.as_mut()).await {
-                return flushed;
-            }
-            let now_taken = self.acknowledged();
-            if now_taken > taken {
-                (taken, since) = (now_taken, Instant::now());
-            } else if since.elapsed() >= stall {
-                return Err(LinkError::Stalled(stall));
-            }
-        }
-    }
-
-    /// Bytes of what was written that the other side has; all of them, where the system does not say.
-    fn acknowledged(&self) -> u64 {
-        let waiting = self.0.asked.as_ref().and_then(unacknowledged).unwrap_or(0);
-        self.0.written.load(Ordering::Relaxed).saturating_sub(waiting)
     }
 
     fn count_written(&self, bytes: usize) {
@@ -379,7 +387,7 @@ impl LinkWriter {
     }
 
     fn queue_locked(&self) -> MutexGuard<'_, Queue> {
-        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.queue()
     }
 
     /// Writes until nothing is queued. The lock is fair, so nobody waits behind more than a few chunks.
