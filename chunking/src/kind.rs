@@ -99,6 +99,8 @@ kinds! {
     Cancel = 45,
     /// The job's result is safe with the leader; the worker may forget it.
     Settled = 46,
+    /// Who sends it lives, and has nothing else to say.
+    Keepalive = 48,
     /// A client puts a dataset.
     Put = 50,
     /// What the receiver of a dataset lacks.

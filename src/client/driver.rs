@@ -468,6 +468,7 @@ impl Driver {
             | Kind::Heartbeat
             | Kind::Cancel
             | Kind::Settled
+            | Kind::Keepalive
             | Kind::Put
             | Kind::Lack
             | Kind::Spread

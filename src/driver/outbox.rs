@@ -35,6 +35,8 @@ pub(super) struct Outbox<S> {
     socket: Rc<S>,
     pieces: RefCell<VecDeque<Piece>>,
     bytes: Cell<usize>,
+    /// Whether something went out since the last look for whether it lives.
+    has_sent: Cell<bool>,
     closing: Cell<bool>,
     cut: Cell<bool>,
     ended: Cell<bool>,
@@ -67,6 +69,7 @@ impl<S: Socket> Outbox<S> {
             socket,
             pieces: RefCell::default(),
             bytes: Cell::default(),
+            has_sent: Cell::default(),
             closing: Cell::default(),
             cut: Cell::default(),
             ended: Cell::default(),
@@ -96,6 +99,11 @@ impl<S: Socket> Outbox<S> {
         self.pieces.borrow().is_empty() && !self.closing.get()
     }
 
+    /// Whether nothing went out since the last call, and nothing waits to.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.has_sent.replace(false) && self.is_free()
+    }
+
     /// Takes the head of a chunk that passes through. It goes out when the chunk's first bytes do; what is pushed from now on
     /// waits until the chunk is out.
     pub(super) fn push_place(&self, head: Bytes) {
@@ -117,6 +125,7 @@ impl<S: Socket> Outbox<S> {
         let Some(front) = pieces.front_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
         let slices = [io::IoSlice::new(&front.bytes), io::IoSlice::new(bytes)];
         let written = self.socket.write(&slices)?;
+        self.has_sent.set(true);
         let head = written.min(front.bytes.len());
         bytes::Buf::advance(&mut front.bytes, head);
         self.bytes.set(self.bytes.get().saturating_sub(head));
@@ -133,6 +142,7 @@ impl<S: Socket> Outbox<S> {
             bytes::Buf::advance(&mut front.bytes, head);
             self.bytes.set(self.bytes.get().saturating_sub(head));
         }
+        self.has_sent.set(true);
         self.socket.drain(pipe, most)
     }
 
@@ -201,6 +211,7 @@ impl<S: Socket> Outbox<S> {
             }
             match self.socket.write(&slices) {
                 Ok(written) => {
+                    self.has_sent.set(true);
                     self.bytes.set(self.bytes.get().saturating_sub(written));
                     chunks += advance(&mut pieces, written);
                 }

@@ -7,15 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::limits::WINDOW_CHUNKS_MAX;
+use chunking::message::{Body as _, Keepalive};
 use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpStream, ToSocketAddrs};
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::buffers::Pool;
 use super::inlet::{InChunk, Inlet, Step};
+use super::pulse::{Dead, Pulse, Signs, frame_window};
 use super::socket::{Tuning, is_loopback, tune};
 
 /// Buffers of one connection: a few windows full, so that transfers whose disks are slow do not hold up the others at
@@ -45,6 +48,9 @@ pub enum LinkError {
     /// What was to be sent does not fit a frame.
     #[error("cannot send: {0}")]
     Encode(#[from] EncodeError),
+    /// The connection is up, but its other side shows no sign of life.
+    #[error("the connection to the leader is dead: {0}")]
+    Dead(#[from] Dead),
     /// The connection has ended.
     #[error("the connection to the leader is closed")]
     Closed,
@@ -126,7 +132,7 @@ pub async fn connect(
     let loopback = is_loopback(&stream);
     let (read, write) = stream.into_split();
     let inlet = Inlet::speaking(Generation::F2, InboundLimits::DIALLED);
-    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX) };
+    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX), pulse: Pulse::default() };
     Ok((reader, LinkWriter::new(write, loopback)))
 }
 
@@ -145,9 +151,21 @@ pub struct LinkReader {
     read: OwnedReadHalf,
     inlet: Inlet,
     pool: Pool,
+    pulse: Pulse,
 }
 
 impl LinkReader {
+    /// From now on the leader sends something at least every now and then: a connection that is silent for too long is dead.
+    pub fn expect_signs(&mut self, signs: Signs) {
+        self.pulse.expect(signs.silence);
+        self.pulse.set_window(frame_window(signs.silence));
+    }
+
+    /// Whether a frame has begun to come and is not whole.
+    pub fn is_inside_frame(&self) -> bool {
+        self.inlet.is_inside_frame()
+    }
+
     /// What comes next; `None` when the other side has closed the connection between frames. It waits while all of the
     /// connection's buffers hold chunks that nobody is done with.
     ///
@@ -156,12 +174,16 @@ impl LinkReader {
         loop {
             match self.inlet.poll()? {
                 Step::Frame(_, frame) => {
+                    self.pulse.frame_ended();
                     let Head { code, msg_id, corr_id, subject, .. } = frame.head;
                     let payload = Bytes::copy_from_slice(frame.payload);
                     let subject = subject.to_owned();
                     return Ok(Some(Item::Frame(InFrame { code, msg_id, corr_id, subject, payload })));
                 }
-                Step::Came(chunk) => return Ok(Some(Item::Chunk(chunk))),
+                Step::Came(chunk) => {
+                    self.pulse.frame_ended();
+                    return Ok(Some(Item::Chunk(chunk)));
+                }
                 Step::Chunk(_) => {
                     let buffer = self.pool.taken().await;
                     self.inlet.take(buffer);
@@ -169,10 +191,23 @@ impl LinkReader {
                 // Only leaders take large frames.
                 Step::Bulk(..) | Step::Piece(_) | Step::BulkEnd => {}
                 Step::Read => {
-                    if read_some(&mut self.read, &mut self.inlet).await? == 0 {
+                    let inside = self.inlet.is_inside_frame();
+                    let reading = read_some(&mut self.read, &mut self.inlet);
+                    let read = match self.pulse.waits(Instant::now(), inside) {
+                        None => reading.await,
+                        Some(until) => match timeout_at(until, reading).await {
+                            Ok(read) => read,
+                            Err(_) => match self.pulse.late(Instant::now()) {
+                                Some(dead) => return Err(dead.into()),
+                                None => continue,
+                            },
+                        },
+                    }?;
+                    if read == 0 {
                         self.inlet.finish()?;
                         return Ok(None);
                     }
+                    self.pulse.came(read);
                 }
             }
         }
@@ -287,6 +322,24 @@ impl LinkWriter {
             }
         }
         self.queue_locked().broken.is_none()
+    }
+
+    /// Sends a Keepalive, unless something was written since the last call, or is on its way. `written` is where that is kept
+    /// between calls.
+    pub fn keep_alive(&self, written: &mut u64) {
+        // Who holds the lock writes, and that says as much as a Keepalive.
+        let Ok(socket) = self.0.socket.try_lock() else { return };
+        let is_idle = socket.written == *written && socket.pieces.is_empty();
+        drop(socket);
+        if is_idle && self.queue_locked().pieces.is_empty() {
+            let mut payload = Vec::new();
+            Keepalive {}.encode(&mut payload);
+            self.queue(OutFrame::new(Kind::Keepalive, payload)).ok();
+        }
+        self.try_flush();
+        if let Ok(socket) = self.0.socket.try_lock() {
+            *written = socket.written;
+        }
     }
 
     /// Queues a frame; gives its place in all that is sent.

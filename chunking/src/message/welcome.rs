@@ -44,6 +44,8 @@ features! {
     DATASETS = 9, "datasets";
     /// NotLeader is followed (C23).
     REDIRECTS = 10, "redirects";
+    /// Keepalive, and the silence limit.
+    KEEPALIVE = 13, "keepalive";
 }
 
 impl Features {
@@ -125,6 +127,8 @@ limit_ids! {
     WORKER_GRACE_MS = 11, "worker-grace-ms";
     /// Attempts before a job goes to the dead-letter queue.
     ATTEMPTS = 12, "attempts";
+    /// Milliseconds without a byte after which a connection counts as dead.
+    SILENCE_MS = 13, "silence-ms";
 }
 
 /// Limits by id, at most [`LIMITS_LISTED_MAX`]. Ids that are not known are kept and mean nothing.
