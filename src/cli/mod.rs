@@ -11,6 +11,7 @@ pub mod demo;
 pub mod dlq;
 pub mod explain;
 mod files;
+mod gaps;
 pub mod leader;
 mod progress;
 pub mod result;

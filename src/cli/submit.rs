@@ -26,7 +26,8 @@ use super::result::downloads;
 use super::show::{Show, show};
 use super::{INTERRUPTED, Output, Reach, TimedOut, Usage, code_of, print, print_json, say, time_limit};
 
-/// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what fits one frame.
+/// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what fits one frame, with room for its
+/// subject. It bounds memory; the exact limit, which depends on the subject, is the client's and the leader's to say.
 const READ_BYTES_MAX: u64 = chunking::limits::FRAME_BODY_BYTES_MAX as u64 - 4_096;
 
 const EXAMPLES: &str = "Examples:
@@ -40,8 +41,9 @@ const EXAMPLES: &str = "Examples:
 Files of any size stream from where they are; they must not change before the job has ended. The job's standard output and
 error are printed as they are. Ctrl-C cancels the job; a second one leaves at once.
 
-Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown), 2 the command line or a file is not right,
-3 the leader refused it or cannot be reached, 4 --timeout ran out (the job goes on), 130 interrupted: cancelled or left.";
+Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown) or bytes of its result are missing, 2 the command
+line or a file is not right, 3 the leader refused it or cannot be reached, 4 --timeout ran out (what becomes of the job is
+said), 130 interrupted: cancelled or left.";
 
 /// Hand in one job, wait for it, and print what it printed
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use chunking::Kind;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::message::{
-    Abort, Body as _, Cancel, Features, Grant, Progress, Reason, Refused, Stage, Submitted, Verdict,
+    Abort, Body as _, Cancel, Features, Grant, Progress, Reason, Received, Refused, Stage, Submitted, Verdict,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -23,6 +23,7 @@ use super::downloads::{Downloads, Finished, Named, named_in};
 use super::error::{ClientError, JobError, Refusal};
 use super::inputs::{Failed, Inputs};
 use super::job::{Ending, JobEvent};
+use super::receipts::Receipts;
 use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, NewJob, Permit, Remote, Sink};
 use super::{LATE_WELCOME_WAIT, LinkState, Options, QUESTIONS_MAX};
 use crate::core::ids::Micros;
@@ -34,8 +35,8 @@ use crate::units::{ByteSize, Span};
 /// Commands and news that wait for the driver.
 const COMMANDS_MAX: usize = 256;
 
-/// Frames one connection's outbox may hold: every job once, a Cancel for each, and the questions.
-const OUTBOX_MAX: usize = 2 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX;
+/// Frames one connection's outbox may hold: every job once, a Cancel and a receipt for each, and the questions.
+const OUTBOX_MAX: usize = 3 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX;
 
 /// How long connections get to send what is left when the client closes.
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
@@ -51,6 +52,8 @@ struct Job {
     sink: Sink,
     permit: Permit,
     cancel: Option<String>,
+    /// Which run of it the leader took; 0 until that is known.
+    run: u32,
     /// Its result, while parts of it are still to come.
     result: Option<(Bytes, Vec<Named>)>,
     /// It needs transfers, and the leader it is meant for has not said that it takes them: when to give up.
@@ -130,6 +133,7 @@ pub(super) fn start(
         upload_news,
         questions: Questions::default(),
         arrived: None,
+        receipts: Receipts::default(),
         ended,
         states,
     };
@@ -198,6 +202,7 @@ struct Driver {
     questions: Questions,
     /// The end that is being handled; `Deliver` takes it.
     arrived: Option<Ending>,
+    receipts: Receipts,
     ended: mpsc::Sender<Ended>,
     states: watch::Sender<Vec<LinkState>>,
 }
@@ -239,7 +244,8 @@ impl Driver {
         let inputs = Inputs::start(blobs, &self.upload_news);
         self.blobs.extend(inputs.ids().map(|blob| (blob, id)));
         self.arrivals.want(id, &self.downloads);
-        let job = Job { subject, payload, inputs, sink, permit, cancel: None, result: None, parked: None };
+        let job =
+            Job { subject, payload, inputs, sink, permit, cancel: None, run: 0, result: None, parked: None };
         self.jobs.insert(id, job);
         self.handle(Event::Submit(id));
         Ok(())
@@ -402,6 +408,7 @@ impl Driver {
         let Some(kind) = frame.kind() else { return };
         let read = match kind {
             Kind::Result => {
+                self.receipts.came(job, conn);
                 self.take_result(conn, job, frame.payload.clone());
                 Ok(())
             }
@@ -418,6 +425,9 @@ impl Driver {
                 let Submitted { standing, run, ahead } = submitted;
                 // Its inputs are all there: that is told first.
                 self.look_at_uploads(job);
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.run = run;
+                }
                 self.tell(job, JobEvent::Submitted { standing, run, ahead });
             }),
             Kind::Progress => Progress::decode(&frame.payload).map(|progress| {
@@ -468,6 +478,7 @@ impl Driver {
             | Kind::Heartbeat
             | Kind::Cancel
             | Kind::Settled
+            | Kind::Received
             | Kind::Keepalive
             | Kind::Put
             | Kind::Lack
@@ -645,12 +656,25 @@ impl Driver {
         if self.arrived.take().is_some() {
             tracing::debug!(job = %id, late = self.dispatch.late(), "dropped a result that came late or is not ours");
         }
+        self.confirm(id);
+    }
+
+    /// Says to the leader whose result came that it is with whoever waits for it.
+    fn confirm(&mut self, id: Uuid) {
+        let Some((conn, run)) = self.receipts.due(id, self.jobs.contains_key(&id)) else { return };
+        let Some(up) = self.up(conn).filter(|up| up.mode.has(Features::RECEIPTS)) else { return };
+        let mut payload = Vec::new();
+        Received { run }.encode(&mut payload);
+        let frame = OutFrame { msg_id: id, ..OutFrame::new(Kind::Received, payload) };
+        // Without it the result comes again.
+        up.outbox.try_send(Outgoing::plain(frame)).ok();
     }
 
     fn deliver(&mut self, id: Uuid) {
         self.stop_inputs(id);
         let (Some(job), Some(ending)) = (self.jobs.remove(&id), self.arrived.take()) else { return };
         self.arrivals.forget(id);
+        self.receipts.ended(id, job.run);
         match job.sink {
             // Nobody waits any more: that is the caller's choice.
             Sink::Handle { ending: sink, .. } => sink.send(ending).unwrap_or_else(drop),

@@ -33,6 +33,7 @@ mod fetch;
 mod inputs;
 mod job;
 mod multi;
+mod receipts;
 mod remote;
 mod single;
 mod spec;

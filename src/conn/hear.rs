@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Stage, parse_credit};
+use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Received, Stage, parse_credit};
 use chunking::{Generation, Head, Kind};
 use uuid::Uuid;
 
@@ -11,6 +11,7 @@ use super::{Agent, DatasetSays, FEATURES, MakeId, Role, Session, SessionError, T
 use crate::core::Event;
 use crate::core::event::WorkerClass;
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
+use crate::core::payload::PayloadKind;
 use crate::core::subject::hello_patterns;
 use crate::model::limits::QUOTE_CHARS_MAX;
 use crate::model::{
@@ -30,6 +31,13 @@ pub enum Heard {
     Ack(AckBody),
     /// A client does not want a job any more.
     Cancel(JobId),
+    /// A client has the result of a job.
+    Received {
+        /// Which job's.
+        job: JobId,
+        /// Which run's; none if it does not know.
+        run: Option<Run>,
+    },
     /// A message of a transfer.
     Transfer {
         /// The transfer's id.
@@ -61,6 +69,8 @@ pub struct SubmitBody {
     pub msg_id: Uuid,
     /// Whose job it is.
     pub client: ClientId,
+    /// What the client speaks: those before F2 know no requests, and mean any bytes.
+    pub generation: Generation,
     /// The frame's subject.
     pub subject: String,
     /// The payload.
@@ -144,9 +154,13 @@ impl Session {
             }
             (Role::Client { id }, Kind::SubmitJob) => {
                 let (client, subject) = (id.clone(), head.subject.to_owned());
-                Ok(Heard::Submit(SubmitBody { msg_id: head.msg_id, client, subject, payload }))
+                let (msg_id, generation) = (head.msg_id, self.generation);
+                Ok(Heard::Submit(SubmitBody { msg_id, client, generation, subject, payload }))
             }
             (Role::Client { .. }, Kind::Cancel) => Ok(Heard::Cancel(JobId(head.msg_id))),
+            (Role::Client { .. }, Kind::Received) if self.has(Features::RECEIPTS) => {
+                Ok(received(head, &payload))
+            }
             (Role::Worker { .. }, Kind::Credit) => Ok(self.credit(&payload)),
             (Role::Worker { .. }, Kind::AckJob) => Ok(self.ack(head, payload)),
             (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),
@@ -203,6 +217,7 @@ impl Session {
             Heard::Event(_)
             | Heard::Announced(_)
             | Heard::Cancel(_)
+            | Heard::Received { .. }
             | Heard::Transfer { .. }
             | Heard::Dataset(_)
             | Heard::Ask { .. }
@@ -260,9 +275,23 @@ impl Session {
         };
         let transfers = announced.is_some_and(|features| features.has(Features::TRANSFERS));
         let datasets = announced.is_some_and(|features| features.has(Features::DATASETS));
-        let (conn, worker) = (self.conn, id);
-        let event =
-            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers, datasets };
+        let reads = match (self.generation, &hello) {
+            // They look into no payload (C03).
+            (Generation::F0 | Generation::F1, _) => PayloadKind::Raw,
+            (Generation::F2, Some(hello)) if hello.raw => PayloadKind::Raw,
+            (Generation::F2, Some(_) | None) => PayloadKind::Request,
+        };
+        let event = Event::WorkerHello {
+            conn: self.conn,
+            worker: id,
+            name,
+            class,
+            patterns,
+            parallel_max,
+            transfers,
+            datasets,
+            reads,
+        };
         Ok(self.announced(hello.map(|hello| hello.heft), event))
     }
 
@@ -337,6 +366,15 @@ fn served_by(hello: &WorkerHello) -> Result<Option<WorkerId>, SessionError> {
         SessionError::BadHello(format!("CacheFor {shown:?} is no worker's id: {error}"))
     })?;
     Ok(Some(WorkerId(id)))
+}
+
+fn received(head: &Head<'_>, payload: &[u8]) -> Heard {
+    match Received::decode(payload) {
+        Ok(Received { run }) => {
+            Heard::Received { job: JobId(head.msg_id), run: (run > 0).then_some(Run(run)) }
+        }
+        Err(error) => Heard::Skipped(error.to_string()),
+    }
 }
 
 fn features_of(announcement: &Announcement) -> Features {

@@ -9,6 +9,7 @@ mod inlet;
 mod link;
 mod pulse;
 mod socket;
+mod unacked;
 
 pub use address::{is_address, redirect_in};
 pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
@@ -20,6 +21,7 @@ pub use pulse::{
     Signs, frame_window,
 };
 pub use socket::{Tuning, is_loopback, tune};
+pub(crate) use unacked::unacknowledged;
 
 use std::time::Duration;
 

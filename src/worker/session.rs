@@ -497,6 +497,7 @@ impl<H: Handler> Session<H> {
             | Kind::InstallSnapResp
             | Kind::Chunk
             | Kind::Submitted
+            | Kind::Received
             | Kind::Heartbeat
             | Kind::Progress
             | Kind::Put
