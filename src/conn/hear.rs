@@ -57,6 +57,8 @@ pub enum Heard {
         /// The question, in JSON.
         json: Vec<u8>,
     },
+    /// That the peer lives, and nothing else.
+    Alive,
     /// Nothing that matters here; the text is for the log.
     Skipped(String),
 }
@@ -165,6 +167,7 @@ impl Session {
             (Role::Worker { .. }, Kind::Credit) => Ok(self.credit(&payload)),
             (Role::Worker { .. }, Kind::AckJob) => Ok(self.ack(head, payload)),
             (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Keepalive) => Ok(Heard::Alive),
             (Role::Worker { .. }, Kind::Progress) => Ok(self.progress(head, &payload)),
             (Role::Client { .. } | Role::Worker { .. }, Kind::Ask) => Ok(match Ask::decode(&payload) {
                 Ok(ask) => {
@@ -224,6 +227,7 @@ impl Session {
             | Heard::Transfer { .. }
             | Heard::Dataset(_)
             | Heard::Ask { .. }
+            | Heard::Alive
             | Heard::Skipped(_) => Ok(BulkOf::Nothing),
         }
     }

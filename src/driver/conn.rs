@@ -24,7 +24,7 @@ use super::socket::Socket;
 use super::through::Passing;
 use crate::core::ids::ConnId;
 use crate::leader::ChunkPlace;
-use crate::peer::{Inlet, Step, tune};
+use crate::peer::{Inlet, Pulse, Step, tune};
 use crate::summed::Summed;
 
 /// A stranger says hello within this time.
@@ -151,6 +151,7 @@ impl<S: Socket> Hub<S> {
         let hello_until = tokio::time::Instant::now() + HELLO_TIMEOUT;
         let mut knows = false;
         let mut coming = Coming::default();
+        let mut pulse = Pulse::with_window(self.leader.borrow().frame_window());
         // The chunk that comes was given up: it is nobody's.
         let mut given_up = false;
         while !outbox.has_ended() {
@@ -160,6 +161,7 @@ impl<S: Socket> Hub<S> {
             }
             match step {
                 Ok(Step::Frame(generation, frame)) => {
+                    pulse.frame_ended();
                     if !knows {
                         debug!(%addr, %generation, "connected");
                         self.leader.borrow_mut().connected(conn, generation, Some(addr.ip()));
@@ -178,6 +180,9 @@ impl<S: Socket> Hub<S> {
                         let leader = self.leader.borrow();
                         if leader.is_announced(conn) {
                             inlet.set_limits(InboundLimits::ANNOUNCED);
+                            if let Some(silence) = leader.silence(conn) {
+                                pulse.expect(silence);
+                            }
                         }
                         if leader.has_checksums(conn) {
                             inlet.expect_checksums();
@@ -188,6 +193,7 @@ impl<S: Socket> Hub<S> {
                     // Not so a worker: its leases would run out unheard, and what it sends makes few answers.
                     if is_client {
                         outbox.answers_taken().await;
+                        pulse.rested();
                     }
                 }
                 Ok(Step::Chunk(start)) => {
@@ -208,6 +214,7 @@ impl<S: Socket> Hub<S> {
                             if let Err(error) = passed {
                                 return format!("it broke off in the middle of a chunk: {error}");
                             }
+                            pulse.rested();
                             S::pause().await;
                         }
                         (Some(ChunkPlace { buffer, check: true, .. }), _) => inlet.take(buffer),
@@ -216,6 +223,7 @@ impl<S: Socket> Hub<S> {
                     }
                 }
                 Ok(Step::Came(chunk)) => {
+                    pulse.frame_ended();
                     if !std::mem::take(&mut given_up) && !self.rest_came(conn, &chunk, passing) {
                         self.with_leader(|leader, now| leader.chunk(now, conn, chunk));
                     }
@@ -231,6 +239,9 @@ impl<S: Socket> Hub<S> {
                 Ok(Step::Piece(piece)) => {
                     self.with_leader(|leader, now| leader.bulk_piece(now, conn, piece));
                     let waits_until = Instant::now() + ROOM_WAIT_MAX;
+                    if !self.leader.borrow().takes_more_bulk(conn) {
+                        pulse.rested();
+                    }
                     while !outbox.has_ended() && !self.leader.borrow().takes_more_bulk(conn) {
                         tokio::time::sleep(ROOM_WAIT).await;
                         if Instant::now() >= waits_until {
@@ -238,31 +249,43 @@ impl<S: Socket> Hub<S> {
                         }
                     }
                 }
-                Ok(Step::BulkEnd) => self.with_leader(|leader, now| leader.bulk_ends(now, conn)),
+                Ok(Step::BulkEnd) => {
+                    pulse.frame_ended();
+                    self.with_leader(|leader, now| leader.bulk_ends(now, conn));
+                }
                 Ok(Step::Read) => {
                     if knows && coming.is_long(Instant::now()) {
                         self.with_leader(|leader, now| leader.moves(now, conn));
                     }
                     let rest_until = passing.borrow().as_ref().map(|passing| passing.deadline.into());
                     let mut until = if knows { rest_until } else { Some(hello_until) };
+                    let inside = inlet.is_inside_frame();
                     let mut reading = pin!(socket.read(inlet));
                     let got = loop {
-                        let Some(late) = until else { break reading.as_mut().await };
-                        match tokio::time::timeout_at(late, reading.as_mut()).await {
-                            Ok(got) => break got,
-                            Err(_) if knows => {
-                                self.give_passing_up(conn, passing);
-                                given_up = true;
-                            }
-                            Err(_) => {
-                                socket.shut_down();
-                                reading.await.0.ok();
-                                return format!("no hello within {} s", HELLO_TIMEOUT.as_secs());
-                            }
+                        let sign_until = pulse.waits(tokio::time::Instant::now(), inside);
+                        let Some(late) = until.into_iter().chain(sign_until).min() else {
+                            break reading.as_mut().await;
+                        };
+                        if let Ok(got) = tokio::time::timeout_at(late, reading.as_mut()).await {
+                            break got;
                         }
-                        until = None;
+                        let now = tokio::time::Instant::now();
+                        let dead = pulse.late(now).map(|dead| dead.to_string());
+                        let no_hello = || format!("no hello within {} s", HELLO_TIMEOUT.as_secs());
+                        let is_over = until.is_some_and(|until| until <= now);
+                        if let Some(why) = dead.or_else(|| (is_over && !knows).then(no_hello)) {
+                            socket.shut_down();
+                            reading.await.0.ok();
+                            return why;
+                        }
+                        if is_over {
+                            self.give_passing_up(conn, passing);
+                            given_up = true;
+                            until = None;
+                        }
                     };
                     inlet = got.1;
+                    pulse.came(*got.0.as_ref().unwrap_or(&0));
                     match got.0 {
                         Ok(0) => {
                             return match inlet.finish() {

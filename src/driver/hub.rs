@@ -31,6 +31,9 @@ const LAZY_WAIT: Duration = Duration::from_millis(1);
 /// How long nothing is accepted after the system refused to.
 const ACCEPT_WAIT: Duration = Duration::from_millis(100);
 
+/// The shortest time between two looks at who was told nothing.
+const KEEPALIVE_LOOK_MIN: Duration = Duration::from_millis(10);
+
 /// Looks in a row that find nothing before it stops looking.
 const LAZY_QUIET_MAX: u32 = 10;
 
@@ -107,6 +110,8 @@ pub(super) async fn serve<S: Socket>(
     spawn_local(async move { slow.look_after_the_slow_for_ever().await });
     let spinning = hub.clone();
     spawn_local(async move { spinning.spin_for_ever().await });
+    let living = hub.clone();
+    spawn_local(async move { living.keep_alive_for_ever().await });
     let ticking = hub.clone();
     spawn_local(async move { ticking.tick_for_ever().await });
     let mut next = ConnId(0);
@@ -337,6 +342,28 @@ impl<S: Socket> Hub<S> {
                 }
                 None => self.due_changed.notified().await,
             }
+        }
+    }
+
+    /// Says to peers that have not been told anything for a while that the leader lives. What waits for a peer says as much, once
+    /// it goes out.
+    async fn keep_alive_for_ever(&self) {
+        // A peer to which something went out just after a look hears again one and a bit later at the latest.
+        let every = self.leader.borrow().heartbeat() / 2;
+        loop {
+            tokio::time::sleep(every.max(KEEPALIVE_LOOK_MIN)).await;
+            let mut leader = self.leader.borrow_mut();
+            let quiet: Vec<ConnId> = {
+                let outboxes = self.outboxes.borrow();
+                outboxes.iter().filter(|(_, outbox)| outbox.is_quiet()).map(|(conn, _)| *conn).collect()
+            };
+            for conn in quiet {
+                if let Some(frame) = leader.keepalive(conn) {
+                    self.push(conn, frame, Cargo::Answer);
+                    self.flush(&mut leader, conn);
+                }
+            }
+            self.work_off(&mut leader);
         }
     }
 

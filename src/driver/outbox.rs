@@ -60,6 +60,8 @@ pub(super) struct Outbox<S> {
     written: Cell<u64>,
     /// How much of that the peer is known to have, and when it last had more.
     progress: Cell<(u64, Instant)>,
+    /// What was written by the last look at whether something was said.
+    looked_at: Cell<u64>,
     closing: Cell<bool>,
     cut: Cell<bool>,
     ended: Cell<bool>,
@@ -149,6 +151,7 @@ impl<S: Socket> Outbox<S> {
             answers_low: Notify::new(),
             written: Cell::default(),
             progress: Cell::new((0, Instant::now())),
+            looked_at: Cell::default(),
             closing: Cell::default(),
             cut: Cell::default(),
             ended: Cell::default(),
@@ -210,6 +213,11 @@ impl<S: Socket> Outbox<S> {
     /// Whether nothing waits to be sent.
     pub(super) fn is_free(&self) -> bool {
         self.pieces.borrow().is_empty() && !self.closing.get()
+    }
+
+    /// Whether nothing went out since the last call, and nothing waits to.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.looked_at.replace(self.written.get()) == self.written.get() && self.is_free()
     }
 
     /// Takes the head of a chunk that passes through. It goes out when the chunk's first bytes do; what is pushed from now on

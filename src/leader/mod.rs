@@ -40,6 +40,7 @@ use crate::core::event::{Operation, Outcome};
 use crate::core::ids::{Attempt, ConnId, JobId, Micros, ResultId, Run, Token};
 use crate::core::job::Job;
 use crate::core::{Broker, Config, Event};
+use crate::peer::{KEEPALIVE_EVERY, SILENCE_MAX, frame_window};
 use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
 use crate::summed::Summed;
@@ -66,8 +67,10 @@ pub struct LeaderConfig {
     pub relay: RelayConfig,
     /// How long files of blobs that nothing refers to are left alone.
     pub blob_grace: Duration,
-    /// Time between heartbeats of a worker.
+    /// Time between heartbeats of a worker, and between signs of life of whoever has nothing to say.
     pub heartbeat: Duration,
+    /// Without a byte for so long a peer of ours takes the connection for dead; see [`Leader::silence`] for the leader.
+    pub silence: Duration,
     /// How people reach it, for texts.
     pub address: String,
     /// The driver's name, for status.
@@ -82,7 +85,8 @@ impl Default for LeaderConfig {
             result_bytes_max: 1 << 30,
             relay: RelayConfig::default(),
             blob_grace: Duration::from_secs(600),
-            heartbeat: Duration::from_secs(5),
+            heartbeat: KEEPALIVE_EVERY,
+            silence: SILENCE_MAX,
             address: "HOST:PORT".to_owned(),
             driver: "portable",
         }
@@ -300,6 +304,7 @@ impl Leader {
             Heard::Transfer { id, says } => self.transfer(conn, id, says),
             Heard::Dataset(says) => self.dataset_says(conn, says),
             Heard::Ask { verb, id, json } => self.ask(conn, &verb, id, &json),
+            Heard::Alive => {}
             Heard::Skipped(why) => debug!(peer = %self.name(conn), "skipped a frame: {why}"),
         }
         self.act();
@@ -361,6 +366,30 @@ impl Leader {
         self.sessions.get(&conn).is_some_and(|session| session.client().is_some())
     }
 
+    /// Without a byte from this peer for so long its connection is dead; `None` for one that sends no signs of life. It is a
+    /// quarter longer than what peers wait for the leader: a worker that finds the line dead should be back before its
+    /// jobs are taken for lost.
+    pub fn silence(&self, conn: ConnId) -> Option<Duration> {
+        let session = self.sessions.get(&conn)?;
+        let silence = self.config.silence;
+        session.has(Features::KEEPALIVE).then(|| silence.saturating_add(silence / 4))
+    }
+
+    /// See [`frame_window`]: for whoever it is.
+    pub fn frame_window(&self) -> Duration {
+        frame_window(self.config.silence)
+    }
+
+    /// How often signs of life are due.
+    pub fn heartbeat(&self) -> Duration {
+        self.config.heartbeat
+    }
+
+    /// A sign of life for this peer, if it listens for one.
+    pub fn keepalive(&self, conn: ConnId) -> Option<WireFrame> {
+        self.sessions.get(&conn)?.keepalive()
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now: Micros) {
         self.pass_time(now);
@@ -420,6 +449,7 @@ impl Leader {
             (LimitId::LEASE_MS, ms(broker.lease)),
             (LimitId::WORKER_GRACE_MS, ms(broker.worker_grace)),
             (LimitId::ATTEMPTS, broker.attempts_max.into()),
+            (LimitId::SILENCE_MS, ms(self.config.silence)),
         ])
     }
 

@@ -6,21 +6,24 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::limits::WINDOW_CHUNKS_MAX;
+use chunking::message::{Body as _, Keepalive};
 use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
 use socket2::SockRef;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpStream, ToSocketAddrs};
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::buffers::Pool;
 use super::inlet::{InChunk, Inlet, Step};
+use super::pulse::{Dead, Pulse, Signs, frame_window};
 use super::socket::{Tuning, is_loopback, tune};
 use super::unacked::unacknowledged;
 
@@ -57,6 +60,9 @@ pub enum LinkError {
     /// What was to be sent does not fit a frame.
     #[error("cannot send: {0}")]
     Encode(#[from] EncodeError),
+    /// The connection is up, but its other side shows no sign of life.
+    #[error("the connection to the leader is dead: {0}")]
+    Dead(#[from] Dead),
     /// The connection has ended.
     #[error("the connection to the leader is closed")]
     Closed,
@@ -149,20 +155,20 @@ pub async fn connect(
     inlet.offer_checksums();
     let writer = LinkWriter::new(write, asked, loopback);
     let other_end = Some(Arc::downgrade(&writer.0));
-    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX), other_end };
+    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX), other_end, pulse: Pulse::default() };
     tokio::spawn(end_if_stalled(Arc::downgrade(&writer.0), WRITE_STALL_TIMEOUT));
     Ok((reader, writer))
 }
 
 /// Ends a connection whose other side takes nothing of what was sent to it for so long. A slow one takes something.
 async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
-    let (mut taken, mut since) = (0, Instant::now());
+    let (mut taken, mut since) = (0, std::time::Instant::now());
     loop {
         tokio::time::sleep(stall / LOOKS_PER_STALL).await;
         let Some(shared) = shared.upgrade() else { return };
         let now_taken = shared.acknowledged();
         if now_taken > taken || now_taken == shared.queue().queued {
-            (taken, since) = (now_taken, Instant::now());
+            (taken, since) = (now_taken, std::time::Instant::now());
         } else if since.elapsed() >= stall {
             tracing::warn!("the leader took nothing for {} s; the connection is given up", stall.as_secs());
             // Who reads and who writes finds out.
@@ -189,9 +195,21 @@ pub struct LinkReader {
     pool: Pool,
     /// The writer, until it has heard that frames have checksums.
     other_end: Option<Weak<Shared>>,
+    pulse: Pulse,
 }
 
 impl LinkReader {
+    /// From now on the leader sends something at least every now and then: a connection that is silent for too long is dead.
+    pub fn expect_signs(&mut self, signs: Signs) {
+        self.pulse.expect(signs.silence);
+        self.pulse.set_window(frame_window(signs.silence));
+    }
+
+    /// Whether a frame has begun to come and is not whole.
+    pub fn is_inside_frame(&self) -> bool {
+        self.inlet.is_inside_frame()
+    }
+
     /// What comes next; `None` when the other side has closed the connection between frames. It waits while all of the
     /// connection's buffers hold chunks that nobody is done with.
     ///
@@ -200,6 +218,7 @@ impl LinkReader {
         loop {
             match self.inlet.poll()? {
                 Step::Frame(_, frame) => {
+                    self.pulse.frame_ended();
                     let Head { code, msg_id, corr_id, subject, .. } = frame.head;
                     let payload = Bytes::copy_from_slice(frame.payload);
                     let subject = subject.to_owned();
@@ -210,7 +229,10 @@ impl LinkReader {
                     }
                     return Ok(Some(Item::Frame(InFrame { code, msg_id, corr_id, subject, payload })));
                 }
-                Step::Came(chunk) => return Ok(Some(Item::Chunk(chunk))),
+                Step::Came(chunk) => {
+                    self.pulse.frame_ended();
+                    return Ok(Some(Item::Chunk(chunk)));
+                }
                 Step::Chunk(_) => {
                     let buffer = self.pool.taken().await;
                     self.inlet.take(buffer);
@@ -218,10 +240,23 @@ impl LinkReader {
                 // Only leaders take large frames.
                 Step::Bulk(..) | Step::Piece(_) | Step::BulkEnd => {}
                 Step::Read => {
-                    if read_some(&mut self.read, &mut self.inlet).await? == 0 {
+                    let inside = self.inlet.is_inside_frame();
+                    let reading = read_some(&mut self.read, &mut self.inlet);
+                    let read = match self.pulse.waits(Instant::now(), inside) {
+                        None => reading.await,
+                        Some(until) => match timeout_at(until, reading).await {
+                            Ok(read) => read,
+                            Err(_) => match self.pulse.late(Instant::now()) {
+                                Some(dead) => return Err(dead.into()),
+                                None => continue,
+                            },
+                        },
+                    }?;
+                    if read == 0 {
                         self.inlet.finish()?;
                         return Ok(None);
                     }
+                    self.pulse.came(read);
                 }
             }
         }
@@ -359,6 +394,22 @@ impl LinkWriter {
             }
         }
         self.queue_locked().broken.is_none()
+    }
+
+    /// Sends a Keepalive, unless something was written since the last call, or is on its way. `written` is where that is kept
+    /// between calls.
+    pub fn keep_alive(&self, written: &mut u64) {
+        // Who holds the lock writes, and that says as much as a Keepalive.
+        let Ok(socket) = self.0.socket.try_lock() else { return };
+        let is_idle = self.0.written.load(Ordering::Relaxed) == *written && socket.pieces.is_empty();
+        drop(socket);
+        if is_idle && self.queue_locked().pieces.is_empty() {
+            let mut payload = Vec::new();
+            Keepalive {}.encode(&mut payload);
+            self.queue(OutFrame::new(Kind::Keepalive, payload)).ok();
+        }
+        self.try_flush();
+        *written = self.0.written.load(Ordering::Relaxed);
     }
 
     /// Queues a frame; gives its place in all that is sent.

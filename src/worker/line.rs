@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::config::WorkerConfig;
 use super::limits::{CONNECT_MAX, LEAVE_MAX, REDIRECTS_AT_ONCE_MAX};
-use crate::peer::{InChunk, InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
+use crate::peer::{InChunk, InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, Signs, connect};
 use uuid::Uuid;
 
 type Dialled = Result<(LinkReader, LinkWriter), LinkError>;
@@ -81,6 +81,14 @@ impl Line {
                 },
                 State::Left => pending().await,
             }
+        }
+    }
+
+    /// The leader sends something at least every now and then.
+    pub(super) fn expect_signs(&mut self, signs: Signs) {
+        match &mut self.state {
+            State::Up { reader, .. } => reader.expect_signs(signs),
+            State::Waiting(_) | State::Dialling(_) | State::Left => {}
         }
     }
 
