@@ -157,7 +157,7 @@ fn cancel_ends_a_job_that_runs_and_its_submit_says_so() {
     let status: Value = serde_json::from_str(&heft(&["status", &addr, "--output", "json"]).1).unwrap();
     assert_eq!(status["jobs"]["running"], 1, "{status}");
     // The job's directory is named by its id.
-    let jobs = std::fs::read_dir(_worker.dir.join("jobs")).unwrap();
+    let jobs = std::fs::read_dir(_worker.dir.join("jobs/heft")).unwrap();
     let id = jobs
         .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<uuid::Uuid>().ok())
         .next()

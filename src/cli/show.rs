@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::children::{Child, children, lines};
 use super::files::{Beside, Files};
+use super::gaps::{Gap, gaps, print_beginning};
 use super::{FAILED, Output, print, print_json, printable, say};
 use crate::client::{Finished, Part};
 use crate::model::{JobResult, JobStatus};
@@ -39,10 +40,10 @@ pub(crate) fn show(args: &Show<'_>, result: &JobResult, finished: &Finished) -> 
     {
         return show_all(args, result, &children);
     }
-    let missing = finished.missing.iter().find(|missing| missing.purpose == Purpose::Archive);
+    let gaps = gaps(result, finished);
     let archive = match finished.part(Purpose::Archive).and_then(Part::path) {
         Some(path) => Beside::File(path),
-        None => Beside::Missing(missing.map_or(NOT_FETCHED, |missing| missing.why.as_str())),
+        None => Beside::Missing(gaps.iter().find_map(Gap::of_archive).unwrap_or(NOT_FETCHED)),
     };
     let files = args.out.map(|dir| Files::take(result, dir, archive));
     match args.output {
@@ -56,19 +57,35 @@ pub(crate) fn show(args: &Show<'_>, result: &JobResult, finished: &Finished) -> 
                     archive.size, args.leader, result.job_id
                 ));
             }
-            if let Some(files) = &files {
-                files.say("");
+            match &files {
+                Some(files) => files.say(""),
+                None => say_left_out(result),
             }
+            gaps.iter().for_each(Gap::say);
         }
         Output::Json => {
             let mut shown = as_json(result);
-            if let (Value::Object(members), Some(files)) = (&mut shown, &files) {
-                files.put(members);
+            if let Value::Object(members) = &mut shown {
+                if let Some(files) = &files {
+                    files.put(members);
+                }
+                if !gaps.is_empty() {
+                    members.insert("missing".to_owned(), gaps.iter().map(Gap::as_json).collect());
+                }
             }
             print_json(&shown)?;
         }
     }
-    Ok(exit_code(result, files.is_none_or(|files| files.complete())))
+    let complete = gaps.is_empty() && result.archive_lost.is_none();
+    Ok(exit_code(result, complete && files.is_none_or(|files| files.complete())))
+}
+
+/// Says that files of the job are nowhere, to those who did not ask for files.
+fn say_left_out(result: &JobResult) {
+    let is_told = result.lost.iter().any(|lost| lost.part == "archive");
+    if let Some(bytes) = result.archive_lost.filter(|_| !is_told) {
+        say(&Files::Lost(bytes).trouble().unwrap_or_default());
+    }
 }
 
 /// Shows what each worker made of a job to all of them.
@@ -200,17 +217,17 @@ fn as_json(result: &JobResult) -> Value {
 /// Prints one output of a job whole: from its part where it was too large for the result itself.
 fn show_output(finished: &Finished, purpose: Purpose, text: &str, to: &mut dyn Write) -> anyhow::Result<()> {
     let Some(path) = finished.part(purpose).and_then(Part::path) else {
-        if purpose == Purpose::Stderr {
-            show_outputs("", text)?;
-        } else {
-            show_outputs(text, "")?;
-        }
-        if let Some(missing) = finished.missing.iter().find(|missing| missing.purpose == purpose) {
-            say(&format!("the rest of {} bytes of output did not come: {}", missing.size, missing.why));
-        }
-        return Ok(());
+        return match finished.missing.iter().find(|missing| missing.purpose == purpose) {
+            Some(missing) => written(print_beginning(missing, text, to)),
+            None if purpose == Purpose::Stderr => show_outputs("", text),
+            None => show_outputs(text, ""),
+        };
     };
-    let copied = File::open(path).and_then(|mut file| io::copy(&mut file, to)).and_then(|_| to.flush());
+    written(File::open(path).and_then(|mut file| io::copy(&mut file, to)).and_then(|_| to.flush()))
+}
+
+/// A reader that left early is no error.
+fn written(copied: io::Result<()>) -> anyhow::Result<()> {
     match copied {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write the job's output")

@@ -40,8 +40,9 @@ const EXAMPLES: &str = "Examples:
 Files of any size stream from where they are; they must not change before the job has ended. The job's standard output and
 error are printed as they are. Ctrl-C cancels the job; a second one leaves at once.
 
-Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown), 2 the command line or a file is not right,
-3 the leader refused it or cannot be reached, 4 --timeout ran out (the job goes on), 130 interrupted: cancelled or left.";
+Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown) or bytes of its result are missing, 2 the command
+line or a file is not right, 3 the leader refused it or cannot be reached, 4 --timeout ran out (what becomes of the job is
+said), 130 interrupted: cancelled or left.";
 
 /// Hand in one job, wait for it, and print what it printed
 #[derive(Debug, Args)]
@@ -185,7 +186,10 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         None => format!("submit-{}", uuid::Uuid::new_v4().simple()),
     };
     let downloads = if args.all { Default::default() } else { downloads(args.out.as_ref(), args.output) };
-    let options = Options { downloads, ..args.reach.options(&client_id) };
+    // A set without a name of a file in it has the leader asked what is in it.
+    let asks = args.caches.iter().any(|cached| cached.inner.is_none());
+    let reach = if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
+    let options = Options { downloads, ..reach };
     let client = Client::connect(&args.leader, &options).await?;
     // From here on Ctrl-C is for the job: it must not end the command between sending the job and waiting for it.
     let interrupts = interrupts().await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Stage, parse_credit};
+use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Received, Stage, parse_credit};
 use chunking::{Generation, Head, Kind};
 use uuid::Uuid;
 
@@ -30,6 +30,13 @@ pub enum Heard {
     Ack(AckBody),
     /// A client does not want a job any more.
     Cancel(JobId),
+    /// A client has the result of a job.
+    Received {
+        /// Which job's.
+        job: JobId,
+        /// Which run's; none if it does not know.
+        run: Option<Run>,
+    },
     /// A message of a transfer.
     Transfer {
         /// The transfer's id.
@@ -145,6 +152,7 @@ impl Session {
                 Ok(Heard::Submit(SubmitBody { msg_id: head.msg_id, client, subject, payload }))
             }
             (Role::Client { .. }, Kind::Cancel) => Ok(Heard::Cancel(JobId(head.msg_id))),
+            (Role::Client { .. }, Kind::Received) if self.has(Features::RECEIPTS) => Ok(received(head, &payload)),
             (Role::Worker { .. }, Kind::Credit) => Ok(self.credit(&payload)),
             (Role::Worker { .. }, Kind::AckJob) => Ok(self.ack(head, payload)),
             (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),
@@ -200,6 +208,7 @@ impl Session {
             Heard::Event(_)
             | Heard::Announced(_)
             | Heard::Cancel(_)
+            | Heard::Received { .. }
             | Heard::Transfer { .. }
             | Heard::Dataset(_)
             | Heard::Ask { .. }
@@ -333,6 +342,15 @@ fn served_by(hello: &WorkerHello) -> Result<Option<WorkerId>, SessionError> {
         SessionError::BadHello(format!("CacheFor {shown:?} is no worker's id: {error}"))
     })?;
     Ok(Some(WorkerId(id)))
+}
+
+fn received(head: &Head<'_>, payload: &[u8]) -> Heard {
+    match Received::decode(payload) {
+        Ok(Received { run }) => {
+            Heard::Received { job: JobId(head.msg_id), run: (run > 0).then_some(Run(run)) }
+        }
+        Err(error) => Heard::Skipped(error.to_string()),
+    }
 }
 
 fn features_of(announcement: &Announcement) -> Features {

@@ -159,6 +159,7 @@ impl Broker {
             Event::NotAssigned { conn, worker, job, attempt } => {
                 self.not_assigned(conn, worker, job, attempt);
             }
+            Event::Delivered { job, run } => self.was_delivered(job, run),
             Event::NotDelivered { job } => self.not_delivered(job),
             Event::ForgetEnded { job } => self.forget_ended(job),
             Event::PutDataset { dataset } => self.put_dataset(dataset),

@@ -143,7 +143,14 @@ pub enum Event {
         /// Which attempt.
         attempt: Attempt,
     },
-    /// A result could not be sent: its connection ended while it was read.
+    /// A client has a result: it said so, or, if it is one that says nothing, the last byte was written to its socket.
+    Delivered {
+        /// The job.
+        job: JobId,
+        /// Which run's.
+        run: Run,
+    },
+    /// The connection ended before its client had a result, or before that was known.
     NotDelivered {
         /// The job.
         job: JobId,

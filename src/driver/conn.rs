@@ -91,9 +91,9 @@ impl<S: Socket> Hub<S> {
     /// Sends what could not be sent at once, until the outbox is closed and empty or the peer takes nothing.
     async fn write_out(&self, conn: ConnId, outbox: &Outbox<S>) {
         while outbox.ready().await.is_some() {
-            let chunks = outbox.flush();
-            if chunks > 0 {
-                self.with_leader(|leader, now| leader.chunks_sent(now, conn, chunks));
+            let sent = outbox.flush();
+            if !sent.is_none() {
+                self.with_leader(|leader, _| self.note_sent(leader, conn, sent));
             }
         }
         outbox.close();
@@ -129,11 +129,18 @@ impl<S: Socket> Hub<S> {
                     if let Err(hang_up) = heard {
                         return hang_up.to_string();
                     }
-                    let leader = self.leader.borrow();
-                    if leader.is_announced(conn) {
-                        inlet.set_limits(InboundLimits::ANNOUNCED);
+                    let is_client = {
+                        let leader = self.leader.borrow();
+                        if leader.is_announced(conn) {
+                            inlet.set_limits(InboundLimits::ANNOUNCED);
+                        }
+                        inlet.expect_chunks(leader.brings_blobs(conn));
+                        leader.is_client(conn)
+                    };
+                    // Not so a worker: its leases would run out unheard, and what it sends makes few answers.
+                    if is_client {
+                        outbox.answers_taken().await;
                     }
-                    inlet.expect_chunks(leader.brings_blobs(conn));
                 }
                 Ok(Step::Chunk(start)) => {
                     let mut pipe = None;

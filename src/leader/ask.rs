@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::durable::Then;
 use super::{Asked, Leader, outcome};
+use crate::conn::WireFrame;
 use crate::core::Event;
 use crate::core::action::{OperateError, Operated, Standing};
 use crate::core::event::{Operation, WorkerClass};
@@ -33,8 +34,7 @@ impl Leader {
         let answered = match verb {
             "status" => Ok(Some(self.status())),
             "result" => job_id(&question).map(|job| {
-                let keys = self.payloads_of_result(job);
-                self.when_here(keys, Then::Answer { conn, verb: verb.to_owned(), id, job });
+                self.post(conn, Then::Answer { conn, verb: verb.to_owned(), id, job });
                 None
             }),
             "dlq.ls" => self.dlq_ls(&question).map(Some),
@@ -132,7 +132,7 @@ impl Leader {
         verb: &str,
         id: Uuid,
         job_id: JobId,
-    ) -> Result<(), String> {
+    ) -> Result<WireFrame, String> {
         let unknown = || OperateError::Unknown { job: job_id }.to_string();
         let job = self.broker.state().job(job_id).ok_or_else(unknown)?;
         if !job.has_ended() {
@@ -149,10 +149,10 @@ impl Leader {
             let json = json!({ "found": true, "result": result }).to_string();
             leader.sessions.get(&conn)?.answer(id, verb, AnswerStatus::Whole, json.as_bytes())
         };
-        // A result that fills a frame does not fit an answer, which has a little more around it: its archive goes apart.
+        // A result that fills a frame does not fit an answer, which has a little more around it: what is long of it goes apart.
         let mut answer = frame(self, &result);
         if let (None, Some(returned)) = (&answer, returned)
-            && let Some(apart) = self.archive_apart(job_id, returned, &whole)
+            && let Some(apart) = self.parts_apart(job_id, returned, &whole)
         {
             result = serde_json::from_slice(&apart).unwrap_or_default();
             answer = frame(self, &result);
@@ -161,8 +161,7 @@ impl Leader {
         if let Some(result) = returned {
             self.send_parts(conn, job_id, result, true);
         }
-        self.send(conn, [answer]);
-        Ok(())
+        Ok(answer)
     }
 
     fn status(&self) -> Value {

@@ -10,6 +10,8 @@ mod datasets;
 mod durable;
 mod explain;
 mod outcome;
+mod pacing;
+mod parts;
 mod recover;
 mod relay;
 mod store;
@@ -26,7 +28,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use chunking::message::{Features, LimitId, LimitList, Reason};
-use chunking::{Generation, Head, limits};
+use chunking::{EncodeError, Generation, Head, limits};
 use thiserror::Error;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
@@ -43,6 +45,7 @@ use bulk::{Apart, Bulk};
 use collect::Lister;
 use datasets::Datasets;
 use durable::{Assignment, Commits, Fetching, Then};
+use pacing::Pacing;
 use relay::{BlobId, Relay};
 use store::PayloadStore;
 use transfers::Blobs;
@@ -101,6 +104,13 @@ pub enum Output {
         /// What.
         frame: WireFrame,
     },
+    /// Send a frame with a payload; then [`Leader::posted`].
+    Posted {
+        /// Where.
+        conn: ConnId,
+        /// What.
+        frame: WireFrame,
+    },
     /// Send a chunk; then [`Leader::chunks_sent`].
     Chunk {
         /// Where.
@@ -146,6 +156,8 @@ pub struct Leader {
     store: PayloadStore,
     commits: Commits,
     fetching: Fetching,
+    /// What goes to peers as they take it.
+    pacing: Pacing,
     relay: Relay,
     blobs: Blobs,
     datasets: Datasets,
@@ -201,6 +213,7 @@ impl Leader {
             store: PayloadStore::default(),
             commits: Commits::Memory,
             fetching: Fetching::default(),
+            pacing: Pacing::default(),
             outputs: VecDeque::new(),
             asked: HashMap::new(),
             next_token: Token(0),
@@ -263,6 +276,7 @@ impl Leader {
                 let operation = Operation::Cancel { job, by };
                 self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
             }
+            Heard::Received { job, run } => self.received(conn, job, run),
             Heard::Transfer { id, says } => self.transfer(conn, id, says),
             Heard::Dataset(says) => self.dataset_says(conn, says),
             Heard::Ask { verb, id, json } => self.ask(conn, &verb, id, &json),
@@ -290,6 +304,7 @@ impl Leader {
             self.bulk_broke(conn);
             self.relay.closed(conn);
             self.broker.handle(self.now, Event::Closed { conn });
+            self.unpost(conn);
             self.datasets_closed(conn);
             self.hosts.remove(&conn);
             self.act();
@@ -299,6 +314,16 @@ impl Leader {
     /// Whether a connection is one of a peer that announced itself, and so sends no large frames.
     pub fn is_announced(&self, conn: ConnId) -> bool {
         self.sessions.get(&conn).is_some_and(Session::is_announced)
+    }
+
+    /// Whether the peer is a client that says which results it has.
+    fn confirms(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(|session| session.has(Features::RECEIPTS))
+    }
+
+    /// Whether a connection is a client's.
+    pub fn is_client(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(|session| session.client().is_some())
     }
 
     /// Time has passed.
@@ -443,6 +468,7 @@ impl Leader {
     fn act_once(&mut self) {
         loop {
             self.broker_on();
+            self.post_on();
             if !self.relay_on() && !self.stage_on() {
                 break;
             }
@@ -456,11 +482,11 @@ impl Leader {
                 Action::Assign { conn, worker, job, run, attempt, lease, start } => {
                     self.give(Assignment { conn, worker, job, run, attempt, lease, start });
                 }
-                Action::Start { job, .. }
-                | Action::Resume { job, .. }
-                | Action::Abandon { job, .. }
-                | Action::Settle { job, .. } => {
-                    if let Some(action) = self.hold_back(job, action) {
+                Action::Start { job, conn, .. }
+                | Action::Resume { job, conn, .. }
+                | Action::Abandon { job, conn, .. }
+                | Action::Settle { job, conn, .. } => {
+                    if let Some(action) = self.hold_back(job, conn, action) {
                         self.act_on(action);
                     }
                 }
@@ -486,10 +512,7 @@ impl Leader {
                         self.sessions.get(&conn).and_then(|session| session.running(job, run, attempt));
                     self.send_lazily(conn, frame);
                 }
-                Action::Deliver { conn, job, .. } => {
-                    let keys = self.payloads_of_result(job);
-                    self.when_here(keys, Then::Deliver { conn, job });
-                }
+                Action::Deliver { conn, job, run } => self.post(conn, Then::Deliver { conn, job, run }),
                 Action::ForgetInput { job } => {
                     self.forget_staging(job);
                     self.store.forget_input(job);
@@ -556,17 +579,20 @@ impl Leader {
         self.send(conn, frame);
     }
 
-    fn deliver(&mut self, conn: ConnId, id: JobId) {
+    /// The frame with a job's result, behind the transfers of its parts.
+    fn deliver(&mut self, conn: ConnId, id: JobId, run: Run) -> Option<WireFrame> {
         let Some(session) = self.sessions.get(&conn) else {
-            return self.broker.handle(self.now, Event::NotDelivered { job: id });
+            self.broker.handle(self.now, Event::NotDelivered { job: id });
+            return None;
         };
-        // While its result was read its time may have been over, and it may have been submitted again.
+        // While its result waited its time may have been over, and it may have been submitted again.
         let Some(job) = self.broker.state().job(id) else {
             let text = "the result was kept until now, and is not any more (--result-ttl)".to_owned();
-            return self.refuse(conn, id, submit::RefusalText::new(Reason::UNKNOWN, text));
+            self.refuse(conn, id, submit::RefusalText::new(Reason::UNKNOWN, text));
+            return None;
         };
-        if !job.has_ended() {
-            return;
+        if !job.has_ended() || job.run != run {
+            return None;
         }
         let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
@@ -577,17 +603,38 @@ impl Leader {
         }
         // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
         let frame = match session.result(id, whole.clone()) {
-            None => return,
-            Some(Ok(frame)) => Some(frame),
-            Some(Err(error)) => {
-                warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
-                let mut smaller = outcome::cut_down(job, &whole, &self.config.address);
-                smaller.find_map(|result| session.result(id, result)?.ok())
+            None => {
+                // That is all it ever gets.
+                self.broker.handle(self.now, Event::Delivered { job: id, run });
+                return None;
             }
+            Some(Ok(frame)) => Some(frame),
+            Some(Err(error)) => self.smaller_result(conn, id, &whole, &error),
         };
         if let Some(result) = result {
             self.send_parts(conn, id, result, false);
         }
-        self.send(conn, frame);
+        frame
+    }
+
+    /// A result that does not fit, so that it does: with what is long of it beside it, or cut.
+    fn smaller_result(
+        &mut self,
+        conn: ConnId,
+        id: JobId,
+        whole: &[u8],
+        error: &EncodeError,
+    ) -> Option<WireFrame> {
+        let result = self.broker.state().job(id).and_then(outcome::returned);
+        if let Some(result) = result.filter(|_| self.takes_transfers(conn))
+            && let Some(apart) = self.parts_apart(id, result, whole)
+            && let Some(Ok(frame)) = self.sessions.get(&conn)?.result(id, apart.into())
+        {
+            return Some(frame);
+        }
+        let (job, session) = (self.broker.state().job(id)?, self.sessions.get(&conn)?);
+        warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
+        let mut smaller = outcome::cut_down(job, whole, &self.config.address);
+        smaller.find_map(|result| session.result(id, result)?.ok())
     }
 }

@@ -16,6 +16,8 @@ pub(crate) use link::read_some;
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
 pub use socket::{Tuning, is_loopback, tune};
 
+use std::time::Duration;
+
 use chunking::message::Features;
 
 use crate::model::Announcement;
@@ -25,6 +27,10 @@ pub const PROTOCOL_VERSION: u32 = 1;
 
 /// How heft calls itself to others.
 pub const SOFTWARE: &str = concat!("heft ", env!("CARGO_PKG_VERSION"));
+
+/// How long a leader that is known for a heft one may take to answer the hello before another connection is tried. A leader
+/// that is paused, or whose disk stalls for a minute, is not cut off for it; a line that died just then is given up after all.
+pub const WELCOME_WAIT_MAX: Duration = Duration::from_secs(90);
 
 /// What a peer of this build announces in its Hello.
 pub fn announcement(features: Features, name: Option<String>) -> Announcement {

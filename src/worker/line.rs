@@ -165,7 +165,8 @@ impl Line {
         }));
     }
 
-    fn lose(&mut self, why: &str) -> News {
+    /// Ends the connection, if there is one; the next is made after a wait.
+    pub(super) fn lose(&mut self, why: &str) -> News {
         self.failed(why);
         News::Lost
     }

@@ -179,7 +179,7 @@ pub fn worker_at(port: u16, args: &[&str]) -> Worker {
 
 /// Waits until a worker has no job directory any more.
 pub fn assert_no_job_directory(worker: &Worker) {
-    let jobs = worker.dir.join("jobs");
+    let jobs = worker.dir.join("jobs/heft");
     eventually("no job directory is left", || {
         fs::read_dir(&jobs)
             .map_or(0, |entries| entries.flatten().filter(|entry| entry.path().is_dir()).count())
