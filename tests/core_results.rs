@@ -7,10 +7,10 @@ mod rig;
 
 use std::time::Duration;
 
-use heft::core::ids::{ConnId, Run};
-use heft::core::{Config, Event};
 use heft::core::event::Submission;
+use heft::core::ids::{ConnId, Run};
 use heft::core::job::{Ending, Phase};
+use heft::core::{Config, Event};
 use rig::{Rig, SECOND, id, job, job_of};
 
 /// Alice's first job waits.

@@ -9,8 +9,8 @@ use chunking::dataset::Piece;
 use chunking::message::{
     Abort, Answer, AnswerStatus, Ask, Cancel, Done, Features, Grant, Have, Heartbeat, HeldJob, HeldJobs,
     Hold, HoldFlags, Inspect, Lack, Lacking, LimitId, LimitList, Name, Open, OpenFlags, Pack, PieceList,
-    Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release, SetEntry, SetList, SetState, Settled, Spread,
-    SpreadStage, Stage, Standing, Start, Submitted, Text, Verdict, Void, Welcome,
+    Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release, SetEntry, SetList, SetState,
+    Settled, Spread, SpreadStage, Stage, Standing, Start, Submitted, Text, Verdict, Void, Welcome,
 };
 use chunking::{
     Bitmap, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head, InboundLimits, Kind, Message,

@@ -215,7 +215,14 @@ impl World {
             let jobs = 1 + world.random.below(25);
             let to_submit = (0..jobs).map(|job| world.submission(&id, number, job)).collect();
             let asks_again = world.random.chance(50);
-            world.clients.push(SimClient { id, to_submit, asks_again, conn: None, open: BTreeMap::new(), taken: BTreeSet::new() });
+            world.clients.push(SimClient {
+                id,
+                to_submit,
+                asks_again,
+                conn: None,
+                open: BTreeMap::new(),
+                taken: BTreeSet::new(),
+            });
             let at = world.random.below(3 * SECOND);
             world.at(at, Wake::ClientConnects(number as usize));
             let fault = world.random.below(40 * SECOND);

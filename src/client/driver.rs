@@ -244,7 +244,8 @@ impl Driver {
         let inputs = Inputs::start(blobs, &self.upload_news);
         self.blobs.extend(inputs.ids().map(|blob| (blob, id)));
         self.arrivals.want(id, &self.downloads);
-        let job = Job { subject, payload, inputs, sink, permit, cancel: None, run: 0, result: None, parked: None };
+        let job =
+            Job { subject, payload, inputs, sink, permit, cancel: None, run: 0, result: None, parked: None };
         self.jobs.insert(id, job);
         self.handle(Event::Submit(id));
         Ok(())

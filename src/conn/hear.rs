@@ -152,7 +152,9 @@ impl Session {
                 Ok(Heard::Submit(SubmitBody { msg_id: head.msg_id, client, subject, payload }))
             }
             (Role::Client { .. }, Kind::Cancel) => Ok(Heard::Cancel(JobId(head.msg_id))),
-            (Role::Client { .. }, Kind::Received) if self.has(Features::RECEIPTS) => Ok(received(head, &payload)),
+            (Role::Client { .. }, Kind::Received) if self.has(Features::RECEIPTS) => {
+                Ok(received(head, &payload))
+            }
             (Role::Worker { .. }, Kind::Credit) => Ok(self.credit(&payload)),
             (Role::Worker { .. }, Kind::AckJob) => Ok(self.ack(head, payload)),
             (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),

@@ -232,7 +232,9 @@ impl Leader {
         });
         match sent {
             Some(run) => self.broker.handle(self.now, Event::Delivered { job, run }),
-            None => debug!(%job, peer = %self.name(conn), "a receipt for a result that was not sent here, or is confirmed"),
+            None => {
+                debug!(%job, peer = %self.name(conn), "a receipt for a result that was not sent here, or is confirmed")
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use heft::model::JobStatus;
@@ -29,7 +30,11 @@ pub fn patience() -> Duration {
 pub type Verdict = Result<(), String>;
 
 /// Waits until something is so: what is in the way is said again and again, until nothing is.
-fn eventually(scene: &mut Scene, what: &str, mut in_the_way: impl FnMut(&Scene) -> Option<String>) -> Verdict {
+fn eventually(
+    scene: &mut Scene,
+    what: &str,
+    mut in_the_way: impl FnMut(&Scene) -> Option<String>,
+) -> Verdict {
     let until = Instant::now() + patience();
     loop {
         scene.supervise();
@@ -62,7 +67,24 @@ pub fn check(scene: &mut Scene, plan: &Plan, reports: &Reports) -> Result<String
         let strays = scene.strays();
         (!strays.is_empty()).then(|| format!("{strays:#?}"))
     })?;
-    measures(scene)
+    Ok(format!("{}; {}", tally(reports), measures(scene)?))
+}
+
+/// What became of the jobs, as their clients saw it.
+fn tally(reports: &Reports) -> String {
+    let ends = reports.jobs.iter().map(|report| report.ends.first());
+    let ends = ends.chain(reports.opaque.iter().map(|report| report.ends.first()));
+    let mut counts = [0; 4];
+    for end in ends {
+        counts[match end {
+            Some(End::Right) => 0,
+            Some(End::Failed(_) | End::Wrong(_)) => 1,
+            Some(End::Refused(_)) => 2,
+            None => 3,
+        }] += 1;
+    }
+    let [right, failed, refused, unheard] = counts;
+    format!("{right} right, {failed} failed, {refused} refused, {unheard} whose clients did not wait")
 }
 
 /// A job that is still being uploaded waits a minute for its client. Its user may cancel it instead.
@@ -76,12 +98,15 @@ fn cancel_cut_uploads(scene: &Scene, plan: &Plan, reports: &Reports) {
 
 // --- results
 
-/// Whether these failures follow from what was done.
+/// Whether these failures follow from what was done. A classic client hears of a refusal as a result.
 fn is_legitimate(plan: &Plan, text: &str) -> bool {
     let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
     let full = plan.has(|harm| matches!(harm, Harm::FullWork(_)));
     let cancelled = plan.cancels && says(&["cancelled"]);
     full && says(&["No space left", "cannot write made.bin", "disk is full", "ENOSPC"])
+        || plan.has(|harm| matches!(harm, Harm::FullData(_)))
+            && text.starts_with("heft: ")
+            && says(&["disk is full"])
         || plan.losses() >= 6 && says(&["attempts", "lost"])
         || cancelled
 }
@@ -279,7 +304,7 @@ fn blobs(scene: &mut Scene, plan: &Plan) -> Verdict {
     Ok(())
 }
 
-/// Directories that are no classic worker's: those never go, so the test removes them.
+/// Directories of jobs in the work directory that all workers share. Classic workers never remove theirs, so the test does.
 fn directories(scene: &Scene) -> Option<String> {
     let classic: BTreeSet<String> = [WorkerName::Classic(0), WorkerName::Classic(1)]
         .into_iter()
@@ -287,12 +312,15 @@ fn directories(scene: &Scene) -> Option<String> {
         .filter(|event| event["event"] == "assigned")
         .filter_map(|event| event["job_id"].as_str().map(|job| job.replace('-', "")))
         .collect();
-    let mut left = Vec::new();
-    for entry in fs::read_dir(scene.work_dir()).unwrap().flatten() {
-        let name = entry.file_name().into_string().unwrap();
+    let list = |dir: &Path| -> Vec<String> {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
+    };
+    let mut left = list(&scene.work_dir().join("heft"));
+    for name in list(scene.work_dir()) {
         if classic.contains(&name) {
-            fs::remove_dir_all(entry.path()).ok();
-        } else {
+            fs::remove_dir_all(scene.work_dir().join(&name)).ok();
+        } else if name != "heft" {
             left.push(name);
         }
     }

@@ -102,8 +102,7 @@ fn submit_one(shared: &Shared, dir: &Path, place: usize, work: &Work) -> Report 
     let status = shared.run(ClientName::Submit, &mut command, &out, &err);
     let said = fs::read_to_string(&err).unwrap();
     let events: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let text: String =
-        said.lines().filter(|line| !line.starts_with('{')).collect::<Vec<_>>().join("\n");
+    let text: String = said.lines().filter(|line| !line.starts_with('{')).collect::<Vec<_>>().join("\n");
     let job = events.iter().find_map(|event| event["job"].as_str()?.parse().ok());
     let got = |is_ok| Got {
         is_ok,
@@ -159,9 +158,8 @@ fn got(finished: &Finished) -> Result<Got, String> {
     if let Some(missing) = finished.missing.first() {
         return Err(format!("{:?} did not come: {}", missing.purpose, missing.why));
     }
-    let part = |purpose| {
-        finished.part(purpose).and_then(|part| part.path()).map(|path| fs::read(path).unwrap())
-    };
+    let part =
+        |purpose| finished.part(purpose).and_then(|part| part.path()).map(|path| fs::read(path).unwrap());
     let archive = part(Purpose::Archive).or(result.output_archive);
     Ok(Got {
         is_ok: result.status == JobStatus::Ok,
@@ -180,9 +178,7 @@ fn ended(shared: &Shared, work: &Work, end: Result<Finished, JobError>) -> End {
         Err(JobError::Refused { refusal, .. }) => End::Refused(refusal.to_string()),
         Err(error @ JobError::InputLost { .. }) => End::Refused(error.to_string()),
         Err(
-            error @ (JobError::CancelledUnsent { .. }
-            | JobError::BadResult { .. }
-            | JobError::Closed { .. }),
+            error @ (JobError::CancelledUnsent { .. } | JobError::BadResult { .. } | JobError::Closed { .. }),
         ) => End::Wrong(error.to_string()),
     }
 }

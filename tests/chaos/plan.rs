@@ -76,9 +76,6 @@ pub const HAZARDS: &[(Hazard, u32, u32)] = &[
 /// Whether opaque jobs go to workers alone that take such.
 pub const OPAQUE_JOBS_GO_TO_THEIR_WORKERS: bool = false;
 
-/// Whether heft workers and classic ones may have one work directory.
-pub const WORK_DIR_IS_SHARED: bool = false;
-
 /// Workers, in the order of their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkerName {

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::plan::{CLIENTS, ClientName, Harm, RELAYED, Seeded, Target, WORK_DIR_IS_SHARED, WORKERS, WorkerName};
+use crate::plan::{CLIENTS, ClientName, Harm, RELAYED, Seeded, Target, WORKERS, WorkerName};
 use crate::procs;
 use crate::relay::{Relay, Relays};
 use crate::work::Material;
@@ -38,7 +38,8 @@ impl Disk {
         let disk = Disk { path, is_small: can_fill };
         if can_fill {
             let size = format!("size={DISK_BYTES},mode=700");
-            let status = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "chaos"]).arg(&disk.path).status();
+            let status =
+                Command::new("mount").args(["-t", "tmpfs", "-o", &size, "chaos"]).arg(&disk.path).status();
             assert!(status.unwrap().success(), "tmpfs on {}", disk.path.display());
         }
         disk
@@ -268,8 +269,7 @@ impl Scene {
                 command = Command::new("python3");
                 command.arg("-S").arg(procs::root().join("tests/chaos/worker.py"));
                 command.args(["127.0.0.1", &port, "--platform", "windows", "--lifetime", "100000"]);
-                let own = self.shared.path("classic-work");
-                command.arg("--work-dir").arg(if WORK_DIR_IS_SHARED { &self.work.path } else { &own });
+                command.arg("--work-dir").arg(&self.work.path);
             }
             WorkerName::Minimal => {
                 command = Command::new("python3");

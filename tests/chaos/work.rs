@@ -142,7 +142,8 @@ impl Work {
     }
 
     pub fn args(&self) -> Vec<String> {
-        let sleep = if self.sleep_ms == 0 { "0".to_owned() } else { format!("{:.3}", self.sleep_ms as f64 / 1e3) };
+        let sleep =
+            if self.sleep_ms == 0 { "0".to_owned() } else { format!("{:.3}", self.sleep_ms as f64 / 1e3) };
         vec![
             sleep,
             self.start.to_string(),
