@@ -10,7 +10,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::clients::{self, OpaqueReport, Report, Reports};
-use crate::plan::{ClientName, Harm, OPAQUE_JOBS_GO_TO_THEIR_WORKERS, Plan, Target, WorkerName};
+use crate::plan::{ClientName, Harm, Plan, Target, WorkerName};
 use crate::procs;
 use crate::scene::Scene;
 use crate::support::scaled;
@@ -145,9 +145,6 @@ fn job(scene: &Scene, plan: &Plan, report: &Report) -> Verdict {
 }
 
 fn opaque(plan: &Plan, report: &OpaqueReport) -> Verdict {
-    if !OPAQUE_JOBS_GO_TO_THEIR_WORKERS {
-        return Ok(());
-    }
     report.ends.iter().try_for_each(|found| end(plan, found))?;
     match report.ends.len() {
         0 if report.is_gone || report.client == ClientName::Minimal => Ok(()),
@@ -165,9 +162,6 @@ fn events(scene: &Scene, worker: WorkerName) -> Vec<Value> {
 
 /// What workers of the first generation got is what was sent, and nothing that was sent and read is missing.
 fn payloads(scene: &Scene, plan: &Plan, reports: &Reports) -> Verdict {
-    if !OPAQUE_JOBS_GO_TO_THEIR_WORKERS {
-        return Ok(());
-    }
     let seen: BTreeSet<String> = events(scene, WorkerName::Minimal)
         .iter()
         .filter(|event| event["event"] == "assigned")
@@ -333,7 +327,11 @@ fn measures(scene: &mut Scene) -> Result<String, String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let resident = line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024;
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let open = open.filter_map(|entry| fs::read_link(entry.path()).ok());
+    // Files of blobs stay open, up to a limit of their own.
+    let blobs = scene.data_dir().join("blobs");
+    let descriptors = open.filter(|path| !path.starts_with(&blobs)).count();
     let life = scene.leader_life();
     let (_, first) = *scene.descriptors.insert(match scene.descriptors {
         Some((of, first)) if of == life => (of, first),

@@ -70,11 +70,8 @@ pub const HAZARDS: &[(Hazard, u32, u32)] = &[
     (Hazard::Throttle, 3, 3),
     (Hazard::FullData, 2, 2),
     (Hazard::FullWork, 2, 2),
-    (Hazard::DeadLine, 0, 1),
+    (Hazard::DeadLine, 0, 0),
 ];
-
-/// Whether opaque jobs go to workers alone that take such.
-pub const OPAQUE_JOBS_GO_TO_THEIR_WORKERS: bool = false;
 
 /// Workers, in the order of their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
