@@ -11,6 +11,7 @@ use heft::core::Config;
 use heft::core::Event;
 use heft::core::event::{Outcome, WorkerClass};
 use heft::core::ids::ConnId;
+use heft::core::payload::PayloadKind;
 use rig::{Rig, SECOND, id, job, job_for, job_of, worker_id};
 
 /// A rig with a client whose cap is out of the way and so many jobs that wait.
@@ -430,6 +431,7 @@ fn a_second_hello_on_a_connection_leaves_nothing_of_the_first_behind() {
         parallel_max: None,
         transfers: false,
         datasets: false,
+        reads: PayloadKind::Request,
     });
     rig.expect(["+requeue j1#1 WorkerLost counts now"]);
     assert_eq!(rig.broker.workers().map(|worker| worker.id).collect::<Vec<_>>(), [worker_id("s2")]);

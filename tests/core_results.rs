@@ -83,7 +83,7 @@ fn a_result_goes_to_any_connection_of_its_client_where_the_first_is_gone() {
     let mut rig = leased();
     rig.client("bob");
     rig.client("alice");
-    rig.tell(heft::core::Event::Closed { conn: heft::core::ids::ConnId(1) });
+    rig.tell(Event::Closed { conn: ConnId(1) });
     rig.ack("w1", 1);
     rig.expect(["+ack j1 r1 ok w1", "w1: settle j1", "drop input j1", "alice/2: result j1"]);
 }

@@ -11,15 +11,16 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chunking::Kind;
 use chunking::message::{Body, Received};
 use procs::{Leader, TempDir};
 use raw::Raw;
 use serde_json::json;
+use socket2::{Domain, Socket, Type};
 use support::scaled;
 use uuid::Uuid;
 
@@ -41,14 +42,23 @@ fn result_of(job: Uuid, len: usize) -> Vec<u8> {
 
 /// Says hello as a client without announcement, as those of the C# system do.
 fn classic(leader: &Leader, name: &str) -> Raw {
-    let mut raw = Raw::connect(leader);
-    raw.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), name, b"");
+    let mut raw = Raw::on(narrow(leader));
+    let config = format!(r#"{{"ClientId":"{name}","DesiredParallelism":1000}}"#);
+    raw.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), name, config.as_bytes());
     raw
+}
+
+/// A connection whose end takes little that is not read.
+fn narrow(leader: &Leader) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    socket.connect(&SocketAddr::from(([127, 0, 0, 1], leader.port)).into()).unwrap();
+    socket.into()
 }
 
 /// Says hello as a client that says which results it has.
 fn confirming(leader: &Leader, name: &str) -> Raw {
-    let mut raw = Raw::connect(leader);
+    let mut raw = Raw::on(narrow(leader));
     let config = format!(
         r#"{{"ClientId":"{name}","DesiredParallelism":1000,"Heft":{{"Version":1,"Features":["receipts","submit-answers","ask"]}}}}"#
     );
@@ -93,9 +103,9 @@ fn hand_in_and_leave(leader: &Leader, name: &str, jobs: u32, len: usize) {
     let mut asks = Raw::client(leader, "asks");
     let count = |raw: &mut Raw, what: &str| raw.ask("status", &json!({}))["jobs"][what].as_u64().unwrap();
     let _worker = worker(leader, len);
-    let until = std::time::Instant::now() + Duration::from_secs(120);
+    let until = Instant::now() + Duration::from_secs(120);
     while count(&mut asks, "done") < u64::from(jobs) {
-        assert!(std::time::Instant::now() < until, "{}", asks.ask("status", &json!({})));
+        assert!(Instant::now() < until, "{}", asks.ask("status", &json!({})));
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -161,9 +171,10 @@ fn large_results_wait_for_a_client_and_are_pushed_as_it_reads_within_bounded_mem
 #[test]
 fn many_small_results_wait_for_a_client_and_each_is_pushed_once() {
     let leader = Leader::start(&["--durability", "memory"]);
-    let jobs = scaled(36_000, 60_000);
-    hand_in_and_leave(&leader, "away", jobs, 32);
+    let jobs = scaled(4_000, 60_000);
+    hand_in_and_leave(&leader, "away", jobs, 600);
     let mut client = confirming(&leader, "away");
+    std::thread::sleep(Duration::from_millis(500));
     let mut seen = BTreeSet::new();
     for _ in 0..jobs {
         let job = next_result(&mut client).unwrap_or_else(|| panic!("cut off after {}", seen.len()));
@@ -257,16 +268,19 @@ fn a_classic_client_that_leaves_in_the_middle_gets_the_rest_when_it_is_back() {
 #[test]
 fn a_client_that_pipelines_jobs_and_reads_late_is_not_cut_off() {
     let leader = Leader::start(&["--durability", "memory"]);
-    let jobs = scaled(40_000, 60_000);
-    let _worker = worker(&leader, 32);
-    let mut client = Raw::client(&leader, "eager");
+    let jobs = scaled(4_000, 60_000);
+    let _worker = worker(&leader, 600);
+    let mut client = confirming(&leader, "eager");
     let stream = client.stream.try_clone().unwrap();
     let writer = std::thread::spawn(move || {
         let mut out = Raw::on(stream);
         (0..jobs).for_each(|job| submit(&mut out, id(job)));
     });
-    // All that the leader has to say so far waits for it.
-    std::thread::sleep(Duration::from_secs(2));
+    // All that the leader has to say so far waits for it; then the leader waits.
+    let started = Instant::now();
+    while !writer.is_finished() && started.elapsed() < Duration::from_secs(6) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     assert_eq!(results(&mut client, jobs), all(jobs));
     writer.join().unwrap();
 }

@@ -127,13 +127,21 @@ fn client_config() -> impl Strategy<Value = ClientConfig> {
 }
 
 fn worker_hello() -> impl Strategy<Value = WorkerHello> {
-    (announcement(), vec(text(), 0..4), option::of(1..=16_384u32), any::<bool>(), option::of(text()))
-        .prop_map(|(heft, patterns, max_parallel, cache_only, cache_for)| WorkerHello {
+    (
+        announcement(),
+        vec(text(), 0..4),
+        option::of(1..=16_384u32),
+        any::<bool>(),
+        option::of(text()),
+        any::<bool>(),
+    )
+        .prop_map(|(heft, patterns, max_parallel, cache_only, cache_for, raw)| WorkerHello {
             heft,
             patterns,
             max_parallel,
             cache_only,
             cache_for,
+            raw,
         })
 }
 

@@ -515,6 +515,7 @@ impl World {
         let parallel_max = leasing.then_some(worker.max_par);
         let held = inventory(worker);
         let results: Vec<_> = worker.finished.iter().map(|(job, kept)| (*job, *kept)).collect();
+        let reads = worker.reads();
         self.say(
             conn,
             Event::WorkerHello {
@@ -526,6 +527,7 @@ impl World {
                 parallel_max,
                 transfers: leasing,
                 datasets: leasing,
+                reads,
             },
         );
         if leasing {
@@ -734,7 +736,10 @@ impl World {
             Action::Refuse { job, refusal, .. } => {
                 let expected = matches!(
                     refusal,
-                    Refusal::NoWorker { .. } | Refusal::NoCapableWorker { .. } | Refusal::NoDatasets { .. }
+                    Refusal::NoWorker { .. }
+                        | Refusal::NoCapableWorker { .. }
+                        | Refusal::NoDatasets { .. }
+                        | Refusal::NoReader { .. }
                 );
                 assert!(expected, "{refusal}");
                 self.coverage.refused += 1;

@@ -26,7 +26,8 @@ use super::result::downloads;
 use super::show::{Show, show};
 use super::{INTERRUPTED, Output, Reach, TimedOut, Usage, code_of, print, print_json, say, time_limit};
 
-/// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what fits one frame.
+/// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what fits one frame, with room for its
+/// subject. It bounds memory; the exact limit, which depends on the subject, is the client's and the leader's to say.
 const READ_BYTES_MAX: u64 = chunking::limits::FRAME_BODY_BYTES_MAX as u64 - 4_096;
 
 const EXAMPLES: &str = "Examples:

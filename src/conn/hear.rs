@@ -11,6 +11,7 @@ use super::{Agent, DatasetSays, FEATURES, MakeId, Role, Session, SessionError, T
 use crate::core::Event;
 use crate::core::event::WorkerClass;
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
+use crate::core::payload::PayloadKind;
 use crate::core::subject::hello_patterns;
 use crate::model::limits::QUOTE_CHARS_MAX;
 use crate::model::{
@@ -66,6 +67,8 @@ pub struct SubmitBody {
     pub msg_id: Uuid,
     /// Whose job it is.
     pub client: ClientId,
+    /// What the client speaks: those before F2 know no requests, and mean any bytes.
+    pub generation: Generation,
     /// The frame's subject.
     pub subject: String,
     /// The payload.
@@ -149,7 +152,8 @@ impl Session {
             }
             (Role::Client { id }, Kind::SubmitJob) => {
                 let (client, subject) = (id.clone(), head.subject.to_owned());
-                Ok(Heard::Submit(SubmitBody { msg_id: head.msg_id, client, subject, payload }))
+                let (msg_id, generation) = (head.msg_id, self.generation);
+                Ok(Heard::Submit(SubmitBody { msg_id, client, generation, subject, payload }))
             }
             (Role::Client { .. }, Kind::Cancel) => Ok(Heard::Cancel(JobId(head.msg_id))),
             (Role::Client { .. }, Kind::Received) if self.has(Features::RECEIPTS) => {
@@ -267,9 +271,23 @@ impl Session {
         };
         let transfers = announced.is_some_and(|features| features.has(Features::TRANSFERS));
         let datasets = announced.is_some_and(|features| features.has(Features::DATASETS));
-        let (conn, worker) = (self.conn, id);
-        let event =
-            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers, datasets };
+        let reads = match (self.generation, &hello) {
+            // They look into no payload (C03).
+            (Generation::F0 | Generation::F1, _) => PayloadKind::Raw,
+            (Generation::F2, Some(hello)) if hello.raw => PayloadKind::Raw,
+            (Generation::F2, Some(_) | None) => PayloadKind::Request,
+        };
+        let event = Event::WorkerHello {
+            conn: self.conn,
+            worker: id,
+            name,
+            class,
+            patterns,
+            parallel_max,
+            transfers,
+            datasets,
+            reads,
+        };
         Ok(self.announced(hello.map(|hello| hello.heft), event))
     }
 

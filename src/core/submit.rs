@@ -7,6 +7,7 @@ use super::broker::{Broker, standing};
 use super::event::{Inputs, Submission};
 use super::ids::{ClientId, ConnId, JobId, WorkerId};
 use super::job::Phase;
+use super::payload::PayloadKind;
 use super::record::Record;
 use super::retry::mix;
 
@@ -102,6 +103,11 @@ impl Broker {
         if workers.is_empty() {
             return Some(Refusal::NoWorker { key });
         }
+        let (kind, matching) = (job.payload_kind(), workers.len());
+        self.retain_readers(kind, &mut workers);
+        if workers.is_empty() {
+            return Some(Refusal::NoReader { key, workers: matching, kind });
+        }
         // To all means as it is; a single one may come by way of an agent.
         let staged = !job.to_all && self.any_agent(&workers);
         let lacks = job.needs_transfers && !staged && self.lacks_transfers(&job.key).is_some();
@@ -113,6 +119,11 @@ impl Broker {
         let is_any = self.any_may_have_sets(&job.datasets, &workers)
             || !job.to_all && self.any_agent_may_hold(&job.datasets, &workers);
         (!is_any).then_some(Refusal::NoDatasets { key, workers: workers.len() })
+    }
+
+    /// Leaves those workers that read payloads of this kind.
+    pub(super) fn retain_readers(&self, kind: PayloadKind, workers: &mut Vec<WorkerId>) {
+        workers.retain(|worker| self.workers.get(*worker).is_some_and(|worker| worker.reads >= kind));
     }
 
     pub(super) fn refuse(&mut self, conn: ConnId, job: JobId, refusal: Refusal) {
@@ -140,6 +151,7 @@ impl Broker {
     pub(super) fn children_of(&self, job: &Submission) -> Vec<(JobId, WorkerId)> {
         let mut workers = Vec::new();
         self.workers.matching(job.key.as_str(), &mut workers);
+        self.retain_readers(job.payload_kind(), &mut workers);
         if job.needs_transfers {
             workers.retain(|worker| self.workers.get(*worker).is_some_and(|worker| worker.transfers));
         }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::event::WorkerClass;
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::limits::CREDIT_PER_MESSAGE_MAX;
+use super::payload::PayloadKind;
 use super::subject::{SubjectTree, matches, subscriptions};
 
 /// A job that a worker was given.
@@ -48,6 +49,8 @@ pub struct Worker {
     pub transfers: bool,
     /// Whether it can be sent datasets.
     pub datasets: bool,
+    /// The payloads it reads.
+    pub reads: PayloadKind,
     /// What its first offer was, and what it has offered in all.
     offered: Option<(u64, u64)>,
     /// What it offered beyond that, before the answers that pay for it were here: no more than it owes. A large answer
@@ -106,6 +109,7 @@ impl Worker {
             parallel_max: None,
             transfers: false,
             datasets: false,
+            reads: PayloadKind::Request,
             offered: None,
             ahead: 0,
             lent: 0,
@@ -289,6 +293,8 @@ pub struct Hello {
     pub transfers: bool,
     /// Whether it can be sent datasets.
     pub datasets: bool,
+    /// The payloads it reads.
+    pub reads: PayloadKind,
 }
 
 impl Workers {
@@ -410,6 +416,7 @@ impl Workers {
             parallel_max: hello.parallel_max,
             transfers: hello.transfers,
             datasets: hello.datasets,
+            reads: hello.reads,
             sent: held.keys().map(|job| (*job, 1)).collect(),
             owes_inventory: hello.class == WorkerClass::Leasing && !held.is_empty(),
             held,

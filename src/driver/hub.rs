@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::journal::LogThread;
 use super::lane::Pipes;
-use super::outbox::{Cargo, Outbox, Sent};
+use super::outbox::{Cargo, Outbox, Sent, WRITE_STALL_TIMEOUT};
 use super::socket::Socket;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
@@ -47,6 +47,8 @@ pub struct Options {
     pub spin: SpinMode,
     /// How long a stop waits for jobs that run.
     pub drain: Duration,
+    /// How long a peer may take nothing of what waits for it.
+    pub write_stall: Duration,
 }
 
 impl Default for Options {
@@ -57,6 +59,7 @@ impl Default for Options {
             classic_inbound_max: CLASSIC_INBOUND_BODY_BYTES_MAX,
             spin: SpinMode::Auto,
             drain: Duration::ZERO,
+            write_stall: WRITE_STALL_TIMEOUT,
         }
     }
 }

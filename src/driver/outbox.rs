@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -17,8 +17,15 @@ use super::lane::Pipe;
 use super::socket::Socket;
 use crate::conn::WireFrame;
 
-/// A peer that takes nothing of what waits for it for so long is cut off.
-const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// A peer that takes nothing of what waits for it for so long is cut off: not a byte was acknowledged. A slow one that reads is not,
+/// however long the rest takes.
+pub(super) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often it is looked in that time whether the peer has taken something.
+const LOOKS_PER_STALL: u32 = 6;
+
+/// What is on its way to a peer that is looked after, although nothing more waits: the system may keep megabytes.
+const WATCHED_BYTES: u64 = 64 * 1024;
 
 /// What may wait for one peer, with what it takes to keep it. Beyond it the peer is too slow to be served (W15 has 1,024 frames
 /// and waits; a leader that waited for one peer would make all wait). A peer that reads does not get there: payloads go to it as
@@ -46,6 +53,11 @@ pub(super) struct Outbox<S> {
     /// Of that, what nobody waits for: answers to what the peer sent, and news.
     answers: Cell<usize>,
     answers_low: Notify,
+    /// Bytes that the socket took.
+    written: Cell<u64>,
+    /// How much of that the peer is known to have, and when it last had more.
+    progress: Cell<(u64, Instant)>,
+    stall: Duration,
     closing: Cell<bool>,
     cut: Cell<bool>,
     ended: Cell<bool>,
@@ -88,6 +100,17 @@ enum Then {
     Place,
 }
 
+/// What the writer of an outbox may do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ready {
+    /// The socket takes something.
+    Write,
+    /// Not yet, but the peer goes on taking what it was sent.
+    Moves,
+    /// There is nothing left and nothing comes, or the peer takes nothing.
+    Over,
+}
+
 /// How many frames are out that somebody waits for.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sent {
@@ -113,13 +136,17 @@ impl Sent {
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 impl<S: Socket> Outbox<S> {
-    pub(super) fn new(socket: Rc<S>) -> Self {
+    /// Nothing waits. A peer that takes nothing for `stall` is cut off.
+    pub(super) fn new(socket: Rc<S>, stall: Duration) -> Self {
         Outbox {
             socket,
             pieces: RefCell::default(),
             bytes: Cell::default(),
             answers: Cell::default(),
             answers_low: Notify::new(),
+            written: Cell::default(),
+            progress: Cell::new((0, Instant::now())),
+            stall,
             closing: Cell::default(),
             cut: Cell::default(),
             ended: Cell::default(),
@@ -198,6 +225,7 @@ impl<S: Socket> Outbox<S> {
         let Some(front) = pieces.front_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
         let slices = [io::IoSlice::new(&front.bytes), io::IoSlice::new(bytes)];
         let written = self.socket.write(&slices)?;
+        self.written.set(self.written.get() + written as u64);
         let head = written.min(front.bytes.len());
         bytes::Buf::advance(&mut front.bytes, head);
         self.take_off(Cargo::Chunk, head);
@@ -211,10 +239,13 @@ impl<S: Socket> Outbox<S> {
         // By itself: pages that follow in the same packet (MSG_MORE) are copied at a fraction of the speed.
         while !front.bytes.is_empty() {
             let head = self.socket.write(&[io::IoSlice::new(&front.bytes)])?;
+            self.written.set(self.written.get() + head as u64);
             bytes::Buf::advance(&mut front.bytes, head);
             self.take_off(Cargo::Chunk, head);
         }
-        self.socket.drain(pipe, most)
+        let drained = self.socket.drain(pipe, most)?;
+        self.written.set(self.written.get() + drained as u64);
+        Ok(drained)
     }
 
     /// The chunk that passes through is out, but for these bytes. What waited behind it follows.
@@ -281,7 +312,10 @@ impl<S: Socket> Outbox<S> {
                 break;
             }
             match self.socket.write(&slices) {
-                Ok(written) => self.advance(&mut pieces, written, &mut sent),
+                Ok(written) => {
+                    self.written.set(self.written.get() + written as u64);
+                    self.advance(&mut pieces, written, &mut sent);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.left_over.notify_one();
                     break;
@@ -346,26 +380,57 @@ impl<S: Socket> Outbox<S> {
         self.left_over.notify_one();
     }
 
-    /// Waits until the socket takes something of what is left. `None` when there is nothing left and nothing comes, or
-    /// when the peer takes nothing for too long.
-    pub(super) async fn ready(&self) -> Option<()> {
+    /// Bytes of what was written that the peer has; all of them, where the system does not say.
+    fn acknowledged(&self) -> u64 {
+        self.written.get().saturating_sub(self.socket.unacknowledged().unwrap_or(0))
+    }
+
+    /// Looks whether the peer has taken something; says for how long it has not.
+    fn idle_for(&self) -> Duration {
+        let (before, since) = self.progress.get();
+        let acknowledged = self.acknowledged();
+        if acknowledged > before {
+            self.progress.set((acknowledged, Instant::now()));
+            return Duration::ZERO;
+        }
+        since.elapsed()
+    }
+
+    /// Waits until the socket takes something of what is left.
+    pub(super) async fn ready(&self) -> Ready {
+        let look = self.stall / LOOKS_PER_STALL;
         loop {
             if self.cut.get() {
-                return None;
+                return Ready::Over;
             }
             let (is_empty, is_place) = (self.pieces.borrow().is_empty(), self.is_place_next());
             if is_empty && self.closing.get() {
-                return None;
+                return Ready::Over;
             }
             if is_empty || is_place {
-                self.left_over.notified().await;
+                if self.socket.unacknowledged().is_none_or(|bytes| bytes < WATCHED_BYTES) {
+                    self.left_over.notified().await;
+                } else if tokio::time::timeout(look, self.left_over.notified()).await.is_err() {
+                    if self.idle_for() == Duration::ZERO {
+                        return Ready::Moves;
+                    }
+                    continue;
+                }
+                // Nothing waited for it until now.
+                self.progress.set((self.acknowledged(), Instant::now()));
                 continue;
             }
-            let waited = tokio::time::timeout(WRITE_STALL_TIMEOUT, self.socket.writable()).await;
-            if waited.is_err() {
-                warn!("a peer took nothing for {} s; cutting it off", WRITE_STALL_TIMEOUT.as_secs());
+            if tokio::time::timeout(look, self.socket.writable()).await.is_ok() {
+                return Ready::Write;
             }
-            return waited.ok();
+            let idle = self.idle_for();
+            if idle == Duration::ZERO {
+                return Ready::Moves;
+            }
+            if idle >= self.stall {
+                warn!("a peer took nothing for {} s; cutting it off", idle.as_secs());
+                return Ready::Over;
+            }
         }
     }
 
@@ -374,3 +439,7 @@ impl<S: Socket> Outbox<S> {
         self.cut.get()
     }
 }
+
+#[cfg(test)]
+#[path = "outbox_tests.rs"]
+mod tests;

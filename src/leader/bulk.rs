@@ -174,6 +174,23 @@ impl Leader {
         }
     }
 
+    /// A job came whole, and no assignment takes it with its contents: they become blobs.
+    pub(super) fn submit_apart(&mut self, conn: ConnId, mut body: SubmitBody) {
+        let payload = std::mem::take(&mut body.payload);
+        let bulk = Bulk {
+            of: BulkOf::Submit { body },
+            stream: ContentStream::new(Shape::JobRequest),
+            contents: BTreeMap::new(),
+            maker: None,
+            inline_bytes: 0,
+            bytes: payload.len() as u64,
+            fault: None,
+        };
+        self.bulks.insert(conn, bulk);
+        self.bulk_piece(self.now, conn, &payload);
+        self.bulk_ends(self.now, conn);
+    }
+
     fn submit_bulk(
         &mut self,
         conn: ConnId,

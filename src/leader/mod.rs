@@ -316,6 +316,15 @@ impl Leader {
         self.sessions.get(&conn).is_some_and(Session::is_announced)
     }
 
+    /// Bytes pass over a connection, to or from its peer, in frames that take long.
+    pub fn moves(&mut self, now: Micros, conn: ConnId) {
+        self.pass_time(now);
+        if self.sessions.get(&conn).is_some_and(|session| session.worker().is_some()) {
+            self.broker.handle(self.now, Event::Moves { conn });
+            self.act();
+        }
+    }
+
     /// Whether the peer is a client that says which results it has.
     fn confirms(&self, conn: ConnId) -> bool {
         self.sessions.get(&conn).is_some_and(|session| session.has(Features::RECEIPTS))

@@ -263,3 +263,80 @@ impl Leader {
         self.pacing.is_idle()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(pacing: &mut Pacing, conn: u64, number: u32, bytes: u64) {
+        let (conn, job) = (ConnId(conn), JobId(uuid::Uuid::from_u128(number.into())));
+        let then = Then::Deliver { conn, job, run: Run(1) };
+        pacing.lines.entry(conn).or_default().waiting.push_back((bytes, then));
+        pacing.to_look.insert(conn);
+    }
+
+    fn conn_of(then: &Then) -> ConnId {
+        match then {
+            Then::Deliver { conn, .. } | Then::Answer { conn, .. } => *conn,
+            Then::Assign(assignment) => assignment.conn,
+            Then::Stage { .. } => ConnId(0),
+        }
+    }
+
+    /// All that has its turn, with its connection and bytes.
+    fn turns(pacing: &mut Pacing) -> Vec<(ConnId, u64)> {
+        std::iter::from_fn(|| pacing.next().map(|(bytes, then)| (conn_of(&then), bytes))).collect()
+    }
+
+    #[test]
+    fn a_peer_has_so_many_frames_and_bytes_on_their_way_and_the_next_when_one_is_out() {
+        let mut pacing = Pacing::default();
+        (0..60_000).for_each(|number| wait(&mut pacing, 1, number, 100));
+        let mut out = turns(&mut pacing);
+        assert_eq!(out.len(), PEER_FRAMES_MAX);
+        assert_eq!(turns(&mut pacing), []);
+        let mut came = 0;
+        while let Some((conn, bytes)) = out.pop() {
+            came += 1;
+            pacing.release(conn, bytes);
+            out.extend(turns(&mut pacing));
+            assert!(out.len() <= PEER_FRAMES_MAX);
+        }
+        assert_eq!((came, pacing.bytes, pacing.is_idle()), (60_000, 0, true));
+        (0..25).for_each(|number| wait(&mut pacing, 1, number, 3_900_000));
+        assert_eq!(turns(&mut pacing).len(), 2);
+        pacing.release(ConnId(1), 3_900_000);
+        assert_eq!(turns(&mut pacing).len(), 1);
+    }
+
+    #[test]
+    fn a_frame_larger_than_all_room_goes_by_itself() {
+        let mut pacing = Pacing::default();
+        (0..2).for_each(|number| wait(&mut pacing, 1, number, 2 * PEER_BYTES_MAX));
+        assert_eq!(turns(&mut pacing).len(), 1);
+        pacing.release(ConnId(1), 2 * PEER_BYTES_MAX);
+        assert_eq!(turns(&mut pacing).len(), 1);
+    }
+
+    #[test]
+    fn when_all_room_is_taken_every_peer_still_has_one_frame_and_more_when_others_are_done() {
+        let mut pacing = Pacing::default();
+        for conn in 1..=100 {
+            (0..2).for_each(|number| wait(&mut pacing, conn, number, 4 << 20));
+        }
+        let first = turns(&mut pacing);
+        let last: Vec<&(ConnId, u64)> = first.iter().filter(|(conn, _)| *conn == ConnId(100)).collect();
+        assert_eq!(last.len(), 1, "one for each, though there is no room left");
+        assert!(first.len() < 200 && pacing.bytes <= ALL_BYTES_MAX + 100 * (4 << 20));
+        // What others take is given back, and so the rest has its turn.
+        let mut left = first;
+        let mut came = left.len();
+        while let Some((conn, bytes)) = left.pop() {
+            pacing.release(conn, bytes);
+            let more = turns(&mut pacing);
+            came += more.len();
+            left.extend(more);
+        }
+        assert_eq!((came, pacing.bytes, pacing.is_idle()), (200, 0, true));
+    }
+}

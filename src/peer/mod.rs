@@ -8,6 +8,7 @@ mod buffers;
 mod inlet;
 mod link;
 mod socket;
+mod unacked;
 
 pub use address::{is_address, redirect_in};
 pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
@@ -15,6 +16,7 @@ pub use inlet::{ChunkStart, InChunk, Inlet, Step};
 pub(crate) use link::read_some;
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
 pub use socket::{Tuning, is_loopback, tune};
+pub(crate) use unacked::unacknowledged;
 
 use std::time::Duration;
 

@@ -42,6 +42,9 @@ pub struct WorkerConfig {
     pub cache_only: bool,
     /// The stock worker on this host that the cache is kept for.
     pub cache_for: Option<Uuid>,
+    /// Take jobs whose payload is no JobRequest too (M19): any bytes, which the handler has to make sense of. Off for
+    /// [`Exec`](super::Exec), which runs programs that requests name.
+    pub takes_raw: bool,
     /// Keep results as files in the work directory until the leader has them, so that a worker that is started again
     /// under the same id can send them (C31). Of use only with an id of one's own.
     pub keep_results: bool,
@@ -75,6 +78,7 @@ impl WorkerConfig {
             cache: None,
             cache_only: false,
             cache_for: None,
+            takes_raw: false,
             keep_results: false,
             keep_failed: false,
             time_limit: None,

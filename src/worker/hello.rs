@@ -36,6 +36,7 @@ pub(super) fn hello(config: &WorkerConfig) -> OutFrame {
         max_parallel: Some(config.parallel_max),
         cache_only: config.cache_only,
         cache_for: config.cache_for.map(|worker| worker.to_string()),
+        raw: config.takes_raw,
     };
     OutFrame { msg_id: config.id, subject, ..OutFrame::new(Kind::HelloWorker, hello.to_json()) }
 }

@@ -12,6 +12,7 @@ use heft::core::action::{Action, Refusal, Waiting};
 use heft::core::event::{Inputs, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Job, Phase};
+use heft::core::payload::PayloadKind;
 use heft::core::schedule::Policy;
 use heft::core::subject::{routing_key, worker_patterns};
 use heft::core::worker::Worker;
@@ -289,14 +290,42 @@ impl Rig {
         parallel_max: Option<u32>,
         (transfers, datasets): (bool, bool),
     ) {
+        let takes = (transfers, datasets, PayloadKind::Request);
+        self.hello_reading(name, class, subject, parallel_max, takes);
+    }
+
+    /// One that says what payloads it reads, too.
+    #[track_caller]
+    pub fn hello_reading(
+        &mut self,
+        name: &str,
+        class: WorkerClass,
+        subject: &str,
+        parallel_max: Option<u32>,
+        (transfers, datasets, reads): (bool, bool, PayloadKind),
+    ) {
         let conn = self.open(name);
         let patterns = subject.split(' ').flat_map(|subject| worker_patterns(subject).expect("a pattern"));
         let patterns = patterns.collect();
-        let worker = worker_id(name);
-        let name = name.into();
-        let hello =
-            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers, datasets };
-        self.tell(hello);
+        self.tell(Event::WorkerHello {
+            conn,
+            worker: worker_id(name),
+            name: name.into(),
+            class,
+            patterns,
+            parallel_max,
+            transfers,
+            datasets,
+            reads,
+        });
+    }
+
+    /// A worker without ids, which looks into no payload.
+    #[track_caller]
+    pub fn minimal(&mut self, name: &str, subject: &str) {
+        let takes = (false, false, PayloadKind::Raw);
+        self.hello_reading(name, WorkerClass::OneAtATime, subject, None, takes);
+        self.credit(name, 1);
     }
 
     /// One of ours, with room for so many jobs.
@@ -480,6 +509,9 @@ impl Rig {
                     Waiting::NoTransfers { key, workers } => format!("{workers} stock workers for {key}"),
                     Waiting::NotStaged { key, why } => format!("not staged for {key}: {why}"),
                     Waiting::NoDatasets { key, workers } => format!("{workers} without datasets for {key}"),
+                    Waiting::NoReader { key, workers, kind } => {
+                        format!("{workers} for {key} without {}", kind.text())
+                    }
                 };
                 format!("{}: waiting {} {why}", at(conn), self.name(*job))
             }
@@ -502,6 +534,9 @@ impl Rig {
                         format!("{workers} stock workers for {key}, {bytes} of {limit}")
                     }
                     Refusal::NoDatasets { key, workers } => format!("{workers} without datasets for {key}"),
+                    Refusal::NoReader { key, workers, kind } => {
+                        format!("{workers} for {key} without {}", kind.text())
+                    }
                     Refusal::Draining => "draining".to_owned(),
                 };
                 format!("{}: refused {} {why}", at(conn), self.name(*job))
