@@ -182,7 +182,7 @@ impl Leader {
             stream: ContentStream::new(Shape::JobRequest),
             contents: BTreeMap::new(),
             maker: None,
-            inline_bytes: 0,
+            held: Held::default(),
             bytes: payload.len() as u64,
             fault: None,
         };
