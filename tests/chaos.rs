@@ -121,6 +121,15 @@ fn rounds(can_fill: bool) {
     });
 }
 
+/// Tells the other lanes that this one failed.
+struct Guard<'a>(&'a AtomicBool);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_or(std::thread::panicking(), Ordering::Relaxed);
+    }
+}
+
 /// Some of the rounds, until one fails, here or elsewhere.
 fn one_behind_the_other(
     seed: u64,
@@ -128,6 +137,7 @@ fn one_behind_the_other(
     can_fill: bool,
     has_failed: &AtomicBool,
 ) {
+    let _guard = Guard(has_failed);
     let mut scene: Option<(PathBuf, Scene)> = None;
     for (place, number) in (0..).zip(rounds) {
         if place % ROUNDS_OF_A_SCENE == 0 {
@@ -148,8 +158,7 @@ fn one_behind_the_other(
                 println!("round {number}: {:?}\n    {seconds:.1} s; {measures}", plan.faults);
             }
             Err(why) => {
-                has_failed.store(true, Ordering::Relaxed);
-                let state = state(scene, dir);
+                let state = state(scene, &plan, dir);
                 panic!(
                     "round {number} with HEFT_CHAOS_SEED={seed}: {why}\n\nthe plan: {plan:?}\n\n{state}\n\nAll logs are \
                      in {}",
@@ -204,14 +213,24 @@ fn round(scene: &mut Scene, plan: &Arc<Plan>) -> Result<String, String> {
     check::check(scene, plan, &reports)
 }
 
-/// What everybody says at the end of a round that failed.
-fn state(scene: &Scene, dir: &Path) -> String {
+/// What everybody says at the end of a round that failed, and what lies on the disks, which go with this process.
+fn state(scene: &Scene, plan: &Plan, dir: &Path) -> String {
     let mut text = match scene.status() {
         None => "the leader does not answer\n".to_owned(),
         Some(status) => format!("status: {status:#}\n"),
     };
-    let mut logs: Vec<PathBuf> =
-        std::fs::read_dir(dir.join("logs")).unwrap().flatten().map(|entry| entry.path()).collect();
+    for work in plan.library.iter().chain(&plan.classic).chain(&plan.leaver) {
+        let (code, out, _) = procs::heft(&["explain", &scene.shared.leader(), &work.job.to_string()]);
+        // Of those that have ended nothing is to be explained.
+        if code == Some(0) {
+            text += &format!("\n--- explain {}\n{out}", work.job);
+        }
+    }
+    for disk in [scene.data_dir(), scene.work_dir()] {
+        Command::new("cp").arg("-r").arg(disk).arg(dir.join("logs")).status().ok();
+    }
+    let logs = std::fs::read_dir(dir.join("logs")).unwrap().flatten().map(|entry| entry.path());
+    let mut logs: Vec<PathBuf> = logs.filter(|path| path.is_file()).collect();
     logs.sort();
     for log in logs {
         let said = String::from_utf8_lossy(&std::fs::read(&log).unwrap()).into_owned();

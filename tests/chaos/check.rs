@@ -114,7 +114,12 @@ fn is_legitimate(plan: &Plan, text: &str) -> bool {
 /// Whether the leader may have refused the job.
 fn may_refuse(plan: &Plan, text: &str) -> bool {
     let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+    // A leader that is away for longer than `heft submit` tries: it may take a while to read what it has on its disk.
+    let is_away = |harm: &Harm| {
+        matches!(harm, Harm::Kill(Target::Leader, _) | Harm::Stop(Target::Leader, _) | Harm::Stall(..))
+    };
     plan.has(|harm| matches!(harm, Harm::FullData(_))) && says(&["disk", "full", "space"])
+        || plan.has(is_away) && says(&["cannot reach", "no answer to the hello"])
 }
 
 fn end(plan: &Plan, end: &End) -> Verdict {

@@ -293,8 +293,10 @@ impl Scene {
         if self.leader.due.is_some_and(|due| due <= now) {
             self.start_leader();
         }
+        let log = self.log("leader.log");
         if let Some(process) = &mut self.leader.process {
-            assert!(!process.has_ended(), "the leader ended, and nobody killed it");
+            let ended = process.child.try_wait().unwrap();
+            assert!(ended.is_none(), "the leader ended with {ended:?}, and nobody killed it: see {}", log.display());
         }
         for worker in WORKERS {
             let service = self.workers.get_mut(&worker).unwrap();
