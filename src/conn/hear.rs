@@ -377,7 +377,7 @@ fn features_of(announcement: &Announcement) -> Features {
     Features::from_names(announcement.features.iter().map(String::as_str))
 }
 
-/// Payloads up to this size are read as they are; of larger ones the archive is passed over.
+/// Payloads up to this size are read as they are; of larger ones the archive and the outputs are passed over.
 const SMALL_BYTES: usize = 64 * 1024;
 
 /// What a result says, and the blobs that are its parts. Bytes that are no JobResult are a raw result, which is fine.

@@ -135,12 +135,18 @@ impl Leader {
     ) -> Result<WireFrame, String> {
         let unknown = || OperateError::Unknown { job: job_id }.to_string();
         let job = self.broker.state().job(job_id).ok_or_else(unknown)?;
+        if let Phase::Gathering { left } = job.phase {
+            return Err(format!(
+                "job {job_id} has not ended: {left} of its {} workers have not: wait for them, or look at `heft status`",
+                job.children.len()
+            ));
+        }
         if !job.has_ended() {
             return Err(format!("job {job_id} has not ended: wait for it, or look at `heft status`"));
         }
         let returned = outcome::returned(job);
         let lost = returned.map(|result| self.lost_parts(result)).unwrap_or_default();
-        let whole = outcome::result_of(&self.broker, &self.store, job, true);
+        let whole = outcome::result_of(&self.broker, &self.store, job, &self.config.address, true);
         let whole = outcome::without_lost(&whole, &lost);
         let mut result: Value = serde_json::from_slice(&whole).map_err(|_| {
             format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
@@ -161,6 +167,7 @@ impl Leader {
         if let Some(result) = returned {
             self.send_parts(conn, job_id, result, true);
         }
+        self.hold_children(conn, job_id);
         Ok(answer)
     }
 

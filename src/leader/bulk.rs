@@ -323,6 +323,7 @@ impl Leader {
         let body = AckBody { job, says, parts: parts.clone(), payload: payload.into() };
         self.when_certain(parts, Apart::Ack { conn, body });
     }
+
     /// Puts a content in its place in the result: as it is, or as a blob.
     fn put_part(&mut self, job: JobId, result: &mut JobResult, slot: ResultSlot, content: Content) {
         match content.into_ref(&mut self.relay, job, purpose_of(slot), "") {

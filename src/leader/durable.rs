@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tracing::{error, warn};
 use uuid::Uuid;
 
-use super::{Leader, Output, outcome};
+use super::{Leader, Output, gathered, outcome};
 use crate::consensus::Single;
 use crate::core::action::Action;
 use crate::core::ids::{Attempt, ConnId, Index, JobId, Micros, Run, WorkerId};
@@ -415,7 +415,7 @@ impl Leader {
     /// The payloads that the result of a job is made of.
     pub(super) fn payloads_of_result(&self, job: JobId) -> Vec<Key> {
         let Some(job) = self.broker.state().job(job) else { return Vec::new() };
-        let children = job.children.iter().filter_map(|child| self.broker.state().job(*child));
+        let children = gathered::read_for_lines(&self.broker, &self.store, job);
         children.chain([job]).filter_map(outcome::returned).map(Key::Result).collect()
     }
 }

@@ -9,6 +9,7 @@ mod collect;
 mod datasets;
 mod durable;
 mod explain;
+mod gathered;
 mod outcome;
 mod pacing;
 mod parts;
@@ -45,6 +46,7 @@ use bulk::{Apart, Bulk};
 use collect::Lister;
 use datasets::Datasets;
 use durable::{Assignment, Commits, Fetching, Then};
+use gathered::Fetcher;
 use pacing::Pacing;
 use relay::{BlobId, Relay};
 use store::PayloadStore;
@@ -176,6 +178,8 @@ pub struct Leader {
     connections: usize,
     /// The job that was forgotten last to make room.
     forgetting: Option<JobId>,
+    /// Who is about to ask for the results of a job's workers.
+    fetchers: HashMap<JobId, Fetcher>,
     /// Jobs that an earlier life left.
     recovered_jobs: usize,
     recovery: Duration,
@@ -219,6 +223,7 @@ impl Leader {
             next_token: Token(0),
             connections: 0,
             forgetting: None,
+            fetchers: HashMap::new(),
             recovered_jobs: 0,
             recovery: Duration::ZERO,
         }
@@ -306,6 +311,7 @@ impl Leader {
             self.broker.handle(self.now, Event::Closed { conn });
             self.unpost(conn);
             self.datasets_closed(conn);
+            self.release_fetched();
             self.hosts.remove(&conn);
             self.act();
         }
@@ -340,6 +346,7 @@ impl Leader {
         self.pass_time(now);
         self.broker.handle(self.now, Event::Tick);
         self.relay.tick();
+        self.release_fetched();
         self.collect_when_due();
         self.datasets_tick();
         self.act();
@@ -456,14 +463,13 @@ impl Leader {
             }
             let before = (self.store.result_bytes(), self.relay.fill().blobs);
             // What somebody is getting is not taken from under it.
-            let may_go = |job: &Job| {
-                let result = outcome::returned(job);
-                !self.fetching.is_wanted(job.id)
-                    && !result.is_some_and(|result| self.is_fetched(result))
-                    && (too_many || self.has_parts(job))
-            };
+            let may_go = |job: &Job| !self.is_being_got(job) && (too_many || self.has_parts(job));
             let only_sent = self.is_durable() && !too_many;
-            let Some(job) = self.broker.oldest_ended(only_sent, may_go) else { break };
+            let not_held = |job: &Job| !self.is_held_for_fetch(job.id) && may_go(job);
+            let oldest = self.broker.oldest_ended(only_sent, not_held);
+            // The limit of results holds, whoever waits.
+            let any = || self.broker.oldest_ended(only_sent, may_go).filter(|_| too_many);
+            let Some(job) = oldest.or_else(any) else { break };
             self.forgetting = Some(job);
             self.broker.handle(self.now, Event::ForgetEnded { job });
             self.act_once();
@@ -605,10 +611,14 @@ impl Leader {
         }
         let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
-        let whole = outcome::result_of(&self.broker, &self.store, job, session.is_announced());
+        let (address, is_ours) = (&self.config.address, session.is_announced());
+        let whole = outcome::result_of(&self.broker, &self.store, job, address, is_ours);
         let mut whole = outcome::without_lost(&whole, &lost);
         if !takes_parts && result.is_some_and(|result| !self.blobs.of_result(result).is_empty()) {
-            whole = outcome::without_parts(&whole, &self.config.address);
+            whole = outcome::without_parts(&whole, address);
+        }
+        if !takes_parts && self.has_results_apart(job) {
+            whole = outcome::with_results_apart(&whole, id, address);
         }
         // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
         let frame = match session.result(id, whole.clone()) {
@@ -623,6 +633,7 @@ impl Leader {
         if let Some(result) = result {
             self.send_parts(conn, id, result, false);
         }
+        self.hold_children(conn, id);
         frame
     }
 

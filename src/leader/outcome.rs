@@ -1,9 +1,9 @@
 //! What a client gets as the result of its job, where no worker wrote it, or not as it can be sent.
 
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::gathered;
 use super::store::PayloadStore;
 use crate::core::Broker;
 use crate::core::ids::{JobId, ResultId};
@@ -18,7 +18,13 @@ pub(super) fn plain_ok(job: Option<&Job>, id: JobId) -> Bytes {
 }
 
 /// The result of a job that has ended.
-pub(super) fn result_of(broker: &Broker, store: &PayloadStore, job: &Job, announced: bool) -> Bytes {
+pub(super) fn result_of(
+    broker: &Broker,
+    store: &PayloadStore,
+    job: &Job,
+    address: &str,
+    announced: bool,
+) -> Bytes {
     let mut result = JobResult::new(job.id.0, &*job.client.0, &*job.exec, JobStatus::Failed);
     match &job.phase {
         Phase::Done { ending: Ending::Returned { result: stored, .. }, .. } => {
@@ -36,10 +42,18 @@ pub(super) fn result_of(broker: &Broker, store: &PayloadStore, job: &Job, announ
         Phase::Done { ending: Ending::Failed { why }, .. } => result.stderr = format!("heft: {why}"),
         Phase::Done { ending: Ending::Orphaned, .. } => result.stderr = "heft: the worker is gone".to_owned(),
         Phase::Done { ending: Ending::Gathered { ok }, .. } => {
-            if *ok {
+            let lines = gathered::lines(broker, store, job, address);
+            if *ok && lines.unlisted == 0 {
                 result.status = JobStatus::Ok;
             }
-            result.stdout = gathered(broker, store, job);
+            result.stdout = lines.text;
+            if lines.unlisted > 0 {
+                result.stderr = format!(
+                    "heft: the job went to {} workers; {} of them have no line here, as a result lists no more than fit a frame",
+                    job.children.len(),
+                    lines.unlisted
+                );
+            }
         }
         Phase::Dead { why, .. } => {
             let workers: Vec<String> = job
@@ -86,6 +100,10 @@ pub(super) fn without_parts(whole: &[u8], address: &str) -> Bytes {
         .iter()
         .filter_map(|(name, part)| part.as_ref().map(|part| format!("{name} ({} bytes)", part.size)))
         .collect();
+    if parts.is_empty() {
+        // Others got it with parts that were made of it.
+        return Bytes::copy_from_slice(whole);
+    }
     let note = format!(
         "\nheft: {} did not fit this connection's frames of {} bytes and is kept at the leader: fetch it with `heft \
          result get {address} {} --out DIR`",
@@ -95,6 +113,17 @@ pub(super) fn without_parts(whole: &[u8], address: &str) -> Bytes {
     );
     result.stderr.push_str(&note);
     (result.archive, result.stdout_blob, result.stderr_blob) = (None, None, None);
+    result.to_json().into()
+}
+
+/// The result of a job to all workers for a client that cannot ask for what is apart: it says how to fetch it.
+pub(super) fn with_results_apart(whole: &[u8], job: JobId, address: &str) -> Bytes {
+    let Ok(mut result) = JobResult::parse(whole) else { return Bytes::copy_from_slice(whole) };
+    result.stderr.push_str(&format!(
+        "\nheft: what does not fit this connection's frames of {} bytes is kept at the leader: fetch the results of all workers \
+         with `heft result get {address} {job} --out DIR`",
+        chunking::limits::FRAME_BODY_BYTES_MAX
+    ));
     result.to_json().into()
 }
 
@@ -126,23 +155,6 @@ pub(super) fn without_lost(whole: &Bytes, lost: &[(Uuid, String)]) -> Bytes {
     result.to_json().into()
 }
 
-/// One JSON line for each child of a job to all workers: who ran it, and what came of it.
-fn gathered(broker: &Broker, store: &PayloadStore, parent: &Job) -> String {
-    let children = parent.children.iter().filter_map(|child| broker.state().job(*child));
-    let lines = children.map(|child| {
-        let worker = child.child_of.map(|(_, worker)| worker.to_string());
-        let own = result_of(broker, store, child, true);
-        let result: Value = serde_json::from_slice(&own).unwrap_or_else(|_| {
-            Value::Object(Map::from_iter([
-                ("Status".to_owned(), json!("OK")),
-                ("Raw".to_owned(), json!(own.len())),
-            ]))
-        });
-        json!({ "Worker": worker, "Result": result }).to_string()
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
 /// What is left of Stdout and Stderr, each, when a result has to be cut. In JSON a byte takes six at the most.
 const CUT_TEXT_BYTES: usize = 256 * 1024;
 
@@ -155,10 +167,6 @@ pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<
         if let Some(archive) = result.output_archive.take() {
             left_out.push(format!("its archive ({} bytes)", archive.len()));
             result.archive_lost = Some(archive.len() as u64);
-        }
-        if !job.children.is_empty() {
-            result.stdout = result.stdout.lines().map(without_archive).collect::<Vec<_>>().join("\n");
-            left_out.push("archives of workers".to_owned());
         }
         if !left_out.is_empty() {
             forms.push(with_note(job, result.clone(), &left_out, address));
@@ -191,17 +199,4 @@ fn with_note(job: &Job, mut result: JobResult, left_out: &[String], address: &st
         job.id
     ));
     result.to_json().into()
-}
-
-/// A line of a gathered result without its archive.
-fn without_archive(line: &str) -> String {
-    let Ok(mut part) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
-    if let Some(Value::Object(result)) = part.get_mut("Result") {
-        let archive = result.insert("OutputArchive".to_owned(), Value::Null);
-        // Four characters of base64 are three bytes.
-        if let Some(Value::String(base64)) = archive {
-            result.insert("ArchiveLost".to_owned(), (base64.len() / 4 * 3).into());
-        }
-    }
-    part.to_string()
 }
