@@ -257,10 +257,8 @@ pub fn fetch(shared: &Shared, job: Uuid, work: &Work) -> Result<Option<End>, Str
         let options = Options { connect_wait: Some(procs::PATIENCE), ..Options::new("") };
         let client = Client::connect(&shared.leader(), &options).await.map_err(|error| error.to_string())?;
         let fetched = client.fetch(job, &Downloads::Directory(dir)).await;
-        let end = match fetched.map_err(|error| error.to_string())? {
-            Some(finished) => Some(ended(shared, work, Ok(finished))),
-            None => None,
-        };
+        let fetched = fetched.map_err(|error| error.to_string())?;
+        let end = fetched.map(|finished| ended(shared, work, Ok(finished)));
         client.close().await;
         Ok(end)
     })
@@ -270,11 +268,11 @@ pub fn fetch(shared: &Shared, job: Uuid, work: &Work) -> Result<Option<End>, Str
 pub fn come_back(shared: &Shared, client: ClientName, plan: &Plan) -> Vec<(Uuid, JobResult)> {
     let id = id_of(client, plan);
     let mut raw = Raw::on(TcpStream::connect(shared.leader()).unwrap());
-    let config = match client {
-        ClientName::Leaver => json!({"ClientId": id, "DesiredParallelism": 4, "Heft": {"Version": 1,
-            "Features": ["submit-answers", "progress", "cancel", "ask", "transfers"]}}),
-        _ => json!({"ClientId": id, "DesiredParallelism": 4}),
-    };
+    let mut config = json!({"ClientId": id, "DesiredParallelism": 4});
+    if client == ClientName::Leaver {
+        let features = ["submit-answers", "progress", "cancel", "ask", "transfers"];
+        config["Heft"] = json!({"Version": 1, "Features": features});
+    }
     raw.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), &id, config.to_string().as_bytes());
     raw.stream.set_read_timeout(Some(QUIET)).unwrap();
     let mut results = Vec::new();
@@ -382,7 +380,7 @@ pub fn judge_classic(shared: &Shared, work: &Work, got: &Got) -> End {
             Ok(None) => End::Wrong(format!("{why}; and the leader has no result")),
             Err(error) => End::Wrong(format!("{why}; and cannot be fetched: {error}")),
         },
-        end => end,
+        end @ (End::Right | End::Failed(_) | End::Refused(_) | End::Wrong(_)) => end,
     }
 }
 

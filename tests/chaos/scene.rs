@@ -1,7 +1,7 @@
 //! The processes of a scene: a leader with default flags, six workers, and the disks and lines that harm is done to.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -83,7 +83,7 @@ pub struct Process {
 
 impl Process {
     pub fn start(command: &mut Command, mark: &str, log: &Path, errors: &Path) -> Process {
-        let open = |path: &Path| File::from(OpenOptions::new().create(true).append(true).open(path).unwrap());
+        let open = |path: &Path| OpenOptions::new().create(true).append(true).open(path).unwrap();
         command.stdin(Stdio::null()).stdout(open(log)).stderr(open(errors));
         command.env(MARK, mark).env_remove("HEFT_DATA").env_remove("HEFT_DURABILITY");
         let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", log.display()));
@@ -296,7 +296,11 @@ impl Scene {
         let log = self.log("leader.log");
         if let Some(process) = &mut self.leader.process {
             let ended = process.child.try_wait().unwrap();
-            assert!(ended.is_none(), "the leader ended with {ended:?}, and nobody killed it: see {}", log.display());
+            assert!(
+                ended.is_none(),
+                "the leader ended with {ended:?}, and nobody killed it: see {}",
+                log.display()
+            );
         }
         for worker in WORKERS {
             let service = self.workers.get_mut(&worker).unwrap();
