@@ -25,6 +25,7 @@ use super::through::Passing;
 use crate::core::ids::ConnId;
 use crate::leader::ChunkPlace;
 use crate::peer::{Inlet, Step, tune};
+use crate::summed::Summed;
 
 /// A stranger says hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -146,6 +147,10 @@ impl<S: Socket> Hub<S> {
                         knows = true;
                     }
                     let payload = Bytes::copy_from_slice(frame.payload);
+                    let payload = match frame.payload_crc {
+                        Some(crc) => Summed::known(payload, crc),
+                        None => payload.into(),
+                    };
                     let heard = self.with_leader(|leader, now| leader.frame(now, conn, &frame.head, payload));
                     if let Err(hang_up) = heard {
                         return hang_up.to_string();
@@ -154,6 +159,9 @@ impl<S: Socket> Hub<S> {
                         let leader = self.leader.borrow();
                         if leader.is_announced(conn) {
                             inlet.set_limits(InboundLimits::ANNOUNCED);
+                        }
+                        if leader.has_checksums(conn) {
+                            inlet.expect_checksums();
                         }
                         inlet.expect_chunks(leader.brings_blobs(conn));
                         leader.is_client(conn)
@@ -248,7 +256,14 @@ impl<S: Socket> Hub<S> {
                         Err(error) => return error.to_string(),
                     }
                 }
-                Err(error) => return error.to_string(),
+                Err(error) => {
+                    // Where frames have checksums, there is no other reason for one that makes no sense.
+                    if error.is_damage() || inlet.has_checksums() {
+                        self.leader.borrow_mut().count_damaged();
+                        warn!(%addr, peer = %self.leader.borrow().name(conn), "{error}; what it carried comes again");
+                    }
+                    return error.to_string();
+                }
             }
         }
         "the leader closed it".to_owned()

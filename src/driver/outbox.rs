@@ -160,16 +160,17 @@ impl<S: Socket> Outbox<S> {
         if self.closing.get() {
             return;
         }
-        let WireFrame { head, payload } = frame;
-        if payload.is_empty() {
-            return self.put(Piece { bytes: head, cargo, then: Then::Ends });
+        let is_one = frame.len() <= SMALL_FRAME_BYTES_MAX;
+        let WireFrame { head, payload, trailer } = frame;
+        let pieces = match is_one {
+            true => [[&*head, &*payload, &*trailer].concat().into(), Bytes::new(), Bytes::new()],
+            false => [head, payload, trailer],
+        };
+        let mut pieces = pieces.into_iter().filter(|bytes| !bytes.is_empty()).peekable();
+        while let Some(bytes) = pieces.next() {
+            let then = if pieces.peek().is_some() { Then::More } else { Then::Ends };
+            self.put(Piece { bytes, cargo, then });
         }
-        if head.len() + payload.len() <= SMALL_FRAME_BYTES_MAX {
-            let bytes = [&*head, &*payload].concat().into();
-            return self.put(Piece { bytes, cargo, then: Then::Ends });
-        }
-        self.put(Piece { bytes: head, cargo, then: Then::More });
-        self.put(Piece { bytes: payload, cargo, then: Then::Ends });
     }
 
     fn put(&self, piece: Piece) {

@@ -4,6 +4,7 @@ use std::io::IoSlice;
 
 use super::*;
 use crate::peer::Inlet;
+use bytes::Bytes;
 
 /// A socket that takes as many bytes as it is told to.
 #[derive(Default)]
@@ -55,7 +56,7 @@ impl Socket for Taps {
 const STALL: Duration = Duration::from_millis(120);
 
 fn frame(payload: usize) -> WireFrame {
-    WireFrame { head: vec![1; 60].into(), payload: vec![2; payload].into() }
+    WireFrame { head: vec![1; 60].into(), payload: vec![2; payload].into(), trailer: Bytes::new() }
 }
 
 #[test]
