@@ -70,7 +70,7 @@ pub const HAZARDS: &[(Hazard, u32, u32)] = &[
     (Hazard::Throttle, 3, 3),
     (Hazard::FullData, 2, 2),
     (Hazard::FullWork, 2, 2),
-    (Hazard::DeadLine, 0, 0),
+    (Hazard::DeadLine, 0, 1),
 ];
 
 /// Workers, in the order of their numbers.
