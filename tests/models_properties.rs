@@ -249,7 +249,7 @@ impl Contents for JobResult {
 
     fn put_back(&mut self, slot: usize, content: Vec<u8>) {
         let text = || String::from_utf8_lossy(&content).into_owned();
-        let left = match ResultSlot::ALL[slot] {
+        let left = match ResultSlot::ALL.get(slot).expect("a slot") {
             ResultSlot::Archive => {
                 assert_eq!(self.output_archive.replace(content), Some(vec![]));
                 return;

@@ -171,18 +171,6 @@ fn cancel_ends_a_job_that_runs_and_its_submit_says_so() {
 }
 
 #[test]
-fn a_gathered_result_that_does_not_fit_a_frame_comes_without_its_archives() {
-    let leader = Leader::start(&[]);
-    let addr = leader.addr();
-    let two = "head -c 2000000 /dev/urandom > made.bin; echo done";
-    let _workers: Vec<Worker> = (0..3).map(|_| Worker::start(leader.port, &[("two", two)], &[])).collect();
-    while heft(&["status", &addr, "--output", "json"]).1.matches("\"patterns\"").count() < 3 {}
-    let (code, stdout, stderr) = heft(&["submit", &addr, "two", "--all", "--output", "json"]);
-    assert_eq!(code, Some(0), "{stdout}{stderr}");
-    assert!(stdout.contains("done") && stdout.contains("left out"), "{stdout}");
-}
-
-#[test]
 fn s22_a_job_to_all_that_would_not_fit_its_children_is_refused_at_the_door() {
     let leader = Leader::start(&[]);
     let mut worker = stock_worker(leader.port, &["job.assign.*"]);

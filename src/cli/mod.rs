@@ -1,6 +1,7 @@
 //! The commands of `heft`: what a person types becomes a configuration, what a role says becomes lines and exit codes.
 //! Only `main.rs` calls it.
 
+mod all;
 pub mod blob;
 pub mod cancel;
 mod children;

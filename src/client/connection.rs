@@ -42,6 +42,7 @@ const FEATURES: Features = Features::SUBMIT_ANSWERS
     .with(Features::BROTLI)
     .with(Features::ZSTD)
     .with(Features::DATASETS)
+    .with(Features::CHECKSUMS)
     .with(Features::RECEIPTS)
     .with(Features::KEEPALIVE);
 

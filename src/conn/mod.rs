@@ -34,6 +34,7 @@ pub const FEATURES: Features = Features::TRANSFERS
     .with(Features::CANCEL)
     .with(Features::ASK)
     .with(Features::DATASETS)
+    .with(Features::CHECKSUMS)
     .with(Features::RECEIPTS)
     .with(Features::KEEPALIVE);
 

@@ -9,6 +9,7 @@ mod collect;
 mod datasets;
 mod durable;
 mod explain;
+mod gathered;
 mod outcome;
 mod pacing;
 mod parts;
@@ -36,16 +37,18 @@ use uuid::Uuid;
 use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
-use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run, Token};
+use crate::core::ids::{Attempt, ConnId, JobId, Micros, ResultId, Run, Token};
 use crate::core::job::Job;
 use crate::core::{Broker, Config, Event};
 use crate::peer::{KEEPALIVE_EVERY, SILENCE_MAX, frame_window};
 use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
+use crate::summed::Summed;
 use bulk::{Apart, Bulk};
 use collect::Lister;
 use datasets::Datasets;
 use durable::{Assignment, Commits, Fetching, Then};
+use gathered::Fetcher;
 use pacing::Pacing;
 use relay::{BlobId, Relay};
 use store::PayloadStore;
@@ -141,6 +144,9 @@ pub enum Output {
     },
 }
 
+/// So many results that do not count are each worth a line in the log.
+const REFUSALS_LOGGED_MAX: u64 = 16;
+
 /// Why a connection has to end at once.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(transparent)]
@@ -178,8 +184,14 @@ pub struct Leader {
     asked: HashMap<Token, Asked>,
     next_token: Token,
     connections: usize,
+    /// Frames that were not what their senders sent.
+    frames_damaged: u64,
     /// The job that was forgotten last to make room.
     forgetting: Option<JobId>,
+    /// Results that did not count, as their workers had nothing to do with the job.
+    acks_refused: u64,
+    /// Who is about to ask for the results of a job's workers.
+    fetchers: HashMap<JobId, Fetcher>,
     /// Jobs that an earlier life left.
     recovered_jobs: usize,
     recovery: Duration,
@@ -198,7 +210,7 @@ impl Leader {
     pub fn new(config: LeaderConfig, now: Micros, mut make_id: Box<dyn FnMut() -> Uuid>) -> Self {
         let id = make_id();
         Leader {
-            broker: Broker::new(config.broker.clone()),
+            broker: Broker::begin(config.broker.clone(), now),
             relay: Relay::new(config.relay.clone()),
             blobs: Blobs::default(),
             datasets: Datasets::default(),
@@ -222,7 +234,10 @@ impl Leader {
             asked: HashMap::new(),
             next_token: Token(0),
             connections: 0,
+            frames_damaged: 0,
             forgetting: None,
+            acks_refused: 0,
+            fetchers: HashMap::new(),
             recovered_jobs: 0,
             recovery: Duration::ZERO,
         }
@@ -231,6 +246,11 @@ impl Leader {
     /// So many connections are open, with those that have not said anything yet. For status.
     pub fn count_connections(&mut self, open: usize) {
         self.connections = open;
+    }
+
+    /// A frame came that is not what its sender sent. For status.
+    pub fn count_damaged(&mut self) {
+        self.frames_damaged += 1;
     }
 
     /// Reading what an earlier life left took so long. For status.
@@ -250,11 +270,11 @@ impl Leader {
         now: Micros,
         conn: ConnId,
         head: &Head<'_>,
-        payload: Bytes,
+        payload: impl Into<Summed>,
     ) -> Result<(), HangUp> {
         self.pass_time(now);
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
-        let heard = session.hear(head, payload, &mut *self.make_id)?;
+        let heard = session.hear(head, payload.into(), &mut *self.make_id)?;
         match heard {
             Heard::Event(event) => {
                 self.note_hello(conn, &event);
@@ -311,6 +331,7 @@ impl Leader {
             self.broker.handle(self.now, Event::Closed { conn });
             self.unpost(conn);
             self.datasets_closed(conn);
+            self.release_fetched();
             self.hosts.remove(&conn);
             self.act();
         }
@@ -319,6 +340,11 @@ impl Leader {
     /// Whether a connection is one of a peer that announced itself, and so sends no large frames.
     pub fn is_announced(&self, conn: ConnId) -> bool {
         self.sessions.get(&conn).is_some_and(Session::is_announced)
+    }
+
+    /// Whether a peer's frames end with checksums.
+    pub fn has_checksums(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(|session| session.has(Features::CHECKSUMS))
     }
 
     /// Bytes pass over a connection, to or from its peer, in frames that take long.
@@ -369,6 +395,7 @@ impl Leader {
         self.pass_time(now);
         self.broker.handle(self.now, Event::Tick);
         self.relay.tick();
+        self.release_fetched();
         self.collect_when_due();
         self.datasets_tick();
         self.act();
@@ -435,7 +462,10 @@ impl Leader {
     }
 
     fn ack(&mut self, conn: ConnId, body: AckBody) {
-        let job = body.job;
+        let (job, named) = (body.job, body.named);
+        if self.broker.is_foreign_ack(conn, job, named) {
+            return self.foreign_ack(conn, body);
+        }
         let outcome = match body.says {
             AckSays::Result { ok } if self.are_here(job, &body.parts) => {
                 let result = self.store.keep_result(body.payload);
@@ -454,7 +484,33 @@ impl Leader {
             AckSays::GivenUp => Outcome::GivenUp,
         };
         self.forget_gathered_parts(job);
-        self.broker.handle(self.now, Event::Ack { conn, job, outcome });
+        self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
+    }
+
+    /// An answer for a job from a worker that has nothing to do with it. What others bring of its result stays, and so does
+    /// what the job has; the broker says what the worker is to hear.
+    fn foreign_ack(&mut self, conn: ConnId, body: AckBody) {
+        let AckBody { job, named, says, parts, payload } = body;
+        self.forget_foreign_parts(job, &parts);
+        let outcome = match says {
+            AckSays::Result { ok } => Outcome::Returned { result: self.store.keep_result(payload), ok },
+            AckSays::PlainOk => Outcome::Returned { result: self.store.keep_result(payload), ok: true },
+            AckSays::ResultLost => Outcome::ResultLost,
+            AckSays::GivenUp => Outcome::GivenUp,
+        };
+        self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
+    }
+
+    /// Each of the first is said; a worker that goes on so does not fill the log.
+    fn ack_refused(&mut self, conn: ConnId, job: JobId) {
+        self.acks_refused += 1;
+        let count = self.acks_refused;
+        if count <= REFUSALS_LOGGED_MAX || count.is_power_of_two() {
+            warn!(peer = %self.name(conn), %job, count,
+                "a result does not count: its worker was never given this job, or not in this run; the job goes on");
+        } else {
+            debug!(peer = %self.name(conn), %job, count, "a result does not count");
+        }
     }
 
     fn send(&mut self, conn: ConnId, frames: impl IntoIterator<Item = WireFrame>) {
@@ -486,14 +542,13 @@ impl Leader {
             }
             let before = (self.store.result_bytes(), self.relay.fill().blobs);
             // What somebody is getting is not taken from under it.
-            let may_go = |job: &Job| {
-                let result = outcome::returned(job);
-                !self.fetching.is_wanted(job.id)
-                    && !result.is_some_and(|result| self.is_fetched(result))
-                    && (too_many || self.has_parts(job))
-            };
+            let may_go = |job: &Job| !self.is_being_got(job) && (too_many || self.has_parts(job));
             let only_sent = self.is_durable() && !too_many;
-            let Some(job) = self.broker.oldest_ended(only_sent, may_go) else { break };
+            let not_held = |job: &Job| !self.is_held_for_fetch(job.id) && may_go(job);
+            let oldest = self.broker.oldest_ended(only_sent, not_held);
+            // The limit of results holds, whoever waits.
+            let any = || self.broker.oldest_ended(only_sent, may_go).filter(|_| too_many);
+            let Some(job) = oldest.or_else(any) else { break };
             self.forgetting = Some(job);
             self.broker.handle(self.now, Event::ForgetEnded { job });
             self.act_once();
@@ -529,6 +584,7 @@ impl Leader {
                         self.act_on(action);
                     }
                 }
+                Action::AckRefused { conn, job } => self.ack_refused(conn, job),
                 Action::Waiting { conn, job, why } => {
                     let frame = self.sessions.get(&conn).and_then(|s| s.waiting(job, &why.to_string()));
                     self.send_lazily(conn, frame);
@@ -595,6 +651,7 @@ impl Leader {
             }
             Action::Commit { .. }
             | Action::Assign { .. }
+            | Action::AckRefused { .. }
             | Action::Submitted { .. }
             | Action::Refuse { .. }
             | Action::Waiting { .. }
@@ -618,6 +675,16 @@ impl Leader {
         self.send(conn, frame);
     }
 
+    /// Whether a client may be sent other bytes than a worker's result has: without its parts, or cut.
+    fn cuts(&self, conn: ConnId, result: ResultId) -> bool {
+        let takes_parts = self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS));
+        let has_parts = !self.blobs.of_result(result).is_empty();
+        // Under the longest subject it would not fit.
+        let longest = limits::FRAME_BODY_BYTES_MAX as usize - limits::SUBJECT_BYTES_MAX - 39;
+        let may_be_cut = self.store.result(result).is_some_and(|result| result.len() > longest);
+        has_parts && (!takes_parts || !self.lost_parts(result).is_empty()) || may_be_cut
+    }
+
     /// The frame with a job's result, behind the transfers of its parts.
     fn deliver(&mut self, conn: ConnId, id: JobId, run: Run) -> Option<WireFrame> {
         let Some(session) = self.sessions.get(&conn) else {
@@ -635,10 +702,14 @@ impl Leader {
         }
         let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
-        let whole = outcome::result_of(&self.broker, &self.store, job, session.is_announced());
-        let mut whole = outcome::without_lost(&whole, &lost);
+        let (address, is_ours) = (&self.config.address, session.is_announced());
+        let whole = outcome::result_of(&self.broker, &self.store, job, address, is_ours);
+        let mut whole = outcome::without_lost(whole, &lost);
         if !takes_parts && result.is_some_and(|result| !self.blobs.of_result(result).is_empty()) {
-            whole = outcome::without_parts(&whole, &self.config.address);
+            whole = outcome::without_parts(whole, address);
+        }
+        if !takes_parts && self.has_results_apart(job) {
+            whole = outcome::with_results_apart(whole, id, address);
         }
         // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
         let frame = match session.result(id, whole.clone()) {
@@ -653,6 +724,7 @@ impl Leader {
         if let Some(result) = result {
             self.send_parts(conn, id, result, false);
         }
+        self.hold_children(conn, id);
         frame
     }
 

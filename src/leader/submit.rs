@@ -19,6 +19,7 @@ use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
 use crate::core::limits::DATASETS_PER_JOB_MAX;
 use crate::core::subject::{ROUTING_KEY_BYTES_MAX, routing_key};
 use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
+use crate::summed::Summed;
 
 /// The hop of limits that are the leader's own.
 const LEADER: &str = "leader";
@@ -128,7 +129,7 @@ impl Leader {
             None => chunking::digest::blake3(&body.payload),
         };
         if matches!(&read, Ok(Payload::Request(request)) if request.job_id.is_nil()) {
-            body.payload = with_id(&body.payload, job);
+            body.payload = with_id(&body.payload, job).into();
         }
         let submission = read.map_err(|error| error.to_string()).and_then(|payload| {
             let request = match payload {
@@ -279,7 +280,7 @@ impl Leader {
             warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
             return None;
         };
-        let mut payload = if owner == id { payload } else { for_child(&payload, id) };
+        let mut payload = if owner == id { payload } else { for_child(&payload, id).into() };
         if self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
             let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner));
             payload = self.for_stock_worker(worker, payload, from_ours, job.key.as_str(), staged);
@@ -310,14 +311,14 @@ impl Leader {
     fn for_stock_worker(
         &self,
         worker: WorkerId,
-        payload: Bytes,
+        payload: Summed,
         from_ours: bool,
         key: &str,
         staged: Option<&CacheId>,
-    ) -> Bytes {
+    ) -> Summed {
         let has_agent = self.has_agent(worker);
         let (staged, payload) = match staged {
-            Some(cache) => (true, by_set(&payload, cache)),
+            Some(cache) => (true, by_set(&payload, cache).into()),
             None => (false, payload),
         };
         if self.knows_cache_put(worker) || !from_ours && !has_agent && !staged {
@@ -328,7 +329,7 @@ impl Leader {
             cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
         let written = by_path(&payload, |cache_id| from_ours || is_set(cache_id));
-        if fits_assignment(key, written.len()) { written } else { payload }
+        written.filter(|written| fits_assignment(key, written.len())).map_or(payload, Summed::from)
     }
 }
 
@@ -343,12 +344,10 @@ fn sent_len(payload: &Bytes, to_all: bool) -> usize {
 }
 
 /// The same of a request for a stock worker that knows a cached file by its path (C02).
-fn by_path_len(request: &JobRequest, payload: &Bytes) -> usize {
+fn by_path_len(request: &JobRequest, payload: &[u8]) -> usize {
     let is_cached = |file: &InputFile| matches!(file.source(), Source::Cache(_));
-    match request.files.iter().any(is_cached) {
-        true => by_path(payload, |_| true).len(),
-        false => payload.len(),
-    }
+    let written = if request.files.iter().any(is_cached) { by_path(payload, |_| true) } else { None };
+    written.map_or(payload.len(), |written| written.len())
 }
 
 /// Whether a job fits no assignment as it came, and has contents that can go apart from it.
@@ -369,9 +368,9 @@ fn is_to_be_taken_apart(body: &SubmitBody) -> bool {
     request.files.iter().any(has_content) && !fits_assignment(key.as_str(), sent)
 }
 
-/// A request with the path of each cached file in its CacheId, for those ids of which that is said.
-pub(super) fn by_path(payload: &Bytes, is_set: impl Fn(&str) -> bool) -> Bytes {
-    let Ok(mut request) = JobRequest::parse(payload) else { return payload.clone() };
+/// A request with the path of each cached file in its CacheId, for those ids of which that is said; `None` if there are none.
+pub(super) fn by_path(payload: &[u8], is_set: impl Fn(&str) -> bool) -> Option<Bytes> {
+    let mut request = JobRequest::parse(payload).ok()?;
     let mut rewritten = false;
     for file in &mut request.files {
         if let Source::Cache(cache_id) = file.source()
@@ -381,7 +380,7 @@ pub(super) fn by_path(payload: &Bytes, is_set: impl Fn(&str) -> bool) -> Bytes {
             rewritten = true;
         }
     }
-    if rewritten { request.to_json().into() } else { payload.clone() }
+    rewritten.then(|| request.to_json().into())
 }
 
 /// A request whose large inputs are files of a set.

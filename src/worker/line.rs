@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::config::WorkerConfig;
-use super::limits::{CONNECT_MAX, LEAVE_MAX, REDIRECTS_AT_ONCE_MAX, SEND_MAX};
+use super::limits::{CONNECT_MAX, LEAVE_MAX, REDIRECTS_AT_ONCE_MAX};
 use crate::peer::{InChunk, InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, Signs, connect};
 use uuid::Uuid;
 
@@ -110,7 +110,7 @@ impl Line {
         let sent = match queued {
             // Most of the time there is room, and nothing to wait for.
             Ok(()) if writer.try_flush() => Ok(()),
-            Ok(()) => writer.flush_while_taken(SEND_MAX).await,
+            Ok(()) => writer.flush().await,
             Err(error) => Err(error),
         };
         sent.err().map(|error| self.lose(&error.to_string()))

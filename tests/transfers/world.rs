@@ -249,6 +249,11 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// The end of what somebody said.
+pub fn end_of(text: &str) -> &str {
+    text.get(text.ceil_char_boundary(text.len().saturating_sub(2000))..).unwrap_or_default()
+}
+
 /// How many descriptors a process has open.
 pub fn descriptors(process: &Proc) -> usize {
     fs::read_dir(format!("/proc/{}/fd", process.pid())).unwrap().count()
