@@ -150,8 +150,8 @@ impl<S: Socket> Hub<S> {
         inlet.stream_over(GATHERED_BYTES_MAX);
         let hello_until = tokio::time::Instant::now() + HELLO_TIMEOUT;
         let mut knows = false;
-        let mut pulse = Pulse::with_window(self.leader.borrow().frame_window());
         let mut coming = Coming::default();
+        let mut pulse = Pulse::with_window(self.leader.borrow().frame_window());
         // The chunk that comes was given up: it is nobody's.
         let mut given_up = false;
         while !outbox.has_ended() {

@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::frame::head_len;
@@ -18,7 +18,7 @@ use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpStream, ToSocketAddrs};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::buffers::Pool;
@@ -155,20 +155,20 @@ pub async fn connect(
     inlet.offer_checksums();
     let writer = LinkWriter::new(write, asked, loopback);
     let other_end = Some(Arc::downgrade(&writer.0));
-    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX), pulse: Pulse::default(), other_end };
+    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX), other_end, pulse: Pulse::default() };
     tokio::spawn(end_if_stalled(Arc::downgrade(&writer.0), WRITE_STALL_TIMEOUT));
     Ok((reader, writer))
 }
 
 /// Ends a connection whose other side takes nothing of what was sent to it for so long. A slow one takes something.
 async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
-    let (mut taken, mut since) = (0, Instant::now());
+    let (mut taken, mut since) = (0, std::time::Instant::now());
     loop {
         tokio::time::sleep(stall / LOOKS_PER_STALL).await;
         let Some(shared) = shared.upgrade() else { return };
         let now_taken = shared.acknowledged();
         if now_taken > taken || now_taken == shared.queue().queued {
-            (taken, since) = (now_taken, Instant::now());
+            (taken, since) = (now_taken, std::time::Instant::now());
         } else if since.elapsed() >= stall {
             tracing::warn!("the leader took nothing for {} s; the connection is given up", stall.as_secs());
             // Who reads and who writes finds out.
@@ -193,9 +193,9 @@ pub struct LinkReader {
     read: OwnedReadHalf,
     inlet: Inlet,
     pool: Pool,
-    pulse: Pulse,
     /// The writer, until it has heard that frames have checksums.
     other_end: Option<Weak<Shared>>,
+    pulse: Pulse,
 }
 
 impl LinkReader {
@@ -242,11 +242,11 @@ impl LinkReader {
                 Step::Read => {
                     let inside = self.inlet.is_inside_frame();
                     let reading = read_some(&mut self.read, &mut self.inlet);
-                    let read = match self.pulse.waits(Instant::now().into(), inside) {
+                    let read = match self.pulse.waits(Instant::now(), inside) {
                         None => reading.await,
                         Some(until) => match timeout_at(until, reading).await {
                             Ok(read) => read,
-                            Err(_) => match self.pulse.late(Instant::now().into()) {
+                            Err(_) => match self.pulse.late(Instant::now()) {
                                 Some(dead) => return Err(dead.into()),
                                 None => continue,
                             },

@@ -47,7 +47,7 @@ mod tag {
     pub(super) const DATASET: u8 = 15;
     pub(super) const DATASET_GONE: u8 = 16;
     /// An assignment to a worker that is not one of ours, whose class follows. One to ours is as it always was.
-    pub(super) const ASSIGN_CLASSIC: u8 = 17;
+    pub(super) const ASSIGN_CLASSIC: u8 = 18;
 
     pub(super) const TIMED_OUT: u8 = 1;
     pub(super) const WORKER_LOST: u8 = 2;
