@@ -16,7 +16,10 @@ use crate::core::Event;
 use crate::core::action::{Refusal, Standing};
 use crate::core::event::{Inputs, Operation, Submission};
 use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
+use crate::core::job::Job;
 use crate::core::limits::DATASETS_PER_JOB_MAX;
+use crate::core::names::{self, NameUse, SafeName};
+use crate::core::payload::FileNames;
 use crate::core::subject::{ROUTING_KEY_BYTES_MAX, routing_key};
 use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
 
@@ -139,6 +142,7 @@ impl Leader {
             let key = routing_key(&body.subject, Some(exec)).map_err(|error| error.to_string())?;
             let blobs = request.as_deref().map(named_in).unwrap_or_default();
             let datasets = request.as_deref().map(datasets_in).unwrap_or_default();
+            let names = request.as_deref().map_or(FileNames::Plain, file_names);
             if datasets.len() > DATASETS_PER_JOB_MAX {
                 return Err(format!(
                     "the job names {} datasets and may name at most {DATASETS_PER_JOB_MAX}: put files that are used together into \
@@ -146,7 +150,7 @@ impl Leader {
                     datasets.len()
                 ));
             }
-            let sent = request.as_deref().filter(|_| from_ours).map(|request| by_path_len(request, &body.payload));
+            let sent = request.as_deref().filter(|_| from_ours).map(|request| by_path_len(request, &body.payload, names));
             let fits_stock = sent.is_none_or(|sent| fits_assignment(key.as_str(), sent));
             let blob_bytes = blobs.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
             let submission = Submission {
@@ -162,6 +166,7 @@ impl Leader {
                 needs_transfers: !blobs.is_empty() || !fits_stock,
                 require_worker: request.as_ref().is_some_and(|request| request.require_worker),
                 datasets,
+                names,
             };
             Ok((submission, blobs))
         });
@@ -282,7 +287,7 @@ impl Leader {
         let mut payload = if owner == id { payload } else { for_child(&payload, id) };
         if self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
             let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner));
-            payload = self.for_stock_worker(worker, payload, from_ours, job.key.as_str(), staged);
+            payload = self.for_stock_worker(worker, payload, from_ours, job, staged);
         }
         let subject = Session::assign_subject(job.key.as_str(), worker);
         let Some(session) = self.sessions.get_mut(&conn) else { return false };
@@ -315,7 +320,7 @@ impl Leader {
         worker: WorkerId,
         payload: Bytes,
         from_ours: bool,
-        key: &str,
+        job: &Job,
         staged: Option<&CacheId>,
     ) -> Bytes {
         let has_agent = self.has_agent(worker);
@@ -323,15 +328,20 @@ impl Leader {
             Some(cache) => (true, by_set(&payload, cache)),
             None => (false, payload),
         };
+        if self.knows_cache_put(worker) && job.names == FileNames::Flattened {
+            // `<CacheId>/<Name>` would be without the folder.
+            return flattened(&payload, true);
+        }
         if self.knows_cache_put(worker) || !from_ours && !has_agent && !staged {
-            return payload;
+            return flat_if(job.names, payload);
         }
         let is_set = |cache_id: &str| {
             let cache = CacheId::parse(cache_id).ok();
             cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
         let written = by_path(&payload, |cache_id| from_ours || is_set(cache_id));
-        if fits_assignment(key, written.len()) { written } else { payload }
+        let (written, payload) = (flat_if(job.names, written), flat_if(job.names, payload));
+        if fits_assignment(job.key.as_str(), written.len()) { written } else { payload }
     }
 }
 
@@ -346,10 +356,10 @@ fn sent_len(payload: &Bytes, to_all: bool) -> usize {
 }
 
 /// The same of a request for a stock worker that knows a cached file by its path (C02).
-fn by_path_len(request: &JobRequest, payload: &Bytes) -> usize {
+fn by_path_len(request: &JobRequest, payload: &Bytes, names: FileNames) -> usize {
     let is_cached = |file: &InputFile| matches!(file.source(), Source::Cache(_));
     match request.files.iter().any(is_cached) {
-        true => by_path(payload, |_| true).len(),
+        true => flat_if(names, by_path(payload, |_| true)).len(),
         false => payload.len(),
     }
 }
@@ -385,6 +395,44 @@ pub(super) fn by_path(payload: &Bytes, is_set: impl Fn(&str) -> bool) -> Bytes {
         }
     }
     if rewritten { request.to_json().into() } else { payload.clone() }
+}
+
+/// A request for a classic worker, without the folders of its files where it says so.
+fn flat_if(names: FileNames, payload: Bytes) -> Bytes {
+    match names {
+        FileNames::Plain | FileNames::Folders => payload,
+        FileNames::Flattened => flattened(&payload, false),
+    }
+}
+
+/// A request whose files are named without their folders. A worker that looks for a cached file by its name has to find the folder
+/// in the CacheId.
+fn flattened(payload: &Bytes, is_found_by_name: bool) -> Bytes {
+    let Ok(mut request) = JobRequest::parse(payload) else { return payload.clone() };
+    for file in &mut request.files {
+        let name = file.name.rsplit_once('/').map_or(file.name.as_str(), |(_, flat)| flat).to_owned();
+        if let Source::Cache(cache_id) = file.source()
+            && is_found_by_name
+        {
+            let path = format!("{cache_id}/{}", file.name_in_set());
+            let folder = path.strip_suffix(&name).and_then(|folder| folder.strip_suffix('/'));
+            file.cache_id = Some(folder.unwrap_or(&path).to_owned());
+        }
+        file.name = name;
+    }
+    request.to_json().into()
+}
+
+/// What the names of a request's files are to classic workers. What no worker takes is not told apart: any says what is wrong with
+/// it.
+fn file_names(request: &JobRequest) -> FileNames {
+    let names = || request.files.iter().map(|file| file.name.as_str());
+    let is_in_folder = |name: &str| !names::is_flat(name) && SafeName::parse(NameUse::File, name).is_ok();
+    match () {
+        () if !names().any(is_in_folder) => FileNames::Plain,
+        () if request.flatten && names::flattened(names()).is_ok() => FileNames::Flattened,
+        () => FileNames::Folders,
+    }
 }
 
 /// A request whose large inputs are files of a set.
