@@ -111,6 +111,7 @@ fn job_result(fields: &Value) -> JobResult {
         archive_lost: number(fields, "ArchiveLost"),
         stdout_blob: fields.get("StdoutBlob").map(blob),
         stderr_blob: fields.get("StderrBlob").map(blob),
+        lost: Vec::new(),
     }
 }
 

@@ -38,6 +38,11 @@ pub(crate) enum Beside<'a> {
 impl Files {
     /// Unpacks what the result brought into the directory: inside it, or beside it as a part.
     pub(crate) fn take(result: &JobResult, dir: &Path, beside: Beside<'_>) -> Files {
+        if let (Some(lost), Beside::Missing(why)) =
+            (result.lost.iter().find(|lost| lost.part == "archive"), beside)
+        {
+            return Files::Missing(lost.size, why.to_owned());
+        }
         let taken = match (&result.output_archive, &result.archive, result.archive_lost) {
             (Some(archive), _, _) => unpack(archive, dir),
             (None, Some(blob), _) => match beside {
@@ -100,7 +105,7 @@ impl Files {
     }
 
     /// Why there are no files although the job left some.
-    fn trouble(&self) -> Option<String> {
+    pub(crate) fn trouble(&self) -> Option<String> {
         match self {
             Files::None | Files::Unpacked(..) => None,
             Files::Broken(dir, error) => Some(format!("cannot unpack into {}: {error:#}", dir.display())),

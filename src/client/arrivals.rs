@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
 use super::dispatch::Conn;
-use super::downloads::{Downloads, Missing, Named, Part, Temporary};
+use super::downloads::{Downloads, Missing, Named, Part, Rest, Temporary};
 use crate::peer::{InChunk, InFrame, LinkWriter, OutFrame};
 use crate::transfer::{Download, DownloadState, Report, transfer_frame};
 
@@ -36,8 +36,8 @@ struct Arriving {
 /// A job that may bring parts.
 struct Wanted {
     downloads: Downloads,
-    /// Parts that will not come, with the reason.
-    gone: HashMap<Uuid, String>,
+    /// Parts that will not come whole.
+    gone: HashMap<Uuid, Rest>,
     told: Option<Instant>,
 }
 
@@ -191,26 +191,39 @@ impl Arrivals {
     pub(super) fn settle(&self, job: Uuid, named: &[Named]) -> Option<(Vec<Part>, Vec<Missing>)> {
         let mut inner = self.lock();
         let Inner { arriving, wanted, .. } = &mut *inner;
-        let Some(wanted) = wanted.get(&job) else { return Some((Vec::new(), Vec::new())) };
+        let Some(Wanted { downloads, gone, .. }) = wanted.get_mut(&job) else {
+            return Some((Vec::new(), Vec::new()));
+        };
         // What an earlier attempt had begun to send is not of this result.
         arriving.retain(|id, arriving| arriving.job != job || named.iter().any(|named| named.id == *id));
-        let ours = named.iter().filter(|named| wanted.downloads.wants(named.purpose));
-        let mut missing = Vec::new();
-        for Named { id, purpose, size } in ours.clone().copied() {
-            let why =
-                match (arriving.get(&id).map(|arriving| arriving.download.state()), wanted.gone.get(&id)) {
-                    (Some(DownloadState::Whole), _) => continue,
-                    (Some(DownloadState::Failed { text, .. }), _) => text.clone(),
-                    (None, Some(why)) => why.clone(),
-                    (Some(DownloadState::Receiving), _) | (None, None) => return None,
-                };
-            missing.push(Missing { purpose, size, why });
+        let ours = named.iter().filter(|named| downloads.wants(named.purpose));
+        let is_settled = |named: &Named| match arriving.get(&named.id) {
+            Some(arriving) => *arriving.download.state() != DownloadState::Receiving,
+            None => gone.contains_key(&named.id),
+        };
+        if !ours.clone().all(is_settled) {
+            return None;
         }
-        let whole = ours.filter_map(|named| {
-            let came = arriving.remove(&named.id).filter(|arriving| arriving.download.is_whole())?;
-            Some(Part { purpose: named.purpose, size: named.size, file: came.file })
-        });
-        Some((whole.collect(), missing))
+        let (mut whole, mut missing) = (Vec::new(), Vec::new());
+        for Named { id, purpose, size } in ours.copied() {
+            let rest = match arriving.remove(&id) {
+                Some(Arriving { download, file, .. }) => match download.state() {
+                    DownloadState::Failed { text, .. } => {
+                        let file = file.map(|file| (purpose, file));
+                        Rest { why: text.clone(), here: download.leading_bytes(), file }
+                    }
+                    DownloadState::Whole | DownloadState::Receiving => {
+                        whole.push(Part { purpose, size, file });
+                        continue;
+                    }
+                },
+                None => gone.remove(&id).unwrap_or_default(),
+            };
+            let Rest { why, here, file } = rest;
+            let here = if file.is_some() { here } else { 0 };
+            missing.push(Missing { purpose, size, here, why, file: file.map(|(_, file)| file) });
+        }
+        Some((whole, missing))
     }
 
     /// How far the parts of a job are: bytes that came, bytes in all of those that were opened.
@@ -249,7 +262,7 @@ impl Inner {
             Ok(None) => return out.push(refuse(Reason::CANCELLED, "not wanted".to_owned())),
             Err(error) => {
                 let text = format!("cannot make a file for a part of the result: {error}");
-                wanted.gone.insert(id, text.clone());
+                wanted.gone.insert(id, Rest::nothing(text.clone()));
                 return out.push(refuse(Reason::IO, text));
             }
         };
@@ -258,25 +271,28 @@ impl Inner {
                 download.grant(out);
                 // A part has one blob at a time: what an earlier attempt had begun to send is dropped.
                 self.arriving.retain(|_, old| (old.job, old.purpose) != (job, purpose));
+                for rest in wanted.gone.values_mut() {
+                    rest.file.take_if(|(of, _)| *of == purpose);
+                }
                 let writer = writer.clone();
                 self.arriving.insert(id, Arriving { download, file, job, purpose, conn, writer });
             }
             Err(error) => {
-                wanted.gone.insert(id, error.to_string());
+                wanted.gone.insert(id, Rest::nothing(error.to_string()));
                 out.push(refuse(Reason::TOO_LARGE, error.to_string()));
             }
         }
     }
 
     fn abort(&mut self, conn: Conn, id: Uuid, abort: &Abort) {
-        let Some(arriving) = self.arriving.get(&id).filter(|arriving| arriving.conn == conn) else { return };
-        let job = arriving.job;
-        self.arriving.remove(&id);
+        if self.arriving.get(&id).is_none_or(|arriving| arriving.conn != conn) {
+            return;
+        }
+        let Some(Arriving { download, file, job, purpose, .. }) = self.arriving.remove(&id) else { return };
         if let Some(wanted) = self.wanted.get_mut(&job) {
-            wanted.gone.insert(
-                id,
-                format!("the leader ended the transfer ({}): {}", abort.reason, abort.text.as_str()),
-            );
+            let why = format!("the leader ended the transfer ({}): {}", abort.reason, abort.text.as_str());
+            let file = file.map(|file| (purpose, file));
+            wanted.gone.insert(id, Rest { why, here: download.leading_bytes(), file });
         }
         self.news.send(job).ok();
     }

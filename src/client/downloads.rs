@@ -68,6 +68,11 @@ impl Downloads {
         }
     }
 
+    /// Whether a result names parts that may be wanted.
+    pub(crate) fn wants_parts_of(&self, result: &JobResult) -> bool {
+        named_in(result).iter().any(|named| self.wants(named.purpose))
+    }
+
     /// Where a part goes; `None` if it is not wanted.
     pub(super) fn sink(&self, id: Uuid, open: &Open) -> io::Result<Option<Place>> {
         if !self.wants(open.purpose) {
@@ -159,15 +164,42 @@ impl Part {
     }
 }
 
-/// A part of a result that was wanted and did not come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A part of a result that was wanted and did not come whole.
+#[derive(Debug)]
 pub struct Missing {
     /// What it is to the job.
     pub purpose: Purpose,
     /// How many bytes it has.
     pub size: u64,
-    /// Why it did not come.
+    /// How many of them came, from its start on; 0 where a sink of the caller's own took them.
+    pub here: u64,
+    /// Why the rest did not come.
     pub why: String,
+    pub(super) file: Option<Temporary>,
+}
+
+impl Missing {
+    /// The file that holds what came, in its first [`here`](Self::here) bytes; what is behind them means nothing. None if nothing
+    /// came, or a sink of the caller's own took it. The file is removed with this value.
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|file| file.path.as_path())
+    }
+}
+
+/// What there is of a part that will not come whole.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    pub(super) why: String,
+    pub(super) here: u64,
+    /// What the part is, and where what came of it is.
+    pub(super) file: Option<(Purpose, Temporary)>,
+}
+
+impl Rest {
+    /// Nothing came of it.
+    pub(super) fn nothing(why: String) -> Self {
+        Rest { why, ..Rest::default() }
+    }
 }
 
 /// A job's end: the payload of its Result frame, and the parts that came beside it.
@@ -177,7 +209,7 @@ pub struct Finished {
     pub payload: Bytes,
     /// Parts that came whole, if they were wanted ([`Options::downloads`](super::Options::downloads)).
     pub parts: Vec<Part>,
-    /// Parts that were wanted and did not come.
+    /// Parts that were wanted and did not come whole.
     pub missing: Vec<Missing>,
 }
 

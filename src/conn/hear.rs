@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Stage, parse_credit};
+use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Received, Stage, parse_credit};
 use chunking::{Generation, Head, Kind};
 use uuid::Uuid;
 
@@ -31,6 +31,13 @@ pub enum Heard {
     Ack(AckBody),
     /// A client does not want a job any more.
     Cancel(JobId),
+    /// A client has the result of a job.
+    Received {
+        /// Which job's.
+        job: JobId,
+        /// Which run's; none if it does not know.
+        run: Option<Run>,
+    },
     /// A message of a transfer.
     Transfer {
         /// The transfer's id.
@@ -149,6 +156,9 @@ impl Session {
                 Ok(Heard::Submit(SubmitBody { msg_id, client, generation, subject, payload }))
             }
             (Role::Client { .. }, Kind::Cancel) => Ok(Heard::Cancel(JobId(head.msg_id))),
+            (Role::Client { .. }, Kind::Received) if self.has(Features::RECEIPTS) => {
+                Ok(received(head, &payload))
+            }
             (Role::Worker { .. }, Kind::Credit) => Ok(self.credit(&payload)),
             (Role::Worker { .. }, Kind::AckJob) => Ok(self.ack(head, payload)),
             (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),
@@ -204,6 +214,7 @@ impl Session {
             Heard::Event(_)
             | Heard::Announced(_)
             | Heard::Cancel(_)
+            | Heard::Received { .. }
             | Heard::Transfer { .. }
             | Heard::Dataset(_)
             | Heard::Ask { .. }
@@ -354,11 +365,20 @@ fn served_by(hello: &WorkerHello) -> Result<Option<WorkerId>, SessionError> {
     Ok(Some(WorkerId(id)))
 }
 
+fn received(head: &Head<'_>, payload: &[u8]) -> Heard {
+    match Received::decode(payload) {
+        Ok(Received { run }) => {
+            Heard::Received { job: JobId(head.msg_id), run: (run > 0).then_some(Run(run)) }
+        }
+        Err(error) => Heard::Skipped(error.to_string()),
+    }
+}
+
 fn features_of(announcement: &Announcement) -> Features {
     Features::from_names(announcement.features.iter().map(String::as_str))
 }
 
-/// Payloads up to this size are read as they are; of larger ones the archive is passed over.
+/// Payloads up to this size are read as they are; of larger ones the archive and the outputs are passed over.
 const SMALL_BYTES: usize = 64 * 1024;
 
 /// What a result says, and the blobs that are its parts. Bytes that are no JobResult are a raw result, which is fine.

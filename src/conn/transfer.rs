@@ -60,6 +60,7 @@ impl TransferSays {
             | Kind::Progress
             | Kind::Cancel
             | Kind::Settled
+            | Kind::Received
             | Kind::Put
             | Kind::Lack
             | Kind::Spread

@@ -130,7 +130,8 @@ pub enum Action {
         /// Which attempt.
         attempt: Attempt,
     },
-    /// Send a job's result to a client.
+    /// Send a job's result to a client; then [`Event::Delivered`](super::Event::Delivered), or
+    /// [`Event::NotDelivered`](super::Event::NotDelivered) once the connection has ended.
     Deliver {
         /// Where.
         conn: ConnId,

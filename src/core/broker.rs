@@ -124,7 +124,8 @@ impl Broker {
         if let Event::Credit { conn, .. }
         | Event::Progress { conn, .. }
         | Event::Heartbeat { conn, .. }
-        | Event::Ack { conn, .. } = &event
+        | Event::Ack { conn, .. }
+        | Event::Moves { conn } = &event
         {
             self.heard_of(*conn);
         }
@@ -170,6 +171,8 @@ impl Broker {
             Event::NotAssigned { conn, worker, job, attempt } => {
                 self.not_assigned(conn, worker, job, attempt);
             }
+            Event::Moves { conn } => self.moves(conn),
+            Event::Delivered { job, run } => self.was_delivered(job, run),
             Event::NotDelivered { job } => self.not_delivered(job),
             Event::ForgetEnded { job } => self.forget_ended(job),
             Event::PutDataset { dataset } => self.put_dataset(dataset),
@@ -368,6 +371,17 @@ impl Broker {
                 worker.offer_early();
             }
             self.dirty = true;
+        }
+    }
+
+    /// A worker's connection is slow, and not silent: no lease ends meanwhile. Those of an earlier life of the leader begin when the
+    /// worker has said what it holds.
+    fn moves(&mut self, conn: ConnId) {
+        let until = self.now.plus(self.config.lease);
+        if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker)) {
+            for lease in worker.held.values_mut() {
+                lease.until = lease.until.map(|_| until);
+            }
         }
     }
 

@@ -146,7 +146,20 @@ pub enum Event {
         /// Which attempt.
         attempt: Attempt,
     },
-    /// A result could not be sent: its connection ended while it was read.
+    /// Bytes pass over a connection, but so slowly that heartbeats cannot keep their time: they stand behind a long frame, or the jobs
+    /// that they would name do. What its worker holds is held on.
+    Moves {
+        /// Which connection.
+        conn: ConnId,
+    },
+    /// A client has a result: it said so, or, if it is one that says nothing, the last byte was written to its socket.
+    Delivered {
+        /// The job.
+        job: JobId,
+        /// Which run's.
+        run: Run,
+    },
+    /// The connection ended before its client had a result, or before that was known.
     NotDelivered {
         /// The job.
         job: JobId,

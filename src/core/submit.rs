@@ -194,19 +194,15 @@ impl Broker {
         self.submitters.get(&job).copied().filter(|conn| self.clients.get(conn) == Some(client))
     }
 
-    /// Sends a result to the connection that submitted the job, else to any of the same client; else it is kept.
+    /// Sends a result to the connection that submitted the job, else to any of the same client; else it is kept. It counts as
+    /// delivered when [`Event::Delivered`](super::Event::Delivered) says so.
     pub(super) fn deliver(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };
-        let (client, run, delivered) = (job.client.clone(), job.run, job.delivered);
+        let (client, run) = (job.client.clone(), job.run);
         let submitter = self.submitter_of(id, &client);
         let any = || self.conns_of.get(&client).and_then(|conns| conns.last().copied());
         match submitter.or_else(any) {
-            Some(conn) => {
-                self.actions.push_back(Action::Deliver { conn, job: id, run });
-                if !delivered {
-                    self.propose(Record::Delivered { job: id, run });
-                }
-            }
+            Some(conn) => self.actions.push_back(Action::Deliver { conn, job: id, run }),
             None => {
                 self.undelivered.entry(client).or_default().insert(id);
             }

@@ -69,14 +69,15 @@ impl Leader {
         }
         for (result, held) in results.iter().filter(|(_, held)| !held.blobs.is_empty()) {
             for blob in &held.blobs {
-                match maps.remove(blob) {
-                    Some(map) => {
-                        if let Err(why) = leader.restore_whole(*blob, map) {
-                            error!(%blob, "a part of a result is lost: {why}");
-                        }
-                    }
-                    None if leader.relay.knows(*blob) => {}
-                    None => error!(%blob, "a part of a result is lost: its map is missing"),
+                let restored = match (maps.remove(blob), bad.get(blob)) {
+                    (Some(map), _) => leader.restore_whole(*blob, map),
+                    (None, _) if leader.relay.knows(*blob) => Ok(()),
+                    (None, Some(bad)) => Err(bad.clone()),
+                    (None, None) => Err(format!("the map of blob {blob} is missing")),
+                };
+                if let Err(why) = restored {
+                    error!(%blob, "a part of a result is lost: {why}");
+                    leader.blobs.lost_part(*blob, why);
                 }
             }
             leader.blobs.restore_parts(*result, held.blobs.to_vec());

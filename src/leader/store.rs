@@ -149,6 +149,11 @@ impl PayloadStore {
         }
     }
 
+    /// Bytes of a payload, in memory or in the log.
+    pub(super) fn len_of(&self, key: Key) -> u64 {
+        self.slot(key).map_or(0, |slot| slot.len.into())
+    }
+
     // --- in the log
 
     /// Where the log has a payload that is not in memory. `None` if it is, or is nowhere.

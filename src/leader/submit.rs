@@ -272,17 +272,17 @@ impl Leader {
         self.send(conn, frame);
     }
 
-    /// Sends a job to its worker; false if that cannot be.
-    pub(super) fn assign(&mut self, conn: ConnId, worker: WorkerId, id: JobId) -> bool {
-        let Some(job) = self.broker.state().job(id) else { return false };
+    /// The frame that brings a job to its worker; none if that cannot be.
+    pub(super) fn assign(&mut self, conn: ConnId, worker: WorkerId, id: JobId) -> Option<WireFrame> {
+        let job = self.broker.state().job(id)?;
         if job.goes_by_transfer() && !self.takes_transfers(conn) {
             // The set of its inputs went while it was on its way to a stock worker.
-            return false;
+            return None;
         }
         let owner = job.child_of.map_or(id, |(parent, _)| parent);
         let Some(Input { payload, from_ours }) = self.store.input(owner) else {
             warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
-            return false;
+            return None;
         };
         let mut payload = if owner == id { payload } else { for_child(&payload, id) };
         if self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
@@ -290,12 +290,9 @@ impl Leader {
             payload = self.for_stock_worker(worker, payload, from_ours, job, staged);
         }
         let subject = Session::assign_subject(job.key.as_str(), worker);
-        let Some(session) = self.sessions.get_mut(&conn) else { return false };
+        let session = self.sessions.get_mut(&conn)?;
         match session.assign(&subject, id, payload) {
-            Ok(frame) => {
-                self.send(conn, [frame]);
-                true
-            }
+            Ok(frame) => Some(frame),
             // What does not fit was refused at the door, so this is a mistake of ours; the job ends, not the worker.
             Err(error) => {
                 warn!(job = %id, "cannot be sent to a worker: {error}");
@@ -303,7 +300,7 @@ impl Leader {
                 let by = format!("the leader, which cannot send it: {error}").into();
                 let operation = Operation::Cancel { job: id, by };
                 self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
-                false
+                None
             }
         }
     }

@@ -24,6 +24,9 @@ use crate::peer::{ChunkStart, InChunk, PoolBuf};
 use super::relay::Passed;
 use crate::core::ids::Micros;
 
+/// Why a part of a result is not here, if nobody noted why: the leader's log has it.
+const UNKNOWN_LOSS: &str = "it could not be read; the leader's own output says why";
+
 /// Where a chunk goes.
 #[derive(Debug)]
 pub struct ChunkPlace {
@@ -47,6 +50,8 @@ pub(super) struct Blobs {
     of_result: HashMap<ResultId, Vec<BlobId>>,
     /// Results that name a blob: a result that is sent again names the same ones.
     named: HashMap<BlobId, usize>,
+    /// Why parts of results that are kept are not here.
+    lost: HashMap<BlobId, String>,
 }
 
 impl Blobs {
@@ -66,6 +71,11 @@ impl Blobs {
             *self.named.entry(*part).or_default() += 1;
         }
         self.of_result.insert(result, parts);
+    }
+
+    /// A part of a result of an earlier life cannot be used.
+    pub(super) fn lost_part(&mut self, part: BlobId, why: String) {
+        self.lost.insert(part, why);
     }
 
     /// A part of a result that was coming in an earlier life.
@@ -287,6 +297,18 @@ impl Leader {
         self.forget_coming(job);
     }
 
+    /// More parts of a result, which were made of it here.
+    pub(super) fn add_parts(&mut self, result: ResultId, parts: &[BlobId]) {
+        for part in parts {
+            let all = self.blobs.of_result.entry(result).or_default();
+            if !all.contains(part) {
+                all.push(*part);
+                self.relay.settle(*part);
+                *self.blobs.named.entry(*part).or_default() += 1;
+            }
+        }
+    }
+
     /// A part of a result that was gathered here, not brought as a transfer.
     pub(super) fn gathered_part(&mut self, job: JobId, part: BlobId) {
         self.blobs.coming.entry(job).or_default().push((Attempt(0), part));
@@ -305,6 +327,7 @@ impl Leader {
             *named -= 1;
             if *named == 0 {
                 self.blobs.named.remove(&part);
+                self.blobs.lost.remove(&part);
                 self.relay.forget(part);
             }
         }
@@ -344,10 +367,11 @@ impl Leader {
         });
     }
 
-    /// Parts of a result that were lost here, by a fault of the spool.
-    pub(super) fn lost_parts(&self, result: ResultId) -> Vec<BlobId> {
+    /// Parts of a result that were lost here, by a fault of the spool, and why.
+    pub(super) fn lost_parts(&self, result: ResultId) -> Vec<(BlobId, String)> {
         let parts = self.blobs.of_result(result).iter().copied();
-        parts.filter(|part| !self.relay.knows(*part)).collect()
+        let why = |part: &BlobId| self.blobs.lost.get(part).map_or(UNKNOWN_LOSS, String::as_str).to_owned();
+        parts.filter(|part| !self.relay.knows(*part)).map(|part| (part, why(&part))).collect()
     }
 
     /// Whether somebody is getting parts of a result.

@@ -52,6 +52,46 @@ impl From<String> for JobStatus {
     }
 }
 
+/// Parts of one result that can be lost: archive, standard output and standard error.
+const PARTS_MAX: usize = 3;
+
+/// A part of a result that the leader had and cannot give any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostPart {
+    /// `archive`, `stdout` or `stderr`.
+    pub part: String,
+    /// How many bytes it had.
+    pub size: u64,
+    /// How many of them the result itself has.
+    pub here: u64,
+    /// Why it is lost, for people.
+    pub why: String,
+}
+
+impl JsonModel for LostPart {
+    const SCHEMA: Schema = Schema { name: "LostPart", members: &["Part", "Size", "Here", "Why"] };
+
+    fn read(object: &Object<'_>) -> Result<Self, ModelError> {
+        Ok(Self {
+            part: object.name("Part", NAME_BYTES_MAX)?.unwrap_or_default(),
+            size: object.whole("Size", 0, u64::MAX)?.unwrap_or_default(),
+            here: object.whole("Here", 0, u64::MAX)?.unwrap_or_default(),
+            why: object.text("Why")?.unwrap_or_default(),
+        })
+    }
+
+    fn write(&self, object: &mut ObjectWriter<'_>) {
+        object.text("Part", &self.part);
+        object.whole("Size", self.size);
+        object.whole("Here", self.here);
+        object.text("Why", &self.why);
+    }
+
+    fn json_bytes(&self) -> usize {
+        self.part.len().saturating_add(self.why.len()).saturating_add(64)
+    }
+}
+
 /// The result of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobResult {
@@ -85,6 +125,8 @@ pub struct JobResult {
     pub stdout_blob: Option<BlobRef>,
     /// Ours: the transfer that brings the whole standard error; `stderr` then has its beginning.
     pub stderr_blob: Option<BlobRef>,
+    /// Ours: parts that the leader had and lost. The members above do not name them any more.
+    pub lost: Vec<LostPart>,
 }
 
 impl JobResult {
@@ -112,6 +154,7 @@ impl JobResult {
             archive_lost: None,
             stdout_blob: None,
             stderr_blob: None,
+            lost: Vec::new(),
         }
     }
 }
@@ -135,6 +178,7 @@ impl JsonModel for JobResult {
             "ArchiveLost",
             "StdoutBlob",
             "StderrBlob",
+            "Lost",
         ],
     };
 
@@ -143,6 +187,9 @@ impl JsonModel for JobResult {
         let blob = |member| -> Result<Option<BlobRef>, ModelError> {
             object.object(member, BlobRef::SCHEMA)?.map(|blob| BlobRef::read(&blob)).transpose()
         };
+        let lost = object.list("Lost", PARTS_MAX)?.unwrap_or_default();
+        let lost = lost.iter().map(|part| LostPart::read(&part.object(LostPart::SCHEMA)?));
+        let lost = lost.collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             job_id: object.guid("JobId")?.unwrap_or_default(),
             client_id: object.name("ClientId", SUBJECT_BYTES_MAX)?.unwrap_or_default(),
@@ -159,6 +206,7 @@ impl JsonModel for JobResult {
             archive_lost: object.whole("ArchiveLost", 0, u64::MAX)?,
             stdout_blob: blob("StdoutBlob")?,
             stderr_blob: blob("StderrBlob")?,
+            lost,
         })
     }
 
@@ -178,6 +226,9 @@ impl JsonModel for JobResult {
         object.whole_if_some("ArchiveLost", self.archive_lost);
         object.model_if_some("StdoutBlob", self.stdout_blob.as_ref());
         object.model_if_some("StderrBlob", self.stderr_blob.as_ref());
+        if !self.lost.is_empty() {
+            object.models("Lost", &self.lost);
+        }
     }
 
     fn json_bytes(&self) -> usize {

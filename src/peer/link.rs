@@ -2,7 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chunking::frame::head_len;
@@ -17,6 +21,7 @@ use uuid::Uuid;
 use super::buffers::Pool;
 use super::inlet::{InChunk, Inlet, Step};
 use super::socket::{Tuning, is_loopback, tune};
+use super::unacked::unacknowledged;
 
 /// Buffers of one connection: a few windows full, so that transfers whose disks are slow do not hold up the others at
 /// once.
@@ -24,6 +29,9 @@ const BUFFERS_MAX: usize = 4 * WINDOW_CHUNKS_MAX as usize;
 
 /// Pieces that one call writes: what Linux takes (UIO_MAXIOV).
 const SLICES_MAX: usize = 1024;
+
+/// How often it is looked whether the other side takes something, before it is given up.
+const LOOKS_PER_STALL: u32 = 6;
 
 /// Why a connection could not be made, or ended.
 #[derive(Debug, Error)]
@@ -42,6 +50,9 @@ pub enum LinkError {
     /// The other side sent what is no frame.
     #[error("the leader sent a bad frame: {0}")]
     Frame(#[from] FrameError),
+    /// The other side takes nothing any more.
+    #[error("the leader took nothing for {} s", .0.as_secs())]
+    Stalled(Duration),
     /// What was to be sent does not fit a frame.
     #[error("cannot send: {0}")]
     Encode(#[from] EncodeError),
@@ -124,10 +135,12 @@ pub async fn connect(
     let stream = TcpStream::connect(addr).await.map_err(refused)?;
     tune(&stream, tuning).map_err(refused)?;
     let loopback = is_loopback(&stream);
+    // It lives as long as the half that writes, which cannot be asked while somebody writes.
+    let asked = stream.as_fd().try_clone_to_owned().ok();
     let (read, write) = stream.into_split();
     let inlet = Inlet::speaking(Generation::F2, InboundLimits::DIALLED);
     let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX) };
-    Ok((reader, LinkWriter::new(write, loopback)))
+    Ok((reader, LinkWriter::new(write, asked, loopback)))
 }
 
 /// What comes over a connection.
@@ -211,6 +224,10 @@ pub struct LinkWriter(Arc<Shared>);
 struct Shared {
     queue: Mutex<Queue>,
     socket: tokio::sync::Mutex<Socket>,
+    /// Bytes that were written.
+    written: AtomicU64,
+    /// The socket, to ask what of that was acknowledged.
+    asked: Option<OwnedFd>,
     loopback: bool,
 }
 
@@ -227,15 +244,16 @@ struct Socket {
     write: OwnedWriteHalf,
     /// What is being written. It stays here if a sender is dropped in the middle of it, and the next one goes on.
     pieces: VecDeque<Bytes>,
-    written: u64,
 }
 
 impl LinkWriter {
-    fn new(write: OwnedWriteHalf, loopback: bool) -> Self {
-        let socket = Socket { write, pieces: VecDeque::new(), written: 0 };
+    fn new(write: OwnedWriteHalf, asked: Option<OwnedFd>, loopback: bool) -> Self {
+        let socket = Socket { write, pieces: VecDeque::new() };
         LinkWriter(Arc::new(Shared {
             queue: Mutex::default(),
             socket: tokio::sync::Mutex::new(socket),
+            written: AtomicU64::new(0),
+            asked,
             loopback,
         }))
     }
@@ -271,15 +289,43 @@ impl LinkWriter {
         self.write(start).await
     }
 
+    /// Sends what is queued, however long that takes, unless the other side takes nothing for `stall`: what counts are the bytes
+    /// that it acknowledged.
+    pub async fn flush_while_taken(&self, stall: Duration) -> Result<(), LinkError> {
+        let mut flushing = pin!(self.flush());
+        let (mut taken, mut since) = (self.acknowledged(), Instant::now());
+        loop {
+            if let Ok(flushed) = tokio::time::timeout(stall / LOOKS_PER_STALL, flushing.as_mut()).await {
+                return flushed;
+            }
+            let now_taken = self.acknowledged();
+            if now_taken > taken {
+                (taken, since) = (now_taken, Instant::now());
+            } else if since.elapsed() >= stall {
+                return Err(LinkError::Stalled(stall));
+            }
+        }
+    }
+
+    /// Bytes of what was written that the other side has; all of them, where the system does not say.
+    fn acknowledged(&self) -> u64 {
+        let waiting = self.0.asked.as_ref().and_then(unacknowledged).unwrap_or(0);
+        self.0.written.load(Ordering::Relaxed).saturating_sub(waiting)
+    }
+
+    fn count_written(&self, bytes: usize) {
+        self.0.written.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// Sends what is queued if that needs no waiting; says whether all is out.
     pub fn try_flush(&self) -> bool {
         let Ok(mut socket) = self.0.socket.try_lock() else { return false };
-        let Socket { write, pieces, written } = &mut *socket;
+        let Socket { write, pieces } = &mut *socket;
         pieces.append(&mut self.queue_locked().pieces);
         while !pieces.is_empty() {
             match write.try_write_vectored(&slices(pieces)) {
                 Ok(bytes) if bytes > 0 => {
-                    *written += bytes as u64;
+                    self.count_written(bytes);
                     advance(pieces, bytes);
                 }
                 // Full, or broken: who waits finds out.
@@ -312,7 +358,7 @@ impl LinkWriter {
             {
                 let mut queue = self.queue_locked();
                 if let Some(kind) = queue.broken {
-                    let untouched = socket.written <= start;
+                    let untouched = self.0.written.load(Ordering::Relaxed) <= start;
                     return if untouched { Err(LinkError::Io(kind.into())) } else { Ok(()) };
                 }
                 socket.pieces.append(&mut queue.pieces);
@@ -320,12 +366,12 @@ impl LinkWriter {
             if socket.pieces.is_empty() {
                 return Ok(());
             }
-            let Socket { write, pieces, written } = &mut *socket;
+            let Socket { write, pieces } = &mut *socket;
             let slices = slices(pieces);
             let failed = match write.write_vectored(&slices).await {
                 Ok(0) => io::ErrorKind::WriteZero,
                 Ok(bytes) => {
-                    *written += bytes as u64;
+                    self.count_written(bytes);
                     advance(pieces, bytes);
                     continue;
                 }

@@ -119,6 +119,11 @@ impl Download {
         (self.incoming.held_bytes(), self.incoming.plan().size())
     }
 
+    /// Bytes that are here from the start on, without a gap.
+    pub fn leading_bytes(&self) -> u64 {
+        self.incoming.leading_bytes()
+    }
+
     /// The first Grant of a connection: what is here, and room for the rest.
     pub fn grant(&mut self, out: &mut Vec<OutFrame>) {
         let grant = self.incoming.first_grant();

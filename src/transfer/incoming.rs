@@ -137,6 +137,11 @@ impl Incoming {
         if self.held.contains(last) { whole - short } else { whole }
     }
 
+    /// Bytes that are here from the start of the blob on, without a gap.
+    pub fn leading_bytes(&self) -> u64 {
+        self.held.first_missing().map_or(self.plan.size(), |index| self.plan.offset_of(index))
+    }
+
     /// Whether the blob is here, and right.
     pub fn is_whole(&self) -> bool {
         self.phase == Phase::Whole

@@ -16,6 +16,7 @@ use crate::core::retry::Backoff;
 use crate::core::subject::{PatternError, WORKER_PATTERN_DEFAULT, worker_patterns};
 use crate::model::limits::{NAME_BYTES_MAX, PATTERNS_MAX};
 use crate::peer::Tuning;
+use crate::peer::WELCOME_WAIT_MAX;
 
 /// How a worker is set up. `WorkerConfig::new(leader)` has the defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,8 +52,10 @@ pub struct WorkerConfig {
     pub keep_failed: bool,
     /// How long a job may run that names no limit itself.
     pub time_limit: Option<Duration>,
-    /// How long to wait for a Welcome before the leader counts as a stock one.
+    /// How long to wait for a Welcome before a leader that has never sent one counts as a stock one.
     pub welcome_wait: Duration,
+    /// How long a leader that is known for a heft one may take to answer on a new connection before that is given up for another.
+    pub welcome_wait_max: Duration,
     /// How long running jobs may take once the worker was asked to stop.
     pub stop_grace: Duration,
     /// Between attempts to connect (CL08).
@@ -80,6 +83,7 @@ impl WorkerConfig {
             keep_failed: false,
             time_limit: None,
             welcome_wait: WELCOME_WAIT,
+            welcome_wait_max: WELCOME_WAIT_MAX,
             stop_grace: STOP_GRACE,
             reconnect: Backoff::CONNECT,
             tuning: Tuning::default(),

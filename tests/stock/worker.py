@@ -35,6 +35,7 @@ f2: what a job does is chosen by its ExecName (--exec adds names; calcA is echo)
   badutf8    Stdout with U+FFFD for invalid bytes; Args[0]: the bytes in hex
   big        an AckJob whose body has Args[0] bytes
   make       leaves a file made.bin of Args[0] bytes, which --platform windows zips; Stdout: "made.bin <sha256>"
+  prints     Args[0] lines of odd characters on Stdout, Args[1] on Stderr, and a file made.bin of Args[2] bytes
   empty      an AckJob without a payload
   duplicate  DUPLICATE although the job is new
 Any other name: FAILED, "Executable not found: ...".

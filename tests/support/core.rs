@@ -39,6 +39,7 @@ pub struct Rig {
     notes_silence: bool,
     notes_waiting: bool,
     notes_delivery: bool,
+    holds_delivery: bool,
 }
 
 /// A job under its number, of `alice`, for the program `calcA`.
@@ -119,6 +120,7 @@ impl Rig {
             notes_silence: false,
             notes_waiting: false,
             notes_delivery: false,
+            holds_delivery: false,
         }
     }
 
@@ -135,6 +137,11 @@ impl Rig {
     /// From now on it counts that a result was noted as sent.
     pub fn note_delivery(&mut self) {
         self.notes_delivery = true;
+    }
+
+    /// From now on results are on their way until a test says where they got to.
+    pub fn hold_delivery(&mut self) {
+        self.holds_delivery = true;
     }
 
     /// From now on records wait until [`Rig::commit`].
@@ -197,6 +204,11 @@ impl Rig {
                 && (self.notes_delivery || !is_delivery);
             if is_noted {
                 self.lines.push(line);
+            }
+            if let Action::Deliver { job, run, .. } = action
+                && !self.holds_delivery
+            {
+                self.broker.handle(self.now, Event::Delivered { job, run });
             }
             if let Action::Commit { index, .. } = action {
                 if self.delays {

@@ -36,7 +36,8 @@ CODES = {
     "HelloClient": 9, "HelloWorker": 10, "NotLeader": 20, "LeaderHello": 21, "AppendEntries": 22, "AppendResp": 23,
     "RequestVote": 24, "VoteResp": 25, "InstallSnapshot": 26, "InstallSnapResp": 27, "Welcome": 30, "Open": 31,
     "Grant": 32, "Chunk": 33, "Done": 34, "Verdict": 35, "Abort": 36, "Void": 37, "Submitted": 40, "Refused": 41,
-    "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Settled": 46, "Put": 50, "Lack": 51, "Spread": 52,
+    "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Settled": 46,
+    "Received": 47, "Put": 50, "Lack": 51, "Spread": 52,
     "Hold": 53, "Pack": 54, "Release": 55, "Have": 56, "Inspect": 57, "Ask": 60, "Answer": 61,
 }
 CODECS = {"None": 0, "Gzip": 1, "Brotli": 2, "Zstd": 3}
@@ -331,6 +332,7 @@ good("cancel", "", "Whichever attempt is under way.", "F2", "Cancel", msg=JOB,
      payload=u8(1) + u32(0) + text("heft cancel by clientA"), message={"attempt": 0, "text": "heft cancel by clientA"})
 good("settled", "WX11", "The worker may drop what it kept of the job.", "F2", "Settled", msg=JOB, payload=u8(1) + u32(1),
      message={"run": 1})
+good("received", "", "The client has the result.", "F2", "Received", msg=JOB, payload=u8(1) + u32(1), message={"run": 1})
 good("ask", "", "The verb is the subject, the arguments are JSON.", "F2", "Ask", msg=OTHER_JOB, subject="dlq.ls",
      payload=u8(1) + b'{"limit":100}', message={"json": '{"limit":100}'})
 good("answer", "", "The last part.", "F2", "Answer", corr=OTHER_JOB, subject="dlq.ls",

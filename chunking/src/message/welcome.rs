@@ -44,6 +44,8 @@ features! {
     DATASETS = 9, "datasets";
     /// NotLeader is followed (C23).
     REDIRECTS = 10, "redirects";
+    /// Received: a client says which results it has.
+    RECEIPTS = 12, "receipts";
 }
 
 impl Features {

@@ -65,7 +65,7 @@ enum NotStaged {
 impl Leader {
     /// A set is to be made of a job's inputs.
     pub(in crate::leader) fn stage_inputs(&mut self, job: JobId) {
-        self.when_here(vec![Key::Input(job)], Then::Stage { job });
+        self.when_here(vec![Key::Input(job)], 0, Then::Stage { job });
     }
 
     /// Makes a set of a job's inputs; its payload is here.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chunking::digest::ChunkCrcs;
-use chunking::message::{Open, OpenFlags, Reason};
+use chunking::message::{Open, OpenFlags, Purpose, Reason};
 use chunking::{Bitmap, ChunkHead, ChunkPlan, Digest, DigestKind, Ranges};
 use uuid::Uuid;
 
@@ -249,12 +249,25 @@ impl Blob {
 
     /// Whether it is an input of a job.
     pub(super) fn is_input(&self) -> bool {
-        self.open.purpose == chunking::message::Purpose::Input
+        self.open.purpose == Purpose::Input
     }
 
     /// Whether it is a part of a dataset.
     pub(super) fn is_dataset(&self) -> bool {
-        self.open.purpose == chunking::message::Purpose::Dataset
+        self.open.purpose == Purpose::Dataset
+    }
+
+    /// Whether it is a part of a result.
+    pub(super) fn is_of_result(&self) -> bool {
+        match self.open.purpose {
+            Purpose::Archive | Purpose::Stdout | Purpose::Stderr => true,
+            Purpose::Input | Purpose::Payload | Purpose::Dataset => false,
+        }
+    }
+
+    /// Whether it is a part of a result that is here whole, and that nobody brings any more.
+    pub(super) fn is_kept_result(&self) -> bool {
+        self.is_of_result() && self.up.is_none() && self.is_kept()
     }
 
     /// Whether chunks of it are in memory alone.
@@ -368,7 +381,7 @@ impl Blob {
 /// A blob that a request names, before it is opened.
 pub(in crate::leader) fn announced(owner: JobId, name: &str, size: u64) -> Open {
     Open {
-        purpose: chunking::message::Purpose::Input,
+        purpose: Purpose::Input,
         codec: chunking::Codec::None,
         digest: DigestKind::ChunkList,
         flags: OpenFlags::default(),

@@ -419,7 +419,10 @@ impl Relay {
                 blob.downs.iter().any(|down| self.chunks_out.get(&down.conn).is_some_and(|out| *out > 0));
             let moved_at = blob.downs.iter().map(|down| down.moved_at).max();
             let last = moved_at.into_iter().chain(blob.up.as_ref().map(|up| up.heard_at)).max();
-            let is_late = !is_sent_something && last.is_some_and(|last| last.plus(stall) <= now);
+            // A chunk that comes slowly comes on: a connection that brings no bytes at all has an end of its own.
+            let is_coming = blob.up.as_ref().is_some_and(|up| up.arriving > 0);
+            let is_late =
+                !is_sent_something && !is_coming && last.is_some_and(|last| last.plus(stall) <= now);
             if is_late && blob.waits_for_sender() {
                 stalled.push((*id, blob.owner()));
             }

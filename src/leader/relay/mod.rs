@@ -727,10 +727,16 @@ impl Relay {
             self.unlink(*conn, id);
             self.abort(*conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
         }
+        let why = match blob.is_of_result() {
+            true => {
+                "the leader does not keep the result any longer (--result-ttl, --result-max, --spool-max)"
+            }
+            false => "the job has ended, or is not wanted any more",
+        };
         for down in &blob.downs {
             self.unlink(down.conn, id);
             if !down.finished {
-                self.abort(down.conn, id, Reason::UNKNOWN, "the blob is not needed any more");
+                self.abort(down.conn, id, Reason::UNKNOWN, why);
             }
         }
         if blob.on_disk {

@@ -261,11 +261,27 @@ impl Relay {
             Err(trouble) => {
                 tracing::warn!(blob = %id, index, "a chunk cannot be read back from the spool: {trouble}");
                 down.window += 1;
-                self.drop_stored(id, index);
-                self.lost_at_the_disk(id, index, trouble);
+                if self.blobs.get(&id).is_some_and(Blob::is_kept_result) {
+                    self.cannot_be_given(conn, id, &trouble);
+                } else {
+                    self.drop_stored(id, index);
+                    self.lost_at_the_disk(id, index, trouble);
+                }
                 self.chunks_sent(conn, 1);
             }
         }
+    }
+
+    /// A chunk of a result that is kept cannot be read: who wanted it hears why. What is here stays, as the next read may go well,
+    /// and an operator may want to look at it.
+    fn cannot_be_given(&mut self, conn: ConnId, id: BlobId, trouble: &str) {
+        self.detach(conn, id);
+        self.abort(
+            conn,
+            id,
+            Reason::IO,
+            &format!("the leader cannot read what it kept of the result: {trouble}"),
+        );
     }
 
     /// A chunk that was here is not any more: who brought it is asked again, if it can be.
