@@ -542,12 +542,12 @@ impl World {
                 match output {
                     Output::Log(operation) => self.log(operation),
                     Output::Send { conn, frame } | Output::SendLazily { conn, frame } => {
-                        let bytes = [&frame.head[..], &frame.payload[..]].concat();
+                        let bytes = [&frame.head[..], &frame.payload[..], &frame.trailer[..]].concat();
                         self.push(conn, Dir::ToPeer, Out::Frame(bytes.into()));
                         touched.insert(conn);
                     }
                     Output::Posted { conn, frame } => {
-                        let bytes = [&frame.head[..], &frame.payload[..]].concat();
+                        let bytes = [&frame.head[..], &frame.payload[..], &frame.trailer[..]].concat();
                         if let Some(conn) = self.conns.get_mut(&conn).filter(|conn| !conn.closing) {
                             conn.lanes[1].push_posted(bytes.into());
                         }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{Agent, DatasetSays, FEATURES, MakeId, Role, Session, SessionError, TransferSays};
 use crate::core::Event;
-use crate::core::event::WorkerClass;
+use crate::core::event::{Named, WorkerClass};
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::payload::PayloadKind;
 use crate::core::subject::hello_patterns;
@@ -17,6 +17,7 @@ use crate::model::limits::QUOTE_CHARS_MAX;
 use crate::model::{
     Announcement, ClientConfig, ContentStream, JobResult, JobStatus, JsonModel, Shape, WorkerHello,
 };
+use crate::summed::Summed;
 
 /// What a frame said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub enum Heard {
         /// The question, in JSON.
         json: Vec<u8>,
     },
+    /// That the peer lives, and nothing else.
+    Alive,
     /// Nothing that matters here; the text is for the log.
     Skipped(String),
 }
@@ -72,7 +75,7 @@ pub struct SubmitBody {
     /// The frame's subject.
     pub subject: String,
     /// The payload.
-    pub payload: Bytes,
+    pub payload: Summed,
 }
 
 /// The end of a job.
@@ -80,12 +83,14 @@ pub struct SubmitBody {
 pub struct AckBody {
     /// Which job.
     pub job: JobId,
+    /// Which attempt it says it is for.
+    pub named: Named,
     /// What the worker says.
     pub says: AckSays,
     /// The blobs that are parts of the result.
     pub parts: Vec<Uuid>,
     /// The payload.
-    pub payload: Bytes,
+    pub payload: Summed,
 }
 
 /// What a frame is that is too large to be gathered.
@@ -133,7 +138,7 @@ impl Session {
     pub fn hear(
         &mut self,
         head: &Head<'_>,
-        payload: Bytes,
+        payload: Summed,
         make_id: MakeId<'_>,
     ) -> Result<Heard, SessionError> {
         let kind = match head.kind() {
@@ -162,6 +167,7 @@ impl Session {
             (Role::Worker { .. }, Kind::Credit) => Ok(self.credit(&payload)),
             (Role::Worker { .. }, Kind::AckJob) => Ok(self.ack(head, payload)),
             (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Keepalive) => Ok(Heard::Alive),
             (Role::Worker { .. }, Kind::Progress) => Ok(self.progress(head, &payload)),
             (Role::Client { .. } | Role::Worker { .. }, Kind::Ask) => Ok(match Ask::decode(&payload) {
                 Ok(ask) => {
@@ -197,6 +203,9 @@ impl Session {
                     None => Heard::Skipped(format!("{kind} cannot be read, or is not from such a peer")),
                 })
             }
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Welcome) if self.has(Features::CHECKSUMS) => {
+                Ok(Heard::Skipped("it has read our Welcome: its frames have checksums".to_owned()))
+            }
             (Role::Client { .. } | Role::Worker { .. }, other) => {
                 Ok(Heard::Skipped(format!("{other} is not for a leader, or not from such a peer")))
             }
@@ -205,7 +214,7 @@ impl Session {
 
     /// What a frame is that is too large to be gathered.
     pub fn bulk(&mut self, head: &Head<'_>) -> Result<BulkOf, SessionError> {
-        match self.hear(head, Bytes::from_static(b"-"), &mut Uuid::nil)? {
+        match self.hear(head, Bytes::from_static(b"-").into(), &mut Uuid::nil)? {
             Heard::Submit(body) => Ok(BulkOf::Submit { body }),
             Heard::Ack(body) => Ok(BulkOf::Ack { job: body.job }),
             Heard::Dataset(DatasetSays::Classic { request, subject, .. }) => {
@@ -218,6 +227,7 @@ impl Session {
             | Heard::Transfer { .. }
             | Heard::Dataset(_)
             | Heard::Ask { .. }
+            | Heard::Alive
             | Heard::Skipped(_) => Ok(BulkOf::Nothing),
         }
     }
@@ -336,7 +346,7 @@ impl Session {
         }
     }
 
-    fn ack(&mut self, head: &Head<'_>, payload: Bytes) -> Heard {
+    fn ack(&mut self, head: &Head<'_>, payload: Summed) -> Heard {
         let Role::Worker { last_job, .. } = &mut self.role else {
             return Heard::Skipped("an ack from no worker".to_owned());
         };
@@ -346,12 +356,13 @@ impl Session {
             Generation::F1 | Generation::F2 => Some(JobId(head.corr_id)),
         };
         let Some(job) = job else { return Heard::Skipped("an ack for no job".to_owned()) };
-        let (says, parts) = match (self.generation, payload.is_empty()) {
-            (Generation::F0 | Generation::F1, true) => (AckSays::PlainOk, Vec::new()),
-            (Generation::F2, true) => (AckSays::ResultLost, Vec::new()),
+        let nothing = |says| (says, Named::default(), Vec::new());
+        let (says, named, parts) = match (self.generation, payload.is_empty()) {
+            (Generation::F0 | Generation::F1, true) => nothing(AckSays::PlainOk),
+            (Generation::F2, true) => nothing(AckSays::ResultLost),
             (Generation::F0 | Generation::F1 | Generation::F2, false) => read_result(&payload),
         };
-        Heard::Ack(AckBody { job, says, parts, payload })
+        Heard::Ack(AckBody { job, named, says, parts, payload })
     }
 }
 
@@ -381,8 +392,9 @@ fn features_of(announcement: &Announcement) -> Features {
 /// Payloads up to this size are read as they are; of larger ones the archive and the outputs are passed over.
 const SMALL_BYTES: usize = 64 * 1024;
 
-/// What a result says, and the blobs that are its parts. Bytes that are no JobResult are a raw result, which is fine.
-pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Vec<Uuid>) {
+/// What a result says, of which attempt it is, and the blobs that are its parts. Bytes that are no JobResult are a raw result,
+/// which is fine.
+pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Named, Vec<Uuid>) {
     let read = if payload.len() <= SMALL_BYTES {
         JobResult::parse(payload)
     } else {
@@ -390,7 +402,8 @@ pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Vec<Uuid>) {
         let streamed = stream.push(payload, &mut |_| {}).and_then(|()| stream.finish());
         streamed.and_then(|residue| JobResult::parse(&residue.json))
     };
-    let Ok(result) = read else { return (AckSays::Result { ok: true }, Vec::new()) };
+    let Ok(result) = read else { return (AckSays::Result { ok: true }, Named::default(), Vec::new()) };
+    let named = Named { run: result.run.map(Run), attempt: result.attempts.map(Attempt) };
     let says = match result.status {
         JobStatus::Ok => AckSays::Result { ok: true },
         JobStatus::Duplicate => AckSays::ResultLost,
@@ -398,5 +411,5 @@ pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Vec<Uuid>) {
         JobStatus::Failed | JobStatus::Other(_) => AckSays::Result { ok: false },
     };
     let parts = [&result.archive, &result.stdout_blob, &result.stderr_blob];
-    (says, parts.into_iter().flatten().map(|part| part.id).collect())
+    (says, named, parts.into_iter().flatten().map(|part| part.id).collect())
 }

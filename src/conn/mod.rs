@@ -34,7 +34,9 @@ pub const FEATURES: Features = Features::TRANSFERS
     .with(Features::CANCEL)
     .with(Features::ASK)
     .with(Features::DATASETS)
-    .with(Features::RECEIPTS);
+    .with(Features::CHECKSUMS)
+    .with(Features::RECEIPTS)
+    .with(Features::KEEPALIVE);
 
 /// Why a connection has to end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

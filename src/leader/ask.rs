@@ -147,7 +147,7 @@ impl Leader {
         let returned = outcome::returned(job);
         let lost = returned.map(|result| self.lost_parts(result)).unwrap_or_default();
         let whole = outcome::result_of(&self.broker, &self.store, job, &self.config.address, true);
-        let whole = outcome::without_lost(&whole, &lost);
+        let whole = outcome::without_lost(whole, &lost);
         let mut result: Value = serde_json::from_slice(&whole).map_err(|_| {
             format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
         })?;
@@ -216,7 +216,8 @@ impl Leader {
             "leader": {
                 "software": SOFTWARE, "uptime_ms": u64::try_from(uptime).unwrap_or(u64::MAX),
                 "driver": self.config.driver, "durability": self.durability(), "draining": self.broker.is_draining(),
-                "connections": self.connections,
+                "connections": self.connections, "frames_damaged": self.frames_damaged,
+                "acks_refused": self.acks_refused,
                 "spool_bytes": fill.bytes, "spool_bytes_max": fill.bytes_max, "blobs": fill.blobs,
                 "buffers": fill.buffers, "buffers_in_use": fill.buffers_in_use, "buffers_promised": fill.promised,
                 "chunks_passed_through": fill.passed_through, "chunks_voided": fill.voided,

@@ -169,7 +169,7 @@ impl Leader {
                 Some((Key::Input(job.job), attached))
             }
             Record::Ack { result, .. } => {
-                let payload = self.store.result(*result)?.clone();
+                let payload = self.store.result(*result)?;
                 let blobs = self.blobs.of_result(*result).to_vec();
                 Some((Key::Result(*result), Attached { from_ours: true, blobs, payload }))
             }
@@ -296,6 +296,7 @@ impl Leader {
 
     /// Does something when payloads are in memory: now, if they are.
     pub(super) fn when_here(&mut self, keys: Vec<Key>, bytes: u64, then: Then) {
+        self.look_at(&keys, &then);
         let away: Vec<Key> = keys.iter().copied().filter(|key| self.store.away(*key).is_some()).collect();
         if away.is_empty() {
             return self.go_on_with(bytes, then);
@@ -318,6 +319,17 @@ impl Leader {
         self.read_on();
     }
 
+    /// Compares payloads that are in memory with their checksums, where that is due. What is not sound is read again.
+    fn look_at(&mut self, keys: &[Key], then: &Then) {
+        // Several become one, in JSON of our own writing.
+        let ends_here = keys.len() > 1 || self.ends_checksum(then);
+        for key in keys {
+            if let Err(why) = self.store.look_at(*key, ends_here) {
+                self.payload_lost(*key, why);
+            }
+        }
+    }
+
     /// Has payloads read, as far as few enough are.
     fn read_on(&mut self) {
         while self.fetching.reading < READS_MAX {
@@ -336,17 +348,36 @@ impl Leader {
         self.fetching.reading = self.fetching.reading.saturating_sub(1);
         match result {
             Ok(payload) => self.store.was_read(key, payload),
-            Err(why) => {
-                error!(?key, "a payload cannot be read back: {why}");
-                self.store.was_lost(key, why.clone());
-                if let Key::Input(job) = key {
-                    let why = format!("the leader cannot read it back: {why}").into();
-                    self.broker.handle(self.now, Event::InputsFailed { job, why });
-                }
-            }
+            Err(why) => self.payload_lost(key, why),
         }
         self.is_here(key);
         self.read_on();
+    }
+
+    fn payload_lost(&mut self, key: Key, why: String) {
+        error!(?key, "a payload cannot be read back: {why}");
+        self.store.was_lost(key, why.clone());
+        if let Key::Input(job) = key {
+            let why = format!("the leader cannot read it back: {why}").into();
+            self.broker.handle(self.now, Event::InputsFailed { job, why });
+        }
+    }
+
+    /// Whether nobody behind the leader can compare a payload with the checksum it came with: what is to be done makes other
+    /// bytes of it, or sends it to a peer that knows no checksums.
+    fn ends_checksum(&self, then: &Then) -> bool {
+        match then {
+            Then::Assign(Assignment { conn, job, .. }) => {
+                let is_child = self.broker.state().job(*job).is_some_and(|job| job.child_of.is_some());
+                is_child || !self.has_checksums(*conn)
+            }
+            Then::Deliver { conn, job, .. } => {
+                let returned = self.broker.state().job(*job).and_then(outcome::returned);
+                // That of a job to all workers is made of theirs.
+                !self.has_checksums(*conn) || returned.is_none_or(|result| self.cuts(*conn, result))
+            }
+            Then::Stage { .. } | Then::Answer { .. } => true,
+        }
     }
 
     /// A payload is here, or will never be: who has waited for it alone goes on.
@@ -377,7 +408,9 @@ impl Leader {
             Then::Assign(Assignment { conn, worker, job, run, attempt, lease, start }) => {
                 let held_back = self.fetching.held_back.remove(&(job, conn)).unwrap_or_default();
                 let is_its = |job: &Job| match job.phase {
-                    Phase::Leased { worker: holder, attempt: held } => (holder, held) == (worker, attempt),
+                    Phase::Leased { worker: holder, attempt: held, .. } => {
+                        (holder, held) == (worker, attempt)
+                    }
                     Phase::Queued { .. }
                     | Phase::Gathering { .. }
                     | Phase::Done { .. }

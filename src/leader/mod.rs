@@ -37,11 +37,13 @@ use uuid::Uuid;
 use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
-use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run, Token};
+use crate::core::ids::{Attempt, ConnId, JobId, Micros, ResultId, Run, Token};
 use crate::core::job::Job;
 use crate::core::{Broker, Config, Event};
+use crate::peer::{KEEPALIVE_EVERY, SILENCE_MAX, frame_window};
 use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
+use crate::summed::Summed;
 use bulk::{Apart, Bulk};
 use collect::Lister;
 use datasets::Datasets;
@@ -65,8 +67,10 @@ pub struct LeaderConfig {
     pub relay: RelayConfig,
     /// How long files of blobs that nothing refers to are left alone.
     pub blob_grace: Duration,
-    /// Time between heartbeats of a worker.
+    /// Time between heartbeats of a worker, and between signs of life of whoever has nothing to say.
     pub heartbeat: Duration,
+    /// Without a byte for so long a peer of ours takes the connection for dead; see [`Leader::silence`] for the leader.
+    pub silence: Duration,
     /// How people reach it, for texts.
     pub address: String,
     /// The driver's name, for status.
@@ -81,7 +85,8 @@ impl Default for LeaderConfig {
             result_bytes_max: 1 << 30,
             relay: RelayConfig::default(),
             blob_grace: Duration::from_secs(600),
-            heartbeat: Duration::from_secs(5),
+            heartbeat: KEEPALIVE_EVERY,
+            silence: SILENCE_MAX,
             address: "HOST:PORT".to_owned(),
             driver: "portable",
         }
@@ -139,6 +144,9 @@ pub enum Output {
     },
 }
 
+/// So many results that do not count are each worth a line in the log.
+const REFUSALS_LOGGED_MAX: u64 = 16;
+
 /// Why a connection has to end at once.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(transparent)]
@@ -176,8 +184,12 @@ pub struct Leader {
     asked: HashMap<Token, Asked>,
     next_token: Token,
     connections: usize,
+    /// Frames that were not what their senders sent.
+    frames_damaged: u64,
     /// The job that was forgotten last to make room.
     forgetting: Option<JobId>,
+    /// Results that did not count, as their workers had nothing to do with the job.
+    acks_refused: u64,
     /// Who is about to ask for the results of a job's workers.
     fetchers: HashMap<JobId, Fetcher>,
     /// Jobs that an earlier life left.
@@ -198,7 +210,7 @@ impl Leader {
     pub fn new(config: LeaderConfig, now: Micros, mut make_id: Box<dyn FnMut() -> Uuid>) -> Self {
         let id = make_id();
         Leader {
-            broker: Broker::new(config.broker.clone()),
+            broker: Broker::begin(config.broker.clone(), now),
             relay: Relay::new(config.relay.clone()),
             blobs: Blobs::default(),
             datasets: Datasets::default(),
@@ -222,7 +234,9 @@ impl Leader {
             asked: HashMap::new(),
             next_token: Token(0),
             connections: 0,
+            frames_damaged: 0,
             forgetting: None,
+            acks_refused: 0,
             fetchers: HashMap::new(),
             recovered_jobs: 0,
             recovery: Duration::ZERO,
@@ -232,6 +246,11 @@ impl Leader {
     /// So many connections are open, with those that have not said anything yet. For status.
     pub fn count_connections(&mut self, open: usize) {
         self.connections = open;
+    }
+
+    /// A frame came that is not what its sender sent. For status.
+    pub fn count_damaged(&mut self) {
+        self.frames_damaged += 1;
     }
 
     /// Reading what an earlier life left took so long. For status.
@@ -251,11 +270,11 @@ impl Leader {
         now: Micros,
         conn: ConnId,
         head: &Head<'_>,
-        payload: Bytes,
+        payload: impl Into<Summed>,
     ) -> Result<(), HangUp> {
         self.pass_time(now);
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
-        let heard = session.hear(head, payload, &mut *self.make_id)?;
+        let heard = session.hear(head, payload.into(), &mut *self.make_id)?;
         match heard {
             Heard::Event(event) => {
                 self.note_hello(conn, &event);
@@ -285,6 +304,7 @@ impl Leader {
             Heard::Transfer { id, says } => self.transfer(conn, id, says),
             Heard::Dataset(says) => self.dataset_says(conn, says),
             Heard::Ask { verb, id, json } => self.ask(conn, &verb, id, &json),
+            Heard::Alive => {}
             Heard::Skipped(why) => debug!(peer = %self.name(conn), "skipped a frame: {why}"),
         }
         self.act();
@@ -322,6 +342,11 @@ impl Leader {
         self.sessions.get(&conn).is_some_and(Session::is_announced)
     }
 
+    /// Whether a peer's frames end with checksums.
+    pub fn has_checksums(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(|session| session.has(Features::CHECKSUMS))
+    }
+
     /// Bytes pass over a connection, to or from its peer, in frames that take long.
     pub fn moves(&mut self, now: Micros, conn: ConnId) {
         self.pass_time(now);
@@ -339,6 +364,30 @@ impl Leader {
     /// Whether a connection is a client's.
     pub fn is_client(&self, conn: ConnId) -> bool {
         self.sessions.get(&conn).is_some_and(|session| session.client().is_some())
+    }
+
+    /// Without a byte from this peer for so long its connection is dead; `None` for one that sends no signs of life. It is a
+    /// quarter longer than what peers wait for the leader: a worker that finds the line dead should be back before its
+    /// jobs are taken for lost.
+    pub fn silence(&self, conn: ConnId) -> Option<Duration> {
+        let session = self.sessions.get(&conn)?;
+        let silence = self.config.silence;
+        session.has(Features::KEEPALIVE).then(|| silence.saturating_add(silence / 4))
+    }
+
+    /// See [`frame_window`]: for whoever it is.
+    pub fn frame_window(&self) -> Duration {
+        frame_window(self.config.silence)
+    }
+
+    /// How often signs of life are due.
+    pub fn heartbeat(&self) -> Duration {
+        self.config.heartbeat
+    }
+
+    /// A sign of life for this peer, if it listens for one.
+    pub fn keepalive(&self, conn: ConnId) -> Option<WireFrame> {
+        self.sessions.get(&conn)?.keepalive()
     }
 
     /// Time has passed.
@@ -400,6 +449,7 @@ impl Leader {
             (LimitId::LEASE_MS, ms(broker.lease)),
             (LimitId::WORKER_GRACE_MS, ms(broker.worker_grace)),
             (LimitId::ATTEMPTS, broker.attempts_max.into()),
+            (LimitId::SILENCE_MS, ms(self.config.silence)),
         ])
     }
 
@@ -412,7 +462,10 @@ impl Leader {
     }
 
     fn ack(&mut self, conn: ConnId, body: AckBody) {
-        let job = body.job;
+        let (job, named) = (body.job, body.named);
+        if self.broker.is_foreign_ack(conn, job, named) {
+            return self.foreign_ack(conn, body);
+        }
         let outcome = match body.says {
             AckSays::Result { ok } if self.are_here(job, &body.parts) => {
                 let result = self.store.keep_result(body.payload);
@@ -431,7 +484,33 @@ impl Leader {
             AckSays::GivenUp => Outcome::GivenUp,
         };
         self.forget_gathered_parts(job);
-        self.broker.handle(self.now, Event::Ack { conn, job, outcome });
+        self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
+    }
+
+    /// An answer for a job from a worker that has nothing to do with it. What others bring of its result stays, and so does
+    /// what the job has; the broker says what the worker is to hear.
+    fn foreign_ack(&mut self, conn: ConnId, body: AckBody) {
+        let AckBody { job, named, says, parts, payload } = body;
+        self.forget_foreign_parts(job, &parts);
+        let outcome = match says {
+            AckSays::Result { ok } => Outcome::Returned { result: self.store.keep_result(payload), ok },
+            AckSays::PlainOk => Outcome::Returned { result: self.store.keep_result(payload), ok: true },
+            AckSays::ResultLost => Outcome::ResultLost,
+            AckSays::GivenUp => Outcome::GivenUp,
+        };
+        self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
+    }
+
+    /// Each of the first is said; a worker that goes on so does not fill the log.
+    fn ack_refused(&mut self, conn: ConnId, job: JobId) {
+        self.acks_refused += 1;
+        let count = self.acks_refused;
+        if count <= REFUSALS_LOGGED_MAX || count.is_power_of_two() {
+            warn!(peer = %self.name(conn), %job, count,
+                "a result does not count: its worker was never given this job, or not in this run; the job goes on");
+        } else {
+            debug!(peer = %self.name(conn), %job, count, "a result does not count");
+        }
     }
 
     fn send(&mut self, conn: ConnId, frames: impl IntoIterator<Item = WireFrame>) {
@@ -505,6 +584,7 @@ impl Leader {
                         self.act_on(action);
                     }
                 }
+                Action::AckRefused { conn, job } => self.ack_refused(conn, job),
                 Action::Waiting { conn, job, why } => {
                     let frame = self.sessions.get(&conn).and_then(|s| s.waiting(job, &why.to_string()));
                     self.send_lazily(conn, frame);
@@ -571,6 +651,7 @@ impl Leader {
             }
             Action::Commit { .. }
             | Action::Assign { .. }
+            | Action::AckRefused { .. }
             | Action::Submitted { .. }
             | Action::Refuse { .. }
             | Action::Waiting { .. }
@@ -594,6 +675,16 @@ impl Leader {
         self.send(conn, frame);
     }
 
+    /// Whether a client may be sent other bytes than a worker's result has: without its parts, or cut.
+    fn cuts(&self, conn: ConnId, result: ResultId) -> bool {
+        let takes_parts = self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS));
+        let has_parts = !self.blobs.of_result(result).is_empty();
+        // Under the longest subject it would not fit.
+        let longest = limits::FRAME_BODY_BYTES_MAX as usize - limits::SUBJECT_BYTES_MAX - 39;
+        let may_be_cut = self.store.result(result).is_some_and(|result| result.len() > longest);
+        has_parts && (!takes_parts || !self.lost_parts(result).is_empty()) || may_be_cut
+    }
+
     /// The frame with a job's result, behind the transfers of its parts.
     fn deliver(&mut self, conn: ConnId, id: JobId, run: Run) -> Option<WireFrame> {
         let Some(session) = self.sessions.get(&conn) else {
@@ -613,12 +704,12 @@ impl Leader {
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
         let (address, is_ours) = (&self.config.address, session.is_announced());
         let whole = outcome::result_of(&self.broker, &self.store, job, address, is_ours);
-        let mut whole = outcome::without_lost(&whole, &lost);
+        let mut whole = outcome::without_lost(whole, &lost);
         if !takes_parts && result.is_some_and(|result| !self.blobs.of_result(result).is_empty()) {
-            whole = outcome::without_parts(&whole, address);
+            whole = outcome::without_parts(whole, address);
         }
         if !takes_parts && self.has_results_apart(job) {
-            whole = outcome::with_results_apart(&whole, id, address);
+            whole = outcome::with_results_apart(whole, id, address);
         }
         // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
         let frame = match session.result(id, whole.clone()) {

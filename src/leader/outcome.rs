@@ -1,6 +1,5 @@
 //! What a client gets as the result of its job, where no worker wrote it, or not as it can be sent.
 
-use bytes::Bytes;
 use uuid::Uuid;
 
 use super::gathered;
@@ -10,9 +9,10 @@ use crate::core::ids::{JobId, ResultId};
 use crate::core::job::{Ending, Job, Phase};
 use crate::model::{BlobRef, JobResult, JobStatus, JsonModel, LostPart};
 use crate::store::replay::Key;
+use crate::summed::Summed;
 
 /// The result of a worker whose acks carry nothing (C03).
-pub(super) fn plain_ok(job: Option<&Job>, id: JobId) -> Bytes {
+pub(super) fn plain_ok(job: Option<&Job>, id: JobId) -> Summed {
     let (client, exec) = job.map_or(("", ""), |job| (&*job.client.0, &*job.exec));
     JobResult::new(id.0, client, exec, JobStatus::Ok).to_json().into()
 }
@@ -24,12 +24,12 @@ pub(super) fn result_of(
     job: &Job,
     address: &str,
     announced: bool,
-) -> Bytes {
+) -> Summed {
     let mut result = JobResult::new(job.id.0, &*job.client.0, &*job.exec, JobStatus::Failed);
     match &job.phase {
         Phase::Done { ending: Ending::Returned { result: stored, .. }, .. } => {
             if let Some(stored) = store.result(*stored) {
-                return stored.clone();
+                return stored;
             }
             result.stderr = match store.why_lost(Key::Result(*stored)) {
                 Some(why) => format!("heft: the result was here and cannot be read any more: {why}"),
@@ -92,8 +92,8 @@ pub(super) fn returned(job: &Job) -> Option<ResultId> {
 }
 
 /// The result for a client that takes no transfers: it says where the rest is (C01).
-pub(super) fn without_parts(whole: &[u8], address: &str) -> Bytes {
-    let Ok(mut result) = JobResult::parse(whole) else { return Bytes::copy_from_slice(whole) };
+pub(super) fn without_parts(whole: Summed, address: &str) -> Summed {
+    let Ok(mut result) = JobResult::parse(&whole) else { return whole };
     let sizes =
         [("archive", &result.archive), ("stdout", &result.stdout_blob), ("stderr", &result.stderr_blob)];
     let parts: Vec<String> = sizes
@@ -102,7 +102,7 @@ pub(super) fn without_parts(whole: &[u8], address: &str) -> Bytes {
         .collect();
     if parts.is_empty() {
         // Others got it with parts that were made of it.
-        return Bytes::copy_from_slice(whole);
+        return whole;
     }
     let note = format!(
         "\nheft: {} did not fit this connection's frames of {} bytes and is kept at the leader: fetch it with `heft \
@@ -117,8 +117,8 @@ pub(super) fn without_parts(whole: &[u8], address: &str) -> Bytes {
 }
 
 /// The result of a job to all workers for a client that cannot ask for what is apart: it says how to fetch it.
-pub(super) fn with_results_apart(whole: &[u8], job: JobId, address: &str) -> Bytes {
-    let Ok(mut result) = JobResult::parse(whole) else { return Bytes::copy_from_slice(whole) };
+pub(super) fn with_results_apart(whole: Summed, job: JobId, address: &str) -> Summed {
+    let Ok(mut result) = JobResult::parse(&whole) else { return whole };
     result.stderr.push_str(&format!(
         "\nheft: what does not fit this connection's frames of {} bytes is kept at the leader: fetch the results of all workers \
          with `heft result get {address} {job} --out DIR`",
@@ -128,11 +128,11 @@ pub(super) fn with_results_apart(whole: &[u8], job: JobId, address: &str) -> Byt
 }
 
 /// The result without parts that the leader has lost: it says so, and why.
-pub(super) fn without_lost(whole: &Bytes, lost: &[(Uuid, String)]) -> Bytes {
+pub(super) fn without_lost(whole: Summed, lost: &[(Uuid, String)]) -> Summed {
     if lost.is_empty() {
-        return whole.clone();
+        return whole;
     }
-    let Ok(mut result) = JobResult::parse(whole) else { return whole.clone() };
+    let Ok(mut result) = JobResult::parse(&whole) else { return whole };
     let is_lost = |part: &mut BlobRef| lost.iter().any(|(id, _)| *id == part.id);
     let archive = result.archive.take_if(is_lost);
     result.archive_lost = archive.as_ref().map(|archive| archive.size).or(result.archive_lost);
@@ -160,7 +160,7 @@ const CUT_TEXT_BYTES: usize = 256 * 1024;
 
 /// The result in smaller and smaller forms: without archives, with its texts cut, and at last only that it was too large. What is left out
 /// is kept, and can be fetched.
-pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<Item = Bytes> {
+pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<Item = Summed> {
     let mut forms = Vec::new();
     if let Ok(mut result) = JobResult::parse(whole) {
         let mut left_out = Vec::new();
@@ -190,7 +190,7 @@ pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<
 }
 
 /// A result of which something was left out, with how to fetch it.
-fn with_note(job: &Job, mut result: JobResult, left_out: &[String], address: &str) -> Bytes {
+fn with_note(job: &Job, mut result: JobResult, left_out: &[String], address: &str) -> Summed {
     result.stderr.push_str(&format!(
         "\nheft: {} did not fit a frame of {} bytes and is kept at the leader: fetch the whole result with `heft result get \
          {address} {} --out DIR`",

@@ -22,6 +22,7 @@ use crate::core::names::{self, NameUse, SafeName};
 use crate::core::payload::FileNames;
 use crate::core::subject::{ROUTING_KEY_BYTES_MAX, routing_key};
 use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
+use crate::summed::Summed;
 
 /// The hop of limits that are the leader's own.
 const LEADER: &str = "leader";
@@ -131,7 +132,7 @@ impl Leader {
             None => chunking::digest::blake3(&body.payload),
         };
         if matches!(&read, Ok(Payload::Request(request)) if request.job_id.is_nil()) {
-            body.payload = with_id(&body.payload, job);
+            body.payload = with_id(&body.payload, job).into();
         }
         let submission = read.map_err(|error| error.to_string()).and_then(|payload| {
             let request = match payload {
@@ -284,7 +285,7 @@ impl Leader {
             warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
             return None;
         };
-        let mut payload = if owner == id { payload } else { for_child(&payload, id) };
+        let mut payload = if owner == id { payload } else { for_child(&payload, id).into() };
         if self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
             let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner));
             payload = self.for_stock_worker(worker, payload, from_ours, job, staged);
@@ -315,30 +316,34 @@ impl Leader {
     fn for_stock_worker(
         &self,
         worker: WorkerId,
-        payload: Bytes,
+        payload: Summed,
         from_ours: bool,
         job: &Job,
         staged: Option<&CacheId>,
-    ) -> Bytes {
+    ) -> Summed {
         let has_agent = self.has_agent(worker);
         let (staged, payload) = match staged {
-            Some(cache) => (true, by_set(&payload, cache)),
+            Some(cache) => (true, by_set(&payload, cache).into()),
             None => (false, payload),
         };
         if self.knows_cache_put(worker) && job.names == FileNames::Flattened {
             // `<CacheId>/<Name>` would be without the folder.
-            return flattened(&payload, true);
+            return flattened(&payload, true).map_or(payload, Summed::from);
         }
         if self.knows_cache_put(worker) || !from_ours && !has_agent && !staged {
-            return flat_if(job.names, payload);
+            return flat_if(job.names, &payload).map_or(payload, Summed::from);
         }
         let is_set = |cache_id: &str| {
             let cache = CacheId::parse(cache_id).ok();
             cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
         let written = by_path(&payload, |cache_id| from_ours || is_set(cache_id));
-        let (written, payload) = (flat_if(job.names, written), flat_if(job.names, payload));
-        if fits_assignment(job.key.as_str(), written.len()) { written } else { payload }
+        let flat = flat_if(job.names, written.as_deref().unwrap_or(&payload));
+        let written = flat.or(written).filter(|written| fits_assignment(job.key.as_str(), written.len()));
+        match (written, flat_if(job.names, &payload)) {
+            (Some(written), _) | (None, Some(written)) => written.into(),
+            (None, None) => payload,
+        }
     }
 }
 
@@ -353,12 +358,11 @@ fn sent_len(payload: &Bytes, to_all: bool) -> usize {
 }
 
 /// The same of a request for a stock worker that knows a cached file by its path (C02).
-fn by_path_len(request: &JobRequest, payload: &Bytes, names: FileNames) -> usize {
+fn by_path_len(request: &JobRequest, payload: &[u8], names: FileNames) -> usize {
     let is_cached = |file: &InputFile| matches!(file.source(), Source::Cache(_));
-    match request.files.iter().any(is_cached) {
-        true => flat_if(names, by_path(payload, |_| true)).len(),
-        false => payload.len(),
-    }
+    let written = if request.files.iter().any(is_cached) { by_path(payload, |_| true) } else { None };
+    let flat = written.as_deref().and_then(|written| flat_if(names, written));
+    flat.or(written).map_or(payload.len(), |written| written.len())
 }
 
 /// Whether a job fits no assignment as it came, and has contents that can go apart from it.
@@ -379,9 +383,9 @@ fn is_to_be_taken_apart(body: &SubmitBody) -> bool {
     request.files.iter().any(has_content) && !fits_assignment(key.as_str(), sent)
 }
 
-/// A request with the path of each cached file in its CacheId, for those ids of which that is said.
-pub(super) fn by_path(payload: &Bytes, is_set: impl Fn(&str) -> bool) -> Bytes {
-    let Ok(mut request) = JobRequest::parse(payload) else { return payload.clone() };
+/// A request with the path of each cached file in its CacheId, for those ids of which that is said; `None` if there are none.
+pub(super) fn by_path(payload: &[u8], is_set: impl Fn(&str) -> bool) -> Option<Bytes> {
+    let mut request = JobRequest::parse(payload).ok()?;
     let mut rewritten = false;
     for file in &mut request.files {
         if let Source::Cache(cache_id) = file.source()
@@ -391,21 +395,21 @@ pub(super) fn by_path(payload: &Bytes, is_set: impl Fn(&str) -> bool) -> Bytes {
             rewritten = true;
         }
     }
-    if rewritten { request.to_json().into() } else { payload.clone() }
+    rewritten.then(|| request.to_json().into())
 }
 
-/// A request for a classic worker, without the folders of its files where it says so.
-fn flat_if(names: FileNames, payload: Bytes) -> Bytes {
+/// A request for a classic worker, without the folders of its files; nothing where it does not say so.
+fn flat_if(names: FileNames, payload: &[u8]) -> Option<Bytes> {
     match names {
-        FileNames::Plain | FileNames::Folders => payload,
-        FileNames::Flattened => flattened(&payload, false),
+        FileNames::Plain | FileNames::Folders => None,
+        FileNames::Flattened => flattened(payload, false),
     }
 }
 
 /// A request whose files are named without their folders. A worker that looks for a cached file by its name has to find the folder
 /// in the CacheId.
-fn flattened(payload: &Bytes, is_found_by_name: bool) -> Bytes {
-    let Ok(mut request) = JobRequest::parse(payload) else { return payload.clone() };
+fn flattened(payload: &[u8], is_found_by_name: bool) -> Option<Bytes> {
+    let mut request = JobRequest::parse(payload).ok()?;
     for file in &mut request.files {
         let name = file.name.rsplit_once('/').map_or(file.name.as_str(), |(_, flat)| flat).to_owned();
         if let Source::Cache(cache_id) = file.source()
@@ -417,7 +421,7 @@ fn flattened(payload: &Bytes, is_found_by_name: bool) -> Bytes {
         }
         file.name = name;
     }
-    request.to_json().into()
+    Some(request.to_json().into())
 }
 
 /// What the names of a request's files are to classic workers. What no worker takes is not told apart: any says what is wrong with

@@ -2,24 +2,28 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::limits::WINDOW_CHUNKS_MAX;
+use chunking::message::{Body as _, Keepalive};
 use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
+use socket2::SockRef;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpStream, ToSocketAddrs};
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::buffers::Pool;
 use super::inlet::{InChunk, Inlet, Step};
+use super::pulse::{Dead, Pulse, Signs, frame_window};
 use super::socket::{Tuning, is_loopback, tune};
 use super::unacked::unacknowledged;
 
@@ -30,7 +34,10 @@ const BUFFERS_MAX: usize = 4 * WINDOW_CHUNKS_MAX as usize;
 /// Pieces that one call writes: what Linux takes (UIO_MAXIOV).
 const SLICES_MAX: usize = 1024;
 
-/// How often it is looked whether the other side takes something, before it is given up.
+/// A leader that takes nothing of what is sent to it for so long is given up: no byte was acknowledged.
+const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often it is looked in that time whether it takes something.
 const LOOKS_PER_STALL: u32 = 6;
 
 /// Why a connection could not be made, or ended.
@@ -50,12 +57,12 @@ pub enum LinkError {
     /// The other side sent what is no frame.
     #[error("the leader sent a bad frame: {0}")]
     Frame(#[from] FrameError),
-    /// The other side takes nothing any more.
-    #[error("the leader took nothing for {} s", .0.as_secs())]
-    Stalled(Duration),
     /// What was to be sent does not fit a frame.
     #[error("cannot send: {0}")]
     Encode(#[from] EncodeError),
+    /// The connection is up, but its other side shows no sign of life.
+    #[error("the connection to the leader is dead: {0}")]
+    Dead(#[from] Dead),
     /// The connection has ended.
     #[error("the connection to the leader is closed")]
     Closed,
@@ -110,7 +117,8 @@ impl OutFrame {
         }
     }
 
-    fn encoded_head(&self) -> Result<Bytes, EncodeError> {
+    /// The head, and what goes behind the payload if the payload's CRC-32 is given.
+    fn encoded(&self, payload_crc: Option<u32>) -> Result<(Bytes, Bytes), EncodeError> {
         let payload_len = u32::try_from(self.payload.len()).unwrap_or(u32::MAX);
         let head = Head {
             msg_id: self.msg_id,
@@ -120,8 +128,13 @@ impl OutFrame {
             ..Head::new(self.kind)
         };
         let mut out = Vec::with_capacity(head_len(Generation::F2, &self.subject));
-        head.append(Generation::F2, &mut out)?;
-        Ok(out.into())
+        let trailer = match payload_crc {
+            None => head.append(Generation::F2, &mut out).map(|()| Bytes::new()),
+            Some(crc) => head
+                .append_summed(Generation::F2, crc, &mut out)
+                .map(|trailer| Bytes::copy_from_slice(&trailer)),
+        }?;
+        Ok((out.into(), trailer))
     }
 }
 
@@ -138,9 +151,31 @@ pub async fn connect(
     // It lives as long as the half that writes, which cannot be asked while somebody writes.
     let asked = stream.as_fd().try_clone_to_owned().ok();
     let (read, write) = stream.into_split();
-    let inlet = Inlet::speaking(Generation::F2, InboundLimits::DIALLED);
-    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX) };
-    Ok((reader, LinkWriter::new(write, asked, loopback)))
+    let mut inlet = Inlet::speaking(Generation::F2, InboundLimits::DIALLED);
+    inlet.offer_checksums();
+    let writer = LinkWriter::new(write, asked, loopback);
+    let other_end = Some(Arc::downgrade(&writer.0));
+    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX), other_end, pulse: Pulse::default() };
+    tokio::spawn(end_if_stalled(Arc::downgrade(&writer.0), WRITE_STALL_TIMEOUT));
+    Ok((reader, writer))
+}
+
+/// Ends a connection whose other side takes nothing of what was sent to it for so long. A slow one takes something.
+async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
+    let (mut taken, mut since) = (0, std::time::Instant::now());
+    loop {
+        tokio::time::sleep(stall / LOOKS_PER_STALL).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let now_taken = shared.acknowledged();
+        if now_taken > taken || now_taken == shared.queue().queued {
+            (taken, since) = (now_taken, std::time::Instant::now());
+        } else if since.elapsed() >= stall {
+            tracing::warn!("the leader took nothing for {} s; the connection is given up", stall.as_secs());
+            // Who reads and who writes finds out.
+            shared.asked.as_ref().map(|socket| SockRef::from(socket).shutdown(Shutdown::Both));
+            return;
+        }
+    }
 }
 
 /// What comes over a connection.
@@ -158,9 +193,23 @@ pub struct LinkReader {
     read: OwnedReadHalf,
     inlet: Inlet,
     pool: Pool,
+    /// The writer, until it has heard that frames have checksums.
+    other_end: Option<Weak<Shared>>,
+    pulse: Pulse,
 }
 
 impl LinkReader {
+    /// From now on the leader sends something at least every now and then: a connection that is silent for too long is dead.
+    pub fn expect_signs(&mut self, signs: Signs) {
+        self.pulse.expect(signs.silence);
+        self.pulse.set_window(frame_window(signs.silence));
+    }
+
+    /// Whether a frame has begun to come and is not whole.
+    pub fn is_inside_frame(&self) -> bool {
+        self.inlet.is_inside_frame()
+    }
+
     /// What comes next; `None` when the other side has closed the connection between frames. It waits while all of the
     /// connection's buffers hold chunks that nobody is done with.
     ///
@@ -169,12 +218,21 @@ impl LinkReader {
         loop {
             match self.inlet.poll()? {
                 Step::Frame(_, frame) => {
+                    self.pulse.frame_ended();
                     let Head { code, msg_id, corr_id, subject, .. } = frame.head;
                     let payload = Bytes::copy_from_slice(frame.payload);
                     let subject = subject.to_owned();
+                    if self.inlet.has_checksums()
+                        && let Some(writer) = self.other_end.take().and_then(|shared| shared.upgrade())
+                    {
+                        LinkWriter(writer).begin_checksums()?;
+                    }
                     return Ok(Some(Item::Frame(InFrame { code, msg_id, corr_id, subject, payload })));
                 }
-                Step::Came(chunk) => return Ok(Some(Item::Chunk(chunk))),
+                Step::Came(chunk) => {
+                    self.pulse.frame_ended();
+                    return Ok(Some(Item::Chunk(chunk)));
+                }
                 Step::Chunk(_) => {
                     let buffer = self.pool.taken().await;
                     self.inlet.take(buffer);
@@ -182,10 +240,23 @@ impl LinkReader {
                 // Only leaders take large frames.
                 Step::Bulk(..) | Step::Piece(_) | Step::BulkEnd => {}
                 Step::Read => {
-                    if read_some(&mut self.read, &mut self.inlet).await? == 0 {
+                    let inside = self.inlet.is_inside_frame();
+                    let reading = read_some(&mut self.read, &mut self.inlet);
+                    let read = match self.pulse.waits(Instant::now(), inside) {
+                        None => reading.await,
+                        Some(until) => match timeout_at(until, reading).await {
+                            Ok(read) => read,
+                            Err(_) => match self.pulse.late(Instant::now()) {
+                                Some(dead) => return Err(dead.into()),
+                                None => continue,
+                            },
+                        },
+                    }?;
+                    if read == 0 {
                         self.inlet.finish()?;
                         return Ok(None);
                     }
+                    self.pulse.came(read);
                 }
             }
         }
@@ -236,6 +307,8 @@ struct Queue {
     pieces: VecDeque<Bytes>,
     /// Bytes that were queued since the connection was made.
     queued: u64,
+    /// Whether frames that are queued from now on end with a checksum.
+    checksums: bool,
     broken: Option<io::ErrorKind>,
 }
 
@@ -244,6 +317,18 @@ struct Socket {
     write: OwnedWriteHalf,
     /// What is being written. It stays here if a sender is dropped in the middle of it, and the next one goes on.
     pieces: VecDeque<Bytes>,
+}
+
+impl Shared {
+    /// Bytes of what was written that the other side has; all of them, where the system does not say.
+    fn acknowledged(&self) -> u64 {
+        let waiting = self.asked.as_ref().and_then(unacknowledged).unwrap_or(0);
+        self.written.load(Ordering::Relaxed).saturating_sub(waiting)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl LinkWriter {
@@ -266,7 +351,7 @@ impl LinkWriter {
     /// Sends a frame. An error says that this frame was certainly not sent; success that it was handed to the system,
     /// or that the connection broke in the middle of it.
     pub async fn send(&self, frame: OutFrame) -> Result<(), LinkError> {
-        let start = self.put(frame.encoded_head()?, frame.payload)?;
+        let start = self.put_frame(frame)?;
         self.write(start).await
     }
 
@@ -274,43 +359,19 @@ impl LinkWriter {
     pub async fn send_chunk(&self, transfer: Uuid, head: &ChunkHead, bytes: Bytes) -> Result<(), LinkError> {
         let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let frame_head = head.frame_head(transfer, sent_len)?;
-        let start = self.put(Bytes::copy_from_slice(&frame_head), bytes)?;
+        let start = put(&mut self.queue_locked(), [Bytes::copy_from_slice(&frame_head), bytes])?;
         self.write(start).await
     }
 
     /// Queues a frame that goes out with the next one that is sent, or with [`LinkWriter::flush`], which is to follow soon.
     pub fn queue(&self, frame: OutFrame) -> Result<(), LinkError> {
-        self.put(frame.encoded_head()?, frame.payload).map(|_| ())
+        self.put_frame(frame).map(|_| ())
     }
 
     /// Sends what is queued.
     pub async fn flush(&self) -> Result<(), LinkError> {
         let start = self.queue_locked().queued;
         self.write(start).await
-    }
-
-    /// Sends what is queued, however long that takes, unless the other side takes nothing for `stall`: what counts are the bytes
-    /// that it acknowledged.
-    pub async fn flush_while_taken(&self, stall: Duration) -> Result<(), LinkError> {
-        let mut flushing = pin!(self.flush());
-        let (mut taken, mut since) = (self.acknowledged(), Instant::now());
-        loop {
-            if let Ok(flushed) = tokio::time::timeout(stall / LOOKS_PER_STALL, flushing.as_mut()).await {
-                return flushed;
-            }
-            let now_taken = self.acknowledged();
-            if now_taken > taken {
-                (taken, since) = (now_taken, Instant::now());
-            } else if since.elapsed() >= stall {
-                return Err(LinkError::Stalled(stall));
-            }
-        }
-    }
-
-    /// Bytes of what was written that the other side has; all of them, where the system does not say.
-    fn acknowledged(&self) -> u64 {
-        let waiting = self.0.asked.as_ref().and_then(unacknowledged).unwrap_or(0);
-        self.0.written.load(Ordering::Relaxed).saturating_sub(waiting)
     }
 
     fn count_written(&self, bytes: usize) {
@@ -335,20 +396,49 @@ impl LinkWriter {
         self.queue_locked().broken.is_none()
     }
 
-    /// Queues a frame; gives its place in all that is sent.
-    fn put(&self, head: Bytes, payload: Bytes) -> Result<u64, LinkError> {
-        let mut queue = self.queue_locked();
-        if let Some(kind) = queue.broken {
-            return Err(LinkError::Io(kind.into()));
+    /// Sends a Keepalive, unless something was written since the last call, or is on its way. `written` is where that is kept
+    /// between calls.
+    pub fn keep_alive(&self, written: &mut u64) {
+        // Who holds the lock writes, and that says as much as a Keepalive.
+        let Ok(socket) = self.0.socket.try_lock() else { return };
+        let is_idle = self.0.written.load(Ordering::Relaxed) == *written && socket.pieces.is_empty();
+        drop(socket);
+        if is_idle && self.queue_locked().pieces.is_empty() {
+            let mut payload = Vec::new();
+            Keepalive {}.encode(&mut payload);
+            self.queue(OutFrame::new(Kind::Keepalive, payload)).ok();
         }
-        let start = queue.queued;
-        queue.queued += (head.len() + payload.len()) as u64;
-        queue.pieces.extend([head, payload].into_iter().filter(|piece| !piece.is_empty()));
-        Ok(start)
+        self.try_flush();
+        *written = self.0.written.load(Ordering::Relaxed);
+    }
+
+    /// Queues a frame; gives its place in all that is sent.
+    fn put_frame(&self, frame: OutFrame) -> Result<u64, LinkError> {
+        let mut payload_crc = None;
+        loop {
+            let mut queue = self.queue_locked();
+            if queue.checksums && payload_crc.is_none() {
+                // Not while others wait for the queue.
+                drop(queue);
+                payload_crc = Some(crc32fast::hash(&frame.payload));
+                continue;
+            }
+            let (head, trailer) = frame.encoded(payload_crc)?;
+            return put(&mut queue, [head, frame.payload, trailer]);
+        }
+    }
+
+    /// The leader has welcomed us with a checksum: what is sent from now on has one too, and says so first.
+    fn begin_checksums(&self) -> Result<(), LinkError> {
+        let begin = OutFrame::new(Kind::Welcome, Bytes::new());
+        let (head, trailer) = begin.encoded(Some(crc32fast::hash(&begin.payload)))?;
+        let mut queue = self.queue_locked();
+        queue.checksums = true;
+        put(&mut queue, [head, trailer]).map(|_| ())
     }
 
     fn queue_locked(&self) -> MutexGuard<'_, Queue> {
-        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.queue()
     }
 
     /// Writes until nothing is queued. The lock is fair, so nobody waits behind more than a few chunks.
@@ -383,6 +473,19 @@ impl LinkWriter {
     }
 }
 
+/// Queues the pieces of a frame; gives its place in all that is sent.
+fn put<const N: usize>(queue: &mut Queue, pieces: [Bytes; N]) -> Result<u64, LinkError> {
+    if let Some(kind) = queue.broken {
+        return Err(LinkError::Io(kind.into()));
+    }
+    let start = queue.queued;
+    for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
+        queue.queued += piece.len() as u64;
+        queue.pieces.push_back(piece);
+    }
+    Ok(start)
+}
+
 fn slices(pieces: &VecDeque<Bytes>) -> Vec<io::IoSlice<'_>> {
     pieces.iter().take(SLICES_MAX).map(|piece| io::IoSlice::new(piece)).collect()
 }
@@ -396,5 +499,81 @@ fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
         }
         written -= front.len();
         pieces.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chunking::Decoder;
+    use chunking::frame::Trailers;
+    use tokio::net::TcpListener;
+
+    fn summed(kind: Kind, payload: &[u8]) -> Vec<u8> {
+        let frame = OutFrame::new(kind, payload.to_vec());
+        let (head, trailer) = frame.encoded(Some(crc32fast::hash(payload))).unwrap();
+        [&head[..], payload, &trailer].concat()
+    }
+
+    #[tokio::test]
+    async fn checksums_begin_behind_the_welcome_and_are_missed_and_compared_from_then_on() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (addr, tuning) = (listener.local_addr().unwrap(), Tuning::default());
+        let (link, leader) = tokio::join!(connect(addr, &tuning), listener.accept());
+        let ((mut reader, writer), (mut leader, _)) = (link.unwrap(), leader.unwrap());
+        // A classic frame on either side of a Welcome that comes late.
+        writer.send(OutFrame::new(Kind::HelloClient, &b"hello"[..])).await.unwrap();
+        let (early, _) = OutFrame::new(Kind::Result, Bytes::new()).encoded(None).unwrap();
+        leader.write_all(&early).await.unwrap();
+        leader.write_all(&summed(Kind::Welcome, b"welcome")).await.unwrap();
+        let mut next = async || match reader.next().await {
+            Ok(Some(Item::Frame(frame))) => Ok(frame.kind()),
+            Ok(Some(Item::Chunk(_)) | None) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        };
+        assert_eq!(next().await, Ok(Some(Kind::Result)));
+        assert_eq!(next().await, Ok(Some(Kind::Welcome)));
+        writer.send(OutFrame::new(Kind::SubmitJob, &b"a job"[..])).await.unwrap();
+        leader.write_all(&summed(Kind::Result, b"a result")).await.unwrap();
+        assert_eq!(next().await, Ok(Some(Kind::Result)));
+
+        let (mut came, mut kinds) = (Vec::new(), Vec::new());
+        let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+        decoder.set_trailers(Trailers::Announced);
+        while kinds.len() < 3 {
+            leader.read_buf(&mut came).await.unwrap();
+            let mut rest = &came[..];
+            while let Some(frame) = decoder.poll_frame(&mut rest).unwrap() {
+                kinds.push((frame.head.kind().unwrap(), frame.payload_crc.is_some()));
+            }
+            came = rest.to_vec();
+        }
+        assert_eq!(kinds, [(Kind::HelloClient, false), (Kind::Welcome, true), (Kind::SubmitJob, true)]);
+
+        let mut damaged = summed(Kind::Result, b"a result");
+        damaged[50] ^= 4;
+        leader.write_all(&damaged).await.unwrap();
+        let error = next().await.unwrap_err();
+        assert!(error.contains("a frame was damaged on the way: as Result"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_leader_without_checksums_is_sent_none() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (addr, tuning) = (listener.local_addr().unwrap(), Tuning::default());
+        let (link, leader) = tokio::join!(connect(addr, &tuning), listener.accept());
+        let ((mut reader, writer), (mut leader, _)) = (link.unwrap(), leader.unwrap());
+        let (welcome, _) = OutFrame::new(Kind::Welcome, Bytes::new()).encoded(None).unwrap();
+        leader.write_all(&welcome).await.unwrap();
+        assert!(matches!(reader.next().await, Ok(Some(Item::Frame(_)))));
+        let frame = OutFrame::new(Kind::SubmitJob, &b"a job"[..]);
+        let expected = [&frame.encoded(None).unwrap().0[..], b"a job"].concat();
+        writer.send(frame).await.unwrap();
+        let mut came = vec![0; expected.len() + 4];
+        leader.read_exact(&mut came[..expected.len()]).await.unwrap();
+        assert_eq!(came[..expected.len()], expected);
+        // What has one all the same is not what was sent.
+        leader.write_all(&summed(Kind::Result, b"a result")).await.unwrap();
+        assert!(matches!(reader.next().await, Err(LinkError::Frame(error)) if error.is_damage()));
     }
 }

@@ -14,16 +14,16 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::core::dataset::Dataset;
-use crate::core::event::{Inputs, Submission};
+use crate::core::event::{Inputs, Submission, WorkerClass};
 use crate::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 use crate::core::job::{AttemptNote, Ending, Job, Phase};
 use crate::core::payload::FileNames;
 use crate::core::record::{AttemptEnd, Record};
 use crate::core::subject::{RoutingKey, routing_key};
+use crate::summed::Summed;
 
 pub use wire::{
     CodecError, Reader, put_bool, put_i64, put_len, put_str, put_u8, put_u16, put_u32, put_u64, put_uuid,
@@ -47,6 +47,8 @@ mod tag {
     pub(super) const CAP: u8 = 14;
     pub(super) const DATASET: u8 = 15;
     pub(super) const DATASET_GONE: u8 = 16;
+    /// An assignment to a worker that is not one of ours, whose class follows. One to ours is as it always was.
+    pub(super) const ASSIGN_CLASSIC: u8 = 18;
 
     pub(super) const TIMED_OUT: u8 = 1;
     pub(super) const WORKER_LOST: u8 = 2;
@@ -71,6 +73,11 @@ mod tag {
     pub(super) const GATHERING: u8 = 3;
     pub(super) const DONE: u8 = 4;
     pub(super) const DEAD: u8 = 5;
+    /// The same as `LEASED`, and a class follows.
+    pub(super) const LEASED_CLASSIC: u8 = 6;
+
+    pub(super) const CLASSIC: u8 = 1;
+    pub(super) const ONE_AT_A_TIME: u8 = 2;
 
     pub(super) const RETURNED: u8 = 1;
     pub(super) const CANCELLED: u8 = 2;
@@ -127,8 +134,9 @@ pub struct Attached {
     pub from_ours: bool,
     /// The blobs it names.
     pub blobs: Vec<Uuid>,
-    /// Its bytes.
-    pub payload: Bytes,
+    /// Its bytes, and the checksum that is stored with them: the one that they came with, so that what happened to them here
+    /// is found by whoever reads them.
+    pub payload: Summed,
 }
 
 /// The same, read: the payload stays where it is.
@@ -167,7 +175,7 @@ pub fn put_entry(
     for blob in &attached.blobs {
         put_uuid(*blob, out);
     }
-    let crc = crc32fast::hash(&attached.payload);
+    let crc = attached.payload.crc();
     put_len(attached.payload.len(), out);
     put_u32(crc, out);
     let start = out.len();
@@ -214,10 +222,12 @@ fn put_record(record: &Record, out: &mut Vec<u8>) {
             }
             put_bool(*kept, out);
         }
-        Record::Assign { job, run, attempt, worker } => {
-            put_run(tag::ASSIGN, *job, *run, out);
+        Record::Assign { job, run, attempt, worker, class } => {
+            let class = class_tag(*class);
+            put_run(if class.is_some() { tag::ASSIGN_CLASSIC } else { tag::ASSIGN }, *job, *run, out);
             put_u32(attempt.0, out);
             put_uuid(worker.0, out);
+            out.extend(class);
         }
         Record::Ack { at, job, run, worker, result, ok } => {
             put_run(tag::ACK, *job, *run, out);
@@ -296,6 +306,14 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
             run: reader.run()?,
             attempt: reader.attempt()?,
             worker: reader.worker()?,
+            class: WorkerClass::Leasing,
+        },
+        tag::ASSIGN_CLASSIC => Record::Assign {
+            job: reader.job()?,
+            run: reader.run()?,
+            attempt: reader.attempt()?,
+            worker: reader.worker()?,
+            class: get_class(reader)?,
         },
         tag::ACK => {
             let (job, run) = (reader.job()?, reader.run()?);
@@ -525,10 +543,12 @@ fn put_phase(phase: &Phase, out: &mut Vec<u8>) {
             put_u8(tag::QUEUED, out);
             put_u64(not_before.0, out);
         }
-        Phase::Leased { worker, attempt } => {
-            put_u8(tag::LEASED, out);
+        Phase::Leased { worker, attempt, class } => {
+            let class = class_tag(*class);
+            put_u8(if class.is_some() { tag::LEASED_CLASSIC } else { tag::LEASED }, out);
             put_uuid(worker.0, out);
             put_u32(attempt.0, out);
+            out.extend(class);
         }
         Phase::Gathering { left } => {
             put_u8(tag::GATHERING, out);
@@ -551,7 +571,14 @@ fn get_phase(reader: &mut Reader<'_>) -> Result<Phase, CodecError> {
     let start = reader.at();
     Ok(match reader.u8()? {
         tag::QUEUED => Phase::Queued { not_before: reader.micros()? },
-        tag::LEASED => Phase::Leased { worker: reader.worker()?, attempt: reader.attempt()? },
+        tag::LEASED => Phase::Leased {
+            worker: reader.worker()?,
+            attempt: reader.attempt()?,
+            class: WorkerClass::Leasing,
+        },
+        tag::LEASED_CLASSIC => {
+            Phase::Leased { worker: reader.worker()?, attempt: reader.attempt()?, class: get_class(reader)? }
+        }
         tag::GATHERING => Phase::Gathering { left: reader.number()? },
         tag::DONE => Phase::Done { at: reader.micros()?, ending: get_ending(reader)? },
         tag::DEAD => Phase::Dead { at: reader.micros()?, why: get_attempt_end(reader)? },
@@ -595,6 +622,24 @@ fn get_ending(reader: &mut Reader<'_>) -> Result<Ending, CodecError> {
         tag::ORPHANED => Ending::Orphaned,
         tag::FAILED => Ending::Failed { why: reader.str()?.into() },
         unknown => return Err(unknown_tag(start, "ending of a job", unknown)),
+    })
+}
+
+/// Ours have none: what is written of them is what it was before classes were.
+const fn class_tag(class: WorkerClass) -> Option<u8> {
+    match class {
+        WorkerClass::Leasing => None,
+        WorkerClass::Classic => Some(tag::CLASSIC),
+        WorkerClass::OneAtATime => Some(tag::ONE_AT_A_TIME),
+    }
+}
+
+fn get_class(reader: &mut Reader<'_>) -> Result<WorkerClass, CodecError> {
+    let start = reader.at();
+    Ok(match reader.u8()? {
+        tag::CLASSIC => WorkerClass::Classic,
+        tag::ONE_AT_A_TIME => WorkerClass::OneAtATime,
+        unknown => return Err(unknown_tag(start, "class of a worker", unknown)),
     })
 }
 

@@ -5,6 +5,7 @@
 #![allow(unreachable_pub)]
 
 use chunking::dataset::{Manifest, ManifestBuilder, pack};
+use chunking::frame::Trailers;
 use chunking::{
     ChunkHead, ChunkPlan, Codec, Decoder, Generation, InboundLimits, Inflater, Kind, Message, Step,
 };
@@ -38,7 +39,13 @@ pub fn decoder(bytes: &[u8]) {
         Decoder::speaking(Generation::F1, InboundLimits::ANNOUNCED),
         Decoder::speaking(Generation::F2, InboundLimits::CLASSIC),
     ];
-    for start in starts {
+    let trailers = [Trailers::Offered, Trailers::Announced, Trailers::Absent, Trailers::Required];
+    let checking = trailers.map(|trailers| {
+        let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+        decoder.set_trailers(trailers);
+        decoder
+    });
+    for start in starts.into_iter().chain(checking) {
         let whole = drain(&mut start.clone(), bytes).map(|(frames, _)| frames);
         // Cut anywhere, the same frames come out: the second call sees what the first left.
         let mut decoder = start.clone();

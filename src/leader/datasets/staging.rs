@@ -117,7 +117,8 @@ impl Leader {
             return Err(format!("\"{name}\" is not at the leader"));
         }
         let key = self.broker.state().job(id).map(|job| job.key.clone()).ok_or("the job is gone")?;
-        let written = by_path(&by_set(&payload, &CacheId::of_inputs(id)), |_| true);
+        let by_set = by_set(&payload, &CacheId::of_inputs(id));
+        let written = by_path(&by_set, |_| true).unwrap_or(by_set);
         let body = Session::assign_body_len(key.as_str(), written.len());
         if body > FRAME_BODY_BYTES_MAX as usize {
             return Err(format!(
