@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options};
 use crate::core::ids::CacheId;
-use crate::core::names::{NameUse, SafeName};
+use crate::core::names::{NameUse, SafeName, flattened};
 use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus};
 use crate::transfer::{Compression, Source};
 use crate::units::{ByteSize, Span};
@@ -73,6 +73,9 @@ pub struct SubmitArgs {
     /// Refuse the job at once if no connected worker could take it, instead of waiting for one.
     #[arg(long)]
     require_worker: bool,
+    /// Let classic workers have the job, too, although files of it are in folders: they get `data/a.bin` as `a.bin`.
+    #[arg(long)]
+    flatten: bool,
     /// Smaller goes first.
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i64,
@@ -80,7 +83,7 @@ pub struct SubmitArgs {
     #[arg(long)]
     all: bool,
     /// Send the bytes of the one --file as they are, without a JobRequest around them; its result is printed as it comes.
-    #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "caches"], requires = "files")]
+    #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "flatten", "caches"], requires = "files")]
     raw: bool,
     /// The subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
     #[arg(long, value_name = "SUBJECT")]
@@ -212,6 +215,10 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
                 .map(String::as_str),
         )
         .map_err(|error| Usage(format!("--file and --cache: {error}")))?;
+        if args.flatten {
+            let names = files.iter().map(|file| &file.name).chain(cached.iter().map(|file| &file.name));
+            flattened(names.map(String::as_str)).map_err(|error| Usage(format!("--flatten: {error}")))?;
+        }
         let spec = JobSpec {
             inputs: files,
             digest: args.digest.into(),
@@ -287,6 +294,7 @@ fn request(args: &SubmitArgs) -> JobRequest {
         args: args.args.clone(),
         priority: args.priority,
         require_worker: args.require_worker,
+        flatten: args.flatten,
         deliver: if args.all { Deliver::All } else { Deliver::One },
         time_limit_ms: args
             .time_limit
