@@ -55,7 +55,7 @@ impl Socket for Taps {
 const STALL: Duration = Duration::from_millis(120);
 
 fn frame(payload: usize) -> WireFrame {
-    WireFrame { head: vec![1; 60].into(), payload: vec![2; payload].into() }
+    WireFrame { head: vec![1; 60].into(), payload: vec![2; payload].into(), trailer: Bytes::new() }
 }
 
 #[test]
