@@ -176,7 +176,7 @@ impl Leader {
 
     /// A job came whole, and no assignment takes it with its contents: they become blobs.
     pub(super) fn submit_apart(&mut self, conn: ConnId, mut body: SubmitBody) {
-        let payload = std::mem::take(&mut body.payload);
+        let payload = std::mem::replace(&mut body.payload, Vec::new().into());
         let bulk = Bulk {
             of: BulkOf::Submit { body },
             stream: ContentStream::new(Shape::JobRequest),
@@ -319,8 +319,8 @@ impl Leader {
         // What does not count, or cannot be read, is nobody's.
         contents.into_values().for_each(|content| content.forget(&mut self.relay));
         let payload = result.to_json();
-        let (says, parts) = read_result(&payload);
-        let body = AckBody { job, says, parts: parts.clone(), payload: payload.into() };
+        let (says, named, parts) = read_result(&payload);
+        let body = AckBody { job, named, says, parts: parts.clone(), payload: payload.into() };
         self.when_certain(parts, Apart::Ack { conn, body });
     }
 

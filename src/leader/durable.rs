@@ -408,7 +408,9 @@ impl Leader {
             Then::Assign(Assignment { conn, worker, job, run, attempt, lease, start }) => {
                 let held_back = self.fetching.held_back.remove(&(job, conn)).unwrap_or_default();
                 let is_its = |job: &Job| match job.phase {
-                    Phase::Leased { worker: holder, attempt: held } => (holder, held) == (worker, attempt),
+                    Phase::Leased { worker: holder, attempt: held, .. } => {
+                        (holder, held) == (worker, attempt)
+                    }
                     Phase::Queued { .. }
                     | Phase::Gathering { .. }
                     | Phase::Done { .. }
