@@ -18,6 +18,7 @@ pub mod model;
 mod noise;
 pub mod peer;
 pub mod store;
+pub mod summed;
 pub mod transfer;
 pub mod units;
 pub mod worker;

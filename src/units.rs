@@ -142,6 +142,15 @@ pub enum SpanError {
     },
 }
 
+impl Span {
+    /// To whole seconds, below one to whole milliseconds: for texts about times that were measured.
+    pub fn rounded(time: Duration) -> Self {
+        let millis = time.as_millis() + u128::from(time.subsec_nanos() % 1_000_000 >= 500_000);
+        let millis = if millis < 1000 { millis } else { (millis + 500) / 1000 * 1000 };
+        Span(Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)))
+    }
+}
+
 impl FromStr for Span {
     type Err = SpanError;
 
@@ -172,6 +181,20 @@ impl fmt::Display for Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_that_were_measured_are_shown_without_their_fractions() {
+        for (micros, text) in [
+            (0, "0s"),
+            (400, "0s"),
+            (499_700, "500ms"),
+            (500_123, "500ms"),
+            (9_996_000, "10s"),
+            (61_200_000, "61s"),
+        ] {
+            assert_eq!(Span::rounded(Duration::from_micros(micros)).to_string(), text);
+        }
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::process::Stdio;
 use tokio::process::Command;
 use tokio::time::timeout;
+use uuid::Uuid;
 
 const JOB: &str = "00112233-4455-6677-8899-aabbccddeeff";
 
@@ -332,11 +333,52 @@ async fn submit_to_all_shows_each_worker_and_unpacks_its_files_beneath_its_id() 
 
     let ended = with_out(&["--all"], &dir.0, "json", |result| gathered(result, JobStatus::Ok)).await;
     let shown = ended.json();
-    assert_eq!(shown["workers"][1], json!({"worker": "w-2", "status": "OK", "unpacked": ["a.txt"]}));
+    let second = &shown["workers"][1];
+    assert_eq!((&second["worker"], &second["status"]), (&json!("w-2"), &json!("OK")));
+    assert_eq!((&second["stdout"], &second["unpacked"]), (&json!("two\n"), &json!(["a.txt"])));
     let first: Value =
         serde_json::from_str(shown["stdout"].as_str().unwrap().lines().next().unwrap()).unwrap();
     assert_eq!((&first["Worker"], &first["Result"]["Stdout"]), (&json!("w-1"), &json!("one")));
     assert_eq!(first["Result"]["OutputArchive"], json!(zip(&[("a.txt", b"A")]).len()));
+}
+
+#[tokio::test]
+async fn a_workers_result_that_is_kept_apart_is_asked_for_and_one_that_does_not_come_is_no_success() {
+    let one = Uuid::from_u128(1);
+    for form in ["table", "json"] {
+        let leader = FakeLeader::start().await;
+        let args = ["submit", &leader.address, "calcA", "--all", "--output", form];
+        let script = async {
+            let mut peer = leader.welcome().await;
+            let mut result = ok(&peer.next().await.request(), "");
+            let line = |worker: u128| {
+                let job = Uuid::from_u128(worker);
+                let own = json!({"JobId": job, "Status": "OK", "Stderr": "kept apart"});
+                json!({"Worker": format!("w-{worker}"), "Job": job, "Apart": true, "Result": own}).to_string()
+            };
+            result.stdout = [line(1), line(2)].join("\n");
+            peer.result(&result).await;
+            let ask = peer.next().await;
+            assert_eq!(ask.question(), json!({"job_id": one}));
+            let own = json!({"JobId": one, "Status": "OK", "Stdout": "all of it", "ExitCode": 0});
+            peer.answer(&ask, AnswerStatus::Whole, &json!({"found": true, "result": own})).await;
+            let ask = peer.next().await;
+            peer.answer(&ask, AnswerStatus::Error, &json!({"error": "no job 2 is known"})).await;
+            until_closed(peer).await;
+        };
+        let ended = with(&args, script).await.0;
+        assert_eq!(ended.code, 1, "{}", ended.err);
+        if form == "table" {
+            assert_eq!(ended.out, "== worker w-1: OK\nall of it\n== worker w-2: OK\n");
+            assert!(ended.err.contains("worker w-2: its result did not come"), "{}", ended.err);
+            assert!(ended.err.contains("no job 2 is known"), "{}", ended.err);
+        } else {
+            let workers = &ended.json()["workers"];
+            assert_eq!((&workers[0]["stdout"], &workers[0]["job_id"]), (&json!("all of it"), &json!(one)));
+            assert!(workers[0].get("error").is_none(), "{workers}");
+            assert!(workers[1]["error"].as_str().unwrap().contains("no job 2 is known"), "{workers}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -7,13 +7,15 @@
 mod leader;
 
 use chunking::Kind;
-use chunking::message::{AnswerStatus, Body, Cancel, Progress, Reason, Refused, Stage, Standing};
+use chunking::message::{
+    AnswerStatus, Body, Cancel, Features, Progress, Reason, Received, Refused, Stage, Standing,
+};
 use heft::client::{
     Client, ClientError, JobError, JobEvent, JobHandle, LinkState, Mode, MultiClient, Options, Policy,
 };
 use heft::core::retry::Backoff;
 use heft::model::{JobRequest, JobResult, JobStatus};
-use leader::{FakeLeader, PATIENCE, calc, ok, options};
+use leader::{FEATURES, FakeLeader, PATIENCE, calc, ok, options};
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -54,7 +56,9 @@ async fn an_announced_client_hears_that_its_job_was_taken_how_far_it_is_and_its_
     let heft = config.heft.unwrap();
     let transfers = ["transfers", "gzip", "brotli", "zstd"];
     assert_eq!(heft.features[..4], transfers);
-    assert_eq!(heft.features[4..], ["submit-answers", "progress", "cancel", "ask", "datasets", "redirects"]);
+    let rest =
+        ["submit-answers", "progress", "cancel", "ask", "datasets", "redirects", "checksums", "receipts"];
+    assert_eq!(heft.features[4..], rest);
     let LinkState::Up { mode: Mode::Announced { software, .. }, .. } = client.state() else { panic!() };
     assert_eq!(software, "fake 1");
 
@@ -78,6 +82,35 @@ async fn an_announced_client_hears_that_its_job_was_taken_how_far_it_is_and_its_
     assert_eq!(job.event().await, None);
     assert_eq!(end(&mut job).await.unwrap().stdout, "42\n");
     assert_eq!(end(&mut job).await, Err(JobError::Closed { job: job.id() }), "it is given out once");
+    client.close().await;
+    assert!(peer.poll().await.is_none());
+}
+
+#[tokio::test]
+async fn a_leader_that_takes_receipts_hears_of_every_result_the_program_has_and_of_no_other() {
+    let leader = FakeLeader::start().await;
+    let options = options();
+    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), async {
+        let mut peer = leader.accept().await;
+        peer.welcome_with(FEATURES.with(Features::RECEIPTS)).await;
+        peer
+    });
+    let client = client.unwrap();
+    let mut job = client.submit(calc()).await.unwrap();
+    let request = peer.next().await.request();
+    // One that is another's, of the same name.
+    let stranger = JobResult::new(Uuid::from_u128(77), "clientA", "calcA", JobStatus::Ok);
+    peer.result(&stranger).await;
+    peer.submitted(job.id(), Standing::Queued, 0).await;
+    peer.result(&ok(&request, "42\n")).await;
+    assert_eq!(end(&mut job).await.unwrap().stdout, "42\n");
+    let receipt = peer.next().await;
+    assert_eq!((receipt.kind(), receipt.msg_id), (Kind::Received, job.id()));
+    assert_eq!(Received::decode(&receipt.payload).unwrap(), Received { run: 1 });
+    // The leader did not hear that, and sends the result again.
+    peer.result(&ok(&request, "42\n")).await;
+    let again = peer.next().await;
+    assert_eq!((again.kind(), again.msg_id), (Kind::Received, job.id()));
     client.close().await;
     assert!(peer.poll().await.is_none());
 }

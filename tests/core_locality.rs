@@ -12,6 +12,7 @@ use heft::core::action::Action;
 use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Outcome, Submission, WorkerClass};
 use heft::core::ids::{CacheId, ConnId, JobId, Micros, ResultId, WorkerId};
+use heft::core::payload::PayloadKind;
 use heft::core::retry::mix;
 use heft::core::schedule::Policy;
 use heft::core::subject::routing_key;
@@ -132,6 +133,7 @@ impl World {
                 parallel_max: Some(load.slots),
                 transfers: true,
                 datasets: true,
+                reads: PayloadKind::Request,
             });
             world.tell(Event::Credit { conn, delta: load.slots as i32 });
         }

@@ -7,9 +7,10 @@ mod rig;
 
 use std::time::Duration;
 
-use heft::core::Config;
 use heft::core::event::Submission;
+use heft::core::ids::{ConnId, Run};
 use heft::core::job::{Ending, Phase};
+use heft::core::{Config, Event};
 use rig::{Rig, SECOND, id, job, job_of};
 
 /// Alice's first job waits.
@@ -82,7 +83,7 @@ fn a_result_goes_to_any_connection_of_its_client_where_the_first_is_gone() {
     let mut rig = leased();
     rig.client("bob");
     rig.client("alice");
-    rig.tell(heft::core::Event::Closed { conn: heft::core::ids::ConnId(1) });
+    rig.tell(Event::Closed { conn: ConnId(1) });
     rig.ack("w1", 1);
     rig.expect(["+ack j1 r1 ok w1", "w1: settle j1", "drop input j1", "alice/2: result j1"]);
 }
@@ -99,6 +100,54 @@ fn a_result_nobody_is_there_for_is_kept_and_delivered_once_at_the_next_hello() {
     rig.expect(["alice/2: result j1"]);
     rig.client("alice");
     rig.expect([]);
+}
+
+#[test]
+fn a_result_counts_as_delivered_when_its_client_has_it_and_not_before() {
+    let mut rig = leased();
+    rig.note_delivery();
+    rig.hold_delivery();
+    rig.ack("w1", 1);
+    rig.expect(["+ack j1 r1 ok w1", "w1: settle j1", "drop input j1", "alice: result j1"]);
+    rig.tell(Event::Delivered { job: id(1), run: Run(2) });
+    rig.expect([]);
+    assert!(!rig.job(1).delivered, "that was another run");
+    rig.tell(Event::Delivered { job: id(1), run: Run(1) });
+    rig.expect(["+delivered j1"]);
+    rig.tell(Event::Delivered { job: id(1), run: Run(1) });
+    rig.expect([]);
+    rig.close("alice");
+    rig.client("alice");
+    rig.expect([]);
+}
+
+#[test]
+fn a_result_on_its_way_when_its_connection_ends_waits_for_the_next_one() {
+    let mut rig = leased();
+    rig.note_delivery();
+    rig.hold_delivery();
+    rig.ack("w1", 1);
+    rig.skip();
+    rig.close("alice");
+    rig.tell(Event::NotDelivered { job: id(1) });
+    rig.expect([]);
+    assert!(!rig.job(1).delivered);
+    rig.client("alice");
+    rig.expect(["alice/2: result j1"]);
+    rig.tell(Event::Delivered { job: id(1), run: Run(1) });
+    rig.expect(["+delivered j1"]);
+}
+
+#[test]
+fn a_result_on_its_way_when_its_connection_ends_goes_to_another_of_its_client() {
+    let mut rig = leased();
+    rig.hold_delivery();
+    rig.ack("w1", 1);
+    rig.skip();
+    rig.client("alice");
+    rig.tell(Event::Closed { conn: ConnId(1) });
+    rig.tell(Event::NotDelivered { job: id(1) });
+    rig.expect(["alice/2: result j1"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod support;
 
+use chunking::frame::Trailers;
 use chunking::message::parse_credit;
 use chunking::{
     ChunkHead, ChunkPlan, Codec, Decoder, FrameError, Generation, Head, InboundLimits, Inflater, Kind,
@@ -55,11 +56,24 @@ impl Vector {
     }
 
     fn decoder(&self) -> Decoder {
-        match self.value["speaks"].as_str() {
+        let mut decoder = match self.value["speaks"].as_str() {
             Some("first") => Decoder::detecting(self.limits()),
             Some(generation) => Decoder::speaking(named(generation), self.limits()),
             None => panic!("{}: speaks nothing", self.name()),
-        }
+        };
+        decoder.set_trailers(match self.value["trailers"].as_str() {
+            None => Trailers::Skipped,
+            Some("offered") => Trailers::Offered,
+            Some("announced") => Trailers::Announced,
+            Some("required") => Trailers::Required,
+            Some(other) => panic!("{}: trailers {other:?}", self.name()),
+        });
+        decoder
+    }
+
+    /// Whether the frame ends with a checksum.
+    fn is_summed(&self) -> bool {
+        self.value["trailers"].is_string() && self.expect("frame")["trailing"] == 4
     }
 
     /// What the decoder makes of the bytes when they come in pieces of at most `piece` bytes.
@@ -217,8 +231,10 @@ fn every_vector_means_what_it_says() {
 
 #[test]
 fn every_sound_vector_is_written_to_the_same_bytes() {
-    let sound =
-        |vector: &&Vector| vector.expect("frame").is_object() && vector.expect("frame")["trailing"] == 0;
+    let sound = |vector: &&Vector| {
+        let frame = vector.expect("frame");
+        frame.is_object() && (frame["trailing"] == 0 || vector.is_summed())
+    };
     for vector in Vector::all().iter().filter(sound) {
         let expected = vector.expect("frame");
         let id = |member: &str| expected[member].as_str().unwrap().parse::<Uuid>().unwrap();
@@ -230,14 +246,21 @@ fn every_sound_vector_is_written_to_the_same_bytes() {
             payload_len: u32::try_from(expected["payload_len"].as_u64().unwrap()).unwrap(),
         };
         let payload = unhex(expected["payload_hex"].as_str().unwrap());
-        let mut written = Vec::new();
-        let fits = head.append(named(expected["generation"].as_str().unwrap()), &mut written);
+        let (mut written, mut trailer) = (Vec::new(), Vec::new());
+        let generation = named(expected["generation"].as_str().unwrap());
+        let fits = if vector.is_summed() {
+            let summed = head.append_summed(generation, crc32fast::hash(&payload), &mut written);
+            summed.map(|made| trailer.extend_from_slice(&made))
+        } else {
+            head.append(generation, &mut written)
+        };
         if head.payload_len > chunking::limits::FRAME_BODY_BYTES_MAX {
             assert!(fits.is_err(), "{}: what a stock peer may send, we do not", vector.name());
             continue;
         }
         fits.unwrap();
         written.extend_from_slice(&payload);
+        written.extend_from_slice(&trailer);
         assert!(written == vector.bytes, "{}: the frame", vector.name());
 
         let newer = payload.first().is_some_and(|version| *version > chunking::message::VERSION);
@@ -284,6 +307,8 @@ fn the_vectors_show_every_kind_every_generation_and_every_error() {
         "frame PayloadOverrun",
         "frame SubjectNotUtf8",
         "frame Truncated",
+        "frame TrailerLength",
+        "frame Damaged",
         "kind UnknownKind",
         "message Short",
         "message Version",

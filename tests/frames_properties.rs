@@ -6,11 +6,12 @@
 mod support;
 
 use chunking::dataset::Piece;
+use chunking::frame::Trailers;
 use chunking::message::{
     Abort, Answer, AnswerStatus, Ask, Cancel, Done, Features, Grant, Have, Heartbeat, HeldJob, HeldJobs,
     Hold, HoldFlags, Inspect, Lack, Lacking, LimitId, LimitList, Name, Open, OpenFlags, Pack, PieceList,
-    Progress, Purpose, Put, PutFlags, Reason, Refused, Release, SetEntry, SetList, SetState, Settled, Spread,
-    SpreadStage, Stage, Standing, Start, Submitted, Text, Verdict, Void, Welcome,
+    Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release, SetEntry, SetList, SetState,
+    Settled, Spread, SpreadStage, Stage, Standing, Start, Submitted, Text, Verdict, Void, Welcome,
 };
 use chunking::{
     Bitmap, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head, InboundLimits, Kind, Message,
@@ -123,6 +124,104 @@ fn cut<'a>(bytes: &'a [u8], cuts: &[Index]) -> Vec<&'a [u8]> {
     pieces
 }
 
+/// A frame with its checksum.
+fn summed(frame: &OwnedFrame) -> Vec<u8> {
+    let head = Head {
+        code: frame.code,
+        msg_id: frame.msg_id,
+        corr_id: frame.corr_id,
+        subject: &frame.subject,
+        payload_len: u32::try_from(frame.payload.len()).unwrap(),
+    };
+    let mut bytes = Vec::new();
+    let trailer = head.append_summed(Generation::F2, crc32fast::hash(&frame.payload), &mut bytes).unwrap();
+    [&bytes[..], &frame.payload, &trailer].concat()
+}
+
+fn checking(trailers: Trailers) -> Decoder {
+    let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+    decoder.set_trailers(trailers);
+    decoder
+}
+
+/// What a connection gives before it waits or fails: how many frames, and whether it failed. Read as whole frames, and in
+/// steps.
+fn outcomes(decoder: &Decoder, bytes: &[u8]) -> [(usize, bool); 2] {
+    let (mut whole, mut rest, mut frames) = (decoder.clone(), bytes, 0);
+    let failed = loop {
+        match whole.poll_frame(&mut rest) {
+            Ok(Some(_)) => frames += 1,
+            Ok(None) => break false,
+            Err(_) => break true,
+        }
+    };
+    let (mut steps, mut rest, mut ended) = (decoder.clone(), bytes, 0);
+    let broke = loop {
+        match steps.poll(&mut rest) {
+            Ok(Step::NeedMore { .. }) => break false,
+            Ok(Step::End { .. }) => ended += 1,
+            Ok(Step::Head(_) | Step::Payload(_)) => {}
+            Err(_) => break true,
+        }
+    };
+    [(frames, failed), (ended, broke)]
+}
+
+/// Turns over each bit of `frame` in turn; what follows it is sound. No frame may come out.
+fn no_flip_passes(decoder: &Decoder, frame: &[u8], behind: &[u8], what: &str) {
+    let sound = [frame, behind].concat();
+    let count = outcomes(decoder, &sound)[0].0;
+    assert_eq!(outcomes(decoder, &sound), [(count, false); 2], "{what}");
+    assert!(count >= 1, "{what}");
+    for bit in 0..8 * frame.len() {
+        let mut bytes = sound.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(outcomes(decoder, &bytes), [(0, true); 2], "{what}: bit {bit} of {}", frame.len());
+    }
+}
+
+#[test]
+fn w08_any_bit_that_turns_over_in_any_frame_with_a_checksum_is_found() {
+    let (msg_id, corr_id) = (Uuid::from_u128(0x1234_5678_9abc), Uuid::nil());
+    let frame = |kind: Kind, subject: &str, payload: &[u8]| {
+        let (subject, payload) = (subject.to_owned(), payload.to_vec());
+        summed(&OwnedFrame { code: kind.code(), msg_id, corr_id, subject, payload })
+    };
+    // What follows is long enough for a length that has grown.
+    let behind: Vec<u8> = (0..40).flat_map(|_| frame(Kind::Credit, "", &[9; 1000])).collect();
+    for kind in Kind::ALL.iter().filter(|kind| **kind != Kind::Chunk) {
+        for (subject, payload) in
+            [("", &b""[..]), ("", &[0; 4]), ("job.submit.calcA", b"{}"), ("s", &[7; 61])]
+        {
+            let what = format!("{kind} {subject:?} with {} bytes", payload.len());
+            no_flip_passes(&checking(Trailers::Required), &frame(*kind, subject, payload), &behind, &what);
+        }
+    }
+    // Where they begin, on either side.
+    let begin = frame(Kind::Welcome, "", b"");
+    no_flip_passes(&checking(Trailers::Announced), &begin, &behind, "the beginning");
+}
+
+#[test]
+fn a_welcome_with_a_checksum_is_found_damaged_or_makes_the_next_frame_so() {
+    let welcome = OwnedFrame {
+        code: Kind::Welcome.code(),
+        msg_id: Uuid::nil(),
+        corr_id: Uuid::from_u128(7),
+        subject: String::new(),
+        payload: vec![1; 40],
+    };
+    let credit = OwnedFrame { code: Kind::Start.code(), ..welcome.clone() };
+    let (welcome, next) = (summed(&welcome), summed(&credit).repeat(40));
+    for bit in 8 * 5..8 * welcome.len() {
+        let mut bytes = [&welcome[..], &next].concat();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        for (frames, failed) in outcomes(&checking(Trailers::Offered), &bytes) {
+            assert!(failed && frames <= 1, "bit {bit}: {frames} frames");
+        }
+    }
+}
+
 fn ranges() -> impl Strategy<Value = Ranges> {
     btree_set(0u32..5000, 0..40).prop_map(|chunks| {
         let mut listed: Vec<ChunkRange> = Vec::new();
@@ -207,6 +306,7 @@ fn message() -> impl Strategy<Value = Message<'static>> {
         ),
         (any::<u32>(), text()).prop_map(|(attempt, text)| Message::Cancel(Cancel { attempt, text })),
         any::<u32>().prop_map(|run| Message::Settled(Settled { run })),
+        any::<u32>().prop_map(|run| Message::Received(Received { run })),
         json().prop_map(|json| Message::Ask(Ask { json })),
         (status, json()).prop_map(|(status, json)| Message::Answer(Answer { status, json })),
     ]

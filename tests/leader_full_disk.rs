@@ -69,7 +69,7 @@ fn who_asks_to_cancel_hears_at_once_that_the_log_takes_nothing() {
     let request =
         JobRequest { job_id: job, client_id: "c".into(), exec_name: "sum".into(), ..JobRequest::default() };
     let head = Head { subject: "job.submit.sum", msg_id: job, ..Head::new(Kind::SubmitJob) };
-    leader.frame(now, conn, &head, request.to_json().into()).unwrap();
+    leader.frame(now, conn, &head, Bytes::from(request.to_json())).unwrap();
     let mut records = Vec::new();
     while let Some(output) = leader.poll_output() {
         if let Output::Log(LogOp::Append { index, .. }) = output {
@@ -83,7 +83,7 @@ fn who_asks_to_cancel_hears_at_once_that_the_log_takes_nothing() {
         let mut payload = Vec::new();
         Ask { json: format!(r#"{{"job_id":"{job}"}}"#).as_bytes() }.encode(&mut payload);
         let head = Head { subject: "cancel", ..Head::new(Kind::Ask) };
-        leader.frame(now, conn, &head, payload.into()).unwrap();
+        leader.frame(now, conn, &head, Bytes::from(payload)).unwrap();
         said(leader, conn)
     };
     // One that asked before it was known hears it when it is.

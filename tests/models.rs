@@ -137,6 +137,7 @@ fn worker_hello(fields: &Value) -> WorkerHello {
         max_parallel: number(fields, "MaxParallel"),
         cache_only: fields.get("CacheOnly").is_some_and(|flag| flag == &Value::Bool(true)),
         cache_for: fields.get("CacheFor").and_then(Value::as_str).map(str::to_owned),
+        raw: fields.get("Raw").is_some_and(|flag| flag == &Value::Bool(true)),
     }
 }
 

@@ -149,6 +149,86 @@ fn a_repeated_list_voids_the_contents_of_the_first() {
     }
 }
 
+/// What a result's texts are handed out as.
+fn texts(payload: &str) -> (Vec<u8>, Vec<u8>) {
+    let (seen, ..) = residue(Shape::JobResult, payload);
+    let mut texts = (Vec::new(), Vec::new());
+    for seen in seen {
+        match seen {
+            Seen::Begin(1) => texts.0.clear(),
+            Seen::Begin(2) => texts.1.clear(),
+            Seen::Bytes(1, bytes) => texts.0.extend_from_slice(&bytes),
+            Seen::Bytes(2, bytes) => texts.1.extend_from_slice(&bytes),
+            Seen::Begin(_) | Seen::Bytes(..) | Seen::End(..) => {}
+        }
+    }
+    texts
+}
+
+#[test]
+fn what_a_program_printed_is_handed_out_as_utf8() {
+    let text =
+        r#"{"Status":"OK","Stdout":"a\u00e9\ud83d\ude00\n\\\"","OutputArchive":"QQ==","Stderr":"日\/"}"#;
+    let (seen, json, lens) = residue(Shape::JobResult, text);
+    assert_eq!(json, r#"{"Status":"OK","Stdout":"","OutputArchive":"","Stderr":""}"#);
+    let (stdout, stderr) = ("aé😀\n\\\"", "日/");
+    assert_eq!(lens, [Some(1), Some(stdout.len() as u64), Some(stderr.len() as u64)]);
+    assert_eq!(seen.first(), Some(&Seen::Begin(1)));
+    assert_eq!(texts(text), (stdout.into(), stderr.into()));
+    // Elsewhere the names mean nothing.
+    let text = r#"{"x":{"Stdout":"a"},"stdout":"b","Stderr":null}"#;
+    assert_eq!(residue(Shape::JobResult, text), (vec![], text.to_owned(), vec![]));
+    let text = r#"{"Stdout":"a","Files":[{"Stdout":"b"}]}"#;
+    assert_eq!(residue(Shape::JobRequest, text), (vec![], text.to_owned(), vec![]));
+}
+
+#[test]
+fn half_of_a_surrogate_pair_in_what_was_printed_is_marked_and_costs_no_result() {
+    for (escaped, read) in [
+        (r"\ud83d", "\u{FFFD}"),
+        (r"\ude00", "\u{FFFD}"),
+        (r"\ud83dx", "\u{FFFD}x"),
+        (r"\ud83d\n", "\u{FFFD}\n"),
+        (r"\ud83d\ud83d\ude00", "\u{FFFD}😀"),
+        (r"\ude00\ud83d", "\u{FFFD}\u{FFFD}"),
+    ] {
+        let (stdout, _) = texts(&format!(r#"{{"Stdout":"{escaped}"}}"#));
+        assert_eq!(str::from_utf8(&stdout), Ok(read), "{escaped}");
+    }
+    let error = stream(Shape::JobResult, br#"{"Stdout":"\x"}"#, 3).1.unwrap_err();
+    assert!(matches!(error, ModelError::NotJson { offset: 12, .. }), "{error}");
+}
+
+#[test]
+fn of_a_repeated_text_the_last_counts() {
+    let (_, json, lens) = residue(Shape::JobResult, r#"{"Stdout":"long one","Stdout":"x","Stderr":"y"}"#);
+    assert_eq!(
+        (json.as_str(), lens),
+        (r#"{"Stdout":"","Stdout":"","Stderr":""}"#, vec![None, Some(1), Some(1)])
+    );
+    assert_eq!(texts(r#"{"Stdout":"long one","Stdout":"x"}"#).0, b"x");
+    let (_, _, lens) = residue(Shape::JobResult, r#"{"Stdout":"long one","Stdout":null}"#);
+    assert_eq!(lens, [None, None]);
+}
+
+#[test]
+fn a_long_text_leaves_nothing_behind_and_comes_in_bounded_pieces() {
+    let payload = format!(r#"{{"Stdout":"{}","Stderr":""}}"#, r"ab\u65e5\n".repeat(1 << 20));
+    let mut stream = ContentStream::new(Shape::JobResult);
+    let (mut largest, mut sum) = (0, 0);
+    for piece in payload.as_bytes().chunks(1_000_003) {
+        let pushed = stream.push(piece, &mut |event| {
+            if let ContentEvent::Bytes { bytes, .. } = event {
+                largest = largest.max(bytes.len());
+                sum += bytes.len();
+            }
+        });
+        assert_eq!(pushed, Ok(()));
+    }
+    assert_eq!((largest, sum), (CONTENT_PIECE_BYTES_MAX, 6 << 20));
+    assert_eq!(stream.finish().unwrap().json, br#"{"Stdout":"","Stderr":""}"#);
+}
+
 #[test]
 fn strings_that_stay_may_hold_anything() {
     let text = r#"{"ExecName":"e","Stdout":"\"}],\\\u0022\ud83d\ude00 {\"Files\":[ 日本","Files":[ ]}"#;

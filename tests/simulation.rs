@@ -111,6 +111,10 @@ struct SimClient {
     /// Jobs that were submitted and have no result.
     open: BTreeMap<JobId, Submission>,
     to_submit: Vec<Submission>,
+    /// Whether it hands jobs in again that were taken: a stock client does not, and gets results only as they are pushed.
+    asks_again: bool,
+    /// Those of them.
+    taken: BTreeSet<JobId>,
 }
 
 struct World {
@@ -126,6 +130,8 @@ struct World {
     next_result: u64,
     workers: Vec<SimWorker>,
     clients: Vec<SimClient>,
+    /// Results that were sent, and that the broker does not know to be there.
+    unconfirmed: BTreeMap<(ConnId, JobId), Run>,
     /// What clients have seen of a job: the result it stands for, by run.
     seen: BTreeMap<(JobId, Run), Ending>,
     ended_at_client: BTreeSet<JobId>,
@@ -167,6 +173,7 @@ impl World {
             next_result: 0,
             workers: Vec::new(),
             clients: Vec::new(),
+            unconfirmed: BTreeMap::new(),
             seen: BTreeMap::new(),
             ended_at_client: BTreeSet::new(),
             forgotten_results: BTreeSet::new(),
@@ -207,7 +214,15 @@ impl World {
             let id = ClientId::from(format!("client-{number}").as_str());
             let jobs = 1 + world.random.below(25);
             let to_submit = (0..jobs).map(|job| world.submission(&id, number, job)).collect();
-            world.clients.push(SimClient { id, conn: None, open: BTreeMap::new(), to_submit });
+            let asks_again = world.random.chance(50);
+            world.clients.push(SimClient {
+                id,
+                to_submit,
+                asks_again,
+                conn: None,
+                open: BTreeMap::new(),
+                taken: BTreeSet::new(),
+            });
             let at = world.random.below(3 * SECOND);
             world.at(at, Wake::ClientConnects(number as usize));
             let fault = world.random.below(40 * SECOND);
@@ -282,7 +297,7 @@ impl World {
         let conns: Vec<ConnId> = self.conns.keys().copied().collect();
         self.conns.clear();
         for conn in conns {
-            self.tell(Event::Closed { conn });
+            self.tell_closed(conn);
         }
         let is_commit =
             |wake: &Wake| matches!(wake, Wake::Commit(_) | Wake::ToBroker(_, Event::Closed { .. }));
@@ -307,6 +322,18 @@ impl World {
     fn unfinished(&self) -> Vec<String> {
         let open = self.clients.iter().flat_map(|client| client.open.keys());
         open.map(|job| format!("{job}: {:?}", self.broker.state().job(*job).map(|job| &job.phase))).collect()
+    }
+
+    /// A connection has ended: so the leader tells what it may not have brought there.
+    fn tell_closed(&mut self, conn: ConnId) {
+        self.tell(Event::Closed { conn });
+        let lost: Vec<(ConnId, JobId)> =
+            self.unconfirmed.keys().filter(|(on, _)| *on == conn).copied().collect();
+        for key in lost {
+            self.unconfirmed.remove(&key);
+            self.coverage.undelivered += 1;
+            self.tell(Event::NotDelivered { job: key.1 });
+        }
     }
 
     fn tell(&mut self, event: Event) {
@@ -358,6 +385,7 @@ impl World {
                 // What is delivered is looked at now: the driver takes the bytes when it acts.
                 let (conn, job, run) = (*conn, *job, *run);
                 self.note_result(job, run);
+                self.unconfirmed.insert((conn, job), run);
                 conn
             }
             Action::Assign { conn, job, run, attempt, start, .. }
@@ -415,7 +443,14 @@ impl World {
                             client.open.remove(job);
                         }
                     }
-                    self.tell(event);
+                    match event {
+                        Event::Closed { conn } => self.tell_closed(conn),
+                        Event::Delivered { job, .. } => {
+                            self.unconfirmed.remove(&(conn, job));
+                            self.tell(event);
+                        }
+                        event => self.tell(event),
+                    }
                 }
             }
             Wake::Commit(index) => self.tell(Event::Committed { index }),
@@ -480,6 +515,7 @@ impl World {
         let parallel_max = leasing.then_some(worker.max_par);
         let held = inventory(worker);
         let results: Vec<_> = worker.finished.iter().map(|(job, kept)| (*job, *kept)).collect();
+        let reads = worker.reads();
         self.say(
             conn,
             Event::WorkerHello {
@@ -491,6 +527,7 @@ impl World {
                 parallel_max,
                 transfers: leasing,
                 datasets: leasing,
+                reads,
             },
         );
         if leasing {
@@ -667,7 +704,8 @@ impl World {
         let client = &mut self.clients[number];
         client.conn = Some(conn);
         let id = client.id.clone();
-        let again: Vec<Submission> = client.open.values().cloned().collect();
+        let is_known = |job: &&Submission| client.taken.contains(&job.job);
+        let again: Vec<Submission> = client.open.values().filter(|job| !is_known(job)).cloned().collect();
         self.say(conn, Event::ClientHello { conn, client: id, cap: Some(CAP) });
         for job in again {
             self.submits(conn, job);
@@ -689,21 +727,31 @@ impl World {
     fn client_hears(&mut self, number: usize, action: &Action) {
         let client = &mut self.clients[number];
         match action {
-            Action::Deliver { job, .. } => {
+            Action::Deliver { conn, job, run } => {
                 client.open.remove(job);
                 self.ended_at_client.insert(*job);
+                let (conn, job, run) = (*conn, *job, *run);
+                self.say(conn, Event::Delivered { job, run });
             }
             Action::Refuse { job, refusal, .. } => {
                 let expected = matches!(
                     refusal,
-                    Refusal::NoWorker { .. } | Refusal::NoCapableWorker { .. } | Refusal::NoDatasets { .. }
+                    Refusal::NoWorker { .. }
+                        | Refusal::NoCapableWorker { .. }
+                        | Refusal::NoDatasets { .. }
+                        | Refusal::NoReader { .. }
                 );
                 assert!(expected, "{refusal}");
                 self.coverage.refused += 1;
                 client.open.remove(job);
             }
             Action::Waiting { .. } => self.coverage.waiting += 1,
-            Action::Submitted { .. } | Action::Running { .. } => {}
+            Action::Submitted { job, .. } => {
+                if let Some(job) = client.open.get_mut(job).filter(|_| !client.asks_again) {
+                    client.taken.extend((job.inputs == Inputs::Here).then_some(job.job));
+                }
+            }
+            Action::Running { .. } => {}
             other => panic!("a client hears {other:?}"),
         }
     }
@@ -790,7 +838,7 @@ fn simulation_in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
         [coverage.results, coverage.dead, coverage.orphans, coverage.stale_results, coverage.abandoned];
     let of_inputs =
         [coverage.announced, coverage.withdrawn, coverage.failed, coverage.started, coverage.resumed];
-    let more = [coverage.to_all, coverage.waiting, coverage.revived];
+    let more = [coverage.to_all, coverage.waiting, coverage.revived, coverage.undelivered];
     let of_data =
         [coverage.datasets, coverage.waits_for_data, coverage.lets_nearer_go_first, coverage.stranded];
     let seen_all = counts.iter().chain(&of_inputs).chain(&more).chain(&of_data).all(|count| *count > 0);

@@ -231,3 +231,31 @@ fn c02_a_cached_input_of_our_client_reaches_a_stock_worker_by_its_path() {
     assert_eq!(flat["status"], "OK", "{flat}");
     assert_eq!(worker.event("assigned")["files"][0]["cache_id"], "flat.bin");
 }
+
+#[test]
+fn wx02_what_a_classic_worker_on_the_same_host_has_in_its_job_directory_is_left_alone() {
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    let (job, work_dir, exe) = (uuid::Uuid::new_v4(), dir.join("jobs"), dir.join("exe"));
+    // A classic worker runs this job, and holds no lock. The job is requeued, as after a pause of its connection.
+    let classic = work_dir.join(job.simple().to_string());
+    std::fs::create_dir_all(&classic).unwrap();
+    std::fs::write(classic.join("input"), "in use").unwrap();
+    std::fs::create_dir_all(&exe).unwrap();
+    procs::write_program(&exe.join("lists"), "pwd; ls");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
+    command.args(["worker", "127.0.0.1", &leader.port.to_string(), "--work-dir"]).arg(&work_dir);
+    command.arg("--exe-dir").arg(&exe).arg("--cache-dir").arg(dir.join("cache"));
+    let _worker = procs::Proc::start("heft worker", &mut command);
+    let result = one_result(&leader, json!({"exec": "lists", "job_id": job.to_string()}));
+    assert_eq!(result["status"], "OK", "{result}");
+    assert_eq!(std::fs::read_to_string(classic.join("input")).ok().as_deref(), Some("in use"));
+    let own = work_dir.canonicalize().unwrap().join("heft").join(job.simple().to_string());
+    assert_eq!(result["stdout"], format!("{}\n", own.display()), "in an empty directory of its own");
+    let until = std::time::Instant::now() + procs::PATIENCE;
+    while own.exists() {
+        assert!(std::time::Instant::now() < until, "{} is not removed", own.display());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(std::fs::read_dir(&classic).unwrap().count(), 1, "nor when the job's own directory goes");
+}

@@ -172,13 +172,13 @@ impl World {
         for (job, request) in &requests {
             self.seen.requests += 1;
             let attached = self.proposals.payload(Key::Input(*job)).unwrap();
-            assert_eq!(attached.payload, *request);
+            assert_eq!(*attached.payload, *request);
         }
         let mut places = HashMap::new();
         for (key, held) in replay.held() {
             let failed = self.disk.failed().len();
             match journal.read(&held.place) {
-                Ok(read) => assert_eq!(self.proposals.payload(key).unwrap().payload, read, "{key:?}"),
+                Ok(read) => assert_eq!(*self.proposals.payload(key).unwrap().payload, read, "{key:?}"),
                 Err(error) => {
                     let excused = failed > 0 || self.disk.is_dead() || !self.disk.failed().is_empty();
                     assert!(excused, "{key:?}: {error}");
@@ -345,7 +345,7 @@ impl World {
             }
             LogDone::Read { key, result } => match result {
                 Ok(read) => {
-                    assert_eq!(self.proposals.payload(key).unwrap().payload, read, "{key:?}");
+                    assert_eq!(*self.proposals.payload(key).unwrap().payload, read, "{key:?}");
                     self.seen.reads += 1;
                     let is_moved = life.places[&key].file.kind() == Kind::Snapshot;
                     self.seen.reads_in_snapshots += u64::from(is_moved);
@@ -434,7 +434,7 @@ impl World {
     fn check_all(&mut self, life: &mut Life) {
         let needed = self.proposals.needed();
         for (key, place) in life.places.iter().filter(|(key, _)| needed.contains(key)) {
-            assert_eq!(self.proposals.payload(*key).unwrap().payload, life.journal.read(place).unwrap());
+            assert_eq!(*self.proposals.payload(*key).unwrap().payload, life.journal.read(place).unwrap());
         }
         let disk = self.disk.shared();
         let owner = store::format::owner_of(&*disk).unwrap().unwrap();

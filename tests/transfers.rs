@@ -18,6 +18,8 @@ mod support;
 #[path = "support/uploads.rs"]
 mod uploads;
 
+#[path = "transfers/all.rs"]
+mod all;
 #[path = "transfers/copies.rs"]
 mod copies;
 #[path = "transfers/cuts.rs"]

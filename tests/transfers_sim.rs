@@ -56,7 +56,7 @@ use heft::peer::{ChunkStart, Inlet, Pool};
 use heft::store::blobs::DiskOp;
 use heft::store::journal::SnapshotJob;
 use heft::store::space::Reserve;
-use lane::Lane;
+use lane::{Lane, Sent};
 use support::scaled;
 use uuid::Uuid;
 use worker::SimWorker;
@@ -445,16 +445,25 @@ impl World {
     }
 
     /// Moves what waits onto the wire, and has it delivered.
-    fn flow(&mut self, id: ConnId, dir: Dir) -> u32 {
-        let Some(conn) = self.conns.get_mut(&id).filter(|conn| !conn.cut) else { return 0 };
+    fn flow(&mut self, id: ConnId, dir: Dir) -> Sent {
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| !conn.cut) else { return Sent::default() };
         let lane = &mut conn.lanes[dir as usize];
-        let chunks = lane.transmit();
+        let sent = lane.transmit();
         if lane.wire_bytes > 0 && !lane.scheduled {
             lane.scheduled = true;
             let at = (self.now + 50 + self.random.below(3000)).max(lane.paused_until);
             self.at(at, Wake::Delivers(id, dir));
         }
-        chunks
+        sent
+    }
+
+    fn note_sent(&mut self, conn: ConnId, sent: Sent) {
+        if sent.chunks > 0 {
+            self.leader.chunks_sent(self.micros(), conn, sent.chunks);
+        }
+        if sent.posted > 0 {
+            self.leader.posted(self.micros(), conn, sent.posted);
+        }
     }
 
     fn delivers(&mut self, id: ConnId, dir: Dir) {
@@ -538,8 +547,15 @@ impl World {
                 match output {
                     Output::Log(operation) => self.log(operation),
                     Output::Send { conn, frame } | Output::SendLazily { conn, frame } => {
-                        let bytes = [&frame.head[..], &frame.payload[..]].concat();
+                        let bytes = [&frame.head[..], &frame.payload[..], &frame.trailer[..]].concat();
                         self.push(conn, Dir::ToPeer, Out::Frame(bytes.into()));
+                        touched.insert(conn);
+                    }
+                    Output::Posted { conn, frame } => {
+                        let bytes = [&frame.head[..], &frame.payload[..], &frame.trailer[..]].concat();
+                        if let Some(conn) = self.conns.get_mut(&conn).filter(|conn| !conn.closing) {
+                            conn.lanes[1].push_posted(bytes.into());
+                        }
                         touched.insert(conn);
                     }
                     Output::Chunk { conn, frame } => {
@@ -567,10 +583,8 @@ impl World {
                 }
             }
             let Some(conn) = touched.pop_first() else { break };
-            let chunks = self.flow(conn, Dir::ToPeer);
-            if chunks > 0 {
-                self.leader.chunks_sent(self.micros(), conn, chunks);
-            }
+            let sent = self.flow(conn, Dir::ToPeer);
+            self.note_sent(conn, sent);
             let is_over = |conn: &Conn| conn.closing && (conn.cut || conn.lanes[1].is_empty());
             if self.conns.get(&conn).is_some_and(is_over) {
                 self.breaks(conn);
@@ -587,10 +601,8 @@ impl World {
 
     /// The socket of a connection has taken something.
     fn leader_flows(&mut self, id: ConnId) {
-        let chunks = self.flow(id, Dir::ToPeer);
-        if chunks > 0 {
-            self.leader.chunks_sent(self.micros(), id, chunks);
-        }
+        let sent = self.flow(id, Dir::ToPeer);
+        self.note_sent(id, sent);
         self.work_off();
     }
 

@@ -125,7 +125,11 @@ async fn a_program_runs_in_its_directory_with_its_arguments_and_inputs() {
     assert_eq!((result.stderr.as_str(), result.exit_code), ("err", Some(0)));
     assert_eq!((result.client_id.as_str(), result.exec_name.as_str()), ("c1", "calcA"));
     assert_eq!(result.output_archive, None, "the job made nothing");
-    assert_eq!(directory.path(), bench.place.work_dir.join(result.job_id.simple().to_string()), "C21");
+    assert_eq!(
+        directory.path(),
+        bench.place.work_dir.join("heft").join(result.job_id.simple().to_string()),
+        "C21"
+    );
 }
 
 #[tokio::test]
@@ -185,7 +189,7 @@ async fn c08_inputs_never_leave_the_job_directory() {
         );
         directory.remove().unwrap();
     }
-    assert_eq!(fs::read_dir(&bench.place.work_dir).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(bench.place.work_dir.join("heft")).unwrap().count(), 0);
 }
 
 #[tokio::test]
@@ -246,7 +250,11 @@ async fn an_archive_too_large_for_a_result_is_a_file_beside_the_directory_and_bo
     let directory = outcome.directory.unwrap();
     assert!(!path.starts_with(directory.path()), "not in the folder that it packs");
     directory.remove().unwrap();
-    assert_eq!(fs::read_dir(&bench.place.work_dir).unwrap().count(), 0, "it goes with the directory");
+    assert_eq!(
+        fs::read_dir(bench.place.work_dir.join("heft")).unwrap().count(),
+        0,
+        "it goes with the directory"
+    );
 
     bench.config.archive_bytes_max = 4_500_000;
     let outcome = bench.attempt(request("x"), CancelToken::default()).await;

@@ -323,7 +323,7 @@ async fn c21_a_job_directory_is_removed_when_the_result_is_settled() {
     conn.start(job, 1, 1).await;
     conn.result(job).await;
     conn.credit().await;
-    let path = scene.work_dir.path().join(job.simple().to_string());
+    let path = scene.work_dir.path().join("heft").join(job.simple().to_string());
     assert!(path.join("file").exists(), "kept while the result may have to be made again");
     conn.settle(job, 1).await;
     while path.exists() {

@@ -99,6 +99,8 @@ kinds! {
     Cancel = 45,
     /// The job's result is safe with the leader; the worker may forget it.
     Settled = 46,
+    /// A client has a job's result; the leader need not push it again.
+    Received = 47,
     /// A client puts a dataset.
     Put = 50,
     /// What the receiver of a dataset lacks.

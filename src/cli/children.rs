@@ -1,9 +1,12 @@
-//! The result of a job to all workers: its Stdout is one JSON line for each of them.
+//! The result of a job to all workers: its Stdout is one JSON line for each of them. What does not fit there is a result of its own,
+//! which is fetched by the child's id.
 
 use std::path::{Path, PathBuf};
 
+use crate::client::Downloads;
 use crate::model::{JobResult, JsonModel};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::unpack::safe_path;
 
@@ -11,22 +14,56 @@ use super::unpack::safe_path;
 pub(crate) struct Child {
     /// The worker's id.
     pub(crate) worker: String,
+    /// The job that it ran, under which its result is kept.
+    pub(crate) job: Option<Uuid>,
     /// Its result.
     pub(crate) result: JobResult,
+    /// How much of it is here.
+    pub(crate) held: Held,
     /// The line with the archive's size in the archive's place.
     line: Value,
+}
+
+/// How much of a child's result its line has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// All, but for parts that are blobs.
+    Whole,
+    /// Only how it ended.
+    Status,
+    /// Nothing: it is so many bytes that are no JobResult.
+    Raw(u64),
 }
 
 impl Child {
     fn read(line: &str) -> Option<Child> {
         let mut line: Value = serde_json::from_str(line).ok()?;
         let worker = line.get("Worker")?.as_str()?.to_owned();
+        let job = line.get("Job").and_then(Value::as_str).and_then(|job| job.parse().ok());
+        let apart = line.get("Apart").and_then(Value::as_bool) == Some(true);
         let own = line.get_mut("Result").filter(|own| own.is_object())?;
         let result = JobResult::parse(own.to_string().as_bytes()).ok()?;
+        let held = match own.get("Raw").and_then(Value::as_u64) {
+            Some(bytes) => Held::Raw(bytes),
+            None if apart => Held::Status,
+            None => Held::Whole,
+        };
+        // Older leaders name it in the result alone.
+        let job = job.or(Some(result.job_id).filter(|job| !job.is_nil()));
         if let (Some(archive), Some(held)) = (&result.output_archive, own.get_mut("OutputArchive")) {
             *held = json!(archive.len());
         }
-        Some(Child { worker, result, line })
+        Some(Child { worker, job, result, held, line })
+    }
+
+    /// The job to ask for, if there is more of its result than is here.
+    pub(crate) fn to_fetch(&self, downloads: &Downloads) -> Option<Uuid> {
+        let more = match self.held {
+            Held::Whole => downloads.wants_parts_of(&self.result),
+            Held::Status => true,
+            Held::Raw(_) => false,
+        };
+        self.job.filter(|_| more)
     }
 
     /// Its own directory beneath the one for all; none if its worker's id is no name for one.
@@ -51,7 +88,6 @@ pub(crate) fn lines(children: &[Child]) -> String {
 mod tests {
     use super::*;
     use crate::model::JobStatus;
-    use uuid::Uuid;
 
     fn all(stdout: &str) -> JobResult {
         JobResult { stdout: stdout.to_owned(), ..JobResult::new(Uuid::nil(), "c", "x", JobStatus::Ok) }
@@ -65,11 +101,28 @@ mod tests {
         assert_eq!(read[0].result.output_archive, Some(vec![0; 3]));
         assert_eq!(read[0].dir(Path::new("d")), Some(PathBuf::from("d/w-1")));
         assert_eq!((read[1].dir(Path::new("d")), &read[1].result.status), (None, &JobStatus::Failed));
+        assert_eq!((read[0].held, read[0].job, read[1].held), (Held::Whole, None, Held::Whole));
         let shown = lines(&read);
         assert!(
             shown.contains(r#""OutputArchive":3"#) && shown.contains(r#""OutputArchive":null"#),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn what_is_not_in_the_line_is_asked_for_by_the_childs_id() {
+        let (id, out) = (Uuid::from_u128(7), Downloads::Directory(PathBuf::from("d")));
+        let child = |more: &str, result: &str| {
+            let line = format!(r#"{{"Worker":"w","Job":"{id}"{more},"Result":{{"Status":"OK"{result}}}}}"#);
+            children(&all(&line)).unwrap().remove(0)
+        };
+        assert_eq!(child("", "").to_fetch(&out), None);
+        assert_eq!(child(r#","Apart":true"#, "").to_fetch(&Downloads::None), Some(id));
+        let blob = format!(r#","Archive":{{"Id":"{id}","Size":9,"Digest":null}}"#);
+        assert_eq!(child("", &blob).to_fetch(&out), Some(id));
+        assert_eq!(child("", &blob).to_fetch(&Downloads::None), None);
+        let raw = child("", r#","Raw":5"#);
+        assert_eq!((raw.held, raw.to_fetch(&out)), (Held::Raw(5), None));
     }
 
     #[test]

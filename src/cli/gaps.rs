@@ -59,15 +59,15 @@ impl Gap {
         (self.part == name(Purpose::Archive)).then_some(self.why.as_str())
     }
 
-    /// Says it to the person at the terminal.
-    pub(crate) fn say(&self) {
+    /// Says it to the person at the terminal; `whose` stands before it.
+    pub(crate) fn say(&self, whose: &str) {
         let Gap { part, size, here, why } = self;
         let here = match here {
             0 => "nothing".to_owned(),
             here => format!("only {here}"),
         };
         say(&format!(
-            "the job's {part} is not complete: {here} of {size} bytes ({}) is here: {why}",
+            "{whose}the job's {part} is not complete: {here} of {size} bytes ({}) is here: {why}",
             ByteSize(*size)
         ));
     }

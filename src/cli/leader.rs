@@ -303,6 +303,7 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         classic_inbound_max,
         spin: args.spin,
         drain: args.drain.0,
+        ..Options::default()
     };
     // Nobody is told of it before it knows its jobs.
     let prepared = storage.into_leader(config);

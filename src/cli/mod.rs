@@ -1,6 +1,7 @@
 //! The commands of `heft`: what a person types becomes a configuration, what a role says becomes lines and exit codes.
 //! Only `main.rs` calls it.
 
+mod all;
 pub mod blob;
 pub mod cancel;
 mod children;
@@ -144,7 +145,7 @@ impl std::error::Error for TimedOut {}
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Reach {
     /// How long to try to reach the leader before giving up; status, dlq and cancel also wait that long for it to
-    /// answer the hello.
+    /// answer the hello, and so does a job with large files.
     #[arg(long, value_name = "TIME", default_value = "10s", global = true)]
     connect_wait: Span,
 
@@ -161,12 +162,17 @@ impl Reach {
         options
     }
 
-    /// A client that only asks. Without a Welcome it is of no use, so it waits for that as long as for the leader itself.
+    /// A client that only asks.
     pub(crate) async fn asking(&self, leader: &str) -> Result<Client, ClientError> {
-        let mut options = self.options("");
+        Client::connect(leader, &self.asking_options("")).await
+    }
+
+    /// For a client that has something to ask. Without a Welcome it is of no use, so it waits for that as long as for the leader
+    /// itself.
+    pub(crate) fn asking_options(&self, client_id: &str) -> Options {
         // Longer than `connect_wait`, so that it is `connect` that gives up, and says how far it came.
-        options.welcome_wait = self.connect_wait.0.saturating_add(Duration::from_secs(1));
-        Client::connect(leader, &options).await
+        let welcome_wait = self.connect_wait.0.saturating_add(Duration::from_secs(1));
+        Options { welcome_wait, ..self.options(client_id) }
     }
 }
 

@@ -9,6 +9,8 @@ use clap::{Args, Subcommand};
 use tokio::time::{interval, timeout};
 use uuid::Uuid;
 
+use super::all::{Asker, show_all};
+use super::children::children;
 use super::progress::{Line, Progress};
 use super::show::{Show, show};
 use super::{Output, Reach, TimedOut, job_id, print_json};
@@ -46,7 +48,8 @@ struct GetArgs {
     /// The job.
     #[arg(value_name = "JOBID", value_parser = job_id)]
     job: Uuid,
-    /// Unpack the files that the job made into this directory.
+    /// Unpack the files that the job made into this directory; those of a job to all workers into a directory beneath it
+    /// for each, which has the worker's id.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// In which form to print.
@@ -70,19 +73,24 @@ pub fn run(args: &ResultArgs) -> anyhow::Result<ExitCode> {
 
 async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let client = args.reach.asking(&args.leader).await?;
-    let fetched = match args.timeout {
-        Some(limit) => match timeout(limit.0, fetch(args, &client)).await {
-            Ok(fetched) => fetched,
+    let shown = match args.timeout {
+        Some(limit) => match timeout(limit.0, get_and_show(args, &client)).await {
+            Ok(shown) => shown,
             Err(_) => Err(TimedOut(format!(
                 "the result of job {} did not come within {limit} (--timeout): try again with a longer one",
                 args.job
             ))
             .into()),
         },
-        None => fetch(args, &client).await,
+        None => get_and_show(args, &client).await,
     };
     client.close().await;
-    let Some(finished) = fetched? else {
+    shown
+}
+
+async fn get_and_show(args: &GetArgs, client: &Client) -> anyhow::Result<ExitCode> {
+    let wanted = downloads(args.out.as_ref(), args.output);
+    let Some(finished) = fetch(client, args.job, &wanted, args.progress, args.output).await? else {
         if args.output == Output::Json {
             print_json(&serde_json::json!({"job_id": args.job, "status": "NOT_FOUND"}))?;
         }
@@ -95,21 +103,33 @@ async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
         );
     };
     let result = finished.result()?;
-    let show_args = Show { leader: &args.leader, out: args.out.as_deref(), output: args.output, all: true };
-    show(&show_args, &result, &finished)
+    let show_args = Show { leader: &args.leader, out: args.out.as_deref(), output: args.output };
+    match children(&result) {
+        Some(children) => {
+            let asker = Asker { client, progress: args.progress };
+            show_all(&show_args, &asker, &result, &children).await
+        }
+        None => show(&show_args, &result, &finished),
+    }
 }
 
-async fn fetch(args: &GetArgs, client: &Client) -> anyhow::Result<Option<Finished>> {
-    let downloads = downloads(args.out.as_ref(), args.output);
-    let mut line = Line::new(args.job, args.progress, args.output == Output::Json);
-    let fetching = client.fetch(args.job, &downloads);
+/// Fetches a result, and shows how far it is.
+pub(crate) async fn fetch(
+    client: &Client,
+    job: Uuid,
+    downloads: &Downloads,
+    progress: Progress,
+    output: Output,
+) -> anyhow::Result<Option<Finished>> {
+    let mut line = Line::new(job, progress, output == Output::Json);
+    let fetching = client.fetch(job, downloads);
     tokio::pin!(fetching);
     let mut refresh = interval(Duration::from_millis(200));
     let fetched = loop {
         tokio::select! {
             fetched = &mut fetching => break fetched,
             _ = refresh.tick() => {
-                let (done, total) = client.fetched(args.job);
+                let (done, total) = client.fetched(job);
                 if total > 0 {
                     line.take(&crate::client::JobEvent::Downloading { done, total });
                 }

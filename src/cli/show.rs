@@ -11,15 +11,14 @@ use anyhow::Context;
 use chunking::message::Purpose;
 use serde_json::{Value, json};
 
-use super::children::{Child, children, lines};
 use super::files::{Beside, Files};
 use super::gaps::{Gap, gaps, print_beginning};
-use super::{FAILED, Output, print, print_json, printable, say};
+use super::{FAILED, Output, print, print_json, say};
 use crate::client::{Finished, Part};
 use crate::model::{JobResult, JobStatus};
 
 /// Why a part is not here, if nobody said why.
-const NOT_FETCHED: &str = "it was not fetched";
+pub(crate) const NOT_FETCHED: &str = "it was not fetched";
 
 /// What to show of a result, and how.
 pub(crate) struct Show<'a> {
@@ -29,17 +28,10 @@ pub(crate) struct Show<'a> {
     pub(crate) out: Option<&'a Path>,
     /// In which form.
     pub(crate) output: Output,
-    /// Whether the result may hold those of all workers.
-    pub(crate) all: bool,
 }
 
 /// Shows a result; the exit code for it.
 pub(crate) fn show(args: &Show<'_>, result: &JobResult, finished: &Finished) -> anyhow::Result<ExitCode> {
-    if args.all
-        && let Some(children) = children(result)
-    {
-        return show_all(args, result, &children);
-    }
     let gaps = gaps(result, finished);
     let archive = match finished.part(Purpose::Archive).and_then(Part::path) {
         Some(path) => Beside::File(path),
@@ -59,9 +51,9 @@ pub(crate) fn show(args: &Show<'_>, result: &JobResult, finished: &Finished) -> 
             }
             match &files {
                 Some(files) => files.say(""),
-                None => say_left_out(result),
+                None => say_left_out(result, ""),
             }
-            gaps.iter().for_each(Gap::say);
+            gaps.iter().for_each(|gap| gap.say(""));
         }
         Output::Json => {
             let mut shown = as_json(result);
@@ -80,78 +72,20 @@ pub(crate) fn show(args: &Show<'_>, result: &JobResult, finished: &Finished) -> 
     Ok(exit_code(result, complete && files.is_none_or(|files| files.complete())))
 }
 
-/// Says that files of the job are nowhere, to those who did not ask for files.
-fn say_left_out(result: &JobResult) {
+/// Says that files of the job are nowhere, to those who did not ask for files; `whose` stands before it.
+pub(crate) fn say_left_out(result: &JobResult, whose: &str) {
     let is_told = result.lost.iter().any(|lost| lost.part == "archive");
     if let Some(bytes) = result.archive_lost.filter(|_| !is_told) {
-        say(&Files::Lost(bytes).trouble().unwrap_or_default());
+        say(&format!("{whose}{}", Files::Lost(bytes).trouble().unwrap_or_default()));
     }
 }
 
-/// Shows what each worker made of a job to all of them.
-fn show_all(args: &Show<'_>, result: &JobResult, children: &[Child]) -> anyhow::Result<ExitCode> {
-    let mut complete = true;
-    let mut shown = Vec::new();
-    for child in children {
-        let worker = printable(&child.worker);
-        let files = match (args.out, args.out.and_then(|all| child.dir(all))) {
-            (Some(_), Some(dir)) => Some(Files::take(&child.result, &dir, Beside::Missing(NOT_FETCHED))),
-            (Some(all), None) => {
-                let error = anyhow::anyhow!("the worker's id {:?} is no name for a directory", child.worker);
-                Some(Files::Broken(all.to_owned(), error))
-            }
-            (None, _) => None,
-        };
-        complete &= files.as_ref().is_none_or(Files::complete);
-        match args.output {
-            Output::Table => {
-                let code = child.result.exit_code.filter(|code| *code != 0);
-                let code = code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
-                let status = printable(child.result.status.as_str());
-                print(format!("== worker {worker}: {status}{code}\n").as_bytes())?;
-                show_outputs(&ended_line(&child.result.stdout), "")?;
-                if !child.result.stderr.is_empty() {
-                    say(&format!("worker {worker}, standard error:"));
-                    show_outputs("", &child.result.stderr)?;
-                }
-                if let Some(files) = &files {
-                    files.say(&format!("worker {worker}: "));
-                }
-            }
-            Output::Json => {
-                let mut members = serde_json::Map::new();
-                members.insert("worker".to_owned(), json!(child.worker));
-                members.insert("status".to_owned(), json!(child.result.status.as_str()));
-                if let Some(files) = &files {
-                    files.put(&mut members);
-                }
-                shown.push(Value::Object(members));
-            }
-        }
-    }
-    match args.output {
-        Output::Table => {
-            show_outputs("", &result.stderr)?;
-            say_end(args, result);
-        }
-        Output::Json => {
-            let mut all = as_json(result);
-            if let Value::Object(members) = &mut all {
-                members.insert("stdout".to_owned(), json!(lines(children)));
-                members.insert("workers".to_owned(), Value::Array(shown));
-            }
-            print_json(&all)?;
-        }
-    }
-    Ok(exit_code(result, complete))
-}
-
-fn exit_code(result: &JobResult, complete: bool) -> ExitCode {
+pub(crate) fn exit_code(result: &JobResult, complete: bool) -> ExitCode {
     if result.status == JobStatus::Ok && complete { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
 }
 
 /// Prints what a job printed, each to where it belongs.
-fn show_outputs(stdout: &str, stderr: &str) -> anyhow::Result<()> {
+pub(crate) fn show_outputs(stdout: &str, stderr: &str) -> anyhow::Result<()> {
     print(stdout.as_bytes()).context("cannot write the job's output")?;
     io::stderr().write_all(ended_line(stderr).as_bytes()).ok();
     Ok(())
@@ -163,7 +97,7 @@ fn ended_line(text: &str) -> Cow<'_, str> {
 }
 
 /// Says how a job ended, unless that is OK.
-fn say_end(args: &Show<'_>, result: &JobResult) {
+pub(crate) fn say_end(args: &Show<'_>, result: &JobResult) {
     let job = result.job_id;
     match &result.status {
         JobStatus::Ok => {}
@@ -194,7 +128,7 @@ fn was_cancelled(result: &JobResult) -> bool {
     says_so && result.exit_code.is_none() && result.stdout.is_empty()
 }
 
-fn as_json(result: &JobResult) -> Value {
+pub(crate) fn as_json(result: &JobResult) -> Value {
     json!({
         "job_id": result.job_id,
         "client_id": result.client_id,
@@ -215,7 +149,12 @@ fn as_json(result: &JobResult) -> Value {
 }
 
 /// Prints one output of a job whole: from its part where it was too large for the result itself.
-fn show_output(finished: &Finished, purpose: Purpose, text: &str, to: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn show_output(
+    finished: &Finished,
+    purpose: Purpose,
+    text: &str,
+    to: &mut dyn Write,
+) -> anyhow::Result<()> {
     let Some(path) = finished.part(purpose).and_then(Part::path) else {
         return match finished.missing.iter().find(|missing| missing.purpose == purpose) {
             Some(missing) => written(print_beginning(missing, text, to)),

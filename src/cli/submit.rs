@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options};
 use crate::core::ids::CacheId;
 use crate::core::names::{NameUse, SafeName};
-use crate::model::{Deliver, InputFile, JobRequest, JobStatus};
+use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus};
 use crate::transfer::{Compression, Source};
 use crate::units::{ByteSize, Span};
 use crate::worker::exec::check_names;
@@ -20,6 +20,8 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::all::{Asker, show_all};
+use super::children::{Child, children};
 use super::dataset::cache_id;
 use super::leaving::{Leaving, Left, Reached, leave};
 use super::progress::{Line, Progress};
@@ -29,7 +31,8 @@ use super::{
     INTERRUPTED, Output, Reach, TIMED_OUT, TimedOut, Usage, code_of, print, print_json, say, time_limit,
 };
 
-/// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what fits one frame.
+/// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what fits one frame, with room for its
+/// subject. It bounds memory; the exact limit, which depends on the subject, is the client's and the leader's to say.
 const READ_BYTES_MAX: u64 = chunking::limits::FRAME_BODY_BYTES_MAX as u64 - 4_096;
 
 const EXAMPLES: &str = "Examples:
@@ -38,6 +41,7 @@ const EXAMPLES: &str = "Examples:
   heft submit 127.0.0.1:5000 calcA --file 20GiB.bin --digest blake3 --progress json 2> progress.jsonl
   heft submit 127.0.0.1:5000 calcA --cache models-v2/large.bin=model.bin --cache tables
   heft submit 127.0.0.1:5000 calcA --output json | jq -r .status
+  heft submit 127.0.0.1:5000 calcA --all --out results
   heft submit 127.0.0.1:5000 groupA --raw --subject groupA --file payload.bin > answer.bin
 
 Files of any size stream from where they are; they must not change before the job has ended. The job's standard output and
@@ -45,7 +49,7 @@ error are printed as they are. Ctrl-C cancels the job; a second one leaves at on
 
 Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown) or bytes of its result are missing, 2 the command
 line or a file is not right, 3 the leader refused it or cannot be reached, 4 --timeout ran out (what becomes of the job is
-said), 130 interrupted: cancelled or left.";
+said), 130 interrupted: cancelled or left. With --all: 0 only if it ended OK at every worker and all of their results came.";
 
 /// Hand in one job, wait for it, and print what it printed
 #[derive(Debug, Args)]
@@ -75,7 +79,7 @@ pub struct SubmitArgs {
     /// Smaller goes first.
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i64,
-    /// Run it on every worker that matches; the result holds all of theirs.
+    /// Run it on every worker that matches, and show what each of them made of it.
     #[arg(long)]
     all: bool,
     /// Send the bytes of the one --file as they are, without a JobRequest around them; its result is printed as it comes.
@@ -189,10 +193,14 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         None => format!("submit-{}", uuid::Uuid::new_v4().simple()),
     };
     let downloads = if args.all { Default::default() } else { downloads(args.out.as_ref(), args.output) };
-    let options = Options { downloads, ..args.reach.options(&client_id) };
+    // A set without a name of a file in it has the leader asked what is in it.
+    let asks = args.caches.iter().any(|cached| cached.inner.is_none());
+    let reach = if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
+    let options = Options { downloads, ..reach };
     let client = Client::connect(&args.leader, &options).await?;
     // From here on Ctrl-C is for the job: it must not end the command between sending the job and waiting for it.
-    let interrupts = interrupts().await;
+    let mut interrupts = interrupts().await;
+    let deadline = args.timeout.map(|timeout| tokio::time::Instant::now() + timeout.0);
     let default_subject = format!("job.submit.{}", args.exec);
     let subject = args.subject.as_deref().unwrap_or(&default_subject);
     let mut job = if args.raw {
@@ -215,7 +223,19 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         };
         client.submit_to(subject, spec).await?
     };
-    let ending = follow(args, &mut job, interrupts).await;
+    let ending = follow(args, &mut job, &mut interrupts, deadline).await;
+    if let (true, Ok(Followed::Ended { finished, cancelled })) = (args.all, &ending)
+        && let Ok(result) = finished.result()
+        && let Some(children) = children(&result)
+    {
+        let code = show_children(args, &client, &result, &children, (interrupts, deadline)).await;
+        client.close().await;
+        return if *cancelled && result.status != JobStatus::Ok {
+            code.map(|_| ExitCode::from(INTERRUPTED))
+        } else {
+            code
+        };
+    }
     client.close().await;
     let (finished, cancelled) = match ending? {
         Followed::Ended { finished, cancelled } => (finished, cancelled),
@@ -253,8 +273,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(INTERRUPTED));
         }
     };
-    let show_args =
-        Show { leader: &args.leader, out: args.out.as_deref(), output: args.output, all: args.all };
+    let show_args = Show { leader: &args.leader, out: args.out.as_deref(), output: args.output };
     match finished.result() {
         Ok(result) if cancelled && result.status != JobStatus::Ok => {
             show(&show_args, &result, &finished)?;
@@ -263,6 +282,30 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         Ok(result) => show(&show_args, &result, &finished),
         Err(_) if args.raw => show_raw(args, job.id(), &finished.payload),
         Err(source) => Err(JobError::BadResult { job: job.id(), source }.into()),
+    }
+}
+
+/// Shows what each worker made of the job, and fetches what did not come with its result.
+async fn show_children(
+    args: &SubmitArgs,
+    client: &Client,
+    result: &JobResult,
+    children: &[Child],
+    (mut interrupts, deadline): (mpsc::Receiver<()>, Option<tokio::time::Instant>),
+) -> anyhow::Result<ExitCode> {
+    let show_args = Show { leader: &args.leader, out: args.out.as_deref(), output: args.output };
+    let asker = Asker { client, progress: args.progress };
+    let later = format!("`heft result get {} {}` fetches all of them", args.leader, result.job_id);
+    tokio::select! {
+        shown = show_all(&show_args, &asker, result, children) => shown,
+        Some(()) = interrupts.recv() => {
+            say(&format!("left before the results of all workers had come; {later}"));
+            Ok(ExitCode::from(INTERRUPTED))
+        }
+        () = sleep_until(deadline) => {
+            let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
+            Err(TimedOut(format!("the results of all workers did not come within {after} (--timeout); {later}")).into())
+        }
     }
 }
 
@@ -403,10 +446,10 @@ enum Followed {
 async fn follow(
     args: &SubmitArgs,
     job: &mut JobHandle,
-    mut interrupts: mpsc::Receiver<()>,
+    interrupts: &mut mpsc::Receiver<()>,
+    deadline: Option<tokio::time::Instant>,
 ) -> anyhow::Result<Followed> {
     let mut line = Line::new(job.id(), args.progress, args.output == Output::Json);
-    let deadline = args.timeout.map(|timeout| tokio::time::Instant::now() + timeout.0);
     let mut refresh = tokio::time::interval(Duration::from_millis(500));
     let mut cancelled = false;
     let mut reached = Reached::default();

@@ -18,7 +18,8 @@ use crate::worker::limits::{
     ARCHIVE_BYTES_MAX, OUTPUT_BYTES_MAX, PARALLEL_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX,
 };
 use crate::worker::{
-    CacheConfig, ConfigError, Exec, ExecConfig, LinkMode, Worker, WorkerConfig, check_link, remove_abandoned,
+    Abandoned, CacheConfig, ConfigError, Exec, ExecConfig, LinkMode, Worker, WorkerConfig, check_link,
+    remove_abandoned,
 };
 
 use super::{Usage, time_limit};
@@ -55,7 +56,7 @@ pub struct WorkerArgs {
     /// Where the executables are
     #[arg(long, value_name = "DIR", default_value = "/opt/grid/exe")]
     pub exe_dir: PathBuf,
-    /// Where job directories are made
+    /// Where job directories are made, in `heft` beneath it
     #[arg(long, value_name = "DIR", default_value = "/tmp/jobs")]
     pub work_dir: PathBuf,
     /// Where sets of files are kept that jobs name by CacheId; one directory for each worker
@@ -304,8 +305,19 @@ fn clear(args: &WorkerArgs) {
         return;
     }
     match remove_abandoned(&args.work_dir) {
-        Ok(0) => {}
-        Ok(count) => tracing::info!(count, "removed old job directories that no worker uses"),
+        Ok(Abandoned { removed, foreign }) => {
+            if removed > 0 {
+                tracing::info!(count = removed, "removed old job directories that no worker uses");
+            }
+            if foreign > 0 {
+                tracing::info!(
+                    count = foreign,
+                    "{} has job directories of classic workers, or of an earlier heft; they are left alone: remove them \
+                     by hand when no worker uses them",
+                    args.work_dir.display()
+                );
+            }
+        }
         Err(error) => {
             tracing::warn!("cannot look for old job directories in {}: {error}", args.work_dir.display());
         }
@@ -397,8 +409,10 @@ mod tests {
     #[test]
     fn old_job_directories_go_at_the_start_unless_failed_ones_are_kept() {
         let root = tempfile::tempdir().unwrap();
-        let old = root.path().join(Uuid::from_u128(5).simple().to_string());
-        std::fs::create_dir(&old).unwrap();
+        let id = Uuid::from_u128(5).simple().to_string();
+        let (old, classic) = (root.path().join("heft").join(&id), root.path().join(&id));
+        std::fs::create_dir_all(&old).unwrap();
+        std::fs::create_dir(&classic).unwrap();
         let path = root.path().to_str().unwrap();
         let args = |more: &[&str]| {
             let line = [&["worker", "h", "1", "--work-dir", path], more].concat();
@@ -408,6 +422,7 @@ mod tests {
         assert!(old.exists());
         clear(&args(&[]));
         assert!(!old.exists());
+        assert!(classic.exists(), "a classic worker may be using it");
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! One connection to one leader, kept up: dial, hello, Welcome or classic mode, frames both ways, redirects, and back-off
 //! between attempts (CL08, RD02, C23). It knows nothing of what a job needs; the driver tells it what to send and gets
 //! every frame that comes.
+//!
+//! A leader that does not answer the hello is taken for a classic one only as long as it never did: once there was a Welcome,
+//! a missing one means that the leader is slow, and it is waited for. Else a pause of the leader would cost jobs what only a
+//! heft leader takes.
 
 use std::time::Duration;
 
@@ -15,6 +19,7 @@ use super::arrivals::Arrivals;
 use super::dispatch::Conn;
 use crate::model::{ClientConfig, JsonModel};
 use crate::peer::{self, InFrame, Item, LinkReader, LinkWriter, OutFrame};
+use crate::units::Span;
 
 /// Redirects that are followed in a row before the client goes back to the address it was given, and waits.
 pub const REDIRECTS_MAX: u32 = 8;
@@ -32,7 +37,9 @@ const FEATURES: Features = Features::SUBMIT_ANSWERS
     .with(Features::GZIP)
     .with(Features::BROTLI)
     .with(Features::ZSTD)
-    .with(Features::DATASETS);
+    .with(Features::DATASETS)
+    .with(Features::CHECKSUMS)
+    .with(Features::RECEIPTS);
 
 /// What a leader is to us.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +112,8 @@ impl Outgoing {
 pub(super) enum News {
     /// The leader took the connection and has the hello; its answer is waited for.
     Greeting { address: String },
+    /// A heft leader has not answered the hello for `waited`; its answer is waited for, up to `wait_max` in all.
+    Unanswered { address: String, waited: Duration, wait_max: Duration },
     /// It is ready; frames go into `outbox`, and chunks to `writer`.
     Up { mode: Mode, address: String, outbox: mpsc::Sender<Outgoing>, writer: LinkWriter },
     /// A frame came.
@@ -162,13 +171,15 @@ pub(super) async fn keep(
     let mut target = address.clone();
     let mut failures: u32 = 0;
     let mut redirects: u32 = 0;
+    let mut kind = LeaderKind::Unknown;
     loop {
         if *stop.borrow() {
             return;
         }
         let mut unsent = Vec::new();
         let mut was_up = false;
-        let mut session = Session { options: &options, desired, reporter: &reporter, stop: stop.clone() };
+        let mut session =
+            Session { options: &options, desired, reporter: &reporter, stop: stop.clone(), kind: &mut kind };
         let end = session.run(&target, outbox_max, &mut was_up, &mut unsent).await;
         if was_up {
             (failures, redirects) = (0, 0);
@@ -209,12 +220,22 @@ pub(super) async fn keep(
     }
 }
 
+/// What is known of the leader behind an address, over all connections to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LeaderKind {
+    /// It has never answered a hello: a classic one, or a slow one.
+    Unknown,
+    /// There was a Welcome.
+    Heft,
+}
+
 /// One attempt to connect, and the connection that comes of it.
 struct Session<'a> {
     options: &'a Options,
     desired: u32,
     reporter: &'a Reporter,
     stop: watch::Receiver<bool>,
+    kind: &'a mut LeaderKind,
 }
 
 impl Session<'_> {
@@ -274,17 +295,23 @@ impl Session<'_> {
         };
         writer.send(self.hello()).await.map_err(|error| lost(error.to_string()))?;
         self.reporter.report(News::Greeting { address: target.to_owned() }).await?;
-        let deadline = Instant::now() + self.options.welcome_wait;
+        let greeted = Instant::now();
+        let mut deadline = greeted + self.options.welcome_wait.min(self.wait_max());
         loop {
             let Ok(frame) = timeout_at(deadline, reader.next()).await else {
-                return Ok((reader, writer, Mode::Classic));
+                match *self.kind {
+                    LeaderKind::Unknown => return Ok((reader, writer, Mode::Classic)),
+                    LeaderKind::Heft => deadline = self.unanswered(target, greeted).await?,
+                }
+                continue;
             };
             match frame {
                 Ok(Some(Item::Frame(frame))) if frame.kind() == Some(Kind::Welcome) => {
-                    return match Mode::of_welcome(&frame.payload) {
-                        Some(mode) => Ok((reader, writer, mode)),
-                        None => Err(lost(format!("{target} sent a Welcome that cannot be read"))),
+                    let Some(mode) = Mode::of_welcome(&frame.payload) else {
+                        return Err(lost(format!("{target} sent a Welcome that cannot be read")));
                     };
+                    *self.kind = LeaderKind::Heft;
+                    return Ok((reader, writer, mode));
                 }
                 Ok(Some(Item::Frame(frame))) => self.take(frame).await?,
                 Ok(Some(Item::Chunk(_))) => {}
@@ -292,6 +319,30 @@ impl Session<'_> {
                 Err(error) => return Err(lost(error.to_string())),
             }
         }
+    }
+
+    /// The longest time for which an answer to the hello is waited for in silence.
+    fn wait_max(&self) -> Duration {
+        match *self.kind {
+            LeaderKind::Unknown => Duration::MAX,
+            LeaderKind::Heft => self.options.welcome_wait_max,
+        }
+    }
+
+    /// A heft leader has not answered the hello yet: says so, and until when it is waited for. An error when that is over.
+    async fn unanswered(&self, target: &str, greeted: Instant) -> Result<Instant, End> {
+        let wait_max = self.options.welcome_wait_max;
+        let waited = greeted.elapsed();
+        if waited >= wait_max {
+            let why = format!(
+                "{target} took the connection, but did not answer the hello within {}",
+                Span(wait_max)
+            );
+            return Err(End::Lost { why });
+        }
+        tracing::info!(leader = %target, ?waited, ?wait_max, "connected; a heft leader that has not answered the hello yet: waiting");
+        self.reporter.report(News::Unanswered { address: target.to_owned(), waited, wait_max }).await?;
+        Ok(greeted + wait_max)
     }
 
     fn hello(&self) -> OutFrame {
@@ -308,11 +359,14 @@ impl Session<'_> {
     }
 
     /// Gives every frame to the driver. Ends with the connection.
-    async fn read(&self, reader: &mut LinkReader, writer: &LinkWriter) -> End {
+    async fn read(&mut self, reader: &mut LinkReader, writer: &LinkWriter) -> End {
         let (conn, arrivals) = (self.reporter.conn, &self.reporter.arrivals);
         loop {
             match reader.next().await {
                 Ok(Some(Item::Frame(frame))) => {
+                    if frame.kind() == Some(Kind::Welcome) && Mode::of_welcome(&frame.payload).is_some() {
+                        *self.kind = LeaderKind::Heft;
+                    }
                     if !arrivals.frame(conn, writer, &frame)
                         && let Err(end) = self.take(frame).await
                     {
@@ -332,6 +386,14 @@ impl Session<'_> {
         }
         Ok(self.reporter.report(News::Frame(frame)).await?)
     }
+}
+
+/// Says that a heft leader lets us wait for its answer to the hello.
+pub(super) fn unanswered(leader: &str, waited: Duration, wait_max: Duration) -> String {
+    let (waited, wait_max) = (Span::rounded(waited), Span::rounded(wait_max));
+    format!(
+        "{leader} has not answered the hello for {waited}; it is a heft leader, and is waited for up to {wait_max}"
+    )
 }
 
 /// Sends what the driver puts into the outbox. Ends when the driver closes it, or when the connection takes no more.

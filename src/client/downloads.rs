@@ -68,6 +68,11 @@ impl Downloads {
         }
     }
 
+    /// Whether a result names parts that may be wanted.
+    pub(crate) fn wants_parts_of(&self, result: &JobResult) -> bool {
+        named_in(result).iter().any(|named| self.wants(named.purpose))
+    }
+
     /// Where a part goes; `None` if it is not wanted.
     pub(super) fn sink(&self, id: Uuid, open: &Open) -> io::Result<Option<Place>> {
         if !self.wants(open.purpose) {

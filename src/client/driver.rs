@@ -8,7 +8,7 @@ use bytes::Bytes;
 use chunking::Kind;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::message::{
-    Abort, Body as _, Cancel, Features, Grant, Progress, Reason, Refused, Stage, Submitted, Verdict,
+    Abort, Body as _, Cancel, Features, Grant, Progress, Reason, Received, Refused, Stage, Submitted, Verdict,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -23,26 +23,27 @@ use super::downloads::{Downloads, Finished, Named, named_in};
 use super::error::{ClientError, JobError, Refusal};
 use super::inputs::{Failed, Inputs};
 use super::job::{Ending, JobEvent};
+use super::receipts::Receipts;
 use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, NewJob, Permit, Remote, Sink};
-use super::{LinkState, Options, QUESTIONS_MAX};
+use super::{LATE_WELCOME_WAIT, LinkState, Options, QUESTIONS_MAX};
 use crate::core::ids::Micros;
 use crate::model::{JobResult, JsonModel};
 use crate::peer::{InFrame, LinkWriter, OutFrame};
 use crate::transfer::{Report, Upload, Waiting, Wire};
-use crate::units::ByteSize;
+use crate::units::{ByteSize, Span};
 
 /// Commands and news that wait for the driver.
 const COMMANDS_MAX: usize = 256;
 
-/// Frames one connection's outbox may hold: every job once, a Cancel for each, and the questions.
-const OUTBOX_MAX: usize = 2 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX;
+/// Frames one connection's outbox may hold: every job once, a Cancel and a receipt for each, and the questions.
+const OUTBOX_MAX: usize = 3 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX;
 
 /// How long connections get to send what is left when the client closes.
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
 
-/// How long a leader that did not answer the hello in time may still turn out to be one that takes transfers, before a job that
-/// needs them is refused.
-const LATE_WELCOME_WAIT: Duration = Duration::from_secs(2);
+/// How long a job that needs transfers at least waits for the Welcome of a leader that has been silent for long: it may be on its
+/// way.
+const LATE_WELCOME_WAIT_MIN: Duration = Duration::from_secs(2);
 
 struct Job {
     subject: String,
@@ -51,6 +52,8 @@ struct Job {
     sink: Sink,
     permit: Permit,
     cancel: Option<String>,
+    /// Which run of it the leader took; 0 until that is known.
+    run: u32,
     /// Its result, while parts of it are still to come.
     result: Option<(Bytes, Vec<Named>)>,
     /// It needs transfers, and the leader it is meant for has not said that it takes them: when to give up.
@@ -60,6 +63,8 @@ struct Job {
 struct Connection {
     address: String,
     up: Option<Up>,
+    /// When the leader got the hello of the present connection.
+    greeted: Instant,
     /// Blobs of jobs that were sent on it and have not ended: the leader counts them until then.
     blobs: usize,
     /// Jobs that wait until others have ended, since the leader takes no more blobs on a connection.
@@ -68,7 +73,7 @@ struct Connection {
 
 impl Connection {
     fn new(address: String, up: Option<Up>) -> Self {
-        Connection { address, up, blobs: 0, held: VecDeque::new() }
+        Connection { address, up, greeted: Instant::now(), blobs: 0, held: VecDeque::new() }
     }
 }
 
@@ -122,11 +127,13 @@ pub(super) fn start(
         jobs: HashMap::new(),
         blobs: HashMap::new(),
         parked: HashSet::new(),
+        late_welcome_wait: options.connect_wait.unwrap_or(LATE_WELCOME_WAIT),
         downloads: options.downloads.clone(),
         arrivals: arrivals.clone(),
         upload_news,
         questions: Questions::default(),
         arrived: None,
+        receipts: Receipts::default(),
         ended,
         states,
     };
@@ -187,12 +194,15 @@ struct Driver {
     blobs: HashMap<Uuid, Uuid>,
     /// Jobs that are, or were, held back.
     parked: HashSet<Uuid>,
+    /// How long such a job waits for a leader's first Welcome.
+    late_welcome_wait: Duration,
     downloads: Downloads,
     arrivals: Arrivals,
     upload_news: mpsc::UnboundedSender<Uuid>,
     questions: Questions,
     /// The end that is being handled; `Deliver` takes it.
     arrived: Option<Ending>,
+    receipts: Receipts,
     ended: mpsc::Sender<Ended>,
     states: watch::Sender<Vec<LinkState>>,
 }
@@ -234,7 +244,8 @@ impl Driver {
         let inputs = Inputs::start(blobs, &self.upload_news);
         self.blobs.extend(inputs.ids().map(|blob| (blob, id)));
         self.arrivals.want(id, &self.downloads);
-        let job = Job { subject, payload, inputs, sink, permit, cancel: None, result: None, parked: None };
+        let job =
+            Job { subject, payload, inputs, sink, permit, cancel: None, run: 0, result: None, parked: None };
         self.jobs.insert(id, job);
         self.handle(Event::Submit(id));
         Ok(())
@@ -351,12 +362,23 @@ impl Driver {
 
     fn take_news(&mut self, conn: Conn, news: News) {
         match news {
-            News::Greeting { address } => self.set_state(conn, LinkState::Greeting { leader: address }),
+            News::Greeting { address } => {
+                if let Some(connection) = self.conns.get_mut(conn) {
+                    connection.greeted = Instant::now();
+                }
+                self.set_state(conn, LinkState::Greeting { leader: address });
+            }
+            News::Unanswered { address, waited, wait_max } => {
+                let text = connection::unanswered(&address, waited, wait_max);
+                self.tell_waiting(conn, &JobEvent::Waiting { reason: Reason::NONE, text });
+            }
             News::Up { mode, address, outbox, writer } => {
                 tracing::info!(leader = %address, ?mode, "connected");
                 self.set_state(conn, LinkState::Up { leader: address.clone(), mode: mode.clone() });
                 if let Some(connection) = self.conns.get_mut(conn) {
-                    *connection = Connection::new(address, Some(Up { mode, outbox, writer }));
+                    let greeted = connection.greeted;
+                    *connection =
+                        Connection { greeted, ..Connection::new(address, Some(Up { mode, outbox, writer })) };
                 }
                 self.handle(Event::Up(conn));
                 self.send_questions();
@@ -386,6 +408,7 @@ impl Driver {
         let Some(kind) = frame.kind() else { return };
         let read = match kind {
             Kind::Result => {
+                self.receipts.came(job, conn);
                 self.take_result(conn, job, frame.payload.clone());
                 Ok(())
             }
@@ -402,6 +425,9 @@ impl Driver {
                 let Submitted { standing, run, ahead } = submitted;
                 // Its inputs are all there: that is told first.
                 self.look_at_uploads(job);
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.run = run;
+                }
                 self.tell(job, JobEvent::Submitted { standing, run, ahead });
             }),
             Kind::Progress => Progress::decode(&frame.payload).map(|progress| {
@@ -452,6 +478,7 @@ impl Driver {
             | Kind::Heartbeat
             | Kind::Cancel
             | Kind::Settled
+            | Kind::Received
             | Kind::Put
             | Kind::Lack
             | Kind::Spread
@@ -484,18 +511,37 @@ impl Driver {
         for job in parked {
             self.send(conn, job, false);
         }
+        // Wishes that a classic leader could not have been told.
+        let unwanted = self.jobs.iter().filter(|(_, job)| job.cancel.is_some());
+        let unwanted: Vec<Uuid> = unwanted.map(|(id, _)| *id).collect();
+        for job in unwanted.into_iter().filter(|job| self.dispatch.conn_of(*job) == Some(conn)) {
+            self.send_cancel(conn, job);
+        }
     }
 
     /// Holds a job back that the leader cannot take as far as we know.
     fn park(&mut self, conn: Conn, id: Uuid) {
-        let wait = match self.up(conn).map(|up| &up.mode) {
+        let now = Instant::now();
+        let Some(connection) = self.conns.get(conn) else { return };
+        let until = match connection.up.as_ref().map(|up| &up.mode) {
             // It has said what it can do.
-            Some(Mode::Announced { .. }) => Duration::ZERO,
-            Some(Mode::Classic) | None => LATE_WELCOME_WAIT,
+            Some(Mode::Announced { .. }) => now,
+            Some(Mode::Classic) | None => {
+                (connection.greeted + self.late_welcome_wait).max(now + LATE_WELCOME_WAIT_MIN)
+            }
         };
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        job.parked = Some((conn, Instant::now() + wait));
+        job.parked = Some((conn, until));
         self.parked.insert(id);
+        if until > now {
+            let leader = self.address(conn);
+            let wait = Span::rounded(until - now);
+            let text = format!(
+                "the job has large files, which only a heft leader takes: waiting up to {wait} for {leader} to say that it is one"
+            );
+            tracing::info!(job = %id, %leader, "{text}");
+            self.tell(id, JobEvent::Waiting { reason: Reason::NONE, text });
+        }
     }
 
     /// Refuses jobs that no leader has offered to take.
@@ -510,8 +556,9 @@ impl Driver {
             let leader = job.parked.map(|(conn, _)| self.address(conn)).unwrap_or_default();
             let (bytes, limit) = (job.inputs.total(), u64::from(FRAME_BODY_BYTES_MAX));
             let text = format!(
-                "the job's files have {bytes} bytes ({}), and a leader without transfers takes a job of at most {limit} \
-                 ({}) in all: submit it to a heft leader, or make the files smaller",
+                "the job's files have {bytes} bytes ({}), and a leader without transfers, or one that does not answer the hello, \
+                 takes a job of at most {limit} ({}) in all: submit it to a heft leader, give a busy one more time \
+                 (--connect-wait), or make the files smaller",
                 ByteSize(bytes),
                 ByteSize(limit)
             );
@@ -608,12 +655,25 @@ impl Driver {
         if self.arrived.take().is_some() {
             tracing::debug!(job = %id, late = self.dispatch.late(), "dropped a result that came late or is not ours");
         }
+        self.confirm(id);
+    }
+
+    /// Says to the leader whose result came that it is with whoever waits for it.
+    fn confirm(&mut self, id: Uuid) {
+        let Some((conn, run)) = self.receipts.due(id, self.jobs.contains_key(&id)) else { return };
+        let Some(up) = self.up(conn).filter(|up| up.mode.has(Features::RECEIPTS)) else { return };
+        let mut payload = Vec::new();
+        Received { run }.encode(&mut payload);
+        let frame = OutFrame { msg_id: id, ..OutFrame::new(Kind::Received, payload) };
+        // Without it the result comes again.
+        up.outbox.try_send(Outgoing::plain(frame)).ok();
     }
 
     fn deliver(&mut self, id: Uuid) {
         self.stop_inputs(id);
         let (Some(job), Some(ending)) = (self.jobs.remove(&id), self.arrived.take()) else { return };
         self.arrivals.forget(id);
+        self.receipts.ended(id, job.run);
         match job.sink {
             // Nobody waits any more: that is the caller's choice.
             Sink::Handle { ending: sink, .. } => sink.send(ending).unwrap_or_else(drop),

@@ -33,6 +33,7 @@ mod fetch;
 mod inputs;
 mod job;
 mod multi;
+mod receipts;
 mod remote;
 mod single;
 mod spec;
@@ -52,7 +53,10 @@ use std::time::Duration;
 
 use crate::core::retry::Backoff;
 use crate::model::hello::CLIENT_CAP_DEFAULT;
-use crate::peer::Tuning;
+use crate::peer::{self, Tuning};
+
+/// How long a job that needs transfers waits for the first answer of a leader, unless [`Options::connect_wait`] says.
+pub const LATE_WELCOME_WAIT: Duration = Duration::from_secs(10);
 
 /// How a client connects.
 #[derive(Clone, Debug)]
@@ -63,11 +67,15 @@ pub struct Options {
     pub desired: u32,
     /// How connections are tuned.
     pub tuning: Tuning,
-    /// How long a leader may take to answer the announcement before it counts as a stock one.
+    /// How long a leader that has never answered the announcement may take to do so before it counts as a stock one. Its answer
+    /// still counts when it comes later.
     pub welcome_wait: Duration,
+    /// How long a leader that is known for a heft one may take to answer on a new connection before that is given up for another.
+    pub welcome_wait_max: Duration,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,
-    /// How long `connect` tries to reach a leader for the first time; `None` for as long as it takes (CL08).
+    /// How long `connect` tries to reach a leader for the first time; `None` for as long as it takes (CL08). A job that needs
+    /// transfers waits as long for the leader's first answer, [`LATE_WELCOME_WAIT`] with `None`.
     pub connect_wait: Option<Duration>,
     /// Waiting times between attempts to connect (CL08).
     pub backoff: Backoff,
@@ -87,6 +95,7 @@ impl Options {
             desired: CLIENT_CAP_DEFAULT,
             tuning: Tuning::default(),
             welcome_wait: Duration::from_millis(500),
+            welcome_wait_max: peer::WELCOME_WAIT_MAX,
             connect_timeout: Duration::from_secs(5),
             connect_wait: None,
             backoff: Backoff::CONNECT,

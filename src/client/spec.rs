@@ -15,6 +15,7 @@ use chunking::{ChunkPlan, DigestKind, Generation};
 use uuid::Uuid;
 
 use super::error::ClientError;
+use crate::core::subject::routing_key;
 use crate::model::{BlobRef, InputFile, JobRequest, JsonModel};
 use crate::transfer::{Blob, Compression, Source, blob_id};
 
@@ -100,6 +101,15 @@ pub(super) fn payload_room(subject: &str) -> Result<u64, ClientError> {
     Ok(u64::from(FRAME_BODY_BYTES_MAX).saturating_sub(head as u64))
 }
 
+/// What the frame leaves for it in which a leader sends it on: that has another subject, which names the worker too (T02).
+fn assigned_room(subject: &str, exec: &str) -> u64 {
+    // A subject that is no key is refused by the leader, with what is wrong with it.
+    let key = routing_key(subject, Some(exec)).map_or(0, |key| key.as_str().len());
+    let assigned = key + 1 + uuid::fmt::Hyphenated::LENGTH;
+    let head = chunking::frame::head_len(Generation::F2, "") - chunking::frame::LENGTH_BYTES + assigned;
+    u64::from(FRAME_BODY_BYTES_MAX).saturating_sub(head as u64)
+}
+
 /// Fills in what the request leaves to the client, and decides how its files go. JobId and MsgId are the same (M17).
 pub(super) async fn prepared(
     mut spec: JobSpec,
@@ -112,7 +122,7 @@ pub(super) async fn prepared(
     if spec.request.client_id.is_empty() {
         client_id.clone_into(&mut spec.request.client_id);
     }
-    let room = payload_room(subject)?;
+    let room = payload_room(subject)?.min(assigned_room(subject, &spec.request.exec_name));
     let on_disk = |input: &Input| matches!(input.source, Source::File(_));
     if spec.inputs.iter().any(on_disk) {
         let built = tokio::task::spawn_blocking(move || build(spec, room)).await;
@@ -265,6 +275,23 @@ mod tests {
         assert_eq!(named.files[1].content, Some(vec![2; 64 * 1024]), "small ones stay inside");
         assert_eq!((&named.files[2].content, &named.files[2].blob), (&Some(vec![]), &None));
         assert_eq!((blobs.len(), blobs[0].id, blobs[0].name.as_str()), (1, blob.id, "a"));
+    }
+
+    #[tokio::test]
+    async fn t02_what_fits_the_submit_and_not_the_assignment_goes_as_a_blob() {
+        for subject in ["job.submit.calcA", "job.assign.calcA", "calcA", ""] {
+            let blobs = async |gap: usize| {
+                let mut request = request();
+                request.args = vec!["x".repeat(gap)];
+                let spec = JobSpec::from(request).bytes("a", vec![1; 3_000_000]);
+                prepared(spec, subject, "c").await.unwrap()
+            };
+            let (key, id) = ("job.assign.calcA", Uuid::nil());
+            let whole = blobs(0).await.payload.len() + 39 + format!("{key}.{id}").len();
+            let gap = FRAME_BODY_BYTES_MAX as usize - whole;
+            assert_eq!(blobs(gap).await.blobs.len(), 0, "{subject}: fits to the last byte");
+            assert_eq!(blobs(gap + 1).await.blobs.len(), 1, "{subject}");
+        }
     }
 
     #[test]

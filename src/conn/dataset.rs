@@ -104,7 +104,7 @@ impl Session {
     pub fn cache_ack(&self, request: Uuid, result: &CachePutResult) -> Option<WireFrame> {
         let subject = format!("cache.ack.{}", result.cache_id);
         let head = Head { corr_id: request, subject: &subject, ..Head::new(Kind::CacheAck) };
-        self.frame(head, result.to_json().into()).ok()
+        self.frame(head, result.to_json()).ok()
     }
 
     /// The subject of a put for a stock worker (S08).

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Stage, parse_credit};
+use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Received, Stage, parse_credit};
 use chunking::{Generation, Head, Kind};
 use uuid::Uuid;
 
@@ -11,11 +11,13 @@ use super::{Agent, DatasetSays, FEATURES, MakeId, Role, Session, SessionError, T
 use crate::core::Event;
 use crate::core::event::WorkerClass;
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
+use crate::core::payload::PayloadKind;
 use crate::core::subject::hello_patterns;
 use crate::model::limits::QUOTE_CHARS_MAX;
 use crate::model::{
     Announcement, ClientConfig, ContentStream, JobResult, JobStatus, JsonModel, Shape, WorkerHello,
 };
+use crate::summed::Summed;
 
 /// What a frame said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,13 @@ pub enum Heard {
     Ack(AckBody),
     /// A client does not want a job any more.
     Cancel(JobId),
+    /// A client has the result of a job.
+    Received {
+        /// Which job's.
+        job: JobId,
+        /// Which run's; none if it does not know.
+        run: Option<Run>,
+    },
     /// A message of a transfer.
     Transfer {
         /// The transfer's id.
@@ -59,10 +68,12 @@ pub struct SubmitBody {
     pub msg_id: Uuid,
     /// Whose job it is.
     pub client: ClientId,
+    /// What the client speaks: those before F2 know no requests, and mean any bytes.
+    pub generation: Generation,
     /// The frame's subject.
     pub subject: String,
     /// The payload.
-    pub payload: Bytes,
+    pub payload: Summed,
 }
 
 /// The end of a job.
@@ -75,7 +86,7 @@ pub struct AckBody {
     /// The blobs that are parts of the result.
     pub parts: Vec<Uuid>,
     /// The payload.
-    pub payload: Bytes,
+    pub payload: Summed,
 }
 
 /// What a frame is that is too large to be gathered.
@@ -123,7 +134,7 @@ impl Session {
     pub fn hear(
         &mut self,
         head: &Head<'_>,
-        payload: Bytes,
+        payload: Summed,
         make_id: MakeId<'_>,
     ) -> Result<Heard, SessionError> {
         let kind = match head.kind() {
@@ -142,9 +153,13 @@ impl Session {
             }
             (Role::Client { id }, Kind::SubmitJob) => {
                 let (client, subject) = (id.clone(), head.subject.to_owned());
-                Ok(Heard::Submit(SubmitBody { msg_id: head.msg_id, client, subject, payload }))
+                let (msg_id, generation) = (head.msg_id, self.generation);
+                Ok(Heard::Submit(SubmitBody { msg_id, client, generation, subject, payload }))
             }
             (Role::Client { .. }, Kind::Cancel) => Ok(Heard::Cancel(JobId(head.msg_id))),
+            (Role::Client { .. }, Kind::Received) if self.has(Features::RECEIPTS) => {
+                Ok(received(head, &payload))
+            }
             (Role::Worker { .. }, Kind::Credit) => Ok(self.credit(&payload)),
             (Role::Worker { .. }, Kind::AckJob) => Ok(self.ack(head, payload)),
             (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),
@@ -183,6 +198,9 @@ impl Session {
                     None => Heard::Skipped(format!("{kind} cannot be read, or is not from such a peer")),
                 })
             }
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Welcome) if self.has(Features::CHECKSUMS) => {
+                Ok(Heard::Skipped("it has read our Welcome: its frames have checksums".to_owned()))
+            }
             (Role::Client { .. } | Role::Worker { .. }, other) => {
                 Ok(Heard::Skipped(format!("{other} is not for a leader, or not from such a peer")))
             }
@@ -191,7 +209,7 @@ impl Session {
 
     /// What a frame is that is too large to be gathered.
     pub fn bulk(&mut self, head: &Head<'_>) -> Result<BulkOf, SessionError> {
-        match self.hear(head, Bytes::from_static(b"-"), &mut Uuid::nil)? {
+        match self.hear(head, Bytes::from_static(b"-").into(), &mut Uuid::nil)? {
             Heard::Submit(body) => Ok(BulkOf::Submit { body }),
             Heard::Ack(body) => Ok(BulkOf::Ack { job: body.job }),
             Heard::Dataset(DatasetSays::Classic { request, subject, .. }) => {
@@ -200,6 +218,7 @@ impl Session {
             Heard::Event(_)
             | Heard::Announced(_)
             | Heard::Cancel(_)
+            | Heard::Received { .. }
             | Heard::Transfer { .. }
             | Heard::Dataset(_)
             | Heard::Ask { .. }
@@ -256,9 +275,23 @@ impl Session {
         };
         let transfers = announced.is_some_and(|features| features.has(Features::TRANSFERS));
         let datasets = announced.is_some_and(|features| features.has(Features::DATASETS));
-        let (conn, worker) = (self.conn, id);
-        let event =
-            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers, datasets };
+        let reads = match (self.generation, &hello) {
+            // They look into no payload (C03).
+            (Generation::F0 | Generation::F1, _) => PayloadKind::Raw,
+            (Generation::F2, Some(hello)) if hello.raw => PayloadKind::Raw,
+            (Generation::F2, Some(_) | None) => PayloadKind::Request,
+        };
+        let event = Event::WorkerHello {
+            conn: self.conn,
+            worker: id,
+            name,
+            class,
+            patterns,
+            parallel_max,
+            transfers,
+            datasets,
+            reads,
+        };
         Ok(self.announced(hello.map(|hello| hello.heft), event))
     }
 
@@ -306,7 +339,7 @@ impl Session {
         }
     }
 
-    fn ack(&mut self, head: &Head<'_>, payload: Bytes) -> Heard {
+    fn ack(&mut self, head: &Head<'_>, payload: Summed) -> Heard {
         let Role::Worker { last_job, .. } = &mut self.role else {
             return Heard::Skipped("an ack from no worker".to_owned());
         };
@@ -335,11 +368,20 @@ fn served_by(hello: &WorkerHello) -> Result<Option<WorkerId>, SessionError> {
     Ok(Some(WorkerId(id)))
 }
 
+fn received(head: &Head<'_>, payload: &[u8]) -> Heard {
+    match Received::decode(payload) {
+        Ok(Received { run }) => {
+            Heard::Received { job: JobId(head.msg_id), run: (run > 0).then_some(Run(run)) }
+        }
+        Err(error) => Heard::Skipped(error.to_string()),
+    }
+}
+
 fn features_of(announcement: &Announcement) -> Features {
     Features::from_names(announcement.features.iter().map(String::as_str))
 }
 
-/// Payloads up to this size are read as they are; of larger ones the archive is passed over.
+/// Payloads up to this size are read as they are; of larger ones the archive and the outputs are passed over.
 const SMALL_BYTES: usize = 64 * 1024;
 
 /// What a result says, and the blobs that are its parts. Bytes that are no JobResult are a raw result, which is fine.

@@ -33,7 +33,9 @@ pub const FEATURES: Features = Features::TRANSFERS
     .with(Features::PROGRESS)
     .with(Features::CANCEL)
     .with(Features::ASK)
-    .with(Features::DATASETS);
+    .with(Features::DATASETS)
+    .with(Features::CHECKSUMS)
+    .with(Features::RECEIPTS);
 
 /// Why a connection has to end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -14,20 +14,23 @@ use uuid::Uuid;
 use super::{FEATURES, Role, Session};
 use crate::core::ids::{Attempt, JobId, Run, WorkerId};
 use crate::peer::SOFTWARE;
+use crate::summed::Summed;
 
-/// A frame as it goes to the socket: a head, and payload bytes that others may share.
+/// A frame as it goes to the socket: a head, payload bytes that others may share, and a checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireFrame {
     /// The head.
     pub head: Bytes,
     /// The payload.
     pub payload: Bytes,
+    /// What stands behind the payload: the checksum, for peers that know it.
+    pub trailer: Bytes,
 }
 
 impl WireFrame {
     /// Bytes on the wire.
     pub fn len(&self) -> usize {
-        self.head.len() + self.payload.len()
+        self.head.len() + self.payload.len() + self.trailer.len()
     }
 
     /// Never: a frame has a head.
@@ -37,12 +40,18 @@ impl WireFrame {
 }
 
 impl Session {
-    pub(super) fn frame(&self, head: Head<'_>, payload: Bytes) -> Result<WireFrame, EncodeError> {
+    pub(super) fn frame(&self, head: Head<'_>, payload: impl Into<Summed>) -> Result<WireFrame, EncodeError> {
+        let payload = payload.into();
         let payload_len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         let head = Head { payload_len, ..head };
         let mut bytes = Vec::with_capacity(head_len(self.generation, head.subject));
-        head.append(self.generation, &mut bytes)?;
-        Ok(WireFrame { head: bytes.into(), payload })
+        let trailer = if self.has(Features::CHECKSUMS) {
+            Bytes::copy_from_slice(&head.append_summed(self.generation, payload.crc(), &mut bytes)?)
+        } else {
+            head.append(self.generation, &mut bytes)?;
+            Bytes::new()
+        };
+        Ok(WireFrame { head: bytes.into(), payload: payload.into_bytes(), trailer })
     }
 
     /// A message of ours; `None` if the peer did not announce that it can hear it.
@@ -59,7 +68,7 @@ impl Session {
         let mut payload = Vec::new();
         message.encode(&mut payload);
         let head = Head { msg_id: id, corr_id: corr, ..Head::new(M::KIND) };
-        self.frame(head, payload.into()).ok()
+        self.frame(head, payload).ok()
     }
 
     /// The answer to an announcement.
@@ -70,7 +79,7 @@ impl Session {
     }
 
     /// A job for this worker.
-    pub fn assign(&mut self, subject: &str, job: JobId, payload: Bytes) -> Result<WireFrame, EncodeError> {
+    pub fn assign(&mut self, subject: &str, job: JobId, payload: Summed) -> Result<WireFrame, EncodeError> {
         let head = Head { msg_id: job.0, subject, ..Head::new(Kind::AssignJob) };
         let frame = self.frame(head, payload)?;
         if let Role::Worker { last_job, .. } = &mut self.role {
@@ -145,7 +154,7 @@ impl Session {
     }
 
     /// A job's result. `None` for a client without ids, which expects none (C03).
-    pub fn result(&self, job: JobId, payload: Bytes) -> Option<Result<WireFrame, EncodeError>> {
+    pub fn result(&self, job: JobId, payload: Summed) -> Option<Result<WireFrame, EncodeError>> {
         if self.generation == Generation::F0 {
             return None;
         }
@@ -162,6 +171,6 @@ impl Session {
         let mut payload = Vec::new();
         Answer { status, json }.encode(&mut payload);
         let head = Head { corr_id: ask, subject: verb, ..Head::new(Kind::Answer) };
-        self.has(Features::ASK).then(|| self.frame(head, payload.into()).ok()).flatten()
+        self.has(Features::ASK).then(|| self.frame(head, payload).ok()).flatten()
     }
 }

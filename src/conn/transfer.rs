@@ -60,6 +60,7 @@ impl TransferSays {
             | Kind::Progress
             | Kind::Cancel
             | Kind::Settled
+            | Kind::Received
             | Kind::Put
             | Kind::Lack
             | Kind::Spread
@@ -92,6 +93,6 @@ impl Session {
     pub fn chunk(&self, id: Uuid, head: &ChunkHead, bytes: Bytes) -> Option<WireFrame> {
         let sent_len = u32::try_from(bytes.len()).ok()?;
         let frame_head = head.frame_head(id, sent_len).ok()?;
-        Some(WireFrame { head: Bytes::copy_from_slice(&frame_head), payload: bytes })
+        Some(WireFrame { head: Bytes::copy_from_slice(&frame_head), payload: bytes, trailer: Bytes::new() })
     }
 }

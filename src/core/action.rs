@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::dataset::Dataset;
 use super::ids::{Attempt, CacheId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
+use super::payload::PayloadKind;
 use super::record::Record;
 
 /// Something to do.
@@ -129,7 +130,8 @@ pub enum Action {
         /// Which attempt.
         attempt: Attempt,
     },
-    /// Send a job's result to a client.
+    /// Send a job's result to a client; then [`Event::Delivered`](super::Event::Delivered), or
+    /// [`Event::NotDelivered`](super::Event::NotDelivered) once the connection has ended.
     Deliver {
         /// Where.
         conn: ConnId,
@@ -256,6 +258,16 @@ pub enum Refusal {
         /// How many did.
         workers: usize,
     },
+    /// No worker that matches takes payloads of this kind.
+    #[error("the {workers} connected workers that match {key} take no {}: {}", kind.text(), kind.next_step())]
+    NoReader {
+        /// What matched.
+        key: String,
+        /// How many did.
+        workers: usize,
+        /// Of which kind the payload is.
+        kind: PayloadKind,
+    },
     /// The leader is about to stop.
     #[error("the leader is about to stop and takes no new jobs: submit to another, or again when it is back")]
     Draining,
@@ -290,6 +302,15 @@ pub enum Waiting {
         /// How many they are.
         workers: usize,
     },
+    /// No connected worker that matches its key takes payloads of its kind.
+    NoReader {
+        /// The key.
+        key: String,
+        /// How many they are.
+        workers: usize,
+        /// Of which kind its payload is.
+        kind: PayloadKind,
+    },
 }
 
 impl fmt::Display for Waiting {
@@ -310,6 +331,12 @@ impl fmt::Display for Waiting {
                 f,
                 "the {workers} connected workers that match {key} cannot be sent the datasets that the job names: start a \
                  heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
+            ),
+            Waiting::NoReader { key, workers, kind } => write!(
+                f,
+                "it needs a worker that takes {}, and the {workers} connected workers that match {key} do not: {}",
+                kind.text(),
+                kind.next_step()
             ),
         }
     }

@@ -18,7 +18,7 @@ use super::inputs::{Resubmitted, Sources};
 use super::job::{Job, Phase};
 use super::limits::Config;
 use super::locality::Delays;
-use super::queue::{Place, Queues, Rank};
+use super::queue::{Place, Queues};
 use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::staging::Staging;
@@ -124,13 +124,24 @@ impl Broker {
         if let Event::Credit { conn, .. }
         | Event::Progress { conn, .. }
         | Event::Heartbeat { conn, .. }
-        | Event::Ack { conn, .. } = &event
+        | Event::Ack { conn, .. }
+        | Event::Moves { conn } = &event
         {
             self.heard_of(*conn);
         }
         match event {
             Event::ClientHello { conn, client, cap } => self.client_hello(conn, client, cap),
-            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers, datasets } => {
+            Event::WorkerHello {
+                conn,
+                worker,
+                name,
+                class,
+                patterns,
+                parallel_max,
+                transfers,
+                datasets,
+                reads,
+            } => {
                 self.worker_hello(Hello {
                     conn,
                     worker,
@@ -140,6 +151,7 @@ impl Broker {
                     parallel_max,
                     transfers,
                     datasets,
+                    reads,
                 });
             }
             Event::Credit { conn, delta } => self.credit(conn, delta),
@@ -159,6 +171,8 @@ impl Broker {
             Event::NotAssigned { conn, worker, job, attempt } => {
                 self.not_assigned(conn, worker, job, attempt);
             }
+            Event::Moves { conn } => self.moves(conn),
+            Event::Delivered { job, run } => self.was_delivered(job, run),
             Event::NotDelivered { job } => self.not_delivered(job),
             Event::ForgetEnded { job } => self.forget_ended(job),
             Event::PutDataset { dataset } => self.put_dataset(dataset),
@@ -360,6 +374,17 @@ impl Broker {
         }
     }
 
+    /// A worker's connection is slow, and not silent: no lease ends meanwhile. Those of an earlier life of the leader begin when the
+    /// worker has said what it holds.
+    fn moves(&mut self, conn: ConnId) {
+        let until = self.now.plus(self.config.lease);
+        if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker)) {
+            for lease in worker.held.values_mut() {
+                lease.until = lease.until.map(|_| until);
+            }
+        }
+    }
+
     /// A worker holds what it should not: a job that has ended is settled, any other is taken away.
     fn not_wanted(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt) {
         let known = self.state.job(job);
@@ -448,6 +473,7 @@ impl Broker {
         }
         let mut matching = Vec::new();
         self.workers.matching(job.key.as_str(), &mut matching);
+        self.retain_readers(job.payload_kind(), &mut matching);
         matching.iter().any(|other| *other != worker && !job.was_lost_at(*other))
     }
 
@@ -594,9 +620,8 @@ impl Broker {
                 self.undelay(id);
                 self.waits.look_at(id);
                 let Some(job) = self.state.job(id) else { return 0 };
-                let rank = if job.goes_by_transfer() { Rank::ByTransfer } else { Rank::Plain };
                 self.staging.wake_for(job);
-                self.queues.push(&job.key, &job.client, place, id, job.size, rank)
+                self.queues.push(&job.key, &job.client, place, id, job.size, job.rank())
             }
         }
     }

@@ -109,10 +109,13 @@ impl Broker {
         is_under_cap(&self.state, &self.config, &self.assigning_of, client)
     }
 
-    /// What these workers can take: a job that needs transfers is not even looked at where nobody takes them.
+    /// What these workers can take: a job that none of them takes is not even looked at, so that it holds no other up.
     fn taken_by(&self, workers: &[WorkerId]) -> Takes {
-        let transfers = |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.transfers);
-        if workers.iter().any(transfers) { Takes::All } else { Takes::Plain }
+        let workers = workers.iter().filter_map(|worker| self.workers.get(*worker));
+        workers.fold(Takes::PLAIN, |takes, worker| Takes {
+            transfers: takes.transfers || worker.transfers,
+            reads: takes.reads.max(worker.reads),
+        })
     }
 
     /// Children of jobs to all workers, each to its own (S22). They take credit like any other, and no part of a cap:

@@ -132,7 +132,7 @@ impl Broker {
         }
         worker.leak_watched = false;
         let lost = worker.lost_credits();
-        worker.offer(lost);
+        worker.lend(lost);
         self.dirty |= lost > 0;
     }
 

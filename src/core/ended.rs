@@ -40,10 +40,19 @@ impl Broker {
         sent.or_else(|| oldest().next().filter(|_| !only_sent)).map(|job| job.id)
     }
 
-    /// A result was to be sent, and its connection is gone: its client gets it when it comes back.
+    /// A client has a result.
+    pub(super) fn was_delivered(&mut self, id: JobId, run: Run) {
+        let is_news = |job: &&Job| job.run == run && job.has_ended() && !job.delivered;
+        if self.state.job(id).filter(is_news).is_some() {
+            self.propose(Record::Delivered { job: id, run });
+        }
+    }
+
+    /// A result was on its way, and its connection is gone: it goes to another one of its client, or waits until the client
+    /// comes back.
     pub(super) fn not_delivered(&mut self, id: JobId) {
-        if let Some(job) = self.state.job(id).filter(|job| job.has_ended() && job.child_of.is_none()) {
-            self.undelivered.entry(job.client.clone()).or_default().insert(id);
+        if self.state.job(id).is_some_and(|job| job.child_of.is_none()) {
+            self.deliver(id);
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::dataset::Dataset;
 use super::ids::{Attempt, CacheId, ClientId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
+use super::payload::PayloadKind;
 use super::record::AttemptEnd;
 use super::subject::RoutingKey;
 
@@ -38,6 +39,8 @@ pub enum Event {
         transfers: bool,
         /// Whether it can be sent datasets.
         datasets: bool,
+        /// The payloads it reads.
+        reads: PayloadKind,
     },
     /// A worker has room for more jobs.
     Credit {
@@ -143,7 +146,20 @@ pub enum Event {
         /// Which attempt.
         attempt: Attempt,
     },
-    /// A result could not be sent: its connection ended while it was read.
+    /// Bytes pass over a connection, but so slowly that heartbeats cannot keep their time: they stand behind a long frame, or the jobs
+    /// that they would name do. What its worker holds is held on.
+    Moves {
+        /// Which connection.
+        conn: ConnId,
+    },
+    /// A client has a result: it said so, or, if it is one that says nothing, the last byte was written to its socket.
+    Delivered {
+        /// The job.
+        job: JobId,
+        /// Which run's.
+        run: Run,
+    },
+    /// The connection ended before its client had a result, or before that was known.
     NotDelivered {
         /// The job.
         job: JobId,
@@ -269,6 +285,18 @@ pub struct Submission {
     pub require_worker: bool,
     /// The datasets that its files are of, each once. They need not be known.
     pub datasets: Vec<CacheId>,
+}
+
+impl Submission {
+    /// What it asks of a worker.
+    pub fn payload_kind(&self) -> PayloadKind {
+        kind_of(&self.exec)
+    }
+}
+
+/// The kind of a payload that names this program. A JobRequest names one, so that logs of all versions tell.
+pub(super) fn kind_of(exec: &str) -> PayloadKind {
+    if exec.is_empty() { PayloadKind::Raw } else { PayloadKind::Request }
 }
 
 /// Where the inputs of a job are when it is handed in.

@@ -10,6 +10,7 @@ use super::event::WorkerClass;
 use super::ids::{CacheId, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
 use super::locality::{At, Choice, Cost, Stage};
+use super::payload::PayloadKind;
 use super::schedule::Policy;
 use super::subject::RoutingKey;
 use super::worker::Worker;
@@ -83,6 +84,11 @@ pub enum WaitsFor {
     Worker,
     /// A worker that matches and may have it.
     CapableWorker,
+    /// A worker that matches and reads payloads of its kind.
+    Reader {
+        /// Of which kind its payload is.
+        kind: PayloadKind,
+    },
     /// An agent, which has to get its inputs or datasets for the stock worker beside it.
     Agent,
     /// Room at one of the workers that may have it.
@@ -115,6 +121,9 @@ impl fmt::Display for WaitsFor {
             }
             WaitsFor::Worker => f.write_str("no connected worker matches its key"),
             WaitsFor::CapableWorker => f.write_str("no connected worker that matches its key may have it"),
+            WaitsFor::Reader { kind } => {
+                write!(f, "a worker that takes {}: no connected worker that matches its key does", kind.text())
+            }
             WaitsFor::Room => f.write_str("no worker that may have it has room"),
             WaitsFor::Stop => f.write_str("the leader is about to stop and gives nothing out"),
             WaitsFor::Turn => f.write_str("it is in the queue, and its turn comes"),
@@ -147,6 +156,8 @@ pub struct Seen {
     pub transfers: bool,
     /// Whether it can be sent datasets.
     pub datasets: bool,
+    /// The payloads it reads.
+    pub reads: PayloadKind,
     /// The agent that holds datasets for it.
     pub agent: Option<WorkerId>,
     /// What it has of each dataset that the job names and the leader has.
@@ -182,6 +193,8 @@ pub enum Verdict {
     ByAgent,
     /// It takes no transfers, and the job comes as one.
     NoTransfers,
+    /// It reads no payloads of the job's kind.
+    CannotRead(PayloadKind),
     /// It cannot be sent the job's datasets.
     NoDatasets,
     /// It did not ask for the job's key.
@@ -208,6 +221,8 @@ impl Verdict {
                 "can have it when the agent beside it holds its datasets, or its inputs, which become one"
             }
             Verdict::NoTransfers => "takes no transfers, and the job comes as one",
+            Verdict::CannotRead(PayloadKind::Request) => "takes no job requests",
+            Verdict::CannotRead(PayloadKind::Raw) => "takes no raw payloads, and the job is one",
             Verdict::NoDatasets => "cannot be sent its datasets, and does not have them",
             Verdict::NoMatch => "did not ask for its key",
             Verdict::ForAnother => "may not have it: it is for another worker",
@@ -266,6 +281,7 @@ impl Broker {
             lost_there: job.was_lost_at(worker.id),
             transfers: worker.transfers,
             datasets: worker.datasets,
+            reads: worker.reads,
             agent: self.holdings.agent_of(worker.id),
             sets: sets.iter().map(|set| (set.cache.clone(), self.at(worker.id, set))).collect(),
             cost,
@@ -282,6 +298,7 @@ impl Broker {
             () if !is_for(worker) => Verdict::ForAnother,
             () if !worker.wants(job.key.as_str()) => Verdict::NoMatch,
             () if job.was_lost_at(worker.id) => Verdict::LostThere,
+            () if worker.reads < job.payload_kind() => Verdict::CannotRead(job.payload_kind()),
             () if job.goes_by_transfer() && !worker.transfers => {
                 let is_served = self.any_agent(&[worker.id]) && self.can_stage(job);
                 let is_needed = is_served && self.lacks_transfers(&job.key).is_some();
@@ -315,6 +332,7 @@ impl Broker {
             Verdict::LostThere
             | Verdict::ByAgent
             | Verdict::NoTransfers
+            | Verdict::CannotRead(_)
             | Verdict::NoDatasets
             | Verdict::NoMatch
             | Verdict::ForAnother
@@ -340,7 +358,13 @@ impl Broker {
             _ if !workers.iter().any(|seen| seen.matches) => WaitsFor::Worker,
             _ if !workers.iter().any(is_capable) => {
                 let by_agent = workers.iter().any(|seen| seen.verdict == Verdict::ByAgent);
-                if by_agent { WaitsFor::Agent } else { WaitsFor::CapableWorker }
+                let kind = job.payload_kind();
+                let no_reader = workers.iter().filter(|seen| seen.matches).all(|seen| seen.reads < kind);
+                match () {
+                    () if by_agent => WaitsFor::Agent,
+                    () if no_reader => WaitsFor::Reader { kind },
+                    () => WaitsFor::CapableWorker,
+                }
             }
             Choice::Wait { on, until } => WaitsFor::Data { worker: on, since, until },
             Choice::Give(_) | Choice::Late => delayed.unwrap_or(WaitsFor::Turn),

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::event::{Inputs, Submission};
+use super::event::{Inputs, Submission, kind_of};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
-use super::queue::Place;
+use super::payload::PayloadKind;
+use super::queue::{Place, Rank};
 use super::record::AttemptEnd;
 use super::subject::RoutingKey;
 
@@ -207,6 +208,22 @@ impl Job {
     /// Whether only a worker that can take transfers may have it as it stands.
     pub fn goes_by_transfer(&self) -> bool {
         self.needs_transfers || self.announced
+    }
+
+    /// What it asks of a worker.
+    pub fn payload_kind(&self) -> PayloadKind {
+        kind_of(&self.exec)
+    }
+
+    /// Among which jobs it waits to be given out.
+    pub(super) fn rank(&self) -> Rank {
+        if self.goes_by_transfer() {
+            return Rank::ByTransfer;
+        }
+        match self.payload_kind() {
+            PayloadKind::Request => Rank::Plain,
+            PayloadKind::Raw => Rank::Raw,
+        }
     }
 
     /// Its place among those of its client and key that wait.

@@ -267,6 +267,7 @@ impl Broker {
     pub(super) fn may_have(&self, job: &Job, worker: &Worker) -> bool {
         !job.was_lost_at(worker.id)
             && (worker.transfers || !job.goes_by_transfer())
+            && worker.reads >= job.payload_kind()
             && worker.is_done_with(job.id)
     }
 

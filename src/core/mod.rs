@@ -22,6 +22,7 @@ pub mod limits;
 pub mod locality;
 pub mod names;
 mod operate;
+pub mod payload;
 pub mod queue;
 pub mod record;
 mod restore;

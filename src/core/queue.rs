@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::ids::{ClientId, JobId};
 use super::limits::{JOB_COST_BYTES, LANE_QUANTUM_BYTES};
+use super::payload::PayloadKind;
 use super::subject::RoutingKey;
 
 /// Jobs before a new one that are counted one by one; beyond it the number is of no use to anybody.
@@ -50,6 +51,8 @@ struct Lane {
     /// The same, of jobs that only a worker with transfers may have. They are served in one order with the others where
     /// such a worker has room, and do not stand before them where none has.
     by_transfer: BTreeMap<Place, (JobId, u64)>,
+    /// The same, of jobs that only a worker for raw payloads may have.
+    raw: BTreeMap<Place, (JobId, u64)>,
     /// The same, of jobs that let others of their priority go first.
     late: BTreeMap<Place, (JobId, u64)>,
     /// Jobs that are not served for now.
@@ -60,22 +63,40 @@ struct Lane {
 
 impl Lane {
     fn new(client: ClientId) -> Self {
-        let (jobs, by_transfer) = (BTreeMap::new(), BTreeMap::new());
-        Lane { client, jobs, by_transfer, late: BTreeMap::new(), aside: BTreeMap::new(), deficit: 0 }
+        Lane {
+            client,
+            jobs: BTreeMap::new(),
+            by_transfer: BTreeMap::new(),
+            raw: BTreeMap::new(),
+            late: BTreeMap::new(),
+            aside: BTreeMap::new(),
+            deficit: 0,
+        }
     }
 
     fn len(&self) -> usize {
         self.all().iter().map(|jobs| jobs.len()).sum()
     }
 
-    fn all(&self) -> [&BTreeMap<Place, (JobId, u64)>; 4] {
-        [&self.jobs, &self.by_transfer, &self.late, &self.aside]
+    fn all(&self) -> [&BTreeMap<Place, (JobId, u64)>; Rank::ALL.len()] {
+        Rank::ALL.map(|rank| self.of(rank))
+    }
+
+    fn of(&self, rank: Rank) -> &BTreeMap<Place, (JobId, u64)> {
+        match rank {
+            Rank::Plain => &self.jobs,
+            Rank::ByTransfer => &self.by_transfer,
+            Rank::Raw => &self.raw,
+            Rank::Late => &self.late,
+            Rank::Aside => &self.aside,
+        }
     }
 
     fn of_mut(&mut self, rank: Rank) -> &mut BTreeMap<Place, (JobId, u64)> {
         match rank {
             Rank::Plain => &mut self.jobs,
             Rank::ByTransfer => &mut self.by_transfer,
+            Rank::Raw => &mut self.raw,
             Rank::Late => &mut self.late,
             Rank::Aside => &mut self.aside,
         }
@@ -87,16 +108,12 @@ impl Lane {
 
     /// Where the next job is, and what it costs, if there is one.
     fn next(&self, takes: Takes) -> Option<(Rank, u64)> {
-        let first = |rank: Rank, jobs: &BTreeMap<Place, (JobId, u64)>| {
-            let (place, (_, cost)) = jobs.first_key_value()?;
+        let first = |rank: Rank| {
+            let (place, (_, cost)) = self.of(rank).first_key_value()?;
             Some(((place.priority, rank == Rank::Late, place.seq), rank, *cost))
         };
-        let by_transfer = match takes {
-            Takes::All => first(Rank::ByTransfer, &self.by_transfer),
-            Takes::Plain => None,
-        };
-        let firsts = [first(Rank::Plain, &self.jobs), by_transfer, first(Rank::Late, &self.late)];
-        let next = firsts.into_iter().flatten().min_by_key(|(order, _, _)| *order);
+        let served = Rank::ALL.into_iter().filter(|rank| takes.takes(*rank));
+        let next = served.filter_map(first).min_by_key(|(order, _, _)| *order);
         next.map(|(_, rank, cost)| (rank, cost))
     }
 
@@ -118,6 +135,8 @@ pub enum Rank {
     Plain,
     /// Only a worker with transfers may have it.
     ByTransfer,
+    /// Only a worker for raw payloads may have it.
+    Raw,
     /// It lets others of its priority go first.
     Late,
     /// It is not served for now.
@@ -125,16 +144,30 @@ pub enum Rank {
 }
 
 impl Rank {
-    const ALL: [Rank; 4] = [Rank::Plain, Rank::ByTransfer, Rank::Late, Rank::Aside];
+    const ALL: [Rank; 5] = [Rank::Plain, Rank::ByTransfer, Rank::Raw, Rank::Late, Rank::Aside];
 }
 
 /// What the workers that have room can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Takes {
-    /// Whatever there is.
-    All,
-    /// Only jobs that need no transfer.
-    Plain,
+pub struct Takes {
+    /// Whether one of them takes transfers.
+    pub transfers: bool,
+    /// The payloads that one of them reads.
+    pub reads: PayloadKind,
+}
+
+impl Takes {
+    /// What every worker takes.
+    pub const PLAIN: Takes = Takes { transfers: false, reads: PayloadKind::Request };
+
+    fn takes(self, rank: Rank) -> bool {
+        match rank {
+            Rank::Plain | Rank::Late => true,
+            Rank::ByTransfer => self.transfers,
+            Rank::Raw => self.reads >= PayloadKind::Raw,
+            Rank::Aside => false,
+        }
+    }
 }
 
 impl KeyQueue {
@@ -394,6 +427,8 @@ mod tests {
     use crate::core::subject::routing_key;
     use uuid::Uuid;
 
+    const EVERYTHING: Takes = Takes { transfers: true, reads: PayloadKind::Raw };
+
     fn key(name: &str) -> RoutingKey {
         routing_key(name, None).unwrap()
     }
@@ -413,7 +448,7 @@ mod tests {
     }
 
     fn drain(queues: &mut Queues, exec: &str) -> Vec<u128> {
-        std::iter::from_fn(|| queues.pop(&key(exec), Takes::All, |_| true))
+        std::iter::from_fn(|| queues.pop(&key(exec), EVERYTHING, |_| true))
             .map(|job| job.0.as_u128())
             .collect()
     }
@@ -476,12 +511,31 @@ mod tests {
     }
 
     #[test]
+    fn m19_jobs_that_no_worker_with_room_takes_are_not_looked_at_and_hold_no_other_up() {
+        let mut queues = Queues::default();
+        let ranks = [(1, Rank::Raw), (2, Rank::ByTransfer), (3, Rank::Raw), (4, Rank::Plain)];
+        for (seq, rank) in ranks {
+            let id = JobId(Uuid::from_u128(seq.into()));
+            queues.push(&key("e"), &"c".into(), Place { priority: 0, seq }, id, 0, rank);
+        }
+        let mut pop = |transfers, reads| {
+            queues.pop(&key("e"), Takes { transfers, reads }, |_| true).map(|job| job.0.as_u128())
+        };
+        assert_eq!(pop(false, PayloadKind::Request), Some(4));
+        assert_eq!(pop(false, PayloadKind::Request), None);
+        assert_eq!(pop(false, PayloadKind::Raw), Some(1));
+        assert_eq!(pop(true, PayloadKind::Request), Some(2));
+        assert_eq!(pop(true, PayloadKind::Raw), Some(3));
+        assert!(queues.is_empty() && queues.key_count() == 0);
+    }
+
+    #[test]
     fn sc11_a_client_at_its_cap_does_not_hold_the_others_up() {
         let mut queues = Queues::default();
         fill(&mut queues, "e", "capped", 0..5, 0);
         fill(&mut queues, "e", "free", 10..12, 0);
         let free = |client: &ClientId| &*client.0 == "free";
-        let served: Vec<_> = std::iter::from_fn(|| queues.pop(&key("e"), Takes::Plain, free)).collect();
+        let served: Vec<_> = std::iter::from_fn(|| queues.pop(&key("e"), Takes::PLAIN, free)).collect();
         assert_eq!(
             (served.len(), queues.len(), queues.len_by_client()[&ClientId::from("capped")]),
             (2, 5, 5)

@@ -135,7 +135,7 @@ pub enum Record {
         /// Which run.
         run: Run,
     },
-    /// The result of a run was sent to its client: after a restart it is not sent again unasked.
+    /// The client has the result of a run: after a restart it is not sent again unasked.
     Delivered {
         /// Which job.
         job: JobId,

@@ -7,6 +7,7 @@ use super::broker::{Broker, standing};
 use super::event::{Inputs, Submission};
 use super::ids::{ClientId, ConnId, JobId, WorkerId};
 use super::job::Phase;
+use super::payload::PayloadKind;
 use super::record::Record;
 use super::retry::mix;
 
@@ -102,6 +103,11 @@ impl Broker {
         if workers.is_empty() {
             return Some(Refusal::NoWorker { key });
         }
+        let (kind, matching) = (job.payload_kind(), workers.len());
+        self.retain_readers(kind, &mut workers);
+        if workers.is_empty() {
+            return Some(Refusal::NoReader { key, workers: matching, kind });
+        }
         // To all means as it is; a single one may come by way of an agent.
         let staged = !job.to_all && self.any_agent(&workers);
         let lacks = job.needs_transfers && !staged && self.lacks_transfers(&job.key).is_some();
@@ -113,6 +119,11 @@ impl Broker {
         let is_any = self.any_may_have_sets(&job.datasets, &workers)
             || !job.to_all && self.any_agent_may_hold(&job.datasets, &workers);
         (!is_any).then_some(Refusal::NoDatasets { key, workers: workers.len() })
+    }
+
+    /// Leaves those workers that read payloads of this kind.
+    pub(super) fn retain_readers(&self, kind: PayloadKind, workers: &mut Vec<WorkerId>) {
+        workers.retain(|worker| self.workers.get(*worker).is_some_and(|worker| worker.reads >= kind));
     }
 
     pub(super) fn refuse(&mut self, conn: ConnId, job: JobId, refusal: Refusal) {
@@ -140,6 +151,7 @@ impl Broker {
     pub(super) fn children_of(&self, job: &Submission) -> Vec<(JobId, WorkerId)> {
         let mut workers = Vec::new();
         self.workers.matching(job.key.as_str(), &mut workers);
+        self.retain_readers(job.payload_kind(), &mut workers);
         if job.needs_transfers {
             workers.retain(|worker| self.workers.get(*worker).is_some_and(|worker| worker.transfers));
         }
@@ -182,19 +194,15 @@ impl Broker {
         self.submitters.get(&job).copied().filter(|conn| self.clients.get(conn) == Some(client))
     }
 
-    /// Sends a result to the connection that submitted the job, else to any of the same client; else it is kept.
+    /// Sends a result to the connection that submitted the job, else to any of the same client; else it is kept. It counts as
+    /// delivered when [`Event::Delivered`](super::Event::Delivered) says so.
     pub(super) fn deliver(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };
-        let (client, run, delivered) = (job.client.clone(), job.run, job.delivered);
+        let (client, run) = (job.client.clone(), job.run);
         let submitter = self.submitter_of(id, &client);
         let any = || self.conns_of.get(&client).and_then(|conns| conns.last().copied());
         match submitter.or_else(any) {
-            Some(conn) => {
-                self.actions.push_back(Action::Deliver { conn, job: id, run });
-                if !delivered {
-                    self.propose(Record::Delivered { job: id, run });
-                }
-            }
+            Some(conn) => self.actions.push_back(Action::Deliver { conn, job: id, run }),
             None => {
                 self.undelivered.entry(client).or_default().insert(id);
             }

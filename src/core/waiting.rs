@@ -1,5 +1,5 @@
-//! Telling clients that a job waits for a worker that is not there: none matches its key, or none of those takes transfers or
-//! can have its datasets.
+//! Telling clients that a job waits for a worker that is not there: none matches its key, or none of those takes transfers, reads
+//! its payload or can have its datasets.
 //!
 //! It gives nothing out and holds nothing back. The broker names the jobs to look at; each is told once, and again when
 //! the cause has changed or its client is on another connection.
@@ -10,6 +10,7 @@ use super::action::{Action, Waiting};
 use super::broker::Broker;
 use super::ids::{JobId, WorkerId};
 use super::job::Job;
+use super::payload::PayloadKind;
 use super::subject::{RoutingKey, matches};
 
 /// Jobs of one key that are told when a worker joins or leaves. A client with more of them has understood by then.
@@ -22,6 +23,8 @@ struct Causes {
     plain: Option<Cause>,
     /// Of one that needs transfers.
     by_transfer: Option<Cause>,
+    /// Of one that is raw.
+    raw: Option<Cause>,
 }
 
 /// What there is none of, or what no worker that matches takes.
@@ -30,6 +33,7 @@ pub(super) enum Cause {
     Worker,
     Transfers { workers: usize },
     Datasets { workers: usize },
+    Reader { workers: usize, kind: PayloadKind },
 }
 
 impl Cause {
@@ -38,8 +42,11 @@ impl Cause {
         match (self, told) {
             (Cause::Worker, Some(Cause::Worker))
             | (Cause::Transfers { .. }, Some(Cause::Transfers { .. }))
-            | (Cause::Datasets { .. }, Some(Cause::Datasets { .. })) => false,
-            (Cause::Worker | Cause::Transfers { .. } | Cause::Datasets { .. }, _) => true,
+            | (Cause::Datasets { .. }, Some(Cause::Datasets { .. }))
+            | (Cause::Reader { .. }, Some(Cause::Reader { .. })) => false,
+            (Cause::Worker | Cause::Transfers { .. } | Cause::Datasets { .. } | Cause::Reader { .. }, _) => {
+                true
+            }
         }
     }
 }
@@ -117,10 +124,17 @@ impl Broker {
         self.workers.matching(key.as_str(), &mut matching);
         if matching.is_empty() {
             let none = Some(Cause::Worker);
-            return Causes { plain: none, by_transfer: none };
+            return Causes { plain: none, by_transfer: none, raw: none };
         }
         let by_transfer = self.lacks_transfers(key).filter(|_| !self.any_agent(&matching));
-        Causes { plain: None, by_transfer }
+        Causes { plain: None, by_transfer, raw: self.lacks_readers(PayloadKind::Raw, matching) }
+    }
+
+    /// Whether none of these workers reads payloads of this kind.
+    fn lacks_readers(&self, kind: PayloadKind, mut matching: Vec<WorkerId>) -> Option<Cause> {
+        let workers = matching.len();
+        self.retain_readers(kind, &mut matching);
+        matching.is_empty().then_some(Cause::Reader { workers, kind })
     }
 
     /// Whether no worker that matches takes transfers.
@@ -157,11 +171,12 @@ impl Broker {
             }
         };
         // One that needs transfers only while its inputs come waits for those first.
-        let cause = match job.needs_transfers {
+        let cause = match (job.needs_transfers, job.payload_kind()) {
             // An agent cannot help this one, or not yet.
-            true if !self.can_stage(job) => self.lacks_transfers(&job.key),
-            true => causes.by_transfer,
-            false => causes.plain,
+            (true, _) if !self.can_stage(job) => self.lacks_transfers(&job.key),
+            (true, _) => causes.by_transfer,
+            (false, PayloadKind::Request) => causes.plain,
+            (false, PayloadKind::Raw) => causes.raw,
         };
         let cause = cause.or_else(|| self.lacks_datasets(job));
         let told = self.waits.told.get(&id).copied();
@@ -180,6 +195,7 @@ impl Broker {
                     None => Waiting::NoTransfers { key, workers },
                 },
                 Cause::Datasets { workers } => Waiting::NoDatasets { key, workers },
+                Cause::Reader { workers, kind } => Waiting::NoReader { key, workers, kind },
             };
             self.waits.told.insert(id, cause);
             self.actions.push_back(Action::Waiting { conn, job: id, why });

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::event::WorkerClass;
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::limits::CREDIT_PER_MESSAGE_MAX;
+use super::payload::PayloadKind;
 use super::subject::{SubjectTree, matches, subscriptions};
 
 /// A job that a worker was given.
@@ -48,8 +49,15 @@ pub struct Worker {
     pub transfers: bool,
     /// Whether it can be sent datasets.
     pub datasets: bool,
+    /// The payloads it reads.
+    pub reads: PayloadKind,
     /// What its first offer was, and what it has offered in all.
     offered: Option<(u64, u64)>,
+    /// What it offered beyond that, before the answers that pay for it were here: no more than it owes. A large answer
+    /// is overtaken by the offer behind it, as it counts only when all of it is kept.
+    ahead: u64,
+    /// What it seemed to have lost and was given: if it was only late, it is no second one.
+    lent: u64,
     /// Jobs it was sent on this connection, or brought along, and how many answers it owes for each. A job that was taken
     /// from it is still one it may answer; as every one took a credit, there are no more than it offered.
     sent: BTreeMap<JobId, u32>,
@@ -101,7 +109,10 @@ impl Worker {
             parallel_max: None,
             transfers: false,
             datasets: false,
+            reads: PayloadKind::Request,
             offered: None,
+            ahead: 0,
+            lent: 0,
             sent: BTreeMap::new(),
             refused: BTreeSet::new(),
             answered: 0,
@@ -157,8 +168,21 @@ impl Worker {
             None => first.saturating_add(self.answered).saturating_sub(so_far),
         };
         let taken = delta.min(room);
+        if self.parallel_max.is_none() {
+            let beyond = delta.saturating_sub(taken);
+            let late = beyond.min(self.lent);
+            self.lent = self.lent.saturating_sub(late);
+            let owed: u64 = self.sent.values().map(|owed| u64::from(*owed)).sum();
+            self.ahead = self.ahead.saturating_add(beyond.saturating_sub(late)).min(owed);
+        }
         self.offered = Some((first, so_far.saturating_add(taken)));
         self.credit = self.credit.saturating_add(u32::try_from(taken).unwrap_or(u32::MAX));
+    }
+
+    /// Offers for it what it seems to have lost.
+    pub(super) fn lend(&mut self, lost: i32) {
+        self.lent = self.lent.saturating_add(u64::try_from(lost).unwrap_or_default());
+        self.offer(lost);
     }
 
     /// It has said what it holds: what it offered before that counts now.
@@ -202,6 +226,10 @@ impl Worker {
             *owed = owed.saturating_sub(1);
             if *owed == 0 {
                 self.sent.remove(&job);
+            }
+            if self.ahead > 0 {
+                self.ahead -= 1;
+                self.offer(1);
             }
         }
     }
@@ -265,6 +293,8 @@ pub struct Hello {
     pub transfers: bool,
     /// Whether it can be sent datasets.
     pub datasets: bool,
+    /// The payloads it reads.
+    pub reads: PayloadKind,
 }
 
 impl Workers {
@@ -386,6 +416,7 @@ impl Workers {
             parallel_max: hello.parallel_max,
             transfers: hello.transfers,
             datasets: hello.datasets,
+            reads: hello.reads,
             sent: held.keys().map(|job| (*job, 1)).collect(),
             owes_inventory: hello.class == WorkerClass::Leasing && !held.is_empty(),
             held,

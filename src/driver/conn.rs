@@ -11,26 +11,36 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use chunking::InboundLimits;
+use chunking::frame::{LENGTH_BYTES, head_len};
 use chunking::limits::FRAME_BODY_BYTES_MAX;
+use chunking::{Generation, InboundLimits};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
 
 use super::hub::Hub;
-use super::outbox::Outbox;
+use super::outbox::{Outbox, Ready};
 use super::socket::Socket;
 use super::through::Passing;
 use crate::core::ids::ConnId;
 use crate::leader::ChunkPlace;
 use crate::peer::{Inlet, Step, tune};
+use crate::summed::Summed;
 
 /// A stranger says hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Frames of stock peers with payloads up to this size are gathered: they may be passed on as one frame. Larger ones come
-/// as streams.
-const GATHERED_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX - 1024;
+/// Frames of stock peers with payloads up to this size are gathered: they may be passed on as one frame, whose subject is another.
+/// Larger ones fit none, and come as streams.
+const GATHERED_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX - 39;
+
+const _: () = assert!(
+    GATHERED_BYTES_MAX as usize + head_len(Generation::F2, "") - LENGTH_BYTES
+        == FRAME_BODY_BYTES_MAX as usize
+);
+
+/// A peer whose frames take longer than this is told of while their bytes come: what it has to say stands behind them.
+const LONG_FRAME: Duration = Duration::from_secs(2);
 
 /// How long a stream waits before it looks for room again.
 const ROOM_WAIT: Duration = Duration::from_millis(10);
@@ -48,7 +58,7 @@ impl<S: Socket> Hub<S> {
             Ok(socket) => Rc::new(socket),
             Err(error) => return warn!(%addr, "cannot serve a connection: {error}"),
         };
-        let outbox = Rc::new(Outbox::new(socket.clone()));
+        let outbox = Rc::new(Outbox::new(socket.clone(), self.options.write_stall));
         self.outboxes.borrow_mut().insert(conn, outbox.clone());
         self.count_connections();
         let writer = spawn_local({
@@ -90,10 +100,16 @@ impl<S: Socket> Hub<S> {
 
     /// Sends what could not be sent at once, until the outbox is closed and empty or the peer takes nothing.
     async fn write_out(&self, conn: ConnId, outbox: &Outbox<S>) {
-        while outbox.ready().await.is_some() {
-            let chunks = outbox.flush();
-            if chunks > 0 {
-                self.with_leader(|leader, now| leader.chunks_sent(now, conn, chunks));
+        loop {
+            match outbox.ready().await {
+                Ready::Write => {
+                    let sent = outbox.flush();
+                    if !sent.is_none() {
+                        self.with_leader(|leader, _| self.note_sent(leader, conn, sent));
+                    }
+                }
+                Ready::Moves => self.with_leader(|leader, now| leader.moves(now, conn)),
+                Ready::Over => break,
             }
         }
         outbox.close();
@@ -114,10 +130,16 @@ impl<S: Socket> Hub<S> {
         inlet.stream_over(GATHERED_BYTES_MAX);
         let hello_until = tokio::time::Instant::now() + HELLO_TIMEOUT;
         let mut knows = false;
+        // When its last frame was whole, or it was last said that the next one is coming.
+        let mut heard_at = Instant::now();
         // The chunk that comes was given up: it is nobody's.
         let mut given_up = false;
         while !outbox.has_ended() {
-            match inlet.poll() {
+            let step = inlet.poll();
+            if !matches!(step, Ok(Step::Read)) {
+                heard_at = Instant::now();
+            }
+            match step {
                 Ok(Step::Frame(generation, frame)) => {
                     if !knows {
                         debug!(%addr, %generation, "connected");
@@ -125,15 +147,29 @@ impl<S: Socket> Hub<S> {
                         knows = true;
                     }
                     let payload = Bytes::copy_from_slice(frame.payload);
+                    let payload = match frame.payload_crc {
+                        Some(crc) => Summed::known(payload, crc),
+                        None => payload.into(),
+                    };
                     let heard = self.with_leader(|leader, now| leader.frame(now, conn, &frame.head, payload));
                     if let Err(hang_up) = heard {
                         return hang_up.to_string();
                     }
-                    let leader = self.leader.borrow();
-                    if leader.is_announced(conn) {
-                        inlet.set_limits(InboundLimits::ANNOUNCED);
+                    let is_client = {
+                        let leader = self.leader.borrow();
+                        if leader.is_announced(conn) {
+                            inlet.set_limits(InboundLimits::ANNOUNCED);
+                        }
+                        if leader.has_checksums(conn) {
+                            inlet.expect_checksums();
+                        }
+                        inlet.expect_chunks(leader.brings_blobs(conn));
+                        leader.is_client(conn)
+                    };
+                    // Not so a worker: its leases would run out unheard, and what it sends makes few answers.
+                    if is_client {
+                        outbox.answers_taken().await;
                     }
-                    inlet.expect_chunks(leader.brings_blobs(conn));
                 }
                 Ok(Step::Chunk(start)) => {
                     let mut pipe = None;
@@ -212,11 +248,22 @@ impl<S: Socket> Hub<S> {
                                 Err(error) => error.to_string(),
                             };
                         }
+                        Ok(_) if knows && heard_at.elapsed() >= LONG_FRAME => {
+                            heard_at = Instant::now();
+                            self.with_leader(|leader, now| leader.moves(now, conn));
+                        }
                         Ok(_) => {}
                         Err(error) => return error.to_string(),
                     }
                 }
-                Err(error) => return error.to_string(),
+                Err(error) => {
+                    // Where frames have checksums, there is no other reason for one that makes no sense.
+                    if error.is_damage() || inlet.has_checksums() {
+                        self.leader.borrow_mut().count_damaged();
+                        warn!(%addr, peer = %self.leader.borrow().name(conn), "{error}; what it carried comes again");
+                    }
+                    return error.to_string();
+                }
             }
         }
         "the leader closed it".to_owned()

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::journal::LogThread;
 use super::lane::Pipes;
-use super::outbox::Outbox;
+use super::outbox::{Cargo, Outbox, Sent, WRITE_STALL_TIMEOUT};
 use super::socket::Socket;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
@@ -47,6 +47,8 @@ pub struct Options {
     pub spin: SpinMode,
     /// How long a stop waits for jobs that run.
     pub drain: Duration,
+    /// How long a peer may take nothing of what waits for it.
+    pub write_stall: Duration,
 }
 
 impl Default for Options {
@@ -57,6 +59,7 @@ impl Default for Options {
             classic_inbound_max: CLASSIC_INBOUND_BODY_BYTES_MAX,
             spin: SpinMode::Auto,
             drain: Duration::ZERO,
+            write_stall: WRITE_STALL_TIMEOUT,
         }
     }
 }
@@ -244,7 +247,7 @@ impl<S: Socket> Hub<S> {
     /// Writes what waits for a peer, as far as its socket takes it.
     pub(super) fn flush(&self, leader: &mut Leader, conn: ConnId) {
         let Some(outbox) = self.outboxes.borrow().get(&conn).cloned() else { return };
-        let chunks = outbox.flush();
+        let sent = outbox.flush();
         if let Some(waiting) = outbox.is_over_full() {
             warn!(peer = %leader.name(conn), waiting, "too slow: it does not take what it is sent; cutting it off");
             outbox.cut_off();
@@ -252,24 +255,35 @@ impl<S: Socket> Hub<S> {
         if outbox.is_cut() {
             // What is meant for it from now on has to be kept for its next connection.
             leader.closed(self.now(), conn);
-        } else if chunks > 0 {
-            leader.chunks_sent(self.now(), conn, chunks);
+        } else {
+            self.note_sent(leader, conn, sent);
+        }
+    }
+
+    /// Frames are out that the leader waits for.
+    pub(super) fn note_sent(&self, leader: &mut Leader, conn: ConnId, sent: Sent) {
+        if sent.chunks > 0 {
+            leader.chunks_sent(self.now(), conn, sent.chunks);
+        }
+        if sent.posted > 0 {
+            leader.posted(self.now(), conn, sent.posted);
         }
     }
 
     /// Does it. Gives the connection that has something to send now.
     fn execute(&self, output: Output) -> Option<ConnId> {
         match output {
-            Output::Send { conn, frame } => self.push(conn, frame, false),
+            Output::Send { conn, frame } => self.push(conn, frame, Cargo::Answer),
+            Output::Posted { conn, frame } => self.push(conn, frame, Cargo::Posted),
             Output::SendLazily { conn, frame } => {
-                self.push(conn, frame, false)?;
+                self.push(conn, frame, Cargo::Answer)?;
                 self.lazy.borrow_mut().insert(conn);
                 if !self.lazy_watched.replace(true) {
                     self.lazy_changed.notify_one();
                 }
                 None
             }
-            Output::Chunk { conn, frame } => self.push(conn, frame, true),
+            Output::Chunk { conn, frame } => self.push(conn, frame, Cargo::Chunk),
             Output::Through { conn, head } => {
                 // Who reads the chunk writes it, too.
                 self.outboxes.borrow().get(&conn)?.push_place(head);
@@ -294,8 +308,8 @@ impl<S: Socket> Hub<S> {
         }
     }
 
-    fn push(&self, conn: ConnId, frame: crate::conn::WireFrame, is_chunk: bool) -> Option<ConnId> {
-        self.outboxes.borrow().get(&conn)?.push(frame, is_chunk);
+    fn push(&self, conn: ConnId, frame: crate::conn::WireFrame, cargo: Cargo) -> Option<ConnId> {
+        self.outboxes.borrow().get(&conn)?.push(frame, cargo);
         Some(conn)
     }
 
@@ -386,11 +400,14 @@ impl<S: Socket> Hub<S> {
         while !self.leader.borrow().is_idle() && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        // What was sent last still has to leave, and what is to follow that.
+        let flushed = Instant::now() + Duration::from_secs(1);
+        while !self.leader.borrow().has_posted_all() && Instant::now() < flushed {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         for outbox in self.outboxes.borrow().values() {
             outbox.close();
         }
-        // What was sent last still has to leave.
-        let flushed = Instant::now() + Duration::from_secs(1);
         while !self.outboxes.borrow().is_empty() && Instant::now() < flushed {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

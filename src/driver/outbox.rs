@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -17,15 +17,30 @@ use super::lane::Pipe;
 use super::socket::Socket;
 use crate::conn::WireFrame;
 
-/// A peer that takes nothing of what waits for it for so long is cut off.
-const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// A peer that takes nothing of what waits for it for so long is cut off: not a byte was acknowledged. A slow one that reads is not,
+/// however long the rest takes.
+pub(super) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What may wait for one peer. Beyond it the peer is too slow to be served.
+/// How often it is looked in that time whether the peer has taken something.
+const LOOKS_PER_STALL: u32 = 6;
+
+/// What is on its way to a peer that is looked after, although nothing more waits: the system may keep megabytes.
+const WATCHED_BYTES: u64 = 64 * 1024;
+
+/// What may wait for one peer, with what it takes to keep it. Beyond it the peer is too slow to be served (W15 has 1,024 frames
+/// and waits; a leader that waited for one peer would make all wait). A peer that reads does not get there: payloads go to it as
+/// it takes them, chunks by windows, and a client is not read while too many answers wait for it.
 const OUTBOX_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Pieces of frames that wait for one peer (W15 has 1,024 and waits; a leader that waited for one peer would make all
-/// wait).
-const OUTBOX_PIECES_MAX: usize = 64 * 1024;
+/// What a piece takes beside its bytes.
+const PIECE_BYTES: usize = 128;
+
+/// Frames up to this size are one piece.
+const SMALL_FRAME_BYTES_MAX: usize = 1024;
+
+/// Answers that wait for a client, and how few of them there are before it is read again.
+const ANSWERS_BYTES_MAX: usize = 8 * 1024 * 1024;
+const ANSWERS_BYTES_LOW: usize = ANSWERS_BYTES_MAX / 2;
 
 /// Pieces that one call writes.
 const SLICES_MAX: usize = 64;
@@ -35,6 +50,14 @@ pub(super) struct Outbox<S> {
     socket: Rc<S>,
     pieces: RefCell<VecDeque<Piece>>,
     bytes: Cell<usize>,
+    /// Of that, what nobody waits for: answers to what the peer sent, and news.
+    answers: Cell<usize>,
+    answers_low: Notify,
+    /// Bytes that the socket took.
+    written: Cell<u64>,
+    /// How much of that the peer is known to have, and when it last had more.
+    progress: Cell<(u64, Instant)>,
+    stall: Duration,
     closing: Cell<bool>,
     cut: Cell<bool>,
     ended: Cell<bool>,
@@ -44,29 +67,86 @@ pub(super) struct Outbox<S> {
 
 struct Piece {
     bytes: Bytes,
+    cargo: Cargo,
     then: Then,
+}
+
+impl Piece {
+    /// What it takes to keep it.
+    fn cost(&self) -> usize {
+        PIECE_BYTES + self.bytes.len()
+    }
+}
+
+/// What a frame is to whoever has it sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cargo {
+    /// An answer, or news.
+    Answer,
+    /// A payload that its sender waits for to be out.
+    Posted,
+    /// A chunk.
+    Chunk,
 }
 
 /// What follows when a piece is out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
-    /// Nothing of interest.
+    /// More of its frame.
     More,
-    /// A chunk is out.
-    EndsChunk,
+    /// Its frame is out.
+    Ends,
     /// Whoever passes a chunk through writes its bytes here.
     Place,
+}
+
+/// What the writer of an outbox may do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ready {
+    /// The socket takes something.
+    Write,
+    /// Not yet, but the peer goes on taking what it was sent.
+    Moves,
+    /// There is nothing left and nothing comes, or the peer takes nothing.
+    Over,
+}
+
+/// How many frames are out that somebody waits for.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sent {
+    pub(super) chunks: u32,
+    pub(super) posted: u32,
+}
+
+impl Sent {
+    pub(super) fn is_none(self) -> bool {
+        self.chunks == 0 && self.posted == 0
+    }
+
+    fn count(&mut self, cargo: Cargo) {
+        match cargo {
+            Cargo::Answer => {}
+            Cargo::Posted => self.posted += 1,
+            Cargo::Chunk => self.chunks += 1,
+        }
+    }
 }
 
 /// What is sent for a chunk that breaks off.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 impl<S: Socket> Outbox<S> {
-    pub(super) fn new(socket: Rc<S>) -> Self {
+    /// Nothing waits. A peer that takes nothing for `stall` is cut off.
+    pub(super) fn new(socket: Rc<S>, stall: Duration) -> Self {
         Outbox {
             socket,
             pieces: RefCell::default(),
             bytes: Cell::default(),
+            answers: Cell::default(),
+            answers_low: Notify::new(),
+            written: Cell::default(),
+            progress: Cell::new((0, Instant::now())),
+            stall,
             closing: Cell::default(),
             cut: Cell::default(),
             ended: Cell::default(),
@@ -76,19 +156,49 @@ impl<S: Socket> Outbox<S> {
     }
 
     /// Takes a frame; it is sent with the next [`Outbox::flush`].
-    pub(super) fn push(&self, frame: WireFrame, is_chunk: bool) {
+    pub(super) fn push(&self, frame: WireFrame, cargo: Cargo) {
         if self.closing.get() {
             return;
         }
-        let WireFrame { head, payload } = frame;
-        self.bytes.set(self.bytes.get() + head.len() + payload.len());
-        let mut pieces = self.pieces.borrow_mut();
-        let last = if is_chunk { Then::EndsChunk } else { Then::More };
-        if payload.is_empty() {
-            return pieces.push_back(Piece { bytes: head, then: last });
+        let is_one = frame.len() <= SMALL_FRAME_BYTES_MAX;
+        let WireFrame { head, payload, trailer } = frame;
+        let pieces = match is_one {
+            true => [[&*head, &*payload, &*trailer].concat().into(), Bytes::new(), Bytes::new()],
+            false => [head, payload, trailer],
+        };
+        let mut pieces = pieces.into_iter().filter(|bytes| !bytes.is_empty()).peekable();
+        while let Some(bytes) = pieces.next() {
+            let then = if pieces.peek().is_some() { Then::More } else { Then::Ends };
+            self.put(Piece { bytes, cargo, then });
         }
-        pieces.push_back(Piece { bytes: head, then: Then::More });
-        pieces.push_back(Piece { bytes: payload, then: last });
+    }
+
+    fn put(&self, piece: Piece) {
+        self.bytes.set(self.bytes.get() + piece.cost());
+        if piece.cargo == Cargo::Answer {
+            self.answers.set(self.answers.get() + piece.cost());
+        }
+        self.pieces.borrow_mut().push_back(piece);
+    }
+
+    /// Bytes of a piece are out, or all of it is gone with what it took.
+    fn take_off(&self, cargo: Cargo, bytes: usize) {
+        self.bytes.set(self.bytes.get().saturating_sub(bytes));
+        if cargo == Cargo::Answer {
+            self.answers.set(self.answers.get().saturating_sub(bytes));
+        }
+        if self.answers.get() <= ANSWERS_BYTES_LOW {
+            self.answers_low.notify_one();
+        }
+    }
+
+    /// Waits while too many answers wait for the peer: what it sends would only make more. It ends with the connection.
+    pub(super) async fn answers_taken(&self) {
+        if self.answers.get() > ANSWERS_BYTES_MAX {
+            while self.answers.get() > ANSWERS_BYTES_LOW && !self.ended.get() {
+                self.answers_low.notified().await;
+            }
+        }
     }
 
     /// Whether nothing waits to be sent.
@@ -100,8 +210,7 @@ impl<S: Socket> Outbox<S> {
     /// waits until the chunk is out.
     pub(super) fn push_place(&self, head: Bytes) {
         if !self.closing.get() {
-            self.bytes.set(self.bytes.get() + head.len());
-            self.pieces.borrow_mut().push_back(Piece { bytes: head, then: Then::Place });
+            self.put(Piece { bytes: head, cargo: Cargo::Chunk, then: Then::Place });
         }
     }
 
@@ -117,9 +226,10 @@ impl<S: Socket> Outbox<S> {
         let Some(front) = pieces.front_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
         let slices = [io::IoSlice::new(&front.bytes), io::IoSlice::new(bytes)];
         let written = self.socket.write(&slices)?;
+        self.written.set(self.written.get() + written as u64);
         let head = written.min(front.bytes.len());
         bytes::Buf::advance(&mut front.bytes, head);
-        self.bytes.set(self.bytes.get().saturating_sub(head));
+        self.take_off(Cargo::Chunk, head);
         Ok(written - head)
     }
 
@@ -130,10 +240,13 @@ impl<S: Socket> Outbox<S> {
         // By itself: pages that follow in the same packet (MSG_MORE) are copied at a fraction of the speed.
         while !front.bytes.is_empty() {
             let head = self.socket.write(&[io::IoSlice::new(&front.bytes)])?;
+            self.written.set(self.written.get() + head as u64);
             bytes::Buf::advance(&mut front.bytes, head);
-            self.bytes.set(self.bytes.get().saturating_sub(head));
+            self.take_off(Cargo::Chunk, head);
         }
-        self.socket.drain(pipe, most)
+        let drained = self.socket.drain(pipe, most)?;
+        self.written.set(self.written.get() + drained as u64);
+        Ok(drained)
     }
 
     /// The chunk that passes through is out, but for these bytes. What waited behind it follows.
@@ -141,8 +254,8 @@ impl<S: Socket> Outbox<S> {
         let mut pieces = self.pieces.borrow_mut();
         if let Some(front) = pieces.front_mut().filter(|front| front.then == Then::Place) {
             front.then = Then::More;
-            self.bytes.set(self.bytes.get() + rest.len());
-            let end = Piece { bytes: rest, then: Then::EndsChunk };
+            let end = Piece { bytes: rest, cargo: Cargo::Chunk, then: Then::Ends };
+            self.bytes.set(self.bytes.get() + end.cost());
             pieces.insert(1, end);
             self.left_over_if_closing();
         }
@@ -160,13 +273,14 @@ impl<S: Socket> Outbox<S> {
         let mut pieces = self.pieces.borrow_mut();
         if let Some(front) = pieces.front_mut().filter(|front| front.then == Then::Place) {
             front.then = Then::More;
-            self.bytes.set(self.bytes.get() + missing);
             let mut at = 1;
             loop {
                 let part = Bytes::from_static(ZEROS.get(..missing.min(ZEROS.len())).unwrap_or_default());
                 missing -= part.len();
-                let then = if missing == 0 { Then::EndsChunk } else { Then::More };
-                pieces.insert(at, Piece { bytes: part, then });
+                let then = if missing == 0 { Then::Ends } else { Then::More };
+                let piece = Piece { bytes: part, cargo: Cargo::Chunk, then };
+                self.bytes.set(self.bytes.get() + piece.cost());
+                pieces.insert(at, piece);
                 if missing == 0 {
                     break;
                 }
@@ -183,16 +297,15 @@ impl<S: Socket> Outbox<S> {
 
     /// Bytes that wait, if they are too many.
     pub(super) fn is_over_full(&self) -> Option<usize> {
-        let over = self.bytes.get() > OUTBOX_BYTES_MAX || self.pieces.borrow().len() > OUTBOX_PIECES_MAX;
-        over.then(|| self.bytes.get())
+        Some(self.bytes.get()).filter(|bytes| *bytes > OUTBOX_BYTES_MAX)
     }
 
-    /// Writes as much as the socket takes; says how many chunks are out with that. What is left is the writer's.
-    pub(super) fn flush(&self) -> u32 {
+    /// Writes as much as the socket takes; says what is out with that. What is left is the writer's.
+    pub(super) fn flush(&self) -> Sent {
         let mut pieces = self.pieces.borrow_mut();
-        let mut chunks = 0;
+        let mut sent = Sent::default();
         loop {
-            chunks += advance(&mut pieces, 0);
+            self.advance(&mut pieces, 0, &mut sent);
             let until_place = pieces.iter().take_while(|piece| piece.then != Then::Place);
             let slices: Vec<io::IoSlice<'_>> =
                 until_place.take(SLICES_MAX).map(|piece| io::IoSlice::new(&piece.bytes)).collect();
@@ -201,8 +314,8 @@ impl<S: Socket> Outbox<S> {
             }
             match self.socket.write(&slices) {
                 Ok(written) => {
-                    self.bytes.set(self.bytes.get().saturating_sub(written));
-                    chunks += advance(&mut pieces, written);
+                    self.written.set(self.written.get() + written as u64);
+                    self.advance(&mut pieces, written, &mut sent);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.left_over.notify_one();
@@ -216,7 +329,23 @@ impl<S: Socket> Outbox<S> {
                 }
             }
         }
-        chunks
+        sent
+    }
+
+    /// Takes what was written off the front, and counts the frames that ended with it.
+    fn advance(&self, pieces: &mut VecDeque<Piece>, mut written: usize, sent: &mut Sent) {
+        while let Some(front) = pieces.front_mut() {
+            if written < front.bytes.len() || front.then == Then::Place {
+                bytes::Buf::advance(&mut front.bytes, written);
+                return self.take_off(front.cargo, written);
+            }
+            written -= front.bytes.len();
+            self.take_off(front.cargo, front.cost());
+            if front.then == Then::Ends {
+                sent.count(front.cargo);
+            }
+            pieces.pop_front();
+        }
     }
 
     /// Nothing more is taken and nothing more is sent: the connection ends at once.
@@ -224,6 +353,7 @@ impl<S: Socket> Outbox<S> {
         self.cut.set(true);
         self.pieces.borrow_mut().clear();
         self.bytes.set(0);
+        self.answers.set(0);
         self.close();
         self.end();
     }
@@ -232,6 +362,7 @@ impl<S: Socket> Outbox<S> {
     pub(super) fn end(&self) {
         self.ended.set(true);
         self.over.notify_one();
+        self.answers_low.notify_one();
     }
 
     /// Whether the connection is over.
@@ -250,26 +381,57 @@ impl<S: Socket> Outbox<S> {
         self.left_over.notify_one();
     }
 
-    /// Waits until the socket takes something of what is left. `None` when there is nothing left and nothing comes, or
-    /// when the peer takes nothing for too long.
-    pub(super) async fn ready(&self) -> Option<()> {
+    /// Bytes of what was written that the peer has; all of them, where the system does not say.
+    fn acknowledged(&self) -> u64 {
+        self.written.get().saturating_sub(self.socket.unacknowledged().unwrap_or(0))
+    }
+
+    /// Looks whether the peer has taken something; says for how long it has not.
+    fn idle_for(&self) -> Duration {
+        let (before, since) = self.progress.get();
+        let acknowledged = self.acknowledged();
+        if acknowledged > before {
+            self.progress.set((acknowledged, Instant::now()));
+            return Duration::ZERO;
+        }
+        since.elapsed()
+    }
+
+    /// Waits until the socket takes something of what is left.
+    pub(super) async fn ready(&self) -> Ready {
+        let look = self.stall / LOOKS_PER_STALL;
         loop {
             if self.cut.get() {
-                return None;
+                return Ready::Over;
             }
             let (is_empty, is_place) = (self.pieces.borrow().is_empty(), self.is_place_next());
             if is_empty && self.closing.get() {
-                return None;
+                return Ready::Over;
             }
             if is_empty || is_place {
-                self.left_over.notified().await;
+                if self.socket.unacknowledged().is_none_or(|bytes| bytes < WATCHED_BYTES) {
+                    self.left_over.notified().await;
+                } else if tokio::time::timeout(look, self.left_over.notified()).await.is_err() {
+                    if self.idle_for() == Duration::ZERO {
+                        return Ready::Moves;
+                    }
+                    continue;
+                }
+                // Nothing waited for it until now.
+                self.progress.set((self.acknowledged(), Instant::now()));
                 continue;
             }
-            let waited = tokio::time::timeout(WRITE_STALL_TIMEOUT, self.socket.writable()).await;
-            if waited.is_err() {
-                warn!("a peer took nothing for {} s; cutting it off", WRITE_STALL_TIMEOUT.as_secs());
+            if tokio::time::timeout(look, self.socket.writable()).await.is_ok() {
+                return Ready::Write;
             }
-            return waited.ok();
+            let idle = self.idle_for();
+            if idle == Duration::ZERO {
+                return Ready::Moves;
+            }
+            if idle >= self.stall {
+                warn!("a peer took nothing for {} s; cutting it off", idle.as_secs());
+                return Ready::Over;
+            }
         }
     }
 
@@ -279,17 +441,6 @@ impl<S: Socket> Outbox<S> {
     }
 }
 
-/// Takes what was written off the front; says how many chunks ended with it.
-fn advance(pieces: &mut VecDeque<Piece>, mut written: usize) -> u32 {
-    let mut chunks = 0;
-    while let Some(front) = pieces.front_mut() {
-        if written < front.bytes.len() || front.then == Then::Place {
-            bytes::Buf::advance(&mut front.bytes, written);
-            break;
-        }
-        written -= front.bytes.len();
-        chunks += u32::from(front.then == Then::EndsChunk);
-        pieces.pop_front();
-    }
-    chunks
-}
+#[cfg(test)]
+#[path = "outbox_tests.rs"]
+mod tests;

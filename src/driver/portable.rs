@@ -11,7 +11,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::lane::Pipe;
 use super::socket::Socket;
-use crate::peer::{Inlet, read_some};
+use crate::peer::{Inlet, read_some, unacknowledged};
 
 /// A socket of tokio's.
 pub(super) struct TokioSocket {
@@ -43,6 +43,10 @@ impl Socket for TokioSocket {
 
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.write.try_write_vectored(slices)
+    }
+
+    fn unacknowledged(&self) -> Option<u64> {
+        unacknowledged(self.stream())
     }
 
     fn fill(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {

@@ -20,6 +20,9 @@ pub(super) trait Socket: Sized + 'static {
     /// Writes as much as the socket takes at once.
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
 
+    /// Bytes that were written and that the other side has not acknowledged; `None` where the system does not say.
+    fn unacknowledged(&self) -> Option<u64>;
+
     /// Moves what is there into a pipe. 0 at the end of the stream.
     fn fill(&self, pipe: &Pipe, most: usize) -> io::Result<usize>;
 

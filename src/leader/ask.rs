@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::durable::Then;
 use super::{Asked, Leader, outcome};
+use crate::conn::WireFrame;
 use crate::core::Event;
 use crate::core::action::{OperateError, Operated, Standing};
 use crate::core::event::{Operation, WorkerClass};
@@ -38,8 +39,7 @@ impl Leader {
                 Ok(Some(self.status()))
             }
             "result" => job_id(&question).map(|job| {
-                let keys = self.payloads_of_result(job);
-                self.when_here(keys, Then::Answer { conn, verb: verb.to_owned(), id, job });
+                self.post(conn, Then::Answer { conn, verb: verb.to_owned(), id, job });
                 None
             }),
             "dlq.ls" => self.dlq_ls(&question).map(Some),
@@ -154,16 +154,22 @@ impl Leader {
         verb: &str,
         id: Uuid,
         job_id: JobId,
-    ) -> Result<(), String> {
+    ) -> Result<WireFrame, String> {
         let unknown = || OperateError::Unknown { job: job_id }.to_string();
         let job = self.broker.state().job(job_id).ok_or_else(unknown)?;
+        if let Phase::Gathering { left } = job.phase {
+            return Err(format!(
+                "job {job_id} has not ended: {left} of its {} workers have not: wait for them, or look at `heft status`",
+                job.children.len()
+            ));
+        }
         if !job.has_ended() {
             return Err(format!("job {job_id} has not ended: wait for it, or look at `heft status`"));
         }
         let returned = outcome::returned(job);
         let lost = returned.map(|result| self.lost_parts(result)).unwrap_or_default();
-        let whole = outcome::result_of(&self.broker, &self.store, job, true);
-        let whole = outcome::without_lost(&whole, &lost);
+        let whole = outcome::result_of(&self.broker, &self.store, job, &self.config.address, true);
+        let whole = outcome::without_lost(whole, &lost);
         let mut result: Value = serde_json::from_slice(&whole).map_err(|_| {
             format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
         })?;
@@ -171,10 +177,10 @@ impl Leader {
             let json = json!({ "found": true, "result": result }).to_string();
             leader.sessions.get(&conn)?.answer(id, verb, AnswerStatus::Whole, json.as_bytes())
         };
-        // A result that fills a frame does not fit an answer, which has a little more around it: its archive goes apart.
+        // A result that fills a frame does not fit an answer, which has a little more around it: what is long of it goes apart.
         let mut answer = frame(self, &result);
         if let (None, Some(returned)) = (&answer, returned)
-            && let Some(apart) = self.archive_apart(job_id, returned, &whole)
+            && let Some(apart) = self.parts_apart(job_id, returned, &whole)
         {
             result = serde_json::from_slice(&apart).unwrap_or_default();
             answer = frame(self, &result);
@@ -183,8 +189,8 @@ impl Leader {
         if let Some(result) = returned {
             self.send_parts(conn, job_id, result, true);
         }
-        self.send(conn, [answer]);
-        Ok(())
+        self.hold_children(conn, job_id);
+        Ok(answer)
     }
 
     fn status(&self) -> Value {
@@ -232,7 +238,7 @@ impl Leader {
             "leader": {
                 "software": SOFTWARE, "uptime_ms": u64::try_from(uptime).unwrap_or(u64::MAX),
                 "driver": self.config.driver, "durability": self.durability(), "draining": self.broker.is_draining(),
-                "connections": self.connections,
+                "connections": self.connections, "frames_damaged": self.frames_damaged,
                 "spool_bytes": fill.bytes, "spool_bytes_max": fill.bytes_max, "blobs": fill.blobs,
                 "buffers": fill.buffers, "buffers_in_use": fill.buffers_in_use, "buffers_promised": fill.promised,
                 "chunks_passed_through": fill.passed_through, "chunks_voided": fill.voided,

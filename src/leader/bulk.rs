@@ -1,30 +1,29 @@
 //! Large frames of stock peers (W06, C01): a SubmitJob, AckJob or CachePut over 4 MiB is taken apart while it comes. Contents become
 //! blobs, which heft peers get as transfers, those of a CachePut packs; what is left is a small request or result. It is never gathered.
+//! What a program printed is a content too: a long one becomes a blob, of which the result has the beginning.
+
+mod content;
 
 use std::collections::BTreeMap;
 
 use chunking::message::Purpose;
 use chunking::{Head, Kind};
 use tracing::{info, warn};
-use uuid::Uuid;
 
 use super::datasets::PackMaker;
+use super::parts::{self, RESULT_BYTES_MAX, purpose_of};
 use super::relay::{BlobId, Relay};
 use super::submit::Gathered;
 use super::{HangUp, Leader};
 use crate::conn::{AckBody, BulkOf, SubmitBody, read_result};
-use crate::core::ids::{ConnId, JobId, Micros, ResultId};
+use crate::core::ids::{ConnId, JobId, Micros};
 use crate::model::{
-    BlobRef, ContentEvent, ContentStream, JobRequest, JobResult, JobStatus, JsonModel, Residue, Shape,
+    BlobRef, ContentEvent, ContentStream, JobRequest, JobResult, JobStatus, JsonModel, Residue, ResultSlot,
+    Shape,
 };
-use crate::peer::{BUFFER_BYTES, PoolBuf};
 use crate::transfer::blob_id;
-
-/// Contents up to this size stay in the request.
-const INLINE_BYTES_MAX: usize = 64 * 1024;
-
-/// All contents that stay in a request together, so that it fits a frame in base64.
-const INLINE_BYTES_SUM_MAX: usize = 2 * 1024 * 1024;
+pub(super) use content::gather_chunks;
+use content::{Content, Held, Part, Sort};
 
 /// A large frame on its way in.
 #[derive(Debug)]
@@ -34,7 +33,7 @@ pub(super) struct Bulk {
     contents: BTreeMap<usize, Content>,
     /// Takes the contents of a CachePut.
     maker: Option<PackMaker>,
-    inline_bytes: usize,
+    held: Held,
     bytes: u64,
     fault: Option<String>,
 }
@@ -68,16 +67,6 @@ pub(super) enum Apart {
     },
 }
 
-/// One content of it.
-#[derive(Debug, Default)]
-struct Content {
-    inline: Vec<u8>,
-    blob: Option<BlobId>,
-    chunks: u32,
-    buffer: Option<(PoolBuf, usize)>,
-    len: u64,
-}
-
 impl Leader {
     /// A frame begins that is too large to be gathered.
     pub fn bulk_starts(&mut self, now: Micros, conn: ConnId, head: &Head<'_>) -> Result<(), HangUp> {
@@ -101,10 +90,10 @@ impl Leader {
             })
         });
         let stream = ContentStream::new(shape);
-        let (contents, inline_bytes, bytes) = (BTreeMap::new(), 0, head.payload_len.into());
+        let (contents, held, bytes) = (BTreeMap::new(), Held::default(), head.payload_len.into());
         let is_put = matches!(of, BulkOf::CachePut { .. });
         let maker = is_put.then(|| PackMaker::new((self.make_id)()));
-        self.bulks.insert(conn, Bulk { of, stream, contents, maker, inline_bytes, bytes, fault });
+        self.bulks.insert(conn, Bulk { of, stream, contents, maker, held, bytes, fault });
         Ok(())
     }
 
@@ -127,7 +116,7 @@ impl Leader {
     pub fn bulk_piece(&mut self, now: Micros, conn: ConnId, piece: &[u8]) {
         self.pass_time(now);
         let Some(bulk) = self.bulks.get_mut(&conn).filter(|bulk| bulk.fault.is_none()) else { return };
-        let Bulk { stream, contents, maker, inline_bytes, fault, .. } = bulk;
+        let Bulk { of, stream, contents, maker, held, fault, .. } = bulk;
         let (relay, make_id) = (&mut self.relay, &mut self.make_id);
         let mut short = false;
         let pushed = stream.push(piece, &mut |event| match (event, maker.as_mut()) {
@@ -135,13 +124,13 @@ impl Leader {
             (ContentEvent::Bytes { bytes, .. }, Some(maker)) => maker.bytes(bytes, relay, make_id),
             (ContentEvent::End { .. }, Some(maker)) => maker.end(),
             (ContentEvent::Begin { slot }, None) => {
-                if let Some(void) = contents.insert(slot, Content::default()) {
-                    void.forget(relay);
+                if let Some(void) = contents.insert(slot, Content::new(sort_of(of, slot))) {
+                    void.void(relay, held);
                 }
             }
             (ContentEvent::Bytes { slot, bytes }, None) => {
-                let content = contents.entry(slot).or_default();
-                short |= content.take(bytes, relay, inline_bytes, make_id).is_none();
+                let content = contents.entry(slot).or_insert_with(|| Content::new(sort_of(of, slot)));
+                short |= content.take(bytes, relay, held, make_id).is_none();
             }
             (ContentEvent::End { slot, .. }, None) => {
                 if let Some(content) = contents.get_mut(&slot) {
@@ -185,6 +174,23 @@ impl Leader {
         }
     }
 
+    /// A job came whole, and no assignment takes it with its contents: they become blobs.
+    pub(super) fn submit_apart(&mut self, conn: ConnId, mut body: SubmitBody) {
+        let payload = std::mem::replace(&mut body.payload, Vec::new().into());
+        let bulk = Bulk {
+            of: BulkOf::Submit { body },
+            stream: ContentStream::new(Shape::JobRequest),
+            contents: BTreeMap::new(),
+            maker: None,
+            held: Held::default(),
+            bytes: payload.len() as u64,
+            fault: None,
+        };
+        self.bulks.insert(conn, bulk);
+        self.bulk_piece(self.now, conn, &payload);
+        self.bulk_ends(self.now, conn);
+    }
+
     fn submit_bulk(
         &mut self,
         conn: ConnId,
@@ -223,7 +229,7 @@ impl Leader {
                     twin.content = Some(bytes.clone());
                     file.content = Some(bytes);
                 }
-                Part::Blob(blob) => {
+                Part::Blob { blob, .. } => {
                     let index = u32::try_from(slot).unwrap_or(u32::MAX);
                     let id = blob_id(job, 0, Purpose::Input, index);
                     twin.content = None;
@@ -286,30 +292,22 @@ impl Leader {
         mut contents: BTreeMap<usize, Content>,
         bytes: u64,
     ) {
-        let archive = contents.remove(&0);
-        contents.into_values().for_each(|content| content.forget(&mut self.relay));
         let read = residue.and_then(|residue| {
             let result = JobResult::parse(&residue.json).map_err(|error| error.to_string())?;
-            Ok((result, residue.len_of(0).is_some()))
+            Ok((result, residue))
         });
-        let result = match (read, archive) {
-            (Ok((mut result, true)), Some(archive)) => {
-                match archive.into_ref(&mut self.relay, job, Purpose::Archive, "") {
-                    Part::Inline(bytes) => result.output_archive = Some(bytes),
-                    Part::Blob(blob) => {
-                        result.output_archive = None;
-                        self.gathered_part(job, blob.id);
-                        result.archive = Some(blob);
+        let result = match read {
+            Ok((mut result, residue)) => {
+                for slot in ResultSlot::ALL {
+                    let counts = residue.len_of(slot.slot()).is_some();
+                    if let Some(content) = contents.remove(&slot.slot()).filter(|_| counts) {
+                        self.put_part(job, &mut result, slot, content);
                     }
                 }
+                self.fit_texts(job, &mut result);
                 result
             }
-            (Ok((result, _)), archive) => {
-                archive.into_iter().for_each(|archive| archive.forget(&mut self.relay));
-                result
-            }
-            (Err(why), archive) => {
-                archive.into_iter().for_each(|archive| archive.forget(&mut self.relay));
+            Err(why) => {
                 warn!(%job, bytes, "the result of a stock worker cannot be read: {why}");
                 let mut failed = JobResult::new(job.0, "", "", JobStatus::Failed);
                 failed.stderr = format!(
@@ -318,98 +316,59 @@ impl Leader {
                 failed
             }
         };
+        // What does not count, or cannot be read, is nobody's.
+        contents.into_values().for_each(|content| content.forget(&mut self.relay));
         let payload = result.to_json();
         let (says, parts) = read_result(&payload);
         let body = AckBody { job, says, parts: parts.clone(), payload: payload.into() };
         self.when_certain(parts, Apart::Ack { conn, body });
     }
-}
 
-impl Leader {
-    /// A result with its inline archive as a blob, which is kept like the result. `None` if it has none.
-    pub(super) fn archive_apart(&mut self, job: JobId, result: ResultId, whole: &[u8]) -> Option<Vec<u8>> {
-        let mut parsed = JobResult::parse(whole).ok()?;
-        let archive = parsed.output_archive.take()?;
-        let id = blob_id(job.0, 0, Purpose::Archive, 0);
-        if !self.relay.knows(id) {
-            let mut content = Content { blob: Some(id), len: archive.len() as u64, ..Content::default() };
-            if content.fill(&mut archive.as_slice(), &mut self.relay).is_none() {
-                content.forget(&mut self.relay);
-                return None;
-            }
-            content.into_ref(&mut self.relay, job, Purpose::Archive, "");
-            self.keep_parts(job, result, vec![id]);
-        }
-        parsed.archive = Some(BlobRef { id, size: archive.len() as u64, digest: self.relay.digest(id) });
-        Some(parsed.to_json())
-    }
-}
-
-/// What became of a content.
-enum Part {
-    Inline(Vec<u8>),
-    Blob(BlobRef),
-}
-
-impl Content {
-    /// Takes the next bytes; `None` if there is no buffer for them.
-    fn take(
-        &mut self,
-        mut bytes: &[u8],
-        relay: &mut Relay,
-        inline_sum: &mut usize,
-        make_id: &mut dyn FnMut() -> Uuid,
-    ) -> Option<()> {
-        self.len += bytes.len() as u64;
-        let fits = self.inline.len() + bytes.len() <= INLINE_BYTES_MAX;
-        if self.blob.is_none() && fits && *inline_sum + bytes.len() <= INLINE_BYTES_SUM_MAX {
-            *inline_sum += bytes.len();
-            self.inline.extend_from_slice(bytes);
-            return Some(());
-        }
-        if self.blob.is_none() {
-            self.blob = Some(make_id());
-            let begun = std::mem::take(&mut self.inline);
-            *inline_sum -= begun.len();
-            self.fill(&mut begun.as_slice(), relay)?;
-        }
-        self.fill(&mut bytes, relay)
-    }
-
-    fn fill(&mut self, bytes: &mut &[u8], relay: &mut Relay) -> Option<()> {
-        while !bytes.is_empty() {
-            if self.buffer.is_none() {
-                self.buffer = Some((relay.buffer()?, 0));
-            }
-            let (buffer, filled) = self.buffer.as_mut()?;
-            let part = buffer.copy_in(*filled, bytes);
-            *filled += part;
-            *bytes = bytes.get(part..)?;
-            if *filled == BUFFER_BYTES {
-                self.end_chunk(relay);
+    /// Puts a content in its place in the result: as it is, or as a blob.
+    fn put_part(&mut self, job: JobId, result: &mut JobResult, slot: ResultSlot, content: Content) {
+        match content.into_ref(&mut self.relay, job, purpose_of(slot), "") {
+            Part::Inline(bytes) => match slot {
+                ResultSlot::Archive => result.output_archive = Some(bytes),
+                ResultSlot::Stdout => result.stdout = text_of(bytes),
+                ResultSlot::Stderr => result.stderr = text_of(bytes),
+            },
+            Part::Blob { blob, head } => {
+                self.gathered_part(job, blob.id);
+                match slot {
+                    ResultSlot::Archive => (result.output_archive, result.archive) = (None, Some(blob)),
+                    ResultSlot::Stdout => (result.stdout, result.stdout_blob) = (head, Some(blob)),
+                    ResultSlot::Stderr => (result.stderr, result.stderr_blob) = (head, Some(blob)),
+                }
             }
         }
-        Some(())
     }
 
-    fn end_chunk(&mut self, relay: &mut Relay) {
-        if let (Some(blob), Some((buffer, filled))) = (self.blob, self.buffer.take()) {
-            // What it is for is said at its end.
-            relay.gather(blob, Purpose::Input, self.chunks, buffer.freeze(filled));
-            self.chunks += 1;
+    /// Makes blobs of texts until the result fits a frame, whoever gets it.
+    fn fit_texts(&mut self, job: JobId, result: &mut JobResult) {
+        while result.to_json().len() > RESULT_BYTES_MAX {
+            let slot = match result.stdout.len() >= result.stderr.len() {
+                true => ResultSlot::Stdout,
+                false => ResultSlot::Stderr,
+            };
+            let id = (self.make_id)();
+            if !parts::take_text(&mut self.relay, job, result, slot, id) {
+                break;
+            }
+            self.gathered_part(job, id);
         }
     }
+}
 
-    fn forget(self, relay: &mut Relay) {
-        if let Some(blob) = self.blob {
-            relay.forget(blob);
-        }
+/// What the contents of a large frame are.
+fn sort_of(of: &BulkOf, slot: usize) -> Sort {
+    let is_text = |of: &ResultSlot| *of != ResultSlot::Archive && of.slot() == slot;
+    match of {
+        BulkOf::Ack { .. } if ResultSlot::ALL.iter().any(is_text) => Sort::Text,
+        BulkOf::Ack { .. } | BulkOf::Submit { .. } | BulkOf::CachePut { .. } | BulkOf::Nothing => Sort::File,
     }
+}
 
-    fn into_ref(mut self, relay: &mut Relay, owner: JobId, purpose: Purpose, name: &str) -> Part {
-        self.end_chunk(relay);
-        let Some(id) = self.blob else { return Part::Inline(self.inline) };
-        let digest = relay.gathered(id, owner, purpose, name, self.len).ok().flatten();
-        Part::Blob(BlobRef { id, size: self.len, digest })
-    }
+/// What was printed as a text: what is no UTF-8 in it cannot stand in one.
+fn text_of(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

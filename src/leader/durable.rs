@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tracing::{error, warn};
 use uuid::Uuid;
 
-use super::{Leader, Output, outcome};
+use super::{Leader, Output, gathered, outcome};
 use crate::consensus::Single;
 use crate::core::action::Action;
 use crate::core::ids::{Attempt, ConnId, Index, JobId, Micros, Run, WorkerId};
@@ -65,8 +65,8 @@ pub(super) struct Fetching {
     next: u64,
     /// Jobs whose results somebody gets once they have been read, with how many do.
     results: HashMap<JobId, u32>,
-    /// What is to be done for a job once it has been sent to its worker.
-    held_back: HashMap<JobId, Vec<Action>>,
+    /// What is to be done for a job once it has been sent to its worker there.
+    held_back: HashMap<(JobId, ConnId), Vec<Action>>,
 }
 
 /// Something that waits for payloads.
@@ -76,6 +76,8 @@ struct Waiting {
     keys: Vec<Key>,
     /// How many of them are not here.
     missing: usize,
+    /// What is counted for it on the way to its peer.
+    bytes: u64,
     then: Then,
 }
 
@@ -92,7 +94,7 @@ pub(super) enum Then {
     /// Send a job to a worker.
     Assign(Assignment),
     /// Send a result to a client.
-    Deliver { conn: ConnId, job: JobId },
+    Deliver { conn: ConnId, job: JobId, run: Run },
     /// Make a dataset of a job's inputs.
     Stage { job: JobId },
     /// Answer a question for a result.
@@ -173,7 +175,7 @@ impl Leader {
                 Some((Key::Input(job.job), attached))
             }
             Record::Ack { result, .. } => {
-                let payload = self.store.result(*result)?.clone();
+                let payload = self.store.result(*result)?;
                 let blobs = self.blobs.of_result(*result).to_vec();
                 Some((Key::Result(*result), Attached { from_ours: true, blobs, payload }))
             }
@@ -289,8 +291,8 @@ impl Leader {
     // --- payloads that are not in memory
 
     /// Whether something for a job has to wait, as the job itself has yet to be sent to its worker. Takes it, if so.
-    pub(super) fn hold_back(&mut self, job: JobId, action: Action) -> Option<Action> {
-        match self.fetching.held_back.get_mut(&job) {
+    pub(super) fn hold_back(&mut self, job: JobId, conn: ConnId, action: Action) -> Option<Action> {
+        match self.fetching.held_back.get_mut(&(job, conn)) {
             Some(behind) => {
                 behind.push(action);
                 None
@@ -301,20 +303,24 @@ impl Leader {
 
     /// Sends a job to its worker, when its payload is here.
     pub(super) fn give(&mut self, assignment: Assignment) {
-        let Assignment { job, .. } = assignment;
+        let Assignment { conn, job, .. } = assignment;
+        // What follows for the job waits behind it.
+        self.fetching.held_back.entry((job, conn)).or_default();
+        self.post(conn, Then::Assign(assignment));
+    }
+
+    /// The payload of a job: a child has its parent's.
+    pub(super) fn payload_of_job(&self, job: JobId) -> Key {
         let owner = self.broker.state().job(job).and_then(|job| job.child_of);
-        let key = Key::Input(owner.map_or(job, |(parent, _)| parent));
-        if self.store.away(key).is_some() {
-            self.fetching.held_back.entry(job).or_default();
-        }
-        self.when_here(vec![key], Then::Assign(assignment));
+        Key::Input(owner.map_or(job, |(parent, _)| parent))
     }
 
     /// Does something when payloads are in memory: now, if they are.
-    pub(super) fn when_here(&mut self, keys: Vec<Key>, then: Then) {
+    pub(super) fn when_here(&mut self, keys: Vec<Key>, bytes: u64, then: Then) {
+        self.look_at(&keys, &then);
         let away: Vec<Key> = keys.iter().copied().filter(|key| self.store.away(*key).is_some()).collect();
         if away.is_empty() {
-            return self.go_on_with(then);
+            return self.go_on_with(bytes, then);
         }
         keys.iter().for_each(|key| self.store.pin(*key));
         let fetching = &mut self.fetching;
@@ -323,7 +329,7 @@ impl Leader {
         if let Some(job) = then.result_of() {
             *fetching.results.entry(job).or_default() += 1;
         }
-        fetching.waiting.insert(id, Waiting { keys, missing: away.len(), then });
+        fetching.waiting.insert(id, Waiting { keys, missing: away.len(), bytes, then });
         for key in away {
             let waiters = fetching.wanted.entry(key).or_insert_with(|| {
                 fetching.to_read.push_back(key);
@@ -332,6 +338,17 @@ impl Leader {
             waiters.push(id);
         }
         self.read_on();
+    }
+
+    /// Compares payloads that are in memory with their checksums, where that is due. What is not sound is read again.
+    fn look_at(&mut self, keys: &[Key], then: &Then) {
+        // Several become one, in JSON of our own writing.
+        let ends_here = keys.len() > 1 || self.ends_checksum(then);
+        for key in keys {
+            if let Err(why) = self.store.look_at(*key, ends_here) {
+                self.payload_lost(*key, why);
+            }
+        }
     }
 
     /// Has payloads read, as far as few enough are.
@@ -352,17 +369,35 @@ impl Leader {
         self.fetching.reading = self.fetching.reading.saturating_sub(1);
         match result {
             Ok(payload) => self.store.was_read(key, payload),
-            Err(why) => {
-                error!(?key, "a payload cannot be read back: {why}");
-                self.store.was_lost(key, why.clone());
-                if let Key::Input(job) = key {
-                    let why = format!("the leader cannot read it back: {why}").into();
-                    self.broker.handle(self.now, Event::InputsFailed { job, why });
-                }
-            }
+            Err(why) => self.payload_lost(key, why),
         }
         self.is_here(key);
         self.read_on();
+    }
+
+    fn payload_lost(&mut self, key: Key, why: String) {
+        error!(?key, "a payload cannot be read back: {why}");
+        self.store.was_lost(key, why.clone());
+        if let Key::Input(job) = key {
+            let why = format!("the leader cannot read it back: {why}").into();
+            self.broker.handle(self.now, Event::InputsFailed { job, why });
+        }
+    }
+
+    /// Whether nobody behind the leader can compare a payload with the checksum it came with: what is to be done makes other
+    /// bytes of it, or sends it to a peer that knows no checksums.
+    fn ends_checksum(&self, then: &Then) -> bool {
+        match then {
+            Then::Assign(Assignment { conn, job, .. }) => {
+                let is_child = self.broker.state().job(*job).is_some_and(|job| job.child_of.is_some());
+                is_child || !self.has_checksums(*conn)
+            }
+            Then::Deliver { conn, job, .. } => {
+                let returned = self.broker.state().job(*job).and_then(outcome::returned);
+                !self.has_checksums(*conn) || returned.is_some_and(|result| self.cuts(*conn, result))
+            }
+            Then::Stage { .. } | Then::Answer { .. } => true,
+        }
     }
 
     /// A payload is here, or will never be: who has waited for it alone goes on.
@@ -373,7 +408,7 @@ impl Leader {
             if waiting.missing > 0 {
                 continue;
             }
-            if let Some(Waiting { keys, then, .. }) = self.fetching.waiting.remove(&id) {
+            if let Some(Waiting { keys, bytes, then, .. }) = self.fetching.waiting.remove(&id) {
                 if let Some(job) = then.result_of()
                     && let Some(count) = self.fetching.results.get_mut(&job)
                 {
@@ -382,16 +417,16 @@ impl Leader {
                         self.fetching.results.remove(&job);
                     }
                 }
-                self.go_on_with(then);
+                self.go_on_with(bytes, then);
                 keys.iter().for_each(|key| self.store.unpin(*key));
             }
         }
     }
 
-    fn go_on_with(&mut self, then: Then) {
+    pub(super) fn go_on_with(&mut self, bytes: u64, then: Then) {
         match then {
             Then::Assign(Assignment { conn, worker, job, run, attempt, lease, start }) => {
-                let held_back = self.fetching.held_back.remove(&job).unwrap_or_default();
+                let held_back = self.fetching.held_back.remove(&(job, conn)).unwrap_or_default();
                 let is_its = |job: &Job| match job.phase {
                     Phase::Leased { worker: holder, attempt: held } => (holder, held) == (worker, attempt),
                     Phase::Queued { .. }
@@ -400,7 +435,10 @@ impl Leader {
                     | Phase::Dead { .. } => false,
                 };
                 let is_current = self.broker.state().job(job).is_some_and(is_its);
-                if is_current && self.assign(conn, worker, job) {
+                let frame = if is_current { self.assign(conn, worker, job) } else { None };
+                let is_sent = frame.is_some();
+                self.send_posted(conn, bytes, frame, None);
+                if is_sent {
                     self.send_inputs(conn, job, attempt);
                     self.unstage_for(conn, job);
                     self.start(start, conn, job, run, attempt, lease);
@@ -410,12 +448,17 @@ impl Leader {
                     self.broker.handle(self.now, Event::NotAssigned { conn, worker, job, attempt });
                 }
             }
-            Then::Deliver { conn, job } => self.deliver(conn, job),
+            Then::Deliver { conn, job, run } => {
+                let frame = self.deliver(conn, job, run);
+                self.send_posted(conn, bytes, frame, Some((job, run)));
+            }
             Then::Stage { job } => self.stage(job),
             Then::Answer { conn, verb, id, job } => {
-                if let Err(text) = self.result_answer(conn, &verb, id, job) {
-                    self.answer_error(conn, &verb, id, &text);
+                let answer = self.result_answer(conn, &verb, id, job);
+                if let Err(text) = &answer {
+                    self.answer_error(conn, &verb, id, text);
                 }
+                self.send_posted(conn, bytes, answer.ok(), None);
             }
         }
     }
@@ -423,7 +466,7 @@ impl Leader {
     /// The payloads that the result of a job is made of.
     pub(super) fn payloads_of_result(&self, job: JobId) -> Vec<Key> {
         let Some(job) = self.broker.state().job(job) else { return Vec::new() };
-        let children = job.children.iter().filter_map(|child| self.broker.state().job(*child));
+        let children = gathered::read_for_lines(&self.broker, &self.store, job);
         children.chain([job]).filter_map(outcome::returned).map(Key::Result).collect()
     }
 }

@@ -9,6 +9,7 @@ use crate::core::explain::{Explanation, Named, Seen, Verdict, WaitsFor};
 use crate::core::ids::{JobId, Micros};
 use crate::core::job::Phase;
 use crate::core::locality::At;
+use crate::core::payload::PayloadKind;
 
 impl Leader {
     /// Why a job is where it is, worker by worker.
@@ -40,6 +41,8 @@ impl Leader {
             WaitsFor::Nearer { since, until } => ("nearer", None, Some(since), Some(until)),
             WaitsFor::Worker => ("worker", None, None, None),
             WaitsFor::CapableWorker => ("capable-worker", None, None, None),
+            WaitsFor::Reader { kind: PayloadKind::Request } => ("request-worker", None, None, None),
+            WaitsFor::Reader { kind: PayloadKind::Raw } => ("raw-worker", None, None, None),
             WaitsFor::Agent => ("agent", None, None, None),
             WaitsFor::Room => ("room", None, None, None),
             WaitsFor::Stop => ("stop", None, None, None),
@@ -75,6 +78,7 @@ fn seen(seen: &Seen) -> Value {
         "id": seen.id.to_string(), "name": &*seen.name, "class": class_name(seen.class), "matches": seen.matches,
         "patterns": seen.patterns, "room": seen.has_room, "credit": seen.credit, "running": seen.running,
         "lost_there": seen.lost_there, "transfers": seen.transfers, "takes_datasets": seen.datasets,
+        "takes_raw": seen.reads >= PayloadKind::Raw,
         "agent": seen.agent.map(|agent| agent.to_string()), "sets": sets.collect::<Vec<_>>(),
         "missing_bytes": seen.cost.missing, "unsent_bytes": seen.cost.unsent,
         "move_ms": u64::try_from(seen.takes.as_millis()).unwrap_or(u64::MAX),
@@ -93,6 +97,8 @@ const fn verdict_name(verdict: Verdict) -> &'static str {
         Verdict::OwesAnswer => "owes-answer",
         Verdict::LostThere => "lost-there",
         Verdict::ByAgent => "by-agent",
+        Verdict::CannotRead(PayloadKind::Request) => "no-requests",
+        Verdict::CannotRead(PayloadKind::Raw) => "no-raw",
         Verdict::NoTransfers => "no-transfers",
         Verdict::NoDatasets => "no-datasets",
         Verdict::NoMatch => "no-match",

@@ -9,7 +9,10 @@ mod collect;
 mod datasets;
 mod durable;
 mod explain;
+mod gathered;
 mod outcome;
+mod pacing;
+mod parts;
 mod recover;
 mod relay;
 mod store;
@@ -26,7 +29,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use chunking::message::{Features, LimitId, LimitList, Reason};
-use chunking::{Generation, Head, limits};
+use chunking::{EncodeError, Generation, Head, limits};
 use thiserror::Error;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
@@ -34,15 +37,18 @@ use uuid::Uuid;
 use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
-use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run, Token};
+use crate::core::ids::{Attempt, ConnId, JobId, Micros, ResultId, Run, Token};
 use crate::core::job::Job;
 use crate::core::{Broker, Config, Event};
 use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
+use crate::summed::Summed;
 use bulk::{Apart, Bulk};
 use collect::Lister;
 use datasets::Datasets;
 use durable::{Assignment, Commits, Fetching, Then};
+use gathered::Fetcher;
+use pacing::Pacing;
 use relay::{BlobId, Relay};
 use store::PayloadStore;
 use transfers::Blobs;
@@ -101,6 +107,13 @@ pub enum Output {
         /// What.
         frame: WireFrame,
     },
+    /// Send a frame with a payload; then [`Leader::posted`].
+    Posted {
+        /// Where.
+        conn: ConnId,
+        /// What.
+        frame: WireFrame,
+    },
     /// Send a chunk; then [`Leader::chunks_sent`].
     Chunk {
         /// Where.
@@ -146,6 +159,8 @@ pub struct Leader {
     store: PayloadStore,
     commits: Commits,
     fetching: Fetching,
+    /// What goes to peers as they take it.
+    pacing: Pacing,
     relay: Relay,
     blobs: Blobs,
     datasets: Datasets,
@@ -162,8 +177,12 @@ pub struct Leader {
     asked: HashMap<Token, Asked>,
     next_token: Token,
     connections: usize,
+    /// Frames that were not what their senders sent.
+    frames_damaged: u64,
     /// The job that was forgotten last to make room.
     forgetting: Option<JobId>,
+    /// Who is about to ask for the results of a job's workers.
+    fetchers: HashMap<JobId, Fetcher>,
     /// Jobs that an earlier life left.
     recovered_jobs: usize,
     recovery: Duration,
@@ -201,11 +220,14 @@ impl Leader {
             store: PayloadStore::default(),
             commits: Commits::Memory,
             fetching: Fetching::default(),
+            pacing: Pacing::default(),
             outputs: VecDeque::new(),
             asked: HashMap::new(),
             next_token: Token(0),
             connections: 0,
+            frames_damaged: 0,
             forgetting: None,
+            fetchers: HashMap::new(),
             recovered_jobs: 0,
             recovery: Duration::ZERO,
         }
@@ -214,6 +236,11 @@ impl Leader {
     /// So many connections are open, with those that have not said anything yet. For status.
     pub fn count_connections(&mut self, open: usize) {
         self.connections = open;
+    }
+
+    /// A frame came that is not what its sender sent. For status.
+    pub fn count_damaged(&mut self) {
+        self.frames_damaged += 1;
     }
 
     /// Reading what an earlier life left took so long. For status.
@@ -233,11 +260,11 @@ impl Leader {
         now: Micros,
         conn: ConnId,
         head: &Head<'_>,
-        payload: Bytes,
+        payload: impl Into<Summed>,
     ) -> Result<(), HangUp> {
         self.pass_time(now);
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
-        let heard = session.hear(head, payload, &mut *self.make_id)?;
+        let heard = session.hear(head, payload.into(), &mut *self.make_id)?;
         match heard {
             Heard::Event(event) => {
                 self.note_hello(conn, &event);
@@ -263,6 +290,7 @@ impl Leader {
                 let operation = Operation::Cancel { job, by };
                 self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
             }
+            Heard::Received { job, run } => self.received(conn, job, run),
             Heard::Transfer { id, says } => self.transfer(conn, id, says),
             Heard::Dataset(says) => self.dataset_says(conn, says),
             Heard::Ask { verb, id, json } => self.ask(conn, &verb, id, &json),
@@ -290,7 +318,9 @@ impl Leader {
             self.bulk_broke(conn);
             self.relay.closed(conn);
             self.broker.handle(self.now, Event::Closed { conn });
+            self.unpost(conn);
             self.datasets_closed(conn);
+            self.release_fetched();
             self.hosts.remove(&conn);
             self.act();
         }
@@ -301,11 +331,36 @@ impl Leader {
         self.sessions.get(&conn).is_some_and(Session::is_announced)
     }
 
+    /// Bytes pass over a connection, to or from its peer, in frames that take long.
+    pub fn moves(&mut self, now: Micros, conn: ConnId) {
+        self.pass_time(now);
+        if self.sessions.get(&conn).is_some_and(|session| session.worker().is_some()) {
+            self.broker.handle(self.now, Event::Moves { conn });
+            self.act();
+        }
+    }
+
+    /// Whether a peer's frames end with checksums.
+    pub fn has_checksums(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(|session| session.has(Features::CHECKSUMS))
+    }
+
+    /// Whether the peer is a client that says which results it has.
+    fn confirms(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(|session| session.has(Features::RECEIPTS))
+    }
+
+    /// Whether a connection is a client's.
+    pub fn is_client(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(|session| session.client().is_some())
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now: Micros) {
         self.pass_time(now);
         self.broker.handle(self.now, Event::Tick);
         self.relay.tick();
+        self.release_fetched();
         self.collect_when_due();
         self.datasets_tick();
         self.act();
@@ -422,14 +477,13 @@ impl Leader {
             }
             let before = (self.store.result_bytes(), self.relay.fill().blobs);
             // What somebody is getting is not taken from under it.
-            let may_go = |job: &Job| {
-                let result = outcome::returned(job);
-                !self.fetching.is_wanted(job.id)
-                    && !result.is_some_and(|result| self.is_fetched(result))
-                    && (too_many || self.has_parts(job))
-            };
+            let may_go = |job: &Job| !self.is_being_got(job) && (too_many || self.has_parts(job));
             let only_sent = self.is_durable() && !too_many;
-            let Some(job) = self.broker.oldest_ended(only_sent, may_go) else { break };
+            let not_held = |job: &Job| !self.is_held_for_fetch(job.id) && may_go(job);
+            let oldest = self.broker.oldest_ended(only_sent, not_held);
+            // The limit of results holds, whoever waits.
+            let any = || self.broker.oldest_ended(only_sent, may_go).filter(|_| too_many);
+            let Some(job) = oldest.or_else(any) else { break };
             self.forgetting = Some(job);
             self.broker.handle(self.now, Event::ForgetEnded { job });
             self.act_once();
@@ -443,6 +497,7 @@ impl Leader {
     fn act_once(&mut self) {
         loop {
             self.broker_on();
+            self.post_on();
             if !self.relay_on() && !self.stage_on() {
                 break;
             }
@@ -456,11 +511,11 @@ impl Leader {
                 Action::Assign { conn, worker, job, run, attempt, lease, start } => {
                     self.give(Assignment { conn, worker, job, run, attempt, lease, start });
                 }
-                Action::Start { job, .. }
-                | Action::Resume { job, .. }
-                | Action::Abandon { job, .. }
-                | Action::Settle { job, .. } => {
-                    if let Some(action) = self.hold_back(job, action) {
+                Action::Start { job, conn, .. }
+                | Action::Resume { job, conn, .. }
+                | Action::Abandon { job, conn, .. }
+                | Action::Settle { job, conn, .. } => {
+                    if let Some(action) = self.hold_back(job, conn, action) {
                         self.act_on(action);
                     }
                 }
@@ -486,10 +541,7 @@ impl Leader {
                         self.sessions.get(&conn).and_then(|session| session.running(job, run, attempt));
                     self.send_lazily(conn, frame);
                 }
-                Action::Deliver { conn, job, .. } => {
-                    let keys = self.payloads_of_result(job);
-                    self.when_here(keys, Then::Deliver { conn, job });
-                }
+                Action::Deliver { conn, job, run } => self.post(conn, Then::Deliver { conn, job, run }),
                 Action::ForgetInput { job } => {
                     self.forget_staging(job);
                     self.store.forget_input(job);
@@ -556,38 +608,77 @@ impl Leader {
         self.send(conn, frame);
     }
 
-    fn deliver(&mut self, conn: ConnId, id: JobId) {
+    /// Whether a client may be sent other bytes than a worker's result has: without its parts, or cut.
+    fn cuts(&self, conn: ConnId, result: ResultId) -> bool {
+        let takes_parts = self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS));
+        let has_parts = !self.blobs.of_result(result).is_empty();
+        // Under the longest subject it would not fit.
+        let longest = limits::FRAME_BODY_BYTES_MAX as usize - limits::SUBJECT_BYTES_MAX - 39;
+        let may_be_cut = self.store.result(result).is_some_and(|result| result.len() > longest);
+        has_parts && (!takes_parts || !self.lost_parts(result).is_empty()) || may_be_cut
+    }
+
+    /// The frame with a job's result, behind the transfers of its parts.
+    fn deliver(&mut self, conn: ConnId, id: JobId, run: Run) -> Option<WireFrame> {
         let Some(session) = self.sessions.get(&conn) else {
-            return self.broker.handle(self.now, Event::NotDelivered { job: id });
+            self.broker.handle(self.now, Event::NotDelivered { job: id });
+            return None;
         };
-        // While its result was read its time may have been over, and it may have been submitted again.
+        // While its result waited its time may have been over, and it may have been submitted again.
         let Some(job) = self.broker.state().job(id) else {
             let text = "the result was kept until now, and is not any more (--result-ttl)".to_owned();
-            return self.refuse(conn, id, submit::RefusalText::new(Reason::UNKNOWN, text));
+            self.refuse(conn, id, submit::RefusalText::new(Reason::UNKNOWN, text));
+            return None;
         };
-        if !job.has_ended() {
-            return;
+        if !job.has_ended() || job.run != run {
+            return None;
         }
         let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
-        let whole = outcome::result_of(&self.broker, &self.store, job, session.is_announced());
-        let mut whole = outcome::without_lost(&whole, &lost);
+        let (address, is_ours) = (&self.config.address, session.is_announced());
+        let whole = outcome::result_of(&self.broker, &self.store, job, address, is_ours);
+        let mut whole = outcome::without_lost(whole, &lost);
         if !takes_parts && result.is_some_and(|result| !self.blobs.of_result(result).is_empty()) {
-            whole = outcome::without_parts(&whole, &self.config.address);
+            whole = outcome::without_parts(whole, address);
+        }
+        if !takes_parts && self.has_results_apart(job) {
+            whole = outcome::with_results_apart(whole, id, address);
         }
         // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
         let frame = match session.result(id, whole.clone()) {
-            None => return,
-            Some(Ok(frame)) => Some(frame),
-            Some(Err(error)) => {
-                warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
-                let mut smaller = outcome::cut_down(job, &whole, &self.config.address);
-                smaller.find_map(|result| session.result(id, result)?.ok())
+            None => {
+                // That is all it ever gets.
+                self.broker.handle(self.now, Event::Delivered { job: id, run });
+                return None;
             }
+            Some(Ok(frame)) => Some(frame),
+            Some(Err(error)) => self.smaller_result(conn, id, &whole, &error),
         };
         if let Some(result) = result {
             self.send_parts(conn, id, result, false);
         }
-        self.send(conn, frame);
+        self.hold_children(conn, id);
+        frame
+    }
+
+    /// A result that does not fit, so that it does: with what is long of it beside it, or cut.
+    fn smaller_result(
+        &mut self,
+        conn: ConnId,
+        id: JobId,
+        whole: &[u8],
+        error: &EncodeError,
+    ) -> Option<WireFrame> {
+        let result = self.broker.state().job(id).and_then(outcome::returned);
+        if let Some(result) = result.filter(|_| self.takes_transfers(conn))
+            && let Some(apart) = self.parts_apart(id, result, whole)
+            && let Some(Ok(frame)) = self.sessions.get(&conn)?.result(id, apart.into())
+        {
+            return Some(frame);
+        }
+        let (job, session) = (self.broker.state().job(id)?, self.sessions.get(&conn)?);
+        warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
+        let mut smaller = outcome::cut_down(job, whole, &self.config.address);
+        smaller.find_map(|result| session.result(id, result)?.ok())
     }
 }

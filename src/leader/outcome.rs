@@ -1,29 +1,35 @@
 //! What a client gets as the result of its job, where no worker wrote it, or not as it can be sent.
 
-use bytes::Bytes;
-use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::gathered;
 use super::store::PayloadStore;
 use crate::core::Broker;
 use crate::core::ids::{JobId, ResultId};
 use crate::core::job::{Ending, Job, Phase};
 use crate::model::{BlobRef, JobResult, JobStatus, JsonModel, LostPart};
 use crate::store::replay::Key;
+use crate::summed::Summed;
 
 /// The result of a worker whose acks carry nothing (C03).
-pub(super) fn plain_ok(job: Option<&Job>, id: JobId) -> Bytes {
+pub(super) fn plain_ok(job: Option<&Job>, id: JobId) -> Summed {
     let (client, exec) = job.map_or(("", ""), |job| (&*job.client.0, &*job.exec));
     JobResult::new(id.0, client, exec, JobStatus::Ok).to_json().into()
 }
 
 /// The result of a job that has ended.
-pub(super) fn result_of(broker: &Broker, store: &PayloadStore, job: &Job, announced: bool) -> Bytes {
+pub(super) fn result_of(
+    broker: &Broker,
+    store: &PayloadStore,
+    job: &Job,
+    address: &str,
+    announced: bool,
+) -> Summed {
     let mut result = JobResult::new(job.id.0, &*job.client.0, &*job.exec, JobStatus::Failed);
     match &job.phase {
         Phase::Done { ending: Ending::Returned { result: stored, .. }, .. } => {
             if let Some(stored) = store.result(*stored) {
-                return stored.clone();
+                return stored;
             }
             result.stderr = match store.why_lost(Key::Result(*stored)) {
                 Some(why) => format!("heft: the result was here and cannot be read any more: {why}"),
@@ -36,10 +42,18 @@ pub(super) fn result_of(broker: &Broker, store: &PayloadStore, job: &Job, announ
         Phase::Done { ending: Ending::Failed { why }, .. } => result.stderr = format!("heft: {why}"),
         Phase::Done { ending: Ending::Orphaned, .. } => result.stderr = "heft: the worker is gone".to_owned(),
         Phase::Done { ending: Ending::Gathered { ok }, .. } => {
-            if *ok {
+            let lines = gathered::lines(broker, store, job, address);
+            if *ok && lines.unlisted == 0 {
                 result.status = JobStatus::Ok;
             }
-            result.stdout = gathered(broker, store, job);
+            result.stdout = lines.text;
+            if lines.unlisted > 0 {
+                result.stderr = format!(
+                    "heft: the job went to {} workers; {} of them have no line here, as a result lists no more than fit a frame",
+                    job.children.len(),
+                    lines.unlisted
+                );
+            }
         }
         Phase::Dead { why, .. } => {
             let workers: Vec<String> = job
@@ -78,14 +92,18 @@ pub(super) fn returned(job: &Job) -> Option<ResultId> {
 }
 
 /// The result for a client that takes no transfers: it says where the rest is (C01).
-pub(super) fn without_parts(whole: &[u8], address: &str) -> Bytes {
-    let Ok(mut result) = JobResult::parse(whole) else { return Bytes::copy_from_slice(whole) };
+pub(super) fn without_parts(whole: Summed, address: &str) -> Summed {
+    let Ok(mut result) = JobResult::parse(&whole) else { return whole };
     let sizes =
         [("archive", &result.archive), ("stdout", &result.stdout_blob), ("stderr", &result.stderr_blob)];
     let parts: Vec<String> = sizes
         .iter()
         .filter_map(|(name, part)| part.as_ref().map(|part| format!("{name} ({} bytes)", part.size)))
         .collect();
+    if parts.is_empty() {
+        // Others got it with parts that were made of it.
+        return whole;
+    }
     let note = format!(
         "\nheft: {} did not fit this connection's frames of {} bytes and is kept at the leader: fetch it with `heft \
          result get {address} {} --out DIR`",
@@ -98,12 +116,23 @@ pub(super) fn without_parts(whole: &[u8], address: &str) -> Bytes {
     result.to_json().into()
 }
 
+/// The result of a job to all workers for a client that cannot ask for what is apart: it says how to fetch it.
+pub(super) fn with_results_apart(whole: Summed, job: JobId, address: &str) -> Summed {
+    let Ok(mut result) = JobResult::parse(&whole) else { return whole };
+    result.stderr.push_str(&format!(
+        "\nheft: what does not fit this connection's frames of {} bytes is kept at the leader: fetch the results of all workers \
+         with `heft result get {address} {job} --out DIR`",
+        chunking::limits::FRAME_BODY_BYTES_MAX
+    ));
+    result.to_json().into()
+}
+
 /// The result without parts that the leader has lost: it says so, and why.
-pub(super) fn without_lost(whole: &Bytes, lost: &[(Uuid, String)]) -> Bytes {
+pub(super) fn without_lost(whole: Summed, lost: &[(Uuid, String)]) -> Summed {
     if lost.is_empty() {
-        return whole.clone();
+        return whole;
     }
-    let Ok(mut result) = JobResult::parse(whole) else { return whole.clone() };
+    let Ok(mut result) = JobResult::parse(&whole) else { return whole };
     let is_lost = |part: &mut BlobRef| lost.iter().any(|(id, _)| *id == part.id);
     let archive = result.archive.take_if(is_lost);
     result.archive_lost = archive.as_ref().map(|archive| archive.size).or(result.archive_lost);
@@ -126,49 +155,29 @@ pub(super) fn without_lost(whole: &Bytes, lost: &[(Uuid, String)]) -> Bytes {
     result.to_json().into()
 }
 
-/// One JSON line for each child of a job to all workers: who ran it, and what came of it.
-fn gathered(broker: &Broker, store: &PayloadStore, parent: &Job) -> String {
-    let children = parent.children.iter().filter_map(|child| broker.state().job(*child));
-    let lines = children.map(|child| {
-        let worker = child.child_of.map(|(_, worker)| worker.to_string());
-        let own = result_of(broker, store, child, true);
-        let result: Value = serde_json::from_slice(&own).unwrap_or_else(|_| {
-            Value::Object(Map::from_iter([
-                ("Status".to_owned(), json!("OK")),
-                ("Raw".to_owned(), json!(own.len())),
-            ]))
-        });
-        json!({ "Worker": worker, "Result": result }).to_string()
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
 /// What is left of Stdout and Stderr, each, when a result has to be cut. In JSON a byte takes six at the most.
 const CUT_TEXT_BYTES: usize = 256 * 1024;
 
-/// The result in smaller and smaller forms: without archives, with its texts cut, and at last only that it was too large.
-pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<Item = Bytes> {
+/// The result in smaller and smaller forms: without archives, with its texts cut, and at last only that it was too large. What is left out
+/// is kept, and can be fetched.
+pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<Item = Summed> {
     let mut forms = Vec::new();
     if let Ok(mut result) = JobResult::parse(whole) {
-        let archive = result.output_archive.take().map_or(0, |archive| archive.len());
-        result.archive_lost = (archive > 0).then_some(archive as u64).or(result.archive_lost);
-        if !job.children.is_empty() {
-            result.stdout = result.stdout.lines().map(without_archive).collect::<Vec<_>>().join("\n");
+        let mut left_out = Vec::new();
+        if let Some(archive) = result.output_archive.take() {
+            left_out.push(format!("its archive ({} bytes)", archive.len()));
+            result.archive_lost = Some(archive.len() as u64);
         }
-        result.stderr.push_str(&format!(
-            "\nheft: archives ({archive} bytes of its own) do not fit a frame of {} bytes and were left out: fetch the \
-             whole result with `heft result get {address} {}`",
-            chunking::limits::FRAME_BODY_BYTES_MAX,
-            job.id
-        ));
-        forms.push(result.to_json().into());
-        for text in [&mut result.stdout, &mut result.stderr] {
+        if !left_out.is_empty() {
+            forms.push(with_note(job, result.clone(), &left_out, address));
+        }
+        for (name, text) in [("Stdout", &mut result.stdout), ("Stderr", &mut result.stderr)] {
             if text.len() > CUT_TEXT_BYTES {
+                left_out.push(format!("the rest of {name} ({} bytes in all)", text.len()));
                 text.truncate(text.floor_char_boundary(CUT_TEXT_BYTES));
-                text.push_str("\nheft: the rest does not fit a frame and was left out");
             }
         }
-        forms.push(result.to_json().into());
+        forms.push(with_note(job, result, &left_out, address));
     }
     let mut failed = JobResult::new(job.id.0, "", "", JobStatus::Failed);
     failed.stderr = format!(
@@ -180,15 +189,14 @@ pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<
     forms.into_iter()
 }
 
-/// A line of a gathered result without its archive.
-fn without_archive(line: &str) -> String {
-    let Ok(mut part) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
-    if let Some(Value::Object(result)) = part.get_mut("Result") {
-        let archive = result.insert("OutputArchive".to_owned(), Value::Null);
-        // Four characters of base64 are three bytes.
-        if let Some(Value::String(base64)) = archive {
-            result.insert("ArchiveLost".to_owned(), (base64.len() / 4 * 3).into());
-        }
-    }
-    part.to_string()
+/// A result of which something was left out, with how to fetch it.
+fn with_note(job: &Job, mut result: JobResult, left_out: &[String], address: &str) -> Summed {
+    result.stderr.push_str(&format!(
+        "\nheft: {} did not fit a frame of {} bytes and is kept at the leader: fetch the whole result with `heft result get \
+         {address} {} --out DIR`",
+        left_out.join(", "),
+        chunking::limits::FRAME_BODY_BYTES_MAX,
+        job.id
+    ));
+    result.to_json().into()
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::core::ids::{JobId, ResultId};
 use crate::store::format::Place;
 use crate::store::replay::{Held, Key};
+use crate::summed::Summed;
 
 /// Bytes of payloads that stay in memory although the log has them.
 const WARM_BYTES_MAX: u64 = 16 << 20;
@@ -19,7 +20,7 @@ pub(super) const UNLOGGED_BYTES_MAX: u64 = 512 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Input {
     /// Its bytes.
-    pub(super) payload: Bytes,
+    pub(super) payload: Summed,
     /// Whether a client that announced itself wrote it.
     pub(super) from_ours: bool,
 }
@@ -30,20 +31,34 @@ struct Slot {
     /// Where the log has it.
     place: Option<Place>,
     len: u32,
+    /// The CRC-32 that it came with.
+    crc: u32,
     from_ours: bool,
+    /// Whether it was used before. Whoever got it then would have found it damaged, so it is looked at before it is used
+    /// again.
+    used: bool,
     /// Whether it cannot be read any more.
     lost: bool,
 }
 
 impl Slot {
-    fn new(payload: &Bytes, from_ours: bool) -> Self {
-        Slot { place: None, len: u32::try_from(payload.len()).unwrap_or(u32::MAX), from_ours, lost: false }
+    fn new(payload: &Summed, from_ours: bool) -> Self {
+        let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        Slot { place: None, len, crc: payload.crc(), from_ours, used: false, lost: false }
     }
 }
 
 impl From<&Held> for Slot {
     fn from(held: &Held) -> Self {
-        Slot { place: Some(held.place), len: held.place.len, from_ours: held.from_ours, lost: false }
+        let Held { place, from_ours, .. } = held;
+        Slot {
+            place: Some(*place),
+            len: place.len,
+            crc: place.crc,
+            from_ours: *from_ours,
+            used: false,
+            lost: false,
+        }
     }
 }
 
@@ -107,15 +122,15 @@ impl PayloadStore {
             self.input_bytes += input.payload.len() as u64;
             self.unlogged_bytes += input.payload.len() as u64;
             self.inputs.insert(job, Slot::new(&input.payload, input.from_ours));
-            self.warm_up(Key::Input(job), input.payload);
+            self.warm_up(Key::Input(job), input.payload.into_bytes());
         }
     }
 
     /// The payload of a job, if it is in memory.
     pub(super) fn input(&self, job: JobId) -> Option<Input> {
-        let from_ours = self.inputs.get(&job)?.from_ours;
+        let slot = self.inputs.get(&job)?;
         let payload = self.warm.get(&Key::Input(job))?.clone();
-        Some(Input { payload, from_ours })
+        Some(Input { payload: Summed::known(payload, slot.crc), from_ours: slot.from_ours })
     }
 
     /// Drops the payload of a job.
@@ -127,18 +142,20 @@ impl PayloadStore {
     }
 
     /// Keeps a result.
-    pub(super) fn keep_result(&mut self, payload: Bytes) -> ResultId {
+    pub(super) fn keep_result(&mut self, payload: Summed) -> ResultId {
         self.next = self.next.next();
         self.result_bytes += payload.len() as u64;
         self.unlogged_bytes += payload.len() as u64;
         self.results.insert(self.next, Slot::new(&payload, true));
-        self.warm_up(Key::Result(self.next), payload);
+        self.warm_up(Key::Result(self.next), payload.into_bytes());
         self.next
     }
 
     /// A result, if it is in memory.
-    pub(super) fn result(&self, result: ResultId) -> Option<&Bytes> {
-        self.warm.get(&Key::Result(result))
+    pub(super) fn result(&self, result: ResultId) -> Option<Summed> {
+        let slot = self.results.get(&result)?;
+        let payload = self.warm.get(&Key::Result(result))?.clone();
+        Some(Summed::known(payload, slot.crc))
     }
 
     /// Drops a result.
@@ -147,6 +164,11 @@ impl PayloadStore {
             self.result_bytes -= u64::from(slot.len);
             self.cool(Key::Result(result), &slot);
         }
+    }
+
+    /// Bytes of a payload, in memory or in the log.
+    pub(super) fn len_of(&self, key: Key) -> u64 {
+        self.slot(key).map_or(0, |slot| slot.len.into())
     }
 
     // --- in the log
@@ -193,7 +215,25 @@ impl PayloadStore {
         if let Some(slot) = self.slot_mut(key) {
             slot.lost = true;
             self.lost.insert(key, why);
+            self.cool_one(key);
         }
+    }
+
+    /// A payload is about to be used. If it was used before, or nobody after us can, it is compared with its checksum:
+    /// what is not sound in memory is read from the log again. An error says that the log has none.
+    pub(super) fn look_at(&mut self, key: Key, ends_here: bool) -> Result<(), String> {
+        let Some(slot) = self.slot_mut(key) else { return Ok(()) };
+        let (crc, is_logged) = (slot.crc, slot.place.is_some());
+        let is_due = std::mem::replace(&mut slot.used, true) || ends_here;
+        let payload = self.warm.get(&key).filter(|_| is_due);
+        if payload.is_none_or(|payload| crc32fast::hash(payload) == crc) {
+            return Ok(());
+        }
+        self.cool_one(key);
+        if is_logged {
+            return Ok(());
+        }
+        Err("its bytes changed in the leader's memory, and no log has them".to_owned())
     }
 
     /// Somebody waits for a payload, and others with it: it stays in memory once it is there.
@@ -275,12 +315,12 @@ mod tests {
     fn every_byte_is_counted_once_and_given_back() {
         let mut store = PayloadStore::default();
         let job = JobId(uuid::Uuid::from_u128(1));
-        let input = Input { payload: Bytes::from_static(b"abc"), from_ours: false };
+        let input = Input { payload: Bytes::from_static(b"abc").into(), from_ours: false };
         store.keep_input(job, input.clone());
         store.keep_input(job, input);
-        let result = store.keep_result(Bytes::from_static(b"defgh"));
+        let result = store.keep_result(Bytes::from_static(b"defgh").into());
         assert_eq!(
-            (store.input_bytes(), store.result_bytes(), store.result(result).map(Bytes::len)),
+            (store.input_bytes(), store.result_bytes(), store.result(result).map(|result| result.len())),
             (3, 5, Some(5))
         );
         store.forget_input(job);
@@ -292,12 +332,42 @@ mod tests {
     }
 
     #[test]
+    fn a_payload_that_changed_in_memory_is_read_again_or_lost_and_not_used_twice() {
+        let mut store = PayloadStore::default();
+        let jobs: Vec<JobId> = (0..3).map(|number| JobId(uuid::Uuid::from_u128(number))).collect();
+        let keys: Vec<Key> = jobs.iter().copied().map(Key::Input).collect();
+        let crc = crc32fast::hash(b"as it came");
+        for job in &jobs {
+            let payload = Summed::known(Bytes::from_static(b"as it is now"), crc);
+            store.keep_input(*job, Input { payload, from_ours: true });
+        }
+        store.placed(keys[0], Place { file: FileNo::log(1), offset: 0, len: 10, crc });
+        // Whoever gets it can tell.
+        assert_eq!(store.look_at(keys[0], false), Ok(()));
+        assert!(store.input(jobs[0]).is_some_and(|input| input.payload.crc() == crc));
+        assert_eq!(store.look_at(keys[0], false), Ok(()));
+        assert!(store.input(jobs[0]).is_none() && store.away(keys[0]).is_some(), "the log has it");
+        store.was_read(keys[0], Bytes::from_static(b"as it came"));
+        assert_eq!(store.look_at(keys[0], true), Ok(()));
+        assert!(store.input(jobs[0]).is_some_and(|input| input.payload.is_sound()));
+        // Nobody after us could.
+        assert!(store.look_at(keys[1], true).is_err());
+        assert!(store.input(jobs[1]).is_none());
+        assert_eq!(store.look_at(keys[2], false), Ok(()));
+        assert!(store.look_at(keys[2], false).is_err());
+        store.was_lost(keys[2], "it changed".to_owned());
+        assert_eq!((store.away(keys[2]), store.why_lost(keys[2])), (None, Some("it changed")));
+        jobs.iter().for_each(|job| store.forget_input(*job));
+        assert_eq!((store.warm_bytes, store.unlogged_bytes, store.input_bytes()), (0, 0, 0));
+    }
+
+    #[test]
     fn what_the_log_has_leaves_the_memory_and_what_it_has_not_stays() {
         let mut store = PayloadStore::default();
         let payload = Bytes::from(vec![7; 4 << 20]);
         let jobs: Vec<JobId> = (0..8).map(|number| JobId(uuid::Uuid::from_u128(number))).collect();
         for (offset, job) in (0u64..).zip(&jobs) {
-            store.keep_input(*job, Input { payload: payload.clone(), from_ours: true });
+            store.keep_input(*job, Input { payload: payload.clone().into(), from_ours: true });
             if offset % 2 == 0 {
                 let place = Place { file: FileNo::log(1), offset, len: 4 << 20, crc: 0 };
                 store.placed(Key::Input(*job), place);

@@ -1,6 +1,7 @@
 //! Jobs that clients hand in, on their way to the broker and from there to a worker.
 
 use bytes::Bytes;
+use chunking::Generation;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::message::{self, Reason};
 use tracing::{info, warn};
@@ -16,8 +17,9 @@ use crate::core::action::{Refusal, Standing};
 use crate::core::event::{Inputs, Operation, Submission};
 use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
 use crate::core::limits::DATASETS_PER_JOB_MAX;
-use crate::core::subject::routing_key;
+use crate::core::subject::{ROUTING_KEY_BYTES_MAX, routing_key};
 use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
+use crate::summed::Summed;
 
 /// The hop of limits that are the leader's own.
 const LEADER: &str = "leader";
@@ -64,7 +66,9 @@ impl From<&Refusal> for RefusalText {
         let (reason, value, limit, hop) = match refusal {
             Refusal::Conflict { .. } => (Reason::CONFLICT, 0, 0, LEADER),
             Refusal::Full { held, limit } => (Reason::BUSY, *held as u64, *limit as u64, LEADER),
-            Refusal::NoWorker { .. } | Refusal::NoDatasets { .. } => (Reason::NO_WORKER, 0, 0, LEADER),
+            Refusal::NoWorker { .. } | Refusal::NoDatasets { .. } | Refusal::NoReader { .. } => {
+                (Reason::NO_WORKER, 0, 0, LEADER)
+            }
             Refusal::NoCapableWorker { bytes, limit, .. } => (Reason::TOO_LARGE, *bytes, *limit, "worker"),
             Refusal::Draining => (Reason::DRAINING, 0, 0, LEADER),
         };
@@ -81,7 +85,7 @@ pub(super) fn standing_on_the_wire(standing: Standing) -> message::Standing {
     }
 }
 
-/// What a payload is to the leader.
+/// What a payload is to the leader. It is a request if .NET would read one there (M14) and it names a program.
 enum Payload {
     Request(Box<JobRequest>),
     /// Bytes that only the worker understands (M19).
@@ -98,13 +102,18 @@ pub(super) struct Gathered {
 
 impl Leader {
     pub(super) fn submit(&mut self, conn: ConnId, body: SubmitBody) {
+        let is_ours = self.sessions.get(&conn).is_some_and(Session::is_announced);
+        if !is_ours && is_to_be_taken_apart(&body) {
+            return self.submit_apart(conn, body);
+        }
         self.submit_with(conn, body, None);
     }
 
-    pub(super) fn submit_with(&mut self, conn: ConnId, body: SubmitBody, gathered: Option<Gathered>) {
+    pub(super) fn submit_with(&mut self, conn: ConnId, mut body: SubmitBody, gathered: Option<Gathered>) {
         let read = match JobRequest::parse(&body.payload) {
             Ok(request) => Ok(Payload::Request(Box::new(request))),
-            Err(error) if is_another_thing(&error) => Ok(Payload::Raw),
+            // A client that knows no requests cannot have written a bad one.
+            Err(error) if body.generation != Generation::F2 || is_another_thing(&error) => Ok(Payload::Raw),
             Err(error) => Err(error),
         };
         // The JobId in the request rules, where it has one; answers carry it (M17).
@@ -114,6 +123,14 @@ impl Leader {
             Ok(_) | Err(_) => (self.make_id)(),
         };
         let job = JobId(id);
+        let from_ours = self.sessions.get(&conn).is_some_and(Session::is_announced);
+        let fingerprint = match &gathered {
+            Some(gathered) => gathered.fingerprint,
+            None => chunking::digest::blake3(&body.payload),
+        };
+        if matches!(&read, Ok(Payload::Request(request)) if request.job_id.is_nil()) {
+            body.payload = with_id(&body.payload, job).into();
+        }
         let submission = read.map_err(|error| error.to_string()).and_then(|payload| {
             let request = match payload {
                 Payload::Request(request) => Some(request),
@@ -130,6 +147,8 @@ impl Leader {
                     datasets.len()
                 ));
             }
+            let sent = request.as_deref().filter(|_| from_ours).map(|request| by_path_len(request, &body.payload));
+            let fits_stock = sent.is_none_or(|sent| fits_assignment(key.as_str(), sent));
             let blob_bytes = blobs.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
             let submission = Submission {
                 job,
@@ -139,11 +158,9 @@ impl Leader {
                 priority: request.as_ref().map_or(0, |request| request.priority),
                 to_all: request.as_ref().is_some_and(|request| request.deliver == Deliver::All),
                 size: blob_bytes.saturating_add(body.payload.len() as u64),
-                fingerprint: gathered
-                    .as_ref()
-                    .map_or_else(|| chunking::digest::blake3(&body.payload), |gathered| gathered.fingerprint),
+                fingerprint,
                 inputs: if blobs.is_empty() || gathered.is_some() { Inputs::Here } else { Inputs::Expected },
-                needs_transfers: !blobs.is_empty(),
+                needs_transfers: !blobs.is_empty() || !fits_stock,
                 require_worker: request.as_ref().is_some_and(|request| request.require_worker),
                 datasets,
             };
@@ -156,11 +173,7 @@ impl Leader {
                 return self.refuse(conn, job, RefusalText::invalid(text));
             }
         };
-        // A child travels under its own id, in JSON of our own writing, which may be longer.
-        let sent_bytes = match submission.to_all {
-            true => for_child(&body.payload, job).len(),
-            false => body.payload.len(),
-        };
+        let sent_bytes = sent_len(&body.payload, submission.to_all);
         if let Some(refusal) = self.too_large(&submission, sent_bytes) {
             self.forget_gathered(gathered);
             return self.refuse(conn, job, refusal);
@@ -191,7 +204,6 @@ impl Leader {
             {
                 return self.refuse(conn, job, refusal);
             }
-            let from_ours = self.sessions.get(&conn).is_some_and(Session::is_announced);
             self.store.keep_input(job, Input { payload: body.payload, from_ours });
         }
         self.broker.handle(self.now, Event::Submit { conn, job: submission });
@@ -262,30 +274,27 @@ impl Leader {
         self.send(conn, frame);
     }
 
-    /// Sends a job to its worker; false if that cannot be.
-    pub(super) fn assign(&mut self, conn: ConnId, worker: WorkerId, id: JobId) -> bool {
-        let Some(job) = self.broker.state().job(id) else { return false };
+    /// The frame that brings a job to its worker; none if that cannot be.
+    pub(super) fn assign(&mut self, conn: ConnId, worker: WorkerId, id: JobId) -> Option<WireFrame> {
+        let job = self.broker.state().job(id)?;
         if job.goes_by_transfer() && !self.takes_transfers(conn) {
             // The set of its inputs went while it was on its way to a stock worker.
-            return false;
+            return None;
         }
         let owner = job.child_of.map_or(id, |(parent, _)| parent);
         let Some(Input { payload, from_ours }) = self.store.input(owner) else {
             warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
-            return false;
+            return None;
         };
-        let mut payload = if owner == id { payload } else { for_child(&payload, id) };
+        let mut payload = if owner == id { payload } else { for_child(&payload, id).into() };
         if self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
             let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner));
             payload = self.for_stock_worker(worker, payload, from_ours, job.key.as_str(), staged);
         }
         let subject = Session::assign_subject(job.key.as_str(), worker);
-        let Some(session) = self.sessions.get_mut(&conn) else { return false };
+        let session = self.sessions.get_mut(&conn)?;
         match session.assign(&subject, id, payload) {
-            Ok(frame) => {
-                self.send(conn, [frame]);
-                true
-            }
+            Ok(frame) => Some(frame),
             // What does not fit was refused at the door, so this is a mistake of ours; the job ends, not the worker.
             Err(error) => {
                 warn!(job = %id, "cannot be sent to a worker: {error}");
@@ -293,7 +302,7 @@ impl Leader {
                 let by = format!("the leader, which cannot send it: {error}").into();
                 let operation = Operation::Cancel { job: id, by };
                 self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
-                false
+                None
             }
         }
     }
@@ -308,14 +317,14 @@ impl Leader {
     fn for_stock_worker(
         &self,
         worker: WorkerId,
-        payload: Bytes,
+        payload: Summed,
         from_ours: bool,
         key: &str,
         staged: Option<&CacheId>,
-    ) -> Bytes {
+    ) -> Summed {
         let has_agent = self.has_agent(worker);
         let (staged, payload) = match staged {
-            Some(cache) => (true, by_set(&payload, cache)),
+            Some(cache) => (true, by_set(&payload, cache).into()),
             None => (false, payload),
         };
         if self.knows_cache_put(worker) || !from_ours && !has_agent && !staged {
@@ -326,14 +335,50 @@ impl Leader {
             cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
         let written = by_path(&payload, |cache_id| from_ours || is_set(cache_id));
-        let fits = Session::assign_body_len(key, written.len()) <= FRAME_BODY_BYTES_MAX as usize;
-        if fits { written } else { payload }
+        written.filter(|written| fits_assignment(key, written.len())).map_or(payload, Summed::from)
     }
 }
 
-/// A request with the path of each cached file in its CacheId, for those ids of which that is said.
-pub(super) fn by_path(payload: &Bytes, is_set: impl Fn(&str) -> bool) -> Bytes {
-    let Ok(mut request) = JobRequest::parse(payload) else { return payload.clone() };
+/// Whether a payload of this size can be sent to a worker: the frame's body has its limit, whatever the job came in.
+fn fits_assignment(key: &str, payload_bytes: usize) -> bool {
+    Session::assign_body_len(key, payload_bytes) <= FRAME_BODY_BYTES_MAX as usize
+}
+
+/// Bytes of a payload as a worker is sent it. A child travels under its own id, in JSON of our own writing, which may be longer.
+fn sent_len(payload: &Bytes, to_all: bool) -> usize {
+    if to_all { for_child(payload, JobId(Uuid::nil())).len() } else { payload.len() }
+}
+
+/// The same of a request for a stock worker that knows a cached file by its path (C02).
+fn by_path_len(request: &JobRequest, payload: &[u8]) -> usize {
+    let is_cached = |file: &InputFile| matches!(file.source(), Source::Cache(_));
+    match request.files.iter().any(is_cached) {
+        true => by_path(payload, |_| true).map_or(payload.len(), |written| written.len()),
+        false => payload.len(),
+    }
+}
+
+/// Whether a job fits no assignment as it came, and has contents that can go apart from it.
+fn is_to_be_taken_apart(body: &SubmitBody) -> bool {
+    // Most are so small that they need not be read for it.
+    let most = Session::assign_body_len("", body.payload.len())
+        .saturating_add(ROUTING_KEY_BYTES_MAX)
+        .saturating_add(ID_MEMBER_BYTES);
+    if most <= FRAME_BODY_BYTES_MAX as usize {
+        return false;
+    }
+    let Ok(request) = JobRequest::parse(&body.payload) else { return false };
+    let Ok(key) = routing_key(&body.subject, Some(&request.exec_name)) else { return false };
+    let id = if request.job_id.is_nil() { ID_MEMBER_BYTES } else { 0 };
+    let sent = sent_len(&body.payload, request.deliver == Deliver::All).saturating_add(id);
+    let has_content =
+        |file: &InputFile| matches!(file.source(), Source::Inline(content) if !content.is_empty());
+    request.files.iter().any(has_content) && !fits_assignment(key.as_str(), sent)
+}
+
+/// A request with the path of each cached file in its CacheId, for those ids of which that is said; `None` if there are none.
+pub(super) fn by_path(payload: &[u8], is_set: impl Fn(&str) -> bool) -> Option<Bytes> {
+    let mut request = JobRequest::parse(payload).ok()?;
     let mut rewritten = false;
     for file in &mut request.files {
         if let Source::Cache(cache_id) = file.source()
@@ -343,7 +388,7 @@ pub(super) fn by_path(payload: &Bytes, is_set: impl Fn(&str) -> bool) -> Bytes {
             rewritten = true;
         }
     }
-    if rewritten { request.to_json().into() } else { payload.clone() }
+    rewritten.then(|| request.to_json().into())
 }
 
 /// A request whose large inputs are files of a set.
@@ -355,6 +400,19 @@ pub(super) fn by_set(payload: &Bytes, cache: &CacheId) -> Bytes {
     }
     request.to_json().into()
 }
+
+/// A request without an id, under this one. A classic worker acks the id that the request names, not the frame's, so one without is
+/// never heard of again. All else stays as it is, and of two equal names the last counts (M14).
+fn with_id(payload: &Bytes, id: JobId) -> Bytes {
+    let Some(end) = payload.iter().rposition(|byte| *byte == b'}') else { return payload.clone() };
+    let (before, after) = payload.split_at(end);
+    let member = format!(",\"JobId\":\"{id}\"");
+    debug_assert_eq!(member.len(), ID_MEMBER_BYTES);
+    [before, member.as_bytes(), after].concat().into()
+}
+
+/// Bytes that this adds.
+const ID_MEMBER_BYTES: usize = ",\"JobId\":\"\"".len() + uuid::fmt::Hyphenated::LENGTH;
 
 /// The payload of a child of a job to all workers: the same, under its own id (M17).
 fn for_child(payload: &Bytes, child: JobId) -> Bytes {

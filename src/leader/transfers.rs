@@ -304,6 +304,18 @@ impl Leader {
         self.forget_coming(job);
     }
 
+    /// More parts of a result, which were made of it here.
+    pub(super) fn add_parts(&mut self, result: ResultId, parts: &[BlobId]) {
+        for part in parts {
+            let all = self.blobs.of_result.entry(result).or_default();
+            if !all.contains(part) {
+                all.push(*part);
+                self.relay.settle(*part);
+                *self.blobs.named.entry(*part).or_default() += 1;
+            }
+        }
+    }
+
     /// A part of a result that was gathered here, not brought as a transfer.
     pub(super) fn gathered_part(&mut self, job: JobId, part: BlobId) {
         self.blobs.coming.entry(job).or_default().push((Attempt(0), part));

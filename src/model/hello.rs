@@ -110,12 +110,14 @@ pub struct WorkerHello {
     pub cache_only: bool,
     /// The id of the stock worker on the same host that it keeps its cache for.
     pub cache_for: Option<String>,
+    /// Whether it takes payloads that are no JobRequest (M19).
+    pub raw: bool,
 }
 
 impl JsonModel for WorkerHello {
     const SCHEMA: Schema = Schema {
         name: "WorkerHello",
-        members: &["Heft", "Patterns", "MaxParallel", "CacheOnly", "CacheFor"],
+        members: &["Heft", "Patterns", "MaxParallel", "CacheOnly", "CacheFor", "Raw"],
     };
 
     fn read(object: &Object<'_>) -> Result<Self, ModelError> {
@@ -126,6 +128,7 @@ impl JsonModel for WorkerHello {
             max_parallel: object.whole("MaxParallel", 1, PARALLEL_MAX)?,
             cache_only: object.flag("CacheOnly")?.unwrap_or_default(),
             cache_for: object.name("CacheFor", NAME_BYTES_MAX)?,
+            raw: object.flag("Raw")?.unwrap_or_default(),
         })
     }
 
@@ -135,6 +138,7 @@ impl JsonModel for WorkerHello {
         object.whole_if_some("MaxParallel", self.max_parallel);
         object.flag_if_set("CacheOnly", self.cache_only);
         object.text_if_some("CacheFor", self.cache_for.as_deref());
+        object.flag_if_set("Raw", self.raw);
     }
 }
 

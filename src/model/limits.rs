@@ -3,7 +3,7 @@
 //! stream use them.
 
 /// The most that may remain of a streamed payload once its contents are taken out: what else a job request, result or
-/// put has is names and texts. A result whose standard output alone is larger does not fit and is refused.
+/// put has is names and arguments.
 pub const RESIDUE_BYTES_MAX: usize = chunking::limits::FRAME_BODY_BYTES_MAX as usize;
 
 /// The largest run of decoded content given out at once.

@@ -22,4 +22,4 @@ pub use hello::{Announcement, ClientConfig, WorkerHello};
 pub use job::{Deliver, InputFile, JobRequest, Source};
 pub use json::JsonModel;
 pub use result::{JobResult, JobStatus, LostPart};
-pub use stream::{ContentEvent, ContentStream, Residue, Shape};
+pub use stream::{ContentEvent, ContentStream, Residue, ResultSlot, Shape};

@@ -5,15 +5,18 @@
 
 mod content;
 mod shape;
+mod text;
 mod token;
 
-pub use shape::{ContentEvent, Residue, Shape};
+pub use shape::{ContentEvent, Residue, ResultSlot, Shape};
 
 use super::error::{ModelError, Place, count};
 use super::json::fault::{too_deep, too_many_items};
 use super::json::scan::plain_run;
 use super::limits::{LIST_ITEMS_MAX, NEST_DEPTH_MAX, RESIDUE_BYTES_MAX};
 use content::Content;
+use shape::{Coding, LISTED};
+use text::Text;
 use token::{BadEscape, Key, Nest};
 
 /// What the member name just read means for the value after it.
@@ -23,7 +26,10 @@ enum Role {
     /// The list whose items have contents.
     List,
     /// A content, if it turns out to be a string.
-    Content,
+    Content {
+        slot: usize,
+        coding: Coding,
+    },
 }
 
 #[derive(Debug)]
@@ -47,7 +53,7 @@ enum State {
     /// Inside a number, `true`, `false` or `null`. Its spelling is left to the residue's reader.
     InScalar,
     /// Inside a content.
-    InContent(usize),
+    InContent { slot: usize, coding: Coding },
     /// The value is complete; only white space may follow.
     Done,
 }
@@ -67,6 +73,7 @@ pub struct ContentStream {
     /// Items of that list that have begun.
     items: usize,
     content: Content,
+    text: Text,
     residue: Vec<u8>,
     lens: Vec<Option<u64>>,
     offset: u64,
@@ -87,6 +94,7 @@ impl ContentStream {
             in_list: false,
             items: 0,
             content: Content::default(),
+            text: Text::default(),
             residue: Vec::new(),
             lens: Vec::new(),
             offset: 0,
@@ -128,7 +136,7 @@ impl ContentStream {
                 State::InText { .. } => self.in_text(rest)?,
                 State::InName(_) => self.in_name(rest)?,
                 State::InScalar => self.in_scalar(rest)?,
-                &mut State::InContent(slot) => self.in_content(slot, rest, sink)?,
+                &mut State::InContent { slot, coding } => self.in_content(slot, coding, rest, sink)?,
                 State::Value
                 | State::ValueOrEnd
                 | State::NameOrEnd
@@ -141,8 +149,12 @@ impl ContentStream {
             rest = rest.get(used..).unwrap_or_default();
         }
         // What is decoded does not wait for the next piece, which may be long in coming.
-        if let State::InContent(slot) = self.state {
-            self.content.flush(&mut |bytes| sink(ContentEvent::Bytes { slot, bytes }));
+        if let State::InContent { slot, coding } = self.state {
+            let mut emit = |bytes: &[u8]| sink(ContentEvent::Bytes { slot, bytes });
+            match coding {
+                Coding::Base64 => self.content.flush(&mut emit),
+                Coding::Text => self.text.flush(&mut emit),
+            }
         }
         Ok(())
     }
@@ -175,7 +187,7 @@ impl ContentStream {
             (State::Colon, _) => return Err(self.not_json("':' is expected")),
             (State::CommaOrEnd, _) => return Err(self.not_json("',' or an end is expected")),
             (State::Done, _) => return Err(self.not_json("nothing more is expected")),
-            (State::InName(_) | State::InText { .. } | State::InScalar | State::InContent(_), _) => {
+            (State::InName(_) | State::InText { .. } | State::InScalar | State::InContent { .. }, _) => {
                 return Err(self.not_json("a token is still open"));
             }
         };
@@ -211,13 +223,17 @@ impl ContentStream {
                 self.nest.open(byte == b'{');
                 Ok(if byte == b'{' { State::NameOrEnd } else { State::ValueOrEnd })
             }
-            b'"' if role == Role::Content => {
-                let slot = self.slot();
-                self.content.begin();
-                sink(ContentEvent::Begin { slot });
-                Ok(State::InContent(slot))
-            }
-            b'"' => Ok(State::InText { escaped: false }),
+            b'"' => Ok(match role {
+                Role::Content { slot, coding } => {
+                    match coding {
+                        Coding::Base64 => self.content.begin(),
+                        Coding::Text => self.text.begin(),
+                    }
+                    sink(ContentEvent::Begin { slot });
+                    State::InContent { slot, coding }
+                }
+                Role::Plain | Role::List => State::InText { escaped: false },
+            }),
             _ => Ok(State::InScalar),
         }
     }
@@ -234,9 +250,13 @@ impl ContentStream {
         if self.nest.depth() == 0 { State::Done } else { State::CommaOrEnd }
     }
 
-    /// The slot of a content at the place where the machine stands.
-    fn slot(&self) -> usize {
-        if self.in_list { self.items.saturating_sub(1) } else { 0 }
+    /// The content that a member of this name is where the machine stands.
+    fn content_at(&self, key: &Key) -> Option<(usize, Coding)> {
+        match self.nest.depth() {
+            1 => self.shape.content_beside(|name| key.is(name)),
+            3 if self.in_list && key.is(LISTED) => Some((self.items.saturating_sub(1), Coding::Base64)),
+            _ => None,
+        }
     }
 
     fn in_text(&mut self, rest: &[u8]) -> Result<usize, ModelError> {
@@ -279,17 +299,12 @@ impl ContentStream {
 
     fn name_ended(&mut self) {
         let State::InName(key) = &self.state else { return };
-        let at_content = match self.shape {
-            Shape::JobRequest | Shape::CachePutRequest => self.in_list && self.nest.depth() == 3,
-            Shape::JobResult => self.nest.depth() == 1,
-        };
-        self.role = if at_content && key.is(self.shape.content()) {
+        self.role = if let Some((slot, coding)) = self.content_at(key) {
             // Whatever comes now takes the place of an earlier content, be it only a null.
-            let slot = self.slot();
             if let Some(len) = self.lens.get_mut(slot) {
                 *len = None;
             }
-            Role::Content
+            Role::Content { slot, coding }
         } else if self.nest.depth() == 1 && self.shape.list().is_some_and(|list| key.is(list)) {
             self.lens.clear();
             Role::List
@@ -313,11 +328,16 @@ impl ContentStream {
     fn in_content(
         &mut self,
         slot: usize,
+        coding: Coding,
         rest: &[u8],
         sink: &mut impl FnMut(ContentEvent<'_>),
     ) -> Result<usize, ModelError> {
         let mut emit = |bytes: &[u8]| sink(ContentEvent::Bytes { slot, bytes });
-        let taken = match self.content.take(rest, &mut emit) {
+        let taken = match coding {
+            Coding::Base64 => self.content.take(rest, &mut emit),
+            Coding::Text => self.text.take(rest, &mut emit).map_err(content::Fault::Escape),
+        };
+        let taken = match taken {
             Ok(taken) => taken,
             Err(content::Fault::Escape(bad)) => return Err(self.bad_escape(&bad)),
             Err(content::Fault::Base64 { offset, reason }) => {
@@ -326,7 +346,10 @@ impl ContentStream {
             }
         };
         if taken.ended {
-            let len = self.content.len();
+            let len = match coding {
+                Coding::Base64 => self.content.len(),
+                Coding::Text => self.text.len(),
+            };
             if self.lens.len() <= slot {
                 self.lens.resize(slot.saturating_add(1), None);
             }
@@ -348,7 +371,7 @@ impl ContentStream {
                 value: count(len),
                 limit: count(RESIDUE_BYTES_MAX),
                 unit: "bytes beside its contents",
-                next: "shorten its texts, or send them as a file",
+                next: "send what is long in it as a file",
             });
         }
         self.residue.extend_from_slice(bytes);

@@ -9,6 +9,7 @@ use std::io::IoSliceMut;
 
 use bytes::Bytes;
 use chunking::chunk::{CHUNK_FRAME_HEAD_BYTES, CHUNK_HEAD_BYTES};
+use chunking::frame::Trailers;
 use chunking::{ChunkHead, Decoder, Frame, FrameError, Generation, InboundLimits, Kind};
 use uuid::Uuid;
 
@@ -128,6 +129,23 @@ impl Inlet {
     /// Changes what is accepted from the next frame on.
     pub fn set_limits(&mut self, limits: InboundLimits) {
         self.decoder.set_limits(limits);
+    }
+
+    /// We dialled and announced `checksums`: the leader's Welcome says whether its frames have one.
+    pub fn offer_checksums(&mut self) {
+        self.decoder.set_trailers(Trailers::Offered);
+    }
+
+    /// The peer announced `checksums`: its frames have one as soon as it has read our Welcome.
+    pub fn expect_checksums(&mut self) {
+        if self.decoder.trailers() == Trailers::Skipped {
+            self.decoder.set_trailers(Trailers::Announced);
+        }
+    }
+
+    /// Whether every frame that comes has a checksum.
+    pub fn has_checksums(&self) -> bool {
+        self.decoder.trailers() == Trailers::Required
     }
 
     /// What has come. An error is final.

@@ -2,7 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chunking::frame::head_len;
@@ -17,6 +21,7 @@ use uuid::Uuid;
 use super::buffers::Pool;
 use super::inlet::{InChunk, Inlet, Step};
 use super::socket::{Tuning, is_loopback, tune};
+use super::unacked::unacknowledged;
 
 /// Buffers of one connection: a few windows full, so that transfers whose disks are slow do not hold up the others at
 /// once.
@@ -24,6 +29,9 @@ const BUFFERS_MAX: usize = 4 * WINDOW_CHUNKS_MAX as usize;
 
 /// Pieces that one call writes: what Linux takes (UIO_MAXIOV).
 const SLICES_MAX: usize = 1024;
+
+/// How often it is looked whether the other side takes something, before it is given up.
+const LOOKS_PER_STALL: u32 = 6;
 
 /// Why a connection could not be made, or ended.
 #[derive(Debug, Error)]
@@ -42,6 +50,9 @@ pub enum LinkError {
     /// The other side sent what is no frame.
     #[error("the leader sent a bad frame: {0}")]
     Frame(#[from] FrameError),
+    /// The other side takes nothing any more.
+    #[error("the leader took nothing for {} s", .0.as_secs())]
+    Stalled(Duration),
     /// What was to be sent does not fit a frame.
     #[error("cannot send: {0}")]
     Encode(#[from] EncodeError),
@@ -99,7 +110,8 @@ impl OutFrame {
         }
     }
 
-    fn encoded_head(&self) -> Result<Bytes, EncodeError> {
+    /// The head, and what goes behind the payload if the payload's CRC-32 is given.
+    fn encoded(&self, payload_crc: Option<u32>) -> Result<(Bytes, Bytes), EncodeError> {
         let payload_len = u32::try_from(self.payload.len()).unwrap_or(u32::MAX);
         let head = Head {
             msg_id: self.msg_id,
@@ -109,8 +121,13 @@ impl OutFrame {
             ..Head::new(self.kind)
         };
         let mut out = Vec::with_capacity(head_len(Generation::F2, &self.subject));
-        head.append(Generation::F2, &mut out)?;
-        Ok(out.into())
+        let trailer = match payload_crc {
+            None => head.append(Generation::F2, &mut out).map(|()| Bytes::new()),
+            Some(crc) => head
+                .append_summed(Generation::F2, crc, &mut out)
+                .map(|trailer| Bytes::copy_from_slice(&trailer)),
+        }?;
+        Ok((out.into(), trailer))
     }
 }
 
@@ -124,10 +141,15 @@ pub async fn connect(
     let stream = TcpStream::connect(addr).await.map_err(refused)?;
     tune(&stream, tuning).map_err(refused)?;
     let loopback = is_loopback(&stream);
+    // It lives as long as the half that writes, which cannot be asked while somebody writes.
+    let asked = stream.as_fd().try_clone_to_owned().ok();
     let (read, write) = stream.into_split();
-    let inlet = Inlet::speaking(Generation::F2, InboundLimits::DIALLED);
-    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX) };
-    Ok((reader, LinkWriter::new(write, loopback)))
+    let mut inlet = Inlet::speaking(Generation::F2, InboundLimits::DIALLED);
+    inlet.offer_checksums();
+    let writer = LinkWriter::new(write, asked, loopback);
+    let other_end = Some(Arc::downgrade(&writer.0));
+    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX), other_end };
+    Ok((reader, writer))
 }
 
 /// What comes over a connection.
@@ -145,6 +167,8 @@ pub struct LinkReader {
     read: OwnedReadHalf,
     inlet: Inlet,
     pool: Pool,
+    /// The writer, until it has heard that frames have checksums.
+    other_end: Option<Weak<Shared>>,
 }
 
 impl LinkReader {
@@ -159,6 +183,11 @@ impl LinkReader {
                     let Head { code, msg_id, corr_id, subject, .. } = frame.head;
                     let payload = Bytes::copy_from_slice(frame.payload);
                     let subject = subject.to_owned();
+                    if self.inlet.has_checksums()
+                        && let Some(writer) = self.other_end.take().and_then(|shared| shared.upgrade())
+                    {
+                        LinkWriter(writer).begin_checksums()?;
+                    }
                     return Ok(Some(Item::Frame(InFrame { code, msg_id, corr_id, subject, payload })));
                 }
                 Step::Came(chunk) => return Ok(Some(Item::Chunk(chunk))),
@@ -211,6 +240,10 @@ pub struct LinkWriter(Arc<Shared>);
 struct Shared {
     queue: Mutex<Queue>,
     socket: tokio::sync::Mutex<Socket>,
+    /// Bytes that were written.
+    written: AtomicU64,
+    /// The socket, to ask what of that was acknowledged.
+    asked: Option<OwnedFd>,
     loopback: bool,
 }
 
@@ -219,6 +252,8 @@ struct Queue {
     pieces: VecDeque<Bytes>,
     /// Bytes that were queued since the connection was made.
     queued: u64,
+    /// Whether frames that are queued from now on end with a checksum.
+    checksums: bool,
     broken: Option<io::ErrorKind>,
 }
 
@@ -227,15 +262,16 @@ struct Socket {
     write: OwnedWriteHalf,
     /// What is being written. It stays here if a sender is dropped in the middle of it, and the next one goes on.
     pieces: VecDeque<Bytes>,
-    written: u64,
 }
 
 impl LinkWriter {
-    fn new(write: OwnedWriteHalf, loopback: bool) -> Self {
-        let socket = Socket { write, pieces: VecDeque::new(), written: 0 };
+    fn new(write: OwnedWriteHalf, asked: Option<OwnedFd>, loopback: bool) -> Self {
+        let socket = Socket { write, pieces: VecDeque::new() };
         LinkWriter(Arc::new(Shared {
             queue: Mutex::default(),
             socket: tokio::sync::Mutex::new(socket),
+            written: AtomicU64::new(0),
+            asked,
             loopback,
         }))
     }
@@ -248,7 +284,7 @@ impl LinkWriter {
     /// Sends a frame. An error says that this frame was certainly not sent; success that it was handed to the system,
     /// or that the connection broke in the middle of it.
     pub async fn send(&self, frame: OutFrame) -> Result<(), LinkError> {
-        let start = self.put(frame.encoded_head()?, frame.payload)?;
+        let start = self.put_frame(frame)?;
         self.write(start).await
     }
 
@@ -256,13 +292,13 @@ impl LinkWriter {
     pub async fn send_chunk(&self, transfer: Uuid, head: &ChunkHead, bytes: Bytes) -> Result<(), LinkError> {
         let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let frame_head = head.frame_head(transfer, sent_len)?;
-        let start = self.put(Bytes::copy_from_slice(&frame_head), bytes)?;
+        let start = put(&mut *self.queue_locked(), [Bytes::copy_from_slice(&frame_head), bytes])?;
         self.write(start).await
     }
 
     /// Queues a frame that goes out with the next one that is sent, or with [`LinkWriter::flush`], which is to follow soon.
     pub fn queue(&self, frame: OutFrame) -> Result<(), LinkError> {
-        self.put(frame.encoded_head()?, frame.payload).map(|_| ())
+        self.put_frame(frame).map(|_| ())
     }
 
     /// Sends what is queued.
@@ -271,15 +307,43 @@ impl LinkWriter {
         self.write(start).await
     }
 
+    /// Sends what is queued, however long that takes, unless the other side takes nothing for `stall`: what counts are the bytes
+    /// that it acknowledged.
+    pub async fn flush_while_taken(&self, stall: Duration) -> Result<(), LinkError> {
+        let mut flushing = pin!(self.flush());
+        let (mut taken, mut since) = (self.acknowledged(), Instant::now());
+        loop {
+            if let Ok(flushed) = tokio::time::timeout(stall / LOOKS_PER_STALL, flushing.as_mut()).await {
+                return flushed;
+            }
+            let now_taken = self.acknowledged();
+            if now_taken > taken {
+                (taken, since) = (now_taken, Instant::now());
+            } else if since.elapsed() >= stall {
+                return Err(LinkError::Stalled(stall));
+            }
+        }
+    }
+
+    /// Bytes of what was written that the other side has; all of them, where the system does not say.
+    fn acknowledged(&self) -> u64 {
+        let waiting = self.0.asked.as_ref().and_then(unacknowledged).unwrap_or(0);
+        self.0.written.load(Ordering::Relaxed).saturating_sub(waiting)
+    }
+
+    fn count_written(&self, bytes: usize) {
+        self.0.written.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// Sends what is queued if that needs no waiting; says whether all is out.
     pub fn try_flush(&self) -> bool {
         let Ok(mut socket) = self.0.socket.try_lock() else { return false };
-        let Socket { write, pieces, written } = &mut *socket;
+        let Socket { write, pieces } = &mut *socket;
         pieces.append(&mut self.queue_locked().pieces);
         while !pieces.is_empty() {
             match write.try_write_vectored(&slices(pieces)) {
                 Ok(bytes) if bytes > 0 => {
-                    *written += bytes as u64;
+                    self.count_written(bytes);
                     advance(pieces, bytes);
                 }
                 // Full, or broken: who waits finds out.
@@ -290,15 +354,28 @@ impl LinkWriter {
     }
 
     /// Queues a frame; gives its place in all that is sent.
-    fn put(&self, head: Bytes, payload: Bytes) -> Result<u64, LinkError> {
-        let mut queue = self.queue_locked();
-        if let Some(kind) = queue.broken {
-            return Err(LinkError::Io(kind.into()));
+    fn put_frame(&self, frame: OutFrame) -> Result<u64, LinkError> {
+        let mut payload_crc = None;
+        loop {
+            let mut queue = self.queue_locked();
+            if queue.checksums && payload_crc.is_none() {
+                // Not while others wait for the queue.
+                drop(queue);
+                payload_crc = Some(crc32fast::hash(&frame.payload));
+                continue;
+            }
+            let (head, trailer) = frame.encoded(payload_crc)?;
+            return put(&mut queue, [head, frame.payload, trailer]);
         }
-        let start = queue.queued;
-        queue.queued += (head.len() + payload.len()) as u64;
-        queue.pieces.extend([head, payload].into_iter().filter(|piece| !piece.is_empty()));
-        Ok(start)
+    }
+
+    /// The leader has welcomed us with a checksum: what is sent from now on has one too, and says so first.
+    fn begin_checksums(&self) -> Result<(), LinkError> {
+        let begin = OutFrame::new(Kind::Welcome, Bytes::new());
+        let (head, trailer) = begin.encoded(Some(crc32fast::hash(&begin.payload)))?;
+        let mut queue = self.queue_locked();
+        queue.checksums = true;
+        put(&mut queue, [head, trailer]).map(|_| ())
     }
 
     fn queue_locked(&self) -> MutexGuard<'_, Queue> {
@@ -312,7 +389,7 @@ impl LinkWriter {
             {
                 let mut queue = self.queue_locked();
                 if let Some(kind) = queue.broken {
-                    let untouched = socket.written <= start;
+                    let untouched = self.0.written.load(Ordering::Relaxed) <= start;
                     return if untouched { Err(LinkError::Io(kind.into())) } else { Ok(()) };
                 }
                 socket.pieces.append(&mut queue.pieces);
@@ -320,12 +397,12 @@ impl LinkWriter {
             if socket.pieces.is_empty() {
                 return Ok(());
             }
-            let Socket { write, pieces, written } = &mut *socket;
+            let Socket { write, pieces } = &mut *socket;
             let slices = slices(pieces);
             let failed = match write.write_vectored(&slices).await {
                 Ok(0) => io::ErrorKind::WriteZero,
                 Ok(bytes) => {
-                    *written += bytes as u64;
+                    self.count_written(bytes);
                     advance(pieces, bytes);
                     continue;
                 }
@@ -335,6 +412,19 @@ impl LinkWriter {
             self.queue_locked().broken = Some(failed);
         }
     }
+}
+
+/// Queues the pieces of a frame; gives its place in all that is sent.
+fn put<const N: usize>(queue: &mut Queue, pieces: [Bytes; N]) -> Result<u64, LinkError> {
+    if let Some(kind) = queue.broken {
+        return Err(LinkError::Io(kind.into()));
+    }
+    let start = queue.queued;
+    for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
+        queue.queued += piece.len() as u64;
+        queue.pieces.push_back(piece);
+    }
+    Ok(start)
 }
 
 fn slices(pieces: &VecDeque<Bytes>) -> Vec<io::IoSlice<'_>> {
@@ -350,5 +440,81 @@ fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
         }
         written -= front.len();
         pieces.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chunking::Decoder;
+    use chunking::frame::Trailers;
+    use tokio::net::TcpListener;
+
+    fn summed(kind: Kind, payload: &[u8]) -> Vec<u8> {
+        let frame = OutFrame::new(kind, payload.to_vec());
+        let (head, trailer) = frame.encoded(Some(crc32fast::hash(payload))).unwrap();
+        [&head[..], payload, &trailer].concat()
+    }
+
+    #[tokio::test]
+    async fn checksums_begin_behind_the_welcome_and_are_missed_and_compared_from_then_on() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (addr, tuning) = (listener.local_addr().unwrap(), Tuning::default());
+        let (link, leader) = tokio::join!(connect(addr, &tuning), listener.accept());
+        let ((mut reader, writer), (mut leader, _)) = (link.unwrap(), leader.unwrap());
+        // A classic frame on either side of a Welcome that comes late.
+        writer.send(OutFrame::new(Kind::HelloClient, &b"hello"[..])).await.unwrap();
+        let (early, _) = OutFrame::new(Kind::Result, Bytes::new()).encoded(None).unwrap();
+        leader.write_all(&early).await.unwrap();
+        leader.write_all(&summed(Kind::Welcome, b"welcome")).await.unwrap();
+        let mut next = async || match reader.next().await {
+            Ok(Some(Item::Frame(frame))) => Ok(frame.kind()),
+            Ok(Some(Item::Chunk(_)) | None) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        };
+        assert_eq!(next().await, Ok(Some(Kind::Result)));
+        assert_eq!(next().await, Ok(Some(Kind::Welcome)));
+        writer.send(OutFrame::new(Kind::SubmitJob, &b"a job"[..])).await.unwrap();
+        leader.write_all(&summed(Kind::Result, b"a result")).await.unwrap();
+        assert_eq!(next().await, Ok(Some(Kind::Result)));
+
+        let (mut came, mut kinds) = (Vec::new(), Vec::new());
+        let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+        decoder.set_trailers(Trailers::Announced);
+        while kinds.len() < 3 {
+            leader.read_buf(&mut came).await.unwrap();
+            let mut rest = &came[..];
+            while let Some(frame) = decoder.poll_frame(&mut rest).unwrap() {
+                kinds.push((frame.head.kind().unwrap(), frame.payload_crc.is_some()));
+            }
+            came = rest.to_vec();
+        }
+        assert_eq!(kinds, [(Kind::HelloClient, false), (Kind::Welcome, true), (Kind::SubmitJob, true)]);
+
+        let mut damaged = summed(Kind::Result, b"a result");
+        damaged[50] ^= 4;
+        leader.write_all(&damaged).await.unwrap();
+        let error = next().await.unwrap_err();
+        assert!(error.contains("a frame was damaged on the way: as Result"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_leader_without_checksums_is_sent_none() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (addr, tuning) = (listener.local_addr().unwrap(), Tuning::default());
+        let (link, leader) = tokio::join!(connect(addr, &tuning), listener.accept());
+        let ((mut reader, writer), (mut leader, _)) = (link.unwrap(), leader.unwrap());
+        let (welcome, _) = OutFrame::new(Kind::Welcome, Bytes::new()).encoded(None).unwrap();
+        leader.write_all(&welcome).await.unwrap();
+        assert!(matches!(reader.next().await, Ok(Some(Item::Frame(_)))));
+        let frame = OutFrame::new(Kind::SubmitJob, &b"a job"[..]);
+        let expected = [&frame.encoded(None).unwrap().0[..], b"a job"].concat();
+        writer.send(frame).await.unwrap();
+        let mut came = vec![0; expected.len() + 4];
+        leader.read_exact(&mut came[..expected.len()]).await.unwrap();
+        assert_eq!(came[..expected.len()], expected);
+        // What has one all the same is not what was sent.
+        leader.write_all(&summed(Kind::Result, b"a result")).await.unwrap();
+        assert!(matches!(reader.next().await, Err(LinkError::Frame(error)) if error.is_damage()));
     }
 }

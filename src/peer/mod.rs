@@ -8,6 +8,7 @@ mod buffers;
 mod inlet;
 mod link;
 mod socket;
+mod unacked;
 
 pub use address::{is_address, redirect_in};
 pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
@@ -15,6 +16,9 @@ pub use inlet::{ChunkStart, InChunk, Inlet, Step};
 pub(crate) use link::read_some;
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
 pub use socket::{Tuning, is_loopback, tune};
+pub(crate) use unacked::unacknowledged;
+
+use std::time::Duration;
 
 use chunking::message::Features;
 
@@ -25,6 +29,10 @@ pub const PROTOCOL_VERSION: u32 = 1;
 
 /// How heft calls itself to others.
 pub const SOFTWARE: &str = concat!("heft ", env!("CARGO_PKG_VERSION"));
+
+/// How long a leader that is known for a heft one may take to answer the hello before another connection is tried. A leader
+/// that is paused, or whose disk stalls for a minute, is not cut off for it; a line that died just then is given up after all.
+pub const WELCOME_WAIT_MAX: Duration = Duration::from_secs(90);
 
 /// What a peer of this build announces in its Hello.
 pub fn announcement(features: Features, name: Option<String>) -> Announcement {

@@ -14,7 +14,6 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::core::dataset::Dataset;
@@ -23,6 +22,7 @@ use crate::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run,
 use crate::core::job::{AttemptNote, Ending, Job, Phase};
 use crate::core::record::{AttemptEnd, Record};
 use crate::core::subject::{RoutingKey, routing_key};
+use crate::summed::Summed;
 
 pub use wire::{
     CodecError, Reader, put_bool, put_i64, put_len, put_str, put_u8, put_u16, put_u32, put_u64, put_uuid,
@@ -123,8 +123,9 @@ pub struct Attached {
     pub from_ours: bool,
     /// The blobs it names.
     pub blobs: Vec<Uuid>,
-    /// Its bytes.
-    pub payload: Bytes,
+    /// Its bytes, and the checksum that is stored with them: the one that they came with, so that what happened to them here
+    /// is found by whoever reads them.
+    pub payload: Summed,
 }
 
 /// The same, read: the payload stays where it is.
@@ -163,7 +164,7 @@ pub fn put_entry(
     for blob in &attached.blobs {
         put_uuid(*blob, out);
     }
-    let crc = crc32fast::hash(&attached.payload);
+    let crc = attached.payload.crc();
     put_len(attached.payload.len(), out);
     put_u32(crc, out);
     let start = out.len();

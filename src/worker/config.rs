@@ -16,6 +16,7 @@ use crate::core::retry::Backoff;
 use crate::core::subject::{PatternError, WORKER_PATTERN_DEFAULT, worker_patterns};
 use crate::model::limits::{NAME_BYTES_MAX, PATTERNS_MAX};
 use crate::peer::Tuning;
+use crate::peer::WELCOME_WAIT_MAX;
 
 /// How a worker is set up. `WorkerConfig::new(leader)` has the defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +42,9 @@ pub struct WorkerConfig {
     pub cache_only: bool,
     /// The stock worker on this host that the cache is kept for.
     pub cache_for: Option<Uuid>,
+    /// Take jobs whose payload is no JobRequest too (M19): any bytes, which the handler has to make sense of. Off for
+    /// [`Exec`](super::Exec), which runs programs that requests name.
+    pub takes_raw: bool,
     /// Keep results as files in the work directory until the leader has them, so that a worker that is started again
     /// under the same id can send them (C31). Of use only with an id of one's own.
     pub keep_results: bool,
@@ -48,8 +52,10 @@ pub struct WorkerConfig {
     pub keep_failed: bool,
     /// How long a job may run that names no limit itself.
     pub time_limit: Option<Duration>,
-    /// How long to wait for a Welcome before the leader counts as a stock one.
+    /// How long to wait for a Welcome before a leader that has never sent one counts as a stock one.
     pub welcome_wait: Duration,
+    /// How long a leader that is known for a heft one may take to answer on a new connection before that is given up for another.
+    pub welcome_wait_max: Duration,
     /// How long running jobs may take once the worker was asked to stop.
     pub stop_grace: Duration,
     /// Between attempts to connect (CL08).
@@ -72,10 +78,12 @@ impl WorkerConfig {
             cache: None,
             cache_only: false,
             cache_for: None,
+            takes_raw: false,
             keep_results: false,
             keep_failed: false,
             time_limit: None,
             welcome_wait: WELCOME_WAIT,
+            welcome_wait_max: WELCOME_WAIT_MAX,
             stop_grace: STOP_GRACE,
             reconnect: Backoff::CONNECT,
             tuning: Tuning::default(),

@@ -215,6 +215,16 @@ impl Desk {
         running.chain(waiting).chain(receiving).chain(ended).collect()
     }
 
+    /// Whether something is held that only a leader of ours can have given: jobs that it started, inputs that came by transfer, and
+    /// results that it has yet to take. A stock leader numbers no runs.
+    pub(super) fn holds_work_of_ours(&self) -> bool {
+        let ours = |numbers: Numbers| numbers.run.is_some();
+        self.running.values().any(|running| ours(running.numbers))
+            || self.waiting.iter().any(|(_, numbers)| ours(*numbers))
+            || self.assigned.iter().any(|held| matches!(held.inputs, Inputs::Coming | Inputs::Here))
+            || self.results.unsettled().any(|(_, stored)| stored.run.is_some())
+    }
+
     /// Whether jobs are run at Start.
     fn leased(&self) -> bool {
         self.leader.is_some_and(|features| features.has(Features::LEASES))

@@ -1,7 +1,12 @@
 //! A job's directory: made empty, closed to others, held by a lock, removed when the result is safe (WX02, WX10, C21).
 //!
-//! Its name is the job's id as 32 digits. Two workers may share a work directory and even be given the same job; the lock
-//! keeps one from removing what the other uses, and the second takes a name with a number.
+//! It is `<work directory>/heft/<job id as 32 digits>`. Classic workers use `<work directory>/<job id>`, without any lock, and
+//! the default work directory is theirs too. A job that is requeued can be with both, so neither a lock nor a mark in a
+//! shared name would do: a classic worker would enter a directory of ours, and lose it with us. Everything in `heft` is
+//! ours, and nothing beside it is ever entered or removed.
+//!
+//! Two workers may share a work directory and even be given the same job; the lock keeps one from removing what the
+//! other uses, and the second takes a name with a number.
 //!
 //! Large parts of a result (the archive, long outputs) are files in a second directory beside it, `<name>.out`, which comes
 //! with the first of them, belongs to whoever holds the lock and goes with the directory.
@@ -10,7 +15,7 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, lstat, openat};
@@ -18,6 +23,8 @@ use uuid::Uuid;
 
 use super::limits::DIRECTORY_TRIES_MAX;
 
+/// Where job directories of heft's workers are, in the work directory. No job id is such a name.
+const OWN: &str = "heft";
 /// What the name of the directory for large parts has behind that of the job's directory.
 const OUTPUTS: &str = ".out";
 
@@ -43,6 +50,36 @@ fn remove_if_there(directory: &Path) -> io::Result<()> {
     }
 }
 
+/// Makes the part of a work directory that is ours, if it is not there yet. It is as open as the work directory, so that
+/// workers of several users can share the one if they can share the other.
+fn make_own(work_dir: &Path) -> io::Result<PathBuf> {
+    let own = work_dir.join(OWN);
+    let told = |error: io::Error| {
+        let text = format!("cannot make the job directory {}: {error}", own.display());
+        io::Error::new(error.kind(), text)
+    };
+    match fs::symlink_metadata(&own) {
+        Ok(found) if found.is_dir() => return Ok(own),
+        Ok(_) => {
+            let text = format!(
+                "{} is no directory: heft's workers keep their jobs there; remove it, or name another work directory",
+                own.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, text));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(told(error)),
+    }
+    let mode = fs::metadata(work_dir).map_err(told)?.permissions().mode() & 0o1777;
+    match DirBuilder::new().mode(mode).create(&own) {
+        // What the process masks out of a mode is given back.
+        Ok(()) => fs::set_permissions(&own, fs::Permissions::from_mode(mode)).map_err(told)?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(told(error)),
+    }
+    Ok(own)
+}
+
 /// A directory that belongs to one job. Dropping it leaves the files and gives up the lock.
 #[derive(Debug)]
 pub struct JobDirectory {
@@ -51,8 +88,9 @@ pub struct JobDirectory {
 }
 
 impl JobDirectory {
-    /// Makes the directory of `job` beneath `root`. What an ended worker left under that name is removed.
-    pub fn make(root: &Path, job: Uuid) -> io::Result<Self> {
+    /// Makes the directory of `job` in our part of `work_dir`. What an ended worker left under that name is removed.
+    pub fn make(work_dir: &Path, job: Uuid) -> io::Result<Self> {
+        let root = make_own(work_dir)?;
         let first = root.join(job.simple().to_string());
         for number in 1..=DIRECTORY_TRIES_MAX {
             let path = match number {
@@ -120,9 +158,41 @@ impl JobDirectory {
     }
 }
 
-/// Removes the job directories beneath `root` that no worker holds: those of workers that were killed. Gives their number.
-/// One that cannot be removed is said in the log and stays.
-pub fn remove_abandoned(root: &Path) -> io::Result<usize> {
+/// What [`remove_abandoned`] found in a work directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abandoned {
+    /// Directories of ours that no worker held, and that are removed.
+    pub removed: usize,
+    /// Directories that are named like those of jobs and lie beside ours. They belong to classic workers, which may be using
+    /// them, or are what a heft left that had no part of its own; nobody can tell. They stay.
+    pub foreign: usize,
+}
+
+/// Removes the job directories in our part of `work_dir` that no worker holds: those of workers that were killed. One that
+/// cannot be removed is said in the log and stays.
+pub fn remove_abandoned(work_dir: &Path) -> io::Result<Abandoned> {
+    let mut foreign = 0;
+    for entry in fs::read_dir(work_dir)? {
+        let entry = entry?;
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let name = entry.file_name();
+        let job = name.to_str().map(|name| name.strip_suffix(OUTPUTS).unwrap_or(name));
+        if is_directory && job.is_some_and(is_job_directory) {
+            foreign += 1;
+        }
+    }
+    let own = work_dir.join(OWN);
+    let removed = match fs::symlink_metadata(&own) {
+        Ok(found) if found.is_dir() => remove_unheld(&own)?,
+        // Whoever makes a job directory says what is wrong.
+        Ok(_) => 0,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(error),
+    };
+    Ok(Abandoned { removed, foreign })
+}
+
+fn remove_unheld(root: &Path) -> io::Result<usize> {
     let mut removed = 0;
     for entry in fs::read_dir(root)? {
         let entry = entry?;
@@ -200,10 +270,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let job = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
         let made = JobDirectory::make(root.path(), job).unwrap();
-        assert_eq!(made.path(), root.path().join("00112233445566778899aabbccddeeff"));
+        assert_eq!(made.path(), root.path().join("heft/00112233445566778899aabbccddeeff"));
         assert_eq!(fs::metadata(made.path()).unwrap().permissions().mode() & 0o777, 0o700);
         made.remove().unwrap();
-        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(root.path().join(OWN)).unwrap().count(), 0);
     }
 
     #[test]
@@ -213,20 +283,21 @@ mod tests {
         let first = JobDirectory::make(root.path(), job).unwrap();
         fs::write(first.path().join("mine"), "1").unwrap();
         let second = JobDirectory::make(root.path(), job).unwrap();
-        assert_eq!(second.path(), root.path().join(format!("{}-2", job.simple())));
+        assert_eq!(second.path(), root.path().join(OWN).join(format!("{}-2", job.simple())));
         assert!(first.path().join("mine").exists());
         drop((first, second));
         let third = JobDirectory::make(root.path(), job).unwrap();
-        assert_eq!(third.path(), root.path().join(job.simple().to_string()));
+        assert_eq!(third.path(), root.path().join(OWN).join(job.simple().to_string()));
         assert_eq!(fs::read_dir(third.path()).unwrap().count(), 0, "it starts empty");
     }
 
     #[test]
     fn only_abandoned_job_directories_are_removed() {
-        let root = tempfile::tempdir().unwrap();
-        let held = JobDirectory::make(root.path(), Uuid::from_u128(1)).unwrap();
-        let second = JobDirectory::make(root.path(), Uuid::from_u128(1)).unwrap();
-        let left = JobDirectory::make(root.path(), Uuid::from_u128(2)).unwrap();
+        let work_dir = tempfile::tempdir().unwrap();
+        let root = work_dir.path().join(OWN);
+        let held = JobDirectory::make(work_dir.path(), Uuid::from_u128(1)).unwrap();
+        let second = JobDirectory::make(work_dir.path(), Uuid::from_u128(1)).unwrap();
+        let left = JobDirectory::make(work_dir.path(), Uuid::from_u128(2)).unwrap();
         fs::create_dir(left.path().join("folder")).unwrap();
         fs::write(left.path().join("folder/file"), "1").unwrap();
         drop((second, left));
@@ -241,25 +312,26 @@ mod tests {
             Uuid::from_u128(3).to_string(),
             "notes".into(),
         ];
-        others.iter().for_each(|name| fs::create_dir(root.path().join(name)).unwrap());
-        fs::write(root.path().join(&id), "a file").unwrap();
-        let link = root.path().join(Uuid::from_u128(4).simple().to_string());
-        std::os::unix::fs::symlink(root.path().join("notes"), &link).unwrap();
+        others.iter().for_each(|name| fs::create_dir(root.join(name)).unwrap());
+        fs::write(root.join(&id), "a file").unwrap();
+        let link = root.join(Uuid::from_u128(4).simple().to_string());
+        std::os::unix::fs::symlink(root.join("notes"), &link).unwrap();
 
-        assert_eq!(remove_abandoned(root.path()).unwrap(), 2);
-        assert!(held.path().exists() && root.path().join(&id).exists() && link.exists());
-        assert!(others.iter().all(|name| root.path().join(name).exists()));
-        assert_eq!(fs::read_dir(root.path()).unwrap().count(), others.len() + 3);
+        assert_eq!(remove_abandoned(work_dir.path()).unwrap().removed, 2);
+        assert!(held.path().exists() && root.join(&id).exists() && link.exists());
+        assert!(others.iter().all(|name| root.join(name).exists()));
+        assert_eq!(fs::read_dir(&root).unwrap().count(), others.len() + 3);
         drop(held);
-        assert_eq!(remove_abandoned(root.path()).unwrap(), 1);
+        assert_eq!(remove_abandoned(work_dir.path()).unwrap().removed, 1);
     }
 
     #[test]
     fn large_parts_lie_beside_and_go_with_the_directory() {
-        let root = tempfile::tempdir().unwrap();
-        let count = || fs::read_dir(root.path()).unwrap().count();
+        let work_dir = tempfile::tempdir().unwrap();
+        let root = work_dir.path().join(OWN);
+        let count = || fs::read_dir(&root).unwrap().count();
         let make = |number| {
-            let made = JobDirectory::make(root.path(), Uuid::from_u128(number)).unwrap();
+            let made = JobDirectory::make(work_dir.path(), Uuid::from_u128(number)).unwrap();
             create_output(&made.outputs().join("archive")).unwrap();
             made
         };
@@ -269,21 +341,21 @@ mod tests {
         removed.remove().unwrap();
         assert_eq!(count(), 4);
         drop(left);
-        fs::create_dir(outputs_beside(&root.path().join(Uuid::from_u128(4).simple().to_string()))).unwrap();
-        fs::create_dir(root.path().join("notes.out")).unwrap();
+        fs::create_dir(outputs_beside(&root.join(Uuid::from_u128(4).simple().to_string()))).unwrap();
+        fs::create_dir(root.join("notes.out")).unwrap();
         assert_eq!(
-            remove_abandoned(root.path()).unwrap(),
+            remove_abandoned(work_dir.path()).unwrap().removed,
             2,
             "one with its directory, one whose directory is gone"
         );
-        assert!(held.outputs().join("archive").exists() && root.path().join("notes.out").exists());
+        assert!(held.outputs().join("archive").exists() && root.join("notes.out").exists());
         held.remove_outputs().unwrap();
         assert_eq!(count(), 2);
         drop(held);
         let again = make(2);
         fs::write(again.outputs().join("old"), "1").unwrap();
         drop(again);
-        let fresh = JobDirectory::make(root.path(), Uuid::from_u128(2)).unwrap();
+        let fresh = JobDirectory::make(work_dir.path(), Uuid::from_u128(2)).unwrap();
         assert!(!fresh.outputs().exists(), "it starts empty");
     }
 
@@ -292,9 +364,50 @@ mod tests {
         let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(outside.path().join("kept"), "1").unwrap();
         let job = Uuid::from_u128(8);
-        std::os::unix::fs::symlink(outside.path(), root.path().join(job.simple().to_string())).unwrap();
+        drop(JobDirectory::make(root.path(), job).unwrap());
+        let place = root.path().join(OWN).join(job.simple().to_string());
+        fs::remove_dir(&place).unwrap();
+        std::os::unix::fs::symlink(outside.path(), &place).unwrap();
         let made = JobDirectory::make(root.path(), job).unwrap();
         assert!(outside.path().join("kept").exists());
         assert!(!fs::symlink_metadata(made.path()).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn directories_beside_ours_are_neither_removed_nor_entered() {
+        let root = tempfile::tempdir().unwrap();
+        let job = Uuid::from_u128(9);
+        let classic = root.path().join(job.simple().to_string());
+        let outputs = outputs_beside(&classic);
+        for directory in [&classic, &outputs] {
+            fs::create_dir(directory).unwrap();
+            fs::write(directory.join("input"), "in use").unwrap();
+        }
+        drop(JobDirectory::make(root.path(), Uuid::from_u128(10)).unwrap());
+        let cleared = remove_abandoned(root.path()).unwrap();
+        assert_eq!(cleared, Abandoned { removed: 1, foreign: 2 });
+        let made = JobDirectory::make(root.path(), job).unwrap();
+        assert_eq!(fs::read_dir(made.path()).unwrap().count(), 0);
+        create_output(&made.outputs().join("archive")).unwrap();
+        made.remove().unwrap();
+        assert!(classic.join("input").exists() && outputs.join("input").exists());
+    }
+
+    #[test]
+    fn our_part_is_as_open_as_the_work_directory_and_never_a_link() {
+        let root = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        let made = JobDirectory::make(root.path(), Uuid::from_u128(1)).unwrap();
+        assert_eq!((mode(&root.path().join(OWN)), mode(made.path())), (0o1777, 0o700));
+        made.remove().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::create_dir(elsewhere.path().join(Uuid::from_u128(2).simple().to_string())).unwrap();
+        fs::remove_dir(root.path().join(OWN)).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), root.path().join(OWN)).unwrap();
+        let error = JobDirectory::make(root.path(), Uuid::from_u128(2)).unwrap_err().to_string();
+        assert!(error.contains("is no directory"), "{error}");
+        assert_eq!(remove_abandoned(root.path()).unwrap().removed, 0);
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 1);
     }
 }

@@ -59,7 +59,8 @@ pub struct Job {
     pub subject: String,
     /// What the client sent, byte for byte.
     pub payload: Bytes,
-    /// The same as a request, or why it is none: a raw job may be any bytes (M19).
+    /// The same as a request, or why it is none: a raw job may be any bytes (M19). Leaders give those only to workers that say
+    /// they take them ([`WorkerConfig::takes_raw`](super::WorkerConfig::takes_raw)).
     pub request: Result<JobRequest, ModelError>,
 }
 

@@ -16,7 +16,8 @@ const FEATURES: Features = Features::LEASES
     .with(Features::TRANSFERS)
     .with(Features::ZSTD)
     .with(Features::BROTLI)
-    .with(Features::GZIP);
+    .with(Features::GZIP)
+    .with(Features::CHECKSUMS);
 
 /// What a worker that is set up so can do.
 pub(super) fn features(config: &WorkerConfig) -> Features {
@@ -36,6 +37,7 @@ pub(super) fn hello(config: &WorkerConfig) -> OutFrame {
         max_parallel: Some(config.parallel_max),
         cache_only: config.cache_only,
         cache_for: config.cache_for.map(|worker| worker.to_string()),
+        raw: config.takes_raw,
     };
     OutFrame { msg_id: config.id, subject, ..OutFrame::new(Kind::HelloWorker, hello.to_json()) }
 }

@@ -17,7 +17,7 @@ pub const PARALLEL_DEFAULT: u32 = 4;
 /// The most jobs at a time: a leader takes no more credit in one message (CR04), and a heartbeat can list them all.
 pub const PARALLEL_MAX: u32 = 10_000;
 
-/// How long the leader may take to answer the announcement before it is taken for a stock one.
+/// How long a leader that has never answered the announcement may take to do so before it is taken for a stock one.
 pub const WELCOME_WAIT: Duration = Duration::from_millis(500);
 
 /// Between heartbeats, if the leader's Welcome does not say.
@@ -29,7 +29,7 @@ pub const HEARTBEAT_MIN: Duration = Duration::from_millis(10);
 /// How long a leader may take to accept a connection.
 pub const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// How long a frame may wait for room in the connection's outbox before the connection is given up.
+/// How long a leader may take nothing of what is sent to it before the connection is given up: no byte was acknowledged.
 pub const SEND_MAX: Duration = Duration::from_secs(30);
 
 /// How long a frame that is in no hurry waits for another to go along with.

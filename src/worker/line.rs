@@ -5,7 +5,6 @@
 use std::future::pending;
 
 use tokio::task::JoinHandle;
-use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
@@ -102,19 +101,11 @@ impl Line {
         let queued = frames.drain(..).try_for_each(|frame| writer.queue(frame));
         let sent = match queued {
             // Most of the time there is room, and nothing to wait for.
-            Ok(()) if writer.try_flush() => Ok(Ok(())),
-            Ok(()) => timeout(SEND_MAX, writer.flush()).await,
-            Err(error) => Ok(Err(error)),
+            Ok(()) if writer.try_flush() => Ok(()),
+            Ok(()) => writer.flush_while_taken(SEND_MAX).await,
+            Err(error) => Err(error),
         };
-        self.after(sent)
-    }
-
-    fn after(&mut self, sent: Result<Result<(), LinkError>, Elapsed>) -> Option<News> {
-        match sent {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(self.lose(&error.to_string())),
-            Err(_) => Some(self.lose("the leader takes no frames any more")),
-        }
+        sent.err().map(|error| self.lose(&error.to_string()))
     }
 
     /// The leader is one: the next failure counts as the first.
@@ -165,7 +156,8 @@ impl Line {
         }));
     }
 
-    fn lose(&mut self, why: &str) -> News {
+    /// Ends the connection, if there is one; the next is made after a wait.
+    pub(super) fn lose(&mut self, why: &str) -> News {
         self.failed(why);
         News::Lost
     }

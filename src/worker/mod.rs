@@ -35,6 +35,7 @@
 //! | `credit`, `hello` | credit and what withholds it; the announcement |
 
 mod attempt;
+mod awaited;
 mod cache;
 mod config;
 mod credit;
@@ -58,7 +59,7 @@ use std::sync::Arc;
 pub use attempt::{Outcome, Workplace, run_once};
 pub use cache::{CacheConfig, LinkMode, check_link};
 pub use config::{ConfigError, WorkerConfig};
-pub use directory::{JobDirectory, remove_abandoned};
+pub use directory::{Abandoned, JobDirectory, remove_abandoned};
 pub use exec::{Exec, ExecConfig};
 pub use fit::encode as encode_result;
 pub use handler::{AttachError, CancelToken, Content, Handler, Job, JobContext, StopReason};

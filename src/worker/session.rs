@@ -3,6 +3,7 @@
 //! One task owns everything and waits for whatever happens next. What to do about it is the [`Desk`]'s decision; this file
 //! turns frames into events and decisions into frames and tasks. `Worker::run` is the only caller.
 
+mod greeting;
 mod sets;
 
 use std::collections::HashMap;
@@ -15,8 +16,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::Kind;
 use chunking::message::{
-    Abort, Body, Cancel, Done, Features, Grant, Heartbeat, HeldJobs, LimitId, Open, Progress, Purpose,
-    Refused, Settled, Stage, Start, Verdict, Void, Welcome,
+    Abort, Body, Cancel, Done, Features, Grant, Open, Progress, Purpose, Refused, Settled, Stage, Start,
+    Verdict, Void, Welcome,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -25,6 +26,7 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::attempt::{Outcome, Workplace, attempt};
+use super::awaited::AwaitedWelcome;
 use super::cache::Cache;
 use super::config::WorkerConfig;
 use super::credit::Purse;
@@ -32,8 +34,7 @@ use super::desk::{Desk, Numbers, Offer, Todo};
 use super::directory::JobDirectory;
 use super::fit::{Answer, encode, fit};
 use super::handler::{Attachment, CancelToken, Handler, Job, Note, StopReason};
-use super::hello::{features, hello};
-use super::limits::{CPU_SAMPLE, HEARTBEAT, HEARTBEAT_MIN, LAZY_WAIT, LEAVE_MAX, SETTLE_MAX, WORKER_GRACE};
+use super::limits::{CPU_SAMPLE, HEARTBEAT, LAZY_WAIT, LEAVE_MAX, SETTLE_MAX, WORKER_GRACE};
 use super::line::{Line, News};
 use super::receive::{Far, Receptions, Step};
 use super::returning::{Returns, Turn};
@@ -99,9 +100,9 @@ pub(super) struct Session<H> {
     purse: Purse,
     /// What the leader can do, once that is known.
     leader: Option<Features>,
+    welcome: AwaitedWelcome,
     /// How long the leader waits for this worker after a lost connection.
     worker_grace: Duration,
-    welcome_due: Option<Instant>,
     heartbeat_every: Duration,
     heartbeat_due: Option<Instant>,
     stop_due: Option<Instant>,
@@ -128,7 +129,6 @@ impl<H: Handler> Session<H> {
             handler,
             desk: Desk::new(config.parallel_max as usize),
             line: Line::new(config.clone()),
-            config,
             jobs: JoinSet::new(),
             live: HashMap::new(),
             directories: HashMap::new(),
@@ -147,7 +147,8 @@ impl<H: Handler> Session<H> {
             sample_due: Instant::now(),
             purse: Purse::default(),
             leader: None,
-            welcome_due: None,
+            welcome: AwaitedWelcome::new(&config),
+            config,
             heartbeat_every: HEARTBEAT,
             heartbeat_due: None,
             stop_due: None,
@@ -215,7 +216,7 @@ impl<H: Handler> Session<H> {
     fn next_due(&self) -> Instant {
         let due = [
             self.receptions.next_due(),
-            self.welcome_due,
+            self.welcome.due(),
             self.heartbeat_due,
             self.lazy_due,
             self.purse.next_due(),
@@ -230,8 +231,8 @@ impl<H: Handler> Session<H> {
         if is_due(self.receptions.next_due()) {
             self.on_abandoned();
         }
-        if is_due(self.welcome_due) {
-            self.on_no_welcome();
+        if is_due(self.welcome.due()) {
+            self.on_no_welcome(now);
         }
         if is_due(self.heartbeat_due) {
             self.send_heartbeat();
@@ -291,7 +292,7 @@ impl<H: Handler> Session<H> {
 
     fn on_lost(&mut self) {
         self.leader = None;
-        self.welcome_due = None;
+        self.welcome.on_lost();
         self.heartbeat_due = None;
         self.purse.clear();
         self.out.clear();
@@ -379,28 +380,12 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    fn say_hello(&mut self) {
-        let frame = hello(&self.config);
-        self.welcome_due = Some(Instant::now() + self.config.welcome_wait);
-        self.say(frame);
-        let room = u32::try_from(self.desk.room()).unwrap_or(u32::MAX);
-        self.give_credit(room);
-    }
-
     /// Opens the transfers of results whose turn it is.
     fn open_returns(&mut self) {
         if let Some((writer, features)) = self.line.writer().cloned().zip(self.leader) {
             let wire = Wire { features, loopback: writer.is_loopback() };
             self.returns.open(&writer, wire, &mut self.out);
         }
-    }
-
-    fn on_no_welcome(&mut self) {
-        self.welcome_due = None;
-        info!(leader = %self.config.leader, "connected; the leader does not answer our announcement: working as a classic worker");
-        self.leader = Some(Features::default());
-        self.line.on_sound();
-        self.desk.on_leader(Features::default());
     }
 
     fn on_frame(&mut self, frame: InFrame) {
@@ -510,6 +495,7 @@ impl<H: Handler> Session<H> {
             | Kind::InstallSnapResp
             | Kind::Chunk
             | Kind::Submitted
+            | Kind::Received
             | Kind::Heartbeat
             | Kind::Progress
             | Kind::Put
@@ -520,36 +506,6 @@ impl<H: Handler> Session<H> {
             | Kind::Answer => debug!(%kind, "skipped a frame that this worker has no use for"),
         }
         Ok(())
-    }
-
-    fn on_welcome(&mut self, welcome: &Welcome) {
-        let features = welcome.features.common(features(&self.config));
-        let listed = welcome.limits.value(LimitId::HEARTBEAT_MS).filter(|ms| *ms > 0);
-        self.heartbeat_every = listed.map_or(HEARTBEAT, Duration::from_millis).max(HEARTBEAT_MIN);
-        let grace = welcome.limits.value(LimitId::WORKER_GRACE_MS);
-        self.worker_grace = grace.map_or(WORKER_GRACE, Duration::from_millis);
-        self.returns.on_limit(welcome.limits.value(LimitId::TRANSFERS));
-        info!(leader = %self.config.leader, id = %welcome.leader, software = welcome.software.as_str(),
-            heartbeat_ms = self.heartbeat_every.as_millis(), "connected");
-        self.welcome_due = None;
-        self.leader = Some(features);
-        self.line.on_sound();
-        // The first heartbeat says what is still held, and goes out before the results that follow.
-        self.heartbeat_due = features.has(Features::LEASES).then(Instant::now);
-        self.desk.on_leader(features);
-        if let Some(cache) = &mut self.cache {
-            cache.on_leader(features.has(Features::DATASETS), &mut self.out);
-        }
-    }
-
-    fn send_heartbeat(&mut self) {
-        self.heartbeat_due = Some(Instant::now() + self.heartbeat_every);
-        let beat = Heartbeat {
-            cpu_permille: self.cpu.permille().unwrap_or_default(),
-            credit: self.purse.given(),
-            jobs: HeldJobs::new(self.desk.held()),
-        };
-        self.say(message_frame(Uuid::nil(), &beat));
     }
 
     fn on_note(&mut self, note: Note) {

@@ -7,7 +7,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `<job>` | a head line and the result as it goes in one frame |
+//! | `<job>` | a head line, with the CRC-32 of the rest, and the result as it goes in one frame |
 //! | `<job>.large` | the result as it goes with transfers, if there are large parts |
 //! | `<job>.archive`, `<job>.stdout`, `<job>.stderr` | the parts |
 
@@ -30,7 +30,9 @@ use super::limits::{RESULT_BYTES_MAX, RESULTS_KEPT_BYTES_MAX, RESULTS_KEPT_MAX};
 use crate::model::{JobResult, JsonModel};
 
 /// Opens each file, with the version of its form.
-const MARK: &str = "heft-result 1";
+const MARK: &str = "heft-result 2";
+/// The version before there were checksums, which an earlier worker may have left.
+const MARK_1: &str = "heft-result 1";
 const HEAD_BYTES_MAX: usize = 64;
 
 /// The files of one worker.
@@ -59,7 +61,8 @@ impl Spool {
             self.save_parts(job, Arc::make_mut(large))?;
         }
         let run = numbers.run.map_or_else(|| "-".to_owned(), |run| run.to_string());
-        let mut file = format!("{MARK} {run} {}\n", numbers.attempt).into_bytes();
+        let crc = crc32fast::hash(&answer.payload);
+        let mut file = format!("{MARK} {run} {} {crc:08x}\n", numbers.attempt).into_bytes();
         file.extend_from_slice(&answer.payload);
         let unfinished = self.path(job, UNFINISHED);
         fs::write(&unfinished, file)?;
@@ -170,8 +173,19 @@ fn read(path: &Path) -> Option<(Uuid, Numbers, Bytes)> {
     let bytes_max = (RESULT_BYTES_MAX + HEAD_BYTES_MAX) as u64;
     File::open(path).ok()?.take(bytes_max).read_to_end(&mut file).ok()?;
     let end = file.iter().take(HEAD_BYTES_MAX).position(|byte| *byte == b'\n')?;
-    let head = std::str::from_utf8(file.get(..end)?).ok()?.strip_prefix(MARK)?;
-    let (run, attempt) = head.trim_start().split_once(' ')?;
+    let head = std::str::from_utf8(file.get(..end)?).ok()?;
+    let (run, attempt, crc) = match (head.strip_prefix(MARK), head.strip_prefix(MARK_1)) {
+        (Some(fields), _) => {
+            let (run, rest) = fields.trim_start().split_once(' ')?;
+            let (attempt, crc) = rest.split_once(' ')?;
+            (run, attempt, Some(u32::from_str_radix(crc, 16).ok()?))
+        }
+        (None, Some(fields)) => {
+            let (run, attempt) = fields.trim_start().split_once(' ')?;
+            (run, attempt, None)
+        }
+        (None, None) => return None,
+    };
     let run = match run {
         "-" => None,
         number => Some(number.parse().ok()?),
@@ -179,6 +193,7 @@ fn read(path: &Path) -> Option<(Uuid, Numbers, Bytes)> {
     let numbers = Numbers { run, attempt: attempt.parse().ok()? };
     let payload = Bytes::from(file).slice(end + 1..);
     let whole = payload.len() <= RESULT_BYTES_MAX
+        && crc.is_none_or(|crc| crc32fast::hash(&payload) == crc)
         && JobResult::parse(&payload).is_ok_and(|result| result.job_id == job);
     whole.then_some((job, numbers, payload))
 }
@@ -213,6 +228,10 @@ mod tests {
         spool.remove(a);
         spool.remove(a);
         assert_eq!(spool.load().unwrap().len(), 1);
+        // As a worker from before there were checksums left it.
+        let file = [b"heft-result 1 - 1\n".to_vec(), result(b)].concat();
+        fs::write(spool.path(b, ""), file).unwrap();
+        assert_eq!(spool.load().unwrap(), expected[1..]);
         assert!(Spool::open(root.path(), Uuid::from_u128(2)).unwrap().load().unwrap().is_empty());
     }
 
@@ -255,7 +274,13 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let spool = Spool::open(root.path(), Uuid::from_u128(1)).unwrap();
         let (a, b) = (Uuid::from_u128(10), Uuid::from_u128(11));
+        let mut flipped = result(Uuid::from_u128(14));
+        let crc = crc32fast::hash(&flipped);
+        // Still a result of the same job, and another one.
+        *flipped.iter_mut().find(|byte| **byte == b'x').unwrap() ^= 1;
+        let flipped = [format!("heft-result 2 1 1 {crc:08x}\n").into_bytes(), flipped].concat();
         for (name, content) in [
+            (Uuid::from_u128(14).simple().to_string(), flipped),
             (a.simple().to_string(), b"heft-result 1 1 1\n{\"JobId\":".to_vec()),
             (b.simple().to_string(), [b"heft-result 1 1 1\n".to_vec(), result(a)].concat()),
             (Uuid::from_u128(12).simple().to_string(), Vec::new()),

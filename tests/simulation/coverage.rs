@@ -26,6 +26,7 @@ pub(crate) struct Coverage {
     pub(crate) waits_for_data: u64,
     pub(crate) lets_nearer_go_first: u64,
     pub(crate) stranded: u64,
+    pub(crate) undelivered: u64,
 }
 
 impl Coverage {
@@ -69,6 +70,7 @@ impl Coverage {
         self.waits_for_data += other.waits_for_data;
         self.lets_nearer_go_first += other.lets_nearer_go_first;
         self.stranded += other.stranded;
+        self.undelivered += other.undelivered;
         for (why, count) in other.requeues {
             *self.requeues.entry(why).or_default() += count;
         }

@@ -4,11 +4,23 @@ use heft::core::Event;
 use heft::core::event::{Inputs, Operation, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, JobId, Run, Token};
 use heft::core::job::Phase;
+use heft::core::payload::PayloadKind;
 use heft::core::record::AttemptEnd;
 use heft::core::subject::routing_key;
 use uuid::Uuid;
 
 use super::{PROGRAMS, SECOND, SimClient, SimWorker, Wake, World, is_poison};
+
+impl SimWorker {
+    /// Those without ids read anything, and so does every other one of ours.
+    pub(crate) fn reads(&self) -> PayloadKind {
+        match self.class {
+            WorkerClass::OneAtATime => PayloadKind::Raw,
+            WorkerClass::Leasing if self.id.0.as_u128().is_multiple_of(2) => PayloadKind::Raw,
+            WorkerClass::Leasing | WorkerClass::Classic => PayloadKind::Request,
+        }
+    }
+}
 
 impl World {
     pub(crate) fn submission(&mut self, client: &ClientId, number: u64, job: u64) -> Submission {
@@ -16,6 +28,10 @@ impl World {
         let takes_transfers =
             |worker: &SimWorker| worker.exec == exec && worker.class == WorkerClass::Leasing;
         let can_transfer = self.workers.iter().any(takes_transfers);
+        let is_read =
+            self.workers.iter().any(|worker| worker.exec == exec && worker.reads() == PayloadKind::Raw);
+        let is_raw = is_read && self.random.chance(10);
+        let can_transfer = can_transfer && !is_raw;
         let inputs = if can_transfer && self.random.chance(40) { Inputs::Expected } else { Inputs::Here };
         let names_sets = can_transfer && self.random.chance(60);
         let datasets = if names_sets { self.some_caches() } else { Vec::new() };
@@ -23,9 +39,9 @@ impl World {
             job: JobId(Uuid::from_u128(u128::from(number * 1000 + job + 1))),
             client: client.clone(),
             key: routing_key(exec, None).unwrap(),
-            exec: exec.into(),
+            exec: if is_raw { "" } else { exec }.into(),
             priority: i64::try_from(self.random.below(3)).unwrap() - 1,
-            to_all: self.random.chance(8),
+            to_all: !is_raw && self.random.chance(8),
             size: self.random.below(5_000_000),
             fingerprint: [u8::try_from(job % 256).unwrap(); 32],
             inputs,
@@ -40,6 +56,11 @@ impl World {
         let known =
             self.broker.state().job(job).unwrap_or_else(|| panic!("{job} is given out and not known"));
         assert_eq!((known.run, known.announced), (run, !start), "{job}");
+        if let Phase::Leased { worker, .. } = known.phase {
+            let mut holders = self.broker.workers().filter(|known| known.id == worker);
+            let reads = holders.next().is_none_or(|worker| worker.reads >= known.payload_kind());
+            assert!(reads, "{job} is nothing that its worker reads");
+        }
         assert!(matches!(known.phase, Phase::Leased { attempt: held, .. } if held == attempt), "{job}");
     }
 

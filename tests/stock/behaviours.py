@@ -16,6 +16,7 @@ from typing import Callable
 
 from models import CachePutRequest, InputFile, JobRequest, JobResult
 
+PRINTED_LINE = "aé日😀\"\\<+>" + "-" * 84 + "\n"
 BAD_BYTES = b"good \xff\xfe bad \xc3( cut \xe6\x97\n"
 
 
@@ -121,6 +122,12 @@ def make(job: Job) -> Outcome:
     return Outcome(f"made.bin {hashlib.sha256(made).hexdigest()}\n", made=made)
 
 
+def prints(job: Job) -> Outcome:
+    """Args[0] lines on Stdout, Args[1] on Stderr, of characters that JSON escapes, and a file of Args[2] bytes."""
+    lines = [PRINTED_LINE * int(job.argument(index, "0")) for index in (0, 1)]
+    return Outcome(*lines, made=random.Random(2).randbytes(int(job.argument(2, "0"))))
+
+
 def empty(job: Job) -> Outcome:
     """The ack of a 001 worker: no payload (T03, C17)."""
     return Outcome(empty_ack=True)
@@ -134,7 +141,8 @@ def duplicate(job: Job) -> Outcome:
 Behaviour = Callable[[Job], Outcome]
 BEHAVIOURS: dict[str, Behaviour] = {
     behaviour.__name__: behaviour
-    for behaviour in (echo, cache, fail, exit3, sleep, hang, crash, badutf8, big, make, empty, duplicate)
+    for behaviour in (echo, cache, fail, exit3, sleep, hang, crash, badutf8, big, make, prints, empty,
+                      duplicate)
 }
 
 # --- the steps around them --------------------------------------------------------------------------------------

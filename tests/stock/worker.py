@@ -35,13 +35,14 @@ f2: what a job does is chosen by its ExecName (--exec adds names; calcA is echo)
   badutf8    Stdout with U+FFFD for invalid bytes; Args[0]: the bytes in hex
   big        an AckJob whose body has Args[0] bytes
   make       leaves a file made.bin of Args[0] bytes, which --platform windows zips; Stdout: "made.bin <sha256>"
+  prints     Args[0] lines of odd characters on Stdout, Args[1] on Stderr, and a file made.bin of Args[2] bytes
   empty      an AckJob without a payload
   duplicate  DUPLICATE although the job is new
 Any other name: FAILED, "Executable not found: ...".
 
 f0, f1: the payload is opaque; waits --delay seconds, then acknowledges.
 
-events: started, assigned, acked, duplicate, credit, put, crashing, ignored, closed
+events: started, assigned, acked, duplicate, credit, put, dropped, crashing, ignored, closed
 exit code: 0 at the end of the connection or on SIGTERM, 1 on an error, 70 after a crash
 """
 
@@ -103,15 +104,20 @@ class Worker:
                 if frame.type != Type.ASSIGN_JOB:
                     emit("ignored", type=frame.type, **frame_members(frame))
                     continue
-                pool.submit(self.guard, self.take(frame), frame.msg_id)
+                work = self.take(frame)
+                if work is not None:
+                    pool.submit(self.guard, work, frame.msg_id)
         except Closed as end:
             emit("closed", why=ending.why(end.why))
         finally:
             self.stop.set()
             self.connection.close()
 
-    def take(self, frame: Frame) -> Callable[[], None]:
-        """Notes an assignment when it is read, whether or not there is room to run it, and says how to do it."""
+    def take(self, frame: Frame) -> Callable[[], None] | None:
+        """Notes an assignment when it is read, whether or not there is room to run it, and says how to do it.
+
+        A payload that is no JobRequest is dropped: the exception ends the job's task before it has an id to answer with.
+        There is no ack, and the credit is gone."""
         self.assigned += 1
         with self.count_lock:
             self.outstanding += 1
@@ -122,10 +128,10 @@ class Worker:
             try:
                 request = JobRequest.from_json(frame.payload)
                 members = request_members(request)
-                work = partial(self.classic_job, job_id, request)
+                work = partial(self.classic_job, request.JobId, request)
             except JsonError as error:
-                # No JobRequest at all, such as a raw job of another generation (M19).
-                work = partial(self.broken_job, job_id, error)
+                emit("dropped", why=str(error), **frame_members(frame))
+                return None
         emit("assigned", job_id=self.shown(job_id), outstanding=self.outstanding, **members, **frame_members(frame))
         if self.options.crash_on == self.assigned:
             self.crash(job_id)
@@ -166,8 +172,8 @@ class Worker:
         return None if self.options.generation == "f0" else job_id  # F0 has no ids
 
     def classic_job(self, job_id: uuid.UUID, request: JobRequest) -> None:
-        """F2: dedup, run, remember, ack, credit, sweep. The frame's MsgId names the job (T02), and so does the ack's
-        CorrId (T03)."""
+        """F2: dedup, run, remember, ack, credit, sweep. The JobId of the request names the job, and so does the ack's
+        CorrId (T03): of a request that names none, the empty Guid."""
         if job_id in self.dedup:
             self.answer_duplicate(job_id, request.JobId, request.ClientId, request.ExecName)
             return
@@ -176,12 +182,6 @@ class Worker:
             head = len(wire.encode("f2", Frame(Type.ACK_JOB, payload=result.to_json()))) - 4
             result.Stdout += "x" * max(0, outcome.body_bytes - head)
         self.finish(job_id, None if outcome.empty_ack else result)
-
-    def broken_job(self, job_id: uuid.UUID, error: JsonError) -> None:
-        if job_id in self.dedup:
-            self.answer_duplicate(job_id, job_id, "", "")
-        else:
-            self.finish(job_id, JobResult(job_id, "", "", "FAILED", "", f"worker error: {error}"))
 
     def answer_duplicate(self, job_id: uuid.UUID, *names: Any) -> None:
         """DD02, CR09: upstream says DUPLICATE and returns credit; the 001 worker sends an empty ack and keeps it."""

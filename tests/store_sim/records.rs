@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use heft::core::Record;
 use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Submission};
@@ -280,5 +279,5 @@ fn attach(random: &mut Random, bytes_max: usize, blobs: u64) -> Attached {
         }
     }
     let blobs = (0..blobs).map(|_| Uuid::from_u128(u128::from(random.next()))).collect();
-    Attached { from_ours: random.chance(50), blobs, payload: Bytes::from(payload) }
+    Attached { from_ours: random.chance(50), blobs, payload: payload.into() }
 }

@@ -12,6 +12,7 @@ use heft::core::action::{Action, Refusal, Waiting};
 use heft::core::event::{Inputs, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Job, Phase};
+use heft::core::payload::PayloadKind;
 use heft::core::schedule::Policy;
 use heft::core::subject::{routing_key, worker_patterns};
 use heft::core::worker::Worker;
@@ -38,6 +39,7 @@ pub struct Rig {
     notes_silence: bool,
     notes_waiting: bool,
     notes_delivery: bool,
+    holds_delivery: bool,
 }
 
 /// A job under its number, of `alice`, for the program `calcA`.
@@ -117,6 +119,7 @@ impl Rig {
             notes_silence: false,
             notes_waiting: false,
             notes_delivery: false,
+            holds_delivery: false,
         }
     }
 
@@ -133,6 +136,11 @@ impl Rig {
     /// From now on it counts that a result was noted as sent.
     pub fn note_delivery(&mut self) {
         self.notes_delivery = true;
+    }
+
+    /// From now on results are on their way until a test says where they got to.
+    pub fn hold_delivery(&mut self) {
+        self.holds_delivery = true;
     }
 
     /// From now on records wait until [`Rig::commit`].
@@ -195,6 +203,11 @@ impl Rig {
                 && (self.notes_delivery || !is_delivery);
             if is_noted {
                 self.lines.push(line);
+            }
+            if let Action::Deliver { job, run, .. } = action
+                && !self.holds_delivery
+            {
+                self.broker.handle(self.now, Event::Delivered { job, run });
             }
             if let Action::Commit { index, .. } = action {
                 if self.delays {
@@ -277,14 +290,42 @@ impl Rig {
         parallel_max: Option<u32>,
         (transfers, datasets): (bool, bool),
     ) {
+        let takes = (transfers, datasets, PayloadKind::Request);
+        self.hello_reading(name, class, subject, parallel_max, takes);
+    }
+
+    /// One that says what payloads it reads, too.
+    #[track_caller]
+    pub fn hello_reading(
+        &mut self,
+        name: &str,
+        class: WorkerClass,
+        subject: &str,
+        parallel_max: Option<u32>,
+        (transfers, datasets, reads): (bool, bool, PayloadKind),
+    ) {
         let conn = self.open(name);
         let patterns = subject.split(' ').flat_map(|subject| worker_patterns(subject).expect("a pattern"));
         let patterns = patterns.collect();
-        let worker = worker_id(name);
-        let name = name.into();
-        let hello =
-            Event::WorkerHello { conn, worker, name, class, patterns, parallel_max, transfers, datasets };
-        self.tell(hello);
+        self.tell(Event::WorkerHello {
+            conn,
+            worker: worker_id(name),
+            name: name.into(),
+            class,
+            patterns,
+            parallel_max,
+            transfers,
+            datasets,
+            reads,
+        });
+    }
+
+    /// A worker without ids, which looks into no payload.
+    #[track_caller]
+    pub fn minimal(&mut self, name: &str, subject: &str) {
+        let takes = (false, false, PayloadKind::Raw);
+        self.hello_reading(name, WorkerClass::OneAtATime, subject, None, takes);
+        self.credit(name, 1);
     }
 
     /// One of ours, with room for so many jobs.
@@ -468,6 +509,9 @@ impl Rig {
                     Waiting::NoTransfers { key, workers } => format!("{workers} stock workers for {key}"),
                     Waiting::NotStaged { key, why } => format!("not staged for {key}: {why}"),
                     Waiting::NoDatasets { key, workers } => format!("{workers} without datasets for {key}"),
+                    Waiting::NoReader { key, workers, kind } => {
+                        format!("{workers} for {key} without {}", kind.text())
+                    }
                 };
                 format!("{}: waiting {} {why}", at(conn), self.name(*job))
             }
@@ -490,6 +534,9 @@ impl Rig {
                         format!("{workers} stock workers for {key}, {bytes} of {limit}")
                     }
                     Refusal::NoDatasets { key, workers } => format!("{workers} without datasets for {key}"),
+                    Refusal::NoReader { key, workers, kind } => {
+                        format!("{workers} for {key} without {}", kind.text())
+                    }
                     Refusal::Draining => "draining".to_owned(),
                 };
                 format!("{}: refused {} {why}", at(conn), self.name(*job))

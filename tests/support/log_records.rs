@@ -27,7 +27,7 @@ pub fn enqueue(number: u64, bytes: usize) -> Append {
         require_worker: false,
         datasets: Vec::new(),
     };
-    let attached = Attached { from_ours: true, blobs: Vec::new(), payload: payload(number, bytes) };
+    let attached = Attached { from_ours: true, blobs: Vec::new(), payload: payload(number, bytes).into() };
     Append {
         index: Index(number),
         record: Record::Enqueue { at: Micros(number), job, children: Vec::new(), kept: true },
@@ -49,7 +49,7 @@ pub fn ack(index: u64, job: u64) -> Append {
     Append {
         index: Index(index),
         record,
-        attached: Some(Attached { from_ours: true, blobs: Vec::new(), payload }),
+        attached: Some(Attached { from_ours: true, blobs: Vec::new(), payload: payload.into() }),
     }
 }
 

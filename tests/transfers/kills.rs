@@ -184,7 +184,7 @@ fn a_worker_that_cannot_write_an_input_leaves_the_job_to_another() {
     expect_digests(submit, &[&large]);
     world.assert_idle(0);
     assert_no_job_directory(&roomy);
-    assert!(!dir.join("jobs").join(job.simple().to_string()).exists());
+    assert!(!dir.join("jobs/heft").join(job.simple().to_string()).exists());
     world.run(&[&small], &[]);
     eventually("its descriptors are closed", || descriptors(&cramped) <= before);
 }
@@ -200,7 +200,7 @@ fn a_job_whose_inputs_no_worker_can_write_ends_with_the_reason() {
     assert_eq!(code, Some(1), "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains("disk")), "the reason is named: {lines:#?}");
     eventually("nothing is left of it", || {
-        std::fs::read_dir(dir.join("jobs"))
+        std::fs::read_dir(dir.join("jobs/heft"))
             .map_or(0, |left| left.flatten().filter(|e| e.path().is_dir()).count())
             == 0
     });

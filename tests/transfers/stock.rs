@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::procs::{Proc, heft, stock_client, stock_worker};
 use crate::support::scaled;
-use crate::world::{MIB, Sent, World, expect_digests, peak_memory, sha256_of, submit_files};
+use crate::world::{MIB, Sent, World, end_of, expect_digests, peak_memory, sha256_of, submit_files};
 
 /// What the leader may have in memory, whatever passes through it.
 const LEADER_MEMORY_MAX: u64 = 96 * MIB as u64;
@@ -93,10 +93,74 @@ fn w06_an_archive_of_many_mebibytes_from_a_stock_worker_reaches_a_heft_client() 
     assert_eq!(stdout, format!("made.bin {}\n", sha256_of(&out.join("made.bin"))));
     assert_eq!(std::fs::metadata(out.join("made.bin")).unwrap().len(), 8 * MIB as u64);
     world.assert_idle(1);
-    // What it printed cannot be taken out of the frame: that is said, and the job does not wait for ever.
-    let (code, _, stderr) = heft(&["submit", &world.addr(), "big", "--", "8388608"]);
-    assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("cannot be taken"), "{stderr}");
+}
+
+/// So many lines as the stock worker's `prints` prints them: 100 bytes each.
+fn printed(lines: usize) -> String {
+    format!("aé日😀\"\\<+>{}\n", "-".repeat(84)).repeat(lines)
+}
+
+#[test]
+fn w06_what_a_stock_workers_program_printed_reaches_a_heft_client_whole_at_any_length() {
+    let world = World::start(&[]);
+    let _worker = stock_worker(world.leader.port, &["job.assign.*", "--platform", "windows"]);
+    let (lines, out) = (90_000_usize, world.dir.join("out"));
+    // Both outputs and the archive are beyond a frame, in one frame.
+    let args = [lines.to_string(), (lines / 2).to_string(), (5 * MIB).to_string()];
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let submit = ["submit", &world.addr(), "prints", "--client", "c", "--out", out.to_str().unwrap(), "--"];
+    let (code, stdout, stderr) = heft(&[&submit[..], &args].concat());
+    assert_eq!(code, Some(0), "{}", end_of(&stderr));
+    assert!(stdout == printed(lines), "{} bytes on stdout", stdout.len());
+    assert!(stderr.starts_with(&printed(lines / 2)), "{} bytes on stderr", stderr.len());
+    assert_eq!(std::fs::metadata(out.join("made.bin")).unwrap().len(), 5 * MIB as u64);
+    world.assert_idle(3);
+    let peak = peak_memory(&world.leader.proc);
+    assert!(peak <= LEADER_MEMORY_MAX, "the leader had {peak} bytes in memory");
+}
+
+#[test]
+fn w06_a_result_just_under_a_frame_is_neither_cut_for_its_client_nor_for_who_fetches_it() {
+    let world = World::start(&[]);
+    let _worker = stock_worker(world.leader.port, &["job.assign.*"]);
+    let client = "c".repeat(2000);
+    // One comes as a frame, one as a stream; with the longer subject of a Result neither fits one.
+    for body in [4 * MIB - 1200, 4 * MIB] {
+        let args = ["big", "--client", &client, "--", &body.to_string()];
+        let mut submit = world.submit(&args);
+        let job = crate::world::job_of(&mut submit).to_string();
+        let (code, _) = submit.finish();
+        assert_eq!(code, Some(0));
+        let (code, stdout, stderr) = heft(&["result", "get", &world.addr(), &job]);
+        assert_eq!(code, Some(0), "{stderr}");
+        assert!(stdout.len() > body - 4000 && stdout.bytes().all(|byte| byte == b'x'), "{}", stdout.len());
+    }
+    let args = ["submit", &world.addr(), "big", "--client", &client, "--", "4194304"];
+    let (code, stdout, stderr) = heft(&args);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.len() > 4 * MIB - 4000 && stdout.bytes().all(|byte| byte == b'x'), "{}", stdout.len());
+}
+
+#[test]
+fn w06_long_texts_are_cut_for_a_stock_client_which_hears_how_to_fetch_them() {
+    let world = World::start(&[]);
+    let _worker = stock_worker(world.leader.port, &["job.assign.*"]);
+    let client = "c".repeat(3000);
+    // One is a blob when it has come, one fits its worker's frame and not that of its client, whose id is in the subject.
+    for lines in [90_000_usize, 30_575] {
+        let job = json!({"exec": "prints", "args": [lines.to_string(), "1"]});
+        let result = result_of(stock_client(world.leader.port, &client, &[], &[job]));
+        assert_eq!(result["status"], "OK", "{result}");
+        let (stdout, stderr) = (result["stdout"].as_str().unwrap(), result["stderr"].as_str().unwrap());
+        assert!(printed(lines).starts_with(stdout), "{} bytes", stdout.len());
+        assert!(stdout.len() > 60_000 && stdout.len() < printed(lines).len(), "{}", stdout.len());
+        let command = stderr.split('`').nth(1).unwrap_or_else(|| panic!("no command in {stderr}"));
+        let words: Vec<&str> = command.split(' ').collect();
+        assert_eq!(&words[..3], ["heft", "result", "get"], "{stderr}");
+        let (code, fetched, err) = heft(&words[1..5]);
+        assert_eq!(code, Some(0), "{err}");
+        assert!(fetched == printed(lines), "{} bytes", fetched.len());
+    }
 }
 
 #[test]

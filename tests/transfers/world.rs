@@ -179,7 +179,7 @@ pub fn worker_at(port: u16, args: &[&str]) -> Worker {
 
 /// Waits until a worker has no job directory any more.
 pub fn assert_no_job_directory(worker: &Worker) {
-    let jobs = worker.dir.join("jobs");
+    let jobs = worker.dir.join("jobs/heft");
     eventually("no job directory is left", || {
         fs::read_dir(&jobs)
             .map_or(0, |entries| entries.flatten().filter(|entry| entry.path().is_dir()).count())
@@ -247,6 +247,11 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < until, "never: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The end of what somebody said.
+pub fn end_of(text: &str) -> &str {
+    text.get(text.ceil_char_boundary(text.len().saturating_sub(2000))..).unwrap_or_default()
 }
 
 /// How many descriptors a process has open.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chunking::message::{Abort, Cancel, Done, Open, Purpose, Reason, Refused, Verdict, Void};
+use chunking::message::{Abort, Cancel, Done, Open, Purpose, Reason, Received, Refused, Verdict, Void};
 use chunking::{ChunkHead, DigestKind, Kind};
 use heft::core::ids::ConnId;
 use heft::model::{
@@ -305,6 +305,7 @@ impl SimClient {
             _ => Ending::Failed(result.stderr.clone()),
         };
         job.end(ending);
+        ctx.out.push(say(id, &Received { run: 0 }));
         self.arriving.retain(|_, (owner, _, _)| *owner != id);
     }
 }

@@ -8,9 +8,24 @@ use super::ends::Out;
 
 struct Piece {
     bytes: Bytes,
-    ends_chunk: bool,
+    ends: Ends,
     /// The bytes of a chunk that passes through go here; nothing behind it is sent before.
     place: bool,
+}
+
+/// What is out with a piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Nothing,
+    Chunk,
+    Posted,
+}
+
+/// What is out that the leader waits for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sent {
+    pub(crate) chunks: u32,
+    pub(crate) posted: u32,
 }
 
 /// One direction. At most `capacity` bytes are on the wire.
@@ -52,26 +67,32 @@ impl Lane {
 
     pub(crate) fn push(&mut self, out: Out) {
         match out {
-            Out::Frame(bytes) => self.push_piece(bytes, false),
+            Out::Frame(bytes) => self.push_piece(bytes, Ends::Nothing),
             Out::Chunk { head, payload } => {
                 self.chunks_in += 1;
-                self.push_piece(head.into(), payload.is_empty());
+                let is_all = if payload.is_empty() { Ends::Chunk } else { Ends::Nothing };
+                self.push_piece(head.into(), is_all);
                 if !payload.is_empty() {
-                    self.push_piece(payload, true);
+                    self.push_piece(payload, Ends::Chunk);
                 }
             }
         }
     }
 
-    fn push_piece(&mut self, bytes: Bytes, ends_chunk: bool) {
+    /// A frame that the leader wants to know to be out.
+    pub(crate) fn push_posted(&mut self, bytes: Bytes) {
+        self.push_piece(bytes, Ends::Posted);
+    }
+
+    fn push_piece(&mut self, bytes: Bytes, ends: Ends) {
         self.outbox_bytes += bytes.len();
-        self.outbox.push_back(Piece { bytes, ends_chunk, place: false });
+        self.outbox.push_back(Piece { bytes, ends, place: false });
     }
 
     pub(crate) fn push_place(&mut self, head: Bytes) {
         self.chunks_in += 1;
-        self.push_piece(head, false);
-        self.outbox.push_back(Piece { bytes: Bytes::new(), ends_chunk: true, place: true });
+        self.push_piece(head, Ends::Nothing);
+        self.outbox.push_back(Piece { bytes: Bytes::new(), ends: Ends::Chunk, place: true });
     }
 
     /// The bytes of the chunk that passes through are here.
@@ -81,9 +102,9 @@ impl Lane {
         (place.bytes, place.place) = (bytes, false);
     }
 
-    /// Writes as much as the wire takes; says how many chunks are out with that.
-    pub(crate) fn transmit(&mut self) -> u32 {
-        let mut chunks = 0;
+    /// Writes as much as the wire takes; says what is out with that.
+    pub(crate) fn transmit(&mut self) -> Sent {
+        let mut sent = Sent::default();
         while self.wire_bytes < self.capacity {
             let Some(front) = self.outbox.front_mut().filter(|front| !front.place) else { break };
             let len = front.bytes.len().min(self.capacity - self.wire_bytes);
@@ -92,11 +113,12 @@ impl Lane {
             self.wire_bytes += len;
             self.wire.push_back(if self.copies { Bytes::copy_from_slice(&part) } else { part });
             if front.bytes.is_empty() {
-                chunks += u32::from(front.ends_chunk);
+                sent.chunks += u32::from(front.ends == Ends::Chunk);
+                sent.posted += u32::from(front.ends == Ends::Posted);
                 self.outbox.pop_front();
             }
         }
-        chunks
+        sent
     }
 
     /// Whether nothing waits to be sent.

@@ -111,7 +111,7 @@ impl World {
             let mut payload = Vec::new();
             Ask { json: json.as_bytes() }.encode(&mut payload);
             let head = Head { subject: verb, ..Head::new(Kind::Ask) };
-            self.leader.frame(now, ADMIN, &head, payload.into()).unwrap();
+            self.leader.frame(now, ADMIN, &head, payload).unwrap();
         }
         self.leader.closed(now, ADMIN);
         self.work_off();

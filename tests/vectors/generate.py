@@ -36,7 +36,8 @@ CODES = {
     "HelloClient": 9, "HelloWorker": 10, "NotLeader": 20, "LeaderHello": 21, "AppendEntries": 22, "AppendResp": 23,
     "RequestVote": 24, "VoteResp": 25, "InstallSnapshot": 26, "InstallSnapResp": 27, "Welcome": 30, "Open": 31,
     "Grant": 32, "Chunk": 33, "Done": 34, "Verdict": 35, "Abort": 36, "Void": 37, "Submitted": 40, "Refused": 41,
-    "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Settled": 46, "Put": 50, "Lack": 51, "Spread": 52,
+    "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Settled": 46,
+    "Received": 47, "Put": 50, "Lack": 51, "Spread": 52,
     "Hold": 53, "Pack": 54, "Release": 55, "Have": 56, "Inspect": 57, "Ask": 60, "Answer": 61,
 }
 CODECS = {"None": 0, "Gzip": 1, "Brotli": 2, "Zstd": 3}
@@ -56,6 +57,16 @@ def frame(generation, code, msg=NIL, corr=NIL, subject=b"", payload=b"", trailin
         body += struct.pack("<H", len(subject) if subject_len is None else subject_len) + subject
     body += struct.pack("<I", len(payload) if payload_len is None else payload_len) + payload + trailing
     return struct.pack("<i", len(body) if length is None else length) + body
+
+
+def checksum(generation, code, msg=NIL, corr=NIL, subject=b"", payload=b""):
+    """CRC-32 of a body up to where it stands: the length counts it, and it does not count itself."""
+    return struct.pack("<I", zlib.crc32(frame(generation, code, msg, corr, subject, payload)[4:]))
+
+
+def flipped(data, byte, bit):
+    """The same bytes but for one bit."""
+    return data[:byte] + bytes([data[byte] ^ 1 << bit]) + data[byte + 1:]
 
 
 # --- the fields of messages -------------------------------------------------------------------------------------
@@ -86,20 +97,26 @@ def chunk_payload(offset, raw, codec="None", sent=None, **changes):
 VECTORS = []
 
 
-def add(name, rows, meaning, data, *, speaks, expect, limits="classic", zeros=0, plan=None):
-    """`speaks`: a generation, or "first" for a connection's first frame. `zeros`: that many zero bytes follow."""
+def add(name, rows, meaning, data, *, speaks, expect, limits="classic", zeros=0, plan=None, trailers=None):
+    """`speaks`: a generation, or "first" for a connection's first frame. `zeros`: that many zero bytes follow.
+    `trailers`: what the reader expects behind payloads, if not what classic peers have."""
     vector = {"name": name, "rows": rows.split(), "meaning": meaning, "speaks": speaks, "limits": limits,
               "hex": data.hex(), "expect": expect}
     if zeros:
         vector["then_zeros"] = zeros
     if plan:
         vector["plan"] = plan
+    if trailers:
+        vector["trailers"] = trailers
     VECTORS.append(vector)
 
 
 def good(name, rows, meaning, generation, kind, *, msg=NIL, corr=NIL, subject="", payload=b"", trailing=b"",
-         first=False, message=None, chunk=None, zeros=0, plan=None, limits="classic", pad=0):
-    """A frame that is read back as what it was written from."""
+         first=False, message=None, chunk=None, zeros=0, plan=None, limits="classic", pad=0, trailers=None,
+         summed=False):
+    """A frame that is read back as what it was written from. `summed`: with its checksum behind its payload."""
+    if summed:
+        trailing = checksum(generation, CODES[kind], msg, corr, subject, payload)
     data = frame(generation, CODES[kind], msg, corr, subject, payload, trailing,
                  payload_len=len(payload) + pad if pad else None,
                  length=None if not pad else len(frame(generation, CODES[kind], msg, corr, subject, payload)) - 4 + pad)
@@ -114,12 +131,13 @@ def good(name, rows, meaning, generation, kind, *, msg=NIL, corr=NIL, subject=""
     if chunk is not None:
         expect["chunk"] = chunk
     add(name, rows, meaning, data, speaks="first" if first else generation, expect=expect, zeros=pad, plan=plan,
-        limits=limits)
+        limits=limits, trailers=trailers)
 
 
-def hostile(name, rows, meaning, data, error, *says, speaks="F2", limits="classic", layer="frame", zeros=0, plan=None):
+def hostile(name, rows, meaning, data, error, *says, speaks="F2", limits="classic", layer="frame", zeros=0, plan=None,
+            trailers=None):
     """Bytes that give an error: `layer` says which reader finds it, `says` what the error's text must name."""
-    add(name, rows, meaning, data, speaks=speaks, limits=limits, zeros=zeros, plan=plan,
+    add(name, rows, meaning, data, speaks=speaks, limits=limits, zeros=zeros, plan=plan, trailers=trailers,
         expect={f"{layer}_error": error, "says": [str(value) for value in says]})
 
 
@@ -331,6 +349,7 @@ good("cancel", "", "Whichever attempt is under way.", "F2", "Cancel", msg=JOB,
      payload=u8(1) + u32(0) + text("heft cancel by clientA"), message={"attempt": 0, "text": "heft cancel by clientA"})
 good("settled", "WX11", "The worker may drop what it kept of the job.", "F2", "Settled", msg=JOB, payload=u8(1) + u32(1),
      message={"run": 1})
+good("received", "", "The client has the result.", "F2", "Received", msg=JOB, payload=u8(1) + u32(1), message={"run": 1})
 good("ask", "", "The verb is the subject, the arguments are JSON.", "F2", "Ask", msg=OTHER_JOB, subject="dlq.ls",
      payload=u8(1) + b'{"limit":100}', message={"json": '{"limit":100}'})
 good("answer", "", "The last part.", "F2", "Answer", corr=OTHER_JOB, subject="dlq.ls",
@@ -563,6 +582,54 @@ hostile("a dataset message of a newer peer", "", "58 and 59 are reserved.", fram
         "datasets", layer="kind")
 hostile("type 255", "T11", "", frame("F2", 255), "UnknownKind", 255, layer="kind")
 hostile("type 0 from F0", "", "", frame("F0", 0), "UnknownKind", 0, speaks="F0", layer="kind")
+
+# --- checksums --------------------------------------------------------------------------------------------------
+
+SUBMIT = {"msg": JOB, "subject": "job.submit.calcA", "payload": REQUEST}
+SUBMITTED = frame("F2", CODES["SubmitJob"], **SUBMIT, trailing=checksum("F2", CODES["SubmitJob"], **SUBMIT))
+SUMMED_WELCOME = {"corr": WORKER, "payload": u8(1) + LEADER.bytes_le + text("heft 0.1.0") + u64(1 << 11) + u16(0)}
+
+good("a job with its checksum", "W08 C04", "CRC-32 of the body up to it, little-endian, behind the payload.", "F2",
+     "SubmitJob", **SUBMIT, trailers="required", summed=True)
+good("a result with its checksum", "W08", "", "F2", "Result", msg=JOB, corr=JOB, subject=f"job.result.clientA.{JOB.hex}",
+     payload=RESULT, trailers="required", summed=True)
+good("a frame without a payload with its checksum", "W08", "Ids count as much as content.", "F2", "AckJob", corr=JOB,
+     trailers="required", summed=True)
+good("a welcome with its checksum", "W08", "The leader's frames have checksums, and so do ours from now on.", "F2",
+     "Welcome", **SUMMED_WELCOME, trailers="offered", summed=True,
+     message={"leader": str(LEADER), "software": "heft 0.1.0", "features": 1 << 11, "limits": []})
+good("a chunk where others have checksums", "W08", "It has its own, and nothing behind its payload.", "F2", "Chunk",
+     msg=TRANSFER, payload=chunk_payload(0, b"raw bytes"), trailers="required",
+     chunk={"index": 0, "codec": "None", "raw_hex": b"raw bytes".hex()}, plan={"size": 9, "chunk_bytes": 4096})
+good("a credit from before the welcome was read", "W08", "The peer announced checksums and does not know yet that we do.",
+     "F2", "Credit", payload=u32(4), trailers="announced")
+BEGIN = checksum("F2", CODES["Welcome"])
+add("checksums begin", "W08", "A peer has read our Welcome: it says so in a frame of that type with nothing but a "
+    "checksum, and all of its frames have one from then on.", frame("F2", CODES["Welcome"], trailing=BEGIN), speaks="F2",
+    trailers="announced",
+    expect={"frame": {"generation": "F2", "code": CODES["Welcome"], "kind": "Welcome", "msg_id": str(NIL),
+                      "corr_id": str(NIL), "subject": "", "payload_len": 0, "payload_hex": "", "trailing": 4},
+            "message_error": "Short", "says": []})
+hostile("a bit of a payload turned over", "W08", "", flipped(SUBMITTED, 70, 3), "Damaged", "SubmitJob", trailers="required")
+hostile("a bit of an id turned over", "W08", "", flipped(SUBMITTED, 9, 0), "Damaged", "SubmitJob", trailers="required")
+hostile("a bit of a checksum turned over", "W08", "", flipped(SUBMITTED, len(SUBMITTED) - 1, 7), "Damaged",
+        trailers="required")
+hostile("a bit of a type turned over", "W08", "It would be a chunk.", flipped(SUBMITTED, 4, 5), "TrailerLength", "Chunk",
+        4, 0, trailers="required")
+hostile("a bit of a payload's length turned over", "W08", "The checksum would be content.",
+        frame("F2", CREDIT, payload=u32(1), trailing=checksum("F2", CREDIT, payload=u32(1)), payload_len=8),
+        "TrailerLength", "Credit", 0, 4, trailers="required")
+hostile("a bit of a length turned over", "W08", "It would swallow what follows.", flipped(SUBMITTED, 1, 4), "TrailerLength",
+        4100, 4, trailers="required")
+hostile("no checksum where one has to be", "W08", "", frame("F2", CREDIT, payload=u32(1)), "TrailerLength", 0, 4,
+        trailers="required")
+hostile("a checksum before they begin", "W08", "", SUBMITTED, "TrailerLength", "SubmitJob", 4, 0, trailers="announced")
+hostile("a beginning without a checksum", "W08", "", frame("F2", CODES["Welcome"]), "TrailerLength", "Welcome", 0, 4,
+        trailers="announced")
+hostile("a welcome with a damaged checksum", "W08", "",
+        frame("F2", CODES["Welcome"], **SUMMED_WELCOME, trailing=bytes(4)), "Damaged", "Welcome", trailers="offered")
+hostile("one byte more than 4 MiB and a checksum", "W05", "", struct.pack("<i", BODY_MAX + 5), "LengthOver", BODY_MAX + 5,
+        BODY_MAX + 4, limits="announced", trailers="required")
 
 # --- hostile messages -------------------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@
 //! payload may come in any pieces, or pass by the decoder altogether, read or spliced elsewhere by a driver that then
 //! reports it with [`Decoder::skip_payload`].
 
-use super::{FrameError, Generation, Head, LENGTH_BYTES};
+use super::trailer::body_crc;
+use super::{FrameError, Generation, Head, LENGTH_BYTES, TRAILER_BYTES, Trailers};
 use crate::kind::Kind;
 use crate::limits;
 use uuid::Uuid;
@@ -64,7 +65,8 @@ pub enum Step<'a> {
     Payload(&'a [u8]),
     /// The frame is over.
     End {
-        /// Bytes that stood behind the payload inside the body. They are skipped and counted (C04).
+        /// Bytes that stood behind the payload inside the body. They are counted, and skipped (C04) unless they are a
+        /// checksum, which was right.
         trailing: u32,
     },
 }
@@ -78,14 +80,39 @@ pub struct Frame<'a> {
     pub payload: &'a [u8],
     /// Bytes that stood behind the payload inside the body (C04).
     pub trailing: u32,
+    /// CRC-32 of the payload, if the frame ended with a checksum: it was right.
+    pub payload_crc: Option<u32>,
 }
 
 /// What is left of the frame whose head was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Body {
+    code: u8,
     payload_left: u32,
     trailing: u32,
     trailing_left: u32,
+    sum: Option<Sum>,
+}
+
+/// The checksum of a frame that comes in pieces.
+#[derive(Clone, Debug)]
+struct Sum {
+    crc: crc32fast::Hasher,
+    /// What stands behind the payload, the last byte that came on top.
+    trailer: u32,
+}
+
+impl Sum {
+    fn over(head: &[u8]) -> Self {
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(head);
+        Sum { crc, trailer: 0 }
+    }
+
+    fn take_trailer(&mut self, bytes: &[u8]) {
+        self.trailer =
+            bytes.iter().fold(self.trailer, |trailer, byte| (trailer >> 8) | (u32::from(*byte) << 24));
+    }
 }
 
 /// Decodes one connection's inbound bytes.
@@ -93,6 +120,7 @@ struct Body {
 pub struct Decoder {
     limits: InboundLimits,
     generation: Option<Generation>,
+    trailers: Trailers,
     body: Option<Body>,
 }
 
@@ -105,12 +133,12 @@ enum Parsed<'a> {
 impl Decoder {
     /// For a connection whose first frame tells the generation (W18).
     pub fn detecting(limits: InboundLimits) -> Self {
-        Decoder { limits, generation: None, body: None }
+        Decoder { limits, generation: None, trailers: Trailers::Skipped, body: None }
     }
 
     /// For a connection whose generation is known: the one we dialled with, or one that was detected before.
     pub fn speaking(generation: Generation, limits: InboundLimits) -> Self {
-        Decoder { limits, generation: Some(generation), body: None }
+        Decoder { limits, generation: Some(generation), trailers: Trailers::Skipped, body: None }
     }
 
     /// The generation, once the first head has been read.
@@ -123,9 +151,19 @@ impl Decoder {
         self.limits = limits;
     }
 
+    /// Changes what is expected behind the payloads of the frames that follow.
+    pub fn set_trailers(&mut self, trailers: Trailers) {
+        self.trailers = trailers;
+    }
+
+    /// What is expected behind the payloads of the frames that follow.
+    pub fn trailers(&self) -> Trailers {
+        self.trailers
+    }
+
     /// Payload bytes of the current frame that have not been taken yet.
     pub fn payload_left(&self) -> u32 {
-        self.body.map_or(0, |body| body.payload_left)
+        self.body.as_ref().map_or(0, |body| body.payload_left)
     }
 
     /// Takes the next step, advancing `input` past what it consumed.
@@ -137,9 +175,15 @@ impl Decoder {
                 Parsed::NeedMore(bytes) => Step::NeedMore { bytes },
                 Parsed::Head { generation, head, head_bytes, trailing } => {
                     self.generation = Some(generation);
-                    self.body =
-                        Some(Body { payload_left: head.payload_len, trailing, trailing_left: trailing });
-                    advance(input, head_bytes);
+                    let has_sum = self.trailers.has_sum(head.code, trailing)?;
+                    let written = advance(input, head_bytes);
+                    self.body = Some(Body {
+                        code: head.code,
+                        payload_left: head.payload_len,
+                        trailing,
+                        trailing_left: trailing,
+                        sum: has_sum.then(|| Sum::over(written.get(LENGTH_BYTES..).unwrap_or_default())),
+                    });
                     Step::Head(head)
                 }
             });
@@ -150,17 +194,29 @@ impl Decoder {
                 return Ok(Step::NeedMore { bytes: 1 });
             }
             body.payload_left = body.payload_left.saturating_sub(length(piece));
+            if let Some(sum) = &mut body.sum {
+                sum.crc.update(piece);
+            }
             return Ok(Step::Payload(piece));
         }
         if body.trailing_left > 0 {
             let skipped = advance(input, in_memory(body.trailing_left));
             body.trailing_left = body.trailing_left.saturating_sub(length(skipped));
+            if let Some(sum) = &mut body.sum {
+                sum.take_trailer(skipped);
+            }
             if body.trailing_left > 0 {
                 return Ok(Step::NeedMore { bytes: 1 });
             }
         }
         let trailing = body.trailing;
-        self.body = None;
+        if let Some(Body { code, sum, .. }) = self.body.take() {
+            let has_sum = sum.is_some();
+            if let Some(Sum { crc, trailer }) = sum {
+                same(code, crc.finalize(), trailer)?;
+            }
+            self.trailers = self.trailers.after(code, has_sum);
+        }
         Ok(Step::End { trailing })
     }
 
@@ -176,12 +232,24 @@ impl Decoder {
         };
         let payload_end = head_bytes.saturating_add(in_memory(head.payload_len));
         let frame_end = payload_end.saturating_add(in_memory(trailing));
-        let (Some(payload), true) = (input.get(head_bytes..payload_end), input.len() >= frame_end) else {
+        let has_sum = self.trailers.has_sum(head.code, trailing)?;
+        let (Some(payload), Some(behind)) =
+            (input.get(head_bytes..payload_end), input.get(payload_end..frame_end))
+        else {
             return Ok(None);
         };
+        let mut payload_crc = None;
+        if has_sum {
+            let written = input.get(LENGTH_BYTES..head_bytes).unwrap_or_default();
+            let crc = crc32fast::hash(payload);
+            let sent = behind.first_chunk::<{ TRAILER_BYTES as usize }>().copied().unwrap_or_default();
+            same(head.code, body_crc(written, head.payload_len, crc), u32::from_le_bytes(sent))?;
+            payload_crc = Some(crc);
+        }
         self.generation = Some(generation);
+        self.trailers = self.trailers.after(head.code, has_sum);
         advance(input, frame_end);
-        Ok(Some(Frame { head, payload, trailing }))
+        Ok(Some(Frame { head, payload, trailing, payload_crc }))
     }
 
     /// Tells the decoder that the next `bytes` of the payload went elsewhere: into a pooled buffer, or from socket to
@@ -195,7 +263,7 @@ impl Decoder {
 
     /// Says whether the connection may end here, with `input` left over.
     pub fn finish(&self, input: &[u8]) -> Result<(), FrameError> {
-        let need = match (self.body, input) {
+        let need = match (&self.body, input) {
             (Some(body), _) => in_memory(body.payload_left).saturating_add(in_memory(body.trailing_left)),
             (None, []) => 0,
             (None, _) => match self.parse_head(input)? {
@@ -219,7 +287,7 @@ impl Decoder {
         let Some(code) = after_length.first().copied() else {
             return Ok(Parsed::NeedMore(LENGTH_BYTES + 1));
         };
-        let limit = self.limits.body_max(code);
+        let limit = self.limits.body_max(code).saturating_add(self.trailers.beyond_limit());
         if len > limit {
             return Err(FrameError::LengthOver { len, limit, code: Some(code) });
         }
@@ -239,7 +307,8 @@ impl Decoder {
     fn checked_len(&self, field: [u8; LENGTH_BYTES]) -> Result<u32, FrameError> {
         let signed = i32::from_le_bytes(field);
         let len = u32::try_from(signed).map_err(|_| FrameError::LengthNegative { len: signed })?;
-        let (any, first) = (self.limits.any_body_max(), self.limits.first_body_bytes_max);
+        let any = self.limits.any_body_max().saturating_add(self.trailers.beyond_limit());
+        let first = self.limits.first_body_bytes_max;
         match self.generation {
             _ if len == 0 => Err(FrameError::LengthZero),
             None if len > first => Err(FrameError::FirstLengthOver { len, limit: first }),
@@ -247,6 +316,10 @@ impl Decoder {
             None | Some(_) => Ok(len),
         }
     }
+}
+
+fn same(code: u8, found: u32, expected: u32) -> Result<(), FrameError> {
+    if found == expected { Ok(()) } else { Err(FrameError::Damaged { code, found, expected }) }
 }
 
 /// Finds the generation of a first frame: the first layout whose lengths add up to the body exactly (W18).

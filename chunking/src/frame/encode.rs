@@ -1,6 +1,7 @@
 //! Writes frame heads. Payload bytes are never seen here: the caller sends them behind the head, from where they lie.
 
-use super::{Generation, Head, LENGTH_BYTES};
+use super::trailer::body_crc;
+use super::{Generation, Head, LENGTH_BYTES, TRAILER_BYTES};
 use crate::limits::{FRAME_BODY_BYTES_MAX, SUBJECT_BYTES_MAX};
 use thiserror::Error;
 
@@ -47,9 +48,14 @@ pub const fn head_len(generation: Generation, subject: &str) -> usize {
 impl Head<'_> {
     /// Writes the head to the front of `out` and returns its length. The payload goes right behind it.
     pub fn encode(&self, generation: Generation, out: &mut [u8]) -> Result<usize, EncodeError> {
+        self.write(generation, 0, out)
+    }
+
+    fn write(&self, generation: Generation, trailer: u32, out: &mut [u8]) -> Result<usize, EncodeError> {
         let have = out.len();
         let need = head_len(generation, self.subject);
-        let body_len = self.body_len(generation)?;
+        // The limit is for what the frame says; the trailer stands beyond it.
+        let body_len = self.body_len(generation)?.saturating_add(trailer);
         let Some(out) = out.get_mut(..need) else { return Err(EncodeError::BufferSmall { have, need }) };
 
         let mut out = Cursor { rest: out };
@@ -72,10 +78,34 @@ impl Head<'_> {
 
     /// The same, appended to a vector.
     pub fn append(&self, generation: Generation, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        self.append_with(generation, 0, out).map(|_| ())
+    }
+
+    /// The same for a frame that ends with a checksum, which is returned and goes behind the payload. `payload_crc` is the
+    /// CRC-32 of the payload: who kept it need not read the payload again.
+    pub fn append_summed(
+        &self,
+        generation: Generation,
+        payload_crc: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<[u8; TRAILER_BYTES as usize], EncodeError> {
+        let start = self.append_with(generation, TRAILER_BYTES, out)?;
+        let head = out.get(start + LENGTH_BYTES..).unwrap_or_default();
+        Ok(body_crc(head, self.payload_len, payload_crc).to_le_bytes())
+    }
+
+    /// Appends the head of a frame with so many bytes behind its payload; returns where it starts.
+    fn append_with(
+        &self,
+        generation: Generation,
+        trailer: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, EncodeError> {
         self.body_len(generation)?;
         let start = out.len();
         out.resize(start + head_len(generation, self.subject), 0);
-        self.encode(generation, out.get_mut(start..).unwrap_or_default()).map(|_| ())
+        self.write(generation, trailer, out.get_mut(start..).unwrap_or_default())?;
+        Ok(start)
     }
 
     /// The length field's value, if the frame may be sent at all.

@@ -91,6 +91,35 @@ pub enum FrameError {
         len: usize,
     },
 
+    /// Behind the payload of a frame stands more or less than its checksum: one of its lengths, or its type, is not what was
+    /// sent.
+    #[error(
+        "a frame was damaged on the way: as {} it has {found} bytes behind its payload, not {expected}",
+        named(*.code)
+    )]
+    TrailerLength {
+        /// The type byte as it came.
+        code: u8,
+        /// Bytes behind the payload.
+        found: u32,
+        /// How many there have to be: those of a checksum, or none.
+        expected: u32,
+    },
+
+    /// The frame is not the one that was sent.
+    #[error(
+        "a frame was damaged on the way: as {} it has the CRC-32 {found:08x}, and {expected:08x} was sent with it",
+        named(*.code)
+    )]
+    Damaged {
+        /// The type byte as it came.
+        code: u8,
+        /// What the body has.
+        found: u32,
+        /// What stands behind the payload.
+        expected: u32,
+    },
+
     /// The connection ended inside a frame (W08).
     #[error("the connection ended inside a frame, with at least {missing} bytes of it still to come")]
     Truncated {
@@ -99,9 +128,17 @@ pub enum FrameError {
     },
 }
 
+impl FrameError {
+    /// Whether it is damage that a checksum has shown, rather than a peer that does not know the protocol.
+    pub const fn is_damage(&self) -> bool {
+        matches!(self, FrameError::TrailerLength { .. } | FrameError::Damaged { .. })
+    }
+}
+
 fn type_of(code: Option<u8>) -> String {
-    code.map_or_else(String::new, |code| match crate::Kind::try_from(code) {
-        Ok(kind) => format!(" for {kind}"),
-        Err(_) => format!(" for type {code}"),
-    })
+    code.map_or_else(String::new, |code| format!(" for {}", named(code)))
+}
+
+fn named(code: u8) -> String {
+    crate::Kind::try_from(code).map_or_else(|_| format!("type {code}"), |kind| kind.to_string())
 }

@@ -6,10 +6,12 @@
 mod decode;
 mod encode;
 mod error;
+mod trailer;
 
 pub use decode::{Decoder, Frame, InboundLimits, Step};
 pub use encode::{EncodeError, head_len};
 pub use error::FrameError;
+pub use trailer::{TRAILER_BYTES, Trailers};
 
 use crate::kind::{Kind, UnknownKind};
 use serde::Serialize;

@@ -178,6 +178,15 @@ message! {
     }
 }
 
+message! {
+    /// The client's program has the job's result: it counts as delivered. Until then the leader pushes it again whenever
+    /// the client comes back.
+    Received {
+        /// Run of the job, as Submitted said it; 0 for the one whose result came last.
+        run: u32,
+    }
+}
+
 /// Reads a Credit payload (CR03): an Int32, or nothing, which means one. Bounds are the broker's business (CR04).
 pub fn parse_credit(payload: &[u8]) -> Result<i32, MessageError> {
     match <[u8; 4]>::try_from(payload) {

@@ -44,6 +44,10 @@ features! {
     DATASETS = 9, "datasets";
     /// NotLeader is followed (C23).
     REDIRECTS = 10, "redirects";
+    /// Frames end with a checksum.
+    CHECKSUMS = 11, "checksums";
+    /// Received: a client says which results it has.
+    RECEIPTS = 12, "receipts";
 }
 
 impl Features {

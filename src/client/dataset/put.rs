@@ -28,7 +28,7 @@ use super::{DatasetSpec, PutError, PutEvent, PutReport, Spread, WorkerAck, stage
 use crate::client::arrivals::Arrivals;
 use crate::client::connection::{self, Mode, News, Outgoing, Reporter};
 use crate::client::error::{ClientError, Refusal};
-use crate::client::{Options, remote};
+use crate::client::{LATE_WELCOME_WAIT, Options, remote};
 use crate::model::{CachePutResult, CacheStatus, JsonModel};
 use crate::peer::{InFrame, LinkWriter, OutFrame};
 use crate::transfer::{Blob, PieceSource, Source, State, Upload, Waiting, Wire};
@@ -43,8 +43,9 @@ const QUEUE_MAX: usize = 256;
 /// The shortest time between two reports of how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a leader may take to answer the hello. A stock one never does, and takes no sets.
-const WELCOME_WAIT_MIN: Duration = Duration::from_secs(10);
+/// How much longer than for the leader itself its answer to the hello is waited for, so that it is the former that is given up, and
+/// said. A stock leader never answers, and takes no sets.
+const WELCOME_WAIT_MORE: Duration = Duration::from_secs(1);
 
 /// How long behind the deadline the leader's word of who has the set is waited for: its deadline began later.
 const OVER_WAIT: Duration = Duration::from_secs(2);
@@ -141,7 +142,8 @@ impl LinkTask {
         let arrivals = Arrivals::new(mpsc::unbounded_channel().0, mpsc::unbounded_channel().0);
         let reporter = Reporter { conn: 0, news: news_sender, arrivals };
         let mut options = options.clone();
-        options.welcome_wait = options.welcome_wait.max(WELCOME_WAIT_MIN);
+        let reach = options.connect_wait.unwrap_or(LATE_WELCOME_WAIT);
+        options.welcome_wait = options.welcome_wait.max(reach.saturating_add(WELCOME_WAIT_MORE));
         let kept = connection::keep(leader.to_owned(), 1, options, reporter, QUEUE_MAX, stopped);
         LinkTask { news, uploads, upload_news, stop, task: tokio::spawn(kept) }
     }
@@ -281,6 +283,10 @@ impl<F: FnMut(PutEvent)> Putting<F> {
     fn on_news(&mut self, news: News, unreached: &mut Unreached) -> Result<(), PutError> {
         match news {
             News::Greeting { .. } => unreached.greeted = true,
+            News::Unanswered { address, waited, wait_max } => {
+                let text = connection::unanswered(&address, waited, wait_max);
+                self.tell_waiting(Some(Waiting { reason: Reason::NONE, text }));
+            }
             News::Up { mode, address, outbox, writer } => {
                 let needed = Features::DATASETS.with(Features::TRANSFERS);
                 if !mode.has(needed) {

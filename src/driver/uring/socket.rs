@@ -15,7 +15,7 @@ use super::operation;
 use super::ready::Ready;
 use crate::driver::lane::Pipe;
 use crate::driver::socket::Socket;
-use crate::peer::Inlet;
+use crate::peer::{Inlet, unacknowledged};
 
 /// Reads in a row that found something before others have their turn.
 const READS_IN_A_ROW: u32 = 32;
@@ -125,6 +125,10 @@ impl Socket for RingSocket {
             [one] => rustix::net::send(&self.fd, one, flags)?,
             several => rustix::net::sendmsg(&self.fd, several, &mut SendAncillaryBuffer::default(), flags)?,
         }))
+    }
+
+    fn unacknowledged(&self) -> Option<u64> {
+        unacknowledged(&self.fd)
     }
 
     fn fill(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {

@@ -64,7 +64,7 @@ enum NotStaged {
 impl Leader {
     /// A set is to be made of a job's inputs.
     pub(in crate::leader) fn stage_inputs(&mut self, job: JobId) {
-        self.when_here(vec![Key::Input(job)], Then::Stage { job });
+        self.when_here(vec![Key::Input(job)], 0, Then::Stage { job });
     }
 
     /// Makes a set of a job's inputs; its payload is here.
@@ -115,7 +115,8 @@ impl Leader {
             return Err(format!("\"{name}\" is not at the leader"));
         }
         let key = self.broker.state().job(id).map(|job| job.key.clone()).ok_or("the job is gone")?;
-        let written = by_path(&by_set(&payload, &CacheId::of_inputs(id)), |_| true);
+        let by_set = by_set(&payload, &CacheId::of_inputs(id));
+        let written = by_path(&by_set, |_| true).unwrap_or(by_set);
         let body = Session::assign_body_len(key.as_str(), written.len());
         if body > FRAME_BODY_BYTES_MAX as usize {
             return Err(format!(

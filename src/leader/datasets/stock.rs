@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::dataset::{FileEntry, Manifest, Piece};
-use chunking::frame::head_len;
+use chunking::frame::{LENGTH_BYTES, head_len};
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -217,8 +217,8 @@ impl Leader {
         let Some(payload) = self.datasets.frames.get(wish.generation) else {
             return self.read_for_frame(worker, &wish);
         };
-        let body =
-            head_len(chunking::Generation::F2, Session::CACHE_PUT_SUBJECT).saturating_add(payload.len());
+        let head = head_len(chunking::Generation::F2, Session::CACHE_PUT_SUBJECT) - LENGTH_BYTES;
+        let body = head.saturating_add(payload.len());
         let bytes = payload.len() as u64;
         let frame =
             self.sessions.get(&conn).and_then(|session| session.cache_put(wish.generation, payload).ok());

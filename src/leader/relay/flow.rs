@@ -431,10 +431,13 @@ impl Relay {
                 blob.downs.iter().any(|down| self.chunks_out.get(&down.conn).is_some_and(|out| *out > 0));
             let moved_at = blob.downs.iter().map(|down| down.moved_at).max();
             let last = moved_at.into_iter().chain(blob.up.as_ref().map(|up| up.heard_at)).max();
-            let is_late = !is_sent_something && last.is_some_and(|last| last.plus(stall) <= now);
+            // A chunk that comes slowly comes on: a connection that brings no bytes at all has an end of its own.
+            let is_coming = blob.up.as_ref().is_some_and(|up| up.arriving > 0);
+            let is_still = !is_sent_something && !is_coming;
+            let is_late = is_still && last.is_some_and(|last| last.plus(stall) <= now);
             let no_place = self.turned_down.contains_key(id) && blob.up.is_some();
             let waits_for_room = no_place && last.is_some_and(|last| last.plus(NO_ROOM_AFTER) <= now);
-            if is_late && blob.waits_for_sender() || !is_sent_something && waits_for_room {
+            if is_late && blob.waits_for_sender() || is_still && waits_for_room {
                 stalled.push((*id, blob.owner()));
             }
             let is_slow = blob.in_memory > 0 && moved_at.is_some_and(|moved| moved.plus(SLOW_AFTER) <= now);

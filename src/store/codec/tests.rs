@@ -247,7 +247,7 @@ proptest! {
         prop_assert_eq!(placed.is_some(), attached.is_some());
         if let (Some(read), Some(put), Some((range, crc))) = (entry.attached, attached, placed) {
             prop_assert_eq!((read.from_ours, &read.blobs), (put.from_ours, &put.blobs));
-            prop_assert_eq!(&bytes[read.payload.clone()], &put.payload);
+            prop_assert_eq!(&bytes[read.payload.clone()], &put.payload[..]);
             prop_assert_eq!(read.payload.start + before.len()..read.payload.end + before.len(), range);
             prop_assert_eq!((read.crc, crc), (crc, crc32fast::hash(&put.payload)));
         }
@@ -309,7 +309,7 @@ proptest! {
             let attached = entry.attached.as_ref().map(|read| Attached {
                 from_ours: read.from_ours,
                 blobs: read.blobs.clone(),
-                payload: Bytes::copy_from_slice(&bytes[read.payload.clone()]),
+                payload: bytes[read.payload.clone()].to_vec().into(),
             });
             let again = written(&entry.record, attached.as_ref());
             let is_crc = entry.attached.is_some_and(|read| (read.payload.start - 4..read.payload.end).contains(&at));
@@ -365,7 +365,7 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
     let payload = |text: &'static str, from_ours| Attached {
         from_ours,
         blobs: vec![Uuid::from_u128(0xD4)],
-        payload: Bytes::from_static(text.as_bytes()),
+        payload: text.as_bytes().to_vec().into(),
     };
     let child = (JobId(Uuid::from_u128(0xC3)), worker);
     vec![

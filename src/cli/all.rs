@@ -1,0 +1,197 @@
+//! How the result of a job to all workers is shown: what each of them made of it, one after the other. What does not fit the one result is
+//! fetched worker by worker, so that any number of results of any size needs the room of one. `heft submit --all` and
+//! `heft result get` call it.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use chunking::message::Purpose;
+use serde_json::{Value, json};
+
+use super::children::{Child, Held, lines};
+use super::files::{Beside, Files};
+use super::gaps::{Gap, gaps};
+use super::progress::Progress;
+use super::result::{downloads, fetch};
+use super::show::{NOT_FETCHED, Show, as_json, exit_code, say_end, say_left_out, show_output, show_outputs};
+use super::{Output, print, print_json, printable, say};
+use crate::client::{Client, Finished, Part};
+use crate::model::JobResult;
+
+/// Who asks for the results of workers.
+pub(crate) struct Asker<'a> {
+    /// The client.
+    pub(crate) client: &'a Client,
+    /// How to show how far it is.
+    pub(crate) progress: Progress,
+}
+
+/// What came of one worker.
+struct Got<'a> {
+    worker: String,
+    result: Cow<'a, JobResult>,
+    finished: Finished,
+    files: Option<Files>,
+    /// What is missing of the parts of its result.
+    gaps: Vec<Gap>,
+    /// Why the result itself is not here.
+    trouble: Option<String>,
+}
+
+impl Got<'_> {
+    fn complete(&self) -> bool {
+        self.trouble.is_none()
+            && self.gaps.is_empty()
+            && self.result.archive_lost.is_none()
+            && self.files.as_ref().is_none_or(Files::complete)
+    }
+}
+
+/// Shows what each worker made of a job to all of them; the exit code for that.
+pub(crate) async fn show_all(
+    args: &Show<'_>,
+    asker: &Asker<'_>,
+    result: &JobResult,
+    children: &[Child],
+) -> anyhow::Result<ExitCode> {
+    let (mut complete, mut left_files) = (true, false);
+    let mut shown = Vec::new();
+    for child in children {
+        let got = get(args, asker, child).await;
+        complete &= got.complete();
+        left_files |= got.result.archive.is_some();
+        match args.output {
+            Output::Table => show_one(&got)?,
+            Output::Json => shown.push(one_as_json(child, &got)),
+        }
+    }
+    match args.output {
+        Output::Table => {
+            show_outputs("", &result.stderr)?;
+            say_end(args, result);
+            if let (None, true) = (args.out, left_files) {
+                say(&format!(
+                    "files that the job left at the workers were not fetched: `heft result get {} {} --out DIR` does",
+                    args.leader, result.job_id
+                ));
+            }
+        }
+        Output::Json => {
+            let mut all = as_json(result);
+            if let Value::Object(members) = &mut all {
+                members.insert("stdout".to_owned(), json!(lines(children)));
+                members.insert("workers".to_owned(), Value::Array(shown));
+            }
+            print_json(&all)?;
+        }
+    }
+    Ok(exit_code(result, complete))
+}
+
+/// Gets what one worker made of the job, with what the line does not have.
+async fn get<'a>(args: &Show<'_>, asker: &Asker<'_>, child: &'a Child) -> Got<'a> {
+    let dir = args.out.map(|all| child.dir(all));
+    let wanted = downloads(dir.clone().flatten().as_ref(), args.output);
+    let mut got = Got {
+        worker: printable(&child.worker),
+        result: Cow::Borrowed(&child.result),
+        finished: Finished { payload: Default::default(), parts: Vec::new(), missing: Vec::new() },
+        files: None,
+        gaps: Vec::new(),
+        trouble: None,
+    };
+    if let Held::Raw(bytes) = child.held {
+        got.trouble = Some(format!("its result is {bytes} bytes that are no JobResult"));
+    }
+    if let Some(job) = child.to_fetch(&wanted) {
+        let fetched = fetch(asker.client, job, &wanted, asker.progress, args.output).await;
+        let read = fetched.and_then(|finished| match finished {
+            Some(finished) => Ok((finished.result()?, finished)),
+            None => anyhow::bail!("the leader does not have it any more"),
+        });
+        match read {
+            Ok((result, finished)) => (got.result, got.finished) = (Cow::Owned(result), finished),
+            Err(error) => got.trouble = Some(format!("its result did not come: {error:#}")),
+        }
+    }
+    got.gaps = gaps(&got.result, &got.finished);
+    got.files = take_files(args, child, &got, dir);
+    got
+}
+
+/// Unpacks what a worker's job left, if that is wanted.
+fn take_files(args: &Show<'_>, child: &Child, got: &Got<'_>, dir: Option<Option<PathBuf>>) -> Option<Files> {
+    match dir? {
+        Some(dir) => {
+            let archive = match got.finished.part(Purpose::Archive).and_then(Part::path) {
+                Some(path) => Beside::File(path),
+                None => Beside::Missing(got.gaps.iter().find_map(Gap::of_archive).unwrap_or(NOT_FETCHED)),
+            };
+            Some(Files::take(&got.result, &dir, archive))
+        }
+        None => {
+            let error = anyhow::anyhow!("the worker's id {:?} is no name for a directory", child.worker);
+            Some(Files::Broken(args.out.map(PathBuf::from).unwrap_or_default(), error))
+        }
+    }
+}
+
+fn show_one(got: &Got<'_>) -> anyhow::Result<()> {
+    let Got { worker, result, finished, files, gaps, trouble } = got;
+    let code = result.exit_code.filter(|code| *code != 0);
+    let code = code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
+    print(format!("== worker {worker}: {}{code}\n", printable(result.status.as_str())).as_bytes())?;
+    show_output(finished, Purpose::Stdout, &result.stdout, &mut std::io::stdout())?;
+    if !ends_line(finished, &result.stdout) {
+        print(b"\n")?;
+    }
+    if !result.stderr.is_empty() {
+        say(&format!("worker {worker}, standard error:"));
+        show_output(finished, Purpose::Stderr, &result.stderr, &mut std::io::stderr())?;
+    }
+    if let Some(trouble) = trouble {
+        say(&format!("worker {worker}: {trouble}"));
+    }
+    let whose = format!("worker {worker}: ");
+    match files {
+        Some(files) => files.say(&whose),
+        None => say_left_out(result, &whose),
+    }
+    gaps.iter().for_each(|gap| gap.say(&whose));
+    Ok(())
+}
+
+/// Whether what a job printed ends with a line's end, or there is nothing.
+fn ends_line(finished: &Finished, text: &str) -> bool {
+    let Some(path) = finished.part(Purpose::Stdout).and_then(Part::path) else {
+        return text.is_empty() || text.ends_with('\n');
+    };
+    let mut last = [0];
+    let read = File::open(path).and_then(|mut file| {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)
+    });
+    read.is_err() || last == *b"\n"
+}
+
+/// A worker's part as a program reads it: the members of a result, with the worker and what became of the files.
+fn one_as_json(child: &Child, got: &Got<'_>) -> Value {
+    let mut shown = as_json(&got.result);
+    if let Value::Object(members) = &mut shown {
+        members.insert("worker".to_owned(), json!(child.worker));
+        members.insert("job_id".to_owned(), json!(child.job));
+        if let Some(files) = &got.files {
+            files.put(members);
+        }
+        if !got.gaps.is_empty() {
+            members.insert("missing".to_owned(), got.gaps.iter().map(Gap::as_json).collect());
+        }
+        if let Some(trouble) = &got.trouble {
+            members.insert("error".to_owned(), json!(trouble));
+        }
+    }
+    shown
+}

@@ -1,0 +1,33 @@
+//! What a payload asks of the worker that gets it. The leader says it once, when a job is submitted; routing compares it with
+//! what workers read. Nothing here looks into a payload.
+
+/// A kind of payload. Each asks more of a worker than the one before it: whoever reads one kind reads those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PayloadKind {
+    /// A JobRequest, which every worker takes.
+    Request,
+    /// Bytes that are no JobRequest (M19). A classic F2 worker drops them without an answer, and `heft worker` runs
+    /// programs, which they do not name.
+    Raw,
+}
+
+impl PayloadKind {
+    /// What a worker for it takes, in a sentence for people.
+    pub const fn text(self) -> &'static str {
+        match self {
+            PayloadKind::Request => "job requests",
+            PayloadKind::Raw => "raw payloads",
+        }
+    }
+
+    /// What is to be done where no worker takes it.
+    pub const fn next_step(self) -> &'static str {
+        match self {
+            PayloadKind::Request => "start a worker",
+            PayloadKind::Raw => {
+                "start one that does (an F0 or F1 worker, or a program of yours with a heft handler that says so), or submit a \
+                 JobRequest"
+            }
+        }
+    }
+}

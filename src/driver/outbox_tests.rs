@@ -1,0 +1,163 @@
+#![allow(clippy::unwrap_used)]
+
+use std::io::IoSlice;
+
+use super::*;
+use crate::peer::Inlet;
+use bytes::Bytes;
+
+/// A socket that takes as many bytes as it is told to.
+#[derive(Default)]
+struct Taps {
+    takes: Cell<usize>,
+    /// What is on its way to the other side.
+    unacknowledged: Cell<u64>,
+    room: Notify,
+}
+
+impl Socket for Taps {
+    fn adopt(_: tokio::net::TcpStream) -> io::Result<Self> {
+        Ok(Taps::default())
+    }
+
+    async fn read(&self, inlet: Inlet) -> (io::Result<usize>, Inlet) {
+        (Ok(0), inlet)
+    }
+
+    fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let written = slices.iter().map(|slice| slice.len()).sum::<usize>().min(self.takes.get());
+        self.takes.set(self.takes.get() - written);
+        if written == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(written) }
+    }
+
+    fn unacknowledged(&self) -> Option<u64> {
+        Some(self.unacknowledged.get())
+    }
+
+    fn fill(&self, _: &Pipe, _: usize) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn drain(&self, _: &Pipe, _: usize) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    async fn readable(&self) {}
+
+    async fn writable(&self) {
+        self.room.notified().await;
+    }
+
+    fn shut_down(&self) {}
+
+    async fn pause() {}
+}
+
+const STALL: Duration = Duration::from_millis(120);
+
+fn frame(payload: usize) -> WireFrame {
+    WireFrame { head: vec![1; 60].into(), payload: vec![2; payload].into(), trailer: Bytes::new() }
+}
+
+#[test]
+fn sixty_thousand_small_frames_wait_for_a_peer_and_it_is_not_too_slow() {
+    let outbox = Outbox::new(Rc::new(Taps::default()), STALL);
+    (0..60_000).for_each(|_| outbox.push(frame(100), Cargo::Posted));
+    outbox.flush();
+    assert_eq!(outbox.is_over_full(), None);
+    (0..20).for_each(|_| outbox.push(frame(4 << 20), Cargo::Posted));
+    assert!(outbox.is_over_full().is_some());
+}
+
+#[test]
+fn what_is_out_is_told_by_kind_and_everything_is_given_back() {
+    let socket = Rc::new(Taps::default());
+    let outbox = Outbox::new(socket.clone(), STALL);
+    outbox.push(frame(0), Cargo::Answer);
+    outbox.push(frame(5000), Cargo::Posted);
+    outbox.push(frame(5000), Cargo::Chunk);
+    outbox.push(frame(10), Cargo::Posted);
+    let take = |bytes| {
+        socket.takes.set(bytes);
+        let sent = outbox.flush();
+        (sent.posted, sent.chunks)
+    };
+    assert_eq!(take(60 + 5059), (0, 0), "all but one byte");
+    assert_eq!(take(1), (1, 0));
+    assert_eq!(take(5060), (0, 1));
+    assert_eq!(take(1000), (1, 0));
+    assert_eq!((outbox.bytes.get(), outbox.answers.get(), outbox.is_free()), (0, 0, true));
+}
+
+#[tokio::test]
+async fn a_peer_is_not_read_while_too_many_answers_wait_for_it() {
+    let socket = Rc::new(Taps::default());
+    let outbox = Outbox::new(socket.clone(), STALL);
+    let moment = Duration::from_millis(20);
+    (0..20).for_each(|_| outbox.push(frame(1 << 20), Cargo::Posted));
+    outbox.answers_taken().await;
+    (0..9).for_each(|_| outbox.push(frame(1 << 20), Cargo::Answer));
+    {
+        // Payloads are no answers: they go as the peer takes them.
+        let mut taken = std::pin::pin!(outbox.answers_taken());
+        assert!(tokio::time::timeout(moment, taken.as_mut()).await.is_err());
+        socket.takes.set(24 << 20);
+        outbox.flush();
+        assert!(tokio::time::timeout(moment, taken.as_mut()).await.is_err(), "some went, and many wait");
+        socket.takes.set(3 << 20);
+        outbox.flush();
+        taken.await;
+    }
+    (0..9).for_each(|_| outbox.push(frame(1 << 20), Cargo::Answer));
+    let mut taken = std::pin::pin!(outbox.answers_taken());
+    assert!(tokio::time::timeout(moment, taken.as_mut()).await.is_err());
+    outbox.cut_off();
+    taken.await;
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_nothing_is_cut_off_and_one_that_acknowledges_bytes_is_not() {
+    let socket = Rc::new(Taps::default());
+    let outbox = Outbox::new(socket.clone(), STALL);
+    socket.takes.set(1 << 20);
+    outbox.push(frame(2 << 20), Cargo::Posted);
+    outbox.flush();
+    socket.unacknowledged.set(1 << 20);
+    let reads = async {
+        // Far too little for the socket to take more.
+        loop {
+            tokio::time::sleep(STALL / 8).await;
+            socket.unacknowledged.set(socket.unacknowledged.get() - 1000);
+        }
+    };
+    let served = async {
+        let until = Instant::now() + 4 * STALL;
+        while Instant::now() < until {
+            assert_eq!(outbox.ready().await, Ready::Moves, "it reads all the time");
+        }
+    };
+    tokio::select! { () = reads => {}, () = served => {} }
+    assert_eq!(outbox.ready().await, Ready::Over, "it takes nothing any more");
+}
+
+#[tokio::test]
+async fn what_the_system_keeps_for_a_slow_peer_is_looked_after_when_nothing_more_waits() {
+    let socket = Rc::new(Taps::default());
+    let outbox = Outbox::new(socket.clone(), STALL);
+    socket.takes.set(4 << 20);
+    outbox.push(frame(1 << 20), Cargo::Posted);
+    outbox.flush();
+    socket.unacknowledged.set(1 << 20);
+    assert!(outbox.is_free());
+    outbox.progress.set((0, Instant::now()));
+    let reads = async {
+        loop {
+            tokio::time::sleep(STALL / 8).await;
+            socket.unacknowledged.set(socket.unacknowledged.get() - 1000);
+        }
+    };
+    tokio::select! { () = reads => {}, ready = outbox.ready() => assert_eq!(ready, Ready::Moves) }
+    socket.unacknowledged.set(0);
+    let waits = tokio::time::timeout(2 * STALL, outbox.ready()).await;
+    assert!(waits.is_err(), "there is nothing to look after, and nobody is cut off: {waits:?}");
+}

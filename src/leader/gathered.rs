@@ -1,0 +1,201 @@
+//! The result of a job to all workers. What each of them returned is a result of its own, under the child's id, and stays where it is;
+//! this one lists them, a line of JSON each. A line has the whole result as long as all of them fit a frame; else it says that the result is to be
+//! asked for by the child's id. So the leader never holds the results of all workers at once.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::parts::RESULT_BYTES_MAX;
+use super::store::PayloadStore;
+use super::{Leader, outcome};
+use crate::core::Broker;
+use crate::core::ids::{ConnId, JobId, Micros};
+use crate::core::job::{Ending, Job, Phase};
+use crate::model::{JobResult, JobStatus};
+use crate::store::replay::Key;
+
+/// Bytes of results that are read to stand in the lines.
+const READ_BYTES_MAX: u64 = 1024 * 1024;
+
+/// What the lines may have as a JSON string: the rest of a result is small.
+const LINES_BYTES_MAX: usize = RESULT_BYTES_MAX - 256 * 1024;
+
+/// How long results of workers are not dropped to make room after somebody has got the list, or one of them: whoever has it fetches them one
+/// after the other. It ends with the connection.
+const FETCH_WAIT: Duration = Duration::from_secs(600);
+
+/// Who is about to ask for the results of workers.
+#[derive(Debug)]
+pub(super) struct Fetcher {
+    conn: ConnId,
+    until: Micros,
+}
+
+/// The lines, and what they leave out.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Lines {
+    /// One for each worker.
+    pub(super) text: String,
+    /// Workers whose results have to be asked for.
+    pub(super) apart: usize,
+    /// Workers that have no line: there are too many.
+    pub(super) unlisted: usize,
+}
+
+/// The children whose results stand in the lines, as far as their sizes say.
+pub(super) fn read_for_lines<'a>(
+    broker: &'a Broker,
+    store: &'a PayloadStore,
+    parent: &'a Job,
+) -> impl Iterator<Item = &'a Job> {
+    let mut left = READ_BYTES_MAX;
+    children(broker, parent).filter(move |child| {
+        let bytes = outcome::returned(child).map_or(0, |result| store.len_of(Key::Result(result)));
+        let fits = bytes <= left;
+        if fits {
+            left -= bytes;
+        }
+        fits
+    })
+}
+
+fn children<'a>(broker: &'a Broker, parent: &'a Job) -> impl Iterator<Item = &'a Job> {
+    parent.children.iter().filter_map(|child| broker.state().job(*child))
+}
+
+/// The lines of a job to all workers that has ended. Of its children only those of [`read_for_lines`] need be in memory.
+pub(super) fn lines(broker: &Broker, store: &PayloadStore, parent: &Job, address: &str) -> Lines {
+    let read: HashSet<JobId> = read_for_lines(broker, store, parent).map(|child| child.id).collect();
+    let mut lines: Vec<(String, usize)> = Vec::new();
+    let mut bytes = 0;
+    for child in children(broker, parent) {
+        let line = apart(child, address);
+        let cost = cost(&line);
+        if bytes + cost > LINES_BYTES_MAX {
+            break;
+        }
+        bytes += cost;
+        lines.push((line, cost));
+    }
+    let (mut apart, unlisted) = (lines.len(), parent.children.len().saturating_sub(lines.len()));
+    for (child, (line, shorter)) in children(broker, parent).zip(&mut lines) {
+        if !read.contains(&child.id) {
+            continue;
+        }
+        let whole = whole(child, &outcome::result_of(broker, store, child, address, true));
+        let longer = cost(&whole);
+        if bytes - *shorter + longer <= LINES_BYTES_MAX {
+            bytes = bytes - *shorter + longer;
+            *line = whole;
+            apart -= 1;
+        }
+    }
+    let text = lines.into_iter().map(|(line, _)| line).collect::<Vec<_>>().join("\n");
+    Lines { text, apart, unlisted }
+}
+
+/// The line of a child with its result.
+fn whole(child: &Job, own: &[u8]) -> String {
+    let result = serde_json::from_slice(own)
+        .unwrap_or_else(|_| json!({ "Status": "OK", "Raw": own.len(), "JobId": child.id.to_string() }));
+    line(child, result, false)
+}
+
+/// The line of a child without it.
+fn apart(child: &Job, address: &str) -> String {
+    let ok = match &child.phase {
+        Phase::Done { ending: Ending::Returned { ok, .. }, .. } => *ok,
+        Phase::Done { .. }
+        | Phase::Dead { .. }
+        | Phase::Queued { .. }
+        | Phase::Leased { .. }
+        | Phase::Gathering { .. } => false,
+    };
+    let status = if ok { JobStatus::Ok } else { JobStatus::Failed };
+    let mut result = JobResult::new(child.id.0, "", "", status);
+    result.stderr = format!("heft: kept apart: `heft result get {address} {}`", child.id);
+    let result = json!({
+        "JobId": result.job_id, "Status": result.status.as_str(), "Stdout": "", "Stderr": result.stderr, "OutputArchive": null,
+    });
+    line(child, result, true)
+}
+
+fn line(child: &Job, result: Value, apart: bool) -> String {
+    let worker = child.child_of.map(|(_, worker)| worker.to_string());
+    let mut line = json!({ "Worker": worker, "Job": child.id.to_string(), "Result": result });
+    if let (true, Value::Object(members)) = (apart, &mut line) {
+        members.insert("Apart".to_owned(), true.into());
+    }
+    line.to_string()
+}
+
+/// What a line takes at the most in a JSON string, with its end.
+fn cost(line: &str) -> usize {
+    let of = |c: char| match c {
+        '"' | '&' | '\'' | '+' | '<' | '>' | '`' => 6,
+        '\\' => 2,
+        ' '..='~' => 1,
+        _ => 6 * c.len_utf16(),
+    };
+    line.chars().map(of).sum::<usize>() + 2
+}
+
+impl Leader {
+    /// Whether a job is to all workers, and its client has to ask for some of their results.
+    pub(super) fn has_results_apart(&self, job: &Job) -> bool {
+        !job.children.is_empty()
+            && (self.has_parts(job)
+                || read_for_lines(&self.broker, &self.store, job).count() < job.children.len())
+    }
+
+    /// Somebody has the list of the workers' results, or one of them: the others are asked for next.
+    pub(super) fn hold_children(&mut self, conn: ConnId, job: JobId) {
+        let Some(found) = self.broker.state().job(job) else { return };
+        let parent = found.child_of.map_or(job, |(parent, _)| parent);
+        if self.broker.state().job(parent).is_some_and(|parent| self.has_results_apart(parent)) {
+            self.fetchers.insert(parent, Fetcher { conn, until: self.now.plus(FETCH_WAIT) });
+        }
+    }
+
+    /// Whether somebody is about to ask for the results of a job's workers.
+    pub(super) fn is_held_for_fetch(&self, job: JobId) -> bool {
+        self.fetchers.get(&job).is_some_and(|fetcher| fetcher.until > self.now)
+    }
+
+    /// Whether somebody is getting the result of a job, or of one of its children.
+    pub(super) fn is_being_got(&self, job: &Job) -> bool {
+        let is_got = |job: &Job| {
+            self.fetching.is_wanted(job.id)
+                || outcome::returned(job).is_some_and(|result| self.is_fetched(result))
+        };
+        is_got(job) || children(&self.broker, job).any(is_got)
+    }
+
+    /// Forgets who was about to ask and is gone, or did not for too long.
+    pub(super) fn release_fetched(&mut self) {
+        let (now, state, sessions) = (self.now, self.broker.state(), &self.sessions);
+        self.fetchers.retain(|job, fetcher| {
+            fetcher.until > now && sessions.contains_key(&fetcher.conn) && state.job(*job).is_some()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_never_takes_more_than_is_reckoned() {
+        use crate::model::{JobResult, JsonModel};
+        let odd: String = ('\0'..='\u{2FF}').chain("日😀".chars()).collect();
+        for text in [odd.as_str(), "plain", "", "\"\"\"", "\n\\\t"] {
+            let with = |text: &str| {
+                let result = JobResult::new(uuid::Uuid::nil(), "", "", JobStatus::Ok);
+                JobResult { stdout: text.to_owned(), ..result }.to_json().len()
+            };
+            assert!(with(text) - with("") <= cost(text), "{text:?}");
+        }
+    }
+}

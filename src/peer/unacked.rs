@@ -1,0 +1,54 @@
+//! How much of what was written to a socket the other side has not acknowledged: progress of a peer that is slow cannot be seen
+//! by the room in the send buffer, which the system gives back in large steps.
+//!
+//! The system is asked by an ioctl, for which the crates at hand have no safe call.
+#![cfg_attr(target_os = "linux", allow(unsafe_code))]
+
+use std::os::fd::AsFd;
+
+/// Bytes that were written and not acknowledged. `None` where the system does not say.
+#[cfg(target_os = "linux")]
+pub(crate) fn unacknowledged(socket: impl AsFd) -> Option<u64> {
+    use rustix::ioctl::{Getter, Opcode, ioctl};
+    /// SIOCOUTQ, which has the number of TIOCOUTQ; see tcp(7).
+    const OUTQ: Opcode = 0x5411;
+    // SAFETY: for a socket, this request writes one `int` and changes nothing; the descriptor is borrowed for the call.
+    let bytes: std::ffi::c_int = unsafe { ioctl(socket, Getter::<OUTQ, std::ffi::c_int>::new()) }.ok()?;
+    u64::try_from(bytes).ok()
+}
+
+/// Bytes that were written and not acknowledged. `None` where the system does not say.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn unacknowledged(_socket: impl AsFd) -> Option<u64> {
+    None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn what_the_other_side_reads_is_not_counted_any_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut writes = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut reads, _) = listener.accept().unwrap();
+        assert_eq!(unacknowledged(&writes), Some(0));
+        writes.set_nonblocking(true).unwrap();
+        let mut written = 0;
+        while let Ok(bytes) = writes.write(&[7; 1 << 16]) {
+            written += bytes as u64;
+        }
+        let full = unacknowledged(&writes).unwrap();
+        assert!(full > 0 && full <= written, "{full} of {written}");
+        let mut rest = vec![0; usize::try_from(written).unwrap()];
+        reads.read_exact(&mut rest).unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while unacknowledged(&writes) != Some(0) {
+            assert!(std::time::Instant::now() < until, "it is all read");
+            std::thread::yield_now();
+        }
+    }
+}

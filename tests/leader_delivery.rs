@@ -1,0 +1,315 @@
+//! Results on their way to clients, and jobs on their way to workers: a peer that reads gets all of it at its own pace, exactly
+//! once, however much waits for it; a result counts as delivered when its client has it. Real leaders, with their defaults.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "support/procs.rs"]
+mod procs;
+#[path = "support/raw.rs"]
+mod raw;
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use chunking::Kind;
+use chunking::message::{Body, Received};
+use procs::{Leader, TempDir};
+use raw::Raw;
+use serde_json::json;
+use socket2::{Domain, Socket, Type};
+use support::scaled;
+use uuid::Uuid;
+
+const MIB: usize = 1 << 20;
+
+/// What a result of the issue's size has.
+const LARGE: usize = 3_900_000;
+
+fn id(job: u32) -> Uuid {
+    Uuid::from_u128(u128::from(job) + 1)
+}
+
+/// The result of a job: its id, and as many bytes as it is to have.
+fn result_of(job: Uuid, len: usize) -> Vec<u8> {
+    let mut result = job.as_bytes().repeat(len / 16 + 1);
+    result.truncate(len.max(16));
+    result
+}
+
+/// Says hello as a client without announcement, as those of the C# system do.
+fn classic(leader: &Leader, name: &str) -> Raw {
+    let mut raw = Raw::on(narrow(leader));
+    let config = format!(r#"{{"ClientId":"{name}","DesiredParallelism":1000}}"#);
+    raw.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), name, config.as_bytes());
+    raw
+}
+
+/// A connection whose end takes little that is not read.
+fn narrow(leader: &Leader) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    socket.connect(&SocketAddr::from(([127, 0, 0, 1], leader.port)).into()).unwrap();
+    socket.into()
+}
+
+/// Says hello as a client that says which results it has.
+fn confirming(leader: &Leader, name: &str) -> Raw {
+    let mut raw = Raw::on(narrow(leader));
+    let config = format!(
+        r#"{{"ClientId":"{name}","DesiredParallelism":1000,"Heft":{{"Version":1,"Features":["receipts","submit-answers","ask"]}}}}"#
+    );
+    raw.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), name, config.as_bytes());
+    assert_eq!(raw.next().unwrap().kind, Kind::Welcome);
+    raw
+}
+
+fn confirm(client: &mut Raw, job: Uuid) {
+    let mut payload = Vec::new();
+    Received { run: 1 }.encode(&mut payload);
+    client.send(Kind::Received, job, Uuid::nil(), "", &payload);
+}
+
+/// A worker without announcement that has room for many jobs, and returns results of this length.
+fn worker(leader: &Leader, len: usize) -> JoinHandle<usize> {
+    let mut raw = Raw::connect(leader);
+    raw.send(Kind::HelloWorker, Uuid::new_v4(), Uuid::nil(), "job.assign.echo", b"");
+    raw.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &1_000_i32.to_le_bytes());
+    std::thread::spawn(move || {
+        let mut jobs = 0;
+        while let Some(assigned) = raw.next() {
+            jobs += 1;
+            let job = assigned.msg_id;
+            raw.send(Kind::AckJob, Uuid::new_v4(), job, "", &result_of(job, len));
+            raw.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &1_i32.to_le_bytes());
+        }
+        jobs
+    })
+}
+
+fn submit(client: &mut Raw, job: Uuid) {
+    client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.echo", b"raw");
+}
+
+/// Jobs of a client that is gone by the time they end.
+fn hand_in_and_leave(leader: &Leader, name: &str, jobs: u32, len: usize) {
+    let mut client = classic(leader, name);
+    (0..jobs).for_each(|job| submit(&mut client, id(job)));
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    while client.next().is_some() {}
+    let mut asks = Raw::client(leader, "asks");
+    let count = |raw: &mut Raw, what: &str| raw.ask("status", &json!({}))["jobs"][what].as_u64().unwrap();
+    let _worker = worker(leader, len);
+    let until = Instant::now() + Duration::from_secs(120);
+    while count(&mut asks, "done") < u64::from(jobs) {
+        assert!(Instant::now() < until, "{}", asks.ask("status", &json!({})));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The next result, and whose it is.
+fn next_result(client: &mut Raw) -> Option<Uuid> {
+    loop {
+        let frame = client.next()?;
+        if frame.kind == Kind::Result {
+            assert_eq!(frame.payload, result_of(frame.msg_id, frame.payload.len()), "its bytes");
+            return Some(frame.msg_id);
+        }
+    }
+}
+
+/// Reads so many results, and that none comes twice.
+fn results(client: &mut Raw, count: u32) -> BTreeSet<Uuid> {
+    let mut seen = BTreeSet::new();
+    for came in 0..count {
+        let job = next_result(client).unwrap_or_else(|| panic!("cut off after {came} of {count}"));
+        assert!(seen.insert(job), "{job} came twice");
+    }
+    seen
+}
+
+fn all(jobs: u32) -> BTreeSet<Uuid> {
+    (0..jobs).map(id).collect()
+}
+
+/// Bytes of a process that are in memory, or were at most.
+fn resident(leader: &Leader, field: &str) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", leader.proc.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+/// Nothing more comes: the leader answers a question first.
+fn nothing_more(leader: &Leader, name: &str) {
+    let mut again = confirming(leader, name);
+    again.ask("status", &json!({}));
+    std::thread::sleep(Duration::from_millis(50));
+    again.ask("status", &json!({}));
+    again.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(next_result(&mut again).is_none(), "a result came again");
+}
+
+#[test]
+fn large_results_wait_for_a_client_and_are_pushed_as_it_reads_within_bounded_memory() {
+    let leader = Leader::start(&[]);
+    let jobs = scaled(25, 100);
+    hand_in_and_leave(&leader, "away", jobs, LARGE);
+    let before = resident(&leader, "VmRSS");
+    let mut client = classic(&leader, "away");
+    // It takes its time: what is not on its way yet is not in memory.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(results(&mut client, jobs), all(jobs));
+    let grown = resident(&leader, "VmHWM").saturating_sub(before);
+    assert!(grown < 64 * MIB, "the leader took {} MiB more", grown / MIB);
+    drop(client);
+    nothing_more(&leader, "away");
+}
+
+#[test]
+fn many_small_results_wait_for_a_client_and_each_is_pushed_once() {
+    let leader = Leader::start(&["--durability", "memory"]);
+    let jobs = scaled(4_000, 60_000);
+    hand_in_and_leave(&leader, "away", jobs, 600);
+    let mut client = confirming(&leader, "away");
+    std::thread::sleep(Duration::from_millis(500));
+    let mut seen = BTreeSet::new();
+    for _ in 0..jobs {
+        let job = next_result(&mut client).unwrap_or_else(|| panic!("cut off after {}", seen.len()));
+        assert!(seen.insert(job), "{job} came twice");
+        confirm(&mut client, job);
+    }
+    assert_eq!(seen, all(jobs));
+    client.ask("status", &json!({}));
+    drop(client);
+    nothing_more(&leader, "away");
+}
+
+#[test]
+fn results_that_a_client_did_not_confirm_come_again_and_no_others() {
+    let leader = Leader::start(&[]);
+    hand_in_and_leave(&leader, "away", 12, 100_000);
+    let mut client = confirming(&leader, "away");
+    let first = results(&mut client, 8);
+    let confirmed: BTreeSet<Uuid> = first.iter().copied().take(5).collect();
+    confirmed.iter().for_each(|job| confirm(&mut client, *job));
+    // Repeated, of a job that is not known, and of one whose result is not here: no harm.
+    confirm(&mut client, *confirmed.first().unwrap());
+    confirm(&mut client, Uuid::from_u128(999_999));
+    client.ask("status", &json!({}));
+    drop(client);
+    let mut other = confirming(&leader, "other");
+    (0..12).for_each(|job| confirm(&mut other, id(job)));
+    other.ask("status", &json!({}));
+
+    let mut client = confirming(&leader, "away");
+    let again = results(&mut client, 7);
+    assert_eq!(again, all(12).difference(&confirmed).copied().collect());
+    again.iter().for_each(|job| confirm(&mut client, *job));
+    client.ask("status", &json!({}));
+    drop(client);
+    nothing_more(&leader, "away");
+}
+
+#[test]
+fn a_leader_that_is_killed_in_the_middle_goes_on_with_what_was_not_received() {
+    let data = TempDir::new();
+    let start = |port| Leader::start_on(port, &["--data", data.text()]);
+    let mut leader = start(0);
+    hand_in_and_leave(&leader, "away", 25, LARGE);
+    let mut client = confirming(&leader, "away");
+    let mut times: BTreeMap<Uuid, u32> = BTreeMap::new();
+    for _ in 0..6 {
+        let job = next_result(&mut client).unwrap();
+        *times.entry(job).or_default() += 1;
+        confirm(&mut client, job);
+    }
+    let confirmed: BTreeSet<Uuid> = times.keys().copied().collect();
+    client.ask("status", &json!({}));
+    leader.proc.kill();
+    // What was on its way may still come; it is not confirmed.
+    drop(client);
+    let leader = start(leader.port);
+    let mut client = confirming(&leader, "away");
+    let mut missing: BTreeSet<Uuid> = all(25).difference(&confirmed).copied().collect();
+    while !missing.is_empty() {
+        let job = next_result(&mut client).expect("it goes on");
+        missing.remove(&job);
+        *times.entry(job).or_default() += 1;
+        confirm(&mut client, job);
+    }
+    // That a client has a result need not be on the disk when the leader dies, so the last few may come again.
+    assert!(times.values().all(|times| *times <= 2), "{times:?}");
+    client.ask("status", &json!({}));
+    drop(client);
+    nothing_more(&leader, "away");
+}
+
+#[test]
+fn a_classic_client_that_leaves_in_the_middle_gets_the_rest_when_it_is_back() {
+    let leader = Leader::start(&[]);
+    let jobs = 30;
+    hand_in_and_leave(&leader, "away", jobs, LARGE);
+    let mut client = classic(&leader, "away");
+    let first = results(&mut client, 2);
+    drop(client);
+    // What was written to its socket counts; the rest waited here, and comes now.
+    let mut client = classic(&leader, "away");
+    client.stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let mut rest = BTreeSet::new();
+    while let Some(job) = next_result(&mut client) {
+        assert!(rest.insert(job) && !first.contains(&job), "{job} came twice");
+    }
+    assert!(rest.len() >= jobs as usize - 2 - 8, "{} of {jobs} came", rest.len());
+}
+
+#[test]
+fn a_client_that_pipelines_jobs_and_reads_late_is_not_cut_off() {
+    let leader = Leader::start(&["--durability", "memory"]);
+    let jobs = scaled(4_000, 60_000);
+    let _worker = worker(&leader, 600);
+    let mut client = confirming(&leader, "eager");
+    let stream = client.stream.try_clone().unwrap();
+    let writer = std::thread::spawn(move || {
+        let mut out = Raw::on(stream);
+        (0..jobs).for_each(|job| submit(&mut out, id(job)));
+    });
+    // All that the leader has to say so far waits for it; then the leader waits.
+    let started = Instant::now();
+    while !writer.is_finished() && started.elapsed() < Duration::from_secs(6) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(results(&mut client, jobs), all(jobs));
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_worker_with_room_for_many_large_jobs_gets_them_as_it_reads() {
+    let leader = Leader::start(&[]);
+    let jobs = 24;
+    let mut client = classic(&leader, "c");
+    let payload = vec![7; LARGE];
+    (0..jobs).for_each(|job| {
+        client.send(Kind::SubmitJob, id(job), Uuid::nil(), "job.submit.echo", &payload);
+    });
+    let mut asks = Raw::client(&leader, "asks");
+    while asks.ask("status", &json!({}))["jobs"]["queued"].as_u64().unwrap() < u64::from(jobs) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut worker = Raw::on(TcpStream::connect(leader.addr()).unwrap());
+    worker.send(Kind::HelloWorker, Uuid::new_v4(), Uuid::nil(), "job.assign.echo", b"");
+    worker.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &1_000_i32.to_le_bytes());
+    worker.stream.flush().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let mut got = BTreeSet::new();
+    for came in 0..jobs {
+        let assigned = worker.next().unwrap_or_else(|| panic!("cut off after {came} of {jobs}"));
+        assert_eq!((assigned.kind, assigned.payload.len()), (Kind::AssignJob, LARGE));
+        got.insert(assigned.msg_id);
+        worker.send(Kind::AckJob, Uuid::new_v4(), assigned.msg_id, "", &result_of(assigned.msg_id, 32));
+    }
+    assert_eq!(got, all(jobs));
+    assert_eq!(results(&mut client, jobs), all(jobs));
+}
