@@ -7,7 +7,7 @@ use bytes::Bytes;
 /// A payload and its CRC-32: the one that came with it, or, from a peer that sends none, the one it had when it came. Both stay
 /// together in memory, in the log and in the frame that takes the payload on, so that its receiver finds whatever happened
 /// to it between.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summed {
     bytes: Bytes,
     crc: u32,
@@ -64,5 +64,6 @@ mod tests {
         let made = Summed::from(b"payload".to_vec());
         assert!(made.is_sound());
         assert!(!Summed::known(Bytes::from_static(b"pbyload"), made.crc()).is_sound());
+        assert!(Summed::default().is_sound());
     }
 }

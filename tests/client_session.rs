@@ -56,8 +56,17 @@ async fn an_announced_client_hears_that_its_job_was_taken_how_far_it_is_and_its_
     let heft = config.heft.unwrap();
     let transfers = ["transfers", "gzip", "brotli", "zstd"];
     assert_eq!(heft.features[..4], transfers);
-    let rest =
-        ["submit-answers", "progress", "cancel", "ask", "datasets", "redirects", "checksums", "receipts"];
+    let rest = [
+        "submit-answers",
+        "progress",
+        "cancel",
+        "ask",
+        "datasets",
+        "redirects",
+        "checksums",
+        "receipts",
+        "keepalive",
+    ];
     assert_eq!(heft.features[4..], rest);
     let LinkState::Up { mode: Mode::Announced { software, .. }, .. } = client.state() else { panic!() };
     assert_eq!(software, "fake 1");

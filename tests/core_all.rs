@@ -148,7 +148,12 @@ fn s22_a_child_that_uses_up_its_attempts_is_no_entry_of_the_dlq() {
         attempt: heft::core::ids::Attempt(1),
     });
     rig.expect([]);
-    rig.tell(heft::core::Event::Ack { conn, job: child, outcome: Outcome::GivenUp });
+    rig.tell(heft::core::Event::Ack {
+        conn,
+        job: child,
+        named: Default::default(),
+        outcome: Outcome::GivenUp,
+    });
     rig.expect(["+dlq j1@w1#1 GivenUp", "drop input j1", "alice: result j1"]);
     assert_eq!(rig.broker.state().dead().count(), 0);
     assert_gathered(&rig, false);
@@ -163,7 +168,12 @@ fn s22_c17_a_childs_result_lost_at_its_worker_is_lost_although_others_match() {
     rig.submit(job_to_all(1));
     rig.skip();
     let (conn, child) = (rig.conn("s1"), rig.child(1, "s1"));
-    rig.tell(heft::core::Event::Ack { conn, job: child, outcome: Outcome::ResultLost });
+    rig.tell(heft::core::Event::Ack {
+        conn,
+        job: child,
+        named: Default::default(),
+        outcome: Outcome::ResultLost,
+    });
     rig.expect(["+dlq j1@s1#1 ResultLost"]);
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use heft::core::action::Action;
 use heft::core::dataset::Dataset;
-use heft::core::event::{Inputs, Outcome, Submission, WorkerClass};
+use heft::core::event::{Inputs, Named, Outcome, Submission, WorkerClass};
 use heft::core::ids::{CacheId, ConnId, JobId, Micros, ResultId, WorkerId};
 use heft::core::payload::PayloadKind;
 use heft::core::retry::mix;
@@ -229,7 +229,7 @@ impl World {
                 Wake::Ends(number, job) => {
                     self.results += 1;
                     let outcome = Outcome::Returned { result: ResultId(self.results), ok: true };
-                    self.tell(Event::Ack { conn: ConnId(number), job, outcome });
+                    self.tell(Event::Ack { conn: ConnId(number), job, named: Named::default(), outcome });
                     self.tell(Event::Credit { conn: ConnId(number), delta: 1 });
                 }
                 Wake::Beat => self.beat(),

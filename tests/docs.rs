@@ -6,7 +6,7 @@ use chunking::Kind;
 use chunking::message::{Features, LimitId, Reason};
 use heft::core::Record;
 use heft::core::dataset::Dataset;
-use heft::core::event::{Inputs, Submission};
+use heft::core::event::{Inputs, Submission, WorkerClass};
 use heft::core::ids::{Attempt, CacheId, JobId, Micros, ResultId, Run, WorkerId};
 use heft::core::record::AttemptEnd;
 use heft::core::subject::routing_key;
@@ -92,7 +92,7 @@ fn the_storage_document_has_every_marker_and_every_record() {
     let records = [
         ("announce", Record::Announce { at, job: submission() }),
         ("enqueue", Record::Enqueue { at, job: submission(), children: Vec::new(), kept: true }),
-        ("assign", Record::Assign { job, run, attempt, worker }),
+        ("assign", Record::Assign { job, run, attempt, worker, class: WorkerClass::Leasing }),
         ("ack", Record::Ack { at, job, run, worker, result: ResultId(1), ok: true }),
         ("requeue", Record::Requeue { job, run, attempt, why, counts: true, not_before: at }),
         ("dlq", Record::Dlq { at, job, run, attempt, why }),
@@ -106,6 +106,7 @@ fn the_storage_document_has_every_marker_and_every_record() {
         ("cap", Record::Cap { client: "a".into(), cap: 1 }),
         ("dataset", Record::Dataset { dataset: dataset.into() }),
         ("dataset_gone", Record::DatasetGone { cache: cache(), generation: Uuid::nil() }),
+        ("assign", Record::Assign { job, run, attempt, worker, class: WorkerClass::Classic }),
     ];
     for (name, record) in &records {
         let mut bytes = Vec::new();

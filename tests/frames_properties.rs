@@ -9,9 +9,9 @@ use chunking::dataset::Piece;
 use chunking::frame::Trailers;
 use chunking::message::{
     Abort, Answer, AnswerStatus, Ask, Cancel, Done, Features, Grant, Have, Heartbeat, HeldJob, HeldJobs,
-    Hold, HoldFlags, Inspect, Lack, Lacking, LimitId, LimitList, Name, Open, OpenFlags, Pack, PieceList,
-    Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release, SetEntry, SetList, SetState,
-    Settled, Spread, SpreadStage, Stage, Standing, Start, Submitted, Text, Verdict, Void, Welcome,
+    Hold, HoldFlags, Inspect, Keepalive, Lack, Lacking, LimitId, LimitList, Name, Open, OpenFlags, Pack,
+    PieceList, Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release, SetEntry, SetList,
+    SetState, Settled, Spread, SpreadStage, Stage, Standing, Start, Submitted, Text, Verdict, Void, Welcome,
 };
 use chunking::{
     Bitmap, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head, InboundLimits, Kind, Message,
@@ -307,6 +307,7 @@ fn message() -> impl Strategy<Value = Message<'static>> {
         (any::<u32>(), text()).prop_map(|(attempt, text)| Message::Cancel(Cancel { attempt, text })),
         any::<u32>().prop_map(|run| Message::Settled(Settled { run })),
         any::<u32>().prop_map(|run| Message::Received(Received { run })),
+        Just(Message::Keepalive(Keepalive {})),
         json().prop_map(|json| Message::Ask(Ask { json })),
         (status, json()).prop_map(|(status, json)| Message::Answer(Answer { status, json })),
     ]

@@ -170,8 +170,8 @@ async fn one_bit_in_a_frame_of_each_job(jobs: usize, at_a_time: usize) {
     let status = status(&leader).await;
     assert_eq!(status["jobs"], json!({"queued": 0, "running": 0, "done": jobs, "dead": 0}));
     // Of several on one connection the first is found.
-    let counted = status["leader"]["frames_damaged"].as_u64().unwrap() as usize;
-    let to_leader = jobs / 2;
+    let counted = status["leader"]["frames_damaged"].as_u64().unwrap();
+    let to_leader = (jobs / 2) as u64;
     assert!(counted == to_leader || at_a_time > 1 && (1..to_leader).contains(&counted), "{counted}");
 }
 

@@ -91,7 +91,18 @@ fn worker(leader: &Leader, len: usize) -> JoinHandle<usize> {
 }
 
 fn submit(client: &mut Raw, job: Uuid) {
-    client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.echo", b"raw");
+    client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.echo", &request_of(job, 0));
+}
+
+/// A request, which is all that such a worker reads, of so many bytes if it has fewer.
+fn request_of(job: Uuid, len: usize) -> Vec<u8> {
+    let request = |text: &str| {
+        let args = json!([text]);
+        format!(r#"{{"JobId":"{job}","ClientId":"c","ExecName":"echo","Args":{args},"Files":[]}}"#)
+            .into_bytes()
+    };
+    let least = request("").len();
+    request(&"x".repeat(len.saturating_sub(least)))
 }
 
 /// Jobs of a client that is gone by the time they end.
@@ -290,8 +301,8 @@ fn a_worker_with_room_for_many_large_jobs_gets_them_as_it_reads() {
     let leader = Leader::start(&[]);
     let jobs = 24;
     let mut client = classic(&leader, "c");
-    let payload = vec![7; LARGE];
     (0..jobs).for_each(|job| {
+        let payload = request_of(id(job), LARGE);
         client.send(Kind::SubmitJob, id(job), Uuid::nil(), "job.submit.echo", &payload);
     });
     let mut asks = Raw::client(&leader, "asks");

@@ -224,3 +224,60 @@ fn a_peer_that_does_not_read_what_it_is_sent_is_cut_off() {
     assert!(cut_off, "a million answers wait for it");
     assert_well(&leader);
 }
+
+/// A worker's answer with a result.
+fn result_of(job: Uuid, more: Value) -> Vec<u8> {
+    let mut result = json!({"JobId": job, "ClientId": "c", "ExecName": "echo", "Status": "OK", "Stdout": "forged",
+        "Stderr": "", "OutputArchive": null});
+    let Value::Object(members) = more else { panic!("members") };
+    result.as_object_mut().unwrap().extend(members);
+    result.to_string().into_bytes()
+}
+
+#[test]
+fn a_worker_cannot_end_a_job_that_it_was_never_given() {
+    let leader = Leader::start(&["--lease", "1h"]);
+    let mut client = Raw::client(&leader, "c");
+    let job = Uuid::from_u128(77);
+    client.submit(job, "echo", &["mine"]);
+    assert_eq!(client.next().unwrap().kind, Kind::Submitted);
+    // It waits. One of ours is told that this is settled; it would come again otherwise.
+    let mut ours = Raw::worker(&leader, Uuid::from_u128(5), "job.assign.nothing");
+    ours.send(Kind::AckJob, job, job, "", &result_of(job, json!({"Run": 1, "Attempts": 0})));
+    let settled = ours.next().unwrap();
+    assert_eq!((settled.kind, settled.msg_id), (Kind::Settled, job));
+    let mut classic = Raw::connect(&leader);
+    classic.send(Kind::HelloWorker, Uuid::from_u128(6), Uuid::nil(), "job.assign.nothing", b"");
+    classic.send(Kind::AckJob, Uuid::nil(), job, "", &result_of(job, json!({"Run": 1, "Attempts": 9})));
+    let until = |count: u64| {
+        let mut asks = Raw::client(&leader, "asks");
+        let end = std::time::Instant::now() + PATIENCE;
+        while asks.ask("status", &json!({}))["leader"]["acks_refused"].as_u64() < Some(count) {
+            assert!(std::time::Instant::now() < end, "fewer than {count} were refused");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(asks.ask("status", &json!({}))["leader"]["result_bytes"], 0, "nothing of them is kept");
+    };
+    until(2);
+    // It runs elsewhere.
+    let mut worker = Raw::worker(&leader, Uuid::from_u128(8), "job.assign.echo");
+    assert_eq!(worker.next().unwrap().kind, Kind::AssignJob);
+    classic.send(Kind::AckJob, Uuid::nil(), job, "", &result_of(job, json!({})));
+    until(3);
+    worker.send(
+        Kind::AckJob,
+        job,
+        job,
+        "",
+        &result_of(job, json!({"Run": 1, "Attempts": 1, "Stdout": "true"})),
+    );
+    let result = loop {
+        let frame = client.next().unwrap();
+        if frame.kind == Kind::Result {
+            break frame;
+        }
+    };
+    let result: Value = serde_json::from_slice(&result.payload).unwrap();
+    assert_eq!(result["Stdout"], "true");
+    assert_well(&leader);
+}

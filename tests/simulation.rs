@@ -8,20 +8,26 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
 
+#[path = "simulation/clients.rs"]
+mod clients;
 #[path = "simulation/coverage.rs"]
 mod coverage;
 #[path = "simulation/datasets.rs"]
 mod datasets;
+#[path = "simulation/faults.rs"]
+mod faults;
 #[path = "simulation/inputs.rs"]
 mod inputs;
+#[path = "simulation/stranger.rs"]
+mod stranger;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use coverage::Coverage;
-use heft::core::action::{Action, Refusal};
-use heft::core::event::{Inputs, Operation, Outcome, Submission, WorkerClass};
+use heft::core::action::Action;
+use heft::core::event::{Inputs, Named, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Ending, Job, Phase};
 use heft::core::retry::mix;
@@ -77,6 +83,8 @@ enum Wake {
     ClientFault(usize),
     /// Something happens to a dataset.
     Data,
+    /// Somebody answers for jobs that it was never given.
+    Stranger,
     Tick,
 }
 
@@ -134,6 +142,9 @@ struct World {
     unconfirmed: BTreeMap<(ConnId, JobId), Run>,
     /// What clients have seen of a job: the result it stands for, by run.
     seen: BTreeMap<(JobId, Run), Ending>,
+    /// Who was given which run of a job.
+    given: BTreeSet<(JobId, Run, WorkerId)>,
+    stranger: Option<ConnId>,
     ended_at_client: BTreeSet<JobId>,
     forgotten_results: BTreeSet<ResultId>,
     commit_at: u64,
@@ -175,6 +186,8 @@ impl World {
             clients: Vec::new(),
             unconfirmed: BTreeMap::new(),
             seen: BTreeMap::new(),
+            given: BTreeSet::new(),
+            stranger: None,
             ended_at_client: BTreeSet::new(),
             forgotten_results: BTreeSet::new(),
             commit_at: 0,
@@ -230,6 +243,9 @@ impl World {
         }
         if world.random.chance(70) {
             world.at(0, Wake::Data);
+        }
+        if world.random.chance(70) {
+            world.at(0, Wake::Stranger);
         }
         world
     }
@@ -352,6 +368,15 @@ impl World {
         let conn = match &action {
             Action::Commit { index, record } => {
                 self.coverage.note(record);
+                if let Record::Assign { job, run, worker, .. } = record {
+                    self.given.insert((*job, *run, *worker));
+                }
+                if let Record::Ack { job, run, worker, .. } = record {
+                    assert!(
+                        self.given.contains(&(*job, *run, *worker)),
+                        "{worker} ends {job}, which it never had"
+                    );
+                }
                 if let Record::Dlq { job, .. } = record
                     && !is_poison(*job)
                     && self.random.chance(50)
@@ -368,6 +393,10 @@ impl World {
             Action::ForgetResult { result } => {
                 self.coverage.stale_results += 1;
                 self.forgotten_results.insert(*result);
+                return;
+            }
+            Action::AckRefused { .. } => {
+                self.coverage.acks_refused += 1;
                 return;
             }
             Action::ForgetInput { .. }
@@ -488,6 +517,7 @@ impl World {
             Wake::ClientSubmits(number) => self.client_submits(number),
             Wake::ClientFault(number) => self.client_fault(number),
             Wake::Data => self.data_happens(),
+            Wake::Stranger => self.stranger_speaks(),
         }
     }
 
@@ -532,9 +562,9 @@ impl World {
         );
         if leasing {
             self.say(conn, Event::Heartbeat { conn, cpu_permille: 100, held });
-            for (job, (_, _, ok)) in results {
+            for (job, (run, attempt, ok)) in results {
                 let result = self.new_result();
-                self.say(conn, Event::Ack { conn, job, outcome: Outcome::Returned { result, ok } });
+                self.say(conn, returned(conn, job, (run, attempt), result, ok));
             }
             self.at(self.now + SECOND, Wake::WorkerBeats(number, life));
         }
@@ -604,14 +634,19 @@ impl World {
                     *held = (*run, *attempt);
                     return;
                 }
-                if let Some((_, _, ok)) = worker.finished.get(job).copied() {
-                    let outcome = match worker.class {
-                        WorkerClass::Leasing => Outcome::Returned { result: self.new_result(), ok },
-                        WorkerClass::Classic | WorkerClass::OneAtATime => Outcome::ResultLost,
+                let leases = worker.class == WorkerClass::Leasing;
+                let finished = worker.finished.get(job).copied();
+                if let Some((had, kept, ok)) = finished.filter(|(had, ..)| !leases || had == run) {
+                    let answer = if leases {
+                        returned(conn, *job, (had, kept), self.new_result(), ok)
+                    } else {
+                        let (named, outcome) = (Named::default(), Outcome::ResultLost);
+                        Event::Ack { conn, job: *job, named, outcome }
                     };
-                    self.say(conn, Event::Ack { conn, job: *job, outcome });
+                    self.say(conn, answer);
                     return self.say(conn, Event::Credit { conn, delta: 1 });
                 }
+                worker.finished.remove(job);
                 worker.running.insert(*job, (*run, *attempt));
                 assert!(worker.load() <= worker.max_par as usize, "more jobs than the worker has room for");
                 if worker.class == WorkerClass::Leasing {
@@ -630,12 +665,13 @@ impl World {
                 if runs || receives {
                     worker.running.remove(job);
                     worker.receiving.remove(job);
-                    self.say(conn, Event::Ack { conn, job: *job, outcome: Outcome::GivenUp });
+                    let (named, outcome) = (Named::default(), Outcome::GivenUp);
+                    self.say(conn, Event::Ack { conn, job: *job, named, outcome });
                     self.say(conn, Event::Credit { conn, delta: 1 });
                 }
             }
-            Action::Settle { job, .. } => {
-                worker.finished.remove(job);
+            Action::Settle { job, run, .. } => {
+                worker.finished.retain(|kept, (had, ..)| kept != job || had != run);
             }
             other => panic!("a worker hears {other:?}"),
         }
@@ -656,117 +692,9 @@ impl World {
         let Some((run, attempt)) = worker.running.remove(&job) else { return };
         worker.finished.insert(job, (run, attempt, ok));
         if let Some(conn) = worker.conn {
-            self.say(conn, Event::Ack { conn, job, outcome: Outcome::Returned { result, ok } });
+            self.say(conn, returned(conn, job, (run, attempt), result, ok));
             self.say(conn, Event::Credit { conn, delta: 1 });
         }
-    }
-
-    fn worker_fault(&mut self, number: usize) {
-        if !self.faulty() {
-            // The last one to be away comes back.
-            return self.worker_connects(number);
-        }
-        let crash = self.random.chance(50);
-        let away = self.random.below(12 * SECOND);
-        let next = self.random.below(30 * SECOND);
-        self.worker_dies(number, crash);
-        self.at(self.now + away, Wake::WorkerConnects(number));
-        self.at(self.now + away + next, Wake::WorkerFault(number));
-    }
-
-    /// Its connection breaks; if it crashes, all it had is gone.
-    fn worker_dies(&mut self, number: usize, crash: bool) {
-        let worker = &mut self.workers[number];
-        let stock = worker.class != WorkerClass::Leasing;
-        let conn = worker.conn.take();
-        if crash || stock {
-            // A stock worker does not reconnect: another process takes its place, under another id.
-            worker.life += 1;
-            worker.running.clear();
-            worker.receiving.clear();
-            worker.finished.clear();
-            if stock {
-                worker.id = WorkerId(Uuid::from_u128(worker.id.0.as_u128() + 100));
-            }
-        }
-        if let Some(conn) = conn {
-            self.cut(conn);
-        }
-    }
-
-    // --- clients
-
-    fn client_connects(&mut self, number: usize) {
-        if self.clients[number].conn.is_some() {
-            return;
-        }
-        let conn = self.open();
-        let client = &mut self.clients[number];
-        client.conn = Some(conn);
-        let id = client.id.clone();
-        let is_known = |job: &&Submission| client.taken.contains(&job.job);
-        let again: Vec<Submission> = client.open.values().filter(|job| !is_known(job)).cloned().collect();
-        self.say(conn, Event::ClientHello { conn, client: id, cap: Some(CAP) });
-        for job in again {
-            self.submits(conn, job);
-        }
-        self.at(self.now + 1, Wake::ClientSubmits(number));
-    }
-
-    fn client_submits(&mut self, number: usize) {
-        let pause = self.random.below(SECOND / self.hurry);
-        let client = &mut self.clients[number];
-        let Some(conn) = client.conn else { return };
-        if let Some(job) = client.to_submit.pop() {
-            client.open.insert(job.job, job.clone());
-            self.submits(conn, job);
-            self.at(self.now + pause, Wake::ClientSubmits(number));
-        }
-    }
-
-    fn client_hears(&mut self, number: usize, action: &Action) {
-        let client = &mut self.clients[number];
-        match action {
-            Action::Deliver { conn, job, run } => {
-                client.open.remove(job);
-                self.ended_at_client.insert(*job);
-                let (conn, job, run) = (*conn, *job, *run);
-                self.say(conn, Event::Delivered { job, run });
-            }
-            Action::Refuse { job, refusal, .. } => {
-                let expected = matches!(
-                    refusal,
-                    Refusal::NoWorker { .. }
-                        | Refusal::NoCapableWorker { .. }
-                        | Refusal::NoDatasets { .. }
-                        | Refusal::NoReader { .. }
-                );
-                assert!(expected, "{refusal}");
-                self.coverage.refused += 1;
-                client.open.remove(job);
-            }
-            Action::Waiting { .. } => self.coverage.waiting += 1,
-            Action::Submitted { job, .. } => {
-                if let Some(job) = client.open.get_mut(job).filter(|_| !client.asks_again) {
-                    client.taken.extend((job.inputs == Inputs::Here).then_some(job.job));
-                }
-            }
-            Action::Running { .. } => {}
-            other => panic!("a client hears {other:?}"),
-        }
-    }
-
-    fn client_fault(&mut self, number: usize) {
-        if !self.faulty() {
-            return self.client_connects(number);
-        }
-        if let Some(conn) = self.clients[number].conn.take() {
-            self.cut(conn);
-        }
-        let away = self.random.below(8 * SECOND);
-        let next = self.random.below(40 * SECOND);
-        self.at(self.now + away, Wake::ClientConnects(number));
-        self.at(self.now + away + next, Wake::ClientFault(number));
     }
 
     // --- the books
@@ -791,6 +719,12 @@ impl World {
             assert!(promised <= sim.max_par as usize, "{}: {promised} of {}", worker.id, sim.max_par);
         }
     }
+}
+
+/// An answer with a result. Brokers look at what it names only if its worker leases.
+fn returned(conn: ConnId, job: JobId, (run, attempt): (Run, Attempt), result: ResultId, ok: bool) -> Event {
+    let named = Named { run: Some(run), attempt: Some(attempt) };
+    Event::Ack { conn, job, named, outcome: Outcome::Returned { result, ok } }
 }
 
 /// One job in thirty kills whatever runs it.
@@ -838,7 +772,8 @@ fn simulation_in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
         [coverage.results, coverage.dead, coverage.orphans, coverage.stale_results, coverage.abandoned];
     let of_inputs =
         [coverage.announced, coverage.withdrawn, coverage.failed, coverage.started, coverage.resumed];
-    let more = [coverage.to_all, coverage.waiting, coverage.revived, coverage.undelivered];
+    let more =
+        [coverage.acks_refused, coverage.to_all, coverage.waiting, coverage.revived, coverage.undelivered];
     let of_data =
         [coverage.datasets, coverage.waits_for_data, coverage.lets_nearer_go_first, coverage.stranded];
     let seen_all = counts.iter().chain(&of_inputs).chain(&more).chain(&of_data).all(|count| *count > 0);

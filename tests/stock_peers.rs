@@ -259,3 +259,38 @@ fn wx02_what_a_classic_worker_on_the_same_host_has_in_its_job_directory_is_left_
     }
     assert_eq!(std::fs::read_dir(&classic).unwrap().count(), 1, "nor when the job's own directory goes");
 }
+
+#[test]
+fn pe08_a_job_that_a_classic_worker_had_when_the_leader_was_killed_runs_again_at_once() {
+    let data = TempDir::new();
+    // Nobody waits for an hour: what is to happen happens because the worker is known not to come back.
+    let args = ["--lease", "1h", "--worker-grace", "1h", "--data", data.text()];
+    let mut leader = Leader::start(&args);
+    let (port, addr) = (leader.port, leader.addr());
+    let mut first = stock_worker(port, &["job.assign.*", "--max-par", "1", "--exec", "slow=hang"]);
+    let submit = |text: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
+        procs::Proc::start("heft submit", command.args(["submit", &addr, "slow", "--", text]))
+    };
+    let one = submit("one");
+    first.event("assigned");
+    let two = submit("two");
+    // That the second is taken is on the disk, and so is all that was before it.
+    let queued = || {
+        let status: Value =
+            serde_json::from_str(&procs::heft(&["status", &addr, "--output", "json"]).1).unwrap();
+        status["jobs"]["queued"] == 1
+    };
+    let until = std::time::Instant::now() + procs::PATIENCE;
+    while !queued() {
+        assert!(std::time::Instant::now() < until, "the second job is not taken");
+    }
+    leader.proc.kill();
+    let _second_life = Leader::start_on(port, &args);
+    let _second = stock_worker(port, &["job.assign.*", "--exec", "slow=echo"]);
+    for (submit, said) in [(one, "one"), (two, "two")] {
+        let (code, lines) = submit.finish();
+        assert_eq!(code, Some(0), "{lines:#?}");
+        assert!(lines.iter().any(|line| line == said), "{lines:#?}");
+    }
+}

@@ -101,6 +101,8 @@ kinds! {
     Settled = 46,
     /// A client has a job's result; the leader need not push it again.
     Received = 47,
+    /// Who sends it lives, and has nothing else to say.
+    Keepalive = 48,
     /// A client puts a dataset.
     Put = 50,
     /// What the receiver of a dataset lacks.

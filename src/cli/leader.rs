@@ -15,7 +15,7 @@ use crate::core::Config;
 use crate::core::schedule::Policy;
 use crate::driver::{Choice, Descriptors, Driver, Options, SpinMode, Storage};
 use crate::leader::{LeaderConfig, RelayConfig, Verify};
-use crate::peer::Tuning;
+use crate::peer::{SILENCE_MAX, SILENCE_MIN, Tuning};
 use crate::store::format::CONSENSUS;
 use crate::store::space::Reserve;
 use crate::units::{ByteSize, Span};
@@ -86,6 +86,11 @@ pub struct LeaderArgs {
     /// How long a heft worker may be away before its jobs go elsewhere.
     #[arg(long, default_value = "5s", value_name = "TIME")]
     worker_grace: Span,
+
+    /// How long a heft peer hears nothing from the leader, not even a keepalive, before it takes the connection for dead and makes
+    /// another; the leader waits a quarter longer for the peer.
+    #[arg(long, default_value_t = Span(SILENCE_MAX), value_name = "TIME")]
+    silence: Span,
 
     /// Deliveries of a job before it goes to the dead-letter queue.
     #[arg(long, default_value_t = 6, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -273,13 +278,22 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         Durability::Disk => ("disk", PAYLOAD_BYTES_ON_DISK),
         Durability::Memory => ("memory: nothing outlives this leader", PAYLOAD_BYTES_IN_MEMORY),
     };
-    let heartbeat = (args.lease.0 / 6).min(LeaderConfig::default().heartbeat);
+    if args.silence.0 < SILENCE_MIN {
+        return Err(Usage(format!(
+            "--silence {} would take sound connections for dead: give at least {}",
+            args.silence,
+            Span(SILENCE_MIN)
+        ))
+        .into());
+    }
+    let heartbeat = (args.lease.0 / 6).min(args.silence.0 / 4).min(LeaderConfig::default().heartbeat);
     let config = LeaderConfig {
         broker,
         payload_bytes_max: args.payload_max.map_or(payload_max, |size| size.0),
         blob_grace: args.blob_grace.0,
         result_bytes_max: args.result_max.0,
         heartbeat,
+        silence: args.silence.0,
         relay,
         address: format!("{host}:{}", local.port()),
         driver: driver.name(),

@@ -105,6 +105,11 @@ fn render(status: &Value) -> String {
         count("done"),
         count("dead")
     ));
+    if let Some(refused) = leader.get("acks_refused").and_then(Value::as_u64).filter(|refused| *refused > 0) {
+        text.push_str(&format!(
+            "        {refused} results did not count: their workers never had the job; the leader's log names them\n"
+        ));
+    }
     let bytes = |member| {
         leader.get(member).and_then(Value::as_u64).map_or_else(|| "-".to_owned(), |n| ByteSize(n).to_string())
     };
@@ -217,6 +222,8 @@ clientA    4          2       3            1
 no queues
 ";
         assert_eq!(render(&status), expected);
+        let refused = render(&json!({"leader": {"acks_refused": 3}}));
+        assert!(refused.contains("3 results did not count"), "{refused}");
         let durable = json!({"leader": {"durability": "disk", "log_records": 7, "log_syncs": 2, "log_sync_us": 2_400,
                                         "disk_free": 3 << 20, "disk_bytes": 1u64 << 30, "disk_reserve": 100 << 20,
                                         "disk_trouble": "2 large files wait for room", "log_trouble": "the disk is full"}});

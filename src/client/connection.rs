@@ -11,14 +11,14 @@ use std::time::Duration;
 use chunking::Kind;
 use chunking::message::{Body as _, Features, LimitId, Welcome};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use uuid::Uuid;
 
 use super::Options;
 use super::arrivals::Arrivals;
 use super::dispatch::Conn;
 use crate::model::{ClientConfig, JsonModel};
-use crate::peer::{self, InFrame, Item, LinkReader, LinkWriter, OutFrame};
+use crate::peer::{self, InFrame, Item, LinkReader, LinkWriter, OutFrame, Signs};
 use crate::units::Span;
 
 /// Redirects that are followed in a row before the client goes back to the address it was given, and waits.
@@ -26,6 +26,10 @@ pub const REDIRECTS_MAX: u32 = 8;
 
 /// How long a connection is read on after its last frame was sent, so that the other side has it.
 const CLOSE_WAIT: Duration = Duration::from_millis(300);
+
+/// How long half a Welcome is waited for before another connection is tried. It is one small frame: what is missing of it after so
+/// long does not come, and within the usual `--connect-wait` there is time for another.
+const HALF_WELCOME_WAIT: Duration = Duration::from_secs(4);
 
 /// What the client announces.
 const FEATURES: Features = Features::SUBMIT_ANSWERS
@@ -39,7 +43,8 @@ const FEATURES: Features = Features::SUBMIT_ANSWERS
     .with(Features::ZSTD)
     .with(Features::DATASETS)
     .with(Features::CHECKSUMS)
-    .with(Features::RECEIPTS);
+    .with(Features::RECEIPTS)
+    .with(Features::KEEPALIVE);
 
 /// What a leader is to us.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +93,11 @@ impl Mode {
         let software = welcome.software.as_str().to_owned();
         let transfers_max = welcome.limits.value(LimitId::TRANSFERS);
         Some(Mode::Announced { leader: welcome.leader, software, features: welcome.features, transfers_max })
+    }
+
+    /// The signs of life that both will send.
+    fn signs(payload: &[u8]) -> Option<Signs> {
+        Signs::in_welcome(&Welcome::decode(payload).ok()?)
     }
 }
 
@@ -229,6 +239,41 @@ enum LeaderKind {
     Heft,
 }
 
+/// A connection that is ready, and the signs of life that are due on it.
+type Opened = (LinkReader, LinkWriter, Mode, Option<Signs>);
+
+/// Sends signs of life, once it is known that they are due.
+struct Living {
+    every: Option<Duration>,
+    due: Instant,
+    /// What was written by the last look.
+    written: u64,
+}
+
+impl Living {
+    fn new() -> Self {
+        Living { every: None, due: Instant::now(), written: 0 }
+    }
+
+    /// Half of the time, so that what was sent just after a look is followed in time.
+    fn begin(&mut self, signs: Signs) {
+        self.every = Some(signs.every / 2);
+        self.due = Instant::now() + signs.every / 2;
+    }
+
+    async fn due(&self) {
+        match self.every {
+            Some(_) => sleep_until(self.due).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn look(&mut self, writer: &LinkWriter) {
+        writer.keep_alive(&mut self.written);
+        self.due = Instant::now() + self.every.unwrap_or_default();
+    }
+}
+
 /// One attempt to connect, and the connection that comes of it.
 struct Session<'a> {
     options: &'a Options,
@@ -251,7 +296,7 @@ impl Session<'_> {
             opened = self.open(target) => opened,
             _ = stop.changed() => return End::Gone,
         };
-        let (mut reader, writer, mode) = match opened {
+        let (mut reader, writer, mode, signs) = match opened {
             Ok(opened) => opened,
             Err(end) => return end,
         };
@@ -263,7 +308,7 @@ impl Session<'_> {
         *was_up = true;
         // Two loops side by side: reading must go on while a full outbox waits, or both ends could wait for each other.
         let end = tokio::select! {
-            end = self.read(&mut reader, &writer) => end,
+            end = self.read(&mut reader, &writer, signs) => end,
             end = forward(&mut queue, &writer, unsent) => end,
         };
         drop(writer);
@@ -279,7 +324,7 @@ impl Session<'_> {
     }
 
     /// Dials, says hello and waits for the answer of a heft leader.
-    async fn open(&mut self, target: &str) -> Result<(LinkReader, LinkWriter, Mode), End> {
+    async fn open(&mut self, target: &str) -> Result<Opened, End> {
         let limit = self.options.connect_timeout;
         let lost = |why: String| End::Lost { why };
         let dialled = timeout(limit, peer::connect(target, &self.options.tuning)).await;
@@ -296,11 +341,23 @@ impl Session<'_> {
         writer.send(self.hello()).await.map_err(|error| lost(error.to_string()))?;
         self.reporter.report(News::Greeting { address: target.to_owned() }).await?;
         let greeted = Instant::now();
-        let mut deadline = greeted + self.options.welcome_wait.min(self.wait_max());
+        let wait = self.options.welcome_wait.min(self.wait_max());
+        let mut deadline = greeted + wait.min(HALF_WELCOME_WAIT);
         loop {
             let Ok(frame) = timeout_at(deadline, reader.next()).await else {
+                let waited = greeted.elapsed();
+                // A classic leader says nothing before it is asked: this is half a Welcome.
+                let is_half = reader.is_inside_frame();
+                if is_half && waited >= HALF_WELCOME_WAIT {
+                    return Err(lost(format!("{target} sent half an answer to the hello")));
+                }
+                if is_half || waited < wait {
+                    let first = if is_half { HALF_WELCOME_WAIT } else { wait };
+                    deadline = greeted + first;
+                    continue;
+                }
                 match *self.kind {
-                    LeaderKind::Unknown => return Ok((reader, writer, Mode::Classic)),
+                    LeaderKind::Unknown => return Ok((reader, writer, Mode::Classic, None)),
                     LeaderKind::Heft => deadline = self.unanswered(target, greeted).await?,
                 }
                 continue;
@@ -311,7 +368,7 @@ impl Session<'_> {
                         return Err(lost(format!("{target} sent a Welcome that cannot be read")));
                     };
                     *self.kind = LeaderKind::Heft;
-                    return Ok((reader, writer, mode));
+                    return Ok((reader, writer, mode, Mode::signs(&frame.payload)));
                 }
                 Ok(Some(Item::Frame(frame))) => self.take(frame).await?,
                 Ok(Some(Item::Chunk(_))) => {}
@@ -358,14 +415,29 @@ impl Session<'_> {
         }
     }
 
-    /// Gives every frame to the driver. Ends with the connection.
-    async fn read(&mut self, reader: &mut LinkReader, writer: &LinkWriter) -> End {
+    /// Gives every frame to the driver, and sends signs of life meanwhile. Ends with the connection.
+    async fn read(&mut self, reader: &mut LinkReader, writer: &LinkWriter, signs: Option<Signs>) -> End {
         let (conn, arrivals) = (self.reporter.conn, &self.reporter.arrivals);
+        let mut living = Living::new();
+        let mut agreed = signs;
         loop {
-            match reader.next().await {
+            if let Some(signs) = agreed.take() {
+                reader.expect_signs(signs);
+                living.begin(signs);
+            }
+            let item = tokio::select! {
+                item = reader.next() => item,
+                () = living.due() => {
+                    living.look(writer);
+                    continue;
+                }
+            };
+            match item {
+                Ok(Some(Item::Frame(frame))) if frame.kind() == Some(Kind::Keepalive) => {}
                 Ok(Some(Item::Frame(frame))) => {
                     if frame.kind() == Some(Kind::Welcome) && Mode::of_welcome(&frame.payload).is_some() {
                         *self.kind = LeaderKind::Heft;
+                        agreed = Mode::signs(&frame.payload);
                     }
                     if !arrivals.frame(conn, writer, &frame)
                         && let Err(end) = self.take(frame).await

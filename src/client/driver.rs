@@ -479,6 +479,7 @@ impl Driver {
             | Kind::Cancel
             | Kind::Settled
             | Kind::Received
+            | Kind::Keepalive
             | Kind::Put
             | Kind::Lack
             | Kind::Spread

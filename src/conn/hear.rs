@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{Agent, DatasetSays, FEATURES, MakeId, Role, Session, SessionError, TransferSays};
 use crate::core::Event;
-use crate::core::event::WorkerClass;
+use crate::core::event::{Named, WorkerClass};
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::payload::PayloadKind;
 use crate::core::subject::hello_patterns;
@@ -57,6 +57,8 @@ pub enum Heard {
         /// The question, in JSON.
         json: Vec<u8>,
     },
+    /// That the peer lives, and nothing else.
+    Alive,
     /// Nothing that matters here; the text is for the log.
     Skipped(String),
 }
@@ -81,6 +83,8 @@ pub struct SubmitBody {
 pub struct AckBody {
     /// Which job.
     pub job: JobId,
+    /// Which attempt it says it is for.
+    pub named: Named,
     /// What the worker says.
     pub says: AckSays,
     /// The blobs that are parts of the result.
@@ -163,6 +167,7 @@ impl Session {
             (Role::Worker { .. }, Kind::Credit) => Ok(self.credit(&payload)),
             (Role::Worker { .. }, Kind::AckJob) => Ok(self.ack(head, payload)),
             (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Keepalive) => Ok(Heard::Alive),
             (Role::Worker { .. }, Kind::Progress) => Ok(self.progress(head, &payload)),
             (Role::Client { .. } | Role::Worker { .. }, Kind::Ask) => Ok(match Ask::decode(&payload) {
                 Ok(ask) => {
@@ -222,6 +227,7 @@ impl Session {
             | Heard::Transfer { .. }
             | Heard::Dataset(_)
             | Heard::Ask { .. }
+            | Heard::Alive
             | Heard::Skipped(_) => Ok(BulkOf::Nothing),
         }
     }
@@ -349,12 +355,13 @@ impl Session {
             Generation::F1 | Generation::F2 => Some(JobId(head.corr_id)),
         };
         let Some(job) = job else { return Heard::Skipped("an ack for no job".to_owned()) };
-        let (says, parts) = match (self.generation, payload.is_empty()) {
-            (Generation::F0 | Generation::F1, true) => (AckSays::PlainOk, Vec::new()),
-            (Generation::F2, true) => (AckSays::ResultLost, Vec::new()),
+        let nothing = |says| (says, Named::default(), Vec::new());
+        let (says, named, parts) = match (self.generation, payload.is_empty()) {
+            (Generation::F0 | Generation::F1, true) => nothing(AckSays::PlainOk),
+            (Generation::F2, true) => nothing(AckSays::ResultLost),
             (Generation::F0 | Generation::F1 | Generation::F2, false) => read_result(&payload),
         };
-        Heard::Ack(AckBody { job, says, parts, payload })
+        Heard::Ack(AckBody { job, named, says, parts, payload })
     }
 }
 
@@ -384,8 +391,9 @@ fn features_of(announcement: &Announcement) -> Features {
 /// Payloads up to this size are read as they are; of larger ones the archive and the outputs are passed over.
 const SMALL_BYTES: usize = 64 * 1024;
 
-/// What a result says, and the blobs that are its parts. Bytes that are no JobResult are a raw result, which is fine.
-pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Vec<Uuid>) {
+/// What a result says, of which attempt it is, and the blobs that are its parts. Bytes that are no JobResult are a raw result,
+/// which is fine.
+pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Named, Vec<Uuid>) {
     let read = if payload.len() <= SMALL_BYTES {
         JobResult::parse(payload)
     } else {
@@ -393,7 +401,8 @@ pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Vec<Uuid>) {
         let streamed = stream.push(payload, &mut |_| {}).and_then(|()| stream.finish());
         streamed.and_then(|residue| JobResult::parse(&residue.json))
     };
-    let Ok(result) = read else { return (AckSays::Result { ok: true }, Vec::new()) };
+    let Ok(result) = read else { return (AckSays::Result { ok: true }, Named::default(), Vec::new()) };
+    let named = Named { run: result.run.map(Run), attempt: result.attempts.map(Attempt) };
     let says = match result.status {
         JobStatus::Ok => AckSays::Result { ok: true },
         JobStatus::Duplicate => AckSays::ResultLost,
@@ -401,5 +410,5 @@ pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Vec<Uuid>) {
         JobStatus::Failed | JobStatus::Other(_) => AckSays::Result { ok: false },
     };
     let parts = [&result.archive, &result.stdout_blob, &result.stderr_blob];
-    (says, parts.into_iter().flatten().map(|part| part.id).collect())
+    (says, named, parts.into_iter().flatten().map(|part| part.id).collect())
 }

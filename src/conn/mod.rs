@@ -35,7 +35,8 @@ pub const FEATURES: Features = Features::TRANSFERS
     .with(Features::ASK)
     .with(Features::DATASETS)
     .with(Features::CHECKSUMS)
-    .with(Features::RECEIPTS);
+    .with(Features::RECEIPTS)
+    .with(Features::KEEPALIVE);
 
 /// Why a connection has to end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

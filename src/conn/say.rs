@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::message::{
-    Answer, AnswerStatus, Body, Cancel, Features, LimitList, Name, Progress, Reason, Refused, Settled, Stage,
-    Standing, Start, Submitted, Text, Welcome,
+    Answer, AnswerStatus, Body, Cancel, Features, Keepalive, LimitList, Name, Progress, Reason, Refused,
+    Settled, Stage, Standing, Start, Submitted, Text, Welcome,
 };
 use chunking::{EncodeError, Generation, Head, Kind};
 use uuid::Uuid;
@@ -76,6 +76,11 @@ impl Session {
         let software = Name::try_from(SOFTWARE.to_owned()).unwrap_or_default();
         let features = self.features.unwrap_or_default().common(FEATURES);
         self.ours(Features::default(), Uuid::nil(), hello, &Welcome { leader, software, features, limits })
+    }
+
+    /// A sign of life, for a peer that listens for it.
+    pub fn keepalive(&self) -> Option<WireFrame> {
+        self.ours(Features::KEEPALIVE, Uuid::nil(), Uuid::nil(), &Keepalive {})
     }
 
     /// A job for this worker.

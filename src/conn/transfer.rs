@@ -61,6 +61,7 @@ impl TransferSays {
             | Kind::Cancel
             | Kind::Settled
             | Kind::Received
+            | Kind::Keepalive
             | Kind::Put
             | Kind::Lack
             | Kind::Spread

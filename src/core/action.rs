@@ -88,6 +88,14 @@ pub enum Action {
         /// Which run.
         run: Run,
     },
+    /// A result does not count: its worker never had this job, or not in this run. The worker is told to forget it by
+    /// [`Action::Settle`].
+    AckRefused {
+        /// Whose.
+        conn: ConnId,
+        /// Of which job.
+        job: JobId,
+    },
     /// Tell a client that its job is taken.
     Submitted {
         /// Where.

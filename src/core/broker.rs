@@ -11,7 +11,7 @@ use super::asks::Asks;
 use super::committed::Proposals;
 use super::dispatch::Assigning;
 use super::due::Due;
-use super::event::{Event, Outcome, WorkerClass};
+use super::event::{Event, WorkerClass};
 use super::holdings::Holdings;
 use super::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, Run, WorkerId};
 use super::inputs::{Resubmitted, Sources};
@@ -32,6 +32,8 @@ use super::worker::{Hello, Lease, Worker, Workers};
 pub struct Broker {
     pub(super) config: Config,
     pub(super) now: Micros,
+    /// When this life of the leader began, if there may have been one before.
+    pub(super) begun: Option<Micros>,
     pub(super) state: State,
     pub(super) actions: VecDeque<Action>,
     pub(super) proposals: Proposals,
@@ -86,6 +88,7 @@ impl Broker {
         Broker {
             config,
             now: Micros::default(),
+            begun: None,
             state: State::default(),
             actions: VecDeque::new(),
             proposals: Proposals::default(),
@@ -116,6 +119,11 @@ impl Broker {
             dirty: false,
             draining: false,
         }
+    }
+
+    /// The same, where an earlier life of the leader may have had some: the workers know more than the broker for a while.
+    pub fn begin(config: Config, now: Micros) -> Self {
+        Broker { now, begun: Some(now), ..Broker::new(config) }
     }
 
     /// Takes an event.
@@ -162,7 +170,7 @@ impl Broker {
             Event::Withdraw { job } => self.withdrawal(job),
             Event::Progress { conn, job, run, attempt } => self.progress(conn, job, run, attempt),
             Event::Heartbeat { conn, cpu_permille, held } => self.heartbeat(conn, cpu_permille, &held),
-            Event::Ack { conn, job, outcome } => self.ack(conn, job, outcome),
+            Event::Ack { conn, job, named, outcome } => self.ack(conn, job, named, outcome),
             Event::Operate { token, operation } => self.operate(token, operation),
             Event::Closed { conn } => self.closed(conn),
             Event::Committed { index } => self.committed(index),
@@ -418,63 +426,6 @@ impl Broker {
             }
             None => false,
         }
-    }
-
-    fn ack(&mut self, conn: ConnId, id: JobId, outcome: Outcome) {
-        let Some(worker) = self.workers.at(conn) else {
-            return self.drop_result(outcome);
-        };
-        let now = self.now;
-        // One whose assignment is not applied yet has not heard of it: it answers for an earlier one.
-        let is_unsent = self.assigning.get(&id).is_some_and(|assigning| assigning.worker == worker);
-        let lease = if is_unsent { None } else { self.release(worker, id) };
-        if let Some(worker) = self.workers.get_mut(worker) {
-            worker.answer(id, now);
-        }
-        if let Some(lease) = &lease {
-            self.unwatch_lease(worker, id, lease);
-        }
-        self.watch_leak(worker);
-        self.dirty = true;
-        let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else {
-            let run = self.state.job(id).map_or(Run(0), |job| job.run);
-            self.actions.push_back(Action::Settle { conn, job: id, run });
-            return self.drop_result(outcome);
-        };
-        let run = job.run;
-        match (outcome, lease) {
-            (Outcome::Returned { result, ok }, _) => {
-                self.propose(Record::Ack { at: self.now, job: id, run, worker, result, ok });
-            }
-            (Outcome::ResultLost, Some(lease)) => {
-                let others = self.others_than(worker, id);
-                self.attempt_over(worker, id, lease, AttemptEnd::ResultLost, others);
-            }
-            (Outcome::GivenUp, Some(lease)) => {
-                self.attempt_over(worker, id, lease, AttemptEnd::GivenUp, true);
-            }
-            // What it kept of the job is of no use to anybody.
-            (Outcome::ResultLost, None) => self.actions.push_back(Action::Settle { conn, job: id, run }),
-            (Outcome::GivenUp, None) => {}
-        }
-    }
-
-    fn drop_result(&mut self, outcome: Outcome) {
-        if let Outcome::Returned { result, .. } = outcome {
-            self.actions.push_back(Action::ForgetResult { result });
-        }
-    }
-
-    /// Whether another worker is connected that could still have the job.
-    fn others_than(&self, worker: WorkerId, id: JobId) -> bool {
-        let Some(job) = self.state.job(id) else { return false };
-        if job.child_of.is_some() {
-            return false;
-        }
-        let mut matching = Vec::new();
-        self.workers.matching(job.key.as_str(), &mut matching);
-        self.retain_readers(job.payload_kind(), &mut matching);
-        matching.iter().any(|other| *other != worker && !job.was_lost_at(*other))
     }
 
     fn closed(&mut self, conn: ConnId) {

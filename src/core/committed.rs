@@ -119,7 +119,7 @@ impl Broker {
                     self.enqueued(job, children);
                 }
             }
-            Record::Assign { job, run, attempt, worker } => {
+            Record::Assign { job, run, attempt, worker, .. } => {
                 self.assigned(*job, *run, *attempt, *worker, changed);
             }
             Record::Ack { job, run, result, .. } => {

@@ -148,6 +148,7 @@ impl Broker {
         self.assignments += 1;
         chosen.credit = chosen.credit.saturating_sub(1);
         chosen.last_assigned = self.assignments;
+        let class = chosen.class;
         let lease = Lease { run, attempt, started: false, until: None, watched_at: None };
         self.workers.hold(worker, id, lease);
         self.assigning.insert(id, Assigning { worker, capped: is_capped.then(|| client.clone()) });
@@ -162,7 +163,7 @@ impl Broker {
             }
             self.stuck.insert((client, key), worker);
         }
-        self.propose(Record::Assign { job: id, run, attempt, worker });
+        self.propose(Record::Assign { job: id, run, attempt, worker, class });
     }
 
     /// An assignment is committed: it is sent, unless it came too late.

@@ -111,6 +111,8 @@ pub enum Event {
         conn: ConnId,
         /// Which job.
         job: JobId,
+        /// Which attempt it says it is for.
+        named: Named,
         /// How it ended.
         outcome: Outcome,
     },
@@ -256,6 +258,15 @@ pub enum Outcome {
     ResultLost,
     /// The worker gave it up, because it was told to or on its own. That is no result.
     GivenUp,
+}
+
+/// The attempt that an answer is for, as far as its worker says: only those that lease know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// Which run.
+    pub run: Option<Run>,
+    /// Which attempt.
+    pub attempt: Option<Attempt>,
 }
 
 /// A job as it is handed in.

@@ -109,7 +109,7 @@ impl Broker {
         let Some(job) = self.state.job(id) else { return };
         let run = job.run;
         match job.phase {
-            Phase::Leased { worker, attempt } => self.start(worker, id, run, attempt),
+            Phase::Leased { worker, attempt, .. } => self.start(worker, id, run, attempt),
             // What it needs of a worker may be less now.
             Phase::Queued { .. } => {
                 let (key, client, place) = (job.key.clone(), job.client.clone(), job.place());
@@ -245,7 +245,7 @@ impl Broker {
     /// The worker that holds a job cannot have its inputs: it is told to drop it, and answers for its credit.
     pub(super) fn inputs_refused(&mut self, id: JobId, attempt: Attempt, why: AttemptEnd) {
         let Some(job) = self.state.job(id) else { return };
-        let Phase::Leased { worker, attempt: held } = job.phase else { return };
+        let Phase::Leased { worker, attempt: held, .. } = job.phase else { return };
         if held != attempt {
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::event::{Inputs, Submission, kind_of};
+use super::event::{Inputs, Submission, WorkerClass, kind_of};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 use super::payload::PayloadKind;
 use super::queue::{Place, Rank};
@@ -23,6 +23,8 @@ pub enum Phase {
         worker: WorkerId,
         /// Which attempt.
         attempt: Attempt,
+        /// What kind of worker it is.
+        class: WorkerClass,
     },
     /// A job to all workers waits for its children.
     Gathering {
@@ -234,6 +236,16 @@ impl Job {
     /// Whether it counts toward its client's cap. Children do not: their number is the number of workers.
     pub fn is_capped(&self) -> bool {
         self.child_of.is_none()
+    }
+
+    /// Whether a worker has an attempt of this run, or had one.
+    pub fn is_or_was_with(&self, worker: WorkerId) -> bool {
+        self.is_with(worker) || self.history.iter().any(|note| note.worker == worker)
+    }
+
+    /// Whether a worker has it.
+    pub fn is_with(&self, worker: WorkerId) -> bool {
+        matches!(self.phase, Phase::Leased { worker: held_by, .. } if held_by == worker)
     }
 
     /// Whether a worker that says it lost the result may be asked again: not in this run.

@@ -3,6 +3,7 @@
 //! [`Broker`] takes [`Event`]s and gives [`Action`]s; what changes is a [`Record`] first, is committed by the driver, and
 //! only then applied to [`State`](state::State). It sees ids, sizes and digests, never a payload.
 
+mod acks;
 pub mod action;
 mod asks;
 mod broker;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::dataset::Dataset;
-use super::event::Submission;
+use super::event::{Submission, WorkerClass};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 
 /// A committed change. But for `Announce` the first are the founding documents' events (PE03).
@@ -39,6 +39,8 @@ pub enum Record {
         attempt: Attempt,
         /// Which worker.
         worker: WorkerId,
+        /// Whether it comes back with the job after a leader's restart is known by this.
+        class: WorkerClass,
     },
     /// `ack`: a job ended with a result.
     Ack {

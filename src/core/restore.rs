@@ -1,22 +1,24 @@
 //! The broker of a leader that begins where an earlier life ended (PE08): the state is what the log says, and the rest
 //! follows from it.
 //!
-//! Nobody is connected. Workers that had jobs are expected back with them, and clients with the inputs they still have: each for
+//! Nobody is connected. Workers of ours that had jobs are expected back with them, and clients with the inputs they still have: each for
 //! as long as one that is away, but no less than a lease, as all of them have to find the leader again first.
 
 use super::broker::Broker;
 use super::due::Due;
-use super::ids::{Index, JobId, Micros, Run};
+use super::event::WorkerClass;
+use super::ids::{Index, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
 use super::limits::Config;
+use super::record::AttemptEnd;
 use super::state::State;
 use super::worker::Lease;
 
 impl Broker {
     /// A broker with the state after the record `index`.
     pub fn restore(config: Config, state: State, index: Index, now: Micros) -> Self {
-        let mut broker = Broker::new(config);
-        (broker.now, broker.state, broker.index) = (now, state, index);
+        let mut broker = Broker::begin(config, now);
+        (broker.state, broker.index) = (state, index);
         let mut order: Vec<(u64, JobId)> = broker.state.jobs().map(|job| (job.seq, job.id)).collect();
         order.sort_unstable();
         for (_, id) in &order {
@@ -51,6 +53,7 @@ impl Broker {
         for (at, job, run) in ended {
             broker.keep_since(at, job, run);
         }
+        broker.lose_what_classic_workers_had();
         // Whom nobody is connected for is told nothing.
         broker.waits = super::waiting::Waits::default();
         broker
@@ -60,7 +63,9 @@ impl Broker {
     fn expect_workers_of(&mut self, id: JobId) {
         let Some(job) = self.state.job(id) else { return };
         let (worker, held) = match (&job.phase, job.child_of) {
-            (Phase::Leased { worker, attempt }, _) => {
+            // It is lost, as soon as the rest is known.
+            (Phase::Leased { class: WorkerClass::Classic | WorkerClass::OneAtATime, .. }, _) => return,
+            (Phase::Leased { worker, attempt, class: WorkerClass::Leasing }, _) => {
                 let (run, attempt) = (job.run, *attempt);
                 self.holdings.expect(*worker, id, &job.datasets);
                 // Whether it began is not known: it says so. Until then the attempt does not count.
@@ -75,6 +80,29 @@ impl Broker {
         if self.workers.expect_back(worker, held, self.now.plus(self.grace_after_restart())) {
             let until = self.now.plus(self.grace_after_restart()).plus(self.config.worker_grace);
             self.due.insert((until, Due::Grace(worker)));
+        }
+    }
+
+    /// A classic worker's connection ended with the last life of the leader, and what it ran with that: it never comes back with a
+    /// job. That is the leader's doing and no fault of the job, so the attempt does not count.
+    fn lose_what_classic_workers_had(&mut self) {
+        let had: Vec<(JobId, WorkerId, Lease)> = self
+            .state
+            .jobs()
+            .filter_map(|job| match job.phase {
+                Phase::Leased { worker, attempt, class: WorkerClass::Classic | WorkerClass::OneAtATime } => {
+                    let (run, started) = (job.run, false);
+                    Some((job.id, worker, Lease { run, attempt, started, until: None, watched_at: None }))
+                }
+                Phase::Leased { class: WorkerClass::Leasing, .. }
+                | Phase::Queued { .. }
+                | Phase::Gathering { .. }
+                | Phase::Done { .. }
+                | Phase::Dead { .. } => None,
+            })
+            .collect();
+        for (job, worker, lease) in had {
+            self.attempt_over(worker, job, lease, AttemptEnd::WorkerLost, true);
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::dataset::{DATASETS_REMOVED_MAX, Dataset};
-use super::event::{Inputs, Submission};
+use super::event::{Inputs, Submission, WorkerClass};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{AttemptNote, Ending, Job, Phase};
 use super::limits::HISTORY_MAX;
@@ -155,7 +155,9 @@ impl State {
         match record {
             Record::Announce { at, job } => self.announce(*at, job),
             Record::Enqueue { at, job, children, kept } => self.enqueue(*at, job, children, *kept),
-            Record::Assign { job, run, attempt, worker } => self.assign(*job, *run, *attempt, *worker),
+            Record::Assign { job, run, attempt, worker, class } => {
+                self.assign(*job, *run, *attempt, *worker, *class)
+            }
             Record::Ack { at, job, run, worker, result, ok } => {
                 let ending = Ending::Returned { result: *result, ok: *ok, worker: *worker };
                 self.end(*at, *job, *run, ending)
@@ -292,11 +294,18 @@ impl State {
         self.seq
     }
 
-    fn assign(&mut self, job: JobId, run: Run, attempt: Attempt, worker: WorkerId) -> Applied {
+    fn assign(
+        &mut self,
+        job: JobId,
+        run: Run,
+        attempt: Attempt,
+        worker: WorkerId,
+        class: WorkerClass,
+    ) -> Applied {
         let Some(job) = self.jobs.get_mut(&job).filter(|job| job.run == run) else { return Applied::Stale };
         let Phase::Queued { .. } = job.phase else { return Applied::Stale };
         job.attempt = attempt;
-        job.phase = Phase::Leased { worker, attempt };
+        job.phase = Phase::Leased { worker, attempt, class };
         if job.is_capped() {
             *self.running.entry(job.client.clone()).or_default() += 1;
         }
@@ -334,7 +343,7 @@ impl State {
     /// that holds it: what comes late changes nothing.
     fn take_back(&mut self, job: JobId, run: Run, attempt: Attempt, why: AttemptEnd) -> Option<&mut Job> {
         let job = self.jobs.get_mut(&job).filter(|job| job.run == run)?;
-        let Phase::Leased { worker, attempt: held } = job.phase else { return None };
+        let Phase::Leased { worker, attempt: held, .. } = job.phase else { return None };
         if held != attempt {
             return None;
         }

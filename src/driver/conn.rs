@@ -19,12 +19,12 @@ use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
 
 use super::hub::Hub;
-use super::outbox::{Outbox, Ready};
+use super::outbox::Outbox;
 use super::socket::Socket;
 use super::through::Passing;
 use crate::core::ids::ConnId;
 use crate::leader::ChunkPlace;
-use crate::peer::{Inlet, Step, tune};
+use crate::peer::{Inlet, Pulse, Step, tune};
 use crate::summed::Summed;
 
 /// A stranger says hello within this time.
@@ -49,6 +49,32 @@ const ROOM_WAIT: Duration = Duration::from_millis(10);
 /// known whether the peer is still there.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// A frame that is not whole yet.
+#[derive(Clone, Copy, Default)]
+struct Coming {
+    /// When bytes of it came first, or since it was told of.
+    since: Option<Instant>,
+    /// Whether more came, and it is still not whole.
+    more: bool,
+}
+
+impl Coming {
+    fn more(&mut self, now: Instant) {
+        self.since.get_or_insert(now);
+        self.more = true;
+    }
+
+    /// Whether it is one that takes long, and comes on.
+    fn is_long(&mut self, now: Instant) -> bool {
+        let long = |since: Instant| now.duration_since(since) >= LONG_FRAME;
+        let is_long = std::mem::take(&mut self.more) && self.since.is_some_and(long);
+        if is_long {
+            self.since = Some(now);
+        }
+        is_long
+    }
+}
+
 impl<S: Socket> Hub<S> {
     pub(super) async fn serve_conn(self: Rc<Self>, conn: ConnId, stream: TcpStream, addr: SocketAddr) {
         if let Err(error) = tune(&stream, &self.options.tuning) {
@@ -58,7 +84,7 @@ impl<S: Socket> Hub<S> {
             Ok(socket) => Rc::new(socket),
             Err(error) => return warn!(%addr, "cannot serve a connection: {error}"),
         };
-        let outbox = Rc::new(Outbox::new(socket.clone(), self.options.write_stall));
+        let outbox = Rc::new(Outbox::new(socket.clone()));
         self.outboxes.borrow_mut().insert(conn, outbox.clone());
         self.count_connections();
         let writer = spawn_local({
@@ -100,16 +126,10 @@ impl<S: Socket> Hub<S> {
 
     /// Sends what could not be sent at once, until the outbox is closed and empty or the peer takes nothing.
     async fn write_out(&self, conn: ConnId, outbox: &Outbox<S>) {
-        loop {
-            match outbox.ready().await {
-                Ready::Write => {
-                    let sent = outbox.flush();
-                    if !sent.is_none() {
-                        self.with_leader(|leader, _| self.note_sent(leader, conn, sent));
-                    }
-                }
-                Ready::Moves => self.with_leader(|leader, now| leader.moves(now, conn)),
-                Ready::Over => break,
+        while outbox.ready().await.is_some() {
+            let sent = outbox.flush();
+            if !sent.is_none() {
+                self.with_leader(|leader, _| self.note_sent(leader, conn, sent));
             }
         }
         outbox.close();
@@ -130,17 +150,18 @@ impl<S: Socket> Hub<S> {
         inlet.stream_over(GATHERED_BYTES_MAX);
         let hello_until = tokio::time::Instant::now() + HELLO_TIMEOUT;
         let mut knows = false;
-        // When its last frame was whole, or it was last said that the next one is coming.
-        let mut heard_at = Instant::now();
+        let mut coming = Coming::default();
+        let mut pulse = Pulse::with_window(self.leader.borrow().frame_window());
         // The chunk that comes was given up: it is nobody's.
         let mut given_up = false;
         while !outbox.has_ended() {
             let step = inlet.poll();
             if !matches!(step, Ok(Step::Read)) {
-                heard_at = Instant::now();
+                coming = Coming::default();
             }
             match step {
                 Ok(Step::Frame(generation, frame)) => {
+                    pulse.frame_ended();
                     if !knows {
                         debug!(%addr, %generation, "connected");
                         self.leader.borrow_mut().connected(conn, generation, Some(addr.ip()));
@@ -159,6 +180,9 @@ impl<S: Socket> Hub<S> {
                         let leader = self.leader.borrow();
                         if leader.is_announced(conn) {
                             inlet.set_limits(InboundLimits::ANNOUNCED);
+                            if let Some(silence) = leader.silence(conn) {
+                                pulse.expect(silence);
+                            }
                         }
                         if leader.has_checksums(conn) {
                             inlet.expect_checksums();
@@ -169,6 +193,7 @@ impl<S: Socket> Hub<S> {
                     // Not so a worker: its leases would run out unheard, and what it sends makes few answers.
                     if is_client {
                         outbox.answers_taken().await;
+                        pulse.rested();
                     }
                 }
                 Ok(Step::Chunk(start)) => {
@@ -189,6 +214,7 @@ impl<S: Socket> Hub<S> {
                             if let Err(error) = passed {
                                 return format!("it broke off in the middle of a chunk: {error}");
                             }
+                            pulse.rested();
                             S::pause().await;
                         }
                         (Some(ChunkPlace { buffer, check: true, .. }), _) => inlet.take(buffer),
@@ -197,6 +223,7 @@ impl<S: Socket> Hub<S> {
                     }
                 }
                 Ok(Step::Came(chunk)) => {
+                    pulse.frame_ended();
                     if !std::mem::take(&mut given_up) && !self.rest_came(conn, &chunk, passing) {
                         self.with_leader(|leader, now| leader.chunk(now, conn, chunk));
                     }
@@ -212,6 +239,9 @@ impl<S: Socket> Hub<S> {
                 Ok(Step::Piece(piece)) => {
                     self.with_leader(|leader, now| leader.bulk_piece(now, conn, piece));
                     let waits_until = Instant::now() + ROOM_WAIT_MAX;
+                    if !self.leader.borrow().takes_more_bulk(conn) {
+                        pulse.rested();
+                    }
                     while !outbox.has_ended() && !self.leader.borrow().takes_more_bulk(conn) {
                         tokio::time::sleep(ROOM_WAIT).await;
                         if Instant::now() >= waits_until {
@@ -219,28 +249,43 @@ impl<S: Socket> Hub<S> {
                         }
                     }
                 }
-                Ok(Step::BulkEnd) => self.with_leader(|leader, now| leader.bulk_ends(now, conn)),
+                Ok(Step::BulkEnd) => {
+                    pulse.frame_ended();
+                    self.with_leader(|leader, now| leader.bulk_ends(now, conn));
+                }
                 Ok(Step::Read) => {
+                    if knows && coming.is_long(Instant::now()) {
+                        self.with_leader(|leader, now| leader.moves(now, conn));
+                    }
                     let rest_until = passing.borrow().as_ref().map(|passing| passing.deadline.into());
                     let mut until = if knows { rest_until } else { Some(hello_until) };
+                    let inside = inlet.is_inside_frame();
                     let mut reading = pin!(socket.read(inlet));
                     let got = loop {
-                        let Some(late) = until else { break reading.as_mut().await };
-                        match tokio::time::timeout_at(late, reading.as_mut()).await {
-                            Ok(got) => break got,
-                            Err(_) if knows => {
-                                self.give_passing_up(conn, passing);
-                                given_up = true;
-                            }
-                            Err(_) => {
-                                socket.shut_down();
-                                reading.await.0.ok();
-                                return format!("no hello within {} s", HELLO_TIMEOUT.as_secs());
-                            }
+                        let sign_until = pulse.waits(tokio::time::Instant::now(), inside);
+                        let Some(late) = until.into_iter().chain(sign_until).min() else {
+                            break reading.as_mut().await;
+                        };
+                        if let Ok(got) = tokio::time::timeout_at(late, reading.as_mut()).await {
+                            break got;
                         }
-                        until = None;
+                        let now = tokio::time::Instant::now();
+                        let dead = pulse.late(now).map(|dead| dead.to_string());
+                        let no_hello = || format!("no hello within {} s", HELLO_TIMEOUT.as_secs());
+                        let is_over = until.is_some_and(|until| until <= now);
+                        if let Some(why) = dead.or_else(|| (is_over && !knows).then(no_hello)) {
+                            socket.shut_down();
+                            reading.await.0.ok();
+                            return why;
+                        }
+                        if is_over {
+                            self.give_passing_up(conn, passing);
+                            given_up = true;
+                            until = None;
+                        }
                     };
                     inlet = got.1;
+                    pulse.came(*got.0.as_ref().unwrap_or(&0));
                     match got.0 {
                         Ok(0) => {
                             return match inlet.finish() {
@@ -248,11 +293,7 @@ impl<S: Socket> Hub<S> {
                                 Err(error) => error.to_string(),
                             };
                         }
-                        Ok(_) if knows && heard_at.elapsed() >= LONG_FRAME => {
-                            heard_at = Instant::now();
-                            self.with_leader(|leader, now| leader.moves(now, conn));
-                        }
-                        Ok(_) => {}
+                        Ok(_) => coming.more(Instant::now()),
                         Err(error) => return error.to_string(),
                     }
                 }
@@ -267,5 +308,29 @@ impl<S: Socket> Hub<S> {
             }
         }
         "the leader closed it".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_long_when_its_bytes_come_for_a_while_and_not_when_nothing_came_before_it() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut coming = Coming::default();
+        assert!(!coming.is_long(at(60_000)), "a quiet peer");
+        coming.more(at(60_000));
+        assert!(!coming.is_long(at(60_001)));
+        coming.more(at(61_000));
+        assert!(!coming.is_long(at(61_000)));
+        coming.more(at(62_500));
+        assert!(coming.is_long(at(62_500)));
+        assert!(!coming.is_long(at(70_000)), "nothing came since");
+        coming.more(at(63_000));
+        assert!(!coming.is_long(at(63_000)), "it was told of a moment ago");
+        coming.more(at(65_000));
+        assert!(coming.is_long(at(65_000)));
     }
 }

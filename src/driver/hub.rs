@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::journal::LogThread;
 use super::lane::Pipes;
-use super::outbox::{Cargo, Outbox, Sent, WRITE_STALL_TIMEOUT};
+use super::outbox::{Cargo, LOOKS_PER_STALL, Look, Outbox, Sent, WRITE_STALL_TIMEOUT};
 use super::socket::Socket;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
@@ -30,6 +30,9 @@ const LAZY_WAIT: Duration = Duration::from_millis(1);
 
 /// How long nothing is accepted after the system refused to.
 const ACCEPT_WAIT: Duration = Duration::from_millis(100);
+
+/// The shortest time between two looks at who was told nothing.
+const KEEPALIVE_LOOK_MIN: Duration = Duration::from_millis(10);
 
 /// Looks in a row that find nothing before it stops looking.
 const LAZY_QUIET_MAX: u32 = 10;
@@ -103,8 +106,12 @@ pub(super) async fn serve<S: Socket>(
     });
     let lazy = hub.clone();
     spawn_local(async move { lazy.send_lazily_for_ever().await });
+    let slow = hub.clone();
+    spawn_local(async move { slow.look_after_the_slow_for_ever().await });
     let spinning = hub.clone();
     spawn_local(async move { spinning.spin_for_ever().await });
+    let living = hub.clone();
+    spawn_local(async move { living.keep_alive_for_ever().await });
     let ticking = hub.clone();
     spawn_local(async move { ticking.tick_for_ever().await });
     let mut next = ConnId(0);
@@ -160,6 +167,9 @@ pub(super) struct Hub<S> {
     /// Peers for which something waits that is in no hurry.
     lazy: RefCell<BTreeSet<ConnId>>,
     lazy_watched: Cell<bool>,
+    /// Whether it is looked how peers get on with what they were sent.
+    slow_watched: Cell<bool>,
+    slow_changed: Notify,
     spin: RefCell<Spin>,
     spin_begins: Notify,
     lazy_changed: Notify,
@@ -197,6 +207,8 @@ impl<S: Socket> Hub<S> {
             asleep_until: Cell::default(),
             lazy: RefCell::default(),
             lazy_watched: Cell::default(),
+            slow_watched: Cell::default(),
+            slow_changed: Notify::new(),
             spin: RefCell::new(Spin {
                 spinner: Spinner::new(options.spin, processors),
                 looking: false,
@@ -248,6 +260,9 @@ impl<S: Socket> Hub<S> {
     pub(super) fn flush(&self, leader: &mut Leader, conn: ConnId) {
         let Some(outbox) = self.outboxes.borrow().get(&conn).cloned() else { return };
         let sent = outbox.flush();
+        if !self.slow_watched.replace(true) {
+            self.slow_changed.notify_one();
+        }
         if let Some(waiting) = outbox.is_over_full() {
             warn!(peer = %leader.name(conn), waiting, "too slow: it does not take what it is sent; cutting it off");
             outbox.cut_off();
@@ -330,6 +345,28 @@ impl<S: Socket> Hub<S> {
         }
     }
 
+    /// Says to peers that have not been told anything for a while that the leader lives. What waits for a peer says as much, once
+    /// it goes out.
+    async fn keep_alive_for_ever(&self) {
+        // A peer to which something went out just after a look hears again one and a bit later at the latest.
+        let every = self.leader.borrow().heartbeat() / 2;
+        loop {
+            tokio::time::sleep(every.max(KEEPALIVE_LOOK_MIN)).await;
+            let mut leader = self.leader.borrow_mut();
+            let quiet: Vec<ConnId> = {
+                let outboxes = self.outboxes.borrow();
+                outboxes.iter().filter(|(_, outbox)| outbox.is_quiet()).map(|(conn, _)| *conn).collect()
+            };
+            for conn in quiet {
+                if let Some(frame) = leader.keepalive(conn) {
+                    self.push(conn, frame, Cargo::Answer);
+                    self.flush(&mut leader, conn);
+                }
+            }
+            self.work_off(&mut leader);
+        }
+    }
+
     /// Something came. If that pays, the thread looks for more for a moment before it sleeps.
     fn busied(&self) {
         let mut spin = self.spin.borrow_mut();
@@ -388,6 +425,42 @@ impl<S: Socket> Hub<S> {
                 self.work_off(&mut leader);
             }
             self.lazy_watched.set(false);
+        }
+    }
+
+    /// Looks, while something is on its way to somebody, whether it is taken. Who takes nothing is cut off. Who takes it slowly cannot
+    /// answer in time to what it has not got, and the leader hears that.
+    async fn look_after_the_slow_for_ever(&self) {
+        let stall = self.options.write_stall;
+        loop {
+            self.slow_changed.notified().await;
+            let mut busy = true;
+            while busy {
+                tokio::time::sleep(stall / LOOKS_PER_STALL).await;
+                let looks: Vec<(ConnId, Look)> =
+                    self.outboxes.borrow().iter().map(|(conn, outbox)| (*conn, outbox.look())).collect();
+                busy = looks.iter().any(|(_, look)| *look != Look::Done);
+                for (conn, look) in looks {
+                    match look {
+                        Look::Done | Look::Quick => {}
+                        Look::Moves => self.with_leader(|leader, now| leader.moves(now, conn)),
+                        Look::Still(idle) if idle < stall => {}
+                        Look::Still(idle) => self.cut_off(conn, idle),
+                    }
+                }
+            }
+            self.slow_watched.set(false);
+        }
+    }
+
+    /// Ends the connection of a peer that takes nothing.
+    fn cut_off(&self, conn: ConnId, idle: Duration) {
+        let Some(outbox) = self.outboxes.borrow().get(&conn).cloned() else { return };
+        if !outbox.is_cut() {
+            let name = self.leader.borrow().name(conn);
+            warn!(peer = %name, "it took nothing for {} s; cutting it off", idle.as_secs());
+            outbox.cut_off();
+            self.with_leader(|leader, now| leader.closed(now, conn));
         }
     }
 

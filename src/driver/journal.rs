@@ -21,7 +21,7 @@ pub(super) struct LogThread {
 }
 
 enum Message {
-    Do(LogOp),
+    Do(Box<LogOp>),
     /// A snapshot was made.
     Made(Result<Option<Report>, StoreError>),
     /// Nothing more comes.
@@ -40,7 +40,7 @@ impl LogThread {
 
     /// Does it, after what was said before.
     pub(super) fn execute(&self, operation: LogOp) {
-        self.messages.send(Message::Do(operation)).ok();
+        self.messages.send(Message::Do(Box::new(operation))).ok();
     }
 }
 
@@ -81,7 +81,7 @@ fn work(
         let mut operations = Vec::new();
         for message in first.into_iter().chain(queue.try_iter()) {
             match message {
-                Message::Do(operation) => operations.push(operation),
+                Message::Do(operation) => operations.push(*operation),
                 Message::Made(made) => journal.snapshot_made(made).into_iter().for_each(done),
                 Message::Stop => stops = true,
             }

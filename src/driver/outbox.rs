@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::lane::Pipe;
 use super::socket::Socket;
@@ -22,10 +22,13 @@ use crate::conn::WireFrame;
 pub(super) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often it is looked in that time whether the peer has taken something.
-const LOOKS_PER_STALL: u32 = 6;
+pub(super) const LOOKS_PER_STALL: u32 = 6;
 
-/// What is on its way to a peer that is looked after, although nothing more waits: the system may keep megabytes.
-const WATCHED_BYTES: u64 = 64 * 1024;
+/// A peer that takes more than this between two looks is not slow.
+const QUICK_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Nor is one to which only this much is on its way.
+const FEW_BYTES: u64 = 64 * 1024;
 
 /// What may wait for one peer, with what it takes to keep it. Beyond it the peer is too slow to be served (W15 has 1,024 frames
 /// and waits; a leader that waited for one peer would make all wait). A peer that reads does not get there: payloads go to it as
@@ -40,7 +43,7 @@ const SMALL_FRAME_BYTES_MAX: usize = 1024;
 
 /// Answers that wait for a client, and how few of them there are before it is read again.
 const ANSWERS_BYTES_MAX: usize = 8 * 1024 * 1024;
-const ANSWERS_BYTES_LOW: usize = ANSWERS_BYTES_MAX / 2;
+const ANSWERS_BYTES_LOW: usize = ANSWERS_BYTES_MAX - 256 * 1024;
 
 /// Pieces that one call writes.
 const SLICES_MAX: usize = 64;
@@ -57,7 +60,8 @@ pub(super) struct Outbox<S> {
     written: Cell<u64>,
     /// How much of that the peer is known to have, and when it last had more.
     progress: Cell<(u64, Instant)>,
-    stall: Duration,
+    /// What was written by the last look at whether something was said.
+    looked_at: Cell<u64>,
     closing: Cell<bool>,
     cut: Cell<bool>,
     ended: Cell<bool>,
@@ -100,15 +104,17 @@ enum Then {
     Place,
 }
 
-/// What the writer of an outbox may do next.
+/// What has become of what was sent to a peer since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ready {
-    /// The socket takes something.
-    Write,
-    /// Not yet, but the peer goes on taking what it was sent.
+pub(super) enum Look {
+    /// It has all of it.
+    Done,
+    /// It takes a lot.
+    Quick,
+    /// Some of it is still on its way, and it took a little.
     Moves,
-    /// There is nothing left and nothing comes, or the peer takes nothing.
-    Over,
+    /// Some of it is still on its way, and it took nothing for so long.
+    Still(Duration),
 }
 
 /// How many frames are out that somebody waits for.
@@ -136,8 +142,7 @@ impl Sent {
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 impl<S: Socket> Outbox<S> {
-    /// Nothing waits. A peer that takes nothing for `stall` is cut off.
-    pub(super) fn new(socket: Rc<S>, stall: Duration) -> Self {
+    pub(super) fn new(socket: Rc<S>) -> Self {
         Outbox {
             socket,
             pieces: RefCell::default(),
@@ -146,7 +151,7 @@ impl<S: Socket> Outbox<S> {
             answers_low: Notify::new(),
             written: Cell::default(),
             progress: Cell::new((0, Instant::now())),
-            stall,
+            looked_at: Cell::default(),
             closing: Cell::default(),
             cut: Cell::default(),
             ended: Cell::default(),
@@ -174,6 +179,10 @@ impl<S: Socket> Outbox<S> {
     }
 
     fn put(&self, piece: Piece) {
+        if self.pieces.borrow().is_empty() && self.progress.get().0 == self.written.get() {
+            // Nothing was on its way to it until now.
+            self.progress.set((self.written.get(), Instant::now()));
+        }
         self.bytes.set(self.bytes.get() + piece.cost());
         if piece.cargo == Cargo::Answer {
             self.answers.set(self.answers.get() + piece.cost());
@@ -204,6 +213,11 @@ impl<S: Socket> Outbox<S> {
     /// Whether nothing waits to be sent.
     pub(super) fn is_free(&self) -> bool {
         self.pieces.borrow().is_empty() && !self.closing.get()
+    }
+
+    /// Whether nothing went out since the last call, and nothing waits to.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.looked_at.replace(self.written.get()) == self.written.get() && self.is_free()
     }
 
     /// Takes the head of a chunk that passes through. It goes out when the chunk's first bytes do; what is pushed from now on
@@ -386,52 +400,44 @@ impl<S: Socket> Outbox<S> {
         self.written.get().saturating_sub(self.socket.unacknowledged().unwrap_or(0))
     }
 
-    /// Looks whether the peer has taken something; says for how long it has not.
-    fn idle_for(&self) -> Duration {
+    /// Looks what has become of what was sent: the system may keep megabytes of it.
+    pub(super) fn look(&self) -> Look {
         let (before, since) = self.progress.get();
-        let acknowledged = self.acknowledged();
-        if acknowledged > before {
-            self.progress.set((acknowledged, Instant::now()));
-            return Duration::ZERO;
+        let is_empty = self.pieces.borrow().is_empty();
+        if is_empty && before == self.written.get() {
+            return Look::Done;
         }
-        since.elapsed()
+        let acknowledged = self.acknowledged();
+        if acknowledged > before || is_empty && acknowledged == self.written.get() {
+            self.progress.set((acknowledged, Instant::now()));
+        }
+        match () {
+            () if is_empty && acknowledged == self.written.get() => Look::Done,
+            () if is_empty && acknowledged > before && self.written.get() - acknowledged < FEW_BYTES => {
+                Look::Quick
+            }
+            () if acknowledged > before + QUICK_BYTES => Look::Quick,
+            () if acknowledged > before => Look::Moves,
+            () => Look::Still(since.elapsed()),
+        }
     }
 
-    /// Waits until the socket takes something of what is left.
-    pub(super) async fn ready(&self) -> Ready {
-        let look = self.stall / LOOKS_PER_STALL;
+    /// Waits until the socket takes something of what is left. `None` when there is nothing left and nothing comes.
+    pub(super) async fn ready(&self) -> Option<()> {
         loop {
             if self.cut.get() {
-                return Ready::Over;
+                return None;
             }
             let (is_empty, is_place) = (self.pieces.borrow().is_empty(), self.is_place_next());
             if is_empty && self.closing.get() {
-                return Ready::Over;
+                return None;
             }
             if is_empty || is_place {
-                if self.socket.unacknowledged().is_none_or(|bytes| bytes < WATCHED_BYTES) {
-                    self.left_over.notified().await;
-                } else if tokio::time::timeout(look, self.left_over.notified()).await.is_err() {
-                    if self.idle_for() == Duration::ZERO {
-                        return Ready::Moves;
-                    }
-                    continue;
-                }
-                // Nothing waited for it until now.
-                self.progress.set((self.acknowledged(), Instant::now()));
+                self.left_over.notified().await;
                 continue;
             }
-            if tokio::time::timeout(look, self.socket.writable()).await.is_ok() {
-                return Ready::Write;
-            }
-            let idle = self.idle_for();
-            if idle == Duration::ZERO {
-                return Ready::Moves;
-            }
-            if idle >= self.stall {
-                warn!("a peer took nothing for {} s; cutting it off", idle.as_secs());
-                return Ready::Over;
-            }
+            self.socket.writable().await;
+            return Some(());
         }
     }
 

@@ -53,15 +53,13 @@ impl Socket for Taps {
     async fn pause() {}
 }
 
-const STALL: Duration = Duration::from_millis(120);
-
 fn frame(payload: usize) -> WireFrame {
     WireFrame { head: vec![1; 60].into(), payload: vec![2; payload].into(), trailer: Bytes::new() }
 }
 
 #[test]
 fn sixty_thousand_small_frames_wait_for_a_peer_and_it_is_not_too_slow() {
-    let outbox = Outbox::new(Rc::new(Taps::default()), STALL);
+    let outbox = Outbox::new(Rc::new(Taps::default()));
     (0..60_000).for_each(|_| outbox.push(frame(100), Cargo::Posted));
     outbox.flush();
     assert_eq!(outbox.is_over_full(), None);
@@ -72,7 +70,7 @@ fn sixty_thousand_small_frames_wait_for_a_peer_and_it_is_not_too_slow() {
 #[test]
 fn what_is_out_is_told_by_kind_and_everything_is_given_back() {
     let socket = Rc::new(Taps::default());
-    let outbox = Outbox::new(socket.clone(), STALL);
+    let outbox = Outbox::new(socket.clone());
     outbox.push(frame(0), Cargo::Answer);
     outbox.push(frame(5000), Cargo::Posted);
     outbox.push(frame(5000), Cargo::Chunk);
@@ -92,7 +90,7 @@ fn what_is_out_is_told_by_kind_and_everything_is_given_back() {
 #[tokio::test]
 async fn a_peer_is_not_read_while_too_many_answers_wait_for_it() {
     let socket = Rc::new(Taps::default());
-    let outbox = Outbox::new(socket.clone(), STALL);
+    let outbox = Outbox::new(socket.clone());
     let moment = Duration::from_millis(20);
     (0..20).for_each(|_| outbox.push(frame(1 << 20), Cargo::Posted));
     outbox.answers_taken().await;
@@ -101,10 +99,10 @@ async fn a_peer_is_not_read_while_too_many_answers_wait_for_it() {
         // Payloads are no answers: they go as the peer takes them.
         let mut taken = std::pin::pin!(outbox.answers_taken());
         assert!(tokio::time::timeout(moment, taken.as_mut()).await.is_err());
-        socket.takes.set(24 << 20);
+        socket.takes.set((20 << 20) + (1 << 19));
         outbox.flush();
         assert!(tokio::time::timeout(moment, taken.as_mut()).await.is_err(), "some went, and many wait");
-        socket.takes.set(3 << 20);
+        socket.takes.set(1 << 20);
         outbox.flush();
         taken.await;
     }
@@ -115,49 +113,47 @@ async fn a_peer_is_not_read_while_too_many_answers_wait_for_it() {
     taken.await;
 }
 
-#[tokio::test]
-async fn a_peer_that_takes_nothing_is_cut_off_and_one_that_acknowledges_bytes_is_not() {
+#[test]
+fn how_a_peer_gets_on_is_told_by_what_it_acknowledged() {
     let socket = Rc::new(Taps::default());
-    let outbox = Outbox::new(socket.clone(), STALL);
-    socket.takes.set(1 << 20);
-    outbox.push(frame(2 << 20), Cargo::Posted);
+    let outbox = Outbox::new(socket.clone());
+    let is_still = |look| matches!(look, Look::Still(_));
+    assert_eq!(outbox.look(), Look::Done);
+    // All of it is with the system, which says nothing of it by what it takes.
+    socket.takes.set(1_000_060);
+    outbox.push(frame(1_000_000), Cargo::Posted);
     outbox.flush();
-    socket.unacknowledged.set(1 << 20);
-    let reads = async {
-        // Far too little for the socket to take more.
-        loop {
-            tokio::time::sleep(STALL / 8).await;
-            socket.unacknowledged.set(socket.unacknowledged.get() - 1000);
-        }
-    };
-    let served = async {
-        let until = Instant::now() + 4 * STALL;
-        while Instant::now() < until {
-            assert_eq!(outbox.ready().await, Ready::Moves, "it reads all the time");
-        }
-    };
-    tokio::select! { () = reads => {}, () = served => {} }
-    assert_eq!(outbox.ready().await, Ready::Over, "it takes nothing any more");
-}
-
-#[tokio::test]
-async fn what_the_system_keeps_for_a_slow_peer_is_looked_after_when_nothing_more_waits() {
-    let socket = Rc::new(Taps::default());
-    let outbox = Outbox::new(socket.clone(), STALL);
-    socket.takes.set(4 << 20);
-    outbox.push(frame(1 << 20), Cargo::Posted);
+    socket.unacknowledged.set(1_000_060);
+    assert!(outbox.is_free() && is_still(outbox.look()));
+    socket.unacknowledged.set(999_000);
+    assert_eq!(outbox.look(), Look::Moves);
+    assert!(is_still(outbox.look()));
+    // More waits, and the socket takes nothing; the peer reads on.
+    outbox.push(frame(8 << 20), Cargo::Posted);
     outbox.flush();
-    socket.unacknowledged.set(1 << 20);
-    assert!(outbox.is_free());
-    outbox.progress.set((0, Instant::now()));
-    let reads = async {
-        loop {
-            tokio::time::sleep(STALL / 8).await;
-            socket.unacknowledged.set(socket.unacknowledged.get() - 1000);
-        }
+    for left in (1..10).rev() {
+        socket.unacknowledged.set(left * 100_000);
+        assert_eq!(outbox.look(), Look::Moves);
+    }
+    let stands_still_for = || match outbox.look() {
+        Look::Still(idle) => Some(idle),
+        Look::Done | Look::Quick | Look::Moves => None,
     };
-    tokio::select! { () = reads => {}, ready = outbox.ready() => assert_eq!(ready, Ready::Moves) }
+    let first = stands_still_for();
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(first.is_some() && stands_still_for() > first);
+    socket.takes.set(9 << 20);
+    outbox.flush();
     socket.unacknowledged.set(0);
-    let waits = tokio::time::timeout(2 * STALL, outbox.ready()).await;
-    assert!(waits.is_err(), "there is nothing to look after, and nobody is cut off: {waits:?}");
+    assert_eq!((outbox.look(), outbox.look()), (Look::Done, Look::Done));
+    // Its time begins anew with what is sent next.
+    std::thread::sleep(Duration::from_millis(5));
+    let sent_at = Instant::now();
+    outbox.push(frame(10), Cargo::Answer);
+    assert!(stands_still_for().is_some_and(|idle| idle <= sent_at.elapsed()));
+    socket.takes.set(20 << 20);
+    (0..9).for_each(|_| outbox.push(frame(1 << 20), Cargo::Posted));
+    outbox.flush();
+    socket.unacknowledged.set(100);
+    assert_eq!(outbox.look(), Look::Quick);
 }

@@ -239,6 +239,7 @@ impl Leader {
                 "software": SOFTWARE, "uptime_ms": u64::try_from(uptime).unwrap_or(u64::MAX),
                 "driver": self.config.driver, "durability": self.durability(), "draining": self.broker.is_draining(),
                 "connections": self.connections, "frames_damaged": self.frames_damaged,
+                "acks_refused": self.acks_refused,
                 "spool_bytes": fill.bytes, "spool_bytes_max": fill.bytes_max, "blobs": fill.blobs,
                 "buffers": fill.buffers, "buffers_in_use": fill.buffers_in_use, "buffers_promised": fill.promised,
                 "chunks_passed_through": fill.passed_through, "chunks_voided": fill.voided,

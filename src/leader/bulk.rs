@@ -319,8 +319,8 @@ impl Leader {
         // What does not count, or cannot be read, is nobody's.
         contents.into_values().for_each(|content| content.forget(&mut self.relay));
         let payload = result.to_json();
-        let (says, parts) = read_result(&payload);
-        let body = AckBody { job, says, parts: parts.clone(), payload: payload.into() };
+        let (says, named, parts) = read_result(&payload);
+        let body = AckBody { job, named, says, parts: parts.clone(), payload: payload.into() };
         self.when_certain(parts, Apart::Ack { conn, body });
     }
 

@@ -394,7 +394,8 @@ impl Leader {
             }
             Then::Deliver { conn, job, .. } => {
                 let returned = self.broker.state().job(*job).and_then(outcome::returned);
-                !self.has_checksums(*conn) || returned.is_some_and(|result| self.cuts(*conn, result))
+                // That of a job to all workers is made of theirs.
+                !self.has_checksums(*conn) || returned.is_none_or(|result| self.cuts(*conn, result))
             }
             Then::Stage { .. } | Then::Answer { .. } => true,
         }
@@ -428,7 +429,9 @@ impl Leader {
             Then::Assign(Assignment { conn, worker, job, run, attempt, lease, start }) => {
                 let held_back = self.fetching.held_back.remove(&(job, conn)).unwrap_or_default();
                 let is_its = |job: &Job| match job.phase {
-                    Phase::Leased { worker: holder, attempt: held } => (holder, held) == (worker, attempt),
+                    Phase::Leased { worker: holder, attempt: held, .. } => {
+                        (holder, held) == (worker, attempt)
+                    }
                     Phase::Queued { .. }
                     | Phase::Gathering { .. }
                     | Phase::Done { .. }

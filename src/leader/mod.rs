@@ -40,6 +40,7 @@ use crate::core::event::{Operation, Outcome};
 use crate::core::ids::{Attempt, ConnId, JobId, Micros, ResultId, Run, Token};
 use crate::core::job::Job;
 use crate::core::{Broker, Config, Event};
+use crate::peer::{KEEPALIVE_EVERY, SILENCE_MAX, frame_window};
 use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
 use crate::summed::Summed;
@@ -66,8 +67,10 @@ pub struct LeaderConfig {
     pub relay: RelayConfig,
     /// How long files of blobs that nothing refers to are left alone.
     pub blob_grace: Duration,
-    /// Time between heartbeats of a worker.
+    /// Time between heartbeats of a worker, and between signs of life of whoever has nothing to say.
     pub heartbeat: Duration,
+    /// Without a byte for so long a peer of ours takes the connection for dead; see [`Leader::silence`] for the leader.
+    pub silence: Duration,
     /// How people reach it, for texts.
     pub address: String,
     /// The driver's name, for status.
@@ -82,7 +85,8 @@ impl Default for LeaderConfig {
             result_bytes_max: 1 << 30,
             relay: RelayConfig::default(),
             blob_grace: Duration::from_secs(600),
-            heartbeat: Duration::from_secs(5),
+            heartbeat: KEEPALIVE_EVERY,
+            silence: SILENCE_MAX,
             address: "HOST:PORT".to_owned(),
             driver: "portable",
         }
@@ -140,6 +144,9 @@ pub enum Output {
     },
 }
 
+/// So many results that do not count are each worth a line in the log.
+const REFUSALS_LOGGED_MAX: u64 = 16;
+
 /// Why a connection has to end at once.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(transparent)]
@@ -181,6 +188,8 @@ pub struct Leader {
     frames_damaged: u64,
     /// The job that was forgotten last to make room.
     forgetting: Option<JobId>,
+    /// Results that did not count, as their workers had nothing to do with the job.
+    acks_refused: u64,
     /// Who is about to ask for the results of a job's workers.
     fetchers: HashMap<JobId, Fetcher>,
     /// Jobs that an earlier life left.
@@ -201,7 +210,7 @@ impl Leader {
     pub fn new(config: LeaderConfig, now: Micros, mut make_id: Box<dyn FnMut() -> Uuid>) -> Self {
         let id = make_id();
         Leader {
-            broker: Broker::new(config.broker.clone()),
+            broker: Broker::begin(config.broker.clone(), now),
             relay: Relay::new(config.relay.clone()),
             blobs: Blobs::default(),
             datasets: Datasets::default(),
@@ -227,6 +236,7 @@ impl Leader {
             connections: 0,
             frames_damaged: 0,
             forgetting: None,
+            acks_refused: 0,
             fetchers: HashMap::new(),
             recovered_jobs: 0,
             recovery: Duration::ZERO,
@@ -294,6 +304,7 @@ impl Leader {
             Heard::Transfer { id, says } => self.transfer(conn, id, says),
             Heard::Dataset(says) => self.dataset_says(conn, says),
             Heard::Ask { verb, id, json } => self.ask(conn, &verb, id, &json),
+            Heard::Alive => {}
             Heard::Skipped(why) => debug!(peer = %self.name(conn), "skipped a frame: {why}"),
         }
         self.act();
@@ -331,6 +342,11 @@ impl Leader {
         self.sessions.get(&conn).is_some_and(Session::is_announced)
     }
 
+    /// Whether a peer's frames end with checksums.
+    pub fn has_checksums(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(|session| session.has(Features::CHECKSUMS))
+    }
+
     /// Bytes pass over a connection, to or from its peer, in frames that take long.
     pub fn moves(&mut self, now: Micros, conn: ConnId) {
         self.pass_time(now);
@@ -338,11 +354,6 @@ impl Leader {
             self.broker.handle(self.now, Event::Moves { conn });
             self.act();
         }
-    }
-
-    /// Whether a peer's frames end with checksums.
-    pub fn has_checksums(&self, conn: ConnId) -> bool {
-        self.sessions.get(&conn).is_some_and(|session| session.has(Features::CHECKSUMS))
     }
 
     /// Whether the peer is a client that says which results it has.
@@ -353,6 +364,30 @@ impl Leader {
     /// Whether a connection is a client's.
     pub fn is_client(&self, conn: ConnId) -> bool {
         self.sessions.get(&conn).is_some_and(|session| session.client().is_some())
+    }
+
+    /// Without a byte from this peer for so long its connection is dead; `None` for one that sends no signs of life. It is a
+    /// quarter longer than what peers wait for the leader: a worker that finds the line dead should be back before its
+    /// jobs are taken for lost.
+    pub fn silence(&self, conn: ConnId) -> Option<Duration> {
+        let session = self.sessions.get(&conn)?;
+        let silence = self.config.silence;
+        session.has(Features::KEEPALIVE).then(|| silence.saturating_add(silence / 4))
+    }
+
+    /// See [`frame_window`]: for whoever it is.
+    pub fn frame_window(&self) -> Duration {
+        frame_window(self.config.silence)
+    }
+
+    /// How often signs of life are due.
+    pub fn heartbeat(&self) -> Duration {
+        self.config.heartbeat
+    }
+
+    /// A sign of life for this peer, if it listens for one.
+    pub fn keepalive(&self, conn: ConnId) -> Option<WireFrame> {
+        self.sessions.get(&conn)?.keepalive()
     }
 
     /// Time has passed.
@@ -414,6 +449,7 @@ impl Leader {
             (LimitId::LEASE_MS, ms(broker.lease)),
             (LimitId::WORKER_GRACE_MS, ms(broker.worker_grace)),
             (LimitId::ATTEMPTS, broker.attempts_max.into()),
+            (LimitId::SILENCE_MS, ms(self.config.silence)),
         ])
     }
 
@@ -426,7 +462,10 @@ impl Leader {
     }
 
     fn ack(&mut self, conn: ConnId, body: AckBody) {
-        let job = body.job;
+        let (job, named) = (body.job, body.named);
+        if self.broker.is_foreign_ack(conn, job, named) {
+            return self.foreign_ack(conn, body);
+        }
         let outcome = match body.says {
             AckSays::Result { ok } if self.are_here(job, &body.parts) => {
                 let result = self.store.keep_result(body.payload);
@@ -445,7 +484,33 @@ impl Leader {
             AckSays::GivenUp => Outcome::GivenUp,
         };
         self.forget_gathered_parts(job);
-        self.broker.handle(self.now, Event::Ack { conn, job, outcome });
+        self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
+    }
+
+    /// An answer for a job from a worker that has nothing to do with it. What others bring of its result stays, and so does
+    /// what the job has; the broker says what the worker is to hear.
+    fn foreign_ack(&mut self, conn: ConnId, body: AckBody) {
+        let AckBody { job, named, says, parts, payload } = body;
+        self.forget_foreign_parts(job, &parts);
+        let outcome = match says {
+            AckSays::Result { ok } => Outcome::Returned { result: self.store.keep_result(payload), ok },
+            AckSays::PlainOk => Outcome::Returned { result: self.store.keep_result(payload), ok: true },
+            AckSays::ResultLost => Outcome::ResultLost,
+            AckSays::GivenUp => Outcome::GivenUp,
+        };
+        self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
+    }
+
+    /// Each of the first is said; a worker that goes on so does not fill the log.
+    fn ack_refused(&mut self, conn: ConnId, job: JobId) {
+        self.acks_refused += 1;
+        let count = self.acks_refused;
+        if count <= REFUSALS_LOGGED_MAX || count.is_power_of_two() {
+            warn!(peer = %self.name(conn), %job, count,
+                "a result does not count: its worker was never given this job, or not in this run; the job goes on");
+        } else {
+            debug!(peer = %self.name(conn), %job, count, "a result does not count");
+        }
     }
 
     fn send(&mut self, conn: ConnId, frames: impl IntoIterator<Item = WireFrame>) {
@@ -519,6 +584,7 @@ impl Leader {
                         self.act_on(action);
                     }
                 }
+                Action::AckRefused { conn, job } => self.ack_refused(conn, job),
                 Action::Waiting { conn, job, why } => {
                     let frame = self.sessions.get(&conn).and_then(|s| s.waiting(job, &why.to_string()));
                     self.send_lazily(conn, frame);
@@ -585,6 +651,7 @@ impl Leader {
             }
             Action::Commit { .. }
             | Action::Assign { .. }
+            | Action::AckRefused { .. }
             | Action::Submitted { .. }
             | Action::Refuse { .. }
             | Action::Waiting { .. }

@@ -139,6 +139,10 @@ impl Pacing {
 impl Leader {
     /// Does something that ends in a frame with a payload for a peer, when it is its turn.
     pub(super) fn post(&mut self, conn: ConnId, then: Then) {
+        if !self.sessions.contains_key(&conn) {
+            // It is gone, and so is its line: what was to be done finds that out.
+            return self.go_on_with(0, then);
+        }
         let bytes = self.payloads_of(&then).iter().map(|key| self.store.len_of(*key)).sum();
         let line = self.pacing.lines.entry(conn).or_default();
         if let Then::Deliver { job, run, .. } = &then

@@ -352,10 +352,8 @@ fn sent_len(payload: &Bytes, to_all: bool) -> usize {
 /// The same of a request for a stock worker that knows a cached file by its path (C02).
 fn by_path_len(request: &JobRequest, payload: &[u8]) -> usize {
     let is_cached = |file: &InputFile| matches!(file.source(), Source::Cache(_));
-    match request.files.iter().any(is_cached) {
-        true => by_path(payload, |_| true).map_or(payload.len(), |written| written.len()),
-        false => payload.len(),
-    }
+    let written = if request.files.iter().any(is_cached) { by_path(payload, |_| true) } else { None };
+    written.map_or(payload.len(), |written| written.len())
 }
 
 /// Whether a job fits no assignment as it came, and has contents that can go apart from it.

@@ -16,7 +16,7 @@ use super::{Leader, Output};
 use crate::conn::{Session, TransferSays};
 use crate::core::Event;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
-use crate::core::job::{AttemptNote, Job, Phase};
+use crate::core::job::Phase;
 use crate::core::record::AttemptEnd;
 use crate::model::{BlobRef, JobRequest, Source};
 use crate::peer::{ChunkStart, InChunk, PoolBuf};
@@ -347,6 +347,21 @@ impl Leader {
         }
     }
 
+    /// An answer that does not count named these parts: what was gathered of it goes, and what came for an attempt that
+    /// nobody knows of. What came for others is their workers' to answer with.
+    pub(super) fn forget_foreign_parts(&mut self, job: JobId, parts: &[BlobId]) {
+        let last = self.broker.state().job(job).map_or(Attempt(0), |job| job.attempt);
+        let Some(coming) = self.blobs.coming.get_mut(&job) else { return };
+        let is_foreign = |(attempt, blob): &mut (Attempt, BlobId)| {
+            parts.contains(blob) && (*attempt == Attempt(0) || *attempt > last)
+        };
+        let foreign: Vec<BlobId> = coming.extract_if(.., is_foreign).map(|(_, blob)| blob).collect();
+        if coming.is_empty() {
+            self.blobs.coming.remove(&job);
+        }
+        foreign.into_iter().for_each(|blob| self.relay.forget(blob));
+    }
+
     /// What was gathered of an answer that is no result.
     pub(super) fn forget_gathered_parts(&mut self, job: JobId) {
         let Some(coming) = self.blobs.coming.get_mut(&job) else { return };
@@ -426,7 +441,7 @@ impl Leader {
                 is_theirs && self.blobs.inputs(owner).contains(&id)
             }
             Purpose::Archive | Purpose::Stdout | Purpose::Stderr => {
-                job.is_some_and(|job| may_end(job, session, open.attempt)) && self.expect_part(id, &open)
+                self.broker.may_bring(conn, owner, Attempt(open.attempt)) && self.expect_part(id, &open)
             }
         };
         if may {
@@ -516,6 +531,10 @@ impl Leader {
                 else {
                     return;
                 };
+                if !self.broker.state().job(job).is_some_and(|job| job.is_with(worker)) {
+                    // It was taken from the worker meanwhile, and how another fares is not for it to say.
+                    return;
+                }
                 info!(%worker, %job, %reason, "a worker does not take an input: {text}");
                 let why = match reason {
                     Reason::DISK_FULL => AttemptEnd::DiskFull,
@@ -576,15 +595,4 @@ impl Leader {
         let why: Arc<str> = format!("an input cannot be had ({reason}): {text}").into();
         self.broker.handle(self.now, Event::InputsFailed { job: id, why });
     }
-}
-
-/// Whether the worker at this connection holds a job in this attempt, or did and may still be the first to end it.
-fn may_end(job: &Job, session: &Session, attempt: u32) -> bool {
-    let is_now = match job.phase {
-        Phase::Leased { worker, attempt: held } => Some(worker) == session.worker() && held.0 == attempt,
-        Phase::Queued { .. } => false,
-        Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => return false,
-    };
-    let was = |note: &AttemptNote| note.attempt.0 == attempt && Some(note.worker) == session.worker();
-    is_now || job.history.iter().any(was)
 }

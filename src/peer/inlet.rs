@@ -340,6 +340,11 @@ impl Inlet {
         self.decoder.finish(self.small.get(self.start..self.end).unwrap_or_default())
     }
 
+    /// Whether a frame has begun and is not whole.
+    pub fn is_inside_frame(&self) -> bool {
+        self.finish().is_err()
+    }
+
     /// Lets bytes pass by; says whether the frame is over.
     fn dropped(&mut self) -> Result<bool, FrameError> {
         loop {

@@ -2,24 +2,28 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::limits::WINDOW_CHUNKS_MAX;
+use chunking::message::{Body as _, Keepalive};
 use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
+use socket2::SockRef;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpStream, ToSocketAddrs};
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::buffers::Pool;
 use super::inlet::{InChunk, Inlet, Step};
+use super::pulse::{Dead, Pulse, Signs, frame_window};
 use super::socket::{Tuning, is_loopback, tune};
 use super::unacked::unacknowledged;
 
@@ -30,7 +34,10 @@ const BUFFERS_MAX: usize = 4 * WINDOW_CHUNKS_MAX as usize;
 /// Pieces that one call writes: what Linux takes (UIO_MAXIOV).
 const SLICES_MAX: usize = 1024;
 
-/// How often it is looked whether the other side takes something, before it is given up.
+/// A leader that takes nothing of what is sent to it for so long is given up: no byte was acknowledged.
+const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often it is looked in that time whether it takes something.
 const LOOKS_PER_STALL: u32 = 6;
 
 /// Why a connection could not be made, or ended.
@@ -50,12 +57,12 @@ pub enum LinkError {
     /// The other side sent what is no frame.
     #[error("the leader sent a bad frame: {0}")]
     Frame(#[from] FrameError),
-    /// The other side takes nothing any more.
-    #[error("the leader took nothing for {} s", .0.as_secs())]
-    Stalled(Duration),
     /// What was to be sent does not fit a frame.
     #[error("cannot send: {0}")]
     Encode(#[from] EncodeError),
+    /// The connection is up, but its other side shows no sign of life.
+    #[error("the connection to the leader is dead: {0}")]
+    Dead(#[from] Dead),
     /// The connection has ended.
     #[error("the connection to the leader is closed")]
     Closed,
@@ -148,8 +155,27 @@ pub async fn connect(
     inlet.offer_checksums();
     let writer = LinkWriter::new(write, asked, loopback);
     let other_end = Some(Arc::downgrade(&writer.0));
-    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX), other_end };
+    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX), other_end, pulse: Pulse::default() };
+    tokio::spawn(end_if_stalled(Arc::downgrade(&writer.0), WRITE_STALL_TIMEOUT));
     Ok((reader, writer))
+}
+
+/// Ends a connection whose other side takes nothing of what was sent to it for so long. A slow one takes something.
+async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
+    let (mut taken, mut since) = (0, std::time::Instant::now());
+    loop {
+        tokio::time::sleep(stall / LOOKS_PER_STALL).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let now_taken = shared.acknowledged();
+        if now_taken > taken || now_taken == shared.queue().queued {
+            (taken, since) = (now_taken, std::time::Instant::now());
+        } else if since.elapsed() >= stall {
+            tracing::warn!("the leader took nothing for {} s; the connection is given up", stall.as_secs());
+            // Who reads and who writes finds out.
+            shared.asked.as_ref().map(|socket| SockRef::from(socket).shutdown(Shutdown::Both));
+            return;
+        }
+    }
 }
 
 /// What comes over a connection.
@@ -169,9 +195,21 @@ pub struct LinkReader {
     pool: Pool,
     /// The writer, until it has heard that frames have checksums.
     other_end: Option<Weak<Shared>>,
+    pulse: Pulse,
 }
 
 impl LinkReader {
+    /// From now on the leader sends something at least every now and then: a connection that is silent for too long is dead.
+    pub fn expect_signs(&mut self, signs: Signs) {
+        self.pulse.expect(signs.silence);
+        self.pulse.set_window(frame_window(signs.silence));
+    }
+
+    /// Whether a frame has begun to come and is not whole.
+    pub fn is_inside_frame(&self) -> bool {
+        self.inlet.is_inside_frame()
+    }
+
     /// What comes next; `None` when the other side has closed the connection between frames. It waits while all of the
     /// connection's buffers hold chunks that nobody is done with.
     ///
@@ -180,6 +218,7 @@ impl LinkReader {
         loop {
             match self.inlet.poll()? {
                 Step::Frame(_, frame) => {
+                    self.pulse.frame_ended();
                     let Head { code, msg_id, corr_id, subject, .. } = frame.head;
                     let payload = Bytes::copy_from_slice(frame.payload);
                     let subject = subject.to_owned();
@@ -190,7 +229,10 @@ impl LinkReader {
                     }
                     return Ok(Some(Item::Frame(InFrame { code, msg_id, corr_id, subject, payload })));
                 }
-                Step::Came(chunk) => return Ok(Some(Item::Chunk(chunk))),
+                Step::Came(chunk) => {
+                    self.pulse.frame_ended();
+                    return Ok(Some(Item::Chunk(chunk)));
+                }
                 Step::Chunk(_) => {
                     let buffer = self.pool.taken().await;
                     self.inlet.take(buffer);
@@ -198,10 +240,23 @@ impl LinkReader {
                 // Only leaders take large frames.
                 Step::Bulk(..) | Step::Piece(_) | Step::BulkEnd => {}
                 Step::Read => {
-                    if read_some(&mut self.read, &mut self.inlet).await? == 0 {
+                    let inside = self.inlet.is_inside_frame();
+                    let reading = read_some(&mut self.read, &mut self.inlet);
+                    let read = match self.pulse.waits(Instant::now(), inside) {
+                        None => reading.await,
+                        Some(until) => match timeout_at(until, reading).await {
+                            Ok(read) => read,
+                            Err(_) => match self.pulse.late(Instant::now()) {
+                                Some(dead) => return Err(dead.into()),
+                                None => continue,
+                            },
+                        },
+                    }?;
+                    if read == 0 {
                         self.inlet.finish()?;
                         return Ok(None);
                     }
+                    self.pulse.came(read);
                 }
             }
         }
@@ -264,6 +319,18 @@ struct Socket {
     pieces: VecDeque<Bytes>,
 }
 
+impl Shared {
+    /// Bytes of what was written that the other side has; all of them, where the system does not say.
+    fn acknowledged(&self) -> u64 {
+        let waiting = self.asked.as_ref().and_then(unacknowledged).unwrap_or(0);
+        self.written.load(Ordering::Relaxed).saturating_sub(waiting)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl LinkWriter {
     fn new(write: OwnedWriteHalf, asked: Option<OwnedFd>, loopback: bool) -> Self {
         let socket = Socket { write, pieces: VecDeque::new() };
@@ -292,7 +359,7 @@ impl LinkWriter {
     pub async fn send_chunk(&self, transfer: Uuid, head: &ChunkHead, bytes: Bytes) -> Result<(), LinkError> {
         let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let frame_head = head.frame_head(transfer, sent_len)?;
-        let start = put(&mut *self.queue_locked(), [Bytes::copy_from_slice(&frame_head), bytes])?;
+        let start = put(&mut self.queue_locked(), [Bytes::copy_from_slice(&frame_head), bytes])?;
         self.write(start).await
     }
 
@@ -305,30 +372,6 @@ impl LinkWriter {
     pub async fn flush(&self) -> Result<(), LinkError> {
         let start = self.queue_locked().queued;
         self.write(start).await
-    }
-
-    /// Sends what is queued, however long that takes, unless the other side takes nothing for `stall`: what counts are the bytes
-    /// that it acknowledged.
-    pub async fn flush_while_taken(&self, stall: Duration) -> Result<(), LinkError> {
-        let mut flushing = pin!(self.flush());
-        let (mut taken, mut since) = (self.acknowledged(), Instant::now());
-        loop {
-            if let Ok(flushed) = tokio::time::timeout(stall / LOOKS_PER_STALL, flushing.as_mut()).await {
-                return flushed;
-            }
-            let now_taken = self.acknowledged();
-            if now_taken > taken {
-                (taken, since) = (now_taken, Instant::now());
-            } else if since.elapsed() >= stall {
-                return Err(LinkError::Stalled(stall));
-            }
-        }
-    }
-
-    /// Bytes of what was written that the other side has; all of them, where the system does not say.
-    fn acknowledged(&self) -> u64 {
-        let waiting = self.0.asked.as_ref().and_then(unacknowledged).unwrap_or(0);
-        self.0.written.load(Ordering::Relaxed).saturating_sub(waiting)
     }
 
     fn count_written(&self, bytes: usize) {
@@ -351,6 +394,22 @@ impl LinkWriter {
             }
         }
         self.queue_locked().broken.is_none()
+    }
+
+    /// Sends a Keepalive, unless something was written since the last call, or is on its way. `written` is where that is kept
+    /// between calls.
+    pub fn keep_alive(&self, written: &mut u64) {
+        // Who holds the lock writes, and that says as much as a Keepalive.
+        let Ok(socket) = self.0.socket.try_lock() else { return };
+        let is_idle = self.0.written.load(Ordering::Relaxed) == *written && socket.pieces.is_empty();
+        drop(socket);
+        if is_idle && self.queue_locked().pieces.is_empty() {
+            let mut payload = Vec::new();
+            Keepalive {}.encode(&mut payload);
+            self.queue(OutFrame::new(Kind::Keepalive, payload)).ok();
+        }
+        self.try_flush();
+        *written = self.0.written.load(Ordering::Relaxed);
     }
 
     /// Queues a frame; gives its place in all that is sent.
@@ -379,7 +438,7 @@ impl LinkWriter {
     }
 
     fn queue_locked(&self) -> MutexGuard<'_, Queue> {
-        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.queue()
     }
 
     /// Writes until nothing is queued. The lock is fair, so nobody waits behind more than a few chunks.

@@ -7,6 +7,7 @@ mod address;
 mod buffers;
 mod inlet;
 mod link;
+mod pulse;
 mod socket;
 mod unacked;
 
@@ -15,6 +16,10 @@ pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
 pub use inlet::{ChunkStart, InChunk, Inlet, Step};
 pub(crate) use link::read_some;
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
+pub use pulse::{
+    Dead, FRAME_BYTES_PER_SECOND_MIN, FRAME_WINDOW_MAX, KEEPALIVE_EVERY, Pulse, SILENCE_MAX, SILENCE_MIN,
+    Signs, frame_window,
+};
 pub use socket::{Tuning, is_loopback, tune};
 pub(crate) use unacked::unacknowledged;
 

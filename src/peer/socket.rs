@@ -14,10 +14,11 @@ pub struct Tuning {
     pub congestion: Option<String>,
 }
 
-/// Half of the time after which a silent, dead peer is noticed; stock peers never send a heartbeat (C06).
+/// Half of the time after which a silent, dead peer is noticed; stock peers never send a heartbeat (C06). While something is on its
+/// way to it, it is noticed by what it acknowledges. TCP_USER_TIMEOUT is of no use for that: on some ways it ends connections of slow
+/// peers that take something all the time.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 3;
-const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Whether the peer is on this machine.
 pub fn is_loopback(stream: &TcpStream) -> bool {
@@ -37,7 +38,6 @@ pub fn tune(stream: &TcpStream, tuning: &Tuning) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES)).ok();
     #[cfg(target_os = "linux")]
     {
-        socket.set_tcp_user_timeout(Some(USER_TIMEOUT)).ok();
         match &tuning.congestion {
             Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
                 let text =
@@ -52,7 +52,7 @@ pub fn tune(stream: &TcpStream, tuning: &Tuning) -> io::Result<()> {
     }
     #[cfg(not(target_os = "linux"))]
     {
-        let _unused = (tuning, USER_TIMEOUT);
+        let _unused = tuning;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::core::dataset::Dataset;
-use crate::core::event::{Inputs, Submission};
+use crate::core::event::{Inputs, Submission, WorkerClass};
 use crate::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 use crate::core::job::{AttemptNote, Ending, Job, Phase};
 use crate::core::record::{AttemptEnd, Record};
@@ -46,6 +46,8 @@ mod tag {
     pub(super) const CAP: u8 = 14;
     pub(super) const DATASET: u8 = 15;
     pub(super) const DATASET_GONE: u8 = 16;
+    /// An assignment to a worker that is not one of ours, whose class follows. One to ours is as it always was.
+    pub(super) const ASSIGN_CLASSIC: u8 = 18;
 
     pub(super) const TIMED_OUT: u8 = 1;
     pub(super) const WORKER_LOST: u8 = 2;
@@ -67,6 +69,11 @@ mod tag {
     pub(super) const GATHERING: u8 = 3;
     pub(super) const DONE: u8 = 4;
     pub(super) const DEAD: u8 = 5;
+    /// The same as `LEASED`, and a class follows.
+    pub(super) const LEASED_CLASSIC: u8 = 6;
+
+    pub(super) const CLASSIC: u8 = 1;
+    pub(super) const ONE_AT_A_TIME: u8 = 2;
 
     pub(super) const RETURNED: u8 = 1;
     pub(super) const CANCELLED: u8 = 2;
@@ -211,10 +218,12 @@ fn put_record(record: &Record, out: &mut Vec<u8>) {
             }
             put_bool(*kept, out);
         }
-        Record::Assign { job, run, attempt, worker } => {
-            put_run(tag::ASSIGN, *job, *run, out);
+        Record::Assign { job, run, attempt, worker, class } => {
+            let class = class_tag(*class);
+            put_run(if class.is_some() { tag::ASSIGN_CLASSIC } else { tag::ASSIGN }, *job, *run, out);
             put_u32(attempt.0, out);
             put_uuid(worker.0, out);
+            out.extend(class);
         }
         Record::Ack { at, job, run, worker, result, ok } => {
             put_run(tag::ACK, *job, *run, out);
@@ -293,6 +302,14 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
             run: reader.run()?,
             attempt: reader.attempt()?,
             worker: reader.worker()?,
+            class: WorkerClass::Leasing,
+        },
+        tag::ASSIGN_CLASSIC => Record::Assign {
+            job: reader.job()?,
+            run: reader.run()?,
+            attempt: reader.attempt()?,
+            worker: reader.worker()?,
+            class: get_class(reader)?,
         },
         tag::ACK => {
             let (job, run) = (reader.job()?, reader.run()?);
@@ -518,10 +535,12 @@ fn put_phase(phase: &Phase, out: &mut Vec<u8>) {
             put_u8(tag::QUEUED, out);
             put_u64(not_before.0, out);
         }
-        Phase::Leased { worker, attempt } => {
-            put_u8(tag::LEASED, out);
+        Phase::Leased { worker, attempt, class } => {
+            let class = class_tag(*class);
+            put_u8(if class.is_some() { tag::LEASED_CLASSIC } else { tag::LEASED }, out);
             put_uuid(worker.0, out);
             put_u32(attempt.0, out);
+            out.extend(class);
         }
         Phase::Gathering { left } => {
             put_u8(tag::GATHERING, out);
@@ -544,7 +563,14 @@ fn get_phase(reader: &mut Reader<'_>) -> Result<Phase, CodecError> {
     let start = reader.at();
     Ok(match reader.u8()? {
         tag::QUEUED => Phase::Queued { not_before: reader.micros()? },
-        tag::LEASED => Phase::Leased { worker: reader.worker()?, attempt: reader.attempt()? },
+        tag::LEASED => Phase::Leased {
+            worker: reader.worker()?,
+            attempt: reader.attempt()?,
+            class: WorkerClass::Leasing,
+        },
+        tag::LEASED_CLASSIC => {
+            Phase::Leased { worker: reader.worker()?, attempt: reader.attempt()?, class: get_class(reader)? }
+        }
         tag::GATHERING => Phase::Gathering { left: reader.number()? },
         tag::DONE => Phase::Done { at: reader.micros()?, ending: get_ending(reader)? },
         tag::DEAD => Phase::Dead { at: reader.micros()?, why: get_attempt_end(reader)? },
@@ -588,6 +614,24 @@ fn get_ending(reader: &mut Reader<'_>) -> Result<Ending, CodecError> {
         tag::ORPHANED => Ending::Orphaned,
         tag::FAILED => Ending::Failed { why: reader.str()?.into() },
         unknown => return Err(unknown_tag(start, "ending of a job", unknown)),
+    })
+}
+
+/// Ours have none: what is written of them is what it was before classes were.
+const fn class_tag(class: WorkerClass) -> Option<u8> {
+    match class {
+        WorkerClass::Leasing => None,
+        WorkerClass::Classic => Some(tag::CLASSIC),
+        WorkerClass::OneAtATime => Some(tag::ONE_AT_A_TIME),
+    }
+}
+
+fn get_class(reader: &mut Reader<'_>) -> Result<WorkerClass, CodecError> {
+    let start = reader.at();
+    Ok(match reader.u8()? {
+        tag::CLASSIC => WorkerClass::Classic,
+        tag::ONE_AT_A_TIME => WorkerClass::OneAtATime,
+        unknown => return Err(unknown_tag(start, "class of a worker", unknown)),
     })
 }
 

@@ -17,7 +17,8 @@ const FEATURES: Features = Features::LEASES
     .with(Features::ZSTD)
     .with(Features::BROTLI)
     .with(Features::GZIP)
-    .with(Features::CHECKSUMS);
+    .with(Features::CHECKSUMS)
+    .with(Features::KEEPALIVE);
 
 /// What a worker that is set up so can do.
 pub(super) fn features(config: &WorkerConfig) -> Features {

@@ -29,9 +29,6 @@ pub const HEARTBEAT_MIN: Duration = Duration::from_millis(10);
 /// How long a leader may take to accept a connection.
 pub const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// How long a leader may take nothing of what is sent to it before the connection is given up: no byte was acknowledged.
-pub const SEND_MAX: Duration = Duration::from_secs(30);
-
 /// How long a frame that is in no hurry waits for another to go along with.
 pub const LAZY_WAIT: Duration = Duration::from_millis(1);
 

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::config::WorkerConfig;
-use super::limits::{CONNECT_MAX, LEAVE_MAX, REDIRECTS_AT_ONCE_MAX, SEND_MAX};
-use crate::peer::{InChunk, InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
+use super::limits::{CONNECT_MAX, LEAVE_MAX, REDIRECTS_AT_ONCE_MAX};
+use crate::peer::{InChunk, InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, Signs, connect};
 use uuid::Uuid;
 
 type Dialled = Result<(LinkReader, LinkWriter), LinkError>;
@@ -84,6 +84,14 @@ impl Line {
         }
     }
 
+    /// The leader sends something at least every now and then.
+    pub(super) fn expect_signs(&mut self, signs: Signs) {
+        match &mut self.state {
+            State::Up { reader, .. } => reader.expect_signs(signs),
+            State::Waiting(_) | State::Dialling(_) | State::Left => {}
+        }
+    }
+
     /// The connection's writer, for transfers that send by themselves.
     pub(super) fn writer(&self) -> Option<&LinkWriter> {
         match &self.state {
@@ -102,7 +110,7 @@ impl Line {
         let sent = match queued {
             // Most of the time there is room, and nothing to wait for.
             Ok(()) if writer.try_flush() => Ok(()),
-            Ok(()) => writer.flush_while_taken(SEND_MAX).await,
+            Ok(()) => writer.flush().await,
             Err(error) => Err(error),
         };
         sent.err().map(|error| self.lose(&error.to_string()))

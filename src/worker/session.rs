@@ -476,6 +476,8 @@ impl<H: Handler> Session<H> {
                 debug_assert!(matches!(news, News::Lost));
                 self.on_lost();
             }
+            // That it came is all it says.
+            Kind::Keepalive => {}
             Kind::Hold | Kind::Pack | Kind::Release | Kind::Inspect | Kind::CachePut => {
                 self.on_set_frame(kind, frame)?;
             }

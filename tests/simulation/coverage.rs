@@ -12,6 +12,7 @@ pub(crate) struct Coverage {
     pub(crate) dead: u64,
     pub(crate) orphans: u64,
     pub(crate) stale_results: u64,
+    pub(crate) acks_refused: u64,
     pub(crate) abandoned: u64,
     pub(crate) to_all: u64,
     pub(crate) refused: u64,
@@ -56,6 +57,7 @@ impl Coverage {
         self.dead += other.dead;
         self.orphans += other.orphans;
         self.stale_results += other.stale_results;
+        self.acks_refused += other.acks_refused;
         self.abandoned += other.abandoned;
         self.to_all += other.to_all;
         self.refused += other.refused;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heft::core::Record;
 use heft::core::dataset::Dataset;
-use heft::core::event::{Inputs, Submission};
+use heft::core::event::{Inputs, Submission, WorkerClass};
 use heft::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, WorkerId};
 use heft::core::job::{Ending, Job, Phase};
 use heft::core::record::AttemptEnd;
@@ -148,7 +148,12 @@ impl Proposals {
         let record = match (random.below(if jobs.len() > 40 { 60 } else { 100 }), job) {
             (0..15, Some(job)) => {
                 let (attempt, worker) = (Attempt(job.attempt.0 + 1), worker(random));
-                Record::Assign { job: job.id, run: job.run, attempt, worker }
+                let class = match random.below(3) {
+                    0 => WorkerClass::Classic,
+                    1 => WorkerClass::OneAtATime,
+                    _ => WorkerClass::Leasing,
+                };
+                Record::Assign { job: job.id, run: job.run, attempt, worker, class }
             }
             (15..30, Some(job)) => {
                 self.results += 1;

@@ -9,11 +9,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use heft::core::action::{Action, Refusal, Waiting};
-use heft::core::event::{Inputs, Operation, Outcome, Submission, WorkerClass};
+use heft::core::event::{Inputs, Named, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Job, Phase};
 use heft::core::payload::PayloadKind;
 use heft::core::schedule::Policy;
+use heft::core::state::State;
 use heft::core::subject::{routing_key, worker_patterns};
 use heft::core::worker::Worker;
 use heft::core::{Broker, Config, Event, Record};
@@ -24,6 +25,7 @@ pub const SECOND: Duration = Duration::from_secs(1);
 /// The broker, its world's clock, and what it did since the last [`Rig::expect`].
 pub struct Rig {
     pub broker: Broker,
+    config: Config,
     now: Micros,
     lines: Vec<String>,
     /// Commits wait for [`Rig::commit`].
@@ -105,7 +107,8 @@ impl Rig {
 
     pub fn with(config: Config) -> Rig {
         Rig {
-            broker: Broker::new(config),
+            broker: Broker::new(config.clone()),
+            config,
             now: Micros(1_000_000),
             lines: Vec::new(),
             delays: false,
@@ -229,6 +232,15 @@ impl Rig {
             self.handle(Event::Tick);
         }
         self.now = end;
+        self.handle(Event::Tick);
+    }
+
+    /// The leader is killed and begins anew with this state; nobody is connected.
+    #[track_caller]
+    pub fn restart(&mut self, state: State) {
+        assert!(self.lines.is_empty(), "not asserted: {:#?}", self.lines);
+        self.proposed = None;
+        self.broker = Broker::restore(self.config.clone(), state, Index(1_000_000), self.now);
         self.handle(Event::Tick);
     }
 
@@ -396,7 +408,18 @@ impl Rig {
     pub fn ack_id(&mut self, worker: &str, job: JobId, ok: bool) {
         self.results += 1;
         let (conn, result) = (self.conn(worker), ResultId(self.results));
-        self.tell(Event::Ack { conn, job, outcome: Outcome::Returned { result, ok } });
+        let (named, outcome) = (Named::default(), Outcome::Returned { result, ok });
+        self.tell(Event::Ack { conn, job, named, outcome });
+    }
+
+    /// A result that names its attempt, as those of workers that lease do.
+    #[track_caller]
+    pub fn ack_of(&mut self, worker: &str, number: u32, run: u32, attempt: u32) {
+        self.results += 1;
+        let (conn, result) = (self.conn(worker), ResultId(self.results));
+        let named = Named { run: Some(Run(run)), attempt: Some(Attempt(attempt)) };
+        let outcome = Outcome::Returned { result, ok: true };
+        self.tell(Event::Ack { conn, job: id(number), named, outcome });
     }
 
     /// A result that is OK.
@@ -408,7 +431,7 @@ impl Rig {
     #[track_caller]
     pub fn outcome(&mut self, worker: &str, number: u32, outcome: Outcome) {
         let conn = self.conn(worker);
-        self.tell(Event::Ack { conn, job: id(number), outcome });
+        self.tell(Event::Ack { conn, job: id(number), named: Named::default(), outcome });
     }
 
     #[track_caller]
@@ -521,6 +544,7 @@ impl Rig {
             Action::Settle { conn, job, run } => {
                 format!("{}: settle {}", at(conn), self.name_of_run(*job, *run))
             }
+            Action::AckRefused { conn, job } => format!("{}: result refused {}", at(conn), self.name(*job)),
             Action::Submitted { conn, job, run, standing, ahead } => {
                 let name = self.name_of_run(*job, *run);
                 format!("{}: submitted {name} {standing:?} behind {ahead}", at(conn))
@@ -584,7 +608,7 @@ impl Rig {
                 }
                 line
             }
-            Record::Assign { job, run, attempt, worker } => {
+            Record::Assign { job, run, attempt, worker, .. } => {
                 format!("+assign {}#{attempt} {}", self.name_of_run(*job, *run), worker_name(*worker))
             }
             Record::Ack { job, run, worker, result, ok, .. } => {

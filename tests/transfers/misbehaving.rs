@@ -1,8 +1,10 @@
 //! Peers that break the rules of transfers at a real leader: each is told what is wrong or is cut off, the leader lives, the
 //! others notice nothing, and nothing is left.
 
-use chunking::message::{Abort, Body, Done, Reason, Refused, Verdict};
-use chunking::{ChunkHead, DigestKind, Kind};
+use chunking::message::{Abort, Body, Done, Open, OpenFlags, Purpose, Reason, Refused, Start, Verdict};
+use chunking::{ChunkHead, Codec, DigestKind, Kind};
+use heft::model::{BlobRef, JobResult, JobStatus, JsonModel};
+use heft::transfer::blob_id;
 use uuid::Uuid;
 
 use crate::blobs::digest;
@@ -192,4 +194,49 @@ fn broken_transfers_leave_no_descriptor_open() {
         now.0 <= before.0 && now.1 <= before.1
     });
     crate::world::assert_no_job_directory(&worker);
+}
+
+#[test]
+fn a_worker_that_answers_for_anothers_job_takes_nothing_of_its_result() {
+    let world = World::start(&[]);
+    let mut worker = Raw::worker(&world.leader, Uuid::new_v4(), "job.assign.own");
+    let mut other = Raw::worker(&world.leader, Uuid::new_v4(), "job.assign.nothing");
+    let (mut client, job) = (Raw::client(&world.leader, "raw"), Uuid::new_v4());
+    client.submit(job, "own", &[]);
+    let start = Start::decode(&next_of(&mut worker, Kind::Start).payload).unwrap();
+    let (id, archive) = (blob_id(job, start.attempt, Purpose::Archive, 0), vec![7; MIB]);
+    let open = Open {
+        purpose: Purpose::Archive,
+        codec: Codec::None,
+        digest: DigestKind::ChunkList,
+        flags: OpenFlags::KEEPS_SOURCE,
+        chunk_bytes: chunking::limits::CHUNK_BYTES_MAX,
+        size: MIB as u64,
+        owner: job,
+        attempt: start.attempt,
+        name: String::new().try_into().unwrap(),
+    };
+    // Only whose attempt it is brings a part of its result.
+    say(&mut other, id, &open);
+    assert_eq!(aborted(&mut other, id), Reason::UNKNOWN);
+    say(&mut worker, id, &open);
+    next_of(&mut worker, Kind::Grant);
+    send_chunk(&mut worker, id, 0, &archive);
+    say(&mut worker, id, &Done { digest: digest(&archive, DigestKind::ChunkList) });
+    assert_eq!(Verdict::decode(&next_of(&mut worker, Kind::Verdict).payload).unwrap(), Verdict::Ok);
+
+    let mut result = JobResult::new(job, "raw", "own", JobStatus::Ok);
+    (result.run, result.attempts) = (Some(start.run), Some(start.attempt));
+    other.send(Kind::AckJob, job, job, "", &result.to_json());
+    assert_eq!(next_of(&mut other, Kind::Settled).msg_id, job);
+    let mut lost = result.clone();
+    lost.status = JobStatus::Duplicate;
+    other.send(Kind::AckJob, job, job, "", &lost.to_json());
+    next_of(&mut other, Kind::Settled);
+
+    result.archive = Some(BlobRef { id, size: MIB as u64, digest: None });
+    worker.send(Kind::AckJob, job, job, "", &result.to_json());
+    let came = JobResult::parse(&next_of(&mut client, Kind::Result).payload).unwrap();
+    assert_eq!((came.status, came.archive.map(|archive| archive.id)), (JobStatus::Ok, Some(id)));
+    next_of(&mut worker, Kind::Settled);
 }

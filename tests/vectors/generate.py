@@ -37,7 +37,7 @@ CODES = {
     "RequestVote": 24, "VoteResp": 25, "InstallSnapshot": 26, "InstallSnapResp": 27, "Welcome": 30, "Open": 31,
     "Grant": 32, "Chunk": 33, "Done": 34, "Verdict": 35, "Abort": 36, "Void": 37, "Submitted": 40, "Refused": 41,
     "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Settled": 46,
-    "Received": 47, "Put": 50, "Lack": 51, "Spread": 52,
+    "Received": 47, "Keepalive": 48, "Put": 50, "Lack": 51, "Spread": 52,
     "Hold": 53, "Pack": 54, "Release": 55, "Have": 56, "Inspect": 57, "Ask": 60, "Answer": 61,
 }
 CODECS = {"None": 0, "Gzip": 1, "Brotli": 2, "Zstd": 3}
@@ -350,6 +350,7 @@ good("cancel", "", "Whichever attempt is under way.", "F2", "Cancel", msg=JOB,
 good("settled", "WX11", "The worker may drop what it kept of the job.", "F2", "Settled", msg=JOB, payload=u8(1) + u32(1),
      message={"run": 1})
 good("received", "", "The client has the result.", "F2", "Received", msg=JOB, payload=u8(1) + u32(1), message={"run": 1})
+good("keepalive", "C06", "A sign of life: the version alone.", "F2", "Keepalive", payload=u8(1), message={})
 good("ask", "", "The verb is the subject, the arguments are JSON.", "F2", "Ask", msg=OTHER_JOB, subject="dlq.ls",
      payload=u8(1) + b'{"limit":100}', message={"json": '{"limit":100}'})
 good("answer", "", "The last part.", "F2", "Answer", corr=OTHER_JOB, subject="dlq.ls",

@@ -106,7 +106,7 @@ impl Maker {
         let payload = self.payload(job, content);
         let job = self.submission(job, &payload, None);
         let record = Record::Enqueue { at: self.at, job, children: Vec::new(), kept: true };
-        let attached = Some(Attached { from_ours: true, blobs: Vec::new(), payload });
+        let attached = Some(Attached { from_ours: true, blobs: Vec::new(), payload: payload.into() });
         Append { index: Index(index), record, attached }
     }
 }
@@ -164,7 +164,7 @@ pub(super) fn add_blobs(data: &Path, bytes: u64) -> anyhow::Result<u64> {
         let file = InputFile { name: "input.bin".to_owned(), blob: Some(reference), ..InputFile::default() };
         let payload: Bytes = maker.request(job, file).to_json().into();
         let job = maker.submission(job, &payload, Some(size));
-        let attached = Attached { from_ours: true, blobs: vec![blob], payload };
+        let attached = Attached { from_ours: true, blobs: vec![blob], payload: payload.into() };
         let announced = Record::Announce { at: maker.at, job: job.clone() };
         let taken = Record::Enqueue { at: maker.at, job, children: Vec::new(), kept: true };
         for (record, attached) in [(announced, Some(attached)), (taken, None)] {

@@ -1,7 +1,7 @@
 //! Job control between peers that announced themselves. The frame's MsgId is the job's id, but for Heartbeat.
 
 use super::layout::{byte_enum, message, put_count};
-use super::{Field, MessageError, Name, Reader, Reason, Text};
+use super::{Body, Field, MessageError, Name, Reader, Reason, Text};
 use crate::kind::Kind;
 use crate::limits::HEARTBEAT_JOBS_MAX;
 use serde::Serialize;
@@ -198,5 +198,19 @@ pub fn parse_credit(payload: &[u8]) -> Result<i32, MessageError> {
             value: payload.len() as u64,
             expected: "a credit has 4 bytes, or none for a credit of one",
         }),
+    }
+}
+
+/// Who sends it lives. It goes out when nothing else did for the time of heartbeats, if both sides know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Keepalive {}
+
+impl Body for Keepalive {
+    const KIND: Kind = Kind::Keepalive;
+
+    fn put_fields(&self, _: &mut Vec<u8>) {}
+
+    fn get_fields(_: &mut Reader<'_>) -> Result<Self, MessageError> {
+        Ok(Keepalive {})
     }
 }

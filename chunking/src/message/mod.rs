@@ -17,8 +17,8 @@ pub use dataset::{
     SetList, SetState, Spread, SpreadStage,
 };
 pub use job::{
-    Cancel, Heartbeat, HeldJob, HeldJobs, Progress, Received, Refused, Settled, Stage, Standing, Start,
-    Submitted, parse_credit,
+    Cancel, Heartbeat, HeldJob, HeldJobs, Keepalive, Progress, Received, Refused, Settled, Stage, Standing,
+    Start, Submitted, parse_credit,
 };
 pub use layout::{Body, Field, MessageError, Name, NameOver, Reader, Text, VERSION};
 pub use reason::Reason;
@@ -60,6 +60,6 @@ macro_rules! messages {
 
 messages! {
     Welcome, Open, Grant, Done, Verdict, Abort, Void, Submitted, Refused, Start, Heartbeat, Progress, Cancel, Settled,
-    Received, Put, Lack, Spread, Hold, Pack, Release, Have, Inspect;
+    Received, Keepalive, Put, Lack, Spread, Hold, Pack, Release, Have, Inspect;
     Ask, Answer
 }

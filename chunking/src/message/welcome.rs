@@ -48,6 +48,8 @@ features! {
     CHECKSUMS = 11, "checksums";
     /// Received: a client says which results it has.
     RECEIPTS = 12, "receipts";
+    /// Keepalive, and the silence limit.
+    KEEPALIVE = 13, "keepalive";
 }
 
 impl Features {
@@ -129,6 +131,8 @@ limit_ids! {
     WORKER_GRACE_MS = 11, "worker-grace-ms";
     /// Attempts before a job goes to the dead-letter queue.
     ATTEMPTS = 12, "attempts";
+    /// Milliseconds without a byte after which a connection counts as dead.
+    SILENCE_MS = 13, "silence-ms";
 }
 
 /// Limits by id, at most [`LIMITS_LISTED_MAX`]. Ids that are not known are kept and mean nothing.

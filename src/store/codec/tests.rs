@@ -105,17 +105,18 @@ fn submission() -> impl Strategy<Value = Submission> {
     )
 }
 
+fn class() -> impl Strategy<Value = WorkerClass> {
+    prop_oneof![Just(WorkerClass::Leasing), Just(WorkerClass::Classic), Just(WorkerClass::OneAtATime)]
+}
+
 fn record() -> impl Strategy<Value = Record> {
     let of_run = || (job_id(), run());
     prop_oneof![
         (micros(), submission()).prop_map(|(at, job)| Record::Announce { at, job }),
         (micros(), submission(), vec((job_id(), worker_id()), 0..4), any::<bool>())
             .prop_map(|(at, job, children, kept)| Record::Enqueue { at, job, children, kept }),
-        (of_run(), attempt(), worker_id()).prop_map(|((job, run), attempt, worker)| Record::Assign {
-            job,
-            run,
-            attempt,
-            worker
+        (of_run(), attempt(), worker_id(), class()).prop_map(|((job, run), attempt, worker, class)| {
+            Record::Assign { job, run, attempt, worker, class }
         }),
         (of_run(), micros(), worker_id(), any::<u64>(), any::<bool>()).prop_map(
             |((job, run), at, worker, result, ok)| Record::Ack {
@@ -176,7 +177,7 @@ fn phase() -> impl Strategy<Value = Phase> {
     ];
     prop_oneof![
         1 => micros().prop_map(|not_before| Phase::Queued { not_before }),
-        1 => (worker_id(), attempt()).prop_map(|(worker, attempt)| Phase::Leased { worker, attempt }),
+        1 => (worker_id(), attempt(), class()).prop_map(|(worker, attempt, class)| Phase::Leased { worker, attempt, class }),
         1 => (0_usize..1000).prop_map(|left| Phase::Gathering { left }),
         5 => (micros(), ending).prop_map(|(at, ending)| Phase::Done { at, ending }),
         1 => (micros(), why()).prop_map(|(at, why)| Phase::Dead { at, why }),
@@ -379,7 +380,7 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
             },
             Some(payload("", false)),
         ),
-        (Record::Assign { job, run, attempt, worker }, None),
+        (Record::Assign { job, run, attempt, worker, class: WorkerClass::Leasing }, None),
         (Record::Ack { at, job, run, worker, result: ResultId(9), ok: true }, Some(payload("{}", false))),
         (
             Record::Requeue {
@@ -412,6 +413,8 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
             },
             None,
         ),
+        (Record::Assign { job, run, attempt, worker, class: WorkerClass::Classic }, None),
+        (Record::Assign { job, run, attempt, worker, class: WorkerClass::OneAtATime }, None),
     ]
 }
 
@@ -456,11 +459,13 @@ fn sample_jobs() -> Vec<Job> {
     ];
     let mut phases = vec![
         Phase::Queued { not_before: at },
-        Phase::Leased { worker, attempt: Attempt(3) },
+        Phase::Leased { worker, attempt: Attempt(3), class: WorkerClass::Leasing },
         Phase::Gathering { left: 1 },
         Phase::Dead { at, why: AttemptEnd::DiskFull },
     ];
     phases.extend(endings.map(|ending| Phase::Done { at, ending }));
+    let classes = [WorkerClass::Classic, WorkerClass::OneAtATime];
+    phases.extend(classes.map(|class| Phase::Leased { worker, attempt: Attempt(3), class }));
     phases.into_iter().map(|phase| Job { phase, ..job.clone() }).collect()
 }
 
@@ -515,6 +520,8 @@ fn entries_lie_on_the_disk_in_exactly_these_bytes() {
             "43616c630000000443616c63fffffffffffffffe0000000000000000050f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f",
             "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0400000002000000016100000001620100000000000000"
         ),
+        "12000000000000000000000000000000a10000000200000003000000000000000000000000000000b20100",
+        "12000000000000000000000000000000a10000000200000003000000000000000000000000000000b20200",
     ];
     let found: Vec<String> =
         sample_entries().iter().map(|(record, attached)| hex(&written(record, attached.as_ref()))).collect();
@@ -567,6 +574,8 @@ fn jobs_lie_on_the_disk_in_exactly_these_bytes() {
         "0400000000000000070301",
         "04000000000000000704",
         "04000000000000000705000000026e6f",
+        "06000000000000000000000000000000b20000000301",
+        "06000000000000000000000000000000b20000000302",
     ];
     let mut found = Vec::new();
     for job in sample_jobs() {

@@ -8,6 +8,7 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::{Session, message_frame};
+use crate::peer::Signs;
 use crate::units::Span;
 use crate::worker::awaited::Silence;
 use crate::worker::handler::Handler;
@@ -60,6 +61,10 @@ impl<H: Handler> Session<H> {
         info!(leader = %self.config.leader, id = %welcome.leader, software = welcome.software.as_str(),
             heartbeat_ms = self.heartbeat_every.as_millis(), "connected");
         self.welcome.on_welcome();
+        // Its own signs of life are its heartbeats.
+        if let Some(signs) = Signs::in_welcome(welcome).filter(|_| features.has(Features::LEASES)) {
+            self.line.expect_signs(signs);
+        }
         self.leader = Some(features);
         self.line.on_sound();
         // The first heartbeat says what is still held, and goes out before the results that follow.

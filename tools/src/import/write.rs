@@ -10,7 +10,7 @@ use std::sync::Arc;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 use heft::conn::Session;
 use heft::core::Record;
-use heft::core::event::{Inputs, Submission};
+use heft::core::event::{Inputs, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, Index, JobId, Run, WorkerId};
 use heft::core::record::AttemptEnd;
 use heft::store::codec::Attached;
@@ -119,7 +119,7 @@ impl Target {
         )?;
         let assign = |worker: Option<Uuid>, attempt: u32| {
             let (worker, attempt) = (WorkerId(worker.unwrap_or_default()), Attempt(attempt));
-            Record::Assign { job, run, attempt, worker }
+            Record::Assign { job, run, attempt, worker, class: WorkerClass::Classic }
         };
         match standing {
             Standing::Queued => summary.queued += 1,

@@ -4,7 +4,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use heft::core::Record;
-use heft::core::event::{Inputs, Submission};
+use heft::core::event::{Inputs, Submission, WorkerClass};
 use heft::core::ids::{JobId, WorkerId};
 use heft::core::job::Phase;
 use heft::core::record::AttemptEnd;
@@ -58,6 +58,9 @@ pub(super) enum Event {
         worker_id: Uuid,
         attempt: u32,
         run: u32,
+        /// Of a worker that is not one of ours. Logs of before say it of none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        class: Option<&'static str>,
     },
     Ack {
         job_id: Uuid,
@@ -229,6 +232,14 @@ pub(super) const fn name(record: &Record) -> &'static str {
     }
 }
 
+fn class_name(class: WorkerClass) -> Option<&'static str> {
+    match class {
+        WorkerClass::Leasing => None,
+        WorkerClass::Classic => Some("classic"),
+        WorkerClass::OneAtATime => Some("minimal"),
+    }
+}
+
 /// What an event has. `state` is the one before the record.
 pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
     match record {
@@ -241,9 +252,13 @@ pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
                 .map(|(job, worker)| Child { job_id: job.0, worker_id: worker.0 })
                 .collect(),
         },
-        Record::Assign { job, run, attempt, worker } => {
-            Event::Assign { job_id: job.0, worker_id: worker.0, attempt: attempt.0, run: run.0 }
-        }
+        Record::Assign { job, run, attempt, worker, class } => Event::Assign {
+            job_id: job.0,
+            worker_id: worker.0,
+            attempt: attempt.0,
+            run: run.0,
+            class: class_name(*class),
+        },
         Record::Ack { job, run, worker, result, ok, .. } => Event::Ack {
             job_id: job.0,
             client_id: state.job(*job).map(|job| job.client.to_string()),

@@ -16,7 +16,7 @@ use chunking::message::{Open, OpenFlags, Purpose};
 use chunking::{ChunkHead, Codec, Digest, DigestKind};
 use heft::core::Record;
 use heft::core::dataset::Dataset;
-use heft::core::event::{Inputs, Submission};
+use heft::core::event::{Inputs, Submission, WorkerClass};
 use heft::core::ids::{Attempt, CacheId, Index, JobId, Micros, ResultId, Run, WorkerId};
 use heft::core::record::AttemptEnd;
 use heft::core::subject::routing_key;
@@ -135,7 +135,13 @@ impl Data {
 
     pub fn assign(&mut self, job: u128, attempt: u32, worker: u128) -> u64 {
         let (job, run) = (JobId(id(job)), Run(1));
-        self.push(Record::Assign { job, run, attempt: Attempt(attempt), worker: WorkerId(id(worker)) })
+        self.push(Record::Assign {
+            job,
+            run,
+            attempt: Attempt(attempt),
+            worker: WorkerId(id(worker)),
+            class: WorkerClass::Leasing,
+        })
     }
 
     pub fn requeue(&mut self, job: u128, attempt: u32, why: AttemptEnd) -> u64 {

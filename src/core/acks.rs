@@ -1,0 +1,140 @@
+//! Acks: who may end a job, and what follows from an answer.
+//!
+//! A result counts if its worker has an attempt of that job and run, or had one and is late (C07). The record of an
+//! assignment may be lost with a crash of the leader, as nobody waits for it: so for the time of a lease after a leader's
+//! start, a result of a leasing worker counts too if it names the run and an attempt that the log does not know. Anything
+//! else would let any worker end any job. The broker calls it, and the leader before it keeps what came with a result.
+
+use super::action::Action;
+use super::broker::Broker;
+use super::event::{Named, Outcome, WorkerClass};
+use super::ids::{Attempt, ConnId, JobId, Run, WorkerId};
+use super::job::{Job, Phase};
+use super::record::{AttemptEnd, Record};
+
+impl Broker {
+    pub(super) fn ack(&mut self, conn: ConnId, id: JobId, named: Named, outcome: Outcome) {
+        let Some(worker) = self.workers.at(conn) else {
+            return self.drop_result(outcome);
+        };
+        let named = self.as_named_by(worker, named);
+        let now = self.now;
+        // One whose assignment is not applied yet has not heard of it: it answers for an earlier one.
+        let is_unsent = self.assigning.get(&id).is_some_and(|assigning| assigning.worker == worker);
+        let held = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
+        // And so does one that names another run than it was given.
+        let is_earlier = held.zip(named.run).is_some_and(|(lease, run)| lease.run != run);
+        let lease = if is_unsent || is_earlier { None } else { self.release(worker, id) };
+        if let Some(worker) = self.workers.get_mut(worker) {
+            worker.answer(id, now);
+        }
+        if let Some(lease) = &lease {
+            self.unwatch_lease(worker, id, lease);
+        }
+        self.watch_leak(worker);
+        self.dirty = true;
+        let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else {
+            let run = named.run.or(self.state.job(id).map(|job| job.run)).unwrap_or(Run(0));
+            self.actions.push_back(Action::Settle { conn, job: id, run });
+            return self.drop_result(outcome);
+        };
+        let run = job.run;
+        match (outcome, lease) {
+            (Outcome::Returned { result, ok }, _) if self.may_end(worker, job, named) => {
+                self.propose(Record::Ack { at: self.now, job: id, run, worker, result, ok });
+            }
+            (Outcome::Returned { .. }, _) => {
+                self.actions.push_back(Action::AckRefused { conn, job: id });
+                self.actions.push_back(Action::Settle { conn, job: id, run: named.run.unwrap_or(run) });
+                self.drop_result(outcome);
+            }
+            (Outcome::ResultLost, Some(lease)) => {
+                let others = self.others_than(worker, id);
+                self.attempt_over(worker, id, lease, AttemptEnd::ResultLost, others);
+            }
+            (Outcome::GivenUp, Some(lease)) => {
+                self.attempt_over(worker, id, lease, AttemptEnd::GivenUp, true);
+            }
+            // What it kept of the job is of no use to anybody.
+            (Outcome::ResultLost, None) => {
+                let run = named.run.unwrap_or(run);
+                self.actions.push_back(Action::Settle { conn, job: id, run });
+            }
+            (Outcome::GivenUp, None) => {}
+        }
+    }
+
+    /// Whether an answer for a job that has not ended is none of this peer's business: nothing that came with it, or comes
+    /// from others for the same job, is to be touched for it.
+    pub fn is_foreign_ack(&self, conn: ConnId, job: JobId, named: Named) -> bool {
+        let job = self.state.job(job).filter(|job| !job.has_ended());
+        let worker = self.workers.at(conn);
+        let Some((worker, job)) = worker.zip(job) else { return false };
+        !self.may_end(worker, job, self.as_named_by(worker, named))
+    }
+
+    /// Whether a part of a result may come from the worker at this connection, for this attempt. Attempts count over all
+    /// runs, so one of an earlier run is not among those that are known.
+    pub fn may_bring(&self, conn: ConnId, job: JobId, attempt: Attempt) -> bool {
+        let job = self.state.job(job).filter(|job| !job.has_ended());
+        let worker = self.workers.at(conn);
+        let Some((worker, job)) = worker.zip(job) else { return false };
+        let is_now = matches!(job.phase, Phase::Leased { worker: held_by, attempt: held, .. }
+            if held_by == worker && held == attempt);
+        let was = job.history.iter().any(|note| note.attempt == attempt && note.worker == worker);
+        is_now || was || self.may_be_forgotten(worker, job, attempt)
+    }
+
+    /// Only leasing workers are told runs and attempts; what others seem to name is their program's.
+    fn as_named_by(&self, worker: WorkerId, named: Named) -> Named {
+        match self.workers.get(worker).map(|worker| worker.class) {
+            Some(WorkerClass::Leasing) => named,
+            Some(WorkerClass::Classic | WorkerClass::OneAtATime) | None => Named::default(),
+        }
+    }
+
+    fn may_end(&self, worker: WorkerId, job: &Job, named: Named) -> bool {
+        if named.run.is_some_and(|run| run != job.run) {
+            return false;
+        }
+        let is_lost = || {
+            // A guess would do otherwise: the run has to be named.
+            let attempt = named.run.and(named.attempt);
+            attempt.is_some_and(|attempt| self.may_be_forgotten(worker, job, attempt))
+        };
+        job.is_or_was_with(worker) || is_lost()
+    }
+
+    /// Whether the record that gave this attempt to the worker may have been lost with an earlier life of the leader.
+    fn may_be_forgotten(&self, worker: WorkerId, job: &Job, attempt: Attempt) -> bool {
+        let until = self.begun.map(|begun| begun.plus(self.config.lease));
+        let is_early = until.is_some_and(|until| self.now < until);
+        let is_leasing = self.workers.get(worker).is_some_and(|worker| worker.class == WorkerClass::Leasing);
+        let can_have_it = match job.phase {
+            Phase::Queued { .. } | Phase::Leased { .. } => {
+                // Who has not been told to start has no result, and that record is never lost.
+                !job.announced && job.child_of.is_none_or(|(_, only)| only == worker)
+            }
+            Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
+        };
+        is_early && is_leasing && can_have_it && attempt > job.attempt
+    }
+
+    fn drop_result(&mut self, outcome: Outcome) {
+        if let Outcome::Returned { result, .. } = outcome {
+            self.actions.push_back(Action::ForgetResult { result });
+        }
+    }
+
+    /// Whether another worker is connected that could still have the job.
+    fn others_than(&self, worker: WorkerId, id: JobId) -> bool {
+        let Some(job) = self.state.job(id) else { return false };
+        if job.child_of.is_some() {
+            return false;
+        }
+        let mut matching = Vec::new();
+        self.workers.matching(job.key.as_str(), &mut matching);
+        self.retain_readers(job.payload_kind(), &mut matching);
+        matching.iter().any(|other| *other != worker && !job.was_lost_at(*other))
+    }
+}

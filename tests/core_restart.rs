@@ -1,0 +1,75 @@
+//! What becomes of jobs that workers had when the leader begins anew (PE08), by events.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "support/core.rs"]
+mod rig;
+
+use heft::core::Config;
+use heft::core::event::WorkerClass;
+use heft::core::job::{Ending, Phase};
+use rig::{Rig, SECOND, job, job_to_all};
+
+/// Alice's first job is with a worker of this class when the leader is killed.
+fn killed_with(class: WorkerClass, config: Config) -> Rig {
+    let mut rig = Rig::with(config);
+    rig.client("alice");
+    rig.hello("x", class, "calcA", Some(1));
+    rig.credit("x", 1);
+    rig.submit(job(1));
+    rig.skip_to("x: assign j1#1");
+    let state = rig.broker.state().clone();
+    rig.restart(state);
+    rig
+}
+
+#[test]
+fn what_a_classic_worker_had_is_requeued_at_once_and_not_counted() {
+    for class in [WorkerClass::Classic, WorkerClass::OneAtATime] {
+        let mut rig = killed_with(class, Config { attempts_max: 1, ..Config::default() });
+        rig.expect(["+requeue j1#1 WorkerLost free now"]);
+        assert_eq!(rig.running("alice"), 0);
+        rig.worker("w1", "calcA", 1);
+        rig.expect(["+assign j1#2 w1", "w1: assign j1#2"]);
+    }
+}
+
+#[test]
+fn what_a_worker_of_ours_had_is_waited_for() {
+    let mut rig = killed_with(WorkerClass::Leasing, Config::default());
+    rig.expect([]);
+    rig.worker("w1", "calcA", 1);
+    rig.expect([]);
+    rig.pass(SECOND * 29);
+    rig.expect([]);
+    rig.pass(SECOND);
+    rig.expect(["+requeue j1#1 WorkerLost free now", "+assign j1#2 w1", "w1: assign j1#2"]);
+}
+
+#[test]
+fn a_job_that_was_lost_before_waits_as_after_any_loss() {
+    let mut rig = killed_with(WorkerClass::Classic, Config::default());
+    rig.expect(["+requeue j1#1 WorkerLost free now"]);
+    rig.stock("y", "calcA", 1);
+    rig.skip_to("y: assign j1#2");
+    let state = rig.broker.state().clone();
+    rig.restart(state);
+    rig.expect(["+requeue j1#2 WorkerLost free later"]);
+    assert!(rig.wait_of(1) >= SECOND * 4 / 5);
+}
+
+#[test]
+fn s22_the_child_that_a_classic_worker_had_ends_at_once() {
+    let mut rig = Rig::new();
+    rig.client("alice");
+    rig.stock("x", "calcA", 1);
+    rig.worker("w1", "calcA", 1);
+    rig.submit(job_to_all(1));
+    rig.skip();
+    rig.ack_id("w1", rig.child(1, "w1"), true);
+    rig.skip();
+    let state = rig.broker.state().clone();
+    rig.restart(state);
+    rig.expect(["+orphan j1@x", "drop input j1"]);
+    assert!(matches!(rig.job(1).phase, Phase::Done { ending: Ending::Gathered { ok: false }, .. }));
+}
