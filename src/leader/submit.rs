@@ -244,9 +244,15 @@ impl Leader {
     }
 
     /// Why a new job cannot go into the log now: the disk takes nothing, or is too slow for what comes.
-    fn cannot_log(&self, bytes: usize) -> Option<RefusalText> {
+    fn cannot_log(&mut self, bytes: usize) -> Option<RefusalText> {
         if let Some(trouble) = self.log_trouble() {
             let text = format!("{trouble}; submit the job again when it takes more");
+            return Some(RefusalText::numbers(Reason::DISK_FULL, bytes as u64, 0, text));
+        }
+        if let Some(short) = self.relay.no_room_for_jobs(bytes as u64) {
+            // It may have changed since.
+            self.relay.measure();
+            let text = format!("{short}; free some space there, and submit the job again");
             return Some(RefusalText::numbers(Reason::DISK_FULL, bytes as u64, 0, text));
         }
         let (value, limit) = (self.store.unlogged_bytes().saturating_add(bytes as u64), UNLOGGED_BYTES_MAX);
