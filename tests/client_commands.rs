@@ -167,16 +167,26 @@ async fn submit_rides_out_a_leader_that_goes_away() {
 }
 
 #[tokio::test]
-async fn submit_gives_up_at_its_timeout_and_says_that_the_job_goes_on() {
-    let leader = FakeLeader::start().await;
-    let script = async {
-        let mut peer = leader.welcome().await;
-        peer.next().await;
-        until_closed(peer).await;
-    };
-    let (ended, ()) = with(&["submit", &leader.address, "calcA", "--timeout", "50ms"], script).await;
-    assert_eq!(ended.code, 4);
-    assert!(ended.err.contains("within 50ms (--timeout); it goes on: `heft cancel"), "{}", ended.err);
+async fn submit_gives_up_at_its_timeout_and_says_what_is_known_of_the_job() {
+    for is_taken in [true, false] {
+        let leader = FakeLeader::start().await;
+        let script = async {
+            let mut peer = leader.welcome().await;
+            let job = peer.next().await.msg_id;
+            if is_taken {
+                peer.submitted(job, Standing::Queued, 0).await;
+            }
+            until_closed(peer).await;
+        };
+        let (ended, ()) = with(&["submit", &leader.address, "calcA", "--timeout", "500ms"], script).await;
+        assert_eq!(ended.code, 4);
+        let known = if is_taken { "it goes on: `heft result get" } else { "is not known at the moment" };
+        assert!(
+            ended.err.contains("within 500ms (--timeout); ") && ended.err.contains(known),
+            "{}",
+            ended.err
+        );
+    }
 }
 
 #[cfg(unix)]

@@ -12,7 +12,7 @@ use heft::core::action::Action;
 use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Named, Outcome, Submission, WorkerClass};
 use heft::core::ids::{CacheId, ConnId, JobId, Micros, ResultId, WorkerId};
-use heft::core::payload::PayloadKind;
+use heft::core::payload::{FileNames, PayloadKind};
 use heft::core::retry::mix;
 use heft::core::schedule::Policy;
 use heft::core::subject::routing_key;
@@ -264,6 +264,7 @@ impl World {
             inputs: Inputs::Here,
             needs_transfers: false,
             require_worker: false,
+            names: FileNames::Plain,
             datasets: vec![cache(set_of(self.load.seed, number))],
         };
         self.tell(Event::Submit { conn: CLIENT, job: submission });

@@ -1,4 +1,4 @@
-//! Which workers get which payloads: raw ones go only where they are read (M19), by events.
+//! Which workers get which payloads: raw ones (M19) and files in folders (C08) go only where they are read, by events.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -8,8 +8,8 @@ mod rig;
 use heft::core::action::{Refusal, Waiting};
 use heft::core::event::{Outcome, Submission, WorkerClass};
 use heft::core::explain::{Verdict, WaitsFor};
-use heft::core::payload::PayloadKind;
-use rig::{Rig, id, job, worker_id};
+use heft::core::payload::{FileNames, PayloadKind};
+use rig::{Rig, announced, id, job, worker_id};
 
 /// A job that is no request.
 fn raw(number: u32) -> Submission {
@@ -111,6 +111,48 @@ fn rt04_a_result_that_was_lost_is_asked_of_no_worker_that_cannot_read_the_job() 
     rig.outcome("f0", 1, Outcome::ResultLost);
     rig.expect(["+dlq j1#1 ResultLost", "alice: result j1"]);
     assert!(rig.broker.workers().any(|worker| worker.id == worker_id("s1")));
+}
+
+/// A job with files in folders.
+fn in_folders(number: u32) -> Submission {
+    Submission { names: FileNames::Folders, ..job(number) }
+}
+
+#[test]
+fn c08_jobs_with_files_in_folders_go_only_to_ours_and_hold_nobody_up() {
+    let mut rig = Rig::new();
+    rig.client_with_cap("alice", Some(500));
+    rig.skip();
+    rig.stock("s1", "calcA", 2);
+    for number in 1..=200 {
+        rig.submit(in_folders(number));
+        rig.skip();
+    }
+    rig.submit(Submission { names: FileNames::Flattened, ..job(201) });
+    let assigned = rig.take().into_iter().filter(|line| line.starts_with("+assign"));
+    assert_eq!(assigned.collect::<Vec<_>>(), ["+assign j201#1 s1"]);
+    rig.worker("w1", "calcA", 1);
+    rig.expect(["+assign j1#1 w1", "w1: assign j1#1"]);
+    rig.minimal("f0", "calcA");
+    rig.expect(["+assign j2#1 f0", "f0: assign j2#1"]);
+}
+
+#[test]
+fn c08_who_waits_for_a_worker_that_takes_folders_is_told_so_however_large_the_job() {
+    let mut rig = Rig::new();
+    rig.note_waiting();
+    rig.client("alice");
+    rig.stock("s1", "calcA", 1);
+    rig.submit(in_folders(1));
+    rig.expect([
+        "+enqueue j1",
+        "alice: submitted j1 Queued behind 0",
+        "alice: waiting j1 1 for job.assign.calcA without files in folders",
+    ]);
+    rig.submit(Submission { names: FileNames::Folders, ..announced(2) });
+    rig.expect(["+announce j2", "alice: waiting j2 1 for job.assign.calcA without files in folders"]);
+    rig.submit(Submission { require_worker: true, ..in_folders(3) });
+    rig.expect(["alice: refused j3 1 for job.assign.calcA without files in folders"]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use heft::core::Record;
 use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Submission, WorkerClass};
 use heft::core::ids::{Attempt, CacheId, JobId, Micros, ResultId, Run, WorkerId};
+use heft::core::payload::FileNames;
 use heft::core::record::AttemptEnd;
 use heft::core::subject::routing_key;
 use heft::store::codec::put_entry;
@@ -76,6 +77,7 @@ fn the_storage_document_has_every_marker_and_every_record() {
         inputs: Inputs::Here,
         needs_transfers: false,
         require_worker: false,
+        names: FileNames::Plain,
         datasets: Vec::new(),
     };
     let cache = || CacheId::parse("a").unwrap();

@@ -79,10 +79,7 @@ impl EmbeddedWorker {
             ..WorkerConfig::new(leader)
         };
         let worker = heft::worker::Worker::new(config, |job: Job, _: JobContext| async move {
-            let input = match &job.request {
-                Ok(request) => request.files[0].content.clone().unwrap_or_default(),
-                Err(_) => job.payload.to_vec(),
-            };
+            let input = job.request.as_ref().unwrap().files[0].content.clone().unwrap_or_default();
             let stdout = format!("{:08x}", crc32fast::hash(&input));
             JobResult { stdout, output_archive: Some(answer(&input)), ..job.result(JobStatus::Ok) }
         });
@@ -308,14 +305,18 @@ fn behind_payload(body: &[u8]) -> &[u8] {
     &body[39 + subject + payload..]
 }
 
-/// A classic client's job whose assignment has a body of exactly 4 MiB: a job of any bytes, under a long name.
+/// A classic client's job whose assignment has a body of exactly 4 MiB.
 fn largest_job(leader: &Leader) -> (TcpStream, Uuid, Vec<u8>) {
-    let (job, payload) = (Uuid::new_v4(), noise(4 * 1024 * 1024 - 1024, 7));
-    // Behind the name stand a point and the worker's id.
-    let name = "n".repeat(4 * 1024 * 1024 - 39 - "job.assign.".len() - 37 - payload.len());
+    // Behind the key stand a point and the worker's id.
+    let bytes = 4 * 1024 * 1024 - 39 - "job.assign.calcA".len() - 37;
+    let job = Uuid::new_v4();
+    let request = JobRequest { job_id: job, ..request(&noise(3_100_000, 7)) };
+    let with = |padding: usize| JobRequest { args: vec!["a".repeat(padding)], ..request.clone() }.to_json();
+    let payload = with(bytes - with(0).len());
+    assert_eq!(payload.len(), bytes);
     let mut client = connect(leader, Kind::HelloClient, Uuid::nil(), "classic", b"");
-    let subject = format!("job.submit.{name}");
-    write_frame(&mut client, Head { msg_id: job, subject: &subject, ..Head::new(Kind::SubmitJob) }, &payload);
+    let head = Head { msg_id: job, subject: "job.submit.calcA", ..Head::new(Kind::SubmitJob) };
+    write_frame(&mut client, head, &payload);
     (client, job, payload)
 }
 
@@ -349,9 +350,9 @@ async fn a_heft_worker_gets_an_assignment_of_four_mebibytes_with_its_checksum_be
 
     let leader = Leader::start(&[]);
     let _worker = EmbeddedWorker::start(&leader.addr());
-    let (mut client, _, payload) = largest_job(&leader);
+    let (mut client, ..) = largest_job(&leader);
     let result = tokio::task::spawn_blocking(move || read_body(&mut client).1).await.unwrap();
-    let stdout = format!("\"Stdout\":\"{:08x}\"", crc32fast::hash(&payload));
+    let stdout = format!("\"Stdout\":\"{:08x}\"", crc32fast::hash(&noise(3_100_000, 7)));
     assert!(String::from_utf8_lossy(&result).contains(&stdout));
 }
 

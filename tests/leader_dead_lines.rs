@@ -46,7 +46,8 @@ impl Scene {
         let dir = TempDir::new();
         std::fs::write(dir.join("in.bin"), noise::noise(5 * MIB, 7)).unwrap();
         let output = std::process::Command::new("sha256sum").arg(dir.join("in.bin")).output().unwrap();
-        let sum = String::from_utf8(output.stdout).unwrap()[..64].to_owned();
+        let sum = String::from_utf8(output.stdout).unwrap();
+        let sum = sum.split_whitespace().next().unwrap().to_owned();
         Scene { leader, relay, dir, sum }
     }
 

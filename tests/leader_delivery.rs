@@ -91,18 +91,7 @@ fn worker(leader: &Leader, len: usize) -> JoinHandle<usize> {
 }
 
 fn submit(client: &mut Raw, job: Uuid) {
-    client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.echo", &request_of(job, 0));
-}
-
-/// A request, which is all that such a worker reads, of so many bytes if it has fewer.
-fn request_of(job: Uuid, len: usize) -> Vec<u8> {
-    let request = |text: &str| {
-        let args = json!([text]);
-        format!(r#"{{"JobId":"{job}","ClientId":"c","ExecName":"echo","Args":{args},"Files":[]}}"#)
-            .into_bytes()
-    };
-    let least = request("").len();
-    request(&"x".repeat(len.saturating_sub(least)))
+    client.submit(job, "echo", &[]);
 }
 
 /// Jobs of a client that is gone by the time they end.
@@ -301,10 +290,8 @@ fn a_worker_with_room_for_many_large_jobs_gets_them_as_it_reads() {
     let leader = Leader::start(&[]);
     let jobs = 24;
     let mut client = classic(&leader, "c");
-    (0..jobs).for_each(|job| {
-        let payload = request_of(id(job), LARGE);
-        client.send(Kind::SubmitJob, id(job), Uuid::nil(), "job.submit.echo", &payload);
-    });
+    let long = "x".repeat(LARGE);
+    (0..jobs).for_each(|job| client.submit(id(job), "echo", &[&long]));
     let mut asks = Raw::client(&leader, "asks");
     while asks.ask("status", &json!({}))["jobs"]["queued"].as_u64().unwrap() < u64::from(jobs) {
         std::thread::sleep(Duration::from_millis(20));
@@ -317,7 +304,7 @@ fn a_worker_with_room_for_many_large_jobs_gets_them_as_it_reads() {
     let mut got = BTreeSet::new();
     for came in 0..jobs {
         let assigned = worker.next().unwrap_or_else(|| panic!("cut off after {came} of {jobs}"));
-        assert_eq!((assigned.kind, assigned.payload.len()), (Kind::AssignJob, LARGE));
+        assert!(assigned.kind == Kind::AssignJob && assigned.payload.len() > LARGE);
         got.insert(assigned.msg_id);
         worker.send(Kind::AckJob, Uuid::new_v4(), assigned.msg_id, "", &result_of(assigned.msg_id, 32));
     }

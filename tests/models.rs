@@ -85,6 +85,7 @@ fn job_request(fields: &Value) -> JobRequest {
         deliver: if fields.get("Deliver").is_some() { Deliver::All } else { Deliver::One },
         time_limit_ms: number(fields, "TimeLimitMs"),
         require_worker: fields.get("RequireWorker").is_some(),
+        flatten: fields.get("Flatten").is_some(),
     }
 }
 

@@ -70,11 +70,11 @@ fn input_file() -> impl Strategy<Value = InputFile> {
 fn job_request() -> impl Strategy<Value = JobRequest> {
     let stock = (guid(), text(), name(), vec(text(), 0..4), vec(input_file(), 0..4));
     let deliver = select(vec![Deliver::One, Deliver::All]);
-    let ours = (any::<i64>(), deliver, option::of(1..=i64::MAX.unsigned_abs()), any::<bool>());
+    let ours = (any::<i64>(), deliver, option::of(1..=i64::MAX.unsigned_abs()), any::<[bool; 2]>());
     (stock, ours).prop_map(
         |(
             (job_id, client_id, exec_name, args, files),
-            (priority, deliver, time_limit_ms, require_worker),
+            (priority, deliver, time_limit_ms, [require_worker, flatten]),
         )| JobRequest {
             job_id,
             client_id,
@@ -85,6 +85,7 @@ fn job_request() -> impl Strategy<Value = JobRequest> {
             deliver,
             time_limit_ms,
             require_worker,
+            flatten,
         },
     )
 }

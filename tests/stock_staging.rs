@@ -176,14 +176,16 @@ fn c01_what_no_agent_may_take_is_not_staged() {
     let _plain = worker_in(&leader, &cache);
     let _agent = agent(leader.port, &cache, &dirs, &[]);
     workers(&leader, 2);
-    for (number, name) in [(1, "../in.bin"), (2, "data/in.bin")] {
+    for (number, name, verdict) in
+        [(1, "../in.bin", "\"no-transfers\""), (2, "data/in.bin", "\"no-folders\"")]
+    {
         let id = format!("11111111-2222-3333-4444-{number:012}");
         let files = json!([file(name, &noise(5_000_000, 7)), file("small.bin", b"x")]);
         let job = json!({"exec": "echo", "job_id": id, "files": files});
         let mut client = stock_client(leader.port, &format!("client-{number}"), &[], &[job]);
         client.event("submitted");
         let explained = || heft(&["explain", &leader.addr(), &id, "--output", "json"]).1;
-        until("it waits for a heft worker", || explained().contains("\"no-transfers\""));
+        until("it waits for a heft worker", || explained().contains(verdict));
     }
     assert!(is_clean(&leader, &cache));
 

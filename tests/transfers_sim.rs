@@ -55,6 +55,7 @@ use heft::leader::{Leader, LeaderConfig, Output, Passed, RelayConfig, Verify};
 use heft::peer::{ChunkStart, Inlet, Pool};
 use heft::store::blobs::DiskOp;
 use heft::store::journal::SnapshotJob;
+use heft::store::space::Reserve;
 use lane::{Lane, Sent};
 use support::scaled;
 use uuid::Uuid;
@@ -209,6 +210,7 @@ impl World {
             faults.crashes = [0, 0, 1][random.below(3) as usize];
         }
         // A client that stays and brings nothing keeps the place of its inputs, where they have one.
+        let rare_disk = mix(seed ^ 0xD15C).is_multiple_of(4) && !faults.rogue;
         let spools =
             if durable && faults.rogue { [1 << 30; 4] } else { [6 * CHUNK, 20 * CHUNK, 1 << 30, 1 << 30] };
         let relay = RelayConfig {
@@ -216,6 +218,8 @@ impl World {
             buffers: [8, 12, 16, 48][random.below(4) as usize],
             spool_bytes_max: spools[random.below(4) as usize],
             durable,
+            // Of a small disk so much is kept back that the results of all workers at a time find room in half of it.
+            disk_reserve: if durable && rare_disk { Reserve::Bytes(120 * CHUNK) } else { Reserve::Auto },
             ..RelayConfig::default()
         };
         let broker = Config {
@@ -258,7 +262,8 @@ impl World {
             random,
         };
         // A spool that is too small forgets results, and their jobs run once more.
-        let is_roomy = world.config.relay.spool_bytes_max >= 1 << 30;
+        let is_roomy =
+            world.config.relay.spool_bytes_max >= 1 << 30 && world.config.relay.disk_reserve == Reserve::Auto;
         world.only_cuts = is_roomy && world.faults.only_cuts();
         world.people();
         world.set_trap();

@@ -17,6 +17,7 @@ use crate::driver::{Choice, Descriptors, Driver, Options, SpinMode, Storage};
 use crate::leader::{LeaderConfig, RelayConfig, Verify};
 use crate::peer::{SILENCE_MAX, SILENCE_MIN, Tuning};
 use crate::store::format::CONSENSUS;
+use crate::store::space::Reserve;
 use crate::units::{ByteSize, Span};
 
 use super::{Unavailable, Usage};
@@ -125,6 +126,12 @@ pub struct LeaderArgs {
     /// until a worker takes some, or jobs end.
     #[arg(long, default_value = "64GiB", value_name = "SIZE")]
     spool_max: ByteSize,
+
+    /// Bytes that are kept free on the disk of --data for the log, so that jobs can end and be cancelled when uploads fill the rest:
+    /// senders of large files wait before it is touched, results may use half of it. Default: 256MiB, or a tenth of the file
+    /// system if that is less.
+    #[arg(long, value_name = "SIZE")]
+    disk_reserve: Option<ByteSize>,
 
     /// Memory for chunks on their way through the leader, in buffers of 1 MiB.
     #[arg(long, default_value = "48MiB", value_name = "SIZE")]
@@ -264,6 +271,7 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         buffers,
         spool_bytes_max: args.spool_max.0,
         durable: args.durability == Durability::Disk,
+        disk_reserve: args.disk_reserve.map_or(Reserve::Auto, |size| Reserve::Bytes(size.0)),
         ..RelayConfig::default()
     };
     let (durability, payload_max) = match args.durability {

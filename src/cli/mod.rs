@@ -14,6 +14,7 @@ pub mod explain;
 mod files;
 mod gaps;
 pub mod leader;
+mod leaving;
 mod progress;
 pub mod result;
 mod show;

@@ -131,6 +131,17 @@ fn render(status: &Value) -> String {
             number("log_syncs"),
             about(mean)
         ));
+        if leader.get("disk_bytes").is_some_and(Value::is_u64) {
+            text.push_str(&format!(
+                "disk    {} free of {}, {} of it kept for the log\n",
+                bytes("disk_free"),
+                bytes("disk_bytes"),
+                bytes("disk_reserve")
+            ));
+        }
+        if let Some(trouble) = leader.get("disk_trouble").and_then(Value::as_str) {
+            text.push_str(&format!("        UPLOADS WAIT: {}\n", super::printable(trouble)));
+        }
         if let Some(trouble) = leader.get("log_trouble").and_then(Value::as_str) {
             text.push_str(&format!("        JOBS WAIT: {}\n", super::printable(trouble)));
         }
@@ -214,9 +225,15 @@ no queues
         let refused = render(&json!({"leader": {"acks_refused": 3}}));
         assert!(refused.contains("3 results did not count"), "{refused}");
         let durable = json!({"leader": {"durability": "disk", "log_records": 7, "log_syncs": 2, "log_sync_us": 2_400,
-                                        "log_trouble": "the disk is full"}});
+                                        "disk_free": 3 << 20, "disk_bytes": 1u64 << 30, "disk_reserve": 100 << 20,
+                                        "disk_trouble": "2 large files wait for room", "log_trouble": "the disk is full"}});
         let durable = render(&durable);
         assert!(durable.contains("log     7 records in 2 syncs of 1.2ms each\n"), "{durable}");
+        assert!(
+            durable.contains("disk    3 MiB free of 1 GiB, 100 MiB of it kept for the log\n"),
+            "{durable}"
+        );
+        assert!(durable.contains("UPLOADS WAIT: 2 large files wait for room\n"), "{durable}");
         assert!(durable.contains("JOBS WAIT: the disk is full\n"), "{durable}");
         assert!(render(&json!({})).contains("no workers"));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options};
 use crate::core::ids::CacheId;
-use crate::core::names::{NameUse, SafeName};
+use crate::core::names::{NameUse, SafeName, flattened};
 use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus};
 use crate::transfer::{Compression, Source};
 use crate::units::{ByteSize, Span};
@@ -23,10 +23,13 @@ use tokio::sync::mpsc;
 use super::all::{Asker, show_all};
 use super::children::{Child, children};
 use super::dataset::cache_id;
+use super::leaving::{Leaving, Left, Reached, leave};
 use super::progress::{Line, Progress};
 use super::result::downloads;
 use super::show::{Show, show};
-use super::{INTERRUPTED, Output, Reach, TimedOut, Usage, code_of, print, print_json, say, time_limit};
+use super::{
+    INTERRUPTED, Output, Reach, TIMED_OUT, TimedOut, Usage, code_of, print, print_json, say, time_limit,
+};
 
 /// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what fits one frame, with room for its
 /// subject. It bounds memory; the exact limit, which depends on the subject, is the client's and the leader's to say.
@@ -73,6 +76,9 @@ pub struct SubmitArgs {
     /// Refuse the job at once if no connected worker could take it, instead of waiting for one.
     #[arg(long)]
     require_worker: bool,
+    /// Let classic workers have the job, too, although files of it are in folders: they get `data/a.bin` as `a.bin`.
+    #[arg(long)]
+    flatten: bool,
     /// Smaller goes first.
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i64,
@@ -80,7 +86,7 @@ pub struct SubmitArgs {
     #[arg(long)]
     all: bool,
     /// Send the bytes of the one --file as they are, without a JobRequest around them; its result is printed as it comes.
-    #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "caches"], requires = "files")]
+    #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "flatten", "caches"], requires = "files")]
     raw: bool,
     /// The subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
     #[arg(long, value_name = "SUBJECT")]
@@ -212,6 +218,10 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
                 .map(String::as_str),
         )
         .map_err(|error| Usage(format!("--file and --cache: {error}")))?;
+        if args.flatten {
+            let names = files.iter().map(|file| &file.name).chain(cached.iter().map(|file| &file.name));
+            flattened(names.map(String::as_str)).map_err(|error| Usage(format!("--flatten: {error}")))?;
+        }
         let spec = JobSpec {
             inputs: files,
             digest: args.digest.into(),
@@ -236,9 +246,34 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     client.close().await;
     let (finished, cancelled) = match ending? {
         Followed::Ended { finished, cancelled } => (finished, cancelled),
-        Followed::Left => {
+        Followed::TimedOut(left) => {
+            let (job, after) =
+                (job.id(), args.timeout.map_or_else(String::new, |timeout| timeout.to_string()));
+            let left_text = left.text(&args.leader, job);
+            let text = format!("no result of job {job} within {after} (--timeout); {left_text}");
+            if args.output == Output::Json {
+                print_json(&left.as_json(job, &text))?;
+                return Ok(ExitCode::from(TIMED_OUT));
+            }
+            return Err(TimedOut(text).into());
+        }
+        Followed::Left(reached) => {
             let job = job.id();
-            say(&format!("left job {job} with the leader; `heft cancel {} {job}` ends it", args.leader));
+            match reached {
+                Reached::Taken | Reached::Ended => {
+                    say(&format!(
+                        "left job {job} with the leader; `heft cancel {} {job}` ends it",
+                        args.leader
+                    ));
+                }
+                Reached::Nothing | Reached::Sent | Reached::Uploading { .. } | Reached::InDoubt => {
+                    say(&format!(
+                        "left job {job} before the leader had said that it has it; it was asked to end it: `heft explain {} {job}` tells \
+                     what became of it",
+                        args.leader
+                    ))
+                }
+            }
             if args.output == Output::Json {
                 print_json(&json!({"job_id": job, "status": "LEFT"}))?;
             }
@@ -287,6 +322,7 @@ fn request(args: &SubmitArgs) -> JobRequest {
         args: args.args.clone(),
         priority: args.priority,
         require_worker: args.require_worker,
+        flatten: args.flatten,
         deliver: if args.all { Deliver::All } else { Deliver::One },
         time_limit_ms: args
             .time_limit
@@ -409,7 +445,9 @@ enum Followed {
     /// With its end; `cancelled` if Ctrl-C asked for that.
     Ended { finished: Finished, cancelled: bool },
     /// The person at the terminal did not want to wait any longer.
-    Left,
+    Left(Reached),
+    /// `--timeout` ran out.
+    TimedOut(Left),
 }
 
 /// Waits for the job's end.
@@ -422,13 +460,14 @@ async fn follow(
     let mut line = Line::new(job.id(), args.progress, args.output == Output::Json);
     let mut refresh = tokio::time::interval(Duration::from_millis(500));
     let mut cancelled = false;
+    let mut reached = Reached::default();
     loop {
         let event = tokio::select! {
             event = job.event() => event,
             Some(()) = interrupts.recv() => {
                 if cancelled {
                     line.clear();
-                    return Ok(Followed::Left);
+                    return Ok(Followed::Left(reached));
                 }
                 cancelled = true;
                 line.note("cancelling the job; Ctrl-C again to leave it");
@@ -437,12 +476,10 @@ async fn follow(
             }
             () = sleep_until(deadline) => {
                 line.clear();
-                let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
-                let job = job.id();
-                return Err(TimedOut(format!(
-                    "no result of job {job} within {after} (--timeout); it goes on: `heft cancel {} {job}` ends it",
-                    args.leader
-                )).into());
+                return Ok(match leave(job, reached).await {
+                    Leaving::Left(left) => Followed::TimedOut(left),
+                    Leaving::Ended(finished) => Followed::Ended { finished, cancelled: false },
+                });
             }
             _ = refresh.tick(), if line.is_live() => {
                 line.draw();
@@ -450,7 +487,10 @@ async fn follow(
             }
         };
         match event {
-            Some(event) => line.take(&event),
+            Some(event) => {
+                reached.take(&event);
+                line.take(&event);
+            }
             // The news end when the job does.
             None => {
                 line.clear();

@@ -98,6 +98,8 @@ pub(super) type Ending = Result<Finished, JobError>;
 #[derive(Debug)]
 pub struct JobHandle {
     pub(super) id: Uuid,
+    /// Bytes of its files that go as transfers.
+    pub(super) upload_bytes: u64,
     pub(super) events: mpsc::Receiver<JobEvent>,
     /// Gone once the end was taken.
     pub(super) ending: Option<oneshot::Receiver<Ending>>,
@@ -108,6 +110,11 @@ impl JobHandle {
     /// The job's id: JobId and MsgId.
     pub fn id(&self) -> Uuid {
         self.id
+    }
+
+    /// Bytes of its files that go apart from the request: without this client they do not all come, and the job is not taken.
+    pub fn upload_bytes(&self) -> u64 {
+        self.upload_bytes
     }
 
     /// The next news; `None` once the job has ended, and then `wait` returns at once.

@@ -274,9 +274,9 @@ pub(super) async fn handle(
 ) -> Result<JobHandle, ClientError> {
     let (news, events) = mpsc::channel(EVENTS_KEPT_MAX);
     let (end, ending) = oneshot::channel();
-    let id = job.id;
+    let (id, upload_bytes) = (job.id, job.upload_bytes());
     remote.submit(subject, job, Sink::Handle { events: news, ending: end }).await?;
-    Ok(JobHandle { id, events, ending: Some(ending), commands: remote.commands.clone() })
+    Ok(JobHandle { id, upload_bytes, events, ending: Some(ending), commands: remote.commands.clone() })
 }
 
 /// A job of any bytes (M19). They go in one frame: there is no request that could name a blob.

@@ -80,6 +80,11 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
+    /// Bytes of files that go as transfers.
+    pub(super) fn upload_bytes(&self) -> u64 {
+        self.blobs.iter().map(|blob| blob.source.size()).fold(0, u64::saturating_add)
+    }
+
     /// Bytes that are kept in memory until the job ends.
     pub(super) fn memory_bytes(&self) -> usize {
         let blobs = self.blobs.iter().map(|blob| blob.source.memory_bytes());

@@ -285,7 +285,8 @@ impl Session {
             // They look into no payload (C03).
             (Generation::F0 | Generation::F1, _) => PayloadKind::Raw,
             (Generation::F2, Some(hello)) if hello.raw => PayloadKind::Raw,
-            (Generation::F2, Some(_) | None) => PayloadKind::Request,
+            (Generation::F2, Some(_)) => PayloadKind::Folders,
+            (Generation::F2, None) => PayloadKind::Request,
         };
         let event = Event::WorkerHello {
             conn: self.conn,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::dataset::Dataset;
 use super::ids::{Attempt, CacheId, ClientId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
-use super::payload::PayloadKind;
+use super::payload::{FileNames, PayloadKind};
 use super::record::AttemptEnd;
 use super::subject::RoutingKey;
 
@@ -296,18 +296,21 @@ pub struct Submission {
     pub require_worker: bool,
     /// The datasets that its files are of, each once. They need not be known.
     pub datasets: Vec<CacheId>,
+    /// What the names of its files are to classic workers.
+    pub names: FileNames,
 }
 
 impl Submission {
     /// What it asks of a worker.
     pub fn payload_kind(&self) -> PayloadKind {
-        kind_of(&self.exec)
+        kind_of(&self.exec, self.names)
     }
 }
 
-/// The kind of a payload that names this program. A JobRequest names one, so that logs of all versions tell.
-pub(super) fn kind_of(exec: &str) -> PayloadKind {
-    if exec.is_empty() { PayloadKind::Raw } else { PayloadKind::Request }
+/// The kind of a payload that names this program, and files so. A JobRequest names a program, so that logs of all versions
+/// tell what is raw.
+pub(super) fn kind_of(exec: &str, names: FileNames) -> PayloadKind {
+    if exec.is_empty() { PayloadKind::Raw } else { names.kind() }
 }
 
 /// Where the inputs of a job are when it is handed in.

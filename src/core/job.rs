@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::event::{Inputs, Submission, WorkerClass, kind_of};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
-use super::payload::PayloadKind;
+use super::payload::{FileNames, PayloadKind};
 use super::queue::{Place, Rank};
 use super::record::AttemptEnd;
 use super::subject::RoutingKey;
@@ -120,6 +120,8 @@ pub struct Job {
     pub needs_transfers: bool,
     /// The datasets that its files are of, each once.
     pub datasets: Vec<CacheId>,
+    /// What the names of its files are to classic workers.
+    pub names: FileNames,
     /// Which run this is.
     pub run: Run,
     /// The attempt that was made last.
@@ -155,6 +157,7 @@ impl Job {
             inputs_kept: true,
             needs_transfers: submission.needs_transfers,
             datasets: submission.datasets.clone(),
+            names: submission.names,
             run: Run(1),
             attempt: Attempt(0),
             spent: 0,
@@ -189,6 +192,7 @@ impl Job {
             needs_transfers: self.needs_transfers,
             require_worker: false,
             datasets: self.datasets.clone(),
+            names: self.names,
         }
     }
 
@@ -214,7 +218,7 @@ impl Job {
 
     /// What it asks of a worker.
     pub fn payload_kind(&self) -> PayloadKind {
-        kind_of(&self.exec)
+        kind_of(&self.exec, self.names)
     }
 
     /// Among which jobs it waits to be given out.
@@ -224,6 +228,7 @@ impl Job {
         }
         match self.payload_kind() {
             PayloadKind::Request => Rank::Plain,
+            PayloadKind::Folders => Rank::Folders,
             PayloadKind::Raw => Rank::Raw,
         }
     }

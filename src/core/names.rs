@@ -3,12 +3,14 @@
 //! A [`SafeName`] is the proof that a text was checked; files are only ever opened by one. Clients, leader and workers all ask here,
 //! so that none takes what the next refuses. Nothing here touches a file.
 
+mod flat;
 mod together;
 
 use std::fmt;
 
 use thiserror::Error;
 
+pub use self::flat::{FlatError, flattened, is_flat};
 pub use self::together::{Case, Clash, SetNameError, clash, fit_in_set, names_of_set};
 use super::limits::{QUOTED_CHARS_MAX, SEGMENT_BYTES_MAX, SEGMENTS_MAX};
 

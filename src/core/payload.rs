@@ -6,6 +6,8 @@
 pub enum PayloadKind {
     /// A JobRequest, which every worker takes.
     Request,
+    /// A JobRequest with files in folders. A classic F2 worker fails it: it takes no such names (C08, WX08).
+    Folders,
     /// Bytes that are no JobRequest (M19). A classic F2 worker drops them without an answer, and `heft worker` runs
     /// programs, which they do not name.
     Raw,
@@ -16,6 +18,7 @@ impl PayloadKind {
     pub const fn text(self) -> &'static str {
         match self {
             PayloadKind::Request => "job requests",
+            PayloadKind::Folders => "files in folders",
             PayloadKind::Raw => "raw payloads",
         }
     }
@@ -24,10 +27,34 @@ impl PayloadKind {
     pub const fn next_step(self) -> &'static str {
         match self {
             PayloadKind::Request => "start a worker",
+            PayloadKind::Folders => {
+                "start a heft worker, or submit the job with --flatten, so that classic workers get the names without folders"
+            }
             PayloadKind::Raw => {
                 "start one that does (an F0 or F1 worker, or a program of yours with a heft handler that says so), or submit a \
                  JobRequest"
             }
+        }
+    }
+}
+
+/// What the names of a job's files are to classic workers (C08).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileNames {
+    /// They take all of them.
+    Plain,
+    /// They do not.
+    Folders,
+    /// They get them without their folders, as the request says.
+    Flattened,
+}
+
+impl FileNames {
+    /// What a request with such names asks of a worker.
+    pub(super) const fn kind(self) -> PayloadKind {
+        match self {
+            FileNames::Plain | FileNames::Flattened => PayloadKind::Request,
+            FileNames::Folders => PayloadKind::Folders,
         }
     }
 }

@@ -51,6 +51,8 @@ struct Lane {
     /// The same, of jobs that only a worker with transfers may have. They are served in one order with the others where
     /// such a worker has room, and do not stand before them where none has.
     by_transfer: BTreeMap<Place, (JobId, u64)>,
+    /// The same, of jobs that only a worker for files in folders may have.
+    folders: BTreeMap<Place, (JobId, u64)>,
     /// The same, of jobs that only a worker for raw payloads may have.
     raw: BTreeMap<Place, (JobId, u64)>,
     /// The same, of jobs that let others of their priority go first.
@@ -67,6 +69,7 @@ impl Lane {
             client,
             jobs: BTreeMap::new(),
             by_transfer: BTreeMap::new(),
+            folders: BTreeMap::new(),
             raw: BTreeMap::new(),
             late: BTreeMap::new(),
             aside: BTreeMap::new(),
@@ -86,6 +89,7 @@ impl Lane {
         match rank {
             Rank::Plain => &self.jobs,
             Rank::ByTransfer => &self.by_transfer,
+            Rank::Folders => &self.folders,
             Rank::Raw => &self.raw,
             Rank::Late => &self.late,
             Rank::Aside => &self.aside,
@@ -96,6 +100,7 @@ impl Lane {
         match rank {
             Rank::Plain => &mut self.jobs,
             Rank::ByTransfer => &mut self.by_transfer,
+            Rank::Folders => &mut self.folders,
             Rank::Raw => &mut self.raw,
             Rank::Late => &mut self.late,
             Rank::Aside => &mut self.aside,
@@ -135,6 +140,8 @@ pub enum Rank {
     Plain,
     /// Only a worker with transfers may have it.
     ByTransfer,
+    /// Only a worker for files in folders may have it.
+    Folders,
     /// Only a worker for raw payloads may have it.
     Raw,
     /// It lets others of its priority go first.
@@ -144,7 +151,7 @@ pub enum Rank {
 }
 
 impl Rank {
-    const ALL: [Rank; 5] = [Rank::Plain, Rank::ByTransfer, Rank::Raw, Rank::Late, Rank::Aside];
+    const ALL: [Rank; 6] = [Rank::Plain, Rank::ByTransfer, Rank::Folders, Rank::Raw, Rank::Late, Rank::Aside];
 }
 
 /// What the workers that have room can take.
@@ -164,6 +171,7 @@ impl Takes {
         match rank {
             Rank::Plain | Rank::Late => true,
             Rank::ByTransfer => self.transfers,
+            Rank::Folders => self.reads >= PayloadKind::Folders,
             Rank::Raw => self.reads >= PayloadKind::Raw,
             Rank::Aside => false,
         }

@@ -15,6 +15,7 @@ use super::broker::Broker;
 use super::due::Due;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::{Job, Phase};
+use super::payload::PayloadKind;
 use super::subject::RoutingKey;
 
 /// Jobs whose inputs are sets, or are being made sets, at a time: they take their place on the leader's disk twice.
@@ -157,7 +158,9 @@ impl Broker {
     pub(super) fn can_stage(&self, job: &Job) -> bool {
         let is_plain = !job.to_all && job.child_of.is_none();
         let is_here = job.announced || job.inputs_kept;
-        is_plain && is_here && job.needs_transfers && !self.staging.not_now.contains_key(&job.id)
+        // What a stock worker would refuse it is not sent (C08).
+        let is_read = job.payload_kind() == PayloadKind::Request;
+        is_plain && is_here && is_read && job.needs_transfers && !self.staging.not_now.contains_key(&job.id)
     }
 
     /// Whether a stock worker of these has an agent, so that it can have large inputs after all.

@@ -254,6 +254,11 @@ impl State {
             (Some(_), Inputs::Here | Inputs::Expected) | (None, Inputs::Expected) => return Applied::Stale,
         };
         job.announced = false;
+        // It was to wait because they did not come.
+        let waits_for_inputs = job.history.last().is_some_and(|note| note.why == AttemptEnd::InputsStalled);
+        if let (Phase::Queued { .. }, true) = (&job.phase, waits_for_inputs) {
+            job.phase = Phase::Queued { not_before: at };
+        }
         // The inputs of a job to all workers are here before any of them gets it.
         job.inputs_kept = kept || submission.to_all;
         if submission.to_all {

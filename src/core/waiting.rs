@@ -23,6 +23,8 @@ struct Causes {
     plain: Option<Cause>,
     /// Of one that needs transfers.
     by_transfer: Option<Cause>,
+    /// Of one with files in folders.
+    folders: Option<Cause>,
     /// Of one that is raw.
     raw: Option<Cause>,
 }
@@ -124,10 +126,11 @@ impl Broker {
         self.workers.matching(key.as_str(), &mut matching);
         if matching.is_empty() {
             let none = Some(Cause::Worker);
-            return Causes { plain: none, by_transfer: none, raw: none };
+            return Causes { plain: none, by_transfer: none, folders: none, raw: none };
         }
         let by_transfer = self.lacks_transfers(key).filter(|_| !self.any_agent(&matching));
-        Causes { plain: None, by_transfer, raw: self.lacks_readers(PayloadKind::Raw, matching) }
+        let folders = self.lacks_readers(PayloadKind::Folders, matching.clone());
+        Causes { plain: None, by_transfer, folders, raw: self.lacks_readers(PayloadKind::Raw, matching) }
     }
 
     /// Whether none of these workers reads payloads of this kind.
@@ -172,6 +175,9 @@ impl Broker {
         };
         // One that needs transfers only while its inputs come waits for those first.
         let cause = match (job.needs_transfers, job.payload_kind()) {
+            (false, PayloadKind::Folders) => causes.folders,
+            // No agent can help this one.
+            (true, PayloadKind::Folders) => causes.folders.or_else(|| self.lacks_transfers(&job.key)),
             // An agent cannot help this one, or not yet.
             (true, _) if !self.can_stage(job) => self.lacks_transfers(&job.key),
             (true, _) => causes.by_transfer,

@@ -84,7 +84,7 @@ pub(super) async fn serve<S: Socket>(
         None => (Spool::passing(&options.data, done)?, None),
         Some(Files { disk, owner, journal }) => {
             let log = LogThread::start(journal, move |done| log_sender.send(done).unwrap_or_default())?;
-            (Spool::durable(&disk, owner, done)?, Some(log))
+            (Spool::durable(&disk, owner, leader.disk_reserve(), done)?, Some(log))
         }
     };
     let hub = Rc::new(Hub::<S>::new(leader, now, options, spool, log));

@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::store::blobs::{BlobFiles, DiskDone, DiskOp, SPOOL};
 use crate::store::disk::{DataDir, Disk};
 use crate::store::format::Owner;
+use crate::store::space::Reserve;
 
 /// Threads that write blobs that outlive the leader.
 const THREADS: usize = 2;
@@ -53,10 +54,11 @@ impl Spool {
     pub fn durable(
         disk: &Arc<dyn Disk>,
         owner: Owner,
+        reserve: Reserve,
         done: impl Fn(DiskDone) + Send + Clone + 'static,
     ) -> io::Result<Self> {
         let begin = |name: &str| {
-            let mut files = BlobFiles::durable(disk.clone(), owner, name)?;
+            let mut files = BlobFiles::durable(disk.clone(), owner, name)?.keeping(reserve);
             let done = done.clone();
             let work = move |operations: mpsc::Receiver<DiskOp>| {
                 while let Ok(operation) = operations.recv() {
@@ -71,14 +73,19 @@ impl Spool {
         Ok(Spool { threads, looks: Some(begin(LOOKS)?) })
     }
 
+    fn to_each(&self, operation: impl Fn() -> DiskOp) {
+        self.threads.iter().for_each(|(operations, _)| operations.send(operation()).unwrap_or_default());
+    }
+
     /// Does it, after what was said before about the same blob.
     pub fn execute(&self, operation: DiskOp) {
         if matches!(operation, DiskOp::MakeRoom) {
             // Each has files of its own.
-            self.threads
-                .iter()
-                .for_each(|(operations, _)| operations.send(DiskOp::MakeRoom).unwrap_or_default());
-            return;
+            return self.to_each(|| DiskOp::MakeRoom);
+        }
+        if let DiskOp::Measure { mark } = operation {
+            // The last of them has done what was said before to all.
+            return self.to_each(|| DiskOp::Measure { mark });
         }
         // What is looked at was made certain before.
         if let (DiskOp::Look { .. }, Some((operations, _))) = (&operation, &self.looks) {

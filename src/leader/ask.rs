@@ -15,6 +15,7 @@ use crate::core::event::{Operation, WorkerClass};
 use crate::core::ids::{ConnId, JobId, Token};
 use crate::core::job::{Job, Phase};
 use crate::peer::SOFTWARE;
+use crate::units::ByteSize;
 
 /// What one answer lists at most: a frame has 4 MiB.
 pub(super) const LISTED_MAX: usize = 1000;
@@ -32,7 +33,11 @@ impl Leader {
             return self.answered(conn, verb, id, answered);
         }
         let answered = match verb {
-            "status" => Ok(Some(self.status())),
+            "status" => {
+                // What the next one is told.
+                self.relay.measure();
+                Ok(Some(self.status()))
+            }
             "result" => job_id(&question).map(|job| {
                 self.post(conn, Then::Answer { conn, verb: verb.to_owned(), id, job });
                 None
@@ -82,7 +87,24 @@ impl Leader {
         self.next_token = self.next_token.next();
         self.asked.insert(self.next_token, Asked { conn, verb: verb.to_owned(), id });
         self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
+        if self.log_trouble().is_some() {
+            // What can be answered at once is.
+            self.act_once();
+            self.answer_those_that_wait();
+        }
         None
+    }
+
+    /// The log takes nothing: those whose operations wait for it hear that now. What they asked for is done when it takes more.
+    pub(super) fn answer_those_that_wait(&mut self) {
+        let Some(trouble) = self.log_trouble() else { return };
+        let text = format!(
+            "{trouble}; what was asked for is not certain yet, and is done as soon as there is room, unless the leader is stopped before: \
+             see `heft status`"
+        );
+        for (_, Asked { conn, verb, id }) in std::mem::take(&mut self.asked) {
+            self.answer_error(conn, &verb, id, &text);
+        }
     }
 
     pub(super) fn operated(&mut self, token: Token, answer: Result<Operated, OperateError>) {
@@ -210,7 +232,7 @@ impl Leader {
         let queues: Vec<Value> =
             queues.map(|(key, jobs)| json!({ "key": key.as_str(), "queued": jobs })).collect();
         let fill = self.relay.fill();
-        let log = self.log_cost();
+        let (log, room) = (self.log_cost(), self.relay.disk_room());
         let uptime = self.now.since(self.started).as_millis();
         json!({
             "leader": {
@@ -223,13 +245,40 @@ impl Leader {
                 "chunks_passed_through": fill.passed_through, "chunks_voided": fill.voided,
                 "chunk_bytes_copied": fill.bytes_copied,
                 "log_records": log.records, "log_bytes": log.bytes, "log_syncs": log.syncs, "log_sync_us": log.sync_us,
-                "log_trouble": self.log_trouble(), "recovered_jobs": self.recovered_jobs,
+                "log_trouble": self.log_trouble(), "disk_trouble": self.disk_short(),
+                "disk_free": room.map(|room| room.space.free), "disk_bytes": room.map(|room| room.space.total),
+                "disk_reserve": room.map(|room| room.reserve), "uploads_waiting": room.map(|room| room.waiting),
+                "recovered_jobs": self.recovered_jobs,
                 "recovery_ms": u64::try_from(self.recovery.as_millis()).unwrap_or(u64::MAX),
                 "payload_bytes": self.store.input_bytes(), "result_bytes": self.store.result_bytes(),
             },
             "jobs": { "queued": queued, "running": running, "done": done, "dead": dead },
             "workers": workers, "clients": clients, "queues": queues,
         })
+    }
+
+    /// What waits for room on the disk, and what would help.
+    fn disk_short(&self) -> Option<String> {
+        let room = self.relay.disk_room()?;
+        let is_low = room.space.free < room.reserve;
+        if !is_low && room.waiting == 0 {
+            return self.relay.disk_trouble().map(str::to_owned);
+        }
+        let waits = match room.waiting {
+            0 => "uploads wait".to_owned(),
+            1 => "1 large file waits for room".to_owned(),
+            waiting => format!("{waiting} large files wait for room"),
+        };
+        let fill = self.relay.fill();
+        Some(format!(
+            "{waits}: {} of {} are free, and {} are kept for the log and for results (--disk-reserve). {} are large files and results \
+             that the leader keeps. It helps if jobs end or are cancelled (`heft cancel`), if others free space on that disk, or if the \
+             leader gets a larger one (--data)",
+            ByteSize(room.space.free),
+            ByteSize(room.space.total),
+            ByteSize(room.reserve),
+            ByteSize(fill.bytes)
+        ))
     }
 
     fn dlq_ls(&self, question: &Value) -> Result<Value, String> {

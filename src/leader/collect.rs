@@ -61,7 +61,10 @@ impl Leader {
                 self.relay.disk_done(DiskDone::Checked { blob, result });
             }
             DiskDone::Looked { blob, result } => self.looked(blob, result),
-            DiskDone::Written { .. } | DiskDone::Read { .. } | DiskDone::Sealed { .. } => {
+            DiskDone::Written { .. }
+            | DiskDone::Read { .. }
+            | DiskDone::Sealed { .. }
+            | DiskDone::Measured { .. } => {
                 self.relay.disk_done(done);
             }
         }
@@ -144,6 +147,11 @@ impl Leader {
             );
         }
         let dry_run = question.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
+        if !dry_run {
+            // Files that only wait to be written again are nobody's, either.
+            self.outputs.push_back(Output::Disk(DiskOp::MakeRoom));
+            self.relay.measure();
+        }
         self.list_files(Lister::Asked { by, dry_run });
         Ok(())
     }

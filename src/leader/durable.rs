@@ -19,6 +19,7 @@ use crate::store::blobs::DiskOp;
 use crate::store::codec::Attached;
 use crate::store::journal::{Cost, LogDone, LogOp};
 use crate::store::replay::Key;
+use crate::store::space::Reserve;
 
 /// What records are committed by.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub(super) struct Logging {
     placing: HashMap<Index, Key>,
     /// What it took so far.
     pub(super) cost: Cost,
+    /// Bytes that it has written since the room on the disk was measured for it.
+    unmeasured: u64,
     /// Why the disk takes nothing, if it does not.
     pub(super) trouble: Option<String>,
     /// Why nothing can be committed any more.
@@ -46,6 +49,9 @@ pub(super) struct Logging {
 /// Payloads that are read at a time: the others wait, so that a client that comes back for many results does not have all of
 /// them in memory at once.
 const READS_MAX: usize = 32;
+
+/// After so many bytes in the log it is looked how much room is left.
+const MEASURE_AFTER_BYTES: u64 = 1 << 20;
 
 /// What waits for payloads that are being read.
 #[derive(Debug, Default)]
@@ -199,6 +205,11 @@ impl Leader {
                 logging.cost.bytes += cost.bytes;
                 logging.cost.syncs += cost.syncs;
                 logging.cost.sync_us += cost.sync_us;
+                logging.unmeasured += cost.bytes;
+                let is_much = logging.unmeasured >= MEASURE_AFTER_BYTES;
+                if is_much {
+                    logging.unmeasured = 0;
+                }
                 for (index, place) in places {
                     if let Some(key) = logging.placing.remove(&index) {
                         self.store.placed(key, place);
@@ -206,6 +217,9 @@ impl Leader {
                 }
                 if let Some(index) = synced.and_then(|index| logging.single.synced(index)) {
                     self.broker.handle(self.now, Event::Committed { index });
+                }
+                if is_much {
+                    self.relay.measure();
                 }
             }
             LogDone::Read { key, result } => self.payload_read(key, result),
@@ -224,10 +238,17 @@ impl Leader {
                     None => warn!("the log can be written again"),
                 }
                 logging.trouble = trouble;
+                self.relay.measure();
+                self.answer_those_that_wait();
             }
             LogDone::Failed(why) => logging.failed = Some(why),
         }
         self.act();
+    }
+
+    /// What is kept free on the disk.
+    pub fn disk_reserve(&self) -> Reserve {
+        self.config.relay.disk_reserve
     }
 
     /// Whether what it has outlives it.

@@ -91,6 +91,7 @@ impl Leader {
             leader.broker.handle(now, Event::InputsFailed { job, why });
         }
         leader.collect_later();
+        leader.relay.measure();
         leader.act();
         leader
     }

@@ -16,7 +16,10 @@ use crate::core::Event;
 use crate::core::action::{Refusal, Standing};
 use crate::core::event::{Inputs, Operation, Submission};
 use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
+use crate::core::job::Job;
 use crate::core::limits::DATASETS_PER_JOB_MAX;
+use crate::core::names::{self, NameUse, SafeName};
+use crate::core::payload::FileNames;
 use crate::core::subject::{ROUTING_KEY_BYTES_MAX, routing_key};
 use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
 use crate::summed::Summed;
@@ -140,6 +143,7 @@ impl Leader {
             let key = routing_key(&body.subject, Some(exec)).map_err(|error| error.to_string())?;
             let blobs = request.as_deref().map(named_in).unwrap_or_default();
             let datasets = request.as_deref().map(datasets_in).unwrap_or_default();
+            let names = request.as_deref().map_or(FileNames::Plain, file_names);
             if datasets.len() > DATASETS_PER_JOB_MAX {
                 return Err(format!(
                     "the job names {} datasets and may name at most {DATASETS_PER_JOB_MAX}: put files that are used together into \
@@ -147,7 +151,7 @@ impl Leader {
                     datasets.len()
                 ));
             }
-            let sent = request.as_deref().filter(|_| from_ours).map(|request| by_path_len(request, &body.payload));
+            let sent = request.as_deref().filter(|_| from_ours).map(|request| by_path_len(request, &body.payload, names));
             let fits_stock = sent.is_none_or(|sent| fits_assignment(key.as_str(), sent));
             let blob_bytes = blobs.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
             let submission = Submission {
@@ -163,6 +167,7 @@ impl Leader {
                 needs_transfers: !blobs.is_empty() || !fits_stock,
                 require_worker: request.as_ref().is_some_and(|request| request.require_worker),
                 datasets,
+                names,
             };
             Ok((submission, blobs))
         });
@@ -239,9 +244,15 @@ impl Leader {
     }
 
     /// Why a new job cannot go into the log now: the disk takes nothing, or is too slow for what comes.
-    fn cannot_log(&self, bytes: usize) -> Option<RefusalText> {
+    fn cannot_log(&mut self, bytes: usize) -> Option<RefusalText> {
         if let Some(trouble) = self.log_trouble() {
             let text = format!("{trouble}; submit the job again when it takes more");
+            return Some(RefusalText::numbers(Reason::DISK_FULL, bytes as u64, 0, text));
+        }
+        if let Some(short) = self.relay.no_room_for_jobs(bytes as u64) {
+            // It may have changed since.
+            self.relay.measure();
+            let text = format!("{short}; free some space there, and submit the job again");
             return Some(RefusalText::numbers(Reason::DISK_FULL, bytes as u64, 0, text));
         }
         let (value, limit) = (self.store.unlogged_bytes().saturating_add(bytes as u64), UNLOGGED_BYTES_MAX);
@@ -283,7 +294,7 @@ impl Leader {
         let mut payload = if owner == id { payload } else { for_child(&payload, id).into() };
         if self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
             let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner));
-            payload = self.for_stock_worker(worker, payload, from_ours, job.key.as_str(), staged);
+            payload = self.for_stock_worker(worker, payload, from_ours, job, staged);
         }
         let subject = Session::assign_subject(job.key.as_str(), worker);
         let session = self.sessions.get_mut(&conn)?;
@@ -313,7 +324,7 @@ impl Leader {
         worker: WorkerId,
         payload: Summed,
         from_ours: bool,
-        key: &str,
+        job: &Job,
         staged: Option<&CacheId>,
     ) -> Summed {
         let has_agent = self.has_agent(worker);
@@ -321,15 +332,24 @@ impl Leader {
             Some(cache) => (true, by_set(&payload, cache).into()),
             None => (false, payload),
         };
+        if self.knows_cache_put(worker) && job.names == FileNames::Flattened {
+            // `<CacheId>/<Name>` would be without the folder.
+            return flattened(&payload, true).map_or(payload, Summed::from);
+        }
         if self.knows_cache_put(worker) || !from_ours && !has_agent && !staged {
-            return payload;
+            return flat_if(job.names, &payload).map_or(payload, Summed::from);
         }
         let is_set = |cache_id: &str| {
             let cache = CacheId::parse(cache_id).ok();
             cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
         let written = by_path(&payload, |cache_id| from_ours || is_set(cache_id));
-        written.filter(|written| fits_assignment(key, written.len())).map_or(payload, Summed::from)
+        let flat = flat_if(job.names, written.as_deref().unwrap_or(&payload));
+        let written = flat.or(written).filter(|written| fits_assignment(job.key.as_str(), written.len()));
+        match (written, flat_if(job.names, &payload)) {
+            (Some(written), _) | (None, Some(written)) => written.into(),
+            (None, None) => payload,
+        }
     }
 }
 
@@ -344,10 +364,11 @@ fn sent_len(payload: &Bytes, to_all: bool) -> usize {
 }
 
 /// The same of a request for a stock worker that knows a cached file by its path (C02).
-fn by_path_len(request: &JobRequest, payload: &[u8]) -> usize {
+fn by_path_len(request: &JobRequest, payload: &[u8], names: FileNames) -> usize {
     let is_cached = |file: &InputFile| matches!(file.source(), Source::Cache(_));
     let written = if request.files.iter().any(is_cached) { by_path(payload, |_| true) } else { None };
-    written.map_or(payload.len(), |written| written.len())
+    let flat = written.as_deref().and_then(|written| flat_if(names, written));
+    flat.or(written).map_or(payload.len(), |written| written.len())
 }
 
 /// Whether a job fits no assignment as it came, and has contents that can go apart from it.
@@ -381,6 +402,44 @@ pub(super) fn by_path(payload: &[u8], is_set: impl Fn(&str) -> bool) -> Option<B
         }
     }
     rewritten.then(|| request.to_json().into())
+}
+
+/// A request for a classic worker, without the folders of its files; nothing where it does not say so.
+fn flat_if(names: FileNames, payload: &[u8]) -> Option<Bytes> {
+    match names {
+        FileNames::Plain | FileNames::Folders => None,
+        FileNames::Flattened => flattened(payload, false),
+    }
+}
+
+/// A request whose files are named without their folders. A worker that looks for a cached file by its name has to find the folder
+/// in the CacheId.
+fn flattened(payload: &[u8], is_found_by_name: bool) -> Option<Bytes> {
+    let mut request = JobRequest::parse(payload).ok()?;
+    for file in &mut request.files {
+        let name = file.name.rsplit_once('/').map_or(file.name.as_str(), |(_, flat)| flat).to_owned();
+        if let Source::Cache(cache_id) = file.source()
+            && is_found_by_name
+        {
+            let path = format!("{cache_id}/{}", file.name_in_set());
+            let folder = path.strip_suffix(&name).and_then(|folder| folder.strip_suffix('/'));
+            file.cache_id = Some(folder.unwrap_or(&path).to_owned());
+        }
+        file.name = name;
+    }
+    Some(request.to_json().into())
+}
+
+/// What the names of a request's files are to classic workers. What no worker takes is not told apart: any says what is wrong with
+/// it.
+fn file_names(request: &JobRequest) -> FileNames {
+    let names = || request.files.iter().map(|file| file.name.as_str());
+    let is_in_folder = |name: &str| !names::is_flat(name) && SafeName::parse(NameUse::File, name).is_ok();
+    match () {
+        () if !names().any(is_in_folder) => FileNames::Plain,
+        () if request.flatten && names::flattened(names()).is_ok() => FileNames::Flattened,
+        () => FileNames::Folders,
+    }
 }
 
 /// A request whose large inputs are files of a set.

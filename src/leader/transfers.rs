@@ -220,6 +220,13 @@ impl Leader {
             );
             return Err(RefusalText::numbers(Reason::TOO_LARGE, bytes, room, text));
         }
+        if let Some(room) = self.relay.disk_bytes_max().filter(|room| bytes > *room) {
+            let text = format!(
+                "the job's input files have {bytes} bytes, and the leader's disk has room for {room}: give it a larger one (--data), or \
+                 send less with one job"
+            );
+            return Err(RefusalText::numbers(Reason::TOO_LARGE, bytes, room, text));
+        }
         for (id, name, size, plan) in plans {
             self.relay.expect(id, announced(job, name, size), plan, to_all);
         }

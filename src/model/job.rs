@@ -167,6 +167,8 @@ pub struct JobRequest {
     pub time_limit_ms: Option<u64>,
     /// Ours: refuse the job if no connected worker could take it, instead of waiting for one.
     pub require_worker: bool,
+    /// Ours: classic workers get the names of files without their folders, if they differ without them (C08).
+    pub flatten: bool,
 }
 
 impl JsonModel for JobRequest {
@@ -182,6 +184,7 @@ impl JsonModel for JobRequest {
             "Deliver",
             "TimeLimitMs",
             "RequireWorker",
+            "Flatten",
         ],
     };
 
@@ -203,6 +206,7 @@ impl JsonModel for JobRequest {
             // A limit of 0 could mean "at once" or "none"; it is refused rather than guessed at.
             time_limit_ms: object.whole("TimeLimitMs", 1, i64::MAX.unsigned_abs())?,
             require_worker: object.flag("RequireWorker")?.unwrap_or_default(),
+            flatten: object.flag("Flatten")?.unwrap_or_default(),
         })
     }
 
@@ -220,6 +224,7 @@ impl JsonModel for JobRequest {
         }
         object.whole_if_some("TimeLimitMs", self.time_limit_ms);
         object.flag_if_set("RequireWorker", self.require_worker);
+        object.flag_if_set("Flatten", self.flatten);
     }
 
     fn json_bytes(&self) -> usize {

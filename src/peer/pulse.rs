@@ -243,7 +243,7 @@ mod tests {
         let mut pulse = Pulse::default();
         assert_eq!(run(&mut pulse, 10_000, |_| (0, false)), None, "a classic peer may be idle for ever");
         pulse.expect(SILENCE_MAX);
-        assert_eq!(run(&mut pulse, 1000, |second| (usize::from(second % 19 == 0), false)), None);
+        assert_eq!(run(&mut pulse, 1000, |second| (usize::from(second.is_multiple_of(19)), false)), None);
         let mut pulse = Pulse::default();
         pulse.expect(SILENCE_MAX);
         let dead = run(&mut pulse, 100, |_| (0, false));
@@ -259,14 +259,17 @@ mod tests {
         let mut slow = Pulse::default();
         slow.expect(SILENCE_MAX);
         assert_eq!(run(&mut slow, 1000, |_| (20_000, true)), None);
-        assert_eq!(run(&mut slow, 1000, |second| ((second % 10 == 0) as usize * 20_000, true)), None);
+        assert_eq!(
+            run(&mut slow, 1000, |second| (usize::from(second.is_multiple_of(10)) * 20_000, true)),
+            None
+        );
     }
 
     #[test]
     fn a_frame_that_gets_nothing_but_keepalives_is_dead_although_bytes_come() {
         let mut pulse = Pulse::default();
         pulse.expect(SILENCE_MAX);
-        let beat = |second: u32| if second % 5 == 0 { (44, true) } else { (0, true) };
+        let beat = |second: u32| if second.is_multiple_of(5) { (44, true) } else { (0, true) };
         let (second, dead) = run(&mut pulse, 100, beat).unwrap();
         assert!(matches!(dead, Dead::HalfFrame { .. }) && (31..40).contains(&second), "{second} {dead}");
     }

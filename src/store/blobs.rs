@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chunking::limits::CHUNK_BYTES_MAX;
-use chunking::message::Open;
+use chunking::message::{Open, Purpose};
 use chunking::{ChunkHead, Digest};
 use uuid::Uuid;
 
@@ -18,6 +18,7 @@ use super::disk::{BLOCK_BYTES, Disk, DiskFile, How, hint, is_full, is_out_of_fil
 use super::format::{NEW, Owner, StoreError, full};
 use super::look::{LookAt, Looked, Looker};
 use super::map::{self, Map};
+use super::space::{Reserve, Space};
 use crate::core::ids::ConnId;
 use crate::peer::PoolBuf;
 
@@ -41,6 +42,24 @@ const FREE_FILES_MAX: usize = 64;
 
 /// Blobs whose files are held open at a time; the others are opened when they are needed.
 const OPEN_BLOBS_MAX: usize = 96;
+
+/// What a blob is for, as far as its room on the disk goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Inputs of jobs and parts of datasets.
+    Upload,
+    /// Parts of results.
+    Result,
+}
+
+impl From<Purpose> for Class {
+    fn from(purpose: Purpose) -> Self {
+        match purpose {
+            Purpose::Input | Purpose::Payload | Purpose::Dataset => Class::Upload,
+            Purpose::Archive | Purpose::Stdout | Purpose::Stderr => Class::Result,
+        }
+    }
+}
 
 /// Something to do with a blob's files.
 #[derive(Debug)]
@@ -110,6 +129,11 @@ pub enum DiskOp {
     List,
     /// The disk is full: give back what only waits to be written again.
     MakeRoom,
+    /// Say how much room there is.
+    Measure {
+        /// Comes back with the answer.
+        mark: u64,
+    },
 }
 
 impl DiskOp {
@@ -123,7 +147,7 @@ impl DiskOp {
             | DiskOp::Check { blob }
             | DiskOp::Look { blob, .. }
             | DiskOp::Remove { blob } => Some(*blob),
-            DiskOp::List | DiskOp::MakeRoom => None,
+            DiskOp::List | DiskOp::MakeRoom | DiskOp::Measure { .. } => None,
         }
     }
 }
@@ -177,6 +201,13 @@ pub enum DiskDone {
         /// They.
         result: Result<Vec<Listed>, String>,
     },
+    /// How much room there is, if that can be told.
+    Measured {
+        /// As it was asked with.
+        mark: u64,
+        /// The room.
+        space: Option<Space>,
+    },
 }
 
 /// Why a blob could not be sealed.
@@ -214,6 +245,8 @@ pub struct BlobFiles {
     dir: &'static str,
     /// Whose they are, if they outlive the leader.
     owner: Option<Owner>,
+    /// What no blob may take of the disk; nothing, if none is.
+    reserve: Option<Reserve>,
     open: HashMap<Uuid, OpenBlob>,
     /// Blobs that have begun to come and have no files yet, but for what an earlier life may have left.
     begun: HashMap<Uuid, Box<Open>>,
@@ -255,11 +288,19 @@ impl BlobFiles {
         Ok(files)
     }
 
+    /// Keeps so much of the disk free from blobs.
+    #[must_use]
+    pub fn keeping(mut self, reserve: Reserve) -> Self {
+        self.reserve = Some(reserve);
+        self
+    }
+
     fn new(disk: Arc<dyn Disk>, dir: &'static str, owner: Option<Owner>, name: &str) -> Self {
         BlobFiles {
             disk,
             dir,
             owner,
+            reserve: None,
             open: HashMap::new(),
             begun: HashMap::new(),
             free: Vec::new(),
@@ -329,6 +370,7 @@ impl BlobFiles {
                 self.make_room();
                 None
             }
+            DiskOp::Measure { mark } => Some(DiskDone::Measured { mark, space: self.disk.space().ok() }),
         }
     }
 
@@ -604,22 +646,52 @@ impl BlobFiles {
     /// Makes the files of a blob that has begun, in the place of what an earlier life may have left.
     fn make_files(&mut self, owner: Owner, blob: Uuid, open: &Open) -> io::Result<OpenBlob> {
         let path = self.path(blob);
+        let new = format!("{path}{MAP}{NEW}");
         self.names_changed = true;
-        self.take_free(&path, open.size)?;
-        let mut data = self.disk.open(&path, How::Direct)?;
+        let made = self.make_both(owner, blob, open, &path, &new);
+        if made.is_err() {
+            // A part of the room may have been found: it is not left to a blob that does not get the rest.
+            for path in [&new, &path] {
+                gone(self.disk.remove(path)).ok();
+            }
+        }
+        made
+    }
+
+    fn make_both(
+        &mut self,
+        owner: Owner,
+        blob: Uuid,
+        open: &Open,
+        path: &str,
+        new: &str,
+    ) -> io::Result<OpenBlob> {
+        self.take_free(path, open.size)?;
+        let mut data = self.disk.open(path, How::Direct)?;
         let bytes = open.size.next_multiple_of(BLOCK_BYTES as u64);
-        match data.len()? {
+        let len = data.len()?;
+        self.has_room(Class::from(open.purpose), bytes.saturating_sub(len) + map::bytes(open))?;
+        match len {
             len if len < bytes => data.allocate(bytes)?,
             len if len > bytes && bytes > 0 => data.set_len(bytes)?,
             _ => {}
         }
-        let (map_path, new) = (format!("{path}{MAP}"), format!("{path}{MAP}{NEW}"));
-        let mut map = self.disk.open(&new, How::Create)?;
+        let mut map = self.disk.open(new, How::Create)?;
         // So that a disk that is full says so now, and not when all of it has come.
         map.allocate(map::bytes(open))?;
         map.write_at(0, &map::front(owner, blob, open))?;
-        self.disk.rename(&new, &map_path)?;
+        self.disk.rename(new, &format!("{path}{MAP}"))?;
         Ok(OpenBlob { data, map: Some(map) })
+    }
+
+    /// Whether so many bytes more leave enough of the disk free.
+    fn has_room(&self, class: Class, bytes: u64) -> io::Result<()> {
+        let Some(reserve) = self.reserve else { return Ok(()) };
+        let Ok(space) = self.disk.space() else { return Ok(()) };
+        if space.free >= bytes.saturating_add(reserve.kept_from(class, space.total)) {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::StorageFull, reserve.why_short(class, space, bytes)))
     }
 
     /// Gives a file that waits to be written again a blob's name, if there is one of about that size.

@@ -20,6 +20,7 @@ use crate::core::dataset::Dataset;
 use crate::core::event::{Inputs, Submission, WorkerClass};
 use crate::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 use crate::core::job::{AttemptNote, Ending, Job, Phase};
+use crate::core::payload::FileNames;
 use crate::core::record::{AttemptEnd, Record};
 use crate::core::subject::{RoutingKey, routing_key};
 use crate::summed::Summed;
@@ -63,6 +64,9 @@ mod tag {
     /// The same of a job that names datasets, whose ids follow. One that names none is as it was before there were any.
     pub(super) const HERE_WITH_DATASETS: u8 = 3;
     pub(super) const EXPECTED_WITH_DATASETS: u8 = 4;
+    /// All four, so much more: of a job with files in folders, and of one whose files lose them for classic workers.
+    pub(super) const IN_FOLDERS: u8 = 4;
+    pub(super) const FLATTENED: u8 = 8;
 
     pub(super) const QUEUED: u8 = 1;
     pub(super) const LEASED: u8 = 2;
@@ -366,6 +370,7 @@ fn put_submission(submission: &Submission, out: &mut Vec<u8>) {
         needs_transfers,
         require_worker,
         datasets,
+        names,
     } = submission;
     put_uuid(job.0, out);
     put_str(&client.0, out);
@@ -375,7 +380,7 @@ fn put_submission(submission: &Submission, out: &mut Vec<u8>) {
     put_bool(*to_all, out);
     put_u64(*size, out);
     out.extend_from_slice(fingerprint);
-    put_inputs(*inputs, datasets, out);
+    put_inputs(*inputs, *names, datasets, out);
     put_bool(*needs_transfers, out);
     put_bool(*require_worker, out);
 }
@@ -385,7 +390,7 @@ fn get_submission(reader: &mut Reader<'_>, names: &mut Names) -> Result<Submissi
     let exec = names.text(reader.str()?);
     let (priority, to_all, size) = (reader.i64()?, reader.bool()?, reader.u64()?);
     let fingerprint = reader.array::<DIGEST_BYTES>()?;
-    let (inputs, datasets) = get_inputs(reader, names)?;
+    let (inputs, file_names, datasets) = get_inputs(reader, names)?;
     Ok(Submission {
         job,
         client,
@@ -399,6 +404,7 @@ fn get_submission(reader: &mut Reader<'_>, names: &mut Names) -> Result<Submissi
         needs_transfers: reader.bool()?,
         require_worker: reader.bool()?,
         datasets,
+        names: file_names,
     })
 }
 
@@ -449,6 +455,7 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
         inputs_kept,
         needs_transfers,
         datasets,
+        names,
         run,
         attempt,
         spent,
@@ -467,7 +474,7 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
     put_u64(*size, out);
     out.extend_from_slice(fingerprint);
     put_bool(*to_all, out);
-    put_inputs(*inputs, datasets, out);
+    put_inputs(*inputs, *names, datasets, out);
     put_bool(*announced, out);
     put_bool(*inputs_kept, out);
     put_bool(*needs_transfers, out);
@@ -499,7 +506,7 @@ pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecE
     let exec = names.text(reader.str()?);
     let (priority, seq, size) = (reader.i64()?, reader.u64()?, reader.u64()?);
     let (fingerprint, to_all) = (reader.array::<DIGEST_BYTES>()?, reader.bool()?);
-    let (inputs, datasets) = get_inputs(reader, names)?;
+    let (inputs, file_names, datasets) = get_inputs(reader, names)?;
     Ok(Job {
         id,
         client,
@@ -512,6 +519,7 @@ pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecE
         to_all,
         inputs,
         datasets,
+        names: file_names,
         announced: reader.bool()?,
         inputs_kept: reader.bool()?,
         needs_transfers: reader.bool()?,
@@ -663,38 +671,52 @@ fn get_attempt_end(reader: &mut Reader<'_>) -> Result<AttemptEnd, CodecError> {
     })
 }
 
-fn put_inputs(inputs: Inputs, datasets: &[CacheId], out: &mut Vec<u8>) {
+fn put_inputs(inputs: Inputs, names: FileNames, datasets: &[CacheId], out: &mut Vec<u8>) {
     let tag = match (inputs, datasets.is_empty()) {
         (Inputs::Here, true) => tag::HERE,
         (Inputs::Expected, true) => tag::EXPECTED,
         (Inputs::Here, false) => tag::HERE_WITH_DATASETS,
         (Inputs::Expected, false) => tag::EXPECTED_WITH_DATASETS,
     };
-    put_u8(tag, out);
+    let names = match names {
+        FileNames::Plain => 0,
+        FileNames::Folders => tag::IN_FOLDERS,
+        FileNames::Flattened => tag::FLATTENED,
+    };
+    put_u8(tag + names, out);
     if !datasets.is_empty() {
         put_len(datasets.len(), out);
         datasets.iter().for_each(|cache| put_str(cache.as_str(), out));
     }
 }
 
-fn get_inputs(reader: &mut Reader<'_>, names: &mut Names) -> Result<(Inputs, Vec<CacheId>), CodecError> {
+fn get_inputs(
+    reader: &mut Reader<'_>,
+    names: &mut Names,
+) -> Result<(Inputs, FileNames, Vec<CacheId>), CodecError> {
     let start = reader.at();
-    let (inputs, has_datasets) = match reader.u8()? {
+    let found = reader.u8()?;
+    let (kind, file_names) = match () {
+        () if found > tag::FLATTENED => (found - tag::FLATTENED, FileNames::Flattened),
+        () if found > tag::IN_FOLDERS => (found - tag::IN_FOLDERS, FileNames::Folders),
+        () => (found, FileNames::Plain),
+    };
+    let (inputs, has_datasets) = match kind {
         tag::HERE => (Inputs::Here, false),
         tag::EXPECTED => (Inputs::Expected, false),
         tag::HERE_WITH_DATASETS => (Inputs::Here, true),
         tag::EXPECTED_WITH_DATASETS => (Inputs::Expected, true),
-        unknown => return Err(unknown_tag(start, "kind of inputs", unknown)),
+        _ => return Err(unknown_tag(start, "kind of inputs", found)),
     };
     if !has_datasets {
-        return Ok((inputs, Vec::new()));
+        return Ok((inputs, file_names, Vec::new()));
     }
     let listed = reader.at();
     let datasets = reader.list(TEXT_BYTES_MIN, |reader| reader.cache(names))?;
     if datasets.is_empty() {
         return Err(CodecError { at: listed, what: "a job that names datasets names none".to_owned() });
     }
-    Ok((inputs, datasets))
+    Ok((inputs, file_names, datasets))
 }
 
 fn unknown_tag(at: usize, of: &str, found: u8) -> CodecError {

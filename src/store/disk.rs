@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::space::Space;
 use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 
 /// Blocks in which a file that passes by the page cache is written and read.
@@ -62,6 +63,11 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// Makes certain what was made, renamed and removed in a directory.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
 
+    /// How much room there is. An error where that cannot be told.
+    fn space(&self) -> io::Result<Space> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// The directory, for texts.
     fn root(&self) -> String;
 }
@@ -87,6 +93,12 @@ pub trait DiskFile: Send + fmt::Debug {
 
     /// Has the disk find room for so many bytes beforehand. Where it cannot, nothing happens.
     fn allocate(&mut self, len: u64) -> io::Result<()>;
+
+    /// The same without making the file longer, so that what is written there later finds its room whoever fills the disk
+    /// until then. An error of the kind `Unsupported` where the disk cannot do that.
+    fn allocate_ahead(&mut self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Makes certain what was written, and the length.
     fn sync(&mut self) -> io::Result<()>;
@@ -316,6 +328,12 @@ impl Disk for DataDir {
         Ok(rustix::fs::fsync(opened)?)
     }
 
+    fn space(&self) -> io::Result<Space> {
+        let stat = rustix::fs::fstatvfs(&self.root)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(Space { free: bytes(stat.f_bavail), total: bytes(stat.f_blocks) })
+    }
+
     fn root(&self) -> String {
         self.path.display().to_string()
     }
@@ -381,6 +399,16 @@ impl DiskFile for RealFile {
     fn allocate(&mut self, len: u64) -> io::Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn allocate_ahead(&mut self, len: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, len) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => {
+                Err(io::ErrorKind::Unsupported.into())
+            }
             Err(error) => Err(error.into()),
         }
     }

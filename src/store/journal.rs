@@ -107,8 +107,9 @@ pub struct Journal {
 
 impl Journal {
     /// Goes on with a log. So many segments are finished since the last snapshot, which stands at this record.
-    pub fn new(log: Log, disk: Arc<dyn Disk>, owner: Owner, finished: u64, snapshot: u64) -> Self {
+    pub fn new(mut log: Log, disk: Arc<dyn Disk>, owner: Owner, finished: u64, snapshot: u64) -> Self {
         let waiting = Vec::new();
+        log.look_ahead();
         Journal {
             log,
             disk,
@@ -210,6 +211,7 @@ impl Journal {
             }
             Err(error) => return self.fail(&error, done),
         }
+        self.log.look_ahead();
         done.push(LogDone::Written { synced, places, cost });
     }
 

@@ -31,6 +31,9 @@ const GROUP_BYTES: usize = 4 << 20;
 /// No group is longer: one record more than fits.
 const GROUP_BYTES_MAX: usize = 32 << 20;
 
+/// Room for so many bytes behind the end of the log is found on the disk beforehand: whoever fills the disk, these can be written.
+const AHEAD_BYTES: u64 = 8 << 20;
+
 /// Bytes that are written again at a time.
 const REWRITE_BYTES: usize = 1 << 20;
 
@@ -76,6 +79,8 @@ pub struct Log {
     noted: u64,
     /// Where its last record ends.
     records_end: u64,
+    /// How far the open segment has room for certain, where that can be.
+    ahead: Option<u64>,
     /// The record that is written next.
     next: u64,
     buffer: Vec<u8>,
@@ -105,6 +110,7 @@ impl Log {
             synced: at,
             noted: at,
             records_end: at,
+            ahead: Some(at),
             next,
             buffer: Vec::new(),
             open: HashMap::new(),
@@ -147,6 +153,7 @@ impl Log {
             synced: at,
             noted,
             records_end,
+            ahead: Some(at),
             next,
             buffer,
             open,
@@ -207,6 +214,22 @@ impl Log {
         Ok(count)
     }
 
+    /// Has the disk find room for what comes next. Where there is none now, it is asked again with the next records; nothing is
+    /// lost by it.
+    pub fn look_ahead(&mut self) {
+        let Some(known) = self.ahead.filter(|known| self.at + AHEAD_BYTES / 2 > *known) else { return };
+        // A disk that is nearly full may have room for less.
+        for ahead in
+            [self.at + AHEAD_BYTES, self.at + AHEAD_BYTES / 8].into_iter().filter(|ahead| *ahead > known)
+        {
+            match self.file.allocate_ahead(ahead) {
+                Ok(()) => return self.ahead = Some(ahead),
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => return self.ahead = None,
+                Err(_) => {}
+            }
+        }
+    }
+
     fn seal_group(&self, group: &mut [u8], count: u32) -> io::Result<()> {
         let len = group.len() - GROUP_HEAD_BYTES;
         // Nobody could read it again.
@@ -263,9 +286,16 @@ impl Log {
         // It has its name, so there is no way back: two files must not go on with the same record.
         self.disk.sync_dir(CONSENSUS)?;
         self.end_segment()?;
+        // What was found for it beforehand is free for others.
+        if self.ahead.is_some_and(|ahead| ahead > self.at)
+            && let Ok(len) = self.file.len()
+        {
+            self.file.set_len(len).ok();
+        }
         self.file = next;
         self.first = self.next;
         self.at = HEADER_BYTES as u64;
+        self.ahead = self.ahead.map(|_| self.at);
         (self.synced, self.noted, self.records_end) = (self.at, self.at, self.at);
         Ok(Rotated::Yes)
     }

@@ -13,6 +13,7 @@ pub mod look;
 pub mod map;
 pub mod replay;
 pub mod snapshot;
+pub mod space;
 
 use std::collections::HashMap;
 use std::io;

@@ -4,7 +4,7 @@ use heft::core::Event;
 use heft::core::event::{Inputs, Operation, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, JobId, Run, Token};
 use heft::core::job::Phase;
-use heft::core::payload::PayloadKind;
+use heft::core::payload::{FileNames, PayloadKind};
 use heft::core::record::AttemptEnd;
 use heft::core::subject::routing_key;
 use uuid::Uuid;
@@ -17,7 +17,8 @@ impl SimWorker {
         match self.class {
             WorkerClass::OneAtATime => PayloadKind::Raw,
             WorkerClass::Leasing if self.id.0.as_u128().is_multiple_of(2) => PayloadKind::Raw,
-            WorkerClass::Leasing | WorkerClass::Classic => PayloadKind::Request,
+            WorkerClass::Leasing => PayloadKind::Folders,
+            WorkerClass::Classic => PayloadKind::Request,
         }
     }
 }
@@ -31,6 +32,9 @@ impl World {
         let is_read =
             self.workers.iter().any(|worker| worker.exec == exec && worker.reads() == PayloadKind::Raw);
         let is_raw = is_read && self.random.chance(10);
+        let takes_folders =
+            |worker: &SimWorker| worker.exec == exec && worker.reads() >= PayloadKind::Folders;
+        let in_folders = self.workers.iter().any(takes_folders) && self.random.chance(10);
         let can_transfer = can_transfer && !is_raw;
         let inputs = if can_transfer && self.random.chance(40) { Inputs::Expected } else { Inputs::Here };
         let names_sets = can_transfer && self.random.chance(60);
@@ -47,6 +51,7 @@ impl World {
             inputs,
             needs_transfers: inputs == Inputs::Expected && self.random.chance(70),
             require_worker: self.random.chance(5),
+            names: if in_folders { FileNames::Folders } else { FileNames::Plain },
             datasets,
         }
     }

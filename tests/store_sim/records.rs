@@ -7,6 +7,7 @@ use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Submission, WorkerClass};
 use heft::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, WorkerId};
 use heft::core::job::{Ending, Job, Phase};
+use heft::core::payload::FileNames;
 use heft::core::record::AttemptEnd;
 use heft::core::retry::mix;
 use heft::core::state::State;
@@ -208,6 +209,7 @@ impl Proposals {
                     inputs: if draw % 3 == 1 { Inputs::Expected } else { Inputs::Here },
                     needs_transfers: random.chance(20),
                     require_worker: false,
+                    names: FileNames::Plain,
                     datasets: (0..random.below(6).saturating_sub(3)).map(|_| cache(random)).collect(),
                 };
                 attached = Some(attach(random, payload_bytes, draw % 3));
@@ -243,6 +245,7 @@ fn submission(job: &Job) -> Submission {
         inputs: Inputs::Expected,
         needs_transfers: job.needs_transfers,
         require_worker: false,
+        names: FileNames::Plain,
         datasets: job.datasets.clone(),
     }
 }

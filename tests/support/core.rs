@@ -12,7 +12,7 @@ use heft::core::action::{Action, Refusal, Waiting};
 use heft::core::event::{Inputs, Named, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Job, Phase};
-use heft::core::payload::PayloadKind;
+use heft::core::payload::{FileNames, PayloadKind};
 use heft::core::schedule::Policy;
 use heft::core::state::State;
 use heft::core::subject::{routing_key, worker_patterns};
@@ -58,6 +58,7 @@ pub fn job(number: u32) -> Submission {
         inputs: Inputs::Here,
         needs_transfers: false,
         require_worker: false,
+        names: FileNames::Plain,
         datasets: Vec::new(),
     }
 }
@@ -302,7 +303,12 @@ impl Rig {
         parallel_max: Option<u32>,
         (transfers, datasets): (bool, bool),
     ) {
-        let takes = (transfers, datasets, PayloadKind::Request);
+        // Ours take files in folders, and raw payloads only where they say so.
+        let reads = match class {
+            WorkerClass::Leasing => PayloadKind::Folders,
+            WorkerClass::Classic | WorkerClass::OneAtATime => PayloadKind::Request,
+        };
+        let takes = (transfers, datasets, reads);
         self.hello_reading(name, class, subject, parallel_max, takes);
     }
 

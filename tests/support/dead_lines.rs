@@ -103,8 +103,7 @@ impl Pass {
     fn run(mut self) {
         let (mut held, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
         let mut dropping = false;
-        loop {
-            let Ok(read @ 1..) = self.from.read(&mut piece) else { break };
+        while let Ok(read @ 1..) = self.from.read(&mut piece) {
             if dropping || self.silent.load(Ordering::SeqCst) {
                 continue;
             }

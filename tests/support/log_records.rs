@@ -5,6 +5,7 @@ use bytes::Bytes;
 use heft::core::Record;
 use heft::core::event::{Inputs, Submission};
 use heft::core::ids::{Index, JobId, Micros, ResultId, Run, WorkerId};
+use heft::core::payload::FileNames;
 use heft::core::subject::routing_key;
 use heft::store::codec::Attached;
 use heft::store::journal::LogOp;
@@ -25,6 +26,7 @@ pub fn enqueue(number: u64, bytes: usize) -> Append {
         inputs: Inputs::Here,
         needs_transfers: false,
         require_worker: false,
+        names: FileNames::Plain,
         datasets: Vec::new(),
     };
     let attached = Attached { from_ours: true, blobs: Vec::new(), payload: payload(number, bytes).into() };

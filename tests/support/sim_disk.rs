@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use heft::core::retry::mix;
 use heft::store::disk::{BLOCK_BYTES, Disk, DiskFile, Found, How};
+use heft::store::space::Space;
 
 /// A small generator: the same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
@@ -167,6 +168,8 @@ struct Inner {
     crash_at: Option<(u64, bool)>,
     is_dead: bool,
     faults: Faults,
+    /// Bytes that it has, if that is known.
+    capacity: Option<u64>,
     inodes: BTreeMap<u64, Inode>,
     next_inode: u64,
     folders: BTreeMap<String, Folder>,
@@ -203,6 +206,7 @@ impl SimDisk {
             crash_at: None,
             is_dead: false,
             faults: Faults::default(),
+            capacity: None,
             inodes: BTreeMap::new(),
             next_inode: 1,
             folders: BTreeMap::from([(".".to_owned(), root)]),
@@ -235,6 +239,11 @@ impl SimDisk {
 
     pub fn is_dead(&self) -> bool {
         self.inner().is_dead
+    }
+
+    /// The disk has so many bytes, and says so.
+    pub fn has_bytes(&self, capacity: u64) {
+        self.inner().capacity = Some(capacity);
     }
 
     pub fn faults(&self, faults: Faults) {
@@ -449,6 +458,20 @@ impl Inner {
         Ok(Turn::Go)
     }
 
+    /// Bytes that files have, and bytes that are left.
+    fn room(&self) -> Option<Space> {
+        let total = self.capacity?;
+        let len = |inode: &u64| self.inodes[inode].now.len.next_multiple_of(self.block as u64);
+        let used: u64 = self.folders.values().flat_map(|folder| folder.now.values()).map(len).sum();
+        Some(Space { free: total.saturating_sub(used), total })
+    }
+
+    /// Whether a file that gets this long finds no room.
+    fn is_too_long(&self, inode: u64, len: u64) -> bool {
+        let more = len.next_multiple_of(self.block as u64).saturating_sub(self.inodes[&inode].now.len);
+        self.room().is_some_and(|room| more > room.free)
+    }
+
     fn no_room(&mut self, act: Act, path: &str) -> io::Error {
         *self.seen.full.entry(act).or_default() += 1;
         self.failed.push((act, path.to_owned()));
@@ -648,6 +671,10 @@ impl Disk for SimDisk {
         if let Turn::Go = turn { Ok(()) } else { Err(dead()) }
     }
 
+    fn space(&self) -> io::Result<Space> {
+        self.inner().room().ok_or(io::ErrorKind::Unsupported.into())
+    }
+
     fn root(&self) -> String {
         "sim".to_owned()
     }
@@ -709,6 +736,10 @@ impl DiskFile for SimFile {
                 return Err(error);
             }
         };
+        if inner.is_too_long(self.inode, at + bytes.len() as u64) {
+            let path = self.path.clone();
+            return Err(inner.no_room(Act::Write, &path));
+        }
         if inner.faults.full {
             let block = inner.block as u64;
             let blocks = &inner.inodes[&self.inode].now.blocks;
@@ -734,7 +765,7 @@ impl DiskFile for SimFile {
     fn allocate(&mut self, len: u64) -> io::Result<()> {
         let (mut inner, dies) = self.turn(Act::Allocate)?;
         if inner.inodes[&self.inode].now.len < len {
-            if inner.faults.full {
+            if inner.faults.full || inner.is_too_long(self.inode, len) {
                 let path = self.path.clone();
                 return Err(inner.no_room(Act::Allocate, &path));
             }

@@ -84,6 +84,7 @@ impl Disk {
             | DiskOp::Check { .. }
             | DiskOp::Look { .. }
             | DiskOp::List
+            | DiskOp::Measure { .. }
             | DiskOp::MakeRoom => {
                 panic!("nothing outlives this leader, and it has no datasets: {operation:?}")
             }

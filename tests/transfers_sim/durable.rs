@@ -10,14 +10,18 @@ use heft::leader::{Leader, LeaderConfig, Recovered};
 use heft::store::blobs::{BlobFiles, DiskDone, DiskOp};
 use heft::store::disk::Disk;
 use heft::store::journal::{Journal, LogDone, LogOp, SnapshotJob};
+use heft::store::space::Reserve;
 use heft::store::{self, Opened};
 use uuid::Uuid;
 
-use super::{Coverage, Faults, Random, SECOND, Wake, World, ids};
+use super::{CHUNK, Coverage, Faults, Random, SECOND, Wake, World, ids};
 use crate::sim_disk::{self, SimDisk};
 
 /// Small, so that segments are finished and snapshots made all the time.
 const SEGMENT_BYTES: u64 = 300;
+
+/// What a small disk has beside what is kept back: the inputs of a large job, and a little more.
+const UPLOAD_BYTES: u64 = 20 * CHUNK;
 
 /// What outlives the leader, and what works on it.
 pub(crate) struct Kept {
@@ -32,6 +36,9 @@ pub(crate) struct Kept {
 impl Kept {
     pub(crate) fn new(seed: u64, config: &LeaderConfig) -> (Self, Leader) {
         let disk = SimDisk::new(seed);
+        if let Reserve::Bytes(reserve) = config.relay.disk_reserve {
+            disk.has_bytes(reserve + UPLOAD_BYTES);
+        }
         let (kept, leader, _) = Kept::open(&disk, config, 0, 0).expect("nothing fails yet");
         (kept, leader)
     }
@@ -47,6 +54,7 @@ impl Kept {
             store::open(&shared, 0, Uuid::from_u128(7), SEGMENT_BYTES).map_err(|error| error.to_string())?;
         let Opened { journal, replay, owner, blobs, requests } = opened;
         let files = BlobFiles::durable(shared, owner, "0").map_err(|error| error.to_string())?;
+        let files = files.keeping(config.relay.disk_reserve);
         let state = replay.state.clone();
         let recovered = Recovered { replay, blobs, requests };
         let leader = Leader::recover(config.clone(), Micros(now), ids(epoch), recovered);
@@ -147,6 +155,12 @@ impl World {
 
     fn log_is_done(&mut self, done: impl IntoIterator<Item = LogDone>) {
         for done in done {
+            let is_stuck = matches!(done, LogDone::Trouble(Some(_)));
+            let is_small = self.config.relay.disk_reserve != Reserve::Auto;
+            assert!(
+                !is_stuck || !is_small || self.faults.disk_writes,
+                "uploads took the room of the log: {done:?}"
+            );
             self.leader.log_done(self.micros(), done);
             if self.leader.why_failed().is_some() {
                 self.seen.log_failed += 1;

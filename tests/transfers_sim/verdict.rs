@@ -86,7 +86,12 @@ impl World {
         assert_eq!(left, (0, 0, 0, 0, 0), "left behind: {fill:?}");
         assert_eq!((fill.connections, fill.chunks_out), (0, 0), "left behind: {fill:?}");
         let files = self.kept.as_ref().map_or_else(|| self.disk.files(), Kept::blob_files);
-        assert_eq!(files, 0, "a file is left behind");
+        assert_eq!(
+            files,
+            0,
+            "a file is left behind: {:?}",
+            self.kept.as_ref().map(|kept| kept.disk.tree().keys().cloned().collect::<Vec<_>>())
+        );
     }
 
     /// Somebody cancels what is left, and empties the dead-letter queue.

@@ -14,6 +14,7 @@ use chunking::{ChunkHead, ChunkPlan, Codec, DigestKind, digest};
 use heft::core::Record;
 use heft::core::event::{Inputs, Submission};
 use heft::core::ids::{ClientId, Index, JobId, Micros};
+use heft::core::payload::FileNames;
 use heft::core::subject::{RoutingKey, routing_key};
 use heft::model::{BlobRef, InputFile, JobRequest, JsonModel as _};
 use heft::store::blobs::BLOBS;
@@ -75,6 +76,7 @@ impl Maker {
             inputs: if blob_bytes.is_some() { Inputs::Expected } else { Inputs::Here },
             needs_transfers: blob_bytes.is_some(),
             require_worker: false,
+            names: FileNames::Plain,
             datasets: Vec::new(),
         }
     }

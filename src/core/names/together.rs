@@ -62,7 +62,7 @@ pub fn clash<T>(items: &[T], name: impl Fn(&T) -> &SafeName, case: Case) -> Opti
 
 /// What a name is where case is not told apart: all that any system takes for one becomes one. "ẞ" is "ß" in small letters, and only
 /// that is "SS" in large ones.
-fn folded(name: &str) -> String {
+pub(super) fn folded(name: &str) -> String {
     if name.is_ascii() {
         return name.to_ascii_lowercase();
     }

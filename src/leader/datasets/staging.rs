@@ -18,7 +18,8 @@ use crate::core::Event;
 use crate::core::dataset::TARGET_NONE;
 use crate::core::ids::{CacheId, ConnId, JobId};
 use crate::core::job::{Job, Phase};
-use crate::core::names::{SafeName, names_of_set};
+use crate::core::names::{SafeName, is_flat, names_of_set};
+use crate::core::payload::FileNames;
 use crate::leader::durable::Then;
 use crate::leader::relay::BlobId;
 use crate::leader::submit::{by_path, by_set};
@@ -93,7 +94,8 @@ impl Leader {
         let payload = self.store.input(id).ok_or("the request cannot be read")?.payload;
         let request = JobRequest::parse(&payload).map_err(|error| error.to_string())?;
         // What such a worker would refuse it is not sent (C08, WX08).
-        if let Some(file) = request.files.iter().find(|file| !is_for_stock(file)) {
+        let names = self.broker.state().job(id).map_or(FileNames::Plain, |job| job.names);
+        if let Some(file) = request.files.iter().find(|file| !is_for_stock(file, names)) {
             return Err(format!(
                 "the file \"{}\" is none that a stock worker takes",
                 file.name.escape_debug()
@@ -331,8 +333,10 @@ impl Leader {
 }
 
 /// Whether a stock worker takes a file under this name, and from where it comes (WX08).
-fn is_for_stock(file: &InputFile) -> bool {
-    let is_plain =
-        !file.name.trim().is_empty() && !file.name.contains(['/', '\\']) && !file.name.contains("..");
-    is_plain && !matches!(file.source(), Source::Url(_))
+fn is_for_stock(file: &InputFile, names: FileNames) -> bool {
+    let is_taken = match names {
+        FileNames::Plain | FileNames::Folders => is_flat(&file.name),
+        FileNames::Flattened => true,
+    };
+    is_taken && !matches!(file.source(), Source::Url(_))
 }

@@ -178,6 +178,10 @@ pub(super) struct Blob {
     pub(super) seen_at_done: u32,
     /// Whether it has a file.
     pub(super) on_disk: bool,
+    /// Whether that file has the room for all of it.
+    pub(super) made: bool,
+    /// Bytes of the file that it is still to get and that count already, as it was let in.
+    pub(super) charged: u64,
     /// Bytes of it that are here.
     pub(super) bytes: u64,
     /// Bytes of it that have a place here and are still to come, if it stays here and was let in.
@@ -216,6 +220,8 @@ impl Blob {
             idle_rounds: 0,
             seen_at_done: 0,
             on_disk: false,
+            made: false,
+            charged: 0,
             bytes: 0,
             reserved: None,
             together: None,

@@ -29,7 +29,7 @@ impl Relay {
             blob.seen.insert(index);
             blob.crcs.insert(&plan, index, head.crc_raw);
         }
-        (blob.on_disk, blob.digest) = (true, digest);
+        (blob.on_disk, blob.made, blob.digest) = (true, true, digest);
         (blob.opened, blob.unchecked) = (digest.is_some(), digest.is_none());
         blob.seal = if digest.is_some() { Seal::Set } else { Seal::Open };
         self.spool_bytes += blob.bytes;
@@ -143,6 +143,8 @@ impl Relay {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         // What was compressed took less.
         self.reserved -= blob.reserved.take().unwrap_or_default();
+        self.uncharge(id);
+        let Some(blob) = self.blobs.get(&id) else { return };
         let owner = blob.owner();
         if let Some(conn) = blob.up.as_ref().map(|up| up.conn) {
             self.say(conn, id, Says::Verdict(Verdict::Ok));

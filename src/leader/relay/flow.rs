@@ -33,6 +33,9 @@ const STUCK_AFTER: Duration = Duration::from_millis(100);
 /// A sender hears that its receiver is slow when nothing has moved for so long.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
+/// A worker does not wait longer for inputs for which there is no room here: another job may have its place meanwhile.
+const NO_ROOM_AFTER: Duration = Duration::from_secs(1);
+
 /// A sender that uses nothing of its window for so long may have lost it.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
@@ -242,7 +245,7 @@ impl Relay {
     /// Gives a blob's sender a larger window, or has it wait for one.
     fn give_window(&mut self, id: BlobId) {
         let window = self.promise(id, false);
-        let no_place = self.turned_down.contains(&id).then_some(Reason::SPOOL_FULL);
+        let no_place = self.turned_down.get(&id).copied();
         let (no_buffers, full) = (self.free() == 0, self.full().or(no_place));
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let (wanted, flowing) = (blob.wanted(), blob.is_flowing() && !blob.keep);
@@ -261,7 +264,7 @@ impl Relay {
         let why = full.filter(|_| !flowing).or(no_buffers.then_some(Reason::POOL_FULL));
         if let Some(reason) = why.filter(|reason| up.told != Some(*reason)) {
             up.told = Some(reason);
-            let text = self.why_full(reason);
+            let text = self.why_full(id, reason);
             self.say(conn, id, Says::Grant(grant(0, reason, &text)));
         }
     }
@@ -269,6 +272,7 @@ impl Relay {
     /// Time matters while something waits in memory, or somebody waits for something.
     fn arm(&mut self) {
         let waits = self.in_memory > 0 || !self.by_conn.is_empty() || self.disk_trouble.is_some();
+        let waits = waits || self.is_low();
         if self.tick_at.is_none() && waits {
             self.tick_at = Some(self.now.plus(STUCK_AFTER));
         }
@@ -297,15 +301,19 @@ impl Relay {
             // Nobody brings it: a place that it took now would be nobody's to give back.
             return false;
         }
-        if blob.reserved.is_none() {
-            let (together, is_input) = (blob.together.clone(), blob.is_input());
+        if blob.reserved.is_none() && !trouble {
+            let (together, is_input, class) = (blob.together.clone(), blob.is_input(), blob.class());
             let together = together.unwrap_or_else(|| Arc::from([id]));
             let more = self.unreserved(&together);
             let taken = self.spool_bytes.saturating_add(self.reserved).saturating_add(more);
             // A result may exceed it; of inputs there is no end.
             let is_first = self.reserved == 0 && !is_input;
             if taken > self.config.spool_bytes_max && !is_first {
-                self.turned_down.insert(id);
+                self.turned_down.insert(id, Reason::SPOOL_FULL);
+                return false;
+            }
+            if !self.fits(class, self.unmade(&together)) {
+                self.turned_down.insert(id, Reason::DISK_FULL);
                 return false;
             }
             self.turned_down.remove(&id);
@@ -333,6 +341,7 @@ impl Relay {
             if let Some(blob) = self.blobs.get_mut(id).filter(|blob| blob.digest.is_none()) {
                 self.reserved -= blob.reserved.take().unwrap_or_default();
             }
+            self.uncharge(*id);
         }
     }
 
@@ -349,6 +358,7 @@ impl Relay {
                 let more = blob.open.size.saturating_sub(blob.bytes);
                 blob.reserved = Some(more);
                 self.reserved += more;
+                self.charge(*id);
             }
         }
     }
@@ -362,9 +372,10 @@ impl Relay {
     }
 
     /// The same in words, for who has to wait.
-    fn why_full(&self, reason: Reason) -> String {
+    fn why_full(&self, id: BlobId, reason: Reason) -> String {
         match &self.disk_trouble {
             Some((trouble, _)) if reason == Reason::DISK_FULL => trouble.clone(),
+            None if reason == Reason::DISK_FULL => self.why_no_room(id).unwrap_or_default(),
             Some(_) | None if reason == Reason::POOL_FULL => {
                 "all buffers of the leader are in use".to_owned()
             }
@@ -409,6 +420,7 @@ impl Relay {
             }
         }
         self.try_the_disk_again();
+        self.look_for_room();
         self.nudge_the_silent();
         self.take_back_places();
         let stall = self.config.input_stall;
@@ -421,9 +433,11 @@ impl Relay {
             let last = moved_at.into_iter().chain(blob.up.as_ref().map(|up| up.heard_at)).max();
             // A chunk that comes slowly comes on: a connection that brings no bytes at all has an end of its own.
             let is_coming = blob.up.as_ref().is_some_and(|up| up.arriving > 0);
-            let is_late =
-                !is_sent_something && !is_coming && last.is_some_and(|last| last.plus(stall) <= now);
-            if is_late && blob.waits_for_sender() {
+            let is_still = !is_sent_something && !is_coming;
+            let is_late = is_still && last.is_some_and(|last| last.plus(stall) <= now);
+            let no_place = self.turned_down.contains_key(id) && blob.up.is_some();
+            let waits_for_room = no_place && last.is_some_and(|last| last.plus(NO_ROOM_AFTER) <= now);
+            if is_late && blob.waits_for_sender() || is_still && waits_for_room {
                 stalled.push((*id, blob.owner()));
             }
             let is_slow = blob.in_memory > 0 && moved_at.is_some_and(|moved| moved.plus(SLOW_AFTER) <= now);

@@ -11,12 +11,13 @@ use super::blob::{Blob, announced};
 use super::{BlobId, Relay};
 use crate::core::ids::JobId;
 use crate::peer::PoolBuf;
+use crate::store::blobs::Class;
 
 impl Relay {
     /// Whether so many bytes may come to wait here, beside all that is on its way.
     pub(in crate::leader) fn has_room_for(&self, bytes: u64) -> bool {
         let chunks = usize::try_from(bytes.div_ceil(CHUNK_BYTES_MAX.into())).unwrap_or(usize::MAX);
-        self.full().is_none() && self.spool_room() >= chunks
+        self.full().is_none() && self.spool_room() >= chunks && self.fits(Class::Upload, bytes)
     }
 
     /// Why the disk takes nothing, if so.
@@ -31,7 +32,7 @@ impl Relay {
 
     /// Whether another piece of a large frame can be taken: it fills at most two buffers.
     pub(in crate::leader) fn takes_more(&self) -> bool {
-        self.free() >= 2 && self.full().is_none()
+        self.free() >= 2 && self.full().is_none() && self.fits(Class::Result, 0)
     }
 
     /// A buffer that is not promised to anybody, for a chunk that comes, is read or is gathered.

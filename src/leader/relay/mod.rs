@@ -13,6 +13,7 @@ mod blob;
 mod durable;
 mod flow;
 mod local;
+mod room;
 mod spool;
 mod through;
 
@@ -31,6 +32,7 @@ use crate::conn::TransferSays as Says;
 use crate::core::ids::{ConnId, JobId, Micros};
 use crate::peer::{ChunkStart, InChunk, Pool, PoolBuf};
 use crate::store::blobs::DiskOp;
+use crate::store::space::Reserve;
 use blob::{Blob, Down, Seal, Up};
 
 /// Transfers that one connection may bring at a time.
@@ -66,6 +68,8 @@ pub struct RelayConfig {
     pub spool_bytes_max: u64,
     /// How long a worker waits for inputs of which nothing comes.
     pub input_stall: std::time::Duration,
+    /// What is kept free on the disk for the log, where there is one.
+    pub disk_reserve: Reserve,
 }
 
 impl Default for RelayConfig {
@@ -76,6 +80,7 @@ impl Default for RelayConfig {
             durable: false,
             spool_bytes_max: 64 << 30,
             input_stall: std::time::Duration::from_secs(30),
+            disk_reserve: Reserve::Auto,
         }
     }
 }
@@ -162,8 +167,10 @@ pub(super) struct Relay {
     spool_bytes: u64,
     /// Bytes that are still to come of blobs that stay here and were let in.
     reserved: u64,
-    /// Blobs that wait for a place that is large enough.
-    turned_down: HashSet<BlobId>,
+    /// Blobs that wait for a place that is large enough, and what is too small.
+    turned_down: HashMap<BlobId, Reason>,
+    /// The room on the disk.
+    room: room::Room,
     /// Why the disk takes nothing, if it does not.
     disk_trouble: Option<(String, Micros)>,
     /// Connections for which nothing could be read from the disk, as all buffers were in use or promised.
@@ -192,7 +199,8 @@ impl Relay {
             in_memory: 0,
             spool_bytes: 0,
             reserved: 0,
-            turned_down: HashSet::new(),
+            turned_down: HashMap::new(),
+            room: room::Room::default(),
             disk_trouble: None,
             starved: VecDeque::new(),
             tick_at: None,
@@ -511,10 +519,15 @@ impl Relay {
         blob.begin_anew();
         if self.config.durable && std::mem::take(&mut blob.on_disk) {
             // So that nothing of the old is taken for the new, also after a crash.
+            blob.made = false;
             self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
         }
-        let all = blob.seen.missing();
-        if let Some(conn) = blob.up.as_ref().map(|up| up.conn) {
+        let (all, up, is_let_in) = (blob.seen.missing(), blob.up.as_ref(), blob.reserved.is_some());
+        let conn = up.map(|up| up.conn);
+        if is_let_in {
+            self.charge(id);
+        }
+        if let Some(conn) = conn {
             self.say(conn, id, Says::Verdict(Verdict::Resend(all)));
         }
         self.make_hungry(id);
@@ -690,6 +703,7 @@ impl Relay {
         // Inputs keep the place that they have: who brings them comes back, or their job goes.
         if blob.together.is_none() {
             self.reserved -= blob.reserved.take().unwrap_or_default();
+            self.uncharge(id);
         }
         self.unlink(up.conn, id);
         Some(up.conn)
@@ -711,41 +725,6 @@ impl Relay {
         }
         self.chunks_out.remove(&conn);
         self.slow_senders.remove(&conn);
-        self.pump();
-    }
-
-    /// A blob is not needed any more.
-    pub(super) fn forget(&mut self, id: BlobId) {
-        self.drop_all_stored(id);
-        let sender = self.sender_left(id);
-        let Some(blob) = self.blobs.remove(&id) else { return };
-        self.reserved -= blob.reserved.unwrap_or_default();
-        if let Some(conn) = sender.filter(|_| blob.digest.is_none()) {
-            self.abort(conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
-        }
-        if let Some((conn, _)) = &blob.resuming {
-            self.unlink(*conn, id);
-            self.abort(*conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
-        }
-        let why = match blob.is_of_result() {
-            true => {
-                "the leader does not keep the result any longer (--result-ttl, --result-max, --spool-max)"
-            }
-            false => "the job has ended, or is not wanted any more",
-        };
-        for down in &blob.downs {
-            self.unlink(down.conn, id);
-            if !down.finished {
-                self.abort(down.conn, id, Reason::UNKNOWN, why);
-            }
-        }
-        if blob.on_disk {
-            self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
-            // There is room again, perhaps.
-            if self.disk_trouble.take().is_some() {
-                self.disk_is_well();
-            }
-        }
         self.pump();
     }
 

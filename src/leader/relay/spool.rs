@@ -192,6 +192,7 @@ impl Relay {
             DiskDone::Read { blob, index, conn, result } => self.was_read(blob, index, conn, result),
             DiskDone::Sealed { blob, result } => self.sealed(blob, result),
             DiskDone::Checked { blob, result } => self.checked(blob, result),
+            DiskDone::Measured { mark, space } => self.measured(mark, space),
             // The leader's own matter.
             DiskDone::Listed { .. } | DiskDone::Looked { .. } => {}
         }
@@ -203,6 +204,16 @@ impl Relay {
             tracing::warn!(blob = %id, "the disk takes nothing: {trouble}");
         }
         let trouble = result.as_ref().err().map(|trouble| (trouble.clone(), self.now));
+        // What was dropped meanwhile does not count: its file goes, too.
+        let is_current = |blob: &Blob| {
+            blob.stored.get(&index).is_some_and(|chunk| matches!(chunk.place, Place::Writing(_)))
+        };
+        let is_first =
+            self.config.durable && self.blobs.get(&id).is_some_and(|blob| !blob.made && is_current(blob));
+        if is_first && result.is_ok() {
+            self.file_made(id);
+        }
+        let no_file = is_first && result.is_err();
         let (durable, roomy) = (self.config.durable, self.in_memory < self.memory_share());
         if let Some(blob) = self.blobs.get_mut(&id)
             && let Some(chunk) = blob.stored.get_mut(&index)
@@ -224,6 +235,10 @@ impl Relay {
             }
         }
         let had_trouble = std::mem::replace(&mut self.disk_trouble, trouble).is_some();
+        let comes_again = |blob: &Blob| blob.up.as_ref().is_some_and(|up| up.keeps_source);
+        if no_file && self.blobs.get(&id).is_some_and(comes_again) {
+            return self.found_no_room(id);
+        }
         if had_trouble && self.disk_trouble.is_none() {
             self.disk_is_well();
         }

@@ -78,15 +78,19 @@ fn dataset() -> impl Strategy<Value = Dataset> {
     )
 }
 
+fn file_names() -> impl Strategy<Value = FileNames> {
+    prop_oneof![Just(FileNames::Plain), Just(FileNames::Folders), Just(FileNames::Flattened)]
+}
+
 fn submission() -> impl Strategy<Value = Submission> {
     let who = (job_id(), client(), key(), text());
     let what = (any::<i64>(), any::<bool>(), any::<u64>(), any::<[u8; 32]>());
-    (who, what, inputs(), (any::<bool>(), any::<bool>()), vec(cache(), 0..3)).prop_map(
+    (who, what, inputs(), (any::<bool>(), any::<bool>(), file_names()), vec(cache(), 0..3)).prop_map(
         |(
             (job, client, key, exec),
             (priority, to_all, size, fingerprint),
             inputs,
-            (needs_transfers, require_worker),
+            (needs_transfers, require_worker, names),
             datasets,
         )| Submission {
             job,
@@ -101,6 +105,7 @@ fn submission() -> impl Strategy<Value = Submission> {
             needs_transfers,
             require_worker,
             datasets,
+            names,
         },
     )
 }
@@ -209,6 +214,7 @@ fn job() -> impl Strategy<Value = Job> {
             inputs_kept: flags.1,
             needs_transfers: of.needs_transfers,
             datasets: of.datasets,
+            names: of.names,
             run,
             attempt,
             spent,
@@ -340,6 +346,7 @@ fn sample_job() -> Submission {
         needs_transfers: true,
         require_worker: false,
         datasets: Vec::new(),
+        names: FileNames::Plain,
     }
 }
 
@@ -435,6 +442,7 @@ fn sample_jobs() -> Vec<Job> {
         inputs_kept: false,
         needs_transfers: of.needs_transfers,
         datasets: of.datasets,
+        names: of.names,
         run: Run(2),
         attempt: Attempt(3),
         spent: 1,

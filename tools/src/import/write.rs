@@ -12,6 +12,7 @@ use heft::conn::Session;
 use heft::core::Record;
 use heft::core::event::{Inputs, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, Index, JobId, Run, WorkerId};
+use heft::core::payload::FileNames;
 use heft::core::record::AttemptEnd;
 use heft::store::codec::Attached;
 use heft::store::disk::{DataDir, Disk};
@@ -109,6 +110,7 @@ impl Target {
             inputs: Inputs::Here,
             needs_transfers: false,
             require_worker: false,
+            names: FileNames::Plain,
             datasets: Vec::new(),
         };
         summary.bytes += payload.len() as u64;

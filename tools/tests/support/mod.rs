@@ -18,6 +18,7 @@ use heft::core::Record;
 use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Submission, WorkerClass};
 use heft::core::ids::{Attempt, CacheId, Index, JobId, Micros, ResultId, Run, WorkerId};
+use heft::core::payload::FileNames;
 use heft::core::record::AttemptEnd;
 use heft::core::subject::routing_key;
 use heft::store::blobs::{BlobFiles, DiskDone, DiskOp};
@@ -228,6 +229,7 @@ pub fn submission(job: u128) -> Submission {
         inputs: Inputs::Here,
         needs_transfers: false,
         require_worker: false,
+        names: FileNames::Plain,
         datasets: Vec::new(),
     }
 }

@@ -1,0 +1,106 @@
+//! `heft submit --timeout` with real processes: what it says of the job that it leaves is true, and stays true.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    dead_code
+)]
+
+#[path = "support/noise.rs"]
+mod noise;
+#[path = "support/procs.rs"]
+mod procs;
+
+use std::fs;
+use std::process::Command;
+
+use noise::noise;
+use procs::{Leader, Proc, TempDir, Worker, heft};
+use serde_json::Value;
+
+const MIB: usize = 1 << 20;
+
+fn status(leader: &Leader) -> Value {
+    let (code, out, err) = heft(&["status", &leader.addr(), "--output", "json"]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+#[test]
+fn a_job_whose_upload_was_cut_short_by_the_timeout_is_withdrawn_and_said_to_be() {
+    let leader = Leader::start(&["--durability", "disk", "--spool-max", "8MiB"]);
+    let files = TempDir::new();
+    let file = files.join("in.bin");
+    fs::write(&file, noise(6 * MIB, 1)).unwrap();
+    let file = file.to_str().unwrap();
+    // Another job has the room that there is, so that the upload does not begin.
+    let mut command = Command::new("sh");
+    command.arg("-c").arg("exec \"$0\" \"$@\" 2>&1").arg(env!("CARGO_BIN_EXE_heft"));
+    command.args(["submit", &leader.addr(), "sum", "--progress", "json", "--file", file]);
+    let mut other = Proc::start("another job", &mut command);
+    other.event("submitted");
+    for form in ["table", "json"] {
+        let args = ["submit", &leader.addr(), "sum", "--file", file, "--timeout", "1s", "--output", form];
+        let (code, out, err) = heft(&args);
+        assert_eq!(code, Some(4), "{out}{err}");
+        let text = if form == "json" {
+            let shown: Value = serde_json::from_str(&out).unwrap();
+            assert_eq!(shown["left"], "withdrawn", "{shown}");
+            shown["error"].as_str().unwrap().to_owned()
+        } else {
+            err
+        };
+        assert!(text.contains("it does not go on: 0 B of 6 MiB of its files had been sent"), "{text}");
+        assert!(
+            text.contains("it was withdrawn; submit it again") && !text.contains("it goes on:"),
+            "{text}"
+        );
+        // It is true: nothing of it waits, only the other job does.
+        let status = status(&leader);
+        assert_eq!(
+            (&status["jobs"]["queued"], &status["leader"]["blobs"]),
+            (&1.into(), &1.into()),
+            "{status:#}"
+        );
+    }
+}
+
+#[test]
+fn a_job_that_was_taken_goes_on_after_the_timeout_and_its_result_is_fetched_later() {
+    let leader = Leader::start(&[]);
+    let files = TempDir::new();
+    let file = files.join("in.bin");
+    fs::write(&file, noise(6 * MIB, 2)).unwrap();
+    // The upload takes a moment on a machine that is busy; there is no worker yet, so the job does not end before.
+    let args = [
+        "submit",
+        &leader.addr(),
+        "sum",
+        "--file",
+        file.to_str().unwrap(),
+        "--timeout",
+        "4s",
+        "--output",
+        "json",
+    ];
+    let (code, out, err) = heft(&args);
+    assert_eq!(code, Some(4), "{out}{err}");
+    let shown: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(shown["left"], "taken", "{shown}");
+    let text = shown["error"].as_str().unwrap();
+    assert!(text.contains("it goes on: `heft result get") && text.contains("heft cancel"), "{text}");
+    let job = shown["job_id"].as_str().unwrap().to_owned();
+    let _worker = Worker::start(leader.port, &[("sum", "sha256sum < in.bin")], &[]);
+    let end = std::time::Instant::now() + procs::PATIENCE;
+    while status(&leader)["jobs"]["done"] != 1 {
+        assert!(std::time::Instant::now() < end, "{:#}", status(&leader));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let (code, out, err) = heft(&["result", "get", &leader.addr(), &job]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.ends_with("  -\n"), "{out}");
+}
