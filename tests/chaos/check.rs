@@ -106,7 +106,7 @@ fn is_legitimate(plan: &Plan, text: &str) -> bool {
     full && says(&["No space left", "cannot write made.bin", "disk is full", "ENOSPC"])
         || plan.has(|harm| matches!(harm, Harm::FullData(_)))
             && text.starts_with("heft: ")
-            && says(&["disk is full"])
+            && says(&["the disk is full", "disk has"])
         || plan.losses() >= 6 && says(&["attempts", "lost"])
         || cancelled
 }

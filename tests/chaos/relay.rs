@@ -27,8 +27,16 @@ struct State {
     is_stalled: AtomicBool,
     /// Bytes in a second and direction; 0 for as fast as it goes.
     rate: AtomicU64,
-    /// The dead switch of each connection that was made.
-    lines: Mutex<Vec<Arc<AtomicBool>>>,
+    /// Each connection that was made and has not died.
+    lines: Mutex<Vec<Arc<Line>>>,
+}
+
+/// One connection.
+#[derive(Default)]
+struct Line {
+    is_dead: AtomicBool,
+    /// Whether the leader has said anything on it.
+    has_spoken: AtomicBool,
 }
 
 pub struct Relay {
@@ -74,15 +82,25 @@ impl State {
         let Ok(leader) = TcpStream::connect(target).await else {
             return;
         };
-        let dead = Arc::<AtomicBool>::default();
-        self.lines.lock().unwrap().push(dead.clone());
+        let line = Arc::<Line>::default();
+        self.lines.lock().unwrap().push(line.clone());
         peer.set_nodelay(true).ok();
         leader.set_nodelay(true).ok();
         let ((from_peer, to_peer), (from_leader, to_leader)) = (peer.into_split(), leader.into_split());
-        tokio::join!(self.pump(from_peer, to_leader, &dead), self.pump(from_leader, to_peer, &dead));
+        let spoken = AtomicBool::default();
+        tokio::join!(
+            self.pump(from_peer, to_leader, &line.is_dead, &spoken),
+            self.pump(from_leader, to_peer, &line.is_dead, &line.has_spoken)
+        );
     }
 
-    async fn pump(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, dead: &AtomicBool) {
+    async fn pump(
+        &self,
+        mut from: OwnedReadHalf,
+        mut to: OwnedWriteHalf,
+        dead: &AtomicBool,
+        has_spoken: &AtomicBool,
+    ) {
         let mut piece = vec![0; PIECE];
         loop {
             while self.is_stalled.load(Ordering::Relaxed) || dead.load(Ordering::Relaxed) {
@@ -104,6 +122,7 @@ impl State {
             if to.write_all(&piece[..got]).await.is_err() {
                 break;
             }
+            has_spoken.store(true, Ordering::Relaxed);
         }
         to.shutdown().await.ok();
     }
@@ -125,10 +144,14 @@ impl Relay {
     }
 
     /// The connections that are there never pass anything again, and neither end hears of that. New ones are as always.
+    /// So are those on which the leader has said nothing yet: for their peer it may be a classic one, which says nothing
+    /// until it has to.
     pub fn die(&self) {
-        for line in self.state.lines.lock().unwrap().drain(..) {
-            line.store(true, Ordering::Relaxed);
-        }
+        self.state.lines.lock().unwrap().retain(|line| {
+            let dies = line.has_spoken.load(Ordering::Relaxed);
+            line.is_dead.fetch_or(dies, Ordering::Relaxed);
+            !dies
+        });
     }
 
     /// As it was, but for lines that are dead.
