@@ -110,16 +110,22 @@ fn the_storage_document_has_every_marker_and_every_record() {
         ("dataset_gone", Record::DatasetGone { cache: cache(), generation: Uuid::nil() }),
         ("assign", Record::Assign { job, run, attempt, worker, class: WorkerClass::Classic }),
     ];
-    for (name, record) in &records {
+    let number = |record: &Record| {
         let mut bytes = Vec::new();
         put_entry(record, None, &mut bytes);
-        let row = format!("| {} | `{name}` |", bytes[0]);
+        bytes[0]
+    };
+    for (name, record) in &records {
+        let row = format!("| {} | `{name}` |", number(record));
         assert!(text.contains(&row), "no row {row:?}");
     }
-    // The rows stand in their order and without a gap, so a new kind of record is missed here.
-    let (mut unknown, kinds) = (vec![u8::try_from(records.len() + 1).unwrap()], records.len());
-    unknown.resize(200, 0);
-    let error =
-        heft::store::codec::get_entry(&unknown, &mut heft::store::codec::Names::default()).unwrap_err();
-    assert!(error.what.contains("is no record"), "there are more than {kinds} kinds of records: {error}");
+    // Every other number is unknown, so a new kind of record is missed here. 17 is kept for staging.
+    let known: Vec<u8> = records.iter().map(|(_, record)| number(record)).collect();
+    for other in (0..=u8::MAX).filter(|number| !known.contains(number)) {
+        let mut unknown = vec![0; 200];
+        unknown[0] = other;
+        let mut names = heft::store::codec::Names::default();
+        let error = heft::store::codec::get_entry(&unknown, &mut names).unwrap_err();
+        assert!(error.what.contains("is no record"), "{other} has no row: {error}");
+    }
 }
