@@ -31,6 +31,7 @@ fn run_all(data: &Path, jobs: usize) -> Vec<(String, Vec<u8>)> {
         let config = WorkerConfig {
             parallel_max: 1,
             work_dir: data.with_file_name("work"),
+            takes_raw: true,
             ..WorkerConfig::new(&address)
         };
         let worker = Worker::new(config, move |job: Job, _context: JobContext| {
