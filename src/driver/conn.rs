@@ -175,7 +175,7 @@ impl<S: Socket> Hub<S> {
         let mut given_up = false;
         while !outbox.has_ended() {
             let step = inlet.poll();
-            if !matches!(step, Ok(Step::Read)) {
+            if !matches!(step, Ok(Step::Read | Step::Piece(_))) {
                 coming = Coming::default();
             }
             match step {
