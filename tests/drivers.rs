@@ -324,3 +324,24 @@ fn a_peer_whose_frames_make_no_sense_is_not_sent_what_waits_for_it_and_one_that_
         assert!(read < QUESTIONS, "all was sent to it");
     }
 }
+
+#[test]
+fn a_peer_that_is_hung_up_on_and_does_not_take_the_reason_is_not_waited_for_as_a_slow_one() {
+    for driver in drivers() {
+        let leader = started(&[], &["--drain", "0s", "--driver", driver]);
+        let mut stuck = stuck(&leader);
+        // A second hello.
+        stuck.send(Kind::HelloWorker, Uuid::new_v4(), Uuid::nil(), "job.assign.stuck", b"");
+        let until = std::time::Instant::now() + procs::PATIENCE;
+        while status(&leader)["leader"]["connections"] != 1 {
+            assert!(std::time::Instant::now() < until, "its connection does not end");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let Leader { proc, .. } = leader;
+        proc.terminate();
+        let (code, lines) = proc.finish();
+        assert_eq!(code, Some(0), "{lines:#?}");
+        assert!(!lines.iter().any(|line| line.contains("it took nothing for")), "{lines:#?}");
+        drop(stuck);
+    }
+}
