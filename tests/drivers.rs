@@ -290,38 +290,36 @@ fn a_leader_stops_though_peers_take_nothing_or_say_nothing() {
 /// A frame that is longer than any.
 const GARBAGE: [u8; 40] = [0x7f; 40];
 
+/// Says this last and closes its side of the connection. The leader has read all of it, then.
+fn leave(leader: &mut Leader, peer: &mut Raw, last: &[u8]) {
+    peer.stream.write_all(last).unwrap();
+    peer.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    leader.proc.wait_for("the end of a connection", |line| line.contains("connection ended").then_some(()));
+}
+
 #[test]
 fn a_leader_stops_though_peers_that_take_nothing_have_closed_their_side_or_sent_garbage() {
     for driver in drivers() {
-        let leader = started(&[], &["--drain", "0s", "--driver", driver]);
-        let stuck: Vec<Raw> = [&GARBAGE[..], &[]]
-            .map(|last| {
-                let mut stuck = stuck(&leader);
-                stuck.stream.write_all(last).unwrap();
-                stuck.stream.shutdown(std::net::Shutdown::Write).unwrap();
-                stuck
-            })
-            .into();
-        ask_for_a_while(&leader);
+        let mut leader = started(&[], &["--drain", "0s", "--driver", driver]);
+        let (mut closed, mut garbled) = (stuck(&leader), stuck(&leader));
+        leave(&mut leader, &mut closed, &[]);
+        leave(&mut leader, &mut garbled, &GARBAGE);
         assert_stops(leader);
-        drop(stuck);
+        drop((closed, garbled));
     }
 }
 
 #[test]
 fn a_peer_whose_frames_make_no_sense_is_not_sent_what_waits_for_it_and_one_that_closed_its_side_is() {
     for driver in drivers() {
-        let leader = started(&[], &["--driver", driver]);
-        let read_after = |last: &[u8]| {
+        let mut leader = started(&[], &["--driver", driver]);
+        let mut read_after = |last: &[u8]| {
             let mut stuck = stuck(&leader);
-            stuck.stream.write_all(last).unwrap();
-            stuck.stream.shutdown(std::net::Shutdown::Write).unwrap();
-            ask_for_a_while(&leader);
+            leave(&mut leader, &mut stuck, last);
             std::iter::from_fn(|| stuck.next()).count()
         };
         assert_eq!(read_after(&[]), QUESTIONS);
-        let read = read_after(&GARBAGE);
-        assert!(read < QUESTIONS, "all was sent to it");
+        assert!(read_after(&GARBAGE) < QUESTIONS, "all was sent to it");
     }
 }
 
