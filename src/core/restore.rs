@@ -4,7 +4,7 @@
 //! Nobody is connected. Workers of ours that had jobs are expected back with them, and clients with the inputs they still have: each for
 //! as long as one that is away, but no less than a lease, as all of them have to find the leader again first.
 
-use super::broker::Broker;
+use super::broker::{Broker, EarlierLife};
 use super::due::Due;
 use super::event::WorkerClass;
 use super::ids::{Index, JobId, Micros, Run, WorkerId};
@@ -18,6 +18,7 @@ impl Broker {
     /// A broker with the state after the record `index`.
     pub fn restore(config: Config, state: State, index: Index, now: Micros) -> Self {
         let mut broker = Broker::begin(config, now);
+        broker.earlier = Some(EarlierLife { until: now, last_seq: state.last_seq() });
         (broker.state, broker.index) = (state, index);
         let mut order: Vec<(u64, JobId)> = broker.state.jobs().map(|job| (job.seq, job.id)).collect();
         order.sort_unstable();
