@@ -10,7 +10,7 @@ use super::event::WorkerClass;
 use super::ids::{Index, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
 use super::limits::Config;
-use super::record::AttemptEnd;
+use super::record::{AttemptEnd, Record};
 use super::state::State;
 use super::worker::Lease;
 
@@ -85,7 +85,8 @@ impl Broker {
     }
 
     /// A classic worker's connection ended with the last life of the leader, and what it ran with that: it never comes back with a
-    /// job. That is the leader's doing and no fault of the job, so the attempt does not count.
+    /// job. That is the leader's doing and no fault of the job, so the attempt does not count, and the job does not wait for it,
+    /// however often that happens.
     fn lose_what_classic_workers_had(&mut self) {
         let had: Vec<(JobId, WorkerId, Lease)> = self
             .state
@@ -102,8 +103,15 @@ impl Broker {
                 | Phase::Dead { .. } => None,
             })
             .collect();
-        for (job, worker, lease) in had {
-            self.attempt_over(worker, job, lease, AttemptEnd::WorkerLost, true);
+        for (id, worker, lease) in had {
+            let (run, attempt, why) = (lease.run, lease.attempt, AttemptEnd::WorkerLost);
+            match self.state.job(id).and_then(|job| job.child_of) {
+                Some(_) => self.attempt_over(worker, id, lease, why, true),
+                None => {
+                    let not_before = self.now;
+                    self.propose(Record::Requeue { job: id, run, attempt, why, counts: false, not_before });
+                }
+            }
         }
     }
 
