@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chunking::message::Purpose;
+use chunking::{Decoder, Generation, Head, InboundLimits, Kind};
 use heft::client::{Client, Downloads, JobSpec, Options};
 use heft::core::Config;
 use heft::driver::{Choice, Driver, Storage};
@@ -27,14 +28,19 @@ use heft::worker::{Content, Job, JobContext, Worker, WorkerConfig};
 use procs::{Leader, TempDir};
 use socket2::{Domain, Socket, Type};
 use support::scaled;
+use uuid::Uuid;
 
 /// Takes nothing for so long: gone.
 const STALL: Duration = Duration::from_millis(700);
 
 const LEASE: Duration = Duration::from_secs(3);
 
-/// A leader with short limits, in the test's own process; it lives as long as that.
 fn hasty_leader() -> u16 {
+    hasty_leader_with(Config::default())
+}
+
+/// A leader with short limits, in the test's own process; it lives as long as that.
+fn hasty_leader_with(config: Config) -> u16 {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let choice = match std::env::var("HEFT_DRIVER").as_deref() {
@@ -47,7 +53,7 @@ fn hasty_leader() -> u16 {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             tell.send(listener.local_addr().unwrap().port()).unwrap();
             let data = TempDir::new();
-            let broker = Config { lease: LEASE, ..Config::default() };
+            let broker = Config { lease: LEASE, ..config };
             let config =
                 LeaderConfig { broker, heartbeat: Duration::from_millis(300), ..LeaderConfig::default() };
             let options = heft::driver::Options {
@@ -181,6 +187,71 @@ fn a_worker_whose_chunks_take_longer_than_its_lease_keeps_its_job() {
     let leader = hasty_leader();
     let line = Line::start(leader, 1 << 30, 180_000);
     runs_once_over(leader, &line, 10, 1_300_000);
+}
+
+/// A frame of a classic peer.
+fn frame(kind: Kind, corr_id: Uuid, subject: &str, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let head = Head { msg_id: Uuid::from_u128(5), corr_id, subject, ..Head::new(kind) };
+    head.append(Generation::F2, &mut bytes).unwrap();
+    // It may be longer than what a leader sends.
+    let (body_len, payload_len_at) = (bytes.len() - 4 + payload.len(), bytes.len() - 4);
+    bytes[..4].copy_from_slice(&u32::try_from(body_len).unwrap().to_le_bytes());
+    bytes[payload_len_at..].copy_from_slice(&u32::try_from(payload.len()).unwrap().to_le_bytes());
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+#[test]
+fn a_classic_worker_whose_large_result_comes_slowly_is_not_given_its_job_again() {
+    let config = Config { classic_ack_timeout: true, ..Config::default() };
+    let leader = hasty_leader_with(config);
+    let connect = || {
+        let stream = TcpStream::connect(("127.0.0.1", leader)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    };
+    let (mut client, mut worker) = (connect(), connect());
+    worker.write_all(&frame(Kind::HelloWorker, Uuid::nil(), "job.assign.*", b"")).unwrap();
+    worker.write_all(&frame(Kind::Credit, Uuid::nil(), "", &9_i32.to_le_bytes())).unwrap();
+    let job = Uuid::from_u128(77);
+    let request = format!(r#"{{"JobId":"{job}","ClientId":"c","ExecName":"echo","Args":[],"Files":[]}}"#);
+    let hello = br#"{"ClientId":"c","DesiredParallelism":1}"#;
+    client.write_all(&frame(Kind::HelloClient, Uuid::nil(), "c", hello)).unwrap();
+    client.write_all(&frame(Kind::SubmitJob, Uuid::nil(), "job.submit.echo", request.as_bytes())).unwrap();
+    let assigned = Arc::new(AtomicU32::new(0));
+    let (count, mut reads) = (assigned.clone(), worker.try_clone().unwrap());
+    std::thread::spawn(move || {
+        let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+        let (mut came, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(bytes @ 1..) = reads.read(&mut piece) {
+            came.extend_from_slice(&piece[..bytes]);
+            let mut rest = &came[..];
+            while let Some(frame) = decoder.poll_frame(&mut rest).unwrap() {
+                count.fetch_add(u32::from(frame.head.kind() == Ok(Kind::AssignJob)), Ordering::Relaxed);
+            }
+            came = rest.to_vec();
+        }
+    });
+    // The first two times it has less time than after which a frame is long.
+    let until = Instant::now() + Duration::from_secs(60);
+    while assigned.load(Ordering::Relaxed) < 3 {
+        assert!(Instant::now() < until, "it does not come again");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let out = "x".repeat(5 << 20);
+    let result = format!(
+        r#"{{"JobId":"{job}","ClientId":"c","ExecName":"echo","Status":"OK","Stdout":"","Stderr":"{out}","OutputArchive":null}}"#
+    );
+    let answer = frame(Kind::AckJob, job, "", result.as_bytes());
+    // Over 7 s, where at most 4.8 s were left.
+    for piece in answer.chunks(answer.len() / 70 + 1) {
+        worker.write_all(piece).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let mut first = [0; 16];
+    client.read_exact(&mut first).unwrap();
+    assert_eq!(assigned.load(Ordering::Relaxed), 3, "it was given again while its result came");
 }
 
 #[test]
