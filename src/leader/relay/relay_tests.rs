@@ -270,6 +270,39 @@ fn a_blob_that_stays_and_that_nobody_brings_keeps_no_place_from_others() {
 }
 
 #[test]
+fn inputs_that_were_turned_down_and_let_in_together_do_not_wait_for_room_any_more() {
+    let mut rig = Rig::new(48, 4 * MIB);
+    rig.bring(1, 4, true);
+    for number in [2, 3] {
+        let plan = ChunkPlan::new(2 * MIB, CHUNK_BYTES_MAX).unwrap();
+        rig.relay.expect(id(number), open(2 * MIB), plan, true);
+    }
+    rig.relay.belong_together(&[id(2), id(3)]);
+    for number in [2, 3] {
+        rig.relay.attach(WORKER, id(number), JOB, 1);
+        rig.relay.open(SENDER, id(number), open(2 * MIB));
+        rig.work_off();
+        assert_eq!(rig.windows(number), (0, vec![Reason::SPOOL_FULL]));
+    }
+    rig.relay.forget(id(1));
+    rig.work_off();
+    assert_eq!((rig.windows(2).0, rig.windows(3).0), (2, 2), "both are let in");
+    assert!(!rig.relay.is_short() && rig.relay.turned_down.is_empty());
+    // Whoever brings them pauses for longer than a worker waits for inputs that find no room.
+    let mut stalled = Vec::new();
+    for _ in 0..30 {
+        rig.relay.set_now(rig.relay.now.plus(Duration::from_millis(100)));
+        rig.relay.tick();
+        while let Some(out) = rig.relay.poll() {
+            if let Out::News(News::Stalled { blob, .. }) = out {
+                stalled.push(blob);
+            }
+        }
+    }
+    assert!(stalled.is_empty(), "the worker keeps the job: {stalled:?}");
+}
+
+#[test]
 fn chunks_on_their_way_when_a_transfer_is_opened_again_on_its_connection_are_no_breach() {
     let mut rig = Rig::new(48, 1 << 40);
     rig.bring(1, 20, true);
