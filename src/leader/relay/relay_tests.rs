@@ -451,3 +451,40 @@ fn a_chunk_that_breaks_on_its_way_through_is_void_and_comes_again() {
         assert!(rig.said.iter().any(|(_, _, says)| asks(says)), "{how:?}: {:?}", rig.said);
     }
 }
+
+#[test]
+fn what_is_gathered_counts_on_the_disk_as_what_it_is_for() {
+    use crate::store::blobs::Class;
+    use crate::store::space::{Reserve, Space};
+    let disk_reserve = Reserve::Bytes(8 * MIB);
+    let config = RelayConfig { durable: true, buffers: 48, disk_reserve, ..RelayConfig::default() };
+    let mut relay = Relay::new(config);
+    let takes = |relay: &Relay| (relay.takes_more(Class::Upload), relay.takes_more(Class::Result));
+    let space = Some(Space { free: 10 * MIB, total: 1 << 40 });
+    relay.disk_done(DiskDone::Measured { mark: 0, space });
+    assert_eq!(takes(&relay), (true, true));
+    let purposes = [(1, Purpose::Archive), (2, Purpose::Stdout), (3, Purpose::Input)];
+    for (number, purpose) in purposes {
+        relay.gather(id(number), purpose, 0, vec![0; BUFFER_BYTES].into());
+    }
+    assert_eq!(takes(&relay), (false, true), "counts before it is written");
+    let mut begun = Vec::new();
+    while let Some(out) = relay.poll() {
+        match out {
+            Out::Disk(DiskOp::Begin { blob, open }) => begun.push((blob.as_u128(), open.purpose)),
+            Out::Disk(DiskOp::Write { blob, index, .. }) => {
+                relay.disk_done(DiskDone::Written { blob, index, result: Ok(()) });
+            }
+            Out::Disk(_) | Out::Say { .. } | Out::Chunk { .. } | Out::News(_) => {}
+        }
+    }
+    assert_eq!(begun, purposes, "the disk's threads ask for what it is for, too");
+    assert_eq!(takes(&relay), (false, true), "and after");
+    for index in 1..5 {
+        relay.gather(id(1), Purpose::Archive, index, vec![0; BUFFER_BYTES].into());
+    }
+    assert_eq!(takes(&relay), (false, false), "results leave half of the reserve");
+    purposes.iter().for_each(|(number, _)| relay.forget(id(*number)));
+    relay.disk_done(DiskDone::Measured { mark: 3 * MIB, space });
+    assert_eq!(takes(&relay), (true, true), "nothing counts that is gone");
+}
