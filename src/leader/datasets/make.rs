@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use chunking::DigestKind;
 use chunking::dataset::pack::{Layout, PackError};
 use chunking::dataset::{Piece, PieceHasher};
