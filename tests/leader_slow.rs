@@ -36,11 +36,11 @@ const STALL: Duration = Duration::from_millis(700);
 const LEASE: Duration = Duration::from_secs(3);
 
 fn hasty_leader() -> u16 {
-    hasty_leader_with(Config::default())
+    hasty_leader_with(Config::default(), STALL)
 }
 
 /// A leader with short limits, in the test's own process; it lives as long as that.
-fn hasty_leader_with(config: Config) -> u16 {
+fn hasty_leader_with(config: Config, write_stall: Duration) -> u16 {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let choice = match std::env::var("HEFT_DRIVER").as_deref() {
@@ -58,7 +58,7 @@ fn hasty_leader_with(config: Config) -> u16 {
                 LeaderConfig { broker, heartbeat: Duration::from_millis(300), ..LeaderConfig::default() };
             let options = heft::driver::Options {
                 data: data.0.clone(),
-                write_stall: STALL,
+                write_stall,
                 ..heft::driver::Options::default()
             };
             let prepared = Storage::Memory.into_leader(config);
@@ -223,7 +223,7 @@ fn frame(kind: Kind, corr_id: Uuid, subject: &str, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn a_classic_worker_whose_large_result_comes_slowly_is_not_given_its_job_again() {
     let config = Config { classic_ack_timeout: true, ..Config::default() };
-    let leader = hasty_leader_with(config);
+    let leader = hasty_leader_with(config, STALL);
     let connect = || {
         let stream = TcpStream::connect(("127.0.0.1", leader)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -340,6 +340,51 @@ fn a_worker_whose_result_goes_up_slowly_in_one_frame_obeys_a_cancel() {
 #[test]
 fn a_worker_whose_result_goes_up_slowly_in_chunks_takes_inputs_meanwhile_and_is_not_cut_off() {
     reads_while_it_sends(4_000_000);
+}
+
+#[test]
+fn jobs_that_wait_longer_than_a_lease_for_a_worker_that_reads_quickly_are_not_taken_from_it() {
+    const JOBS: usize = 24;
+    // Between two looks, each a second after the other, it takes more than a slow one would.
+    let leader = hasty_leader_with(Config::default(), Duration::from_secs(6));
+    let line = Line::start(leader, 9_000_000, 1 << 30);
+    let dir = TempDir::new();
+    let config = WorkerConfig {
+        work_dir: dir.0.clone(),
+        parallel_max: JOBS as u32,
+        ..WorkerConfig::new(format!("127.0.0.1:{}", line.port))
+    };
+    let run = |job: Job, _: JobContext| async move {
+        let mut result = job.result(JobStatus::Ok);
+        result.stdout = job.attempt.to_string();
+        result
+    };
+    let worker = Worker::new(config, run).unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let works = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(worker.run(async { drop(stopped.await) }));
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let options = Options { desired: JOBS as u32, ..Options::new("c") };
+        let client = Client::connect(&format!("127.0.0.1:{leader}"), &options).await.unwrap();
+        let mut jobs = Vec::new();
+        for _ in 0..JOBS {
+            let args = vec!["x".repeat(3_000_000)];
+            let request = JobRequest { exec_name: "quick".to_owned(), args, ..JobRequest::default() };
+            jobs.push(client.submit(JobSpec::from(request)).await.unwrap());
+        }
+        for job in &mut jobs {
+            let patience = Duration::from_secs(60);
+            let finished =
+                tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end").unwrap();
+            assert_eq!(finished.result().unwrap().stdout, "1", "by its first attempt");
+        }
+        client.close().await;
+    });
+    stop.send(()).unwrap();
+    works.join().unwrap();
 }
 
 #[test]

@@ -74,6 +74,8 @@ pub struct Broker {
     pub(super) submitters: HashMap<JobId, ConnId>,
     /// Results that nobody was there for.
     pub(super) undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
+    /// Results that their clients have, which is proposed and not yet applied.
+    pub(super) confirming: HashSet<(JobId, Run)>,
     /// Jobs that ended, the oldest first, and whether a look at them is due.
     pub(super) ended: VecDeque<(Micros, JobId, Run)>,
     pub(super) expiry_watched: bool,
@@ -118,6 +120,7 @@ impl Broker {
             waits: Waits::default(),
             submitters: HashMap::new(),
             undelivered: BTreeMap::new(),
+            confirming: HashSet::new(),
             ended: VecDeque::new(),
             expiry_watched: false,
             holdings: Holdings::default(),
@@ -235,6 +238,7 @@ impl Broker {
             + inputs
             + pinned
             + undelivered
+            + self.confirming.len()
             + self.submitters.len()
             + self.waits.len()
             + self.queues.len()
