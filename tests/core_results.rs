@@ -151,6 +151,33 @@ fn a_result_on_its_way_when_its_connection_ends_goes_to_another_of_its_client() 
 }
 
 #[test]
+fn a_result_that_its_client_has_is_not_sent_again_when_an_older_connection_ends() {
+    let mut rig = leased();
+    rig.note_delivery();
+    rig.hold_delivery();
+    rig.ack("w1", 1);
+    rig.skip();
+    rig.client("alice");
+    rig.delay_commits();
+    rig.tell(Event::Delivered { job: id(1), run: Run(1) });
+    rig.expect(["+delivered j1"]);
+    // It counts from when it is proposed.
+    rig.tell(Event::NotDelivered { job: id(1) });
+    rig.tell(Event::Delivered { job: id(1), run: Run(1) });
+    rig.expect([]);
+    rig.commit();
+    assert!(rig.job(1).delivered);
+    rig.tell(Event::Closed { conn: ConnId(1) });
+    rig.tell(Event::NotDelivered { job: id(1) });
+    rig.expect([]);
+    // Nor is it kept for the next hello.
+    rig.tell(Event::Closed { conn: ConnId(2) });
+    rig.tell(Event::NotDelivered { job: id(1) });
+    rig.client("alice");
+    rig.expect([]);
+}
+
+#[test]
 fn a_dead_jobs_answer_is_kept_for_its_client_too() {
     let mut rig = Rig::with(Config { attempts_max: 1, ..Config::default() });
     rig.client("alice");

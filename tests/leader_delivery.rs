@@ -214,6 +214,38 @@ fn results_that_a_client_did_not_confirm_come_again_and_no_others() {
 }
 
 #[test]
+fn results_that_a_client_got_on_a_new_connection_do_not_come_again_when_the_old_one_ends() {
+    let leader = Leader::start(&[]);
+    hand_in_and_leave(&leader, "away", 120, 100_000);
+    // Some came, some are on their way, the others wait.
+    let mut old = confirming(&leader, "away");
+    results(&mut old, 3);
+    let mut new = confirming(&leader, "away");
+    (0..120).for_each(|job| submit(&mut new, id(job)));
+    assert_eq!(results(&mut new, 120), all(120));
+    // It has them all, and has said so of half of them.
+    (0..60).for_each(|job| confirm(&mut new, id(job)));
+    new.ask("status", &json!({}));
+    let mut asks = Raw::client(&leader, "asks");
+    let mut connections = || asks.ask("status", &json!({}))["leader"]["connections"].as_u64().unwrap();
+    let before = connections();
+    drop(old);
+    let until = Instant::now() + Duration::from_secs(60);
+    while connections() >= before {
+        assert!(Instant::now() < until, "the old connection is still there");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    (60..120).for_each(|job| confirm(&mut new, id(job)));
+    new.ask("status", &json!({}));
+    std::thread::sleep(Duration::from_millis(50));
+    new.ask("status", &json!({}));
+    new.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert_eq!(next_result(&mut new), None, "a result came again");
+    drop(new);
+    nothing_more(&leader, "away");
+}
+
+#[test]
 fn a_leader_that_is_killed_in_the_middle_goes_on_with_what_was_not_received() {
     let data = TempDir::new();
     let start = |port| Leader::start_on(port, &["--data", data.text()]);

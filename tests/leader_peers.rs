@@ -235,6 +235,48 @@ fn result_of(job: Uuid, more: Value) -> Vec<u8> {
 }
 
 #[test]
+fn a_peer_that_asks_for_results_and_does_not_read_them_is_told_to_read_first() {
+    const ASKED: usize = 1_600;
+    let leader = Leader::start(&[]);
+    let mut client = Raw::client(&leader, "c");
+    let job = Uuid::from_u128(78);
+    client.submit(job, "echo", &[]);
+    let mut worker = Raw::worker(&leader, Uuid::from_u128(8), "job.assign.echo");
+    assert_eq!(worker.next().unwrap().kind, Kind::AssignJob);
+    let result = result_of(job, json!({"Run": 1, "Attempts": 1, "Stdout": "x".repeat(60_000)}));
+    worker.send(Kind::AckJob, job, job, "", &result);
+    while client.next().unwrap().kind != Kind::Result {}
+    let question = [&[1], json!({"job_id": job}).to_string().as_bytes()].concat();
+    for number in 0..ASKED {
+        client.send(Kind::Ask, Uuid::from_u128(number as u128), Uuid::nil(), "result", &question);
+    }
+    // Each has one answer, and those that wait are not too many.
+    std::thread::sleep(Duration::from_millis(300));
+    let (mut found, mut refused) = (0, 0);
+    while found + refused < ASKED {
+        let frame = client.next().unwrap();
+        if frame.kind != Kind::Answer {
+            continue;
+        }
+        let answer: Value = serde_json::from_slice(&frame.payload[2..]).unwrap();
+        match answer["error"].as_str() {
+            None => found += 1,
+            Some(error) => {
+                assert!(
+                    error.starts_with("too many questions wait: 1024, and 1024 may: read the answers first"),
+                    "{error}"
+                );
+                refused += 1;
+            }
+        }
+    }
+    assert!(found >= 1_024 && refused > 0, "{found} were answered, {refused} were not");
+    // Who has read may ask again.
+    assert_eq!(client.ask("result", &json!({"job_id": job}))["found"], true);
+    assert_well(&leader);
+}
+
+#[test]
 fn a_worker_cannot_end_a_job_that_it_was_never_given() {
     let leader = Leader::start(&["--lease", "1h"]);
     let mut client = Raw::client(&leader, "c");

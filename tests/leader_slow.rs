@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -36,11 +36,11 @@ const STALL: Duration = Duration::from_millis(700);
 const LEASE: Duration = Duration::from_secs(3);
 
 fn hasty_leader() -> u16 {
-    hasty_leader_with(Config::default())
+    hasty_leader_with(Config::default(), STALL)
 }
 
 /// A leader with short limits, in the test's own process; it lives as long as that.
-fn hasty_leader_with(config: Config) -> u16 {
+fn hasty_leader_with(config: Config, write_stall: Duration) -> u16 {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let choice = match std::env::var("HEFT_DRIVER").as_deref() {
@@ -58,7 +58,7 @@ fn hasty_leader_with(config: Config) -> u16 {
                 LeaderConfig { broker, heartbeat: Duration::from_millis(300), ..LeaderConfig::default() };
             let options = heft::driver::Options {
                 data: data.0.clone(),
-                write_stall: STALL,
+                write_stall,
                 ..heft::driver::Options::default()
             };
             let prepared = Storage::Memory.into_leader(config);
@@ -73,14 +73,31 @@ fn hasty_leader_with(config: Config) -> u16 {
 struct Line {
     port: u16,
     connections: Arc<AtomicU32>,
+    /// Bytes that went to the leader.
+    went_up: Arc<AtomicUsize>,
 }
 
 impl Line {
     fn start(leader: u16, down: usize, up: usize) -> Line {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Line::listen(TcpListener::bind("127.0.0.1:0").unwrap(), leader, down, up)
+    }
+
+    /// The same with little room on the way: what a peer does not read is soon felt by the leader, and what it writes by itself.
+    fn narrow(leader: u16, down: usize, up: usize) -> Line {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(16 << 10).unwrap();
+        socket.set_send_buffer_size(16 << 10).unwrap();
+        socket.set_tcp_mss(1400).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        socket.listen(16).unwrap();
+        Line::listen(socket.into(), leader, down, up)
+    }
+
+    fn listen(listener: TcpListener, leader: u16, down: usize, up: usize) -> Line {
         let port = listener.local_addr().unwrap().port();
         let connections = Arc::new(AtomicU32::new(0));
-        let count = connections.clone();
+        let went_up = Arc::new(AtomicUsize::new(0));
+        let (count, counted) = (connections.clone(), went_up.clone());
         std::thread::spawn(move || {
             while let Ok((peer, _)) = listener.accept() {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -89,26 +106,27 @@ impl Line {
                 socket.connect(&SocketAddr::from(([127, 0, 0, 1], leader)).into()).unwrap();
                 let to_leader: TcpStream = socket.into();
                 let ways = [
-                    (to_leader.try_clone().unwrap(), peer.try_clone().unwrap(), down),
-                    (peer, to_leader, up),
+                    (to_leader.try_clone().unwrap(), peer.try_clone().unwrap(), down, Arc::default()),
+                    (peer, to_leader, up, counted.clone()),
                 ];
-                for (from, to, rate) in ways {
-                    std::thread::spawn(move || carry(from, to, rate));
+                for (from, to, rate, carried) in ways {
+                    std::thread::spawn(move || carry(from, to, rate, &carried));
                 }
             }
         });
-        Line { port, connections }
+        Line { port, connections, went_up }
     }
 }
 
 /// Carries bytes at this rate, a little at a time.
-fn carry(mut from: TcpStream, mut to: TcpStream, rate: usize) {
+fn carry(mut from: TcpStream, mut to: TcpStream, rate: usize, carried: &AtomicUsize) {
     let mut due = Instant::now();
     let mut piece = vec![0; (rate / 50).clamp(64, 4096)];
     while let Ok(bytes @ 1..) = from.read(&mut piece) {
         if to.write_all(&piece[..bytes]).is_err() {
             break;
         }
+        carried.fetch_add(bytes, Ordering::Relaxed);
         // What was not used while nothing came is not made up for.
         due = due.max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / rate as f64);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -205,7 +223,7 @@ fn frame(kind: Kind, corr_id: Uuid, subject: &str, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn a_classic_worker_whose_large_result_comes_slowly_is_not_given_its_job_again() {
     let config = Config { classic_ack_timeout: true, ..Config::default() };
-    let leader = hasty_leader_with(config);
+    let leader = hasty_leader_with(config, STALL);
     let connect = || {
         let stream = TcpStream::connect(("127.0.0.1", leader)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -252,6 +270,121 @@ fn a_classic_worker_whose_large_result_comes_slowly_is_not_given_its_job_again()
     let mut first = [0; 16];
     client.read_exact(&mut first).unwrap();
     assert_eq!(assigned.load(Ordering::Relaxed), 3, "it was given again while its result came");
+}
+
+/// While a result goes up slowly, its worker is sent inputs and a Cancel.
+fn reads_while_it_sends(output: usize) {
+    let leader = hasty_leader();
+    // A chunk takes longer on its way up than the leader waits for a worker that reads nothing.
+    let line = Line::narrow(leader, 1_500_000, 500_000);
+    let noise = Bytes::from(noise::noise(4_500_000, 11));
+    let dir = TempDir::new();
+    let (made, went_up) = (noise.slice(..output), line.went_up.clone());
+    let cancelled_at = Arc::new(AtomicUsize::new(usize::MAX));
+    let cancelled = cancelled_at.clone();
+    let run = move |job: Job, context: JobContext| {
+        let (made, went_up, cancelled) = (made.clone(), went_up.clone(), cancelled.clone());
+        async move {
+            match job.request.as_ref().unwrap().exec_name.as_str() {
+                "up" => context.attach(Purpose::Archive, Content::Memory(made)).unwrap(),
+                "wait" => {
+                    context.cancelled().await;
+                    cancelled.store(went_up.load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+                _ => {}
+            }
+            job.result(JobStatus::Ok)
+        }
+    };
+    let config =
+        WorkerConfig { work_dir: dir.0.clone(), ..WorkerConfig::new(format!("127.0.0.1:{}", line.port)) };
+    let worker = Worker::new(config, run).unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let works = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(worker.run(async { drop(stopped.await) }));
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let out = TempDir::new();
+    runtime.block_on(async {
+        let options = Options { downloads: Downloads::Directory(out.0.clone()), ..Options::new("c") };
+        let client = Client::connect(&format!("127.0.0.1:{leader}"), &options).await.unwrap();
+        let request = |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
+        let mut wait = client.submit(request("wait")).await.unwrap();
+        let mut up = client.submit(request("up")).await.unwrap();
+        while line.went_up.load(Ordering::Relaxed) < 100_000 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let spec = JobSpec::from(request("down")).bytes("in.bin", noise.clone());
+        let mut down = client.submit(spec).await.unwrap();
+        wait.cancel("enough").await;
+        let patience = Duration::from_secs(60);
+        for job in [&mut up, &mut down, &mut wait] {
+            let ended = tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end");
+            assert!(ended.unwrap().missing.is_empty());
+        }
+        client.close().await;
+    });
+    assert_eq!(line.connections.load(Ordering::Relaxed), 1, "the worker was cut off");
+    let cancelled_at = cancelled_at.load(Ordering::Relaxed);
+    assert!(cancelled_at < output, "it was cancelled when {cancelled_at} bytes had gone up");
+    stop.send(()).unwrap();
+    works.join().unwrap();
+}
+
+#[test]
+fn a_worker_whose_result_goes_up_slowly_in_one_frame_obeys_a_cancel() {
+    reads_while_it_sends(2_500_000);
+}
+
+#[test]
+fn a_worker_whose_result_goes_up_slowly_in_chunks_takes_inputs_meanwhile_and_is_not_cut_off() {
+    reads_while_it_sends(4_000_000);
+}
+
+#[test]
+fn jobs_that_wait_longer_than_a_lease_for_a_worker_that_reads_quickly_are_not_taken_from_it() {
+    const JOBS: usize = 24;
+    // Between two looks, each a second after the other, it takes more than a slow one would.
+    let leader = hasty_leader_with(Config::default(), Duration::from_secs(6));
+    let line = Line::start(leader, 9_000_000, 1 << 30);
+    let dir = TempDir::new();
+    let config = WorkerConfig {
+        work_dir: dir.0.clone(),
+        parallel_max: JOBS as u32,
+        ..WorkerConfig::new(format!("127.0.0.1:{}", line.port))
+    };
+    let run = |job: Job, _: JobContext| async move {
+        let mut result = job.result(JobStatus::Ok);
+        result.stdout = job.attempt.to_string();
+        result
+    };
+    let worker = Worker::new(config, run).unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let works = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(worker.run(async { drop(stopped.await) }));
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let options = Options { desired: JOBS as u32, ..Options::new("c") };
+        let client = Client::connect(&format!("127.0.0.1:{leader}"), &options).await.unwrap();
+        let mut jobs = Vec::new();
+        for _ in 0..JOBS {
+            let args = vec!["x".repeat(3_000_000)];
+            let request = JobRequest { exec_name: "quick".to_owned(), args, ..JobRequest::default() };
+            jobs.push(client.submit(JobSpec::from(request)).await.unwrap());
+        }
+        for job in &mut jobs {
+            let patience = Duration::from_secs(60);
+            let finished =
+                tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end").unwrap();
+            assert_eq!(finished.result().unwrap().stdout, "1", "by its first attempt");
+        }
+        client.close().await;
+    });
+    stop.send(()).unwrap();
+    works.join().unwrap();
 }
 
 #[test]

@@ -27,13 +27,22 @@ use super::submit::Taking;
 use super::waiting::Waits;
 use super::worker::{Hello, Lease, Worker, Workers};
 
+/// What is known of the life of the leader before this one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EarlierLife {
+    /// When it was over and this one began.
+    pub(super) until: Micros,
+    /// The last job that it took. Later ones cannot have lost anything with it.
+    pub(super) last_seq: u64,
+}
+
 /// The broker.
 #[derive(Debug)]
 pub struct Broker {
     pub(super) config: Config,
     pub(super) now: Micros,
-    /// When this life of the leader began, if there may have been one before.
-    pub(super) begun: Option<Micros>,
+    /// What an earlier life of the leader left, if there was one.
+    pub(super) earlier: Option<EarlierLife>,
     pub(super) state: State,
     pub(super) actions: VecDeque<Action>,
     pub(super) proposals: Proposals,
@@ -65,6 +74,8 @@ pub struct Broker {
     pub(super) submitters: HashMap<JobId, ConnId>,
     /// Results that nobody was there for.
     pub(super) undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
+    /// Results that their clients have, which is proposed and not yet applied.
+    pub(super) confirming: HashSet<(JobId, Run)>,
     /// Jobs that ended, the oldest first, and whether a look at them is due.
     pub(super) ended: VecDeque<(Micros, JobId, Run)>,
     pub(super) expiry_watched: bool,
@@ -88,7 +99,7 @@ impl Broker {
         Broker {
             config,
             now: Micros::default(),
-            begun: None,
+            earlier: None,
             state: State::default(),
             actions: VecDeque::new(),
             proposals: Proposals::default(),
@@ -109,6 +120,7 @@ impl Broker {
             waits: Waits::default(),
             submitters: HashMap::new(),
             undelivered: BTreeMap::new(),
+            confirming: HashSet::new(),
             ended: VecDeque::new(),
             expiry_watched: false,
             holdings: Holdings::default(),
@@ -121,9 +133,9 @@ impl Broker {
         }
     }
 
-    /// The same, where an earlier life of the leader may have had some: the workers know more than the broker for a while.
+    /// The same, at a moment.
     pub fn begin(config: Config, now: Micros) -> Self {
-        Broker { now, begun: Some(now), ..Broker::new(config) }
+        Broker { now, ..Broker::new(config) }
     }
 
     /// Takes an event.
@@ -226,6 +238,7 @@ impl Broker {
             + inputs
             + pinned
             + undelivered
+            + self.confirming.len()
             + self.submitters.len()
             + self.waits.len()
             + self.queues.len()

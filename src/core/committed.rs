@@ -156,7 +156,10 @@ impl Broker {
                 self.rouse(cache);
                 self.inputs_changed(cache);
             }
-            Record::Forget { .. } | Record::Delivered { .. } | Record::Cap { .. } => {}
+            Record::Delivered { job, run } => {
+                self.confirming.remove(&(*job, *run));
+            }
+            Record::Forget { .. } | Record::Cap { .. } => {}
         }
         match applied {
             Applied::ChangedWithParent(parent) => self.job_ended(*parent, Run(1)),

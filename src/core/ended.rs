@@ -43,15 +43,16 @@ impl Broker {
     /// A client has a result.
     pub(super) fn was_delivered(&mut self, id: JobId, run: Run) {
         let is_news = |job: &&Job| job.run == run && job.has_ended() && !job.delivered;
-        if self.state.job(id).filter(is_news).is_some() {
+        if self.state.job(id).filter(is_news).is_some() && self.confirming.insert((id, run)) {
             self.propose(Record::Delivered { job: id, run });
         }
     }
 
     /// A result was on its way, and its connection is gone: it goes to another one of its client, or waits until the client
-    /// comes back.
+    /// comes back. A client that has it already, from another connection, gets it no second time.
     pub(super) fn not_delivered(&mut self, id: JobId) {
-        if self.state.job(id).is_some_and(|job| job.child_of.is_none()) {
+        let has_it = |job: &Job| job.delivered || self.confirming.contains(&(id, job.run));
+        if self.state.job(id).is_some_and(|job| job.child_of.is_none() && !has_it(job)) {
             self.deliver(id);
         }
     }

@@ -442,7 +442,8 @@ impl<S: Socket> Hub<S> {
                 busy = looks.iter().any(|(_, look)| *look != Look::Done);
                 for (conn, look) in looks {
                     match look {
-                        Look::Done | Look::Quick => {}
+                        Look::Done => {}
+                        Look::Quick => self.with_leader(|leader, now| leader.moves_quickly(now, conn)),
                         Look::Moves => self.with_leader(|leader, now| leader.moves(now, conn)),
                         Look::Still(idle) if idle < stall => {}
                         Look::Still(idle) => self.cut_off(conn, idle),

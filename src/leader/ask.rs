@@ -38,9 +38,10 @@ impl Leader {
                 self.relay.measure();
                 Ok(Some(self.status()))
             }
-            "result" => job_id(&question).map(|job| {
+            "result" => job_id(&question).and_then(|job| {
+                self.has_room_for_answer(conn)?;
                 self.post(conn, Then::Answer { conn, verb: verb.to_owned(), id, job });
-                None
+                Ok(None)
             }),
             "dlq.ls" => self.dlq_ls(&question).map(Some),
             "dlq.show" => self.dlq_show(&question).map(Some),

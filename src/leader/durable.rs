@@ -65,8 +65,9 @@ pub(super) struct Fetching {
     next: u64,
     /// Jobs whose results somebody gets once they have been read, with how many do.
     results: HashMap<JobId, u32>,
-    /// What is to be done for a job once it has been sent to its worker there.
-    held_back: HashMap<(JobId, ConnId), Vec<Action>>,
+    /// What is to be done for an attempt once its job has been sent to its worker there. An earlier attempt that ran out of
+    /// time may wait for the same connection.
+    held_back: HashMap<(JobId, ConnId, Attempt), Vec<Action>>,
 }
 
 /// Something that waits for payloads.
@@ -290,9 +291,15 @@ impl Leader {
 
     // --- payloads that are not in memory
 
-    /// Whether something for a job has to wait, as the job itself has yet to be sent to its worker. Takes it, if so.
-    pub(super) fn hold_back(&mut self, job: JobId, conn: ConnId, action: Action) -> Option<Action> {
-        match self.fetching.held_back.get_mut(&(job, conn)) {
+    /// Whether something for an attempt has to wait, as its job has yet to be sent to its worker. Takes it, if so.
+    pub(super) fn hold_back(
+        &mut self,
+        job: JobId,
+        conn: ConnId,
+        attempt: Attempt,
+        action: Action,
+    ) -> Option<Action> {
+        match self.fetching.held_back.get_mut(&(job, conn, attempt)) {
             Some(behind) => {
                 behind.push(action);
                 None
@@ -303,9 +310,9 @@ impl Leader {
 
     /// Sends a job to its worker, when its payload is here.
     pub(super) fn give(&mut self, assignment: Assignment) {
-        let Assignment { conn, job, .. } = assignment;
-        // What follows for the job waits behind it.
-        self.fetching.held_back.entry((job, conn)).or_default();
+        let Assignment { conn, job, attempt, .. } = assignment;
+        // What follows for this attempt waits behind it.
+        self.fetching.held_back.entry((job, conn, attempt)).or_default();
         self.post(conn, Then::Assign(assignment));
     }
 
@@ -427,7 +434,7 @@ impl Leader {
     pub(super) fn go_on_with(&mut self, bytes: u64, then: Then) {
         match then {
             Then::Assign(Assignment { conn, worker, job, run, attempt, lease, start }) => {
-                let held_back = self.fetching.held_back.remove(&(job, conn)).unwrap_or_default();
+                let held_back = self.fetching.held_back.remove(&(job, conn, attempt)).unwrap_or_default();
                 let is_its = |job: &Job| match job.phase {
                     Phase::Leased { worker: holder, attempt: held, .. } => {
                         (holder, held) == (worker, attempt)

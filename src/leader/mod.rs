@@ -356,6 +356,14 @@ impl Leader {
         }
     }
 
+    /// A peer takes what it is sent, and quickly. As long as more is to follow, a worker cannot name in its heartbeats what it has
+    /// yet to get.
+    pub fn moves_quickly(&mut self, now: Micros, conn: ConnId) {
+        if self.pacing.is_busy(conn) {
+            self.moves(now, conn);
+        }
+    }
+
     /// Whether the peer is a client that says which results it has.
     fn confirms(&self, conn: ConnId) -> bool {
         self.sessions.get(&conn).is_some_and(|session| session.has(Features::RECEIPTS))
@@ -576,14 +584,15 @@ impl Leader {
                 Action::Assign { conn, worker, job, run, attempt, lease, start } => {
                     self.give(Assignment { conn, worker, job, run, attempt, lease, start });
                 }
-                Action::Start { job, conn, .. }
-                | Action::Resume { job, conn, .. }
-                | Action::Abandon { job, conn, .. }
-                | Action::Settle { job, conn, .. } => {
-                    if let Some(action) = self.hold_back(job, conn, action) {
+                Action::Start { job, conn, attempt, .. }
+                | Action::Resume { job, conn, attempt, .. }
+                | Action::Abandon { job, conn, attempt } => {
+                    if let Some(action) = self.hold_back(job, conn, attempt, action) {
                         self.act_on(action);
                     }
                 }
+                // It is about what the worker had before, whatever waits to be sent to it.
+                Action::Settle { .. } => self.act_on(action),
                 Action::AckRefused { conn, job } => self.ack_refused(conn, job),
                 Action::Waiting { conn, job, why } => {
                     let frame = self.sessions.get(&conn).and_then(|s| s.waiting(job, &why.to_string()));

@@ -4,13 +4,13 @@
 //! socket; the next one follows when one of them is out. What waits its turn is an id here, and its payload stays where it is.
 //! So a client that comes back for all its results is never too slow for them, and the leader never has all of them in memory.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use tracing::debug;
 
 use super::durable::{Assignment, Then};
 use super::{Leader, Output};
-use crate::conn::WireFrame;
+use crate::conn::{Session, WireFrame};
 use crate::core::Event;
 use crate::core::ids::{ConnId, JobId, Micros, Run};
 use crate::store::replay::Key;
@@ -23,6 +23,9 @@ const PEER_FRAMES_MAX: usize = 1_024;
 
 /// Bytes on their way to all peers. Beyond it a peer has one frame at a time.
 const ALL_BYTES_MAX: u64 = 256 << 20;
+
+/// Answers that wait for one peer. Who asks for more has to read first.
+const ANSWERS_WAITING_MAX: usize = 1_024;
 
 /// Results without a receipt that are remembered before those of jobs that were forgotten are let go.
 const UNCONFIRMED_KEPT: usize = 4_096;
@@ -44,6 +47,8 @@ pub(super) struct Pacing {
 struct Line {
     /// What waits its turn.
     waiting: VecDeque<(u64, Then)>,
+    /// How many of those are answers: a peer can ask for any number, while jobs and results are as many as are known.
+    answers: usize,
     /// What is on its way.
     frames: usize,
     bytes: u64,
@@ -104,6 +109,9 @@ impl Pacing {
             match next {
                 Some((Room::Here, line)) => {
                     let (bytes, then) = line.waiting.pop_front()?;
+                    if matches!(then, Then::Answer { .. }) {
+                        line.answers = line.answers.saturating_sub(1);
+                    }
                     line.frames += 1;
                     line.bytes += bytes;
                     self.bytes += bytes;
@@ -130,6 +138,11 @@ impl Pacing {
         self.to_look.append(&mut self.short);
     }
 
+    /// Whether something waits for a peer, or is on its way to it.
+    pub(super) fn is_busy(&self, conn: ConnId) -> bool {
+        self.lines.get(&conn).is_some_and(|line| line.frames > 0 || !line.waiting.is_empty())
+    }
+
     /// Whether nothing waits, and nothing is on its way.
     fn is_idle(&self) -> bool {
         self.lines.values().all(|line| line.waiting.is_empty() && line.frames == 0)
@@ -151,9 +164,23 @@ impl Leader {
             // A client that came back asks for what it is about to get.
             return;
         }
+        if matches!(then, Then::Answer { .. }) {
+            line.answers += 1;
+        }
         line.waiting.push_back((bytes, then));
         self.pacing.to_look.insert(conn);
         self.post_on();
+    }
+
+    /// Whether one more answer may wait for a peer; else, what it is told.
+    pub(super) fn has_room_for_answer(&self, conn: ConnId) -> Result<(), String> {
+        let waiting = self.pacing.lines.get(&conn).map_or(0, |line| line.answers);
+        if waiting < ANSWERS_WAITING_MAX {
+            return Ok(());
+        }
+        Err(format!(
+            "too many questions wait: {waiting}, and {ANSWERS_WAITING_MAX} may: read the answers first, then ask again"
+        ))
     }
 
     /// Does what has its turn now.
@@ -257,9 +284,23 @@ impl Leader {
                 Then::Answer { .. } | Then::Stage { .. } => {}
             }
         }
-        for job in kept {
+        let elsewhere = self.sent_to_client_of(&kept);
+        for job in kept.into_iter().filter(|job| !elsewhere.contains(job)) {
             self.broker.handle(self.now, Event::NotDelivered { job });
         }
+    }
+
+    /// Which results of these, all of one client, are on their way on another connection of it, or wait for its receipt there.
+    fn sent_to_client_of(&self, jobs: &[JobId]) -> HashSet<JobId> {
+        let state = self.broker.state();
+        let Some(client) = jobs.iter().find_map(|job| state.job(*job)).map(|job| &job.client) else {
+            return HashSet::new();
+        };
+        let is_its = |conn: &ConnId| self.sessions.get(conn).and_then(Session::client) == Some(client);
+        let lines = self.pacing.lines.iter().filter(|(conn, _)| is_its(conn));
+        let sent = lines.flat_map(|(_, line)| line.results.iter().chain(&line.unconfirmed));
+        let is_current = |job: JobId, run: Run| state.job(job).is_some_and(|job| job.run == run);
+        sent.filter(|(job, run)| is_current(**job, **run)).map(|(job, _)| *job).collect()
     }
 
     /// Whether all that was to be sent has been written.
@@ -269,8 +310,11 @@ impl Leader {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::core::action::Action;
+    use crate::core::ids::{Attempt, WorkerId};
 
     fn wait(pacing: &mut Pacing, conn: u64, number: u32, bytes: u64) {
         let (conn, job) = (ConnId(conn), JobId(uuid::Uuid::from_u128(number.into())));
@@ -311,6 +355,31 @@ mod tests {
         assert_eq!(turns(&mut pacing).len(), 2);
         pacing.release(ConnId(1), 3_900_000);
         assert_eq!(turns(&mut pacing).len(), 1);
+    }
+
+    #[test]
+    fn what_follows_a_later_attempt_waits_behind_that_one_and_not_behind_an_earlier_one() {
+        let ids = Box::new(|| uuid::Uuid::from_u128(1));
+        let mut leader = Leader::new(crate::leader::LeaderConfig::default(), Micros(0), ids);
+        let (conn, job, worker) =
+            (ConnId(1), JobId(uuid::Uuid::from_u128(2)), WorkerId(uuid::Uuid::from_u128(3)));
+        leader.connected(conn, chunking::Generation::F2, None);
+        // There is no room, so both attempts wait.
+        leader.pacing.lines.entry(conn).or_default().frames = PEER_FRAMES_MAX;
+        let lease = std::time::Duration::from_secs(30);
+        let of = |attempt| Assignment { conn, worker, job, run: Run(1), attempt, lease, start: false };
+        leader.give(of(Attempt(1)));
+        leader.give(of(Attempt(2)));
+        let start = |attempt| Action::Start { conn, worker, job, run: Run(1), attempt, lease };
+        assert!(leader.hold_back(job, conn, Attempt(2), start(Attempt(2))).is_none(), "it waits");
+        // The first ran out of time: its turn passes without a frame.
+        let line = leader.pacing.lines.get_mut(&conn).unwrap();
+        let (bytes, first) = line.waiting.pop_front().unwrap();
+        leader.go_on_with(bytes, first);
+        let again = leader.hold_back(job, conn, Attempt(2), start(Attempt(2)));
+        assert!(again.is_none(), "the second has yet to be sent");
+        let late = leader.hold_back(job, conn, Attempt(1), start(Attempt(1)));
+        assert!(late.is_some(), "nothing waits behind the first any more");
     }
 
     #[test]

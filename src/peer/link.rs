@@ -210,6 +210,11 @@ impl LinkReader {
         self.pulse.set_window(frame_window(signs.silence));
     }
 
+    /// Nothing is read for a while, for reasons of our own: that says nothing of the leader.
+    pub fn rest(&mut self) {
+        self.pulse.rested();
+    }
+
     /// Whether a frame has begun to come and is not whole.
     pub fn is_inside_frame(&self) -> bool {
         self.inlet.is_inside_frame()
@@ -393,6 +398,13 @@ impl LinkWriter {
     pub async fn flush(&self) -> Result<(), LinkError> {
         let start = self.queue_locked().queued;
         self.write(start).await
+    }
+
+    /// Bytes that were queued and are not written yet.
+    pub fn backlog(&self) -> u64 {
+        // In this order, so that what is queued and written between the two does not count as less than nothing.
+        let written = self.0.written.load(Ordering::Relaxed);
+        self.queue_locked().queued.saturating_sub(written)
     }
 
     fn count_written(&self, bytes: usize) {
