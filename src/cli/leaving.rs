@@ -30,8 +30,6 @@ pub(crate) enum Reached {
     InDoubt,
     /// The leader has it, with all of its files.
     Taken,
-    /// It has ended, and its result is coming.
-    Ended,
 }
 
 impl Reached {
@@ -46,17 +44,17 @@ impl Reached {
                 }
             }
             JobEvent::Reconnecting { .. } => {
-                if matches!(self, Reached::Taken | Reached::Ended) {
+                if matches!(self, Reached::Taken) {
                     *self = Reached::InDoubt;
                 }
             }
             JobEvent::Uploading { done, .. } => {
-                if !matches!(self, Reached::Taken | Reached::Ended) {
+                if !matches!(self, Reached::Taken) {
                     *self = Reached::Uploading { done: *done };
                 }
             }
-            JobEvent::Submitted { .. } => *self = Reached::Taken,
-            JobEvent::Downloading { .. } => *self = Reached::Ended,
+            // Parts of a result come before the job has ended.
+            JobEvent::Submitted { .. } | JobEvent::Downloading { .. } => *self = Reached::Taken,
             JobEvent::Progress { .. } | JobEvent::Waiting { .. } | JobEvent::ResultMayBeLost { .. } => {}
         }
     }
@@ -67,8 +65,6 @@ impl Reached {
 pub(crate) enum Left {
     /// It goes on.
     GoesOn,
-    /// It has ended, and its result is at the leader.
-    HasEnded,
     /// It never left here.
     NeverSent,
     /// Its files had not all come, so it was withdrawn: nothing of it runs.
@@ -76,11 +72,8 @@ pub(crate) enum Left {
         /// Bytes of its files that were sent, and bytes in all.
         sent: (u64, u64),
     },
-    /// The same, but the leader did not answer.
-    Dropped {
-        /// Bytes of its files that were sent, and bytes in all.
-        sent: (u64, u64),
-    },
+    /// It was to be withdrawn, and the leader did not answer: it may have all of the files, and then the job goes on.
+    Unanswered,
     /// It was sent, and nothing was heard of it since.
     Unknown,
 }
@@ -90,11 +83,9 @@ impl Left {
     fn word(&self) -> &'static str {
         match self {
             Left::GoesOn => "taken",
-            Left::HasEnded => "ended",
             Left::NeverSent => "unsent",
             Left::Withdrawn { .. } => "withdrawn",
-            Left::Dropped { .. } => "dropped",
-            Left::Unknown => "unknown",
+            Left::Unanswered | Left::Unknown => "unknown",
         }
     }
 
@@ -109,20 +100,15 @@ impl Left {
                 "it goes on: `heft result get {leader} {job}` fetches its result when it has ended, `heft cancel {leader} {job}` \
                  ends it"
             ),
-            Left::HasEnded => {
-                format!(
-                    "it has ended, and its result did not come in time: `heft result get {leader} {job}` fetches it"
-                )
-            }
             Left::NeverSent => "it was not sent: nothing of it is at the leader".to_owned(),
             Left::Withdrawn { sent } => format!(
                 "it does not go on: {} had been sent, so it was withdrawn; submit it again, with a longer --timeout",
                 of(sent)
             ),
-            Left::Dropped { sent } => format!(
-                "it does not go on: {} had been sent, and the leader drops it when it has heard nothing of its client for its \
-                 --input-wait (60s by default); submit it again, with a longer --timeout",
-                of(sent)
+            Left::Unanswered => format!(
+                "the leader does not answer: if all of its files have come there, it goes on; if not, the leader drops it when it has \
+                 heard nothing of its client for its --input-wait (60s by default). `heft explain {leader} {job}` tells, and `heft \
+                 cancel {leader} {job}` ends it"
             ),
             Left::Unknown => format!(
                 "whether the leader has it is not known at the moment: `heft explain {leader} {job}` tells, and `heft cancel \
@@ -165,7 +151,6 @@ pub(crate) async fn leave(job: &mut JobHandle, mut reached: Reached) -> Leaving 
     }
     match reached {
         Reached::Taken => return Leaving::Left(Left::GoesOn),
-        Reached::Ended => return Leaving::Left(Left::HasEnded),
         Reached::InDoubt => return Leaving::Left(Left::Unknown),
         Reached::Sent if all == 0 => return Leaving::Left(Left::Unknown),
         // One that waits here would go out if a connection came up before this client has ended.
@@ -182,7 +167,7 @@ pub(crate) async fn leave(job: &mut JobHandle, mut reached: Reached) -> Leaving 
     let sent = match reached {
         Reached::Nothing | Reached::Sent | Reached::InDoubt => (0, all),
         Reached::Uploading { done } => (done, all),
-        Reached::Taken | Reached::Ended => (all, all),
+        Reached::Taken => (all, all),
     };
     match ended {
         Ok(Ok(finished)) if finished.result().is_ok_and(|result| result.status == JobStatus::Ok) => {
@@ -193,12 +178,12 @@ pub(crate) async fn leave(job: &mut JobHandle, mut reached: Reached) -> Leaving 
         }
         Ok(Ok(_) | Err(_)) => Leaving::Left(Left::Withdrawn { sent }),
         Err(_) if all == 0 => Leaving::Left(Left::Unknown),
-        Err(_) => Leaving::Left(Left::Dropped { sent }),
+        Err(_) => Leaving::Left(Left::Unanswered),
     }
 }
 
 async fn until_taken(job: &mut JobHandle, reached: &mut Reached) {
-    while !matches!(reached, Reached::Taken | Reached::Ended) {
+    while !matches!(reached, Reached::Taken) {
         let Some(event) = job.event().await else { return };
         reached.take(&event);
     }
