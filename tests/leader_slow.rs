@@ -185,14 +185,14 @@ fn a_worker_whose_chunks_take_longer_than_its_lease_keeps_its_job() {
 
 #[test]
 fn jobs_that_wait_longer_than_a_lease_for_a_worker_that_reads_quickly_are_not_taken_from_it() {
-    const JOBS: usize = 24;
+    const JOBS: u32 = 24;
     // Between two looks, each a second after the other, it takes more than a slow one would.
     let leader = hasty_leader(Duration::from_secs(6));
     let line = Line::start(leader, 9_000_000, 1 << 30);
     let dir = TempDir::new();
     let config = WorkerConfig {
         work_dir: dir.0.clone(),
-        parallel_max: JOBS as u32,
+        parallel_max: JOBS,
         ..WorkerConfig::new(format!("127.0.0.1:{}", line.port))
     };
     let run = |job: Job, _: JobContext| async move {
@@ -208,7 +208,7 @@ fn jobs_that_wait_longer_than_a_lease_for_a_worker_that_reads_quickly_are_not_ta
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let options = Options { desired: JOBS as u32, ..Options::new("c") };
+        let options = Options { desired: JOBS, ..Options::new("c") };
         let client = Client::connect(&format!("127.0.0.1:{leader}"), &options).await.unwrap();
         let mut jobs = Vec::new();
         for _ in 0..JOBS {
