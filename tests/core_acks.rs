@@ -201,6 +201,30 @@ fn c30_a_result_that_could_be_anybodys_does_not_count() {
 }
 
 #[test]
+fn c30_a_job_of_this_life_or_one_that_somebody_has_is_not_ended_by_a_stranger() {
+    // It came when the leader had begun.
+    let mut rig = lost_assignment();
+    rig.submit(job(2));
+    rig.skip();
+    rig.ack_of("w1", 2, 1, 1);
+    rig.skip_to("w1/2: result refused j2");
+    // This life gave it out.
+    let mut rig = lost_assignment();
+    rig.worker("w2", "calcA", 1);
+    rig.skip_to("w2: assign j1#1");
+    rig.ack_of("w1", 1, 1, 2);
+    rig.skip_to("w1/2: result refused j1");
+    // A leader that begins with nothing.
+    let mut rig = Rig::new();
+    rig.client("alice");
+    rig.hello("w1", WorkerClass::Leasing, "calcB", Some(1));
+    rig.submit(job(1));
+    rig.skip();
+    rig.ack_of("w1", 1, 1, 1);
+    rig.skip_to("w1: result refused j1");
+}
+
+#[test]
 fn s22_c30_a_job_to_all_is_ended_by_its_children_and_a_child_by_its_worker() {
     let mut rig = Rig::new();
     rig.client("alice");

@@ -17,7 +17,7 @@ mod raw;
 #[path = "transfers/world.rs"]
 mod world;
 
-use std::io::Read;
+use std::io::{Read, Write};
 
 use chunking::Kind;
 use procs::{Leader, TempDir, heft};
@@ -229,11 +229,8 @@ fn out_of_descriptors_the_leader_serves_whom_it_has_and_takes_others_when_some_l
     assert_serves(&leader);
 }
 
-#[test]
-fn a_leader_stops_though_peers_take_nothing_or_say_nothing() {
-    let leader = started(&[], &["--drain", "0s"]);
-    let silent: Vec<Raw> = (0..20).map(|_| Raw::connect(&leader)).collect();
-    // More answers than its connection holds, and it reads none of them.
+/// A worker that has asked for more answers than its connection holds, and reads none of them.
+fn stuck(leader: &Leader) -> Raw {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(64 * 1024).unwrap();
     let addr: std::net::SocketAddr = leader.addr().parse().unwrap();
@@ -250,17 +247,101 @@ fn a_leader_stops_though_peers_take_nothing_or_say_nothing() {
     head.append(chunking::Generation::F2, &mut frame).unwrap();
     frame.extend(question);
     let questions = frame.repeat(1000);
-    for _ in 0..30 {
-        std::io::Write::write_all(&mut stuck.stream, &questions).unwrap();
+    for _ in 0..QUESTIONS / 1000 {
+        stuck.stream.write_all(&questions).unwrap();
     }
-    // Others are served meanwhile; by then it has its questions behind it.
-    let mut other = Raw::client(&leader, "other");
-    for _ in 0..1000 {
+    stuck
+}
+
+/// What [`stuck`] asks; each answer has more than half a kilobyte.
+const QUESTIONS: usize = 15_000;
+
+/// Others are served meanwhile; by then the leader has all questions behind it.
+fn ask_for_a_while(leader: &Leader) {
+    let mut other = Raw::client(leader, "other");
+    for _ in 0..300 {
         other.ask("status", &serde_json::json!({}));
     }
+}
+
+fn assert_stops(leader: Leader) {
     let Leader { proc, .. } = leader;
     proc.terminate();
     let (code, lines) = proc.finish();
     assert_eq!(code, Some(0), "{lines:#?}");
+}
+
+/// The drivers that can be had here.
+fn drivers() -> Vec<&'static str> {
+    let uring = no_ring_here().is_none().then_some("uring");
+    ["portable"].into_iter().chain(uring).collect()
+}
+
+#[test]
+fn a_leader_stops_though_peers_take_nothing_or_say_nothing() {
+    let leader = started(&[], &["--drain", "0s"]);
+    let silent: Vec<Raw> = (0..20).map(|_| Raw::connect(&leader)).collect();
+    let stuck = stuck(&leader);
+    ask_for_a_while(&leader);
+    assert_stops(leader);
     drop((silent, stuck));
+}
+
+/// A frame that is longer than any.
+const GARBAGE: [u8; 40] = [0x7f; 40];
+
+#[test]
+fn a_leader_stops_though_peers_that_take_nothing_have_closed_their_side_or_sent_garbage() {
+    for driver in drivers() {
+        let leader = started(&[], &["--drain", "0s", "--driver", driver]);
+        let stuck: Vec<Raw> = [&GARBAGE[..], &[]]
+            .map(|last| {
+                let mut stuck = stuck(&leader);
+                stuck.stream.write_all(last).unwrap();
+                stuck.stream.shutdown(std::net::Shutdown::Write).unwrap();
+                stuck
+            })
+            .into();
+        ask_for_a_while(&leader);
+        assert_stops(leader);
+        drop(stuck);
+    }
+}
+
+#[test]
+fn a_peer_whose_frames_make_no_sense_is_not_sent_what_waits_for_it_and_one_that_closed_its_side_is() {
+    for driver in drivers() {
+        let leader = started(&[], &["--driver", driver]);
+        let read_after = |last: &[u8]| {
+            let mut stuck = stuck(&leader);
+            stuck.stream.write_all(last).unwrap();
+            stuck.stream.shutdown(std::net::Shutdown::Write).unwrap();
+            ask_for_a_while(&leader);
+            std::iter::from_fn(|| stuck.next()).count()
+        };
+        assert_eq!(read_after(&[]), QUESTIONS);
+        let read = read_after(&GARBAGE);
+        assert!(read < QUESTIONS, "all was sent to it");
+    }
+}
+
+#[test]
+fn a_peer_that_is_hung_up_on_and_does_not_take_the_reason_is_not_waited_for_as_a_slow_one() {
+    for driver in drivers() {
+        let leader = started(&[], &["--drain", "0s", "--driver", driver]);
+        let mut stuck = stuck(&leader);
+        // A second hello.
+        stuck.send(Kind::HelloWorker, Uuid::new_v4(), Uuid::nil(), "job.assign.stuck", b"");
+        let until = std::time::Instant::now() + procs::PATIENCE;
+        while status(&leader)["leader"]["connections"] != 1 {
+            assert!(std::time::Instant::now() < until, "its connection does not end");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let Leader { proc, .. } = leader;
+        proc.terminate();
+        let (code, lines) = proc.finish();
+        assert_eq!(code, Some(0), "{lines:#?}");
+        assert!(!lines.iter().any(|line| line.contains("it took nothing for")), "{lines:#?}");
+        drop(stuck);
+    }
 }

@@ -13,11 +13,12 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chunking::message::Purpose;
+use chunking::{Decoder, Generation, Head, InboundLimits, Kind};
 use heft::client::{Client, Downloads, JobSpec, Options};
 use heft::core::Config;
 use heft::driver::{Choice, Driver, Storage};
@@ -27,14 +28,19 @@ use heft::worker::{Content, Job, JobContext, Worker, WorkerConfig};
 use procs::{Leader, TempDir};
 use socket2::{Domain, Socket, Type};
 use support::scaled;
+use uuid::Uuid;
 
 /// Takes nothing for so long: gone.
 const STALL: Duration = Duration::from_millis(700);
 
 const LEASE: Duration = Duration::from_secs(3);
 
+fn hasty_leader() -> u16 {
+    hasty_leader_with(Config::default(), STALL)
+}
+
 /// A leader with short limits, in the test's own process; it lives as long as that.
-fn hasty_leader(write_stall: Duration) -> u16 {
+fn hasty_leader_with(config: Config, write_stall: Duration) -> u16 {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let choice = match std::env::var("HEFT_DRIVER").as_deref() {
@@ -47,7 +53,7 @@ fn hasty_leader(write_stall: Duration) -> u16 {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             tell.send(listener.local_addr().unwrap().port()).unwrap();
             let data = TempDir::new();
-            let broker = Config { lease: LEASE, ..Config::default() };
+            let broker = Config { lease: LEASE, ..config };
             let config =
                 LeaderConfig { broker, heartbeat: Duration::from_millis(300), ..LeaderConfig::default() };
             let options = heft::driver::Options {
@@ -67,14 +73,31 @@ fn hasty_leader(write_stall: Duration) -> u16 {
 struct Line {
     port: u16,
     connections: Arc<AtomicU32>,
+    /// Bytes that went to the leader.
+    went_up: Arc<AtomicUsize>,
 }
 
 impl Line {
     fn start(leader: u16, down: usize, up: usize) -> Line {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Line::listen(TcpListener::bind("127.0.0.1:0").unwrap(), leader, down, up)
+    }
+
+    /// The same with little room on the way: what a peer does not read is soon felt by the leader, and what it writes by itself.
+    fn narrow(leader: u16, down: usize, up: usize) -> Line {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(16 << 10).unwrap();
+        socket.set_send_buffer_size(16 << 10).unwrap();
+        socket.set_tcp_mss(1400).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        socket.listen(16).unwrap();
+        Line::listen(socket.into(), leader, down, up)
+    }
+
+    fn listen(listener: TcpListener, leader: u16, down: usize, up: usize) -> Line {
         let port = listener.local_addr().unwrap().port();
         let connections = Arc::new(AtomicU32::new(0));
-        let count = connections.clone();
+        let went_up = Arc::new(AtomicUsize::new(0));
+        let (count, counted) = (connections.clone(), went_up.clone());
         std::thread::spawn(move || {
             while let Ok((peer, _)) = listener.accept() {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -83,26 +106,27 @@ impl Line {
                 socket.connect(&SocketAddr::from(([127, 0, 0, 1], leader)).into()).unwrap();
                 let to_leader: TcpStream = socket.into();
                 let ways = [
-                    (to_leader.try_clone().unwrap(), peer.try_clone().unwrap(), down),
-                    (peer, to_leader, up),
+                    (to_leader.try_clone().unwrap(), peer.try_clone().unwrap(), down, Arc::default()),
+                    (peer, to_leader, up, counted.clone()),
                 ];
-                for (from, to, rate) in ways {
-                    std::thread::spawn(move || carry(from, to, rate));
+                for (from, to, rate, carried) in ways {
+                    std::thread::spawn(move || carry(from, to, rate, &carried));
                 }
             }
         });
-        Line { port, connections }
+        Line { port, connections, went_up }
     }
 }
 
 /// Carries bytes at this rate, a little at a time.
-fn carry(mut from: TcpStream, mut to: TcpStream, rate: usize) {
+fn carry(mut from: TcpStream, mut to: TcpStream, rate: usize, carried: &AtomicUsize) {
     let mut due = Instant::now();
     let mut piece = vec![0; (rate / 50).clamp(64, 4096)];
     while let Ok(bytes @ 1..) = from.read(&mut piece) {
         if to.write_all(&piece[..bytes]).is_err() {
             break;
         }
+        carried.fetch_add(bytes, Ordering::Relaxed);
         // What was not used while nothing came is not made up for.
         due = due.max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / rate as f64);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -164,30 +188,165 @@ fn runs_once_over(leader: u16, line: &Line, input: usize, output: usize) {
 
 #[test]
 fn a_worker_that_reads_slowly_gets_a_large_job_and_keeps_it() {
-    let leader = hasty_leader(STALL);
+    let leader = hasty_leader();
     let line = Line::start(leader, 400_000, 1 << 30);
     runs_once_over(leader, &line, 1_600_000, 10);
 }
 
 #[test]
 fn a_worker_that_reads_slowly_gets_inputs_in_chunks_and_is_not_cut_off() {
-    let leader = hasty_leader(STALL);
+    let leader = hasty_leader();
     let line = Line::start(leader, 800_000, 1 << 30);
     runs_once_over(leader, &line, 4_500_000, 10);
 }
 
 #[test]
 fn a_worker_whose_chunks_take_longer_than_its_lease_keeps_its_job() {
-    let leader = hasty_leader(STALL);
+    let leader = hasty_leader();
     let line = Line::start(leader, 1 << 30, 180_000);
     runs_once_over(leader, &line, 10, 1_300_000);
+}
+
+/// A frame of a classic peer.
+fn frame(kind: Kind, corr_id: Uuid, subject: &str, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let head = Head { msg_id: Uuid::from_u128(5), corr_id, subject, ..Head::new(kind) };
+    head.append(Generation::F2, &mut bytes).unwrap();
+    // It may be longer than what a leader sends.
+    let (body_len, payload_len_at) = (bytes.len() - 4 + payload.len(), bytes.len() - 4);
+    bytes[..4].copy_from_slice(&u32::try_from(body_len).unwrap().to_le_bytes());
+    bytes[payload_len_at..].copy_from_slice(&u32::try_from(payload.len()).unwrap().to_le_bytes());
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+#[test]
+fn a_classic_worker_whose_large_result_comes_slowly_is_not_given_its_job_again() {
+    let config = Config { classic_ack_timeout: true, ..Config::default() };
+    let leader = hasty_leader_with(config, STALL);
+    let connect = || {
+        let stream = TcpStream::connect(("127.0.0.1", leader)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    };
+    let (mut client, mut worker) = (connect(), connect());
+    worker.write_all(&frame(Kind::HelloWorker, Uuid::nil(), "job.assign.*", b"")).unwrap();
+    worker.write_all(&frame(Kind::Credit, Uuid::nil(), "", &9_i32.to_le_bytes())).unwrap();
+    let job = Uuid::from_u128(77);
+    let request = format!(r#"{{"JobId":"{job}","ClientId":"c","ExecName":"echo","Args":[],"Files":[]}}"#);
+    let hello = br#"{"ClientId":"c","DesiredParallelism":1}"#;
+    client.write_all(&frame(Kind::HelloClient, Uuid::nil(), "c", hello)).unwrap();
+    client.write_all(&frame(Kind::SubmitJob, Uuid::nil(), "job.submit.echo", request.as_bytes())).unwrap();
+    let assigned = Arc::new(AtomicU32::new(0));
+    let (count, mut reads) = (assigned.clone(), worker.try_clone().unwrap());
+    std::thread::spawn(move || {
+        let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+        let (mut came, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(bytes @ 1..) = reads.read(&mut piece) {
+            came.extend_from_slice(&piece[..bytes]);
+            let mut rest = &came[..];
+            while let Some(frame) = decoder.poll_frame(&mut rest).unwrap() {
+                count.fetch_add(u32::from(frame.head.kind() == Ok(Kind::AssignJob)), Ordering::Relaxed);
+            }
+            came = rest.to_vec();
+        }
+    });
+    // The first two times it has less time than after which a frame is long.
+    let until = Instant::now() + Duration::from_secs(60);
+    while assigned.load(Ordering::Relaxed) < 3 {
+        assert!(Instant::now() < until, "it does not come again");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let out = "x".repeat(5 << 20);
+    let result = format!(
+        r#"{{"JobId":"{job}","ClientId":"c","ExecName":"echo","Status":"OK","Stdout":"","Stderr":"{out}","OutputArchive":null}}"#
+    );
+    let answer = frame(Kind::AckJob, job, "", result.as_bytes());
+    // Over 7 s, where at most 4.8 s were left.
+    for piece in answer.chunks(answer.len() / 70 + 1) {
+        worker.write_all(piece).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let mut first = [0; 16];
+    client.read_exact(&mut first).unwrap();
+    assert_eq!(assigned.load(Ordering::Relaxed), 3, "it was given again while its result came");
+}
+
+/// While a result goes up slowly, its worker is sent inputs and a Cancel.
+fn reads_while_it_sends(output: usize) {
+    let leader = hasty_leader();
+    // A chunk takes longer on its way up than the leader waits for a worker that reads nothing.
+    let line = Line::narrow(leader, 1_500_000, 500_000);
+    let noise = Bytes::from(noise::noise(4_500_000, 11));
+    let dir = TempDir::new();
+    let (made, went_up) = (noise.slice(..output), line.went_up.clone());
+    let cancelled_at = Arc::new(AtomicUsize::new(usize::MAX));
+    let cancelled = cancelled_at.clone();
+    let run = move |job: Job, context: JobContext| {
+        let (made, went_up, cancelled) = (made.clone(), went_up.clone(), cancelled.clone());
+        async move {
+            match job.request.as_ref().unwrap().exec_name.as_str() {
+                "up" => context.attach(Purpose::Archive, Content::Memory(made)).unwrap(),
+                "wait" => {
+                    context.cancelled().await;
+                    cancelled.store(went_up.load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+                _ => {}
+            }
+            job.result(JobStatus::Ok)
+        }
+    };
+    let config =
+        WorkerConfig { work_dir: dir.0.clone(), ..WorkerConfig::new(format!("127.0.0.1:{}", line.port)) };
+    let worker = Worker::new(config, run).unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let works = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(worker.run(async { drop(stopped.await) }));
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let out = TempDir::new();
+    runtime.block_on(async {
+        let options = Options { downloads: Downloads::Directory(out.0.clone()), ..Options::new("c") };
+        let client = Client::connect(&format!("127.0.0.1:{leader}"), &options).await.unwrap();
+        let request = |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
+        let mut wait = client.submit(request("wait")).await.unwrap();
+        let mut up = client.submit(request("up")).await.unwrap();
+        while line.went_up.load(Ordering::Relaxed) < 100_000 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let spec = JobSpec::from(request("down")).bytes("in.bin", noise.clone());
+        let mut down = client.submit(spec).await.unwrap();
+        wait.cancel("enough").await;
+        let patience = Duration::from_secs(60);
+        for job in [&mut up, &mut down, &mut wait] {
+            let ended = tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end");
+            assert!(ended.unwrap().missing.is_empty());
+        }
+        client.close().await;
+    });
+    assert_eq!(line.connections.load(Ordering::Relaxed), 1, "the worker was cut off");
+    let cancelled_at = cancelled_at.load(Ordering::Relaxed);
+    assert!(cancelled_at < output, "it was cancelled when {cancelled_at} bytes had gone up");
+    stop.send(()).unwrap();
+    works.join().unwrap();
+}
+
+#[test]
+fn a_worker_whose_result_goes_up_slowly_in_one_frame_obeys_a_cancel() {
+    reads_while_it_sends(2_500_000);
+}
+
+#[test]
+fn a_worker_whose_result_goes_up_slowly_in_chunks_takes_inputs_meanwhile_and_is_not_cut_off() {
+    reads_while_it_sends(4_000_000);
 }
 
 #[test]
 fn jobs_that_wait_longer_than_a_lease_for_a_worker_that_reads_quickly_are_not_taken_from_it() {
     const JOBS: u32 = 24;
     // Between two looks, each a second after the other, it takes more than a slow one would.
-    let leader = hasty_leader(Duration::from_secs(6));
+    let leader = hasty_leader_with(Config::default(), Duration::from_secs(6));
     let line = Line::start(leader, 9_000_000, 1 << 30);
     let dir = TempDir::new();
     let config = WorkerConfig {

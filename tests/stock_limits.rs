@@ -9,6 +9,7 @@ mod procs;
 mod raw;
 
 use chunking::Kind;
+use heft::model::{JobRequest, JsonModel as _};
 use procs::{ECHO, Leader, Worker};
 use raw::Raw;
 use serde_json::{Value, json};
@@ -163,4 +164,73 @@ fn c02_what_a_classic_worker_is_sent_counts_with_the_paths_of_cached_files() {
     assert!(came.payload == request(fits, "set/n", largest), "by path, to the last byte");
     let why = client.ask("explain", &json!({"job_id": over}));
     assert_eq!((&why["phase"], &why["workers"][0]["verdict"]), (&json!("queued"), &json!("no-transfers")));
+}
+
+#[test]
+fn c08_a_flattened_job_goes_to_a_classic_worker_if_what_is_sent_fits_and_else_waits_for_ours() {
+    let leader = Leader::start(&[]);
+    let mut worker = classic_worker(&leader, 20);
+    let (mut client, mut asking) = (classic_client(&leader), Raw::client(&leader, "asking"));
+    let subject = format!("job.assign.echo.{}", Uuid::nil());
+    // What stands for one byte in the client's JSON takes six in the leader's.
+    let odd = "<".repeat(1000);
+    let job_of = |job: Uuid, gap: usize| {
+        let gap = "x".repeat(gap);
+        format!(
+            r#"{{"JobId":"{job}","ClientId":"c","ExecName":"echo","Args":["{gap}","{odd}"],"Flatten":true,"Files":[{{"Name":"d/in.bin","CacheId":null,"Content":"QQ=="}}]}}"#
+        )
+    };
+    let sent = |payload: &str| {
+        let mut request = JobRequest::parse(payload.as_bytes()).unwrap();
+        request.files[0].name = "in.bin".into();
+        HEAD + subject.len() + request.to_json().len()
+    };
+    let least = sent(&job_of(Uuid::nil(), 0));
+    for body in [LIMIT, LIMIT + 1] {
+        let job = Uuid::new_v4();
+        let payload = job_of(job, body - least);
+        assert!(sent(&payload) == body && HEAD + subject.len() + payload.len() < LIMIT, "{body}");
+        client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.echo", payload.as_bytes());
+        if body <= LIMIT {
+            let came = worker.next().unwrap();
+            assert_eq!((came.kind, came.msg_id), (Kind::AssignJob, job), "{body}");
+            worker.send(Kind::AckJob, Uuid::nil(), job, "", &ok(job));
+            assert_eq!(client.next().unwrap().msg_id, job);
+        } else {
+            loop {
+                let why = asking.ask("explain", &json!({"job_id": job}));
+                assert_ne!(why["phase"], "done", "{why}");
+                if why["phase"] == "queued" {
+                    assert_eq!(why["workers"][0]["verdict"], "no-transfers", "{why}");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_classic_client_hears_of_results_of_all_workers_that_fit_no_line_once_they_are_escaped() {
+    let leader = Leader::start(&[]);
+    let mut workers = [classic_worker(&leader, 2), classic_worker(&leader, 2)];
+    let mut client = classic_client(&leader);
+    let mut asking = Raw::client(&leader, "asking");
+    while asking.ask("status", &json!({}))["workers"].as_array().is_none_or(|all| all.len() < 2) {}
+    let job = Uuid::new_v4();
+    let payload =
+        json!({"JobId": job, "ClientId": "c", "ExecName": "echo", "Args": [], "Files": [], "Deliver": "all"});
+    client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.echo", payload.to_string().as_bytes());
+    for worker in &mut workers {
+        let came = worker.next().unwrap();
+        assert_eq!(came.kind, Kind::AssignJob);
+        let mut result: Value = serde_json::from_slice(&ok(came.msg_id)).unwrap();
+        result["Stdout"] = "<".repeat(400_000).into();
+        worker.send(Kind::AckJob, Uuid::nil(), came.msg_id, "", result.to_string().as_bytes());
+    }
+    let result: Value = serde_json::from_slice(&client.next().unwrap().payload).unwrap();
+    let lines: Vec<Value> =
+        result["Stdout"].as_str().unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.iter().filter(|line| line["Apart"] == true).count(), 1, "one fits");
+    let told = result["Stderr"].as_str().unwrap();
+    assert!(told.contains("heft result get"), "{told}");
 }

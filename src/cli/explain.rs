@@ -52,8 +52,10 @@ async fn ask(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 /// Shows what the answer says; members that it does not have are left out or shown as `-`.
 fn render(answer: &Value) -> String {
     let mut text = format!("job       {}, {}", cell(answer, "job_id"), cell(answer, "phase"));
-    if let Some(waits) = answer.get("waits_ms").and_then(Value::as_u64) {
-        text.push_str(&format!(" for {}", about(Duration::from_millis(waits))));
+    let waits = answer.get("waits").filter(|waits| waits.is_object());
+    let waited = waits.and_then(|waits| waits.get("waited_ms")).and_then(Value::as_u64);
+    if let Some(waited) = waited {
+        text.push_str(&format!(" for {}", about(Duration::from_millis(waited))));
     }
     text.push('\n');
     for (head, member) in [("queue", "key"), ("policy", "policy"), ("worker", "worker")] {
@@ -66,8 +68,9 @@ fn render(answer: &Value) -> String {
         let head = if place == 0 { "datasets" } else { "" };
         text.push_str(&format!("{head:8}  {}\n", dataset(set)));
     }
-    if let Some(why) = answer.get("text").and_then(Value::as_str).filter(|why| !why.is_empty()) {
-        text.push_str(&format!("{:8}  {}\n", "why", printable(why)));
+    let waits_for = waits.and_then(|waits| waits.get("text")).and_then(Value::as_str);
+    if let Some(what) = waits_for.filter(|what| !what.is_empty()) {
+        text.push_str(&format!("{:8}  {}\n", "waits for", printable(what)));
     }
     let mut table = Table::new(&[
         ("WORKER", Side::Left),
@@ -120,7 +123,7 @@ mod tests {
     fn an_explanation_is_shown_worker_by_worker_and_one_that_says_little_too() {
         let answer = json!({
             "job_id": "j-1", "phase": "queued", "key": "job.assign.calcA", "policy": "locality",
-            "text": "waits for host-1, which gets models-v2", "waits_ms": 1_500, "datasets": ["models-v2"],
+            "waits": {"for": "data", "text": "host-1, which gets models-v2", "waited_ms": 1_500}, "datasets": ["models-v2"],
             "workers": [
                 {"id": "w-1", "name": "host-1", "verdict": "best", "text": "the set is coming", "missing_bytes": 1 << 20,
                  "running": 1, "credit": 3},
@@ -132,7 +135,7 @@ job       j-1, queued for 1.5s
 queue     job.assign.calcA
 policy    locality
 datasets  models-v2
-why       waits for host-1, which gets models-v2
+waits for  host-1, which gets models-v2
 
 WORKER  NAME    VERDICT   MISSING  RUNNING  CREDIT  WHY
 w-1     host-1  best        1 MiB        1       3  the set is coming

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::client::{Finished, JobEvent, JobHandle};
+use crate::client::{Finished, JobError, JobEvent, JobHandle};
 use crate::model::JobStatus;
 use crate::units::ByteSize;
 
@@ -100,7 +100,10 @@ impl Left {
 
     /// For people: what is true, and the next step.
     pub(crate) fn text(&self, leader: &str, job: Uuid) -> String {
-        let of = |(sent, all): &(u64, u64)| format!("{} of {} of its files", ByteSize(*sent), ByteSize(*all));
+        let of = |(sent, all): &(u64, u64)| match all {
+            0 => "it".to_owned(),
+            _ => format!("{} of {} of its files", ByteSize(*sent), ByteSize(*all)),
+        };
         match self {
             Left::GoesOn => format!(
                 "it goes on: `heft result get {leader} {job}` fetches its result when it has ended, `heft cancel {leader} {job}` \
@@ -146,29 +149,50 @@ pub(crate) enum Leaving {
 /// withdrawn, so that it takes no room until the leader gives it up.
 pub(crate) async fn leave(job: &mut JobHandle, mut reached: Reached) -> Leaving {
     let all = job.upload_bytes();
+    // What has happened already, and nobody has looked at.
+    while let Ok(event) = timeout(Duration::ZERO, job.event()).await {
+        match event {
+            Some(event) => reached.take(&event),
+            None => match job.finish().await {
+                Ok(finished) => return Leaving::Ended(finished),
+                Err(_) => break,
+            },
+        }
+    }
     if reached == (Reached::Uploading { done: all }) {
         // It may be taken at this moment.
         timeout(ANSWER_WITHIN, until_taken(job, &mut reached)).await.ok();
     }
-    let sent = match reached {
+    match reached {
         Reached::Taken => return Leaving::Left(Left::GoesOn),
         Reached::Ended => return Leaving::Left(Left::HasEnded),
-        Reached::Nothing => return Leaving::Left(Left::NeverSent),
         Reached::InDoubt => return Leaving::Left(Left::Unknown),
         Reached::Sent if all == 0 => return Leaving::Left(Left::Unknown),
-        Reached::Sent => (0, all),
-        Reached::Uploading { done } => (done, all),
-    };
+        // One that waits here would go out if a connection came up before this client has ended.
+        Reached::Nothing | Reached::Sent | Reached::Uploading { .. } => {}
+    }
     job.cancel("--timeout of heft submit").await;
     let ended = timeout(ANSWER_WITHIN, async {
-        while job.event().await.is_some() {}
+        while let Some(event) = job.event().await {
+            reached.take(&event);
+        }
         job.finish().await
     });
-    match ended.await {
+    let ended = ended.await;
+    let sent = match reached {
+        Reached::Nothing | Reached::Sent | Reached::InDoubt => (0, all),
+        Reached::Uploading { done } => (done, all),
+        Reached::Taken | Reached::Ended => (all, all),
+    };
+    match ended {
         Ok(Ok(finished)) if finished.result().is_ok_and(|result| result.status == JobStatus::Ok) => {
             Leaving::Ended(finished)
         }
+        Ok(Err(JobError::CancelledUnsent { .. })) if reached == Reached::Nothing => {
+            Leaving::Left(Left::NeverSent)
+        }
         Ok(Ok(_) | Err(_)) => Leaving::Left(Left::Withdrawn { sent }),
+        Err(_) if all == 0 => Leaving::Left(Left::Unknown),
         Err(_) => Leaving::Left(Left::Dropped { sent }),
     }
 }
@@ -177,5 +201,83 @@ async fn until_taken(job: &mut JobHandle, reached: &mut Reached) {
     while !matches!(reached, Reached::Taken | Reached::Ended) {
         let Some(event) = job.event().await else { return };
         reached.take(&event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{Client, Options};
+    use crate::model::JobRequest;
+    use socket2::{Domain, Socket, Type};
+    use std::net::{Ipv4Addr, SocketAddr};
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
+
+    /// An address where nobody listens yet.
+    fn closed() -> (Socket, String) {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap().to_string();
+        (socket, address)
+    }
+
+    /// A classic leader that takes all that comes on one connection, and gives it when that ends.
+    fn listen(socket: Socket) -> JoinHandle<Vec<u8>> {
+        socket.listen(8).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let listener = TcpListener::from_std(socket.into()).unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut came = Vec::new();
+            stream.read_to_end(&mut came).await.unwrap();
+            came
+        })
+    }
+
+    fn client(address: &str) -> Client {
+        let options = Options { welcome_wait: Duration::from_millis(20), ..Options::new("c") };
+        Client::start(address, &options).unwrap()
+    }
+
+    fn request() -> JobRequest {
+        JobRequest { exec_name: "left-behind".to_owned(), ..JobRequest::default() }
+    }
+
+    async fn until_up(client: &Client) {
+        while !client.state().is_up() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn has_job(came: &[u8]) -> bool {
+        came.windows(11).any(|window| window == b"left-behind")
+    }
+
+    #[tokio::test]
+    async fn a_job_that_was_said_not_to_be_sent_does_not_go_out_when_a_leader_comes_up_then() {
+        let (socket, address) = closed();
+        let client = client(&address);
+        let mut job = client.submit(request()).await.unwrap();
+        let left = leave(&mut job, Reached::Nothing).await;
+        assert!(matches!(left, Leaving::Left(Left::NeverSent)));
+        let leader = listen(socket);
+        until_up(&client).await;
+        client.close().await;
+        assert!(!has_job(&leader.await.unwrap()));
+    }
+
+    #[tokio::test]
+    async fn a_job_that_went_out_unnoticed_is_not_said_to_be_unsent() {
+        let (socket, address) = closed();
+        let leader = listen(socket);
+        let client = client(&address);
+        until_up(&client).await;
+        let mut job = client.submit(request()).await.unwrap();
+        let left = leave(&mut job, Reached::Nothing).await;
+        client.close().await;
+        assert!(has_job(&leader.await.unwrap()));
+        assert!(matches!(left, Leaving::Left(Left::Unknown)));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A result counts if its worker has an attempt of that job and run, or had one and is late (C07). The record of an
 //! assignment may be lost with a crash of the leader, as nobody waits for it: so for the time of a lease after a leader's
-//! start, a result of a leasing worker counts too if it names the run and an attempt that the log does not know. Anything
-//! else would let any worker end any job. The broker calls it, and the leader before it keeps what came with a result.
+//! start, a result of a leasing worker for a job of the life before counts too, if it names the run and an attempt that the
+//! log does not know, and nobody has the job. Anything else would let any worker end any job. The broker calls it, and the leader before it keeps what came with a result.
 
 use super::action::Action;
 use super::broker::Broker;
@@ -105,19 +105,23 @@ impl Broker {
         job.is_or_was_with(worker) || is_lost()
     }
 
-    /// Whether the record that gave this attempt to the worker may have been lost with an earlier life of the leader.
+    /// Whether the record that gave this attempt to the worker may have been lost with an earlier life of the leader. Not so
+    /// for a job that came in this life, or that somebody is known to have: it was given out in this life, or brought back.
     fn may_be_forgotten(&self, worker: WorkerId, job: &Job, attempt: Attempt) -> bool {
-        let until = self.begun.map(|begun| begun.plus(self.config.lease));
-        let is_early = until.is_some_and(|until| self.now < until);
+        let Some(earlier) = self.earlier else { return false };
+        let is_early = self.now < earlier.until.plus(self.config.lease) && job.seq <= earlier.last_seq;
         let is_leasing = self.workers.get(worker).is_some_and(|worker| worker.class == WorkerClass::Leasing);
-        let can_have_it = match job.phase {
-            Phase::Queued { .. } | Phase::Leased { .. } => {
-                // Who has not been told to start has no result, and that record is never lost.
-                !job.announced && job.child_of.is_none_or(|(_, only)| only == worker)
+        let is_free = match &job.phase {
+            Phase::Queued { .. } => true,
+            Phase::Leased { worker: holder, .. } => {
+                // Until it comes back with the job, that is what the log says and nobody else.
+                self.workers.get(*holder).is_some_and(|holder| holder.conn().is_none())
             }
             Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
         };
-        is_early && is_leasing && can_have_it && attempt > job.attempt
+        // Who has not been told to start has no result, and that record is never lost.
+        let can_have_it = !job.announced && job.child_of.is_none_or(|(_, only)| only == worker);
+        is_early && is_leasing && is_free && can_have_it && attempt > job.attempt
     }
 
     fn drop_result(&mut self, outcome: Outcome) {

@@ -27,13 +27,22 @@ use super::submit::Taking;
 use super::waiting::Waits;
 use super::worker::{Hello, Lease, Worker, Workers};
 
+/// What is known of the life of the leader before this one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EarlierLife {
+    /// When it was over and this one began.
+    pub(super) until: Micros,
+    /// The last job that it took. Later ones cannot have lost anything with it.
+    pub(super) last_seq: u64,
+}
+
 /// The broker.
 #[derive(Debug)]
 pub struct Broker {
     pub(super) config: Config,
     pub(super) now: Micros,
-    /// When this life of the leader began, if there may have been one before.
-    pub(super) begun: Option<Micros>,
+    /// What an earlier life of the leader left, if there was one.
+    pub(super) earlier: Option<EarlierLife>,
     pub(super) state: State,
     pub(super) actions: VecDeque<Action>,
     pub(super) proposals: Proposals,
@@ -90,7 +99,7 @@ impl Broker {
         Broker {
             config,
             now: Micros::default(),
-            begun: None,
+            earlier: None,
             state: State::default(),
             actions: VecDeque::new(),
             proposals: Proposals::default(),
@@ -124,9 +133,9 @@ impl Broker {
         }
     }
 
-    /// The same, where an earlier life of the leader may have had some: the workers know more than the broker for a while.
+    /// The same, at a moment.
     pub fn begin(config: Config, now: Micros) -> Self {
-        Broker { now, begun: Some(now), ..Broker::new(config) }
+        Broker { now, ..Broker::new(config) }
     }
 
     /// Takes an event.

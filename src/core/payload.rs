@@ -31,8 +31,8 @@ impl PayloadKind {
                 "start a heft worker, or submit the job with --flatten, so that classic workers get the names without folders"
             }
             PayloadKind::Raw => {
-                "start one that does (an F0 or F1 worker, or a program of yours with a heft handler that says so), or submit a \
-                 JobRequest"
+                "start one that does (a program with a heft handler that says so; for job.assign.default also an F0 or F1 \
+                 worker), or submit a JobRequest"
             }
         }
     }

@@ -4,13 +4,13 @@
 //! Nobody is connected. Workers of ours that had jobs are expected back with them, and clients with the inputs they still have: each for
 //! as long as one that is away, but no less than a lease, as all of them have to find the leader again first.
 
-use super::broker::Broker;
+use super::broker::{Broker, EarlierLife};
 use super::due::Due;
 use super::event::WorkerClass;
 use super::ids::{Index, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
 use super::limits::Config;
-use super::record::AttemptEnd;
+use super::record::{AttemptEnd, Record};
 use super::state::State;
 use super::worker::Lease;
 
@@ -18,6 +18,7 @@ impl Broker {
     /// A broker with the state after the record `index`.
     pub fn restore(config: Config, state: State, index: Index, now: Micros) -> Self {
         let mut broker = Broker::begin(config, now);
+        broker.earlier = Some(EarlierLife { until: now, last_seq: state.last_seq() });
         (broker.state, broker.index) = (state, index);
         let mut order: Vec<(u64, JobId)> = broker.state.jobs().map(|job| (job.seq, job.id)).collect();
         order.sort_unstable();
@@ -84,7 +85,8 @@ impl Broker {
     }
 
     /// A classic worker's connection ended with the last life of the leader, and what it ran with that: it never comes back with a
-    /// job. That is the leader's doing and no fault of the job, so the attempt does not count.
+    /// job. That is the leader's doing and no fault of the job, so the attempt does not count, and the job does not wait for it,
+    /// however often that happens.
     fn lose_what_classic_workers_had(&mut self) {
         let had: Vec<(JobId, WorkerId, Lease)> = self
             .state
@@ -101,8 +103,15 @@ impl Broker {
                 | Phase::Dead { .. } => None,
             })
             .collect();
-        for (job, worker, lease) in had {
-            self.attempt_over(worker, job, lease, AttemptEnd::WorkerLost, true);
+        for (id, worker, lease) in had {
+            let (run, attempt, why) = (lease.run, lease.attempt, AttemptEnd::WorkerLost);
+            match self.state.job(id).and_then(|job| job.child_of) {
+                Some(_) => self.attempt_over(worker, id, lease, why, true),
+                None => {
+                    let not_before = self.now;
+                    self.propose(Record::Requeue { job: id, run, attempt, why, counts: false, not_before });
+                }
+            }
         }
     }
 

@@ -42,6 +42,9 @@ const _: () = assert!(
 /// A peer whose frames take longer than this is told of while their bytes come: what it has to say stands behind them.
 const LONG_FRAME: Duration = Duration::from_secs(2);
 
+/// A peer that is hung up on gets so long to take what waits for it; the last of that says why.
+const REASON_WAIT: Duration = Duration::from_secs(5);
+
 /// How long a stream waits before it looks for room again.
 const ROOM_WAIT: Duration = Duration::from_millis(10);
 
@@ -75,6 +78,17 @@ impl Coming {
     }
 }
 
+/// Why a connection ended, and with that what becomes of what waits for its peer.
+enum End {
+    /// The peer says nothing more. It may still read, and gets all of it, as long as it takes something.
+    Over(String),
+    /// It said what its session does not allow. It gets the reason, if it takes it soon.
+    Refused(String),
+    /// What it says is not understood any more, and it does not know that. It gets nothing more here: whatever still matters goes
+    /// to its next connection, and would come twice.
+    Garbled(String),
+}
+
 impl<S: Socket> Hub<S> {
     pub(super) async fn serve_conn(self: Rc<Self>, conn: ConnId, stream: TcpStream, addr: SocketAddr) {
         if let Err(error) = tune(&stream, &self.options.tuning) {
@@ -92,25 +106,30 @@ impl<S: Socket> Hub<S> {
             async move { hub.write_out(conn, &outbox).await }
         });
         let passing = RefCell::new(None);
-        let why = {
+        let end = {
             let mut reading = pin!(self.read_in(conn, addr, &socket, &outbox, &passing));
             tokio::select! {
-                why = &mut reading => why,
+                end = &mut reading => end,
                 () = outbox.over() => {
                     socket.shut_down();
                     reading.await;
-                    "the leader closed it".to_owned()
+                    End::Over("the leader closed it".to_owned())
                 }
             }
         };
         self.break_passing(conn, &passing);
         let name = self.leader.borrow().name(conn);
+        let (End::Over(why) | End::Refused(why) | End::Garbled(why)) = &end;
         info!(%addr, peer = %name, "connection ended: {why}");
+        if let End::Garbled(_) = end {
+            outbox.cut_off();
+        }
         self.with_leader(|leader, now| leader.closed(now, conn));
         outbox.close();
-        if outbox.is_cut() {
-            // It waits for a peer that takes nothing.
-            writer.abort();
+        if let End::Refused(_) = end
+            && tokio::time::timeout(REASON_WAIT, outbox.over()).await.is_err()
+        {
+            outbox.cut_off();
         }
         if writer.await.is_err() {
             debug!(%addr, "its writer was cancelled");
@@ -144,7 +163,7 @@ impl<S: Socket> Hub<S> {
         socket: &S,
         outbox: &Outbox<S>,
         passing: &RefCell<Option<Passing<S>>>,
-    ) -> String {
+    ) -> End {
         let classic_bulk_bytes_max = self.options.classic_inbound_max;
         let mut inlet = Inlet::detecting(InboundLimits { classic_bulk_bytes_max, ..InboundLimits::CLASSIC });
         inlet.stream_over(GATHERED_BYTES_MAX);
@@ -156,7 +175,7 @@ impl<S: Socket> Hub<S> {
         let mut given_up = false;
         while !outbox.has_ended() {
             let step = inlet.poll();
-            if !matches!(step, Ok(Step::Read)) {
+            if !matches!(step, Ok(Step::Read | Step::Piece(_))) {
                 coming = Coming::default();
             }
             match step {
@@ -174,7 +193,7 @@ impl<S: Socket> Hub<S> {
                     };
                     let heard = self.with_leader(|leader, now| leader.frame(now, conn, &frame.head, payload));
                     if let Err(hang_up) = heard {
-                        return hang_up.to_string();
+                        return End::Refused(hang_up.to_string());
                     }
                     let is_client = {
                         let leader = self.leader.borrow();
@@ -212,7 +231,7 @@ impl<S: Socket> Hub<S> {
                             let passed =
                                 self.pass_through(conn, socket, &mut inlet, chunk, means, passing).await;
                             if let Err(error) = passed {
-                                return format!("it broke off in the middle of a chunk: {error}");
+                                return End::Over(format!("it broke off in the middle of a chunk: {error}"));
                             }
                             pulse.rested();
                             S::pause().await;
@@ -233,7 +252,7 @@ impl<S: Socket> Hub<S> {
                 Ok(Step::Bulk(_, head)) => {
                     if let Err(hang_up) = self.with_leader(|leader, now| leader.bulk_starts(now, conn, &head))
                     {
-                        return hang_up.to_string();
+                        return End::Refused(hang_up.to_string());
                     }
                 }
                 Ok(Step::Piece(piece)) => {
@@ -276,7 +295,7 @@ impl<S: Socket> Hub<S> {
                         if let Some(why) = dead.or_else(|| (is_over && !knows).then(no_hello)) {
                             socket.shut_down();
                             reading.await.0.ok();
-                            return why;
+                            return End::Over(why);
                         }
                         if is_over {
                             self.give_passing_up(conn, passing);
@@ -289,12 +308,12 @@ impl<S: Socket> Hub<S> {
                     match got.0 {
                         Ok(0) => {
                             return match inlet.finish() {
-                                Ok(()) => "the peer closed it".to_owned(),
-                                Err(error) => error.to_string(),
+                                Ok(()) => End::Over("the peer closed it".to_owned()),
+                                Err(error) => End::Garbled(error.to_string()),
                             };
                         }
                         Ok(_) => coming.more(Instant::now()),
-                        Err(error) => return error.to_string(),
+                        Err(error) => return End::Over(error.to_string()),
                     }
                 }
                 Err(error) => {
@@ -303,11 +322,11 @@ impl<S: Socket> Hub<S> {
                         self.leader.borrow_mut().count_damaged();
                         warn!(%addr, peer = %self.leader.borrow().name(conn), "{error}; what it carried comes again");
                     }
-                    return error.to_string();
+                    return End::Garbled(error.to_string());
                 }
             }
         }
-        "the leader closed it".to_owned()
+        End::Over("the leader closed it".to_owned())
     }
 }
 

@@ -66,6 +66,8 @@ pub(super) struct Outbox<S> {
     cut: Cell<bool>,
     ended: Cell<bool>,
     left_over: Notify,
+    /// For the writer, which may wait for a socket that takes nothing.
+    cut_short: Notify,
     over: Notify,
 }
 
@@ -156,6 +158,7 @@ impl<S: Socket> Outbox<S> {
             cut: Cell::default(),
             ended: Cell::default(),
             left_over: Notify::new(),
+            cut_short: Notify::new(),
             over: Notify::new(),
         }
     }
@@ -365,6 +368,7 @@ impl<S: Socket> Outbox<S> {
     /// Nothing more is taken and nothing more is sent: the connection ends at once.
     pub(super) fn cut_off(&self) {
         self.cut.set(true);
+        self.cut_short.notify_one();
         self.pieces.borrow_mut().clear();
         self.bytes.set(0);
         self.answers.set(0);
@@ -422,7 +426,8 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Waits until the socket takes something of what is left. `None` when there is nothing left and nothing comes.
+    /// Waits until the socket takes something of what is left. `None` when there is nothing left and nothing comes, or when
+    /// the peer is cut off meanwhile: one that takes nothing says nothing, either.
     pub(super) async fn ready(&self) -> Option<()> {
         loop {
             if self.cut.get() {
@@ -436,8 +441,10 @@ impl<S: Socket> Outbox<S> {
                 self.left_over.notified().await;
                 continue;
             }
-            self.socket.writable().await;
-            return Some(());
+            tokio::select! {
+                () = self.socket.writable() => return Some(()),
+                () = self.cut_short.notified() => {}
+            }
         }
     }
 

@@ -21,6 +21,7 @@ use crate::model::{
     BlobRef, ContentEvent, ContentStream, JobRequest, JobResult, JobStatus, JsonModel, Residue, ResultSlot,
     Shape,
 };
+use crate::store::blobs::Class;
 use crate::transfer::blob_id;
 pub(super) use content::gather_chunks;
 use content::{Content, Held, Part, Sort};
@@ -99,14 +100,15 @@ impl Leader {
 
     /// Whether the next piece can be taken; until then the peer has to wait.
     pub fn takes_more_bulk(&self, conn: ConnId) -> bool {
-        self.bulks.get(&conn).is_none_or(|bulk| bulk.fault.is_some()) || self.relay.takes_more()
+        let bulk = self.bulks.get(&conn).filter(|bulk| bulk.fault.is_none());
+        bulk.is_none_or(|bulk| self.relay.takes_more(class_of(&bulk.of)))
     }
 
     /// There was no room for the rest for too long: it passes by, and the peer hears why.
     pub fn give_bulk_up(&mut self, now: Micros, conn: ConnId) {
         self.pass_time(now);
         if let Some(bulk) = self.bulks.get_mut(&conn) {
-            bulk.fault = Some("the leader's spool had no room for it (--spool-max)".to_owned());
+            bulk.fault = Some("the leader had no room for it (--spool-max, --disk-reserve)".to_owned());
             bulk.forget(&mut self.relay);
         }
         self.act();
@@ -118,7 +120,6 @@ impl Leader {
         let Some(bulk) = self.bulks.get_mut(&conn).filter(|bulk| bulk.fault.is_none()) else { return };
         let Bulk { of, stream, contents, maker, held, fault, .. } = bulk;
         let (relay, make_id) = (&mut self.relay, &mut self.make_id);
-        let mut short = false;
         let pushed = stream.push(piece, &mut |event| match (event, maker.as_mut()) {
             (ContentEvent::Begin { slot }, Some(maker)) => maker.begin(slot),
             (ContentEvent::Bytes { bytes, .. }, Some(maker)) => maker.bytes(bytes, relay, make_id),
@@ -130,7 +131,7 @@ impl Leader {
             }
             (ContentEvent::Bytes { slot, bytes }, None) => {
                 let content = contents.entry(slot).or_insert_with(|| Content::new(sort_of(of, slot)));
-                short |= content.take(bytes, relay, held, make_id).is_none();
+                content.take(bytes, relay, held, make_id);
             }
             (ContentEvent::End { slot, .. }, None) => {
                 if let Some(content) = contents.get_mut(&slot) {
@@ -138,11 +139,7 @@ impl Leader {
                 }
             }
         });
-        *fault = match pushed {
-            Err(error) => Some(error.to_string()),
-            Ok(()) if short => Some("the leader has no buffer left".to_owned()),
-            Ok(()) => None,
-        };
+        *fault = pushed.err().map(|error| error.to_string());
         self.act();
     }
 
@@ -224,7 +221,7 @@ impl Leader {
                 content.forget(&mut self.relay);
                 continue;
             }
-            match content.into_ref(&mut self.relay, JobId(job), Purpose::Input, &file.name) {
+            match content.into_ref(&mut self.relay, JobId(job), &file.name) {
                 Part::Inline(bytes) => {
                     twin.content = Some(bytes.clone());
                     file.content = Some(bytes);
@@ -326,7 +323,7 @@ impl Leader {
 
     /// Puts a content in its place in the result: as it is, or as a blob.
     fn put_part(&mut self, job: JobId, result: &mut JobResult, slot: ResultSlot, content: Content) {
-        match content.into_ref(&mut self.relay, job, purpose_of(slot), "") {
+        match content.into_ref(&mut self.relay, job, "") {
             Part::Inline(bytes) => match slot {
                 ResultSlot::Archive => result.output_archive = Some(bytes),
                 ResultSlot::Stdout => result.stdout = text_of(bytes),
@@ -359,12 +356,22 @@ impl Leader {
     }
 }
 
-/// What the contents of a large frame are.
-fn sort_of(of: &BulkOf, slot: usize) -> Sort {
-    let is_text = |of: &ResultSlot| *of != ResultSlot::Archive && of.slot() == slot;
+/// What the contents of a large frame are, and what they are for.
+fn sort_of(of: &BulkOf, slot: usize) -> (Sort, Purpose) {
     match of {
-        BulkOf::Ack { .. } if ResultSlot::ALL.iter().any(is_text) => Sort::Text,
-        BulkOf::Ack { .. } | BulkOf::Submit { .. } | BulkOf::CachePut { .. } | BulkOf::Nothing => Sort::File,
+        BulkOf::Ack { .. } => match ResultSlot::ALL.into_iter().find(|of| of.slot() == slot) {
+            Some(text @ (ResultSlot::Stdout | ResultSlot::Stderr)) => (Sort::Text, purpose_of(text)),
+            Some(ResultSlot::Archive) | None => (Sort::File, Purpose::Archive),
+        },
+        BulkOf::Submit { .. } | BulkOf::CachePut { .. } | BulkOf::Nothing => (Sort::File, Purpose::Input),
+    }
+}
+
+/// How much of the disk a large frame may fill.
+fn class_of(of: &BulkOf) -> Class {
+    match of {
+        BulkOf::Ack { .. } => Class::Result,
+        BulkOf::Submit { .. } | BulkOf::CachePut { .. } | BulkOf::Nothing => Class::Upload,
     }
 }
 

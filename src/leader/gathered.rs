@@ -22,6 +22,12 @@ const READ_BYTES_MAX: u64 = 1024 * 1024;
 /// What the lines may have as a JSON string: the rest of a result is small.
 const LINES_BYTES_MAX: usize = RESULT_BYTES_MAX - 256 * 1024;
 
+/// What a byte of a result takes in a line at the most: an escape.
+const COST_MAX: usize = 6;
+
+/// What a line has beside the result, with room to spare.
+const LINE_BYTES: usize = 4096;
+
 /// How long results of workers are not dropped to make room after somebody has got the list, or one of them: whoever has it fetches them one
 /// after the other. It ends with the connection.
 const FETCH_WAIT: Duration = Duration::from_secs(600);
@@ -42,6 +48,13 @@ pub(super) struct Lines {
     pub(super) apart: usize,
     /// Workers that have no line: there are too many.
     pub(super) unlisted: usize,
+}
+
+impl Lines {
+    /// Whether some results have to be asked for.
+    fn leave_something_out(&self) -> bool {
+        self.apart > 0 || self.unlisted > 0
+    }
 }
 
 /// The children whose results stand in the lines, as far as their sizes say.
@@ -143,18 +156,35 @@ fn cost(line: &str) -> usize {
 }
 
 impl Leader {
-    /// Whether a job is to all workers, and its client has to ask for some of their results.
+    /// Whether a job is to all workers, and its client has to ask for some of their results. What stands in its lines has to be in
+    /// memory.
     pub(super) fn has_results_apart(&self, job: &Job) -> bool {
-        !job.children.is_empty()
-            && (self.has_parts(job)
-                || read_for_lines(&self.broker, &self.store, job).count() < job.children.len())
+        if !self.may_have_results_apart(job) {
+            return false;
+        }
+        let lines = || lines(&self.broker, &self.store, job, &self.config.address);
+        self.has_parts(job) || lines().leave_something_out()
+    }
+
+    /// The same as far as sizes say, without a look at the results: it may say so where all of them fit after all.
+    fn may_have_results_apart(&self, job: &Job) -> bool {
+        if job.children.is_empty() {
+            return false;
+        }
+        let read = read_for_lines(&self.broker, &self.store, job);
+        let (count, bytes) = read.fold((0, 0usize), |(count, bytes), child| {
+            let len = outcome::returned(child).map_or(0, |result| self.store.len_of(Key::Result(result)));
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            (count + 1, bytes.saturating_add(len.saturating_mul(COST_MAX)).saturating_add(LINE_BYTES))
+        });
+        count < job.children.len() || bytes > LINES_BYTES_MAX || self.has_parts(job)
     }
 
     /// Somebody has the list of the workers' results, or one of them: the others are asked for next.
     pub(super) fn hold_children(&mut self, conn: ConnId, job: JobId) {
         let Some(found) = self.broker.state().job(job) else { return };
         let parent = found.child_of.map_or(job, |(parent, _)| parent);
-        if self.broker.state().job(parent).is_some_and(|parent| self.has_results_apart(parent)) {
+        if self.broker.state().job(parent).is_some_and(|parent| self.may_have_results_apart(parent)) {
             self.fetchers.insert(parent, Fetcher { conn, until: self.now.plus(FETCH_WAIT) });
         }
     }

@@ -78,7 +78,7 @@ fn blob_of(relay: &mut Relay, id: BlobId, job: JobId, slot: ResultSlot, bytes: V
     let digest = if relay.knows(id) {
         relay.digest(id)
     } else {
-        gather_chunks(relay, id, &bytes);
+        gather_chunks(relay, id, purpose_of(slot), &bytes);
         relay.gathered(id, job, purpose_of(slot), "", size).ok().flatten()
     };
     BlobRef { id, size, digest }

@@ -151,7 +151,8 @@ impl Leader {
                     datasets.len()
                 ));
             }
-            let sent = request.as_deref().filter(|_| from_ours).map(|request| by_path_len(request, &body.payload, names));
+            let sent =
+                request.as_deref().map(|request| stock_len(request, &body.payload, names, from_ours));
             let fits_stock = sent.is_none_or(|sent| fits_assignment(key.as_str(), sent));
             let blob_bytes = blobs.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
             let submission = Submission {
@@ -363,12 +364,21 @@ fn sent_len(payload: &Bytes, to_all: bool) -> usize {
     if to_all { for_child(payload, JobId(Uuid::nil())).len() } else { payload.len() }
 }
 
-/// The same of a request for a stock worker that knows a cached file by its path (C02).
-fn by_path_len(request: &JobRequest, payload: &[u8], names: FileNames) -> usize {
+/// The same of a request for a stock worker, in the longest of the forms that it may be sent in: with the path of each cached file
+/// in its CacheId (C02), which a stock client's is sent in only if that fits, and without folders. Those are JSON of our own writing.
+fn stock_len(request: &JobRequest, payload: &[u8], names: FileNames, from_ours: bool) -> usize {
     let is_cached = |file: &InputFile| matches!(file.source(), Source::Cache(_));
-    let written = if request.files.iter().any(is_cached) { by_path(payload, |_| true) } else { None };
-    let flat = written.as_deref().and_then(|written| flat_if(names, written));
-    flat.or(written).map_or(payload.len(), |written| written.len())
+    let has_paths = from_ours && request.files.iter().any(is_cached);
+    let written = if has_paths { by_path(payload, |_| true) } else { None };
+    let forms = match names {
+        FileNames::Plain | FileNames::Folders => [written, None, None],
+        FileNames::Flattened => [
+            written.as_deref().and_then(|written| flattened(written, false)),
+            flattened(payload, false),
+            flattened(payload, true),
+        ],
+    };
+    forms.iter().flatten().map(Bytes::len).max().unwrap_or(payload.len())
 }
 
 /// Whether a job fits no assignment as it came, and has contents that can go apart from it.

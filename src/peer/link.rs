@@ -34,7 +34,8 @@ const BUFFERS_MAX: usize = 4 * WINDOW_CHUNKS_MAX as usize;
 /// Pieces that one call writes: what Linux takes (UIO_MAXIOV).
 const SLICES_MAX: usize = 1024;
 
-/// A leader that takes nothing of what is sent to it for so long is given up: no byte was acknowledged.
+/// A leader that takes nothing of what is sent to it for so long is given up: no byte was acknowledged, and none came. One that
+/// sends does not read who does not take its answers, and so a slow line may keep it from reading for minutes.
 const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often it is looked in that time whether it takes something.
@@ -154,21 +155,23 @@ pub async fn connect(
     let mut inlet = Inlet::speaking(Generation::F2, InboundLimits::DIALLED);
     inlet.offer_checksums();
     let writer = LinkWriter::new(write, asked, loopback);
-    let other_end = Some(Arc::downgrade(&writer.0));
-    let reader = LinkReader { read, inlet, pool: Pool::new(BUFFERS_MAX), other_end, pulse: Pulse::default() };
+    let (other_end, came) = (Some(Arc::downgrade(&writer.0)), writer.0.came.clone());
+    let (pool, pulse) = (Pool::new(BUFFERS_MAX), Pulse::default());
+    let reader = LinkReader { read, inlet, pool, other_end, came, pulse };
     tokio::spawn(end_if_stalled(Arc::downgrade(&writer.0), WRITE_STALL_TIMEOUT));
     Ok((reader, writer))
 }
 
-/// Ends a connection whose other side takes nothing of what was sent to it for so long. A slow one takes something.
+/// Ends a connection whose other side takes nothing of what was sent to it for so long, and sends nothing. A slow one takes
+/// something.
 async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
-    let (mut taken, mut since) = (0, std::time::Instant::now());
+    let (mut before, mut since) = (Traffic::default(), std::time::Instant::now());
     loop {
         tokio::time::sleep(stall / LOOKS_PER_STALL).await;
         let Some(shared) = shared.upgrade() else { return };
-        let now_taken = shared.acknowledged();
-        if now_taken > taken || now_taken == shared.queue().queued {
-            (taken, since) = (now_taken, std::time::Instant::now());
+        let now = shared.traffic();
+        if now.taken > before.taken || now.came > before.came || now.taken == now.written {
+            (before, since) = (now, std::time::Instant::now());
         } else if since.elapsed() >= stall {
             tracing::warn!("the leader took nothing for {} s; the connection is given up", stall.as_secs());
             // Who reads and who writes finds out.
@@ -195,6 +198,8 @@ pub struct LinkReader {
     pool: Pool,
     /// The writer, until it has heard that frames have checksums.
     other_end: Option<Weak<Shared>>,
+    /// Bytes that were read; see [`Shared::came`].
+    came: Arc<AtomicU64>,
     pulse: Pulse,
 }
 
@@ -203,6 +208,11 @@ impl LinkReader {
     pub fn expect_signs(&mut self, signs: Signs) {
         self.pulse.expect(signs.silence);
         self.pulse.set_window(frame_window(signs.silence));
+    }
+
+    /// Nothing is read for a while, for reasons of our own: that says nothing of the leader.
+    pub fn rest(&mut self) {
+        self.pulse.rested();
     }
 
     /// Whether a frame has begun to come and is not whole.
@@ -235,6 +245,8 @@ impl LinkReader {
                 }
                 Step::Chunk(_) => {
                     let buffer = self.pool.taken().await;
+                    // That may have taken long, while our own disk was busy.
+                    self.pulse.rested();
                     self.inlet.take(buffer);
                 }
                 // Only leaders take large frames.
@@ -257,6 +269,7 @@ impl LinkReader {
                         return Ok(None);
                     }
                     self.pulse.came(read);
+                    self.came.fetch_add(read as u64, Ordering::Relaxed);
                 }
             }
         }
@@ -297,6 +310,8 @@ struct Shared {
     socket: tokio::sync::Mutex<Socket>,
     /// Bytes that were written.
     written: AtomicU64,
+    /// Bytes that came: a leader that sends is there, though it may not read for a while.
+    came: Arc<AtomicU64>,
     /// The socket, to ask what of that was acknowledged.
     asked: Option<OwnedFd>,
     loopback: bool,
@@ -319,11 +334,21 @@ struct Socket {
     pieces: VecDeque<Bytes>,
 }
 
+/// What went over a connection until now.
+#[derive(Clone, Copy, Debug, Default)]
+struct Traffic {
+    written: u64,
+    /// What of that the other side has; all of it, where the system does not say.
+    taken: u64,
+    came: u64,
+}
+
 impl Shared {
-    /// Bytes of what was written that the other side has; all of them, where the system does not say.
-    fn acknowledged(&self) -> u64 {
+    fn traffic(&self) -> Traffic {
+        // Before the system is asked: what others write in between then waits, and is not taken for what the other side has.
+        let written = self.written.load(Ordering::Acquire);
         let waiting = self.asked.as_ref().and_then(unacknowledged).unwrap_or(0);
-        self.written.load(Ordering::Relaxed).saturating_sub(waiting)
+        Traffic { written, taken: written.saturating_sub(waiting), came: self.came.load(Ordering::Relaxed) }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -338,6 +363,7 @@ impl LinkWriter {
             queue: Mutex::default(),
             socket: tokio::sync::Mutex::new(socket),
             written: AtomicU64::new(0),
+            came: Arc::default(),
             asked,
             loopback,
         }))
@@ -372,6 +398,13 @@ impl LinkWriter {
     pub async fn flush(&self) -> Result<(), LinkError> {
         let start = self.queue_locked().queued;
         self.write(start).await
+    }
+
+    /// Bytes that were queued and are not written yet.
+    pub fn backlog(&self) -> u64 {
+        // In this order, so that what is queued and written between the two does not count as less than nothing.
+        let written = self.0.written.load(Ordering::Relaxed);
+        self.queue_locked().queued.saturating_sub(written)
     }
 
     fn count_written(&self, bytes: usize) {
@@ -575,5 +608,68 @@ mod tests {
         // What has one all the same is not what was sent.
         leader.write_all(&summed(Kind::Result, b"a result")).await.unwrap();
         assert!(matches!(reader.next().await, Err(LinkError::Frame(error)) if error.is_damage()));
+    }
+
+    async fn pair() -> (LinkReader, LinkWriter, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (addr, tuning) = (listener.local_addr().unwrap(), Tuning::default());
+        let (link, leader) = tokio::join!(connect(addr, &tuning), listener.accept());
+        let ((reader, writer), (leader, _)) = (link.unwrap(), leader.unwrap());
+        (reader, writer, leader)
+    }
+
+    #[tokio::test]
+    async fn an_idle_leader_with_checksums_and_without_keepalive_is_not_taken_for_one_that_takes_nothing() {
+        let (mut reader, writer, mut leader) = pair().await;
+        leader.write_all(&summed(Kind::Welcome, b"welcome")).await.unwrap();
+        assert!(matches!(reader.next().await, Ok(Some(Item::Frame(_)))));
+        assert!(!writer.queue_locked().pieces.is_empty(), "what goes out with the first frame");
+        let stall = Duration::from_millis(100);
+        let watch = end_if_stalled(Arc::downgrade(&writer.0), stall);
+        assert!(tokio::time::timeout(4 * stall, watch).await.is_err(), "it was given up");
+    }
+
+    #[tokio::test]
+    async fn a_leader_that_takes_nothing_is_given_up_when_it_sends_nothing_either() {
+        let (mut reader, writer, mut leader) = pair().await;
+        let floods = tokio::spawn({
+            let (writer, frame) = (writer.clone(), OutFrame::new(Kind::SubmitJob, vec![0; 1 << 20]));
+            async move { while writer.send(frame.clone()).await.is_ok() {} }
+        });
+        let reads = tokio::spawn(async move { while let Ok(Some(_)) = reader.next().await {} });
+        let stall = Duration::from_millis(600);
+        let mut watch = std::pin::pin!(end_if_stalled(Arc::downgrade(&writer.0), stall));
+        let (answer, _) = OutFrame::new(Kind::Result, Bytes::new()).encoded(None).unwrap();
+        for _ in 0..40 {
+            leader.write_all(&answer).await.unwrap();
+            let early = tokio::time::timeout(stall / 12, watch.as_mut()).await;
+            assert!(early.is_err(), "it was given up while it sent something");
+        }
+        watch.await;
+        reads.await.unwrap();
+        floods.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_frame_has_its_time_anew_when_we_had_no_buffer_for_it() {
+        let (mut reader, _writer, mut leader) = pair().await;
+        let window = Duration::from_millis(800);
+        reader.pulse = Pulse::with_window(window);
+        let head = ChunkHead::plain(0, b"data").frame_head(Uuid::from_u128(1), 4).unwrap();
+        let mut held = Vec::new();
+        for _ in 0..BUFFERS_MAX {
+            leader.write_all(&[&head[..], b"data"].concat()).await.unwrap();
+            held.push(reader.next().await.unwrap().unwrap());
+        }
+        // It begins, and is waited for; then there is no room for it, for longer than it may take.
+        let next = tokio::spawn(async move { reader.next().await.map(|_| ()) });
+        leader.write_all(&head[..10]).await.unwrap();
+        tokio::time::sleep(window / 8).await;
+        leader.write_all(&head[10..]).await.unwrap();
+        tokio::time::sleep(window + window / 4).await;
+        drop(held);
+        tokio::time::sleep(window / 3).await;
+        leader.write_all(b"data").await.unwrap();
+        next.await.unwrap().unwrap();
     }
 }

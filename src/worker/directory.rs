@@ -125,14 +125,15 @@ impl JobDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(told(error)),
         }
-        remove_if_there(&outputs_beside(&path)).map_err(told)?;
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
             Err(error) => return Err(told(error)),
         }
-        let lock = lock(&path).map_err(told)?;
-        Ok(lock.map(|lock| JobDirectory { path: path.clone(), _lock: lock }))
+        let Some(lock) = lock(&path).map_err(told)? else { return Ok(None) };
+        // Not before the directory is ours: until then they may be those of another worker, which holds it.
+        remove_if_there(&outputs_beside(&path)).map_err(told)?;
+        Ok(Some(JobDirectory { path: path.clone(), _lock: lock }))
     }
 
     /// Where it is.
@@ -202,8 +203,15 @@ fn remove_unheld(root: &Path) -> io::Result<usize> {
         };
         let path = entry.path();
         let gone = match name.strip_suffix(OUTPUTS) {
-            // Large parts whose directory is gone; those of the others go with it.
-            Some(job) if is_job_directory(job) && !root.join(job).exists() => remove_if_there(&path),
+            // Large parts whose directory is gone; those of the others go with it. The directory is made for the lock: a worker
+            // may be about to take that name.
+            Some(job) if is_job_directory(job) && !root.join(job).exists() => {
+                match JobDirectory::make_at(root.join(job)) {
+                    Ok(Some(held)) => held.remove(),
+                    Ok(None) => continue,
+                    Err(error) => Err(error),
+                }
+            }
             None if is_job_directory(name) => match lock(&path) {
                 Ok(Some(_held)) => {
                     remove_if_there(&outputs_beside(&path)).and_then(|()| fs::remove_dir_all(&path))
@@ -357,6 +365,25 @@ mod tests {
         drop(again);
         let fresh = JobDirectory::make(work_dir.path(), Uuid::from_u128(2)).unwrap();
         assert!(!fresh.outputs().exists(), "it starts empty");
+    }
+
+    #[test]
+    fn large_parts_stay_while_other_workers_make_and_remove_the_same_directories() {
+        let work_dir = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        let made = JobDirectory::make(work_dir.path(), Uuid::from_u128(1)).unwrap();
+                        let archive = made.outputs().join("archive");
+                        drop(create_output(&archive).unwrap());
+                        std::thread::yield_now();
+                        assert!(archive.exists(), "it was removed by a worker that does not hold it");
+                        made.remove().unwrap();
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -29,6 +29,16 @@ pub const HEARTBEAT_MIN: Duration = Duration::from_millis(10);
 /// How long a leader may take to accept a connection.
 pub const CONNECT_MAX: Duration = Duration::from_secs(10);
 
+/// What may wait to go out to a slow leader before nothing more is read from it: twice the results that are kept, which go out
+/// at once on a new connection.
+pub const BACKLOG_BYTES_MAX: u64 = 2 * RESULTS_KEPT_BYTES_MAX as u64;
+
+/// The same in frames. Most answer a chunk that came, so this is far beyond all windows.
+pub const BACKLOG_FRAMES_MAX: usize = 16_384;
+
+/// How often it is looked whether reading may go on.
+pub const READ_REST: Duration = Duration::from_millis(100);
+
 /// How long a frame that is in no hurry waits for another to go along with.
 pub const LAZY_WAIT: Duration = Duration::from_millis(1);
 

@@ -2,14 +2,18 @@
 //!
 //! It says what happened and sends what it is given; what frames mean is the session's business.
 
-use std::future::pending;
+use std::future::{Future, pending};
+use std::pin::Pin;
 
+use chunking::Kind;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::config::WorkerConfig;
-use super::limits::{CONNECT_MAX, LEAVE_MAX, REDIRECTS_AT_ONCE_MAX};
+use super::limits::{
+    BACKLOG_BYTES_MAX, BACKLOG_FRAMES_MAX, CONNECT_MAX, LEAVE_MAX, READ_REST, REDIRECTS_AT_ONCE_MAX,
+};
 use crate::peer::{InChunk, InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, Signs, connect};
 use uuid::Uuid;
 
@@ -18,8 +22,37 @@ type Dialled = Result<(LinkReader, LinkWriter), LinkError>;
 enum State {
     Waiting(Instant),
     Dialling(JoinHandle<Dialled>),
-    Up { reader: Box<LinkReader>, writer: LinkWriter },
+    Up { reader: Box<LinkReader>, writer: LinkWriter, backlog: Option<Backlog> },
     Left,
+}
+
+/// What the connection could not take at once. It goes out while the worker reads on: were it waited for, a leader that sends
+/// meanwhile would see its bytes taken by nobody, and end the connection.
+struct Backlog {
+    flush: Pin<Box<dyn Future<Output = Result<(), LinkError>> + Send>>,
+    /// Frames that were queued since it began.
+    frames: usize,
+    /// Whether one of them is a heartbeat.
+    beats: bool,
+}
+
+impl Backlog {
+    fn new(writer: LinkWriter) -> Self {
+        Backlog { flush: Box::pin(async move { writer.flush().await }), frames: 0, beats: false }
+    }
+
+    /// Whether nothing more is to be read, as that makes more to send.
+    fn is_full(&self, writer: &LinkWriter) -> bool {
+        self.frames >= BACKLOG_FRAMES_MAX || writer.backlog() >= BACKLOG_BYTES_MAX
+    }
+
+    /// How it went out; waits for ever if there is none.
+    async fn sent(backlog: &mut Option<Backlog>) -> Result<(), LinkError> {
+        match backlog {
+            Some(backlog) => backlog.flush.as_mut().await,
+            None => pending().await,
+        }
+    }
 }
 
 /// What happened on the line.
@@ -67,18 +100,35 @@ impl Line {
                 }
                 State::Dialling(dialled) => match dialled.await {
                     Ok(Ok((reader, writer))) => {
-                        self.state = State::Up { reader: Box::new(reader), writer };
+                        self.state = State::Up { reader: Box::new(reader), writer, backlog: None };
                         return News::Connected;
                     }
                     Ok(Err(error)) => self.failed(&error.to_string()),
                     Err(error) => self.failed(&error.to_string()),
                 },
-                State::Up { reader, .. } => match reader.next().await {
-                    Ok(Some(Item::Frame(frame))) => return News::Frame(frame),
-                    Ok(Some(Item::Chunk(chunk))) => return News::Chunk(chunk),
-                    Ok(None) => return self.lose("the leader closed the connection"),
-                    Err(error) => return self.lose(&error.to_string()),
-                },
+                State::Up { reader, writer, backlog } => {
+                    let is_full = backlog.as_ref().is_some_and(|backlog| backlog.is_full(writer));
+                    if is_full {
+                        reader.rest();
+                    }
+                    let item = tokio::select! {
+                        item = reader.next(), if !is_full => item,
+                        sent = Backlog::sent(backlog) => match sent {
+                            Ok(()) => {
+                                *backlog = None;
+                                continue;
+                            }
+                            Err(error) => Err(error),
+                        },
+                        () = sleep(READ_REST), if is_full => continue,
+                    };
+                    match item {
+                        Ok(Some(Item::Frame(frame))) => return News::Frame(frame),
+                        Ok(Some(Item::Chunk(chunk))) => return News::Chunk(chunk),
+                        Ok(None) => return self.lose("the leader closed the connection"),
+                        Err(error) => return self.lose(&error.to_string()),
+                    }
+                }
                 State::Left => pending().await,
             }
         }
@@ -100,20 +150,42 @@ impl Line {
         }
     }
 
-    /// Sends frames in one go. `Lost` if that ended the connection; without one they are dropped.
-    pub(super) async fn send_all(&mut self, frames: &mut Vec<OutFrame>) -> Option<News> {
-        let State::Up { writer, .. } = &self.state else {
+    /// Whether something waits to go out: what can wait as well is better not sent now.
+    pub(super) fn is_behind(&self) -> bool {
+        match &self.state {
+            State::Up { backlog, .. } => backlog.is_some(),
+            State::Waiting(_) | State::Dialling(_) | State::Left => false,
+        }
+    }
+
+    /// Sends frames in one go; what the connection does not take at once goes out while [`Line::next`] waits. `Lost` if that
+    /// ended the connection; without one they are dropped.
+    pub(super) fn send_all(&mut self, frames: &mut Vec<OutFrame>) -> Option<News> {
+        let State::Up { writer, backlog, .. } = &mut self.state else {
             frames.clear();
             return None;
         };
-        let queued = frames.drain(..).try_for_each(|frame| writer.queue(frame));
-        let sent = match queued {
+        let queued = frames.drain(..).try_for_each(|frame| {
+            if let Some(backlog) = backlog {
+                let is_beat = frame.kind == Kind::Heartbeat;
+                if is_beat && backlog.beats {
+                    // One that waits says as much as two.
+                    return Ok(());
+                }
+                backlog.beats |= is_beat;
+                backlog.frames += 1;
+            }
+            writer.queue(frame)
+        });
+        match queued {
             // Most of the time there is room, and nothing to wait for.
-            Ok(()) if writer.try_flush() => Ok(()),
-            Ok(()) => writer.flush().await,
-            Err(error) => Err(error),
-        };
-        sent.err().map(|error| self.lose(&error.to_string()))
+            Ok(()) if backlog.is_some() || writer.try_flush() => None,
+            Ok(()) => {
+                *backlog = Some(Backlog::new(writer.clone()));
+                None
+            }
+            Err(error) => Some(self.lose(&error.to_string())),
+        }
     }
 
     /// The leader is one: the next failure counts as the first.
@@ -139,10 +211,15 @@ impl Line {
     /// Says goodbye: what was sent goes out, then the connection ends.
     pub(super) async fn leave(&mut self) {
         match std::mem::replace(&mut self.state, State::Left) {
-            State::Up { mut reader, writer } => {
-                drop(writer);
+            State::Up { mut reader, writer, backlog } => {
+                let sent = async {
+                    if let Some(backlog) = backlog {
+                        backlog.flush.await.ok();
+                    }
+                    drop(writer);
+                };
                 let closed = async { while let Ok(Some(_)) = reader.next().await {} };
-                timeout(LEAVE_MAX, closed).await.ok();
+                timeout(LEAVE_MAX, async { tokio::join!(sent, closed) }).await.ok();
             }
             State::Dialling(dialled) => dialled.abort(),
             State::Waiting(_) | State::Left => {}

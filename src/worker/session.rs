@@ -173,7 +173,8 @@ impl<H: Handler> Session<H> {
             tokio::select! {
                 news = session.line.next() => session.on_news(news),
                 Some(ended) = session.jobs.join_next() => session.on_ended(ended),
-                Some(note) = noted.recv() => session.on_note(note),
+                // They wait, and are dropped in the end, while more important things do not get out.
+                Some(note) = noted.recv(), if !session.line.is_behind() => session.on_note(note),
                 Some(report) = reported.recv() => session.on_report(report),
                 Some(news) = cached.recv() => session.on_cache_news(news),
                 Some(upload) = uploaded.recv() => session.on_upload(upload),
@@ -184,7 +185,7 @@ impl<H: Handler> Session<H> {
                 }
                 () = &mut shutdown, if session.stop_due.is_none() => session.on_stop(),
             }
-            session.work_off().await;
+            session.work_off();
         }
         session.leave().await
     }
@@ -546,7 +547,7 @@ impl<H: Handler> Session<H> {
     }
 
     /// Does what the desk has decided.
-    async fn work_off(&mut self) {
+    fn work_off(&mut self) {
         // A first heartbeat that is due goes before the results it announces.
         if self.heartbeat_due.is_some_and(|due| due <= Instant::now()) {
             self.send_heartbeat();
@@ -585,17 +586,17 @@ impl<H: Handler> Session<H> {
                 Todo::ReturnCredit { after_job } => self.return_credit(after_job),
             }
         }
-        self.send_out().await;
+        self.send_out();
     }
 
     /// Sends what transfers had to answer.
-    async fn send_out(&mut self) {
+    fn send_out(&mut self) {
         let lazy = self.lazy == self.out.len() && self.lazy_due.is_none_or(|due| due > Instant::now());
         if lazy {
             return;
         }
         (self.lazy, self.lazy_due) = (0, None);
-        if let Some(News::Lost) = self.line.send_all(&mut self.out).await {
+        if let Some(News::Lost) = self.line.send_all(&mut self.out) {
             self.on_lost();
         }
     }

@@ -6,9 +6,9 @@ use uuid::Uuid;
 
 use crate::core::ids::JobId;
 use crate::leader::parts::TEXT_HEAD_BYTES;
-use crate::leader::relay::{BlobId, Relay};
+use crate::leader::relay::{BlobId, ChunkRoom, Relay};
 use crate::model::BlobRef;
-use crate::peer::{BUFFER_BYTES, PoolBuf};
+use crate::peer::BUFFER_BYTES;
 
 /// Files up to this size stay in the request.
 const FILE_BYTES_MAX: usize = 64 * 1024;
@@ -49,12 +49,13 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct Content {
     sort: Sort,
+    purpose: Purpose,
     inline: Vec<u8>,
     /// The beginning of a text that became a blob.
     head: String,
     blob: Option<BlobId>,
     chunks: u32,
-    buffer: Option<(PoolBuf, usize)>,
+    buffer: Option<(ChunkRoom, usize)>,
     len: u64,
 }
 
@@ -67,19 +68,19 @@ pub(super) enum Part {
 }
 
 impl Content {
-    pub(super) fn new(sort: Sort) -> Self {
+    pub(super) fn new((sort, purpose): (Sort, Purpose)) -> Self {
         let (inline, head) = (Vec::new(), String::new());
-        Content { sort, inline, head, blob: None, chunks: 0, buffer: None, len: 0 }
+        Content { sort, purpose, inline, head, blob: None, chunks: 0, buffer: None, len: 0 }
     }
 
-    /// Takes the next bytes; `None` if there is no buffer for them.
+    /// Takes the next bytes.
     pub(super) fn take(
         &mut self,
-        mut bytes: &[u8],
+        bytes: &[u8],
         relay: &mut Relay,
         held: &mut Held,
         make_id: &mut dyn FnMut() -> Uuid,
-    ) -> Option<()> {
+    ) {
         self.len += bytes.len() as u64;
         let held = held.of(self.sort);
         let fits = match self.sort {
@@ -91,7 +92,7 @@ impl Content {
         if self.blob.is_none() && fits {
             *held += bytes.len();
             self.inline.extend_from_slice(bytes);
-            return Some(());
+            return;
         }
         if self.blob.is_none() {
             let blob = make_id();
@@ -104,33 +105,28 @@ impl Content {
             // Whole chunks go from where they are: there need not be so many buffers.
             let begun = Bytes::from(begun);
             let whole = begun.len() - begun.len() % BUFFER_BYTES;
-            self.chunks = gather_chunks(relay, blob, &begun.slice(..whole));
-            self.fill(&mut begun.get(whole..)?, relay)?;
+            self.chunks = gather_chunks(relay, blob, self.purpose, &begun.slice(..whole));
+            self.fill(&begun.slice(whole..), relay);
         }
-        self.fill(&mut bytes, relay)
+        self.fill(bytes, relay);
     }
 
-    fn fill(&mut self, bytes: &mut &[u8], relay: &mut Relay) -> Option<()> {
+    fn fill(&mut self, mut bytes: &[u8], relay: &mut Relay) {
         while !bytes.is_empty() {
-            if self.buffer.is_none() {
-                self.buffer = Some((relay.buffer()?, 0));
-            }
-            let (buffer, filled) = self.buffer.as_mut()?;
+            let (buffer, filled) = self.buffer.get_or_insert_with(|| (relay.chunk_room(), 0));
             let part = buffer.copy_in(*filled, bytes);
             *filled += part;
-            *bytes = bytes.get(part..)?;
+            bytes = bytes.get(part..).unwrap_or_default();
             if *filled == BUFFER_BYTES {
                 self.end_chunk(relay);
             }
         }
-        Some(())
     }
 
     /// Hands on what is in the buffer.
     pub(super) fn end_chunk(&mut self, relay: &mut Relay) {
         if let (Some(blob), Some((buffer, filled))) = (self.blob, self.buffer.take()) {
-            // What it is for is said at its end.
-            relay.gather(blob, Purpose::Input, self.chunks, buffer.freeze(filled));
+            relay.gather(blob, self.purpose, self.chunks, buffer.freeze(filled));
             self.chunks += 1;
         }
     }
@@ -148,20 +144,25 @@ impl Content {
     }
 
     /// All of it has come.
-    pub(super) fn into_ref(mut self, relay: &mut Relay, owner: JobId, purpose: Purpose, name: &str) -> Part {
+    pub(super) fn into_ref(mut self, relay: &mut Relay, owner: JobId, name: &str) -> Part {
         self.end_chunk(relay);
         let Some(id) = self.blob else { return Part::Inline(self.inline) };
-        let digest = relay.gathered(id, owner, purpose, name, self.len).ok().flatten();
+        let digest = relay.gathered(id, owner, self.purpose, name, self.len).ok().flatten();
         Part::Blob { blob: BlobRef { id, size: self.len, digest }, head: self.head }
     }
 }
 
 /// The first chunks of a blob; how many they are.
-pub(in crate::leader) fn gather_chunks(relay: &mut Relay, id: BlobId, bytes: &Bytes) -> u32 {
+pub(in crate::leader) fn gather_chunks(
+    relay: &mut Relay,
+    id: BlobId,
+    purpose: Purpose,
+    bytes: &Bytes,
+) -> u32 {
     let mut chunks = 0;
     for start in (0..bytes.len()).step_by(BUFFER_BYTES) {
         let end = bytes.len().min(start + BUFFER_BYTES);
-        relay.gather(id, Purpose::Input, chunks, bytes.slice(start..end));
+        relay.gather(id, purpose, chunks, bytes.slice(start..end));
         chunks += 1;
     }
     chunks
@@ -180,6 +181,18 @@ fn head_of(text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::leader::relay::RelayConfig;
+
+    #[test]
+    fn a_content_that_came_whole_needs_no_buffer_of_the_pool() {
+        let mut relay = Relay::new(RelayConfig { buffers: 0, ..RelayConfig::default() });
+        let mut content = Content::new((Sort::File, Purpose::Input));
+        let bytes = vec![7; 2 * BUFFER_BYTES + 9];
+        content.take(&bytes, &mut relay, &mut Held::default(), &mut || Uuid::from_u128(1));
+        let part = content.into_ref(&mut relay, JobId(Uuid::nil()), "in.bin");
+        assert!(matches!(part, Part::Blob { blob, .. } if blob.size == bytes.len() as u64));
+        assert_eq!((relay.chunks(Uuid::from_u128(1)).len(), relay.fill().buffers_in_use), (3, 0));
+    }
 
     #[test]
     fn the_beginning_of_a_text_has_whole_characters() {

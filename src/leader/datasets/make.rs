@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use chunking::DigestKind;
 use chunking::dataset::pack::{Layout, PackError};
 use chunking::dataset::{Piece, PieceHasher};
@@ -14,8 +13,8 @@ use uuid::Uuid;
 
 use super::restore::PACK;
 use crate::core::ids::JobId;
-use crate::leader::relay::{BlobId, Relay};
-use crate::peer::{BUFFER_BYTES, PoolBuf};
+use crate::leader::relay::{BlobId, ChunkRoom, Relay};
+use crate::peer::BUFFER_BYTES;
 
 /// The largest piece.
 pub(super) const PIECE_BYTES: usize = PIECE_BYTES_MAX as usize;
@@ -79,43 +78,13 @@ struct OpenPack {
     pieces: Vec<Piece>,
     bytes: u64,
     chunks: u32,
-    chunk: Option<(Room, usize)>,
-}
-
-/// Where a chunk is gathered: in a buffer of the pool, or, where all are in use, in memory of its own.
-#[derive(Debug)]
-enum Room {
-    Pooled(PoolBuf),
-    Own(Vec<u8>),
-}
-
-impl Room {
-    fn copy_in(&mut self, at: usize, bytes: &[u8]) -> usize {
-        match self {
-            Room::Pooled(buffer) => buffer.copy_in(at, bytes),
-            Room::Own(own) => {
-                let len = bytes.len().min(BUFFER_BYTES.saturating_sub(at));
-                own.extend_from_slice(bytes.get(..len).unwrap_or_default());
-                len
-            }
-        }
-    }
-
-    fn freeze(self, len: usize) -> Bytes {
-        match self {
-            Room::Pooled(buffer) => buffer.freeze(len),
-            Room::Own(own) => own.into(),
-        }
-    }
+    chunk: Option<(ChunkRoom, usize)>,
 }
 
 impl OpenPack {
     fn write(&mut self, mut bytes: &[u8], relay: &mut Relay) {
         while !bytes.is_empty() {
-            let (room, filled) = self.chunk.get_or_insert_with(|| {
-                let pooled = relay.buffer().map(Room::Pooled);
-                (pooled.unwrap_or_else(|| Room::Own(Vec::with_capacity(BUFFER_BYTES))), 0)
-            });
+            let (room, filled) = self.chunk.get_or_insert_with(|| (relay.chunk_room(), 0));
             let part = room.copy_in(*filled, bytes);
             *filled += part;
             self.bytes += part as u64;

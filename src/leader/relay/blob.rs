@@ -136,6 +136,17 @@ pub(super) enum Seal {
     Set,
 }
 
+/// The room that a blob's file has on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileRoom {
+    /// There is none yet.
+    Unmade,
+    /// For all of it.
+    Made,
+    /// For what was written: nobody knew how large it would be when it began.
+    Grows,
+}
+
 /// A blob.
 #[derive(Clone, Debug)]
 pub(super) struct Blob {
@@ -178,8 +189,7 @@ pub(super) struct Blob {
     pub(super) seen_at_done: u32,
     /// Whether it has a file.
     pub(super) on_disk: bool,
-    /// Whether that file has the room for all of it.
-    pub(super) made: bool,
+    pub(super) file: FileRoom,
     /// Bytes of the file that it is still to get and that count already, as it was let in.
     pub(super) charged: u64,
     /// Bytes of it that are here.
@@ -220,7 +230,7 @@ impl Blob {
             idle_rounds: 0,
             seen_at_done: 0,
             on_disk: false,
-            made: false,
+            file: FileRoom::Unmade,
             charged: 0,
             bytes: 0,
             reserved: None,

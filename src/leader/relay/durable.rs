@@ -4,7 +4,7 @@
 use chunking::message::{Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkHead, ChunkPlan, Digest};
 
-use super::blob::{Blob, Place, Seal, Stored};
+use super::blob::{Blob, FileRoom, Place, Seal, Stored};
 use super::{BlobId, News, Out, Relay, Says};
 use crate::core::ids::ConnId;
 use crate::store::blobs::{DiskOp, SealError};
@@ -29,7 +29,7 @@ impl Relay {
             blob.seen.insert(index);
             blob.crcs.insert(&plan, index, head.crc_raw);
         }
-        (blob.on_disk, blob.made, blob.digest) = (true, true, digest);
+        (blob.on_disk, blob.file, blob.digest) = (true, FileRoom::Made, digest);
         (blob.opened, blob.unchecked) = (digest.is_some(), digest.is_none());
         blob.seal = if digest.is_some() { Seal::Set } else { Seal::Open };
         self.spool_bytes += blob.bytes;

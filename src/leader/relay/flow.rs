@@ -316,7 +316,6 @@ impl Relay {
                 self.turned_down.insert(id, Reason::DISK_FULL);
                 return false;
             }
-            self.turned_down.remove(&id);
             self.reserve(&together);
         }
         !trouble
@@ -360,6 +359,8 @@ impl Relay {
                 self.reserved += more;
                 self.charge(*id);
             }
+            // Those that get their place with another do not ask for it again.
+            self.turned_down.remove(id);
         }
     }
 
@@ -435,7 +436,7 @@ impl Relay {
             let is_coming = blob.up.as_ref().is_some_and(|up| up.arriving > 0);
             let is_still = !is_sent_something && !is_coming;
             let is_late = is_still && last.is_some_and(|last| last.plus(stall) <= now);
-            let no_place = self.turned_down.contains_key(id) && blob.up.is_some();
+            let no_place = self.turned_down.contains_key(id) && blob.up.is_some() && blob.reserved.is_none();
             let waits_for_room = no_place && last.is_some_and(|last| last.plus(NO_ROOM_AFTER) <= now);
             if is_late && blob.waits_for_sender() || is_still && waits_for_room {
                 stalled.push((*id, blob.owner()));

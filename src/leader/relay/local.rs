@@ -7,11 +7,38 @@ use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Open, Purpose};
 use chunking::{Bitmap, ChunkHead, ChunkPlan, Digest, PlanError};
 
-use super::blob::{Blob, announced};
+use super::blob::{Blob, FileRoom, announced};
 use super::{BlobId, Relay};
 use crate::core::ids::JobId;
-use crate::peer::PoolBuf;
+use crate::peer::{BUFFER_BYTES, PoolBuf};
 use crate::store::blobs::Class;
+
+/// Where a chunk is gathered: in a buffer of the pool, or, where all are in use, in memory of its own.
+#[derive(Debug)]
+pub(in crate::leader) enum ChunkRoom {
+    Pooled(PoolBuf),
+    Own(Vec<u8>),
+}
+
+impl ChunkRoom {
+    pub(in crate::leader) fn copy_in(&mut self, at: usize, bytes: &[u8]) -> usize {
+        match self {
+            ChunkRoom::Pooled(buffer) => buffer.copy_in(at, bytes),
+            ChunkRoom::Own(own) => {
+                let len = bytes.len().min(BUFFER_BYTES.saturating_sub(at));
+                own.extend_from_slice(bytes.get(..len).unwrap_or_default());
+                len
+            }
+        }
+    }
+
+    pub(in crate::leader) fn freeze(self, len: usize) -> Bytes {
+        match self {
+            ChunkRoom::Pooled(buffer) => buffer.freeze(len),
+            ChunkRoom::Own(own) => own.into(),
+        }
+    }
+}
 
 impl Relay {
     /// Whether so many bytes may come to wait here, beside all that is on its way.
@@ -31,8 +58,14 @@ impl Relay {
     }
 
     /// Whether another piece of a large frame can be taken: it fills at most two buffers.
-    pub(in crate::leader) fn takes_more(&self) -> bool {
-        self.free() >= 2 && self.full().is_none() && self.fits(Class::Result, 0)
+    pub(in crate::leader) fn takes_more(&self, class: Class) -> bool {
+        self.free() >= 2 && self.full().is_none() && self.fits(class, 0)
+    }
+
+    /// Where a chunk that is gathered here finds its place.
+    pub(in crate::leader) fn chunk_room(&self) -> ChunkRoom {
+        let pooled = self.buffer().map(ChunkRoom::Pooled);
+        pooled.unwrap_or_else(|| ChunkRoom::Own(Vec::with_capacity(BUFFER_BYTES)))
     }
 
     /// A buffer that is not promised to anybody, for a chunk that comes, is read or is gathered.
@@ -66,14 +99,16 @@ impl Relay {
         self.blobs.get(&id).map_or(0, |blob| blob.bytes)
     }
 
-    /// The next chunk of a blob that is gathered here. All but the last have the size of a chunk.
+    /// The next chunk of a blob that is gathered here. All but the last have the size of a chunk. What it is for says how much
+    /// of the disk it may fill.
     pub(in crate::leader) fn gather(&mut self, id: BlobId, purpose: Purpose, index: u32, bytes: Bytes) {
         let offset = u64::from(index) * u64::from(CHUNK_BYTES_MAX);
         let head = ChunkHead::plain(offset, &bytes);
         let Ok(nothing) = ChunkPlan::new(0, CHUNK_BYTES_MAX) else { return };
         let open = || Open { purpose, ..announced(JobId(uuid::Uuid::nil()), "", 0) };
-        let unnamed = || Blob::new(open(), nothing, true);
+        let unnamed = || Blob { file: FileRoom::Grows, ..Blob::new(open(), nothing, true) };
         self.blobs.entry(id).or_insert_with(unnamed);
+        self.file_grows(id, bytes.len() as u64);
         self.store(id, index, head, bytes);
         self.pump();
     }

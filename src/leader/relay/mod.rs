@@ -18,6 +18,7 @@ mod spool;
 mod through;
 
 pub(super) use blob::{BlobId, Shown, announced};
+pub(super) use local::ChunkRoom;
 pub use through::Passed;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -33,7 +34,7 @@ use crate::core::ids::{ConnId, JobId, Micros};
 use crate::peer::{ChunkStart, InChunk, Pool, PoolBuf};
 use crate::store::blobs::DiskOp;
 use crate::store::space::Reserve;
-use blob::{Blob, Down, Seal, Up};
+use blob::{Blob, Down, FileRoom, Seal, Up};
 
 /// Transfers that one connection may bring at a time.
 pub(super) const TRANSFERS_MAX: usize = 8192;
@@ -519,7 +520,7 @@ impl Relay {
         blob.begin_anew();
         if self.config.durable && std::mem::take(&mut blob.on_disk) {
             // So that nothing of the old is taken for the new, also after a crash.
-            blob.made = false;
+            blob.file = FileRoom::Unmade;
             self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
         }
         let (all, up, is_let_in) = (blob.seen.missing(), blob.up.as_ref(), blob.reserved.is_some());

@@ -270,6 +270,39 @@ fn a_blob_that_stays_and_that_nobody_brings_keeps_no_place_from_others() {
 }
 
 #[test]
+fn inputs_that_were_turned_down_and_let_in_together_do_not_wait_for_room_any_more() {
+    let mut rig = Rig::new(48, 4 * MIB);
+    rig.bring(1, 4, true);
+    for number in [2, 3] {
+        let plan = ChunkPlan::new(2 * MIB, CHUNK_BYTES_MAX).unwrap();
+        rig.relay.expect(id(number), open(2 * MIB), plan, true);
+    }
+    rig.relay.belong_together(&[id(2), id(3)]);
+    for number in [2, 3] {
+        rig.relay.attach(WORKER, id(number), JOB, 1);
+        rig.relay.open(SENDER, id(number), open(2 * MIB));
+        rig.work_off();
+        assert_eq!(rig.windows(number), (0, vec![Reason::SPOOL_FULL]));
+    }
+    rig.relay.forget(id(1));
+    rig.work_off();
+    assert_eq!((rig.windows(2).0, rig.windows(3).0), (2, 2), "both are let in");
+    assert!(!rig.relay.is_short() && rig.relay.turned_down.is_empty());
+    // Whoever brings them pauses for longer than a worker waits for inputs that find no room.
+    let mut stalled = Vec::new();
+    for _ in 0..30 {
+        rig.relay.set_now(rig.relay.now.plus(Duration::from_millis(100)));
+        rig.relay.tick();
+        while let Some(out) = rig.relay.poll() {
+            if let Out::News(News::Stalled { blob, .. }) = out {
+                stalled.push(blob);
+            }
+        }
+    }
+    assert!(stalled.is_empty(), "the worker keeps the job: {stalled:?}");
+}
+
+#[test]
 fn chunks_on_their_way_when_a_transfer_is_opened_again_on_its_connection_are_no_breach() {
     let mut rig = Rig::new(48, 1 << 40);
     rig.bring(1, 20, true);
@@ -417,4 +450,41 @@ fn a_chunk_that_breaks_on_its_way_through_is_void_and_comes_again() {
         let asks = |says: &Says| matches!(says, Says::Verdict(Verdict::Resend(again)) if again.indices().count() == 2);
         assert!(rig.said.iter().any(|(_, _, says)| asks(says)), "{how:?}: {:?}", rig.said);
     }
+}
+
+#[test]
+fn what_is_gathered_counts_on_the_disk_as_what_it_is_for() {
+    use crate::store::blobs::Class;
+    use crate::store::space::{Reserve, Space};
+    let disk_reserve = Reserve::Bytes(8 * MIB);
+    let config = RelayConfig { durable: true, buffers: 48, disk_reserve, ..RelayConfig::default() };
+    let mut relay = Relay::new(config);
+    let takes = |relay: &Relay| (relay.takes_more(Class::Upload), relay.takes_more(Class::Result));
+    let space = Some(Space { free: 10 * MIB, total: 1 << 40 });
+    relay.disk_done(DiskDone::Measured { mark: 0, space });
+    assert_eq!(takes(&relay), (true, true));
+    let purposes = [(1, Purpose::Archive), (2, Purpose::Stdout), (3, Purpose::Input)];
+    for (number, purpose) in purposes {
+        relay.gather(id(number), purpose, 0, vec![0; BUFFER_BYTES].into());
+    }
+    assert_eq!(takes(&relay), (false, true), "counts before it is written");
+    let mut begun = Vec::new();
+    while let Some(out) = relay.poll() {
+        match out {
+            Out::Disk(DiskOp::Begin { blob, open }) => begun.push((blob.as_u128(), open.purpose)),
+            Out::Disk(DiskOp::Write { blob, index, .. }) => {
+                relay.disk_done(DiskDone::Written { blob, index, result: Ok(()) });
+            }
+            Out::Disk(_) | Out::Say { .. } | Out::Chunk { .. } | Out::News(_) => {}
+        }
+    }
+    assert_eq!(begun, purposes, "the disk's threads ask for what it is for, too");
+    assert_eq!(takes(&relay), (false, true), "and after");
+    for index in 1..5 {
+        relay.gather(id(1), Purpose::Archive, index, vec![0; BUFFER_BYTES].into());
+    }
+    assert_eq!(takes(&relay), (false, false), "results leave half of the reserve");
+    purposes.iter().for_each(|(number, _)| relay.forget(id(*number)));
+    relay.disk_done(DiskDone::Measured { mark: 3 * MIB, space });
+    assert_eq!(takes(&relay), (true, true), "nothing counts that is gone");
 }

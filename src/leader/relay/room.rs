@@ -9,7 +9,7 @@ use std::time::Duration;
 use chunking::Bitmap;
 use chunking::message::Reason;
 
-use super::blob::Blob;
+use super::blob::{Blob, FileRoom};
 use super::{BlobId, Out, Relay};
 use crate::core::ids::Micros;
 use crate::store::blobs::{Class, DiskOp};
@@ -130,12 +130,12 @@ impl Relay {
     /// Bytes of the files that blobs have yet to get, but for those that are counted already.
     pub(super) fn unmade(&self, ids: &[BlobId]) -> u64 {
         let blobs = ids.iter().filter_map(|id| self.blobs.get(id));
-        blobs.filter(|blob| !blob.made && blob.charged == 0).map(|blob| blob.open.size).sum()
+        blobs.filter(|blob| blob.lacks_file() && blob.charged == 0).map(|blob| blob.open.size).sum()
     }
 
     /// A blob was let in: its file counts from now on.
     pub(super) fn charge(&mut self, id: BlobId) {
-        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| !blob.made && blob.charged == 0) else {
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.lacks_file() && blob.charged == 0) else {
             return;
         };
         blob.charged = blob.open.size;
@@ -153,12 +153,33 @@ impl Relay {
     pub(super) fn file_made(&mut self, id: BlobId) {
         self.uncharge(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        blob.made = true;
+        blob.file = FileRoom::Made;
         let bytes = blob.open.size;
+        self.took_room(bytes);
+    }
+
+    fn took_room(&mut self, bytes: u64) {
         self.room.made = self.room.made.saturating_add(bytes);
         if let Some(space) = &mut self.room.space {
             space.free = space.free.saturating_sub(bytes);
         }
+    }
+
+    /// A chunk of a blob is about to make its file longer: it counts from now on.
+    pub(super) fn file_grows(&mut self, id: BlobId, bytes: u64) {
+        let durable = self.config.durable;
+        let Some(blob) = self.blobs.get_mut(&id).filter(|_| durable) else { return };
+        blob.charged += bytes;
+        self.room.pending += bytes;
+    }
+
+    /// It has.
+    pub(super) fn file_grew(&mut self, id: BlobId, bytes: u64) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let charged = blob.charged.min(bytes);
+        blob.charged -= charged;
+        self.room.pending -= charged;
+        self.took_room(bytes);
     }
 
     /// A blob was let in, and then there was no room for its file: it gives back its place, and asks for one again.
@@ -174,7 +195,7 @@ impl Relay {
         }
         // More of it may be on its way. Who brings it hears what is lacking when it has sent all.
         blob.seen = Bitmap::new(blob.plan.count());
-        blob.made = false;
+        blob.file = FileRoom::Unmade;
         if std::mem::take(&mut blob.on_disk) {
             self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
         }
@@ -232,5 +253,10 @@ impl Blob {
     /// What it is for, as far as its room on the disk goes.
     pub(super) fn class(&self) -> Class {
         self.open.purpose.into()
+    }
+
+    /// Whether its file is still to be made, with room for all of it.
+    pub(super) fn lacks_file(&self) -> bool {
+        self.file == FileRoom::Unmade
     }
 }

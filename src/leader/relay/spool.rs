@@ -7,7 +7,7 @@ use bytes::Bytes;
 use chunking::ChunkHead;
 use chunking::message::Reason;
 
-use super::blob::{Blob, Place, Seal, Stored};
+use super::blob::{Blob, FileRoom, Place, Seal, Stored};
 use super::{BlobId, Out, Relay};
 use crate::core::ids::ConnId;
 use crate::store::blobs::{DiskDone, DiskOp};
@@ -208,10 +208,15 @@ impl Relay {
         let is_current = |blob: &Blob| {
             blob.stored.get(&index).is_some_and(|chunk| matches!(chunk.place, Place::Writing(_)))
         };
-        let is_first =
-            self.config.durable && self.blobs.get(&id).is_some_and(|blob| !blob.made && is_current(blob));
+        let current = self.blobs.get(&id).filter(|blob| self.config.durable && is_current(blob));
+        let is_first = current.is_some_and(Blob::lacks_file);
+        let grown = current.filter(|blob| blob.file == FileRoom::Grows && result.is_ok());
+        let grown = grown.and_then(|blob| blob.stored.get(&index)).map(|chunk| u64::from(chunk.len));
         if is_first && result.is_ok() {
             self.file_made(id);
+        }
+        if let Some(bytes) = grown {
+            self.file_grew(id, bytes);
         }
         let no_file = is_first && result.is_err();
         let (durable, roomy) = (self.config.durable, self.in_memory < self.memory_share());
