@@ -277,6 +277,42 @@ fn a_peer_that_asks_for_results_and_does_not_read_them_is_told_to_read_first() {
 }
 
 #[test]
+fn parts_that_were_made_of_a_result_for_an_answer_do_not_come_with_the_whole_result() {
+    let leader = Leader::start(&[]);
+    let mut client = Raw::client(&leader, "c");
+    let job = Uuid::from_u128(79);
+    client.submit(job, "echo", &[]);
+    let mut worker = Raw::worker(&leader, Uuid::from_u128(8), "job.assign.echo");
+    assert_eq!(worker.next().unwrap().kind, Kind::AssignJob);
+    // Numbers that are longer when they are written again.
+    let of = |len: usize| {
+        let mut result = result_of(job, json!({"Run": 1, "Attempts": 1, "Stdout": "x".repeat(len)}));
+        result.pop();
+        result.extend_from_slice(format!(",\"More\":[{}1]}}", "1e9,".repeat(50)).as_bytes());
+        result
+    };
+    // It fits a frame, and not an answer, which has more around it.
+    let len = chunking::limits::FRAME_BODY_BYTES_MAX as usize - 39 - 64 - of(0).len();
+    worker.send(Kind::AckJob, job, job, "", &of(len));
+    let whole = |client: &mut Raw| {
+        let kinds = std::iter::from_fn(|| Some(client.next()?.kind));
+        let kinds: Vec<Kind> = kinds.take_while(|kind| *kind != Kind::Result).collect();
+        assert!(!kinds.contains(&Kind::Open), "{kinds:?}");
+    };
+    whole(&mut client);
+    let mut asks = Raw::client(&leader, "asks");
+    let answer = asks.ask("result", &json!({"job_id": job}));
+    assert!(answer["result"]["StdoutBlob"].is_object(), "it goes apart: {}", answer["error"]);
+    client.submit(job, "echo", &[]);
+    whole(&mut client);
+    client.ask("status", &json!({}));
+    client.stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    while let Some(frame) = client.next() {
+        assert_ne!(frame.kind, Kind::Open, "a part of a result that came whole");
+    }
+}
+
+#[test]
 fn a_worker_cannot_end_a_job_that_it_was_never_given() {
     let leader = Leader::start(&["--lease", "1h"]);
     let mut client = Raw::client(&leader, "c");

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::durable::Then;
+use super::parts::Named;
 use super::{Asked, Leader, outcome};
 use crate::conn::WireFrame;
 use crate::core::Event;
@@ -179,16 +180,16 @@ impl Leader {
             leader.sessions.get(&conn)?.answer(id, verb, AnswerStatus::Whole, json.as_bytes())
         };
         // A result that fills a frame does not fit an answer, which has a little more around it: what is long of it goes apart.
-        let mut answer = frame(self, &result);
+        let (mut answer, mut named) = (frame(self, &result), Named::Brought);
         if let (None, Some(returned)) = (&answer, returned)
             && let Some(apart) = self.parts_apart(job_id, returned, &whole)
         {
             result = serde_json::from_slice(&apart).unwrap_or_default();
-            answer = frame(self, &result);
+            (answer, named) = (frame(self, &result), Named::Made);
         }
         let answer = answer.ok_or_else(|| format!("the result of job {job_id} does not fit an answer"))?;
         if let Some(result) = returned {
-            self.send_parts(conn, job_id, result, true);
+            self.send_parts(conn, job_id, result, named, true);
         }
         self.hold_children(conn, job_id);
         Ok(answer)

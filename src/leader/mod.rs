@@ -50,6 +50,7 @@ use datasets::Datasets;
 use durable::{Assignment, Commits, Fetching, Then};
 use gathered::Fetcher;
 use pacing::Pacing;
+use parts::Named;
 use relay::{BlobId, Relay};
 use store::PayloadStore;
 use transfers::Blobs;
@@ -727,14 +728,15 @@ impl Leader {
                 self.broker.handle(self.now, Event::Delivered { job: id, run });
                 return None;
             }
-            Some(Ok(frame)) => Some(frame),
+            Some(Ok(frame)) => Some((frame, Named::Brought)),
             Some(Err(error)) => self.smaller_result(conn, id, &whole, &error),
         };
+        let named = frame.as_ref().map_or(Named::Brought, |(_, named)| *named);
         if let Some(result) = result {
-            self.send_parts(conn, id, result, false);
+            self.send_parts(conn, id, result, named, false);
         }
         self.hold_children(conn, id);
-        frame
+        frame.map(|(frame, _)| frame)
     }
 
     /// A result that does not fit, so that it does: with what is long of it beside it, or cut.
@@ -744,17 +746,18 @@ impl Leader {
         id: JobId,
         whole: &[u8],
         error: &EncodeError,
-    ) -> Option<WireFrame> {
+    ) -> Option<(WireFrame, Named)> {
         let result = self.broker.state().job(id).and_then(outcome::returned);
         if let Some(result) = result.filter(|_| self.takes_transfers(conn))
             && let Some(apart) = self.parts_apart(id, result, whole)
             && let Some(Ok(frame)) = self.sessions.get(&conn)?.result(id, apart.into())
         {
-            return Some(frame);
+            return Some((frame, Named::Made));
         }
         let (job, session) = (self.broker.state().job(id)?, self.sessions.get(&conn)?);
         warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
         let mut smaller = outcome::cut_down(job, whole, &self.config.address);
-        smaller.find_map(|result| session.result(id, result)?.ok())
+        let frame = smaller.find_map(|result| session.result(id, result)?.ok())?;
+        Some((frame, Named::Brought))
     }
 }

@@ -19,6 +19,27 @@ pub(super) const TEXT_HEAD_BYTES: usize = 64 * 1024;
 /// A result of this size fits a frame to anybody, whatever its subject is, and an answer.
 pub(super) const RESULT_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX as usize - SUBJECT_BYTES_MAX - 1024;
 
+/// Which parts of a result go to who gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    /// Those that its worker brought. It is sent whole, or cut: others may have got it with parts that were made of it.
+    Brought,
+    /// Those that were made of it here, too.
+    Made,
+}
+
+/// The part that is made here of a content of a result. The ids follow from the job: who asks again gets the same blobs.
+fn made_of(job: JobId, slot: ResultSlot) -> BlobId {
+    blob_id(job.0, 0, purpose_of(slot), 0)
+}
+
+/// Whether a part was made here of the result of a job.
+pub(super) fn is_made(job: JobId, part: BlobId) -> bool {
+    [ResultSlot::Archive, ResultSlot::Stdout, ResultSlot::Stderr]
+        .iter()
+        .any(|slot| made_of(job, *slot) == part)
+}
+
 /// What a content of a result is to its job.
 pub(super) const fn purpose_of(slot: ResultSlot) -> Purpose {
     match slot {
@@ -69,15 +90,13 @@ impl Leader {
     pub(super) fn parts_apart(&mut self, job: JobId, result: ResultId, whole: &[u8]) -> Option<Vec<u8>> {
         let mut parsed = JobResult::parse(whole).ok()?;
         let mut made = Vec::new();
-        // The ids follow from the job: who asks again gets the same blobs.
-        let id_of = |slot: ResultSlot| blob_id(job.0, 0, purpose_of(slot), 0);
         if let Some(archive) = parsed.output_archive.take_if(|archive| archive.len() > TEXT_HEAD_BYTES) {
-            let id = id_of(ResultSlot::Archive);
+            let id = made_of(job, ResultSlot::Archive);
             parsed.archive = Some(blob_of(&mut self.relay, id, job, ResultSlot::Archive, archive));
             made.push(id);
         }
         for slot in [ResultSlot::Stdout, ResultSlot::Stderr] {
-            let id = id_of(slot);
+            let id = made_of(job, slot);
             if take_text(&mut self.relay, job, &mut parsed, slot, id) {
                 made.push(id);
             }

@@ -10,6 +10,7 @@ use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Features, Open, Purpose, Reason};
 use tracing::{info, warn};
 
+use super::parts::{Named, is_made};
 use super::relay::{BlobId, News, Out, TRANSFERS_MAX, announced};
 use super::submit::RefusalText;
 use super::{Leader, Output};
@@ -403,11 +404,20 @@ impl Leader {
 
     /// Opens the parts of a result to a connection that can take them. Who asks for them gets them again, also if it had
     /// them before.
-    pub(super) fn send_parts(&mut self, conn: ConnId, job: JobId, result: ResultId, asked: bool) {
+    pub(super) fn send_parts(
+        &mut self,
+        conn: ConnId,
+        job: JobId,
+        result: ResultId,
+        named: Named,
+        asked: bool,
+    ) {
         if !self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS)) {
             return;
         }
-        for part in self.blobs.of_result(result).to_vec() {
+        let is_named = |part: &BlobId| named == Named::Made || !is_made(job, *part);
+        let parts: Vec<BlobId> = self.blobs.of_result(result).iter().copied().filter(is_named).collect();
+        for part in parts {
             if asked && self.relay.has_got(conn, part) {
                 self.relay.attach_anew(conn, part, job, 0);
             } else {
