@@ -260,7 +260,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         Followed::Left(reached) => {
             let job = job.id();
             match reached {
-                Reached::Taken | Reached::Ended => {
+                Reached::Taken => {
                     say(&format!(
                         "left job {job} with the leader; `heft cancel {} {job}` ends it",
                         args.leader
