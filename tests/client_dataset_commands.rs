@@ -326,7 +326,7 @@ async fn sets_are_listed_shown_removed_checked_and_pushed() {
 async fn explain_shows_the_leaders_reasons() {
     let leader = FakeLeader::start().await;
     let job = "00112233-4455-6677-8899-aabbccddeeff";
-    let reply = json!({"job_id": job, "phase": "queued", "text": "all workers are busy",
+    let reply = json!({"job_id": job, "phase": "queued", "waits": {"for": "room", "text": "all workers are busy"},
                        "workers": [{"id": "w-1", "verdict": "busy", "text": "no credit"}]});
     let line = ["explain", &leader.address, job];
     let (ended, asked) = with(&line, answer(&leader, AnswerStatus::Whole, reply.clone())).await;
