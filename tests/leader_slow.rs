@@ -135,6 +135,28 @@ fn carry(mut from: TcpStream, mut to: TcpStream, rate: usize, carried: &AtomicUs
     to.shutdown(Shutdown::Both).ok();
 }
 
+/// A worker on a thread of its own.
+struct Works {
+    stop: tokio::sync::oneshot::Sender<()>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Works {
+    fn start(worker: Worker<impl heft::worker::Handler>) -> Works {
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(worker.run(async { drop(stopped.await) }));
+        });
+        Works { stop, thread }
+    }
+
+    fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.thread.join().unwrap();
+    }
+}
+
 /// A job whose worker is behind a line gets its input, and its result comes back, over one connection and by one attempt.
 fn runs_once_over(leader: u16, line: &Line, input: usize, output: usize) {
     let noise = Bytes::from(noise::noise(input.max(output), 7));
@@ -157,12 +179,7 @@ fn runs_once_over(leader: u16, line: &Line, input: usize, output: usize) {
             result
         }
     };
-    let worker = Worker::new(config, run).unwrap();
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let works = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(worker.run(async { drop(stopped.await) }));
-    });
+    let works = Works::start(Worker::new(config, run).unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let out = TempDir::new();
     runtime.block_on(async {
@@ -182,8 +199,7 @@ fn runs_once_over(leader: u16, line: &Line, input: usize, output: usize) {
     });
     assert_eq!(line.connections.load(Ordering::Relaxed), 1, "the worker was cut off");
     assert_eq!(ran.load(Ordering::Relaxed), 1, "it was given to a worker again");
-    stop.send(()).unwrap();
-    works.join().unwrap();
+    works.stop();
 }
 
 #[test]
@@ -298,12 +314,7 @@ fn reads_while_it_sends(output: usize) {
     };
     let config =
         WorkerConfig { work_dir: dir.0.clone(), ..WorkerConfig::new(format!("127.0.0.1:{}", line.port)) };
-    let worker = Worker::new(config, run).unwrap();
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let works = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(worker.run(async { drop(stopped.await) }));
-    });
+    let works = Works::start(Worker::new(config, run).unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let out = TempDir::new();
     runtime.block_on(async {
@@ -328,8 +339,7 @@ fn reads_while_it_sends(output: usize) {
     assert_eq!(line.connections.load(Ordering::Relaxed), 1, "the worker was cut off");
     let cancelled_at = cancelled_at.load(Ordering::Relaxed);
     assert!(cancelled_at < output, "it was cancelled when {cancelled_at} bytes had gone up");
-    stop.send(()).unwrap();
-    works.join().unwrap();
+    works.stop();
 }
 
 #[test]
@@ -359,12 +369,7 @@ fn jobs_that_wait_longer_than_a_lease_for_a_worker_that_reads_quickly_are_not_ta
         result.stdout = job.attempt.to_string();
         result
     };
-    let worker = Worker::new(config, run).unwrap();
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let works = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(worker.run(async { drop(stopped.await) }));
-    });
+    let works = Works::start(Worker::new(config, run).unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let options = Options { desired: JOBS, ..Options::new("c") };
@@ -383,8 +388,7 @@ fn jobs_that_wait_longer_than_a_lease_for_a_worker_that_reads_quickly_are_not_ta
         }
         client.close().await;
     });
-    stop.send(()).unwrap();
-    works.join().unwrap();
+    works.stop();
 }
 
 #[test]

@@ -16,14 +16,14 @@ use tracing::{info, warn};
 
 use super::journal::LogThread;
 use super::lane::Pipes;
-use super::outbox::{Cargo, LOOKS_PER_STALL, Look, Outbox, Sent, WRITE_STALL_TIMEOUT};
+use super::outbox::{Cargo, Look, Outbox, Sent};
 use super::socket::Socket;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
 use super::storage::{Files, Prepared};
 use crate::core::ids::{ConnId, Micros};
 use crate::leader::{Leader, Output};
-use crate::peer::Tuning;
+use crate::peer::{LOOKS_PER_STALL, Tuning, WRITE_STALL_TIMEOUT};
 
 /// How long a frame that is in no hurry waits for one to go along with.
 const LAZY_WAIT: Duration = Duration::from_millis(1);

@@ -17,13 +17,6 @@ use super::lane::Pipe;
 use super::socket::Socket;
 use crate::conn::WireFrame;
 
-/// A peer that takes nothing of what waits for it for so long is cut off: not a byte was acknowledged. A slow one that reads is not,
-/// however long the rest takes.
-pub(super) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How often it is looked in that time whether the peer has taken something.
-pub(super) const LOOKS_PER_STALL: u32 = 6;
-
 /// A peer that takes more than this between two looks is not slow.
 const QUICK_BYTES: u64 = 4 * 1024 * 1024;
 

@@ -34,12 +34,12 @@ const BUFFERS_MAX: usize = 4 * WINDOW_CHUNKS_MAX as usize;
 /// Pieces that one call writes: what Linux takes (UIO_MAXIOV).
 const SLICES_MAX: usize = 1024;
 
-/// A leader that takes nothing of what is sent to it for so long is given up: no byte was acknowledged, and none came. One that
-/// sends does not read who does not take its answers, and so a slow line may keep it from reading for minutes.
-const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Who takes nothing of what waits for it for so long is given up: not a byte was acknowledged. A slow one that reads is not,
+/// however long the rest takes. Nor is a leader that sends meanwhile: it does not read a client that leaves its answers.
+pub(crate) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often it is looked in that time whether it takes something.
-const LOOKS_PER_STALL: u32 = 6;
+/// How often it is looked in that time whether something was taken.
+pub(crate) const LOOKS_PER_STALL: u32 = 6;
 
 /// Why a connection could not be made, or ended.
 #[derive(Debug, Error)]
