@@ -310,16 +310,13 @@ fn a_leader_stops_though_peers_that_take_nothing_have_closed_their_side_or_sent_
 }
 
 #[test]
-fn a_peer_whose_frames_make_no_sense_is_not_sent_what_waits_for_it_and_one_that_closed_its_side_is() {
+fn a_peer_whose_frames_make_no_sense_is_not_sent_what_waits_for_it() {
     for driver in drivers() {
         let mut leader = started(&[], &["--driver", driver]);
-        let mut read_after = |last: &[u8]| {
-            let mut stuck = stuck(&leader);
-            leave(&mut leader, &mut stuck, last);
-            std::iter::from_fn(|| stuck.next()).count()
-        };
-        assert_eq!(read_after(&[]), QUESTIONS);
-        assert!(read_after(&GARBAGE) < QUESTIONS, "all was sent to it");
+        let mut stuck = stuck(&leader);
+        leave(&mut leader, &mut stuck, &GARBAGE);
+        let read = std::iter::from_fn(|| stuck.next()).count();
+        assert!(read < QUESTIONS, "all was sent to it");
     }
 }
 
