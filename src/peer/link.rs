@@ -276,6 +276,15 @@ impl LinkReader {
     }
 }
 
+/// A connection that nobody reads is over, also for whoever is in the middle of writing to it: the other side may be there and take
+/// nothing, and what is to be sent would wait for it while there is another connection.
+impl Drop for LinkReader {
+    fn drop(&mut self) {
+        // It may be over already. What was written still goes out.
+        SockRef::from(self.read.as_ref()).shutdown(Shutdown::Both).ok();
+    }
+}
+
 /// Reads what is there, or waits for it; says how many bytes came, none at the end. May be dropped while it waits.
 pub(crate) async fn read_some(read: &mut OwnedReadHalf, inlet: &mut Inlet) -> io::Result<usize> {
     let bytes = match inlet.room() {
@@ -648,6 +657,18 @@ mod tests {
         watch.await;
         reads.await.unwrap();
         floods.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_writes_to_a_connection_that_nobody_reads_any_more_is_not_held_up_by_it() {
+        let (reader, writer, _leader) = pair().await;
+        let floods = tokio::spawn(async move {
+            let frame = OutFrame::new(Kind::SubmitJob, vec![0; 1 << 20]);
+            while writer.send(frame.clone()).await.is_ok() {}
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(reader);
+        tokio::time::timeout(WRITE_STALL_TIMEOUT / 3, floods).await.unwrap().unwrap();
     }
 
     #[tokio::test]
