@@ -13,9 +13,11 @@ mod noise;
 mod transfers;
 
 use chunking::Kind;
-use chunking::message::{AnswerStatus, Body, Cancel, Features, Reason, Standing, Verdict};
+use chunking::message::{AnswerStatus, Body, Cancel, Features, LimitId, Standing, Verdict};
 use heft::client::{Client, JobError, JobEvent, JobHandle, JobSpec, LinkState, Mode, Options};
+use heft::core::retry::Backoff;
 use heft::model::JobResult;
+use heft::peer::PROBE_CLIENT_ID;
 use leader::{FEATURES, FakeLeader, PATIENCE, Peer, calc, ok, options};
 use serde_json::json;
 use std::time::Duration;
@@ -133,7 +135,7 @@ async fn a_large_job_waits_for_the_first_answer_of_a_slow_leader_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_large_job_is_refused_when_connect_wait_is_over_without_an_answer_and_not_before() {
+async fn a_large_job_is_given_up_when_connect_wait_is_over_without_an_answer_and_not_before() {
     let leader = FakeLeader::start().await;
     let options = Options { connect_wait: Some(Duration::from_millis(2500)), ..impatient() };
     let (client, peer) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
@@ -145,9 +147,13 @@ async fn a_large_job_is_refused_when_connect_wait_is_over_without_an_answer_and_
     // Longer than the two seconds that were once all there was.
     let early = timeout(Duration::from_millis(2200), job.wait()).await;
     assert!(early.is_err(), "{early:?}");
-    let Err(JobError::Refused { refusal, .. }) = end(&mut job).await else { panic!() };
-    assert_eq!(refusal.reason, Reason::TOO_LARGE);
-    assert!(refusal.text.contains("--connect-wait"), "{}", refusal.text);
+    let error = end(&mut job).await.unwrap_err();
+    let JobError::NoWelcome { leader: silent, waited, .. } = &error else { panic!("{error}") };
+    assert_eq!(*silent, leader.address, "nobody has refused it");
+    assert!(waited.0 >= Duration::from_secs(2), "{error}");
+    for part in ["has not answered the hello", "the line may be dead", "classic", "--connect-wait"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
     client.close().await;
     drop(peer);
 }
@@ -251,4 +257,179 @@ async fn a_heft_leader_that_never_answers_is_tried_on_another_connection() {
     end(&mut job).await.unwrap();
     client.close().await;
     assert!(Options::new("").welcome_wait_max > Duration::from_secs(60), "a pause of a minute is sat out");
+}
+
+/// Two seconds and more, shortened.
+const PROBES: Backoff =
+    Backoff { first: Duration::from_millis(50), max: Duration::from_millis(100), jitter_percent: 20 };
+
+fn probing() -> Options {
+    Options { probe_backoff: PROBES, ..impatient() }
+}
+
+/// The next connection, which has to be a probe.
+async fn probe(leader: &FakeLeader) -> Peer {
+    let peer = leader.accept().await;
+    assert_eq!(peer.hello.subject, PROBE_CLIENT_ID);
+    peer
+}
+
+/// The next connection that is no probe; those are left unanswered until it comes.
+async fn past_probes(leader: &FakeLeader) -> Peer {
+    let mut probes = Vec::new();
+    loop {
+        let peer = leader.accept().await;
+        if peer.hello.subject != PROBE_CLIENT_ID {
+            return peer;
+        }
+        probes.push(peer);
+    }
+}
+
+async fn waits(job: &mut JobHandle) -> Vec<String> {
+    let mut texts = Vec::new();
+    while let Some(event) = job.event().await {
+        if let JobEvent::Waiting { text, .. } = event {
+            texts.push(text);
+        }
+    }
+    texts
+}
+
+#[tokio::test]
+async fn a_job_on_a_line_that_was_dead_from_the_hello_on_moves_to_another_connection() {
+    let leader = FakeLeader::start().await;
+    let options = probing();
+    let (client, mut dead) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+    let client = client.unwrap();
+    let mut job = client.submit(calc()).await.unwrap();
+    assert_eq!(dead.next().await.request().job_id, job.id());
+    // The first gets no answer: the leader may have had a bad moment.
+    drop(probe(&leader).await);
+    let mut answered = probe(&leader).await;
+    answered.welcome_with(OURS).await;
+    assert!(answered.poll().await.is_none(), "a probe brings nothing but its hello");
+    assert!(dead.poll().await.is_none(), "the dead one is given up");
+    let mut peer = transferring(&leader).await;
+    let request = peer.next().await.request();
+    assert_eq!(request.job_id, job.id());
+    peer.result(&ok(&request, "42")).await;
+    assert_eq!(end(&mut job).await.unwrap().stdout, "42");
+    let told = waits(&mut job).await;
+    assert!(told[0].contains("has sent nothing since"), "{told:?}");
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_large_job_on_a_line_that_was_dead_from_the_hello_on_goes_by_another_connection() {
+    let leader = FakeLeader::start().await;
+    let options = probing();
+    let (client, dead) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+    let client = client.unwrap();
+    let mut job = client.submit(JobSpec::from(calc()).bytes("m", noise(4 * MIB))).await.unwrap();
+    probe(&leader).await.welcome_with(OURS).await;
+    let mut peer = transferring(&leader).await;
+    let request = peer.next().await.request();
+    opened(&mut peer).await;
+    peer.result(&ok(&request, "")).await;
+    end(&mut job).await.unwrap();
+    client.close().await;
+    drop(dead);
+}
+
+#[tokio::test]
+async fn a_question_on_a_line_that_was_dead_from_the_hello_on_is_asked_on_another_connection() {
+    let leader = FakeLeader::start().await;
+    // As those have it that only ask: they wait for a Welcome until they give up.
+    let options = Options { welcome_wait: 2 * PATIENCE, ..probing() };
+    let answered = async {
+        let dead = leader.accept().await;
+        probe(&leader).await.welcome_with(OURS).await;
+        let mut peer = transferring(&leader).await;
+        let ask = peer.next().await;
+        peer.answer(&ask, AnswerStatus::Whole, &json!({})).await;
+        (dead, peer)
+    };
+    let asked = async {
+        let client = Client::connect(&leader.address, &options).await.unwrap();
+        client.status().await.unwrap()
+    };
+    assert_eq!(tokio::join!(asked, answered).0, json!({}));
+}
+
+#[tokio::test]
+async fn a_classic_leader_gets_a_job_once_however_often_it_is_probed() {
+    let leader = FakeLeader::start().await;
+    let options = probing();
+    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+    let client = client.unwrap();
+    let mut job = client.submit(calc()).await.unwrap();
+    let request = peer.next().await.request();
+    for _ in 0..3 {
+        // As a leader that takes the hello of any client, and says nothing.
+        let mut probe = probe(&leader).await;
+        assert!(timeout(Duration::from_millis(20), probe.poll()).await.is_err(), "it says nothing, either");
+    }
+    let again = timeout(Duration::from_millis(20), peer.poll()).await;
+    assert!(again.is_err(), "{again:?}");
+    assert!(matches!(client.state(), LinkState::Up { mode: Mode::Classic, .. }));
+    peer.result(&ok(&request, "42")).await;
+    assert_eq!(end(&mut job).await.unwrap().stdout, "42");
+    // It has spoken: there is nothing to find out any more.
+    let mut next = client.submit(calc()).await.unwrap();
+    let request = peer.next().await.request();
+    assert!(timeout(Duration::from_millis(500), probe(&leader)).await.is_err(), "it is known to be there");
+    peer.result(&ok(&request, "")).await;
+    end(&mut next).await.unwrap();
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_slow_leader_that_answers_probe_and_hello_keeps_its_connection() {
+    over_delays(|delay| async move {
+        let leader = FakeLeader::start().await;
+        let options = probing();
+        let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+        let client = client.unwrap();
+        let mut job = client.submit(calc()).await.unwrap();
+        let request = peer.next().await.request();
+        let mut probe = probe(&leader).await;
+        sleep(delay).await;
+        probe.welcome_with(OURS).await;
+        peer.welcome_with(OURS).await;
+        peer.submitted(job.id(), Standing::Queued, 0).await;
+        let again = timeout(Duration::from_millis(1500), peer.poll()).await;
+        assert!(again.is_err(), "it is not sent again, and the connection stays: {again:?}");
+        peer.result(&ok(&request, "42")).await;
+        assert_eq!(end(&mut job).await.unwrap().stdout, "42");
+        client.close().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_line_that_is_dead_after_a_reconnect_is_given_up_after_the_silence_limit() {
+    let leader = FakeLeader::start().await;
+    let limits = [(LimitId::SILENCE_MS, 200), (LimitId::HEARTBEAT_MS, 20)];
+    let options = probing();
+    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), async {
+        let mut peer = leader.accept().await;
+        peer.welcome_limited(OURS.with(Features::KEEPALIVE), &limits).await;
+        peer
+    });
+    let client = client.unwrap();
+    let mut job = client.submit(calc()).await.unwrap();
+    peer.next().await;
+    drop(peer);
+    let mut dead = leader.accept().await;
+    let mut probe = probe(&leader).await;
+    probe.welcome_with(OURS).await;
+    assert!(dead.poll().await.is_none(), "nothing was said there, and it was closed");
+    let mut peer = past_probes(&leader).await;
+    peer.welcome_with(OURS).await;
+    let request = peer.next().await.request();
+    assert_eq!(request.job_id, job.id());
+    peer.result(&ok(&request, "")).await;
+    end(&mut job).await.unwrap();
+    client.close().await;
 }

@@ -127,6 +127,20 @@ fn a_client_whose_line_goes_silent_in_one_direction_comes_back_for_its_result() 
     all(&faults(Harm::OneWay, &OF_A_CLIENT), client_case);
 }
 
+/// The very first frames: whoever does not hear the answer to its hello cannot know what the leader
+/// is.
+#[test]
+fn a_client_whose_line_was_dead_from_the_hello_on_has_its_job_done() {
+    let frames = [(Way::Up, Kind::HelloClient), (Way::Down, Kind::Welcome)];
+    all(&[Harm::Silence, Harm::OneWay].map(|harm| faults(harm, &frames)).concat(), client_case);
+}
+
+#[test]
+fn a_worker_whose_line_was_dead_from_the_hello_on_gets_jobs() {
+    let frames = [(Way::Up, Kind::HelloWorker), (Way::Down, Kind::Welcome)];
+    all(&[Harm::Silence, Harm::OneWay].map(|harm| faults(harm, &frames)).concat(), worker_case);
+}
+
 #[test]
 fn a_client_comes_back_when_the_length_of_a_frame_was_damaged() {
     let frames = [&[(Way::Down, Kind::Welcome)], &OF_A_CLIENT[..]].concat();

@@ -9,10 +9,11 @@ mod fake_leader;
 mod noise;
 
 use chunking::Kind;
-use chunking::message::{Done, Features, Grant, Open, Purpose, Verdict};
+use chunking::message::{Done, Features, Grant, LimitId, Open, Purpose, Verdict};
 use fake_leader::{Conn, PATIENCE};
 use heft::core::retry::Backoff;
 use heft::model::{JobResult, JobStatus, JsonModel};
+use heft::peer::PROBE_CLIENT_ID;
 use heft::worker::{Content, Handler, Job, JobContext, Summary, Worker, WorkerConfig};
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,6 +81,14 @@ impl Scene {
         let mut conn = Conn::new(stream);
         conn.expect(Kind::HelloWorker).await;
         conn.credit().await;
+        conn
+    }
+
+    /// The next connection, which has to be a probe.
+    async fn probe(&self) -> Conn {
+        let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.expect("it probes").unwrap();
+        let mut conn = Conn::new(stream);
+        assert_eq!(conn.expect(Kind::HelloClient).await.subject, PROBE_CLIENT_ID);
         conn
     }
 
@@ -260,4 +269,63 @@ async fn a_heft_leader_that_never_answers_is_tried_on_another_connection() {
     scene.stop().await;
     let waits = WorkerConfig::new("127.0.0.1:1").welcome_wait_max;
     assert!(waits > Duration::from_secs(60), "a pause of a minute is sat out");
+}
+
+/// Two seconds and more, shortened.
+const PROBES: Backoff =
+    Backoff { first: Duration::from_millis(50), max: Duration::from_millis(100), jitter_percent: 20 };
+
+async fn closed(conn: &mut Conn) {
+    while let Some(got) = conn.read().await {
+        assert_eq!(got.kind, Kind::Credit, "nothing else is said there");
+    }
+}
+
+#[tokio::test]
+async fn a_line_that_was_dead_from_the_hello_on_is_given_up_when_a_probe_is_answered() {
+    let scene = Scene::start(|config| config.probe_backoff = PROBES).await;
+    let mut dead = scene.accept().await;
+    drop(scene.probe().await);
+    let mut probe = scene.probe().await;
+    probe.welcome().await;
+    assert!(probe.read().await.is_none(), "a probe brings nothing but its hello");
+    closed(&mut dead).await;
+    let mut conn = scene.welcome().await;
+    let job = started(&mut conn, "small").await;
+    scene.gate.add_permits(1);
+    assert_eq!(result(&mut conn, job).await.run, Some(1));
+    conn.settle(job, 1).await;
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_line_that_is_dead_after_a_reconnect_is_given_up_after_the_silence_limit() {
+    let scene = Scene::start(|_| {}).await;
+    let mut conn = scene.accept().await;
+    let more = Features::TRANSFERS.with(Features::KEEPALIVE);
+    conn.welcome_with(more, &[(LimitId::SILENCE_MS, 500)]).await;
+    let job = started(&mut conn, "large").await;
+    scene.gate.add_permits(1);
+    drop(conn);
+    let mut dead = scene.accept().await;
+    scene.probe().await.welcome().await;
+    closed(&mut dead).await;
+    let mut conn = scene.welcome().await;
+    large_result(&mut conn, job).await;
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_classic_leader_is_probed_until_it_gives_out_a_job_and_keeps_its_worker() {
+    let scene = Scene::start(|config| config.probe_backoff = PROBES).await;
+    let mut conn = scene.accept().await;
+    drop(scene.probe().await);
+    let mut unanswered = scene.probe().await;
+    let job = Uuid::new_v4();
+    conn.assign(job, "small").await;
+    assert!(unanswered.read().await.is_none(), "it has spoken: there is nothing to find out any more");
+    assert!(timeout(Duration::from_millis(500), scene.probe()).await.is_err());
+    scene.gate.add_permits(1);
+    assert_eq!(result(&mut conn, job).await.status, JobStatus::Ok);
+    scene.stop().await;
 }

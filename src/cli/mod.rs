@@ -216,7 +216,10 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
         return match error {
             // The file is not what it was when it was named.
             JobError::InputLost { reason: Reason::SOURCE_GONE, .. } => USAGE,
-            JobError::Refused { .. } | JobError::InputLost { .. } | JobError::Closed { .. } => UNAVAILABLE,
+            JobError::Refused { .. }
+            | JobError::NoWelcome { .. }
+            | JobError::InputLost { .. }
+            | JobError::Closed { .. } => UNAVAILABLE,
             JobError::CancelledUnsent { .. } => INTERRUPTED,
             JobError::BadResult { .. } => FAILED,
         };

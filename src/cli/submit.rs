@@ -550,6 +550,14 @@ fn failure(error: &anyhow::Error) -> Value {
             "reason": reason.to_string(),
             "error": format!("{error:#}"),
         }),
+        Some(JobError::NoWelcome { job, leader, waited, .. }) => json!({
+            "job_id": job,
+            "status": "ERROR",
+            "reason": "no-welcome",
+            "leader": leader,
+            "waited_ms": u64::try_from(waited.0.as_millis()).unwrap_or(u64::MAX),
+            "error": format!("{error:#}"),
+        }),
         Some(JobError::CancelledUnsent { .. } | JobError::BadResult { .. } | JobError::Closed { .. })
         | None => {
             json!({"status": "ERROR", "error": format!("{error:#}")})

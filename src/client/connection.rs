@@ -2,23 +2,26 @@
 //! between attempts (CL08, RD02, C23). It knows nothing of what a job needs; the driver tells it what to send and gets
 //! every frame that comes.
 //!
-//! A leader that does not answer the hello is taken for a classic one only as long as it never did: once there was a Welcome,
-//! a missing one means that the leader is slow, and it is waited for. Else a pause of the leader would cost jobs what only a
-//! heft leader takes.
+//! What it means that a leader does not answer the hello is decided in `peer::awaited`. A
+//! connection that turns out to be dead is given up for another, on which the driver submits again
+//! under the same ids: only a leader that answered a probe gets there, and that is one that knows
+//! them.
 
 use std::time::Duration;
 
 use chunking::Kind;
 use chunking::message::{Body as _, Features, LimitId, Welcome};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout};
 use uuid::Uuid;
 
 use super::Options;
 use super::arrivals::Arrivals;
 use super::dispatch::Conn;
 use crate::model::{ClientConfig, JsonModel};
-use crate::peer::{self, InFrame, Item, LinkReader, LinkWriter, OutFrame, Signs};
+use crate::peer::{
+    self, AwaitedWelcome, InFrame, Item, LinkReader, LinkWriter, OutFrame, Patience, Probe, Signs, Silence,
+};
 use crate::units::Span;
 
 /// Redirects that are followed in a row before the client goes back to the address it was given, and waits.
@@ -122,8 +125,8 @@ impl Outgoing {
 pub(super) enum News {
     /// The leader took the connection and has the hello; its answer is waited for.
     Greeting { address: String },
-    /// A heft leader has not answered the hello for `waited`; its answer is waited for, up to `wait_max` in all.
-    Unanswered { address: String, waited: Duration, wait_max: Duration },
+    /// The leader has not answered the hello: what is waited for, and for how long already.
+    Unanswered { text: String },
     /// It is ready; frames go into `outbox`, and chunks to `writer`.
     Up { mode: Mode, address: String, outbox: mpsc::Sender<Outgoing>, writer: LinkWriter },
     /// A frame came.
@@ -181,16 +184,28 @@ pub(super) async fn keep(
     let mut target = address.clone();
     let mut failures: u32 = 0;
     let mut redirects: u32 = 0;
-    let mut kind = LeaderKind::Unknown;
+    let patience = Patience {
+        wait: options.welcome_wait,
+        wait_max: options.welcome_wait_max,
+        probe: options.probe_backoff,
+    };
+    let mut awaited = AwaitedWelcome::new(patience);
     loop {
         if *stop.borrow() {
             return;
         }
         let mut unsent = Vec::new();
         let mut was_up = false;
-        let mut session =
-            Session { options: &options, desired, reporter: &reporter, stop: stop.clone(), kind: &mut kind };
-        let end = session.run(&target, outbox_max, &mut was_up, &mut unsent).await;
+        let session = Session {
+            options: &options,
+            desired,
+            reporter: &reporter,
+            stop: stop.clone(),
+            awaited: &mut awaited,
+            target: &target,
+        };
+        let end = session.run(outbox_max, &mut was_up, &mut unsent).await;
+        awaited.on_lost();
         if was_up {
             (failures, redirects) = (0, 0);
         }
@@ -230,18 +245,6 @@ pub(super) async fn keep(
     }
 }
 
-/// What is known of the leader behind an address, over all connections to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LeaderKind {
-    /// It has never answered a hello: a classic one, or a slow one.
-    Unknown,
-    /// There was a Welcome.
-    Heft,
-}
-
-/// A connection that is ready, and the signs of life that are due on it.
-type Opened = (LinkReader, LinkWriter, Mode, Option<Signs>);
-
 /// Sends signs of life, once it is known that they are due.
 struct Living {
     every: Option<Duration>,
@@ -274,43 +277,61 @@ impl Living {
     }
 }
 
+/// A connection, from the hello on.
+struct Link {
+    reader: LinkReader,
+    writer: LinkWriter,
+    greeted: Instant,
+    /// What has begun to come by then and is not whole is half a Welcome; while the answer is
+    /// waited for.
+    half_until: Option<Instant>,
+    living: Living,
+    /// Looks for the leader on a connection beside this one.
+    probe: Option<Probe>,
+}
+
+/// What comes next on a connection.
+enum Next {
+    Item(Item),
+    /// The leader is a classic one, as far as we know.
+    Classic,
+}
+
 /// One attempt to connect, and the connection that comes of it.
 struct Session<'a> {
     options: &'a Options,
     desired: u32,
     reporter: &'a Reporter,
     stop: watch::Receiver<bool>,
-    kind: &'a mut LeaderKind,
+    awaited: &'a mut AwaitedWelcome,
+    target: &'a str,
 }
 
 impl Session<'_> {
-    async fn run(
-        &mut self,
-        target: &str,
-        outbox_max: usize,
-        was_up: &mut bool,
-        unsent: &mut Vec<Uuid>,
-    ) -> End {
+    async fn run(mut self, outbox_max: usize, was_up: &mut bool, unsent: &mut Vec<Uuid>) -> End {
         let mut stop = self.stop.clone();
         let opened = tokio::select! {
-            opened = self.open(target) => opened,
+            opened = self.open() => opened,
             _ = stop.changed() => return End::Gone,
         };
-        let (mut reader, writer, mode, signs) = match opened {
+        let (mut link, mode) = match opened {
             Ok(opened) => opened,
             Err(end) => return end,
         };
         let (outbox, mut queue) = mpsc::channel(outbox_max);
-        let up = News::Up { mode, address: target.to_owned(), outbox, writer: writer.clone() };
+        let writer = link.writer.clone();
+        let up = News::Up { mode, address: self.target.to_owned(), outbox, writer: writer.clone() };
         if self.reporter.report(up).await.is_err() {
             return End::Gone;
         }
         *was_up = true;
         // Two loops side by side: reading must go on while a full outbox waits, or both ends could wait for each other.
         let end = tokio::select! {
-            end = self.read(&mut reader, &writer, signs) => end,
+            end = self.read(&mut link) => end,
             end = forward(&mut queue, &writer, unsent) => end,
         };
+        drop(writer);
+        let Link { mut reader, writer, .. } = link;
         drop(writer);
         if matches!(end, End::Gone) {
             // All was handed over; the other side closes when it has read it.
@@ -324,11 +345,11 @@ impl Session<'_> {
     }
 
     /// Dials, says hello and waits for the answer of a heft leader.
-    async fn open(&mut self, target: &str) -> Result<Opened, End> {
-        let limit = self.options.connect_timeout;
+    async fn open(&mut self) -> Result<(Link, Mode), End> {
+        let (target, limit) = (self.target, self.options.connect_timeout);
         let lost = |why: String| End::Lost { why };
         let dialled = timeout(limit, peer::connect(target, &self.options.tuning)).await;
-        let (mut reader, writer) = match dialled {
+        let (reader, writer) = match dialled {
             Ok(Ok(link)) => link,
             Ok(Err(error)) => return Err(lost(error.to_string())),
             Err(_) => {
@@ -341,65 +362,114 @@ impl Session<'_> {
         writer.send(self.hello()).await.map_err(|error| lost(error.to_string()))?;
         self.reporter.report(News::Greeting { address: target.to_owned() }).await?;
         let greeted = Instant::now();
-        let wait = self.options.welcome_wait.min(self.wait_max());
-        let mut deadline = greeted + wait.min(HALF_WELCOME_WAIT);
+        self.awaited.on_hello(greeted);
+        let half_until = Some(greeted + HALF_WELCOME_WAIT);
+        let mut link = Link { reader, writer, greeted, half_until, living: Living::new(), probe: None };
         loop {
-            let Ok(frame) = timeout_at(deadline, reader.next()).await else {
-                let waited = greeted.elapsed();
-                // A classic leader says nothing before it is asked: this is half a Welcome.
-                let is_half = reader.is_inside_frame();
-                if is_half && waited >= HALF_WELCOME_WAIT {
-                    return Err(lost(format!("{target} sent half an answer to the hello")));
+            match self.next(&mut link).await? {
+                None => return Err(lost(format!("{target} closed the connection after the hello"))),
+                Some(Next::Classic) => {
+                    link.half_until = None;
+                    return Ok((link, Mode::Classic));
                 }
-                if is_half || waited < wait {
-                    let first = if is_half { HALF_WELCOME_WAIT } else { wait };
-                    deadline = greeted + first;
-                    continue;
-                }
-                match *self.kind {
-                    LeaderKind::Unknown => return Ok((reader, writer, Mode::Classic, None)),
-                    LeaderKind::Heft => deadline = self.unanswered(target, greeted).await?,
-                }
-                continue;
-            };
-            match frame {
-                Ok(Some(Item::Frame(frame))) if frame.kind() == Some(Kind::Welcome) => {
+                Some(Next::Item(Item::Frame(frame))) if frame.kind() == Some(Kind::Welcome) => {
                     let Some(mode) = Mode::of_welcome(&frame.payload) else {
                         return Err(lost(format!("{target} sent a Welcome that cannot be read")));
                     };
-                    *self.kind = LeaderKind::Heft;
-                    return Ok((reader, writer, mode, Mode::signs(&frame.payload)));
+                    self.on_welcome(&mut link, &frame);
+                    return Ok((link, mode));
                 }
-                Ok(Some(Item::Frame(frame))) => self.take(frame).await?,
-                Ok(Some(Item::Chunk(_))) => {}
-                Ok(None) => return Err(lost(format!("{target} closed the connection after the hello"))),
-                Err(error) => return Err(lost(error.to_string())),
+                Some(Next::Item(Item::Frame(frame))) => self.take(frame).await?,
+                Some(Next::Item(Item::Chunk(_))) => {}
             }
         }
     }
 
-    /// The longest time for which an answer to the hello is waited for in silence.
-    fn wait_max(&self) -> Duration {
-        match *self.kind {
-            LeaderKind::Unknown => Duration::MAX,
-            LeaderKind::Heft => self.options.welcome_wait_max,
+    fn on_welcome(&mut self, link: &mut Link, welcome: &InFrame) {
+        let signs = Mode::signs(&welcome.payload);
+        self.awaited.on_welcome(signs.map(|signs| signs.silence));
+        (link.half_until, link.probe) = (None, None);
+        if let Some(signs) = signs {
+            link.reader.expect_signs(signs);
+            link.living.begin(signs);
         }
     }
 
-    /// A heft leader has not answered the hello yet: says so, and until when it is waited for. An error when that is over.
-    async fn unanswered(&self, target: &str, greeted: Instant) -> Result<Instant, End> {
-        let wait_max = self.options.welcome_wait_max;
-        let waited = greeted.elapsed();
-        if waited >= wait_max {
-            let why = format!(
-                "{target} took the connection, but did not answer the hello within {}",
-                Span(wait_max)
-            );
-            return Err(End::Lost { why });
+    /// What comes next; `None` at the end of the connection. Sends signs of life meanwhile, and
+    /// finds out whether a leader that is silent is there.
+    async fn next(&mut self, link: &mut Link) -> Result<Option<Next>, End> {
+        loop {
+            let is_half = link.half_until.filter(|_| link.reader.is_inside_frame());
+            let due = match is_half {
+                Some(half_until) => Some(half_until),
+                None => self.awaited.due().into_iter().chain(link.half_until).min(),
+            };
+            tokio::select! {
+                item = link.reader.next() => {
+                    let item = item.map_err(|error| End::Lost { why: error.to_string() })?;
+                    match &item {
+                        Some(Item::Frame(frame)) if frame.kind() == Some(Kind::Welcome) => {}
+                        Some(Item::Frame(_) | Item::Chunk(_)) => {
+                            self.awaited.on_heard();
+                            link.probe = None;
+                        }
+                        None => {}
+                    }
+                    return Ok(item.map(Next::Item));
+                }
+                is_answered = Probe::end(&mut link.probe) => {
+                    self.awaited.on_probe(Instant::now(), is_answered);
+                }
+                () = link.living.due() => link.living.look(&link.writer),
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    if let Some(next) = self.on_due(link).await? {
+                        return Ok(Some(next));
+                    }
+                }
+            }
         }
-        tracing::info!(leader = %target, ?waited, ?wait_max, "connected; a heft leader that has not answered the hello yet: waiting");
-        self.reporter.report(News::Unanswered { address: target.to_owned(), waited, wait_max }).await?;
-        Ok(greeted + wait_max)
+    }
+
+    /// The leader has been silent until something was due.
+    async fn on_due(&mut self, link: &mut Link) -> Result<Option<Next>, End> {
+        let (now, target) = (Instant::now(), self.target);
+        if let Some(half_until) = link.half_until {
+            // A classic leader says nothing before it is asked: this is half a Welcome.
+            let is_half = link.reader.is_inside_frame();
+            if is_half && now >= half_until {
+                return Err(End::Lost { why: format!("{target} sent half an answer to the hello") });
+            }
+            if is_half {
+                return Ok(None);
+            }
+            link.half_until = Some(half_until).filter(|until| now < *until);
+        }
+        let Some(silence) = self.awaited.on_due(now, false) else { return Ok(None) };
+        let text = match silence {
+            Silence::Classic => return Ok(Some(Next::Classic)),
+            Silence::Wait { wait_max } => unanswered(target, now - link.greeted, wait_max),
+            Silence::Probe { waited, tell } => {
+                link.probe = Some(Probe::start(target.to_owned(), &self.options.tuning));
+                if !tell {
+                    return Ok(None);
+                }
+                peer::silent(target, waited)
+            }
+            Silence::GiveUp { waited } => {
+                let waited = Span::rounded(waited);
+                let why =
+                    format!("{target} took the connection, but did not answer the hello within {waited}");
+                return Err(End::Lost { why });
+            }
+            Silence::Dead { waited } => {
+                let why = peer::dead_line(target, waited);
+                tracing::warn!("{why}; making another");
+                return Err(End::Lost { why });
+            }
+        };
+        tracing::info!("{text}");
+        self.reporter.report(News::Unanswered { text }).await?;
+        Ok(None)
     }
 
     fn hello(&self) -> OutFrame {
@@ -415,39 +485,27 @@ impl Session<'_> {
         }
     }
 
-    /// Gives every frame to the driver, and sends signs of life meanwhile. Ends with the connection.
-    async fn read(&mut self, reader: &mut LinkReader, writer: &LinkWriter, signs: Option<Signs>) -> End {
+    /// Gives every frame to the driver. Ends with the connection.
+    async fn read(&mut self, link: &mut Link) -> End {
         let (conn, arrivals) = (self.reporter.conn, &self.reporter.arrivals);
-        let mut living = Living::new();
-        let mut agreed = signs;
         loop {
-            if let Some(signs) = agreed.take() {
-                reader.expect_signs(signs);
-                living.begin(signs);
-            }
-            let item = tokio::select! {
-                item = reader.next() => item,
-                () = living.due() => {
-                    living.look(writer);
-                    continue;
-                }
-            };
-            match item {
-                Ok(Some(Item::Frame(frame))) if frame.kind() == Some(Kind::Keepalive) => {}
-                Ok(Some(Item::Frame(frame))) => {
+            match self.next(link).await {
+                Ok(Some(Next::Item(Item::Frame(frame)))) if frame.kind() == Some(Kind::Keepalive) => {}
+                Ok(Some(Next::Item(Item::Frame(frame)))) => {
                     if frame.kind() == Some(Kind::Welcome) && Mode::of_welcome(&frame.payload).is_some() {
-                        *self.kind = LeaderKind::Heft;
-                        agreed = Mode::signs(&frame.payload);
+                        self.on_welcome(link, &frame);
                     }
-                    if !arrivals.frame(conn, writer, &frame)
+                    if !arrivals.frame(conn, &link.writer, &frame)
                         && let Err(end) = self.take(frame).await
                     {
                         return end;
                     }
                 }
-                Ok(Some(Item::Chunk(chunk))) => arrivals.chunk(conn, writer, chunk),
+                Ok(Some(Next::Item(Item::Chunk(chunk)))) => arrivals.chunk(conn, &link.writer, chunk),
+                // It is taken for one already.
+                Ok(Some(Next::Classic)) => {}
                 Ok(None) => return End::Lost { why: "the leader closed the connection".to_owned() },
-                Err(error) => return End::Lost { why: error.to_string() },
+                Err(end) => return end,
             }
         }
     }
@@ -461,7 +519,7 @@ impl Session<'_> {
 }
 
 /// Says that a heft leader lets us wait for its answer to the hello.
-pub(super) fn unanswered(leader: &str, waited: Duration, wait_max: Duration) -> String {
+fn unanswered(leader: &str, waited: Duration, wait_max: Duration) -> String {
     let (waited, wait_max) = (Span::rounded(waited), Span::rounded(wait_max));
     format!(
         "{leader} has not answered the hello for {waited}; it is a heft leader, and is waited for up to {wait_max}"

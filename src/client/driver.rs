@@ -28,7 +28,7 @@ use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, NewJob, Permit, R
 use super::{LATE_WELCOME_WAIT, LinkState, Options, QUESTIONS_MAX};
 use crate::core::ids::Micros;
 use crate::model::{JobResult, JsonModel};
-use crate::peer::{InFrame, LinkWriter, OutFrame};
+use crate::peer::{InFrame, LinkWriter, OutFrame, PROBE_BACKOFF, silent};
 use crate::transfer::{Report, Upload, Waiting, Wire};
 use crate::units::{ByteSize, Span};
 
@@ -65,6 +65,8 @@ struct Connection {
     up: Option<Up>,
     /// When the leader got the hello of the present connection.
     greeted: Instant,
+    /// Whether anything has come over it.
+    heard: bool,
     /// Blobs of jobs that were sent on it and have not ended: the leader counts them until then.
     blobs: usize,
     /// Jobs that wait until others have ended, since the leader takes no more blobs on a connection.
@@ -73,7 +75,14 @@ struct Connection {
 
 impl Connection {
     fn new(address: String, up: Option<Up>) -> Self {
-        Connection { address, up, greeted: Instant::now(), blobs: 0, held: VecDeque::new() }
+        Connection { address, up, greeted: Instant::now(), heard: false, blobs: 0, held: VecDeque::new() }
+    }
+
+    /// How long nothing at all has come since the hello: what the leader is, or whether it is
+    /// there, is not known.
+    fn silent_for(&self) -> Option<Duration> {
+        let is_silent = !self.heard && self.up.as_ref().is_some_and(|up| up.mode == Mode::Classic);
+        is_silent.then(|| self.greeted.elapsed())
     }
 }
 
@@ -353,6 +362,11 @@ impl Driver {
         let classic = up.mode == Mode::Classic;
         let leader = self.address(conn);
         self.tell(id, JobEvent::Sent { leader: leader.clone(), again });
+        let silent_for = self.conns.get(conn).and_then(Connection::silent_for);
+        // Sooner than that it is told to all jobs.
+        if let Some(waited) = silent_for.filter(|waited| *waited > PROBE_BACKOFF.first) {
+            self.tell(id, JobEvent::Waiting { reason: Reason::NONE, text: silent(&leader, waited) });
+        }
         if again && classic {
             tracing::info!(job = %id, %leader, "submitted again to a stock leader, which loses results of clients that are away");
             self.tell(id, JobEvent::ResultMayBeLost { leader });
@@ -368,8 +382,7 @@ impl Driver {
                 }
                 self.set_state(conn, LinkState::Greeting { leader: address });
             }
-            News::Unanswered { address, waited, wait_max } => {
-                let text = connection::unanswered(&address, waited, wait_max);
+            News::Unanswered { text } => {
                 self.tell_waiting(conn, &JobEvent::Waiting { reason: Reason::NONE, text });
             }
             News::Up { mode, address, outbox, writer } => {
@@ -398,7 +411,12 @@ impl Driver {
                 self.handle(Event::Down(conn, unsent));
                 self.tell_waiting(conn, &JobEvent::Reconnecting { leader, why, retry_in });
             }
-            News::Frame(frame) => self.take_frame(conn, &frame),
+            News::Frame(frame) => {
+                if let Some(connection) = self.conns.get_mut(conn) {
+                    connection.heard = true;
+                }
+                self.take_frame(conn, &frame);
+            }
         }
     }
 
@@ -554,12 +572,17 @@ impl Driver {
         let over: Vec<Uuid> = self.parked.iter().filter(over).copied().collect();
         for id in over {
             let Some(job) = self.jobs.get(&id) else { continue };
-            let leader = job.parked.map(|(conn, _)| self.address(conn)).unwrap_or_default();
+            let connection = job.parked.and_then(|(conn, _)| self.conns.get(conn));
+            let leader = connection.map(|connection| connection.address.clone()).unwrap_or_default();
             let (bytes, limit) = (job.inputs.total(), u64::from(FRAME_BODY_BYTES_MAX));
+            if let Some(waited) = connection.and_then(Connection::silent_for).map(Span::rounded) {
+                let (bytes, limit) = (ByteSize(bytes), ByteSize(limit));
+                self.end(id, Err(JobError::NoWelcome { job: id, leader, waited, bytes, limit }));
+                continue;
+            }
             let text = format!(
-                "the job's files have {bytes} bytes ({}), and a leader without transfers, or one that does not answer the hello, \
-                 takes a job of at most {limit} ({}) in all: submit it to a heft leader, give a busy one more time \
-                 (--connect-wait), or make the files smaller",
+                "the job's files have {bytes} bytes ({}), and a leader without transfers takes a job of at most {limit} ({}) in \
+                 all: submit it to a heft leader, or make the files smaller",
                 ByteSize(bytes),
                 ByteSize(limit)
             );

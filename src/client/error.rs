@@ -5,7 +5,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::model::ModelError;
-use crate::units::Span;
+use crate::units::{ByteSize, Span};
 
 /// Why something could not be asked of a leader.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -190,6 +190,25 @@ pub enum JobError {
         job: Uuid,
         /// Why.
         refusal: Refusal,
+    },
+    /// Its files are too large for a classic leader, and this one did not answer the hello: it may
+    /// be one, or not have heard it.
+    #[error(
+        "job {job} was not sent: {leader} took the connection, but has not answered the hello for {waited}, and the job's \
+         files ({bytes}) are more than a leader takes that does not ({limit}): the line may be dead, the leader overloaded, \
+         or a classic one; try again, give it more time (--connect-wait), or submit to a heft leader"
+    )]
+    NoWelcome {
+        /// The job.
+        job: Uuid,
+        /// The leader's address.
+        leader: String,
+        /// How long it was waited for.
+        waited: Span,
+        /// What the job's files come to.
+        bytes: ByteSize,
+        /// What a classic leader takes in all.
+        limit: ByteSize,
     },
     /// One of its files could not be sent; the leader was told to forget the job.
     #[error("job {job} ends here: its file {name:?} could not be sent ({reason}): {why}")]

@@ -72,6 +72,9 @@ pub struct Options {
     pub welcome_wait: Duration,
     /// How long a leader that is known for a heft one may take to answer on a new connection before that is given up for another.
     pub welcome_wait_max: Duration,
+    /// When, and how often, a leader that has sent nothing at all is looked for on another
+    /// connection: it may be a classic one, or the line is dead.
+    pub probe_backoff: Backoff,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,
     /// How long `connect` tries to reach a leader for the first time; `None` for as long as it takes (CL08). A job that needs
@@ -96,6 +99,7 @@ impl Options {
             tuning: Tuning::default(),
             welcome_wait: Duration::from_millis(500),
             welcome_wait_max: peer::WELCOME_WAIT_MAX,
+            probe_backoff: peer::PROBE_BACKOFF,
             connect_timeout: Duration::from_secs(5),
             connect_wait: None,
             backoff: Backoff::CONNECT,

@@ -4,18 +4,24 @@
 //! side of connections is `conn` and `driver`.
 
 mod address;
+mod awaited;
 mod buffers;
 mod inlet;
 mod link;
+mod probe;
 mod pulse;
 mod socket;
 mod unacked;
 
 pub use address::{is_address, redirect_in};
+pub use awaited::PROBE_BACKOFF;
+pub(crate) use awaited::{AwaitedWelcome, Patience, Silence, dead_line, silent};
 pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
 pub use inlet::{ChunkStart, InChunk, Inlet, Step};
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
 pub(crate) use link::{LOOKS_PER_STALL, WRITE_STALL_TIMEOUT, read_some};
+pub use probe::PROBE_CLIENT_ID;
+pub(crate) use probe::Probe;
 pub use pulse::{
     Dead, FRAME_BYTES_PER_SECOND_MIN, FRAME_WINDOW_MAX, KEEPALIVE_EVERY, Pulse, SILENCE_MAX, SILENCE_MIN,
     Signs, frame_window,

@@ -15,8 +15,7 @@ use super::limits::{PARALLEL_DEFAULT, PARALLEL_MAX, STOP_GRACE, WELCOME_WAIT};
 use crate::core::retry::Backoff;
 use crate::core::subject::{PatternError, WORKER_PATTERN_DEFAULT, worker_patterns};
 use crate::model::limits::{NAME_BYTES_MAX, PATTERNS_MAX};
-use crate::peer::Tuning;
-use crate::peer::WELCOME_WAIT_MAX;
+use crate::peer::{PROBE_BACKOFF, Tuning, WELCOME_WAIT_MAX};
 
 /// How a worker is set up. `WorkerConfig::new(leader)` has the defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +55,9 @@ pub struct WorkerConfig {
     pub welcome_wait: Duration,
     /// How long a leader that is known for a heft one may take to answer on a new connection before that is given up for another.
     pub welcome_wait_max: Duration,
+    /// When, and how often, a leader that has sent nothing at all is looked for on another
+    /// connection: it may be a classic one, or the line is dead.
+    pub probe_backoff: Backoff,
     /// How long running jobs may take once the worker was asked to stop.
     pub stop_grace: Duration,
     /// Between attempts to connect (CL08).
@@ -84,6 +86,7 @@ impl WorkerConfig {
             time_limit: None,
             welcome_wait: WELCOME_WAIT,
             welcome_wait_max: WELCOME_WAIT_MAX,
+            probe_backoff: PROBE_BACKOFF,
             stop_grace: STOP_GRACE,
             reconnect: Backoff::CONNECT,
             tuning: Tuning::default(),

@@ -74,13 +74,21 @@ pub(super) struct Line {
     state: State,
     /// Where to dial next, if a leader said so.
     redirect: Option<String>,
+    /// Where it was dialled last.
+    address: String,
     failures: u32,
     redirects: u32,
 }
 
 impl Line {
     pub(super) fn new(config: WorkerConfig) -> Self {
-        Line { config, state: State::Waiting(Instant::now()), redirect: None, failures: 0, redirects: 0 }
+        let (state, address) = (State::Waiting(Instant::now()), config.leader.clone());
+        Line { config, state, redirect: None, address, failures: 0, redirects: 0 }
+    }
+
+    /// The leader at the other end, which a redirect may have named.
+    pub(super) fn address(&self) -> String {
+        self.address.clone()
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -228,6 +236,7 @@ impl Line {
 
     fn dial(&mut self) {
         let address = self.redirect.take().unwrap_or_else(|| self.config.leader.clone());
+        self.address.clone_from(&address);
         let tuning = self.config.tuning.clone();
         self.state = State::Dialling(tokio::spawn(async move {
             let refused = || {

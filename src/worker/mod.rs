@@ -35,7 +35,6 @@
 //! | `credit`, `hello` | credit and what withholds it; the announcement |
 
 mod attempt;
-mod awaited;
 mod cache;
 mod config;
 mod credit;

@@ -26,7 +26,6 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::attempt::{Outcome, Workplace, attempt};
-use super::awaited::AwaitedWelcome;
 use super::cache::Cache;
 use super::config::WorkerConfig;
 use super::credit::Purse;
@@ -41,7 +40,7 @@ use super::returning::{Returns, Turn};
 use super::spool::Spool;
 use crate::cpu::CpuMeter;
 use crate::model::{JobResult, JobStatus};
-use crate::peer::{InChunk, InFrame, OutFrame};
+use crate::peer::{AwaitedWelcome, InChunk, InFrame, OutFrame, Patience, Probe};
 use crate::transfer::{Report, Wire};
 
 /// Progress notes of all jobs that wait to be sent; more are dropped.
@@ -101,6 +100,8 @@ pub(super) struct Session<H> {
     /// What the leader can do, once that is known.
     leader: Option<Features>,
     welcome: AwaitedWelcome,
+    /// Looks for a leader that is silent on a connection beside the line.
+    probe: Option<Probe>,
     /// How long the leader waits for this worker after a lost connection.
     worker_grace: Duration,
     heartbeat_every: Duration,
@@ -147,7 +148,12 @@ impl<H: Handler> Session<H> {
             sample_due: Instant::now(),
             purse: Purse::default(),
             leader: None,
-            welcome: AwaitedWelcome::new(&config),
+            welcome: AwaitedWelcome::new(Patience {
+                wait: config.welcome_wait,
+                wait_max: config.welcome_wait_max,
+                probe: config.probe_backoff,
+            }),
+            probe: None,
             config,
             heartbeat_every: HEARTBEAT,
             heartbeat_due: None,
@@ -179,6 +185,9 @@ impl<H: Handler> Session<H> {
                 Some(news) = cached.recv() => session.on_cache_news(news),
                 Some(upload) = uploaded.recv() => session.on_upload(upload),
                 Some(_) = session.cleaning.join_next() => {}
+                is_answered = Probe::end(&mut session.probe) => {
+                    session.welcome.on_probe(Instant::now(), is_answered);
+                }
                 () = &mut alarm, if set_for.is_some() => {
                     set_for = None;
                     session.on_alarm(Instant::now());
@@ -285,7 +294,10 @@ impl<H: Handler> Session<H> {
     fn on_news(&mut self, news: News) {
         match news {
             News::Connected => self.say_hello(),
-            News::Frame(frame) => self.on_frame(frame),
+            News::Frame(frame) => {
+                self.on_heard(&frame);
+                self.on_frame(frame);
+            }
             News::Chunk(chunk) => self.on_chunk(chunk),
             News::Lost => self.on_lost(),
         }
@@ -294,6 +306,7 @@ impl<H: Handler> Session<H> {
     fn on_lost(&mut self) {
         self.leader = None;
         self.welcome.on_lost();
+        self.probe = None;
         self.heartbeat_due = None;
         self.purse.clear();
         self.out.clear();

@@ -176,7 +176,9 @@ fn ended(shared: &Shared, work: &Work, end: Result<Finished, JobError>) -> End {
             Err(why) => End::Wrong(why),
         },
         Err(JobError::Refused { refusal, .. }) => End::Refused(refusal.to_string()),
-        Err(error @ JobError::InputLost { .. }) => End::Refused(error.to_string()),
+        Err(error @ (JobError::InputLost { .. } | JobError::NoWelcome { .. })) => {
+            End::Refused(error.to_string())
+        }
         Err(
             error @ (JobError::CancelledUnsent { .. } | JobError::BadResult { .. } | JobError::Closed { .. }),
         ) => End::Wrong(error.to_string()),

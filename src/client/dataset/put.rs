@@ -283,8 +283,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
     fn on_news(&mut self, news: News, unreached: &mut Unreached) -> Result<(), PutError> {
         match news {
             News::Greeting { .. } => unreached.greeted = true,
-            News::Unanswered { address, waited, wait_max } => {
-                let text = connection::unanswered(&address, waited, wait_max);
+            News::Unanswered { text } => {
                 self.tell_waiting(Some(Waiting { reason: Reason::NONE, text }));
             }
             News::Up { mode, address, outbox, writer } => {

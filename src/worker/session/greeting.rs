@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
+use chunking::Kind;
 use chunking::message::{Features, Heartbeat, HeldJobs, LimitId, Welcome};
 use tokio::time::Instant;
 use tracing::info;
 use uuid::Uuid;
 
 use super::{Session, message_frame};
-use crate::peer::Signs;
+use crate::peer::{InFrame, Probe, Signs, Silence, dead_line, silent};
 use crate::units::Span;
-use crate::worker::awaited::Silence;
 use crate::worker::handler::Handler;
 use crate::worker::hello::{features, hello};
 use crate::worker::limits::{HEARTBEAT, HEARTBEAT_MIN, WORKER_GRACE};
@@ -26,8 +26,9 @@ impl<H: Handler> Session<H> {
     }
 
     pub(super) fn on_no_welcome(&mut self, now: Instant) {
-        let leader = &self.config.leader;
-        match self.welcome.on_due(now, self.desk.holds_work_of_ours()) {
+        let leader = self.line.address();
+        let Some(silence) = self.welcome.on_due(now, self.desk.holds_work_of_ours()) else { return };
+        match silence {
             Silence::Wait { wait_max } => info!(
                 %leader, held = self.desk.held().len(), wait_max_ms = wait_max.as_millis(),
                 "connected; the leader has not answered our announcement yet, and is a heft one: waiting for it; jobs go on"
@@ -38,16 +39,35 @@ impl<H: Handler> Session<H> {
                      taken its place, start this worker anew, and without results of the other one",
                     Span::rounded(waited)
                 );
-                if let News::Lost = self.line.lose(&why) {
-                    self.on_lost();
-                }
+                self.lose(&why);
             }
+            Silence::Probe { waited, tell } => {
+                if tell {
+                    info!("{}", silent(&leader, waited));
+                }
+                self.probe = Some(Probe::start(leader, &self.config.tuning));
+            }
+            Silence::Dead { waited } => self.lose(&dead_line(&leader, waited)),
             Silence::Classic => {
                 info!(%leader, "connected; the leader does not answer our announcement: working as a classic worker");
                 self.leader = Some(Features::default());
                 self.line.on_sound();
                 self.desk.on_leader(Features::default());
             }
+        }
+    }
+
+    fn lose(&mut self, why: &str) {
+        if let News::Lost = self.line.lose(why) {
+            self.on_lost();
+        }
+    }
+
+    /// A frame came: the line is not dead.
+    pub(super) fn on_heard(&mut self, frame: &InFrame) {
+        if frame.kind() != Some(Kind::Welcome) {
+            self.welcome.on_heard();
+            self.probe = None;
         }
     }
 
@@ -60,7 +80,8 @@ impl<H: Handler> Session<H> {
         self.returns.on_limit(welcome.limits.value(LimitId::TRANSFERS));
         info!(leader = %self.config.leader, id = %welcome.leader, software = welcome.software.as_str(),
             heartbeat_ms = self.heartbeat_every.as_millis(), "connected");
-        self.welcome.on_welcome();
+        self.welcome.on_welcome(Signs::in_welcome(welcome).map(|signs| signs.silence));
+        self.probe = None;
         // Its own signs of life are its heartbeats.
         if let Some(signs) = Signs::in_welcome(welcome).filter(|_| features.has(Features::LEASES)) {
             self.line.expect_signs(signs);
