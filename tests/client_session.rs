@@ -6,10 +6,10 @@
 #[path = "support/leader.rs"]
 mod leader;
 
-use chunking::Kind;
 use chunking::message::{
-    AnswerStatus, Body, Cancel, Features, Progress, Reason, Received, Refused, Stage, Standing,
+    AnswerStatus, Body, Cancel, Features, LimitId, Progress, Reason, Received, Refused, Stage, Standing,
 };
+use chunking::{Generation, Head, Kind};
 use heft::client::{
     Client, ClientError, JobError, JobEvent, JobHandle, LinkState, Mode, MultiClient, Options, Policy,
 };
@@ -489,4 +489,29 @@ async fn cl08_the_very_first_connect_is_tried_again_too() {
     let request = peer.next().await.request();
     peer.result(&ok(&request, "")).await;
     assert_eq!(timeout(PATIENCE, client.next()).await.unwrap().unwrap().0, job);
+}
+
+#[tokio::test]
+async fn a_client_whose_hello_came_as_another_says_it_again() {
+    let leader = FakeLeader::start().await;
+    let options = options();
+    let (client, peer) = tokio::join!(Client::connect(&leader.address, &options), async {
+        let mut peer = leader.accept().await;
+        peer.welcome_limited(FEATURES, &[(LimitId::HELLO_CRC32, 1)]).await;
+        assert!(peer.poll().await.is_none(), "it takes no answer to what it did not say");
+        let mut peer = leader.accept().await;
+        let head = Head {
+            msg_id: peer.hello.msg_id,
+            subject: &peer.hello.subject,
+            payload_len: u32::try_from(peer.hello.payload.len()).unwrap(),
+            ..Head::new(Kind::HelloClient)
+        };
+        let crc = head.checksum(Generation::F2, crc32fast::hash(&peer.hello.payload)).unwrap();
+        peer.welcome_limited(FEATURES, &[(LimitId::HELLO_CRC32, crc.into())]).await;
+        peer
+    });
+    let client = client.unwrap();
+    assert!(matches!(client.state(), LinkState::Up { mode: Mode::Announced { .. }, .. }));
+    client.close().await;
+    drop(peer);
 }

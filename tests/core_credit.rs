@@ -463,3 +463,21 @@ fn a_worker_that_comes_back_on_a_second_connection_ends_the_first() {
     rig.expect([]);
     assert_eq!(rig.worker_named("w1").conn(), Some(rig.conn("w1/2")));
 }
+
+#[test]
+fn an_offer_that_was_lost_on_the_way_is_made_good_by_a_heartbeat_of_a_worker_that_has_nothing() {
+    let mut rig = with_jobs(3);
+    rig.hello("w1", WorkerClass::Leasing, "calcA", Some(2));
+    rig.expect([]);
+    // Its Credit of 2 was damaged.
+    let conn = rig.conn("w1");
+    let beat = |credit| Event::Heartbeat { conn, cpu_permille: 0, credit, held: Vec::new() };
+    rig.tell(beat(0));
+    rig.expect([]);
+    rig.tell(beat(2));
+    rig.expect(["+assign j1#1 w1", "+assign j2#1 w1", "w1: assign j1#1", "w1: assign j2#1"]);
+    // It was sent before the jobs came there.
+    rig.tell(beat(2));
+    rig.expect([]);
+    assert_eq!((rig.room("w1"), held(&rig, "w1")), (0, 2));
+}

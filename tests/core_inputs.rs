@@ -25,7 +25,7 @@ fn refused(rig: &mut Rig, number: u32, attempt: u32, why: AttemptEnd) {
 /// A worker lists a job that it may not start yet.
 fn beat_receiving(rig: &mut Rig, worker: &str, number: u32, attempt: u32) {
     let (conn, held) = (rig.conn(worker), vec![(id(number), Run(0), Attempt(attempt))]);
-    rig.tell(Event::Heartbeat { conn, cpu_permille: 0, held });
+    rig.tell(Event::Heartbeat { conn, cpu_permille: 0, credit: 0, held });
 }
 
 /// The worker drops a job that it was told to, and offers its place again.

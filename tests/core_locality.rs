@@ -175,7 +175,7 @@ impl World {
     fn beat(&mut self) {
         let beats = self.broker.workers().map(|worker| {
             let held = worker.held.iter().map(|(job, lease)| (*job, lease.run, lease.attempt)).collect();
-            Event::Heartbeat { conn: worker.conn().unwrap(), cpu_permille: 0, held }
+            Event::Heartbeat { conn: worker.conn().unwrap(), cpu_permille: 0, credit: 0, held }
         });
         let beats: Vec<Event> = beats.collect();
         beats.into_iter().for_each(|beat| self.tell(beat));

@@ -196,9 +196,7 @@ async fn a_bit_in_any_frame_of_jobs_with_large_inputs_and_outputs_changes_no_byt
     let leader = Leader::start(&[]);
     let (mut dice, mut left) = (Dice(seed()), scaled(8, 80));
     let choose = Arc::new(Mutex::new(move |frame: &Passing<'_>| {
-        // Nothing protects what a peer says before it has read the Welcome: its Hello, and a worker's first Credit.
-        let is_early = matches!(frame.kind, Kind::HelloClient | Kind::HelloWorker | Kind::Credit);
-        if left == 0 || is_early && frame.before < 2 || dice.below(20) > 0 {
+        if left == 0 || dice.below(20) > 0 {
             return None;
         }
         left -= 1;
@@ -234,6 +232,94 @@ async fn a_bit_in_any_frame_of_jobs_with_large_inputs_and_outputs_changes_no_byt
         assert!(said == base64(input), "other bytes for job {}", job.id());
     }
     assert_eq!(status(&leader).await["jobs"]["dead"], 0);
+}
+
+/// Which frame of a worker is damaged.
+#[derive(Clone, Copy, Debug)]
+enum Early {
+    Hello,
+    Credit,
+}
+
+/// Nothing but its own echo in the Welcome protects a Hello, and no later frame says again what a Credit said.
+#[tokio::test]
+async fn one_bit_in_the_first_frames_of_a_worker_leaves_it_neither_another_nor_idle() {
+    let leader = Leader::start(&[]);
+    let mut dice = Dice(seed());
+    let dir = tempfile::tempdir().unwrap();
+    let (stop, stopped) = tokio::sync::watch::channel(());
+    let workers = scaled(40, 800) as usize;
+    let mut scenes = Vec::new();
+    for number in 0..workers {
+        let early = if number % 4 == 0 { Early::Credit } else { Early::Hello };
+        let (place, mut left) = (dice.below(1 << 20), true);
+        let relay = Flipper::start(leader.port, move |frame| {
+            let is_it = match early {
+                Early::Hello => frame.kind == Kind::HelloWorker,
+                Early::Credit => frame.kind == Kind::Credit,
+            };
+            if !frame.to_leader || !is_it || !std::mem::take(&mut left) {
+                return None;
+            }
+            let bit = match early {
+                Early::Hello => place % (8 * frame.bytes.len()),
+                // Its type, or the 4 in it, which becomes nothing.
+                Early::Credit if place % 2 == 0 => 8 * 4 + place / 2 % 8,
+                Early::Credit => 8 * (4 + 39) + 2,
+            };
+            println!("worker {number}, {early:?}: bit {bit} of byte {}", bit / 8);
+            Some(bit)
+        });
+        let config = WorkerConfig {
+            work_dir: dir.path().join(number.to_string()),
+            patterns: vec![format!("job.assign.w{number}")],
+            name: Some(format!("worker {number}")),
+            reconnect: QUICK,
+            ..WorkerConfig::new(relay.addr())
+        };
+        let id = config.id;
+        let done = |job: Job, _: JobContext| async move { job.result(JobStatus::Ok) };
+        let worker = heft::worker::Worker::new(config, done).unwrap();
+        let mut stopped = stopped.clone();
+        tokio::spawn(worker.run(async move { drop(stopped.changed().await) }));
+        scenes.push((relay, id));
+    }
+    let client = Client::connect(&leader.addr(), &options("clientA")).await.unwrap();
+    let request = |number| JobRequest { exec_name: format!("w{number}"), ..JobRequest::default() };
+    let mut jobs = Vec::new();
+    for number in 0..workers {
+        jobs.push(client.submit(request(number)).await.unwrap());
+    }
+    for (number, job) in jobs.iter_mut().enumerate() {
+        let ended = timeout(PATIENCE, job.wait()).await;
+        let result = ended.unwrap_or_else(|_| panic!("worker {number} gets no job")).unwrap();
+        assert_eq!(result.status, JobStatus::Ok, "worker {number}: {}", result.stderr);
+    }
+    let expected = |number: usize, id: Uuid| {
+        json!({
+            "id": id.to_string(), "name": format!("worker {number}"), "patterns": [format!("job.assign.w{number}")],
+            "class": "heft", "credit": 4,
+        })
+    };
+    let mut expected: HashMap<String, Value> =
+        scenes.iter().enumerate().map(|(number, (_, id))| (id.to_string(), expected(number, *id))).collect();
+    // A place is free again a moment after its job has ended.
+    let as_they_are = async {
+        while !expected.is_empty() {
+            for worker in status(&leader).await["workers"].as_array().unwrap() {
+                let id = worker["id"].as_str().unwrap();
+                let is_it = |said: &Value| {
+                    said.as_object().unwrap().iter().all(|(member, value)| worker[member] == *value)
+                };
+                if expected.get(id).is_some_and(is_it) {
+                    expected.remove(id);
+                }
+            }
+        }
+    };
+    timeout(PATIENCE, as_they_are).await.unwrap_or_else(|_| panic!("not as they said: {expected:?}"));
+    drop(stop);
+    client.close().await;
 }
 
 #[tokio::test]

@@ -561,7 +561,7 @@ impl World {
             },
         );
         if leasing {
-            self.say(conn, Event::Heartbeat { conn, cpu_permille: 100, held });
+            self.say(conn, Event::Heartbeat { conn, cpu_permille: 100, credit: 0, held });
             for (job, (run, attempt, ok)) in results {
                 let result = self.new_result();
                 self.say(conn, returned(conn, job, (run, attempt), result, ok));
@@ -576,7 +576,7 @@ impl World {
         let Some(conn) = worker.conn.filter(|_| worker.life == life) else { return };
         let held = inventory(worker);
         let cpu_permille = u16::try_from(self.random.below(1000)).unwrap();
-        self.say(conn, Event::Heartbeat { conn, cpu_permille, held });
+        self.say(conn, Event::Heartbeat { conn, cpu_permille, credit: 0, held });
         self.at(self.now + SECOND, Wake::WorkerBeats(number, life));
     }
 

@@ -95,8 +95,8 @@ impl Scene {
     /// A connection to a leader of ours, up to its first heartbeat.
     async fn accept_ours(&self, credit: i32) -> (Conn, Heartbeat) {
         let (mut conn, _) = self.accept().await;
-        assert_eq!(conn.credit().await, credit);
         conn.welcome().await;
+        assert_eq!(conn.credit().await, credit);
         let beat = conn.heartbeat().await;
         (conn, beat)
     }
@@ -116,7 +116,7 @@ fn held(job: Uuid, run: u32, attempt: u32) -> HeldJob {
 }
 
 #[tokio::test]
-async fn a_hello_announces_and_credit_follows() {
+async fn a_hello_announces_and_credit_follows_the_answer() {
     let scene = scene(|config| {
         config.patterns = vec!["job.assign.A.*".into(), "job.assign.common.>".into()];
         config.parallel_max = 7;
@@ -131,6 +131,10 @@ async fn a_hello_announces_and_credit_follows() {
     for feature in ["leases", "progress", "cancel", "redirects"] {
         assert!(said.heft.features.iter().any(|name| name == feature), "{feature}");
     }
+    // What goes out before the Welcome has no checksum.
+    let early = timeout(Duration::from_millis(100), conn.read()).await;
+    assert!(early.is_err(), "{early:?}");
+    conn.welcome().await;
     assert_eq!(conn.credit().await, 7);
 }
 
@@ -250,8 +254,8 @@ async fn a_lost_connection_costs_neither_running_jobs_nor_results() {
     // It ends while nobody is there.
     scene.gate.add_permits(1);
     let (mut conn, _) = scene.accept().await;
-    let credit = conn.credit().await;
     conn.welcome().await;
+    let credit = conn.credit().await;
     assert_eq!(conn.result(running).await.stdout, "wait");
     assert!(credit == 4 || conn.credit().await + credit == 4, "its place is free again, once");
     conn.settle(running, 1).await;
@@ -341,8 +345,7 @@ async fn rd02_a_redirect_is_followed_at_once() {
     let to = format!("{{\"leader\":\"{}\"}}", other.local_addr().unwrap());
     conn.send(Kind::NotLeader, Uuid::nil(), to.as_bytes()).await;
     let redirected = Scene { listener: other, ..scene };
-    let (mut conn, _) = redirected.accept().await;
-    assert_eq!(conn.credit().await, 4);
+    redirected.accept_ours(4).await;
 }
 
 #[tokio::test]

@@ -75,12 +75,11 @@ impl Scene {
         Scene { listener, config, gate, worker, stop, _work_dir: work_dir }
     }
 
-    /// The next connection, up to the worker's credit.
+    /// The next connection, up to the worker's hello.
     async fn accept(&self) -> Conn {
         let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.expect("it connects").unwrap();
         let mut conn = Conn::new(stream);
         conn.expect(Kind::HelloWorker).await;
-        conn.credit().await;
         conn
     }
 
@@ -99,7 +98,8 @@ impl Scene {
         conn
     }
 
-    /// The next connection, welcomed late; the worker may give credit before, and nothing else.
+    /// The next connection, welcomed late. The worker says nothing before, but for its credit if it has taken the leader for a
+    /// classic one.
     async fn welcome_late(&self, delay: Duration) -> Conn {
         let mut conn = self.accept().await;
         late_welcome(&mut conn, delay).await;

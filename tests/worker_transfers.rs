@@ -146,8 +146,8 @@ impl Scene {
         let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.expect("it connects").unwrap();
         let mut conn = Conn::new(stream);
         conn.expect(Kind::HelloWorker).await;
-        assert_eq!(conn.credit().await, credit);
         conn.welcome_with(more, limits).await;
+        assert_eq!(conn.credit().await, credit);
         let beat = conn.heartbeat().await;
         (conn, beat)
     }
@@ -495,6 +495,7 @@ async fn inputs_nobody_comes_back_for_are_dropped_and_their_place_is_free() {
             let (stream, _) = scene.listener.accept().await.unwrap();
             let mut conn = Conn::new(stream);
             conn.expect(Kind::HelloWorker).await;
+            conn.welcome().await;
             if conn.credit().await == 4 {
                 return;
             }

@@ -257,7 +257,14 @@ impl Session {
         make_id: MakeId<'_>,
     ) -> Result<Heard, SessionError> {
         let id = WorkerId(if head.msg_id.is_nil() { make_id() } else { head.msg_id });
-        let hello = if payload.is_empty() { None } else { WorkerHello::parse(payload).ok() };
+        let hello = match WorkerHello::parse(payload) {
+            Ok(hello) => Some(hello),
+            // A classic worker says nothing there, so this is one of ours, and it was damaged: it says hello again.
+            Err(error) if self.generation == Generation::F2 && !payload.is_empty() => {
+                return Err(SessionError::BadHello(format!("its announcement cannot be read: {error}")));
+            }
+            Err(_) => None,
+        };
         let announced = hello.as_ref().map(|hello| features_of(&hello.heft));
         let class = match announced {
             Some(features) if features.has(Features::LEASES) => WorkerClass::Leasing,
@@ -324,7 +331,8 @@ impl Session {
             Ok(beat) => {
                 let held = beat.jobs.as_slice().iter();
                 let held = held.map(|held| (JobId(held.job), Run(held.run), Attempt(held.attempt))).collect();
-                Heard::Event(Event::Heartbeat { conn: self.conn, cpu_permille: beat.cpu_permille, held })
+                let (cpu_permille, credit) = (beat.cpu_permille, beat.credit);
+                Heard::Event(Event::Heartbeat { conn: self.conn, cpu_permille, credit, held })
             }
             Err(error) => Heard::Skipped(error.to_string()),
         }

@@ -181,7 +181,9 @@ impl Broker {
             Event::InputsFailed { job, why } => self.inputs_failed(job, why),
             Event::Withdraw { job } => self.withdrawal(job),
             Event::Progress { conn, job, run, attempt } => self.progress(conn, job, run, attempt),
-            Event::Heartbeat { conn, cpu_permille, held } => self.heartbeat(conn, cpu_permille, &held),
+            Event::Heartbeat { conn, cpu_permille, credit, held } => {
+                self.heartbeat(conn, cpu_permille, credit, &held);
+            }
             Event::Ack { conn, job, named, outcome } => self.ack(conn, job, named, outcome),
             Event::Operate { token, operation } => self.operate(token, operation),
             Event::Closed { conn } => self.closed(conn),
@@ -369,7 +371,7 @@ impl Broker {
         }
     }
 
-    fn heartbeat(&mut self, conn: ConnId, cpu_permille: u16, held: &[(JobId, Run, Attempt)]) {
+    fn heartbeat(&mut self, conn: ConnId, cpu_permille: u16, credit: u32, held: &[(JobId, Run, Attempt)]) {
         let Some(id) = self.workers.at(conn) else { return };
         let is_back = self.workers.get(id).is_some_and(|worker| worker.owes_inventory);
         for (job, run, attempt) in held {
@@ -392,6 +394,9 @@ impl Broker {
                 worker.offer_early();
             }
             self.dirty = true;
+        }
+        if let Some(worker) = self.workers.get_mut(id) {
+            self.dirty |= worker.offer_lost(credit);
         }
     }
 

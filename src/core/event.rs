@@ -102,6 +102,8 @@ pub enum Event {
         conn: ConnId,
         /// Use of its processors in thousandths.
         cpu_permille: u16,
+        /// What it may still be given, as it counts.
+        credit: u32,
         /// The jobs it holds.
         held: Vec<(JobId, Run, Attempt)>,
     },

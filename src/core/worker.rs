@@ -191,6 +191,20 @@ impl Worker {
         self.offer(early);
     }
 
+    /// Its heartbeat says what it may still be given. While nothing is on its way to it, both count
+    /// the same, so what is missing here was lost: an offer that was damaged before its frames had
+    /// checksums. Whether something was.
+    pub(super) fn offer_lost(&mut self, credit: u32) -> bool {
+        let is_idle = self.held.is_empty() && self.sent.is_empty() && !self.owes_inventory;
+        let lost = credit.saturating_sub(self.credit);
+        if !is_idle || lost == 0 {
+            return false;
+        }
+        let before = self.credit;
+        self.offer(i32::try_from(lost).unwrap_or(CREDIT_PER_MESSAGE_MAX));
+        self.credit > before
+    }
+
     /// Notes that it is sent a job.
     pub fn send(&mut self, job: JobId) {
         *self.sent.entry(job).or_default() += 1;

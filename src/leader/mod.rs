@@ -275,7 +275,9 @@ impl Leader {
     ) -> Result<(), HangUp> {
         self.pass_time(now);
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
-        let heard = session.hear(head, payload.into(), &mut *self.make_id)?;
+        let payload = payload.into();
+        let payload_crc = payload.crc();
+        let heard = session.hear(head, payload, &mut *self.make_id)?;
         match heard {
             Heard::Event(event) => {
                 self.note_hello(conn, &event);
@@ -287,7 +289,11 @@ impl Leader {
             }
             Heard::Announced(event) => {
                 self.note_hello(conn, &event);
-                let limits = self.limits();
+                let mut limits = self.limits();
+                // The peer compares it with what it sent: nothing else protects a Hello.
+                if let Ok(crc) = head.checksum(Generation::F2, payload_crc) {
+                    limits.set(LimitId::HELLO_CRC32, crc.into());
+                }
                 let welcome = self.sessions.get(&conn).and_then(|s| s.welcome(head.msg_id, self.id, limits));
                 self.send(conn, welcome);
                 self.broker.handle(self.now, event);

@@ -5,13 +5,13 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::limits::WINDOW_CHUNKS_MAX;
-use chunking::message::{Body as _, Keepalive};
+use chunking::message::{Body as _, Keepalive, LimitId, Welcome};
 use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
 use socket2::SockRef;
 use thiserror::Error;
@@ -64,6 +64,11 @@ pub enum LinkError {
     /// The connection is up, but its other side shows no sign of life.
     #[error("the connection to the leader is dead: {0}")]
     Dead(#[from] Dead),
+    /// The leader got another hello than was sent.
+    #[error(
+        "a bit of our hello was turned over on its way to the leader, which took it for another; it is said again"
+    )]
+    HelloDamaged,
     /// The connection has ended.
     #[error("the connection to the leader is closed")]
     Closed,
@@ -118,16 +123,15 @@ impl OutFrame {
         }
     }
 
+    fn head(&self) -> Head<'_> {
+        let payload_len = u32::try_from(self.payload.len()).unwrap_or(u32::MAX);
+        let (msg_id, corr_id, subject) = (self.msg_id, self.corr_id, self.subject.as_str());
+        Head { msg_id, corr_id, subject, payload_len, ..Head::new(self.kind) }
+    }
+
     /// The head, and what goes behind the payload if the payload's CRC-32 is given.
     fn encoded(&self, payload_crc: Option<u32>) -> Result<(Bytes, Bytes), EncodeError> {
-        let payload_len = u32::try_from(self.payload.len()).unwrap_or(u32::MAX);
-        let head = Head {
-            msg_id: self.msg_id,
-            corr_id: self.corr_id,
-            subject: &self.subject,
-            payload_len,
-            ..Head::new(self.kind)
-        };
+        let head = self.head();
         let mut out = Vec::with_capacity(head_len(Generation::F2, &self.subject));
         let trailer = match payload_crc {
             None => head.append(Generation::F2, &mut out).map(|()| Bytes::new()),
@@ -156,8 +160,8 @@ pub async fn connect(
     inlet.offer_checksums();
     let writer = LinkWriter::new(write, asked, loopback);
     let (other_end, came) = (Some(Arc::downgrade(&writer.0)), writer.0.came.clone());
-    let (pool, pulse) = (Pool::new(BUFFERS_MAX), Pulse::default());
-    let reader = LinkReader { read, inlet, pool, other_end, came, pulse };
+    let (pool, pulse, hello_crc) = (Pool::new(BUFFERS_MAX), Pulse::default(), writer.0.hello_crc.clone());
+    let reader = LinkReader { read, inlet, pool, other_end, came, hello_crc, pulse };
     tokio::spawn(end_if_stalled(Arc::downgrade(&writer.0), WRITE_STALL_TIMEOUT));
     Ok((reader, writer))
 }
@@ -200,6 +204,8 @@ pub struct LinkReader {
     other_end: Option<Weak<Shared>>,
     /// Bytes that were read; see [`Shared::came`].
     came: Arc<AtomicU64>,
+    /// See [`Shared::hello_crc`].
+    hello_crc: Arc<OnceLock<u32>>,
     pulse: Pulse,
 }
 
@@ -220,6 +226,16 @@ impl LinkReader {
         self.inlet.is_inside_frame()
     }
 
+    /// Whether a Welcome answers the hello that we sent. Leaders that do not say which one they got are believed.
+    fn is_of_our_hello(&self, welcome: &[u8]) -> bool {
+        let got =
+            Welcome::decode(welcome).ok().and_then(|welcome| welcome.limits.value(LimitId::HELLO_CRC32));
+        match (got, self.hello_crc.get()) {
+            (Some(got), Some(sent)) => got == u64::from(*sent),
+            (None, _) | (_, None) => true,
+        }
+    }
+
     /// What comes next; `None` when the other side has closed the connection between frames. It waits while all of the
     /// connection's buffers hold chunks that nobody is done with.
     ///
@@ -232,6 +248,9 @@ impl LinkReader {
                     let Head { code, msg_id, corr_id, subject, .. } = frame.head;
                     let payload = Bytes::copy_from_slice(frame.payload);
                     let subject = subject.to_owned();
+                    if code == Kind::Welcome.code() && !self.is_of_our_hello(&payload) {
+                        return Err(LinkError::HelloDamaged);
+                    }
                     if self.inlet.has_checksums()
                         && let Some(writer) = self.other_end.take().and_then(|shared| shared.upgrade())
                     {
@@ -321,6 +340,8 @@ struct Shared {
     written: AtomicU64,
     /// Bytes that came: a leader that sends is there, though it may not read for a while.
     came: Arc<AtomicU64>,
+    /// The checksum that the first frame would have ended with.
+    hello_crc: Arc<OnceLock<u32>>,
     /// The socket, to ask what of that was acknowledged.
     asked: Option<OwnedFd>,
     loopback: bool,
@@ -373,6 +394,7 @@ impl LinkWriter {
             socket: tokio::sync::Mutex::new(socket),
             written: AtomicU64::new(0),
             came: Arc::default(),
+            hello_crc: Arc::default(),
             asked,
             loopback,
         }))
@@ -466,6 +488,10 @@ impl LinkWriter {
                 continue;
             }
             let (head, trailer) = frame.encoded(payload_crc)?;
+            if queue.queued == 0 {
+                let crc = frame.head().checksum(Generation::F2, crc32fast::hash(&frame.payload))?;
+                self.0.hello_crc.get_or_init(|| crc);
+            }
             return put(&mut queue, [head, frame.payload, trailer]);
         }
     }

@@ -712,7 +712,9 @@ impl<H: Handler> Session<H> {
     }
 
     fn give_credit(&mut self, count: u32) {
-        if count == 0 || self.config.cache_only || self.stop_due.is_some() || !self.line.is_up() {
+        // Before the leader is known nothing is offered, and then all that is free.
+        let may_offer = self.leader.is_some() && self.stop_due.is_none() && !self.config.cache_only;
+        if count == 0 || !may_offer || !self.line.is_up() {
             return;
         }
         self.purse.on_given(count);

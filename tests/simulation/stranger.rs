@@ -42,8 +42,10 @@ impl World {
         }
         let (job, run, attempt) = jobs[self.random.below(jobs.len() as u64) as usize];
         if self.random.chance(20) {
-            return self
-                .say(conn, Event::Heartbeat { conn, cpu_permille: 0, held: vec![(job, run, attempt)] });
+            return self.say(
+                conn,
+                Event::Heartbeat { conn, cpu_permille: 0, credit: 0, held: vec![(job, run, attempt)] },
+            );
         }
         let above = if self.now > LEASE { self.random.below(3) as u32 } else { 0 };
         let named = match self.random.below(3) {

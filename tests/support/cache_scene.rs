@@ -101,10 +101,10 @@ impl Scene {
         let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.expect("it connects").unwrap();
         let mut conn = Conn::new(stream);
         conn.expect(Kind::HelloWorker).await;
+        conn.welcome_with(features, &[]).await;
         if !self.config.cache_only {
             assert_eq!(conn.credit().await, 4);
         }
-        conn.welcome_with(features, &[]).await;
         conn
     }
 

@@ -407,7 +407,7 @@ impl Rig {
     pub fn beat_at(&mut self, worker: &str, cpu_permille: u16, held: &[(u32, u32)]) {
         let conn = self.conn(worker);
         let held = held.iter().map(|(number, attempt)| (id(*number), Run(1), Attempt(*attempt))).collect();
-        self.tell(Event::Heartbeat { conn, cpu_permille, held });
+        self.tell(Event::Heartbeat { conn, cpu_permille, credit: 0, held });
     }
 
     #[track_caller]

@@ -94,6 +94,11 @@ impl Head<'_> {
         Ok(body_crc(head, self.payload_len, payload_crc).to_le_bytes())
     }
 
+    /// The checksum that the frame would end with, if it had one.
+    pub fn checksum(&self, generation: Generation, payload_crc: u32) -> Result<u32, EncodeError> {
+        self.append_summed(generation, payload_crc, &mut Vec::new()).map(u32::from_le_bytes)
+    }
+
     /// Appends the head of a frame with so many bytes behind its payload; returns where it starts.
     fn append_with(
         &self,

@@ -133,6 +133,8 @@ limit_ids! {
     ATTEMPTS = 12, "attempts";
     /// Milliseconds without a byte after which a connection counts as dead.
     SILENCE_MS = 13, "silence-ms";
+    /// No limit: the checksum that the Hello, as it came, would have ended with.
+    HELLO_CRC32 = 14, "hello-crc32";
 }
 
 /// Limits by id, at most [`LIMITS_LISTED_MAX`]. Ids that are not known are kept and mean nothing.

@@ -21,8 +21,24 @@ impl<H: Handler> Session<H> {
         let frame = hello(&self.config);
         self.welcome.on_hello(Instant::now());
         self.say(frame);
+    }
+
+    /// Offers what is free, once it is known what the leader is. Not sooner: nothing protects a frame that goes out before the
+    /// Welcome, and a worker whose credit was damaged would be idle for as long as the connection lasts.
+    fn offer_room(&mut self) {
+        // What was withheld meanwhile is part of it.
+        self.purse.clear();
         let room = u32::try_from(self.desk.room()).unwrap_or(u32::MAX);
         self.give_credit(room);
+    }
+
+    /// What the leader can do is known.
+    fn on_leader(&mut self, features: Features) {
+        let is_first = self.leader.replace(features).is_none();
+        self.line.on_sound();
+        if is_first {
+            self.offer_room();
+        }
     }
 
     pub(super) fn on_no_welcome(&mut self, now: Instant) {
@@ -50,8 +66,7 @@ impl<H: Handler> Session<H> {
             Silence::Dead { waited } => self.lose(&dead_line(&leader, waited)),
             Silence::Classic => {
                 info!(%leader, "connected; the leader does not answer our announcement: working as a classic worker");
-                self.leader = Some(Features::default());
-                self.line.on_sound();
+                self.on_leader(Features::default());
                 self.desk.on_leader(Features::default());
             }
         }
@@ -86,8 +101,7 @@ impl<H: Handler> Session<H> {
         if let Some(signs) = Signs::in_welcome(welcome).filter(|_| features.has(Features::LEASES)) {
             self.line.expect_signs(signs);
         }
-        self.leader = Some(features);
-        self.line.on_sound();
+        self.on_leader(features);
         // The first heartbeat says what is still held, and goes out before the results that follow.
         self.heartbeat_due = features.has(Features::LEASES).then(Instant::now);
         self.desk.on_leader(features);
