@@ -130,14 +130,25 @@ fn parts_whose_files_are_gone_or_cut_are_lost_also_after_a_restart_and_said_so()
         assert_eq!(code, Some(1), "{err}");
         says(&err, &["stdout", "of 8388608 bytes"]);
     };
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let names = |scene: &Scene, stdout: &[&str], archive: &[&str]| {
+        let out = TempDir::new();
+        let (_, _, err) = scene.get(&["--out", out.text()]);
+        says(&err, &[&["stdout", "only 65536 of 8388608"], stdout].concat());
+        says(&err, &[&["archive", "nothing of"], archive].concat());
+    };
     // The leader may hold the files open, and not know yet.
     scene.restart();
     check(&scene);
+    let gone = format!("blobs/{} is damaged at offset 0: the file is gone", name(&archive));
+    let cut = format!("blobs/{} is damaged at offset 3145728: the file ends there", name(&stdout));
+    names(&scene, &[&cut], &[&gone]);
     scene.restart();
     fs::remove_file(&stdout).unwrap();
     fs::remove_file(stdout.with_extension("map")).unwrap();
     scene.restart();
     check(&scene);
+    names(&scene, &[&format!("blobs/{}.map is gone", name(&stdout))], &[&gone]);
     let (code, shown, err) = scene.get(&["--output", "json"]);
     assert_eq!(code, Some(1), "{err}");
     let shown: Value = serde_json::from_str(&shown).unwrap();
@@ -148,6 +159,43 @@ fn parts_whose_files_are_gone_or_cut_are_lost_also_after_a_restart_and_said_so()
         .map(|missing| missing["part"].as_str().unwrap())
         .collect();
     assert_eq!(parts, ["archive", "stdout"], "{shown}");
+}
+
+/// A result that is in the log alone.
+#[test]
+fn a_result_that_cannot_be_read_from_the_log_is_lost_and_no_job_that_failed() {
+    let data = TempDir::new();
+    let leader = Leader::start(&["--data", data.text()]);
+    let worker = Worker::start(leader.port, &[("short", "echo all-is-well")], &[]);
+    let (code, out, err) = heft(&["submit", &leader.addr(), "short", "--output", "json"]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let shown: Value = serde_json::from_str(&out).unwrap();
+    drop((leader, worker));
+    // What it has not sent yet is not in its memory.
+    let leader = Leader::start(&["--data", data.text()]);
+    let log = data.join("consensus").join("log-0000000000000001");
+    let bytes = fs::read(&log).unwrap();
+    let text = b"\"Stdout\":\"all-is-well";
+    let at = bytes.windows(text.len()).position(|piece| piece == text).unwrap();
+    flip(&log, at as u64 + 11);
+    let job = shown["job_id"].as_str().unwrap();
+    for _ in 0..2 {
+        let (code, out, err) = heft(&["result", "get", &leader.addr(), job]);
+        assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+        says(&err, &["result", "nothing of", "consensus/log-0000000000000001", "is damaged at offset"]);
+        says(&err, &["ended OK", "cannot be read any more"]);
+        assert!(!err.contains("FAILED"), "{err}");
+    }
+    let (code, out, err) = heft(&["result", "get", &leader.addr(), job, "--output", "json"]);
+    assert_eq!(code, Some(1), "{err}");
+    let shown: Value = serde_json::from_str(&out).unwrap();
+    let missing = &shown["missing"][0];
+    assert_eq!((&shown["status"], &missing["part"]), (&"LOST".into(), &"result".into()), "{shown}");
+    assert!(
+        missing["why"].as_str().unwrap().contains("log-0000000000000001 is damaged at offset"),
+        "{shown}"
+    );
+    assert!(missing["bytes"].as_u64().unwrap() > 100, "{shown}");
 }
 
 #[test]

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::say;
 use crate::client::{Finished, Missing};
-use crate::model::JobResult;
+use crate::model::{JobResult, WHOLE_RESULT};
 use crate::units::ByteSize;
 
 /// A part of a result of which bytes are missing.
 pub(crate) struct Gap {
-    /// `archive`, `stdout` or `stderr`.
+    /// `archive`, `stdout`, `stderr`, or `result` for all of it.
     part: &'static str,
     size: u64,
     /// How many of them are here.
@@ -29,11 +29,10 @@ pub(crate) fn gaps(result: &JobResult, finished: &Finished) -> Vec<Gap> {
         Purpose::Archive | Purpose::Input | Purpose::Payload | Purpose::Dataset => 0,
     };
     let lost = result.lost.iter().filter_map(|lost| {
-        let purpose = [Purpose::Archive, Purpose::Stdout, Purpose::Stderr]
-            .into_iter()
-            .find(|purpose| name(*purpose) == lost.part)?;
+        let known = [Purpose::Archive, Purpose::Stdout, Purpose::Stderr].map(name);
+        let part = known.into_iter().chain([WHOLE_RESULT]).find(|part| *part == lost.part)?;
         let why = format!("the leader has lost it: {}", lost.why);
-        Some(Gap { part: name(purpose), size: lost.size, here: lost.here.min(lost.size), why })
+        Some(Gap { part, size: lost.size, here: lost.here.min(lost.size), why })
     });
     let missing = finished.missing.iter().map(|missing| Gap {
         part: name(missing.purpose),

@@ -20,6 +20,9 @@ use crate::model::{JobResult, JobStatus};
 /// Why a part is not here, if nobody said why.
 pub(crate) const NOT_FETCHED: &str = "it was not fetched";
 
+/// The status of a job whose result cannot be read: how it ended is said by `stderr` alone.
+const LOST: &str = "LOST";
+
 /// What to show of a result, and how.
 pub(crate) struct Show<'a> {
     /// The leader, for next steps.
@@ -102,6 +105,11 @@ pub(crate) fn say_end(args: &Show<'_>, result: &JobResult) {
     match &result.status {
         JobStatus::Ok => {}
         JobStatus::Cancelled => say(&format!("job {job} was cancelled")),
+        JobStatus::Failed if result.is_lost() => {
+            say(&format!(
+                "the result of job {job} is lost at the leader: submit it anew if running it twice does no harm"
+            ));
+        }
         JobStatus::Failed if was_cancelled(result) => say(&format!("job {job} was cancelled")),
         JobStatus::Failed => {
             let code = result.exit_code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
@@ -133,7 +141,7 @@ pub(crate) fn as_json(result: &JobResult) -> Value {
         "job_id": result.job_id,
         "client_id": result.client_id,
         "exec": result.exec_name,
-        "status": result.status.as_str(),
+        "status": if result.is_lost() { LOST } else { result.status.as_str() },
         "exit_code": result.exit_code,
         "attempts": result.attempts,
         "run": result.run,

@@ -7,7 +7,7 @@ use super::store::PayloadStore;
 use crate::core::Broker;
 use crate::core::ids::{JobId, ResultId};
 use crate::core::job::{Ending, Job, Phase};
-use crate::model::{BlobRef, JobResult, JobStatus, JsonModel, LostPart};
+use crate::model::{BlobRef, JobResult, JobStatus, JsonModel, LostPart, WHOLE_RESULT};
 use crate::store::replay::Key;
 use crate::summed::Summed;
 
@@ -27,14 +27,20 @@ pub(super) fn result_of(
 ) -> Summed {
     let mut result = JobResult::new(job.id.0, &*job.client.0, &*job.exec, JobStatus::Failed);
     match &job.phase {
-        Phase::Done { ending: Ending::Returned { result: stored, .. }, .. } => {
+        Phase::Done { ending: Ending::Returned { result: stored, ok, .. }, .. } => {
             if let Some(stored) = store.result(*stored) {
                 return stored;
             }
-            result.stderr = match store.why_lost(Key::Result(*stored)) {
-                Some(why) => format!("heft: the result was here and cannot be read any more: {why}"),
-                None => "heft: the result is not held any more".to_owned(),
-            };
+            let key = Key::Result(*stored);
+            let why = store.why_lost(key).unwrap_or("it is not held any more");
+            let ended = if *ok { "OK" } else { "FAILED" };
+            result.stderr =
+                format!("heft: the job ended {ended}, and its result cannot be read any more: {why}");
+            // FAILED all the same: whoever knows nothing of lost results must not take it for one.
+            if announced {
+                let (part, why) = (WHOLE_RESULT.to_owned(), why.to_owned());
+                result.lost.push(LostPart { part, size: store.len_of(key), here: 0, why });
+            }
         }
         Phase::Done { ending: Ending::Cancelled { by }, .. } => {
             result.stderr = format!("heft: cancelled by {by}")

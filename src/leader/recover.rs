@@ -73,7 +73,7 @@ impl Leader {
                     (Some(map), _) => leader.restore_whole(*blob, map),
                     (None, _) if leader.relay.knows(*blob) => Ok(()),
                     (None, Some(bad)) => Err(bad.clone()),
-                    (None, None) => Err(format!("the map of blob {blob} is missing")),
+                    (None, None) => Err(no_map(*blob)),
                 };
                 if let Err(why) = restored {
                     error!(%blob, "a part of a result is lost: {why}");
@@ -121,7 +121,7 @@ impl Leader {
                 let restored = match (maps.remove(blob), bad.get(blob)) {
                     (Some(map), _) => self.restore_whole(*blob, map),
                     (None, Some(bad)) => Err(bad.clone()),
-                    (None, None) => Err(format!("the map of blob {blob} is missing")),
+                    (None, None) => Err(no_map(*blob)),
                 };
                 if let Err(why) = restored {
                     return Some((job, why));
@@ -148,8 +148,8 @@ impl Leader {
 
     pub(super) fn restore_whole(&mut self, id: BlobId, map: Map) -> Result<(), String> {
         let plan = ChunkPlan::new(map.open.size, map.open.chunk_bytes).map_err(|error| error.to_string())?;
-        if let Some((at, what)) = map.damage.first() {
-            return Err(format!("the map of blob {id} is damaged at offset {at}: {what}"));
+        if let Some(damage) = map.damage.first() {
+            return Err(damage.to_string());
         }
         let Some(digest) = map.seal.filter(|_| map.is_whole()) else {
             return Err(format!("blob {id} was taken, and its map says that it is not whole"));
@@ -192,4 +192,9 @@ impl Leader {
             info!(blobs = left, "files of blobs that nothing refers to are collected after a while");
         }
     }
+}
+
+/// Why a blob is lost that has no map.
+pub(super) fn no_map(blob: BlobId) -> String {
+    format!("blobs/{}.map is gone from the data directory", blob.simple())
 }

@@ -21,5 +21,5 @@ pub use error::{ModelError, Place};
 pub use hello::{Announcement, ClientConfig, WorkerHello};
 pub use job::{Deliver, InputFile, JobRequest, Source};
 pub use json::JsonModel;
-pub use result::{JobResult, JobStatus, LostPart};
+pub use result::{JobResult, JobStatus, LostPart, WHOLE_RESULT};
 pub use stream::{ContentEvent, ContentStream, Residue, ResultSlot, Shape};

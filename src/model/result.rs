@@ -55,10 +55,13 @@ impl From<String> for JobStatus {
 /// Parts of one result that can be lost: archive, standard output and standard error.
 const PARTS_MAX: usize = 3;
 
+/// The part of a result of which nothing can be read: how the job ended is all that is known.
+pub const WHOLE_RESULT: &str = "result";
+
 /// A part of a result that the leader had and cannot give any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostPart {
-    /// `archive`, `stdout` or `stderr`.
+    /// `archive`, `stdout` or `stderr`; [`WHOLE_RESULT`] if it is all of the result.
     pub part: String,
     /// How many bytes it had.
     pub size: u64,
@@ -130,6 +133,13 @@ pub struct JobResult {
 }
 
 impl JobResult {
+    /// Whether the leader had it and can read nothing of it any more. Its status is then none of
+    /// the job's.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.iter().any(|lost| lost.part == WHOLE_RESULT)
+    }
+
     /// A result without output.
     #[must_use]
     pub fn new(

@@ -518,9 +518,7 @@ impl BlobFiles {
         let mut scratch = self.take_scratch();
         let start = scratch.as_ptr().align_offset(BLOCK_BYTES).min(BLOCK_BYTES);
         let (mut good, mut bad) = (Vec::new(), Vec::new());
-        for (at, what) in &map.damage {
-            bad.push(format!("{} is damaged at offset {at}: {what}", full(&*disk, &map_path)));
-        }
+        bad.extend(map.damage.iter().map(map::Damage::to_string));
         let data = &self.files(blob, false).map_err(failed)?.data;
         for (index, (head, len)) in &map.chunks {
             let len = usize::try_from(*len).unwrap_or(usize::MAX);
@@ -773,15 +771,19 @@ pub fn scan(disk: &dyn Disk, owner: Owner) -> Result<(Vec<Found>, Vec<String>), 
             Err(error @ StoreError::Io { .. }) => return Err(error),
             Err(error) => Err(error),
             Ok(mut map) => {
-                let len = lens.get(name).copied().unwrap_or_default();
-                let (chunks, damage) = (&mut map.chunks, &mut map.damage);
-                chunks.retain(|index, (_, bytes)| {
-                    let is_there = offset(*index) + u64::from(*bytes) <= len;
-                    if !is_there {
-                        damage.push((map::entry_at(*index), format!("the file ends before chunk {index}")));
-                    }
-                    is_there
-                });
+                let len = lens.get(name).copied();
+                let end = len.unwrap_or_default();
+                let before = map.chunks.len();
+                map.chunks.retain(|index, (_, bytes)| offset(*index) + u64::from(*bytes) <= end);
+                let cut = before - map.chunks.len();
+                if cut > 0 {
+                    let what = match len {
+                        Some(_) => format!("the file ends there, and {cut} of {before} chunks lie beyond"),
+                        None => format!("the file is gone, with {before} chunks"),
+                    };
+                    let file = full(disk, &format!("{BLOBS}/{name}"));
+                    map.damage.push(map::Damage { file, at: end, what });
+                }
                 Ok(map)
             }
         };

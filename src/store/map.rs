@@ -2,13 +2,14 @@
 //! all of it is certain, the seal. Every part has a checksum of its own, so what is damaged can be told from the rest.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use chunking::message::{Message, Open};
 use chunking::{ChunkHead, Codec, Digest, DigestKind, Kind as FrameKind};
 use uuid::Uuid;
 
 use super::disk::{Disk, DiskFile};
-use super::format::{HEADER_BYTES, Kind, Owner, StoreError, expect_header, header};
+use super::format::{HEADER_BYTES, Kind, Owner, StoreError, expect_header, full, header};
 
 /// Where the seal is.
 const SEAL_AT: usize = HEADER_BYTES;
@@ -37,8 +38,25 @@ pub struct Map {
     pub chunks: BTreeMap<u32, (ChunkHead, u32)>,
     /// What all of it hashes to, once it was certain.
     pub seal: Option<Digest>,
-    /// What is damaged: offsets in the map, and what lies there.
-    pub damage: Vec<(u64, String)>,
+    /// What is damaged, of the map or of the blob's file.
+    pub damage: Vec<Damage>,
+}
+
+/// A place in a file of a blob that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file, with its directory.
+    pub file: String,
+    /// Where in it.
+    pub at: u64,
+    /// What is wrong there.
+    pub what: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is damaged at offset {}: {}", self.file, self.at, self.what)
+    }
 }
 
 /// What a map begins with: header, and what the blob is. The seal is not set.
@@ -130,13 +148,21 @@ impl Map {
         let mut map = Map { open, chunks: BTreeMap::new(), seal: None, damage: Vec::new() };
         match front.get(SEAL_AT..ABOUT_AT).and_then(|seal| read_seal(blob, seal)) {
             Some(seal) => map.seal = seal,
-            None => map.damage.push((SEAL_AT as u64, "the seal is not as it was written".to_owned())),
+            None => {
+                let what = "the seal is not as it was written".to_owned();
+                map.damage.push(Damage { file: full(disk, path), at: SEAL_AT as u64, what });
+            }
         }
-        map.read_chunks(file, blob).map_err(failed)?;
+        map.read_chunks(file, blob, || full(disk, path)).map_err(failed)?;
         Ok(map)
     }
 
-    fn read_chunks(&mut self, file: &dyn DiskFile, blob: Uuid) -> std::io::Result<()> {
+    fn read_chunks(
+        &mut self,
+        file: &dyn DiskFile,
+        blob: Uuid,
+        name: impl Fn() -> String,
+    ) -> std::io::Result<()> {
         let count = self.open.size.div_ceil(u64::from(self.open.chunk_bytes.max(1)));
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let mut entries = vec![0; READ_ENTRIES * CHUNK_ENTRY_BYTES];
@@ -155,7 +181,7 @@ impl Map {
                     Some(None) => {}
                     None => {
                         let what = format!("the entry of chunk {index} is not as it was written");
-                        self.damage.push((entry_at(index), what));
+                        self.damage.push(Damage { file: name(), at: entry_at(index), what });
                     }
                 }
                 index += 1;

@@ -169,7 +169,7 @@ pub fn look(path: &Path) -> Result<View, String> {
         match &found.map {
             Ok(map) => {
                 view.is_whole = map.is_whole() && map.seal == Some(digest()) && map.damage.is_empty();
-                view.wrong.extend(map.damage.iter().map(|(at, what)| format!("offset {at}: {what}")));
+                view.wrong.extend(map.damage.iter().map(|damage| damage.to_string()));
             }
             Err(error) => view.wrong.push(error.to_string()),
         }

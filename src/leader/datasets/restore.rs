@@ -8,6 +8,7 @@ use chunking::dataset::pack::Layout;
 use chunking::message::Purpose;
 use tracing::error;
 
+use crate::leader::recover::no_map;
 use crate::leader::relay::BlobId;
 use crate::leader::{Leader, Output};
 use crate::store::blobs::DiskOp;
@@ -33,7 +34,7 @@ impl Leader {
             }
             let restored = match maps.remove(&blob) {
                 Some(map) => self.restore_whole(blob, map),
-                None => Err(format!("the map of blob {blob} is missing")),
+                None => Err(no_map(blob)),
             };
             match restored {
                 Err(why) => error!(%blob, "a part of a dataset is lost; put the set again: {why}"),

@@ -314,7 +314,7 @@ fn about(map: &Map) -> String {
 /// Places of a map that are not as they should be.
 fn map_problems(map: &Map, path: &str, blob: Uuid) -> Vec<Bad> {
     let mut bad: Vec<Bad> =
-        map.damage.iter().map(|(at, what)| (path.to_owned(), *at, what.clone())).collect();
+        map.damage.iter().map(|damage| (path.to_owned(), damage.at, damage.what.clone())).collect();
     let plan = match ChunkPlan::new(map.open.size, map.open.chunk_bytes) {
         Ok(plan) => plan,
         Err(error) => {
