@@ -104,3 +104,19 @@ fn a_job_that_was_taken_goes_on_after_the_timeout_and_its_result_is_fetched_late
     assert_eq!(code, Some(0), "{err}");
     assert!(out.ends_with("  -\n"), "{out}");
 }
+
+#[test]
+fn the_timeout_also_ends_the_wait_for_a_leader_that_is_not_there_and_for_one_that_does_not_answer() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let absent = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (leader, more) in [(absent, &[][..]), (silent.local_addr().unwrap(), &["--cache", "a-set"][..])] {
+        let leader = leader.to_string();
+        let args =
+            ["submit", &leader, "x", "--connect-wait", "20s", "--timeout", "500ms", "--output", "json"];
+        let (code, out, err) = heft(&[&args, more].concat());
+        assert_eq!(code, Some(4), "{out}{err}");
+        let shown: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((&shown["status"], &shown["left"]), (&"ERROR".into(), &"unsent".into()), "{shown}");
+        assert!(shown["error"].as_str().unwrap().contains("within 500ms (--timeout)"), "{shown}");
+    }
+}

@@ -147,12 +147,17 @@ fn c08_who_waits_for_a_worker_that_takes_folders_is_told_so_however_large_the_jo
     rig.expect([
         "+enqueue j1",
         "alice: submitted j1 Queued behind 0",
-        "alice: waiting j1 1 for job.assign.calcA without files in folders",
+        "alice: waiting j1 1 for job.assign.calcA without files in folders, or with \"..\" in their names",
     ]);
     rig.submit(Submission { names: FileNames::Folders, ..announced(2) });
-    rig.expect(["+announce j2", "alice: waiting j2 1 for job.assign.calcA without files in folders"]);
+    rig.expect([
+        "+announce j2",
+        "alice: waiting j2 1 for job.assign.calcA without files in folders, or with \"..\" in their names",
+    ]);
     rig.submit(Submission { require_worker: true, ..in_folders(3) });
-    rig.expect(["alice: refused j3 1 for job.assign.calcA without files in folders"]);
+    rig.expect([
+        "alice: refused j3 1 for job.assign.calcA without files in folders, or with \"..\" in their names",
+    ]);
 }
 
 #[test]

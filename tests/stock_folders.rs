@@ -80,6 +80,11 @@ fn c08_where_there_are_only_classic_workers_such_a_job_waits_and_says_for_what_a
     let (code, _, stderr) = Inputs::new(10).submit(&leader, NAMES, &["--require-worker"]);
     assert_ne!(code, Some(0));
     assert!(stderr.contains("take no files in folders") && stderr.contains("--flatten"), "{stderr}");
+    // A name need not be in a folder for a classic worker to refuse it.
+    let dots = ["a..b", "c"];
+    let (code, _, stderr) = Inputs::new(10).submit(&leader, dots, &["--require-worker"]);
+    assert_ne!(code, Some(0));
+    assert!(stderr.contains("or with \"..\" in their names") && stderr.contains("plain names"), "{stderr}");
     let mut client = Raw::client(&leader, "c");
     // Flattened they would be one file: that waits, too. The last two no worker takes, so that any may say so.
     let [plain, clash, flat, bad] = [(); 4].map(|()| Uuid::new_v4());

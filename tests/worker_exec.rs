@@ -14,7 +14,10 @@ use std::time::Duration;
 
 use chunking::message::Purpose;
 use heft::model::{InputFile, JobRequest, JobResult, JobStatus, JsonModel};
-use heft::worker::{CancelToken, Content, Exec, ExecConfig, Job, Outcome, StopReason, Workplace, run_once};
+use heft::worker::{
+    CancelToken, Content, Exec, ExecConfig, Job, JobContext, Outcome, StopReason, Worker, WorkerConfig,
+    Workplace, run_once,
+};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -472,4 +475,38 @@ async fn m19_a_raw_job_is_not_for_programs_and_one_that_panics_fails_alone() {
     let result = run_once(Arc::new(panics), raw(), &bench.place, CancelToken::default()).await.result;
     assert_eq!(result.status, JobStatus::Failed);
     assert!(result.stderr.contains("panicked"), "{}", result.stderr);
+}
+
+#[test]
+fn a_worker_does_not_start_where_its_jobs_could_have_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = WorkerConfig { work_dir: dir.path().to_owned(), ..WorkerConfig::new("127.0.0.1:1") };
+    let open =
+        || Worker::new(config.clone(), |job: Job, _: JobContext| async move { job.result(JobStatus::Ok) });
+    fs::write(dir.path().join("heft"), b"in the way").unwrap();
+    let error = open().err().unwrap().to_string();
+    assert!(error.contains("/heft is no directory") && error.contains("another work directory"), "{error}");
+    fs::remove_file(dir.path().join("heft")).unwrap();
+    open().unwrap();
+}
+
+#[test]
+fn two_workers_with_one_id_do_not_share_the_results_that_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = WorkerConfig {
+        work_dir: dir.path().to_owned(),
+        keep_results: true,
+        ..WorkerConfig::new("127.0.0.1:1")
+    };
+    let open = |config: &WorkerConfig| {
+        Worker::new(config.clone(), |job: Job, _: JobContext| async move { job.result(JobStatus::Ok) })
+    };
+    let first = open(&config).unwrap();
+    let error = open(&config).err().unwrap().to_string();
+    for part in [&config.id.to_string(), "is running", "--id", "--work-dir"] {
+        assert!(error.contains(part), "{error}");
+    }
+    open(&WorkerConfig { id: Uuid::new_v4(), ..config.clone() }).unwrap();
+    drop(first);
+    open(&config).unwrap();
 }

@@ -395,7 +395,7 @@ async fn a_job_that_outlasts_the_grace_is_left_to_the_leader() {
 
 #[tokio::test]
 async fn c31_a_worker_started_again_under_its_id_brings_home_what_was_not_settled() {
-    let scene = scene(|config| config.keep_results = true).await;
+    let mut scene = scene(|config| config.keep_results = true).await;
     let (mut conn, _) = scene.accept_ours(4).await;
     let job = Uuid::new_v4();
     conn.assign(job, "echo").await;
@@ -403,6 +403,7 @@ async fn c31_a_worker_started_again_under_its_id_brings_home_what_was_not_settle
     conn.result(job).await;
     // As if it was killed.
     scene.worker.abort();
+    assert!((&mut scene.worker).await.unwrap_err().is_cancelled());
     drop(conn);
 
     let config = WorkerConfig {

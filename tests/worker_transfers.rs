@@ -184,12 +184,15 @@ fn job_directories(work_dir: &Path) -> usize {
     std::fs::read_dir(work_dir.join("heft")).map_or(0, |made| made.count())
 }
 
-/// Descriptors of this process beneath a directory.
+/// Descriptors of this process beneath a directory, but for the one that holds the spool.
 fn open_beneath(root: &Path) -> usize {
+    let is_spool =
+        |path: &Path| path.file_name().is_some_and(|name| name.to_str().unwrap().starts_with("results-"));
     let handles = std::fs::read_dir("/proc/self/fd").unwrap();
     handles
         .filter(|handle| {
-            std::fs::read_link(handle.as_ref().unwrap().path()).is_ok_and(|to| to.starts_with(root))
+            std::fs::read_link(handle.as_ref().unwrap().path())
+                .is_ok_and(|to| to.starts_with(root) && !is_spool(&to))
         })
         .count()
 }
@@ -690,7 +693,7 @@ async fn a_large_archive_and_output_go_as_blobs_and_nothing_stays() {
 #[tokio::test]
 async fn c31_large_results_are_sent_again_after_a_break_and_after_a_restart() {
     let programs = tempfile::tempdir().unwrap();
-    let scene = scene(exec(programs.path(), LARGE), |config| config.keep_results = true).await;
+    let mut scene = scene(exec(programs.path(), LARGE), |config| config.keep_results = true).await;
     let (mut conn, _) = scene.accept(4).await;
     let sent = Sent::new(&[("in.bin", noise(4 * MIB))]);
     run_large(&mut conn, &sent).await;
@@ -703,6 +706,7 @@ async fn c31_large_results_are_sent_again_after_a_break_and_after_a_restart() {
     check_large(&result, &came, &sent);
     // As if it was killed.
     scene.worker.abort();
+    assert!((&mut scene.worker).await.unwrap_err().is_cancelled());
     drop(conn);
 
     let (again, _stop) = start(&scene.config, exec(programs.path(), "echo never"));

@@ -91,20 +91,37 @@ pub(crate) fn show(job: Uuid, result: Result<JobResult, JobError>) -> anyhow::Re
             return Ok(false);
         }
     };
-    let archive = result.output_archive.as_ref().map_or(0, Vec::len);
-    let mut text = format!("{job}  {}  archive {archive} B\n", printable(result.status.as_str()));
-    for (name, output) in [("stdout", &result.stdout), ("stderr", &result.stderr)] {
+    print(as_text(job, &result).as_bytes())?;
+    Ok(result.status == JobStatus::Ok)
+}
+
+/// A result as the samples print it. They fetch no parts: of those that stay at the leader it is
+/// said how large they are, and how they are had.
+fn as_text(job: Uuid, result: &JobResult) -> String {
+    let archive = match (&result.output_archive, &result.archive, result.archive_lost) {
+        (Some(archive), _, _) => format!("{} B", archive.len()),
+        (None, Some(part), _) => format!("{} B, kept at the leader: see `heft result get`", part.size),
+        (None, None, Some(bytes)) => format!("of {bytes} B left out, as it did not fit"),
+        (None, None, None) => "0 B".to_owned(),
+    };
+    let mut text = format!("{job}  {}  archive {archive}\n", printable(result.status.as_str()));
+    let outputs =
+        [("stdout", &result.stdout, &result.stdout_blob), ("stderr", &result.stderr, &result.stderr_blob)];
+    for (name, output, part) in outputs {
         for line in output.lines() {
             text.push_str(&format!("  {name}  {}\n", printable(line)));
         }
+        if let Some(part) = part {
+            text.push_str(&format!("  {name}  [{} B in all: see `heft result get`]\n", part.size));
+        }
     }
-    print(text.as_bytes())?;
-    Ok(result.status == JobStatus::Ok)
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::BlobRef;
 
     #[test]
     fn cp02_the_argument_goes_before_the_environment_before_four_and_one_is_the_least() {
@@ -118,6 +135,23 @@ mod tests {
         assert_eq!(desired(Some(i64::MAX), None), 2_147_483_647);
         let error = super::desired(None, Some("many")).unwrap_err().to_string();
         assert!(error.contains("\"many\""), "{error}");
+    }
+
+    #[test]
+    fn parts_that_stay_at_the_leader_are_not_said_to_be_empty() {
+        let part = |size| Some(BlobRef { id: Uuid::nil(), size, digest: None });
+        let mut result = JobResult::new(Uuid::nil(), "c", "calcA", JobStatus::Ok);
+        result.stdout = "a\n".to_owned();
+        assert!(as_text(Uuid::nil(), &result).ends_with("  OK  archive 0 B\n  stdout  a\n"));
+        (result.archive, result.stdout_blob) = (part(5_000_000), part(7_000_000));
+        let text = as_text(Uuid::nil(), &result);
+        assert!(text.contains("archive 5000000 B, kept at the leader: see `heft result get`\n"), "{text}");
+        assert!(
+            text.ends_with("  stdout  a\n  stdout  [7000000 B in all: see `heft result get`]\n"),
+            "{text}"
+        );
+        (result.archive, result.output_archive) = (None, Some(vec![0; 3]));
+        assert!(as_text(Uuid::nil(), &result).contains("  archive 3 B\n"));
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub(crate) enum Left {
 
 impl Left {
     /// In a word, for programs.
-    fn word(&self) -> &'static str {
+    pub(crate) fn word(&self) -> &'static str {
         match self {
             Left::GoesOn => "taken",
             Left::NeverSent => "unsent",

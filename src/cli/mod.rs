@@ -131,11 +131,18 @@ impl std::error::Error for Unavailable {}
 
 /// `--timeout` ran out.
 #[derive(Debug)]
-pub(crate) struct TimedOut(pub(crate) String);
+pub(crate) enum TimedOut {
+    /// Before anything was sent.
+    Unsent(String),
+    /// Later.
+    Waiting(String),
+}
 
 impl fmt::Display for TimedOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            TimedOut::Unsent(text) | TimedOut::Waiting(text) => f.write_str(text),
+        }
     }
 }
 

@@ -76,7 +76,7 @@ async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let shown = match args.timeout {
         Some(limit) => match timeout(limit.0, get_and_show(args, &client)).await {
             Ok(shown) => shown,
-            Err(_) => Err(TimedOut(format!(
+            Err(_) => Err(TimedOut::Waiting(format!(
                 "the result of job {} did not come within {limit} (--timeout): try again with a longer one",
                 args.job
             ))

@@ -200,16 +200,19 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let asks = args.caches.iter().any(|cached| cached.inner.is_none());
     let reach = if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
     let options = Options { downloads, ..reach };
-    let client = Client::connect(&args.leader, &options).await?;
+    let deadline = args.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout.0));
+    let client =
+        before(args, deadline, "the leader was not reached", Client::connect(&args.leader, &options))
+            .await??;
     // From here on Ctrl-C is for the job: it must not end the command between sending the job and waiting for it.
     let mut interrupts = interrupts().await;
-    let deadline = args.timeout.map(|timeout| tokio::time::Instant::now() + timeout.0);
     let default_subject = format!("job.submit.{}", args.exec);
     let subject = args.subject.as_deref().unwrap_or(&default_subject);
     let mut job = if args.raw {
         client.submit_raw(subject, raw_payload(files)?).await?
     } else {
-        let cached = cached_files(&client, &args.caches).await?;
+        let unanswered = "the leader did not say what is in the sets";
+        let cached = before(args, deadline, unanswered, cached_files(&client, &args.caches)).await??;
         check_names(
             files
                 .iter()
@@ -255,7 +258,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
                 print_json(&left.as_json(job, &text))?;
                 return Ok(ExitCode::from(TIMED_OUT));
             }
-            return Err(TimedOut(text).into());
+            return Err(TimedOut::Waiting(text).into());
         }
         Followed::Left(reached) => {
             let job = job.id();
@@ -292,6 +295,25 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Does what comes before the job is sent, within `--timeout`. An error says what was not done by
+/// then.
+async fn before<T>(
+    args: &SubmitArgs,
+    deadline: Option<tokio::time::Instant>,
+    undone: &str,
+    step: impl Future<Output = T>,
+) -> Result<T, TimedOut> {
+    tokio::select! {
+        done = step => Ok(done),
+        () = sleep_until(deadline) => {
+            let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
+            let leader = &args.leader;
+            Err(TimedOut::Unsent(format!("{undone} within {after} (--timeout): nothing was sent to {leader}; is it running, and is this \
+                its address?")))
+        }
+    }
+}
+
 /// Shows what each worker made of the job, and fetches what did not come with its result.
 async fn show_children(
     args: &SubmitArgs,
@@ -311,7 +333,7 @@ async fn show_children(
         }
         () = sleep_until(deadline) => {
             let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
-            Err(TimedOut(format!("the results of all workers did not come within {after} (--timeout); {later}")).into())
+            Err(TimedOut::Waiting(format!("the results of all workers did not come within {after} (--timeout); {later}")).into())
         }
     }
 }
@@ -533,6 +555,9 @@ fn show_raw(args: &SubmitArgs, job: uuid::Uuid, payload: &[u8]) -> anyhow::Resul
 
 /// What stands in place of a result.
 fn failure(error: &anyhow::Error) -> Value {
+    if let Some(TimedOut::Unsent(_)) = error.downcast_ref() {
+        return json!({"status": "ERROR", "left": Left::NeverSent.word(), "error": format!("{error:#}")});
+    }
     match error.downcast_ref::<JobError>() {
         Some(JobError::Refused { job, refusal }) => json!({
             "job_id": job,

@@ -222,7 +222,9 @@ impl Verdict {
             }
             Verdict::NoTransfers => "takes no transfers, and the job comes as one",
             Verdict::CannotRead(PayloadKind::Request) => "takes no job requests",
-            Verdict::CannotRead(PayloadKind::Folders) => "takes no files in folders, and the job has some",
+            Verdict::CannotRead(PayloadKind::Folders) => {
+                "takes no files in folders or with \"..\" in their names, and the job has some"
+            }
             Verdict::CannotRead(PayloadKind::Raw) => "takes no raw payloads, and the job is one",
             Verdict::NoDatasets => "cannot be sent its datasets, and does not have them",
             Verdict::NoMatch => "did not ask for its key",

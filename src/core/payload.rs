@@ -18,7 +18,7 @@ impl PayloadKind {
     pub const fn text(self) -> &'static str {
         match self {
             PayloadKind::Request => "job requests",
-            PayloadKind::Folders => "files in folders",
+            PayloadKind::Folders => "files in folders, or with \"..\" in their names",
             PayloadKind::Raw => "raw payloads",
         }
     }
@@ -28,7 +28,8 @@ impl PayloadKind {
         match self {
             PayloadKind::Request => "start a worker",
             PayloadKind::Folders => {
-                "start a heft worker, or submit the job with --flatten, so that classic workers get the names without folders"
+                "start a heft worker, or, so that classic workers can have the job, give its files plain names or submit it with \
+                 --flatten, which leaves out the folders"
             }
             PayloadKind::Raw => {
                 "start one that does (a program with a heft handler that says so; for job.assign.default also an F0 or F1 \

@@ -159,6 +159,12 @@ pub enum ConfigError {
         /// Why not.
         text: String,
     },
+    /// A work directory that this worker cannot use.
+    #[error("{text}")]
+    WorkDir {
+        /// Why not.
+        text: String,
+    },
     /// A worker without jobs and without a cache.
     #[error("a worker that takes no jobs has nothing to do without a cache: name its directory")]
     Idle,

@@ -50,6 +50,23 @@ fn remove_if_there(directory: &Path) -> io::Result<()> {
     }
 }
 
+/// Whether jobs can have directories in a work directory, as far as that can be told before one is
+/// made: what bears the name of our part of it must be a directory.
+pub(super) fn check_own(work_dir: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(work_dir.join(OWN)) {
+        Ok(found) if !found.is_dir() => Err(in_the_way(&work_dir.join(OWN))),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+fn in_the_way(own: &Path) -> io::Error {
+    let text = format!(
+        "{} is no directory: heft's workers keep their jobs there; remove it, or name another work directory",
+        own.display()
+    );
+    io::Error::new(io::ErrorKind::NotADirectory, text)
+}
+
 /// Makes the part of a work directory that is ours, if it is not there yet. It is as open as the work directory, so that
 /// workers of several users can share the one if they can share the other.
 fn make_own(work_dir: &Path) -> io::Result<PathBuf> {
@@ -60,13 +77,7 @@ fn make_own(work_dir: &Path) -> io::Result<PathBuf> {
     };
     match fs::symlink_metadata(&own) {
         Ok(found) if found.is_dir() => return Ok(own),
-        Ok(_) => {
-            let text = format!(
-                "{} is no directory: heft's workers keep their jobs there; remove it, or name another work directory",
-                own.display()
-            );
-            return Err(io::Error::new(io::ErrorKind::NotADirectory, text));
-        }
+        Ok(_) => return Err(in_the_way(&own)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(told(error)),
     }
@@ -245,7 +256,7 @@ fn is_job_directory(name: &str) -> bool {
 }
 
 /// `None` if another worker holds the directory, or has just removed it.
-fn lock(path: &Path) -> io::Result<Option<OwnedFd>> {
+pub(super) fn lock(path: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let handle = match openat(CWD, path, flags, Mode::empty()) {
         Ok(handle) => handle,

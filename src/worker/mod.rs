@@ -53,6 +53,7 @@ mod spool;
 mod store;
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 
 pub use attempt::{Outcome, Workplace, run_once};
@@ -63,22 +64,39 @@ pub use exec::{Exec, ExecConfig};
 pub use fit::encode as encode_result;
 pub use handler::{AttachError, CancelToken, Content, Handler, Job, JobContext, StopReason};
 pub use session::Summary;
+use spool::Spool;
 
 /// A worker, ready to run.
 #[derive(Debug)]
 pub struct Worker<H> {
     config: WorkerConfig,
     cache: Option<cache::Cache>,
+    spool: Option<Spool>,
     handler: Arc<H>,
 }
 
 impl<H: Handler> Worker<H> {
-    /// A worker with this handler. Its cache is opened, for it alone; nothing is dialled yet.
+    /// A worker with this handler. Its cache and its kept results are opened, for it alone; nothing
+    /// is dialled yet.
     pub fn new(config: WorkerConfig, handler: H) -> Result<Self, ConfigError> {
         let config = config.check()?;
+        let unusable = |error: io::Error| ConfigError::WorkDir { text: error.to_string() };
+        directory::check_own(&config.work_dir).map_err(unusable)?;
+        let spool = match config.keep_results.then(|| Spool::open(&config.work_dir, config.id)) {
+            Some(Ok(spool)) => Some(spool),
+            Some(Err(error)) if error.kind() == io::ErrorKind::ResourceBusy => return Err(unusable(error)),
+            Some(Err(error)) => {
+                tracing::warn!(
+                    "cannot keep results in {}: {error}; a restart will lose those the leader does not have",
+                    config.work_dir.display()
+                );
+                None
+            }
+            None => None,
+        };
         let cache = config.cache.as_ref().map(cache::Cache::open).transpose();
         let cache = cache.map_err(|error| ConfigError::Cache { text: error.to_string() })?;
-        Ok(Worker { config, cache, handler: Arc::new(handler) })
+        Ok(Worker { config, cache, spool, handler: Arc::new(handler) })
     }
 
     /// The worker's set-up, with its id.
@@ -89,6 +107,6 @@ impl<H: Handler> Worker<H> {
     /// Works until `shutdown` ends and running jobs have finished, or their grace is over. It goes on through every
     /// failure of connection and leader.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        session::Session::run(self.config, self.cache, self.handler, shutdown).await
+        session::Session::run(self.config, (self.cache, self.spool), self.handler, shutdown).await
     }
 }

@@ -114,7 +114,7 @@ pub(super) struct Session<H> {
 impl<H: Handler> Session<H> {
     pub(super) async fn run(
         config: WorkerConfig,
-        cache: Option<Cache>,
+        (cache, spool): (Option<Cache>, Option<Spool>),
         handler: Arc<H>,
         shutdown: impl Future<Output = ()>,
     ) -> Summary {
@@ -142,7 +142,7 @@ impl<H: Handler> Session<H> {
             lazy_due: None,
             worker_grace: WORKER_GRACE,
             cleaning: JoinSet::new(),
-            spool: None,
+            spool,
             notes,
             cpu: CpuMeter::default(),
             sample_due: Instant::now(),
@@ -161,7 +161,7 @@ impl<H: Handler> Session<H> {
             settle_due: None,
             summary: Summary::default(),
         };
-        session.open_spool();
+        session.load_spool();
         if let Some(cache) = &mut session.cache {
             cache.start(reports, cache_news);
         }
@@ -199,26 +199,25 @@ impl<H: Handler> Session<H> {
         session.leave().await
     }
 
-    fn open_spool(&mut self) {
-        if !self.config.keep_results {
-            return;
-        }
-        let opened = Spool::open(&self.config.work_dir, self.config.id)
-            .and_then(|spool| spool.load().map(|results| (spool, results)));
-        match opened {
-            Ok((spool, results)) => {
+    /// Takes up results that an earlier start left.
+    fn load_spool(&mut self) {
+        match self.spool.as_ref().map(Spool::load) {
+            Some(Ok(results)) => {
                 if !results.is_empty() {
                     info!(results = results.len(), "results of an earlier start will be sent");
                 }
                 results
                     .into_iter()
                     .for_each(|(job, numbers, answer)| self.desk.restore(job, numbers, answer));
-                self.spool = Some(spool);
             }
-            Err(error) => warn!(
-                "cannot keep results in {}: {error}; a restart will lose those the leader does not have",
-                self.config.work_dir.display()
-            ),
+            Some(Err(error)) => {
+                warn!(
+                    "cannot keep results in {}: {error}; a restart will lose those the leader does not have",
+                    self.config.work_dir.display()
+                );
+                self.spool = None;
+            }
+            None => {}
         }
     }
 

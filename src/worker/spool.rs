@@ -13,6 +13,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use tracing::warn;
 use uuid::Uuid;
 
 use super::desk::Numbers;
+use super::directory::lock;
 use super::fit::{Answer, Large, Part, reference};
 use super::handler::Content;
 use super::limits::{RESULT_BYTES_MAX, RESULTS_KEPT_BYTES_MAX, RESULTS_KEPT_MAX};
@@ -39,6 +41,8 @@ const HEAD_BYTES_MAX: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Spool {
     directory: PathBuf,
+    /// Two workers would send and remove each other's results.
+    _lock: Arc<OwnedFd>,
 }
 
 impl Spool {
@@ -46,7 +50,15 @@ impl Spool {
     pub(super) fn open(work_dir: &Path, worker: Uuid) -> io::Result<Self> {
         let directory = work_dir.join(format!("results-{}", worker.simple()));
         DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-        Ok(Spool { directory })
+        let Some(lock) = lock(&directory)? else {
+            let text = format!(
+                "a worker with the id {worker} is running, and keeps its results in {}: stop it, or give this one another --id or \
+                 --work-dir",
+                directory.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        };
+        Ok(Spool { directory, _lock: Arc::new(lock) })
     }
 
     fn path(&self, job: Uuid, ending: &str) -> PathBuf {
@@ -218,7 +230,9 @@ mod tests {
         spool.save(a, Numbers { run: Some(2), attempt: 3 }, &mut (&b"{}"[..]).into()).unwrap();
         spool.save(a, Numbers { run: Some(2), attempt: 4 }, &mut result(a).into()).unwrap();
         spool.save(b, Numbers { run: None, attempt: 1 }, &mut result(b).into()).unwrap();
-        let mut loaded = Spool::open(root.path(), worker).unwrap().load().unwrap();
+        drop(spool);
+        let spool = Spool::open(root.path(), worker).unwrap();
+        let mut loaded = spool.load().unwrap();
         loaded.sort_by_key(|(job, ..)| *job);
         let expected = [
             (a, Numbers { run: Some(2), attempt: 4 }, Answer::from(result(a))),
