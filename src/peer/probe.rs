@@ -19,7 +19,7 @@ pub const PROBE_CLIENT_ID: &str = "heft-probe";
 
 /// How long an answer is waited for. A leader that takes longer answers later probes, and the
 /// connection that is asked about.
-const PROBE_WAIT: Duration = Duration::from_secs(10);
+const PROBE_WAIT: Duration = Duration::from_secs(5);
 
 /// A probe under way. It ends when it is dropped.
 #[derive(Debug)]
