@@ -328,3 +328,19 @@ fn the_vectors_show_every_kind_every_generation_and_every_error() {
         assert!(errors.contains(error), "no vector for {error}");
     }
 }
+
+#[test]
+fn t10_a_welcome_names_the_hello_that_it_answers_by_the_checksum_that_one_would_have() {
+    let all = Vector::all();
+    let named = |name: &str| all.iter().find(|vector| vector.name() == name).unwrap();
+    let hello = named("hello of a worker that announces itself");
+    let read = hello.read(usize::MAX).unwrap();
+    let msg_id: Uuid = read.head["msg_id"].as_str().unwrap().parse().unwrap();
+    let subject = read.head["subject"].as_str().unwrap();
+    let payload_len = u32::try_from(read.payload.len()).unwrap();
+    let head = Head { msg_id, subject, payload_len, ..Head::new(Kind::HelloWorker) };
+    let crc = head.checksum(Generation::F2, crc32fast::hash(&read.payload)).unwrap();
+    assert_eq!(crc, crc32fast::hash(&hello.bytes[4..]), "all of its body");
+    let welcome = named("a welcome that says which hello came");
+    assert_eq!(welcome.expect("message")["Welcome"]["limits"], json!([[14, crc]]));
+}

@@ -599,6 +599,13 @@ good("a frame without a payload with its checksum", "W08", "Ids count as much as
 good("a welcome with its checksum", "W08", "The leader's frames have checksums, and so do ours from now on.", "F2",
      "Welcome", **SUMMED_WELCOME, trailers="offered", summed=True,
      message={"leader": str(LEADER), "software": "heft 0.1.0", "features": 1 << 11, "limits": []})
+HELLO_CRC = int.from_bytes(checksum("F2", CODES["HelloWorker"], msg=WORKER, subject=b"job.assign.>",
+                                    payload=ANNOUNCED_WORKER), "little")
+good("a welcome that says which hello came", "W08 T10", "hello-crc32 of the announced hello of a worker above.", "F2",
+     "Welcome", corr=WORKER,
+     payload=u8(1) + LEADER.bytes_le + text("heft 0.1.0") + u64(1 << 11) + u16(1) + u16(14) + u64(HELLO_CRC),
+     trailers="offered", summed=True,
+     message={"leader": str(LEADER), "software": "heft 0.1.0", "features": 1 << 11, "limits": [[14, HELLO_CRC]]})
 good("a chunk where others have checksums", "W08", "It has its own, and nothing behind its payload.", "F2", "Chunk",
      msg=TRANSFER, payload=chunk_payload(0, b"raw bytes"), trailers="required",
      chunk={"index": 0, "codec": "None", "raw_hex": b"raw bytes".hex()}, plan={"size": 9, "chunk_bytes": 4096})
