@@ -140,7 +140,8 @@ fn render(status: &Value) -> String {
             ));
         }
         if let Some(trouble) = leader.get("disk_trouble").and_then(Value::as_str) {
-            text.push_str(&format!("        UPLOADS WAIT: {}\n", super::printable(trouble)));
+            let who = if number("results_waiting") > 0 { "UPLOADS AND RESULTS" } else { "UPLOADS" };
+            text.push_str(&format!("        {who} WAIT: {}\n", super::printable(trouble)));
         }
         if let Some(trouble) = leader.get("log_trouble").and_then(Value::as_str) {
             text.push_str(&format!("        JOBS WAIT: {}\n", super::printable(trouble)));
@@ -155,6 +156,7 @@ fn render(status: &Value) -> String {
                 ("CLASS", Side::Left, "class"),
                 ("CREDIT", Side::Right, "credit"),
                 ("RUNNING", Side::Right, "running"),
+                ("RETURNING", Side::Right, "returning"),
                 ("CPU", Side::Right, "cpu_permille"),
                 ("CONNECTED", Side::Left, "connected"),
                 ("PATTERNS", Side::Left, "patterns"),
@@ -204,7 +206,7 @@ mod tests {
                        "blobs": 2, "buffers": 48, "buffers_in_use": 3},
             "jobs": {"queued": 3, "running": 2, "done": 10, "dead": 1},
             "workers": [{"id": "w-1", "name": null, "class": "heft", "patterns": ["job.assign.>", "a"], "credit": 4,
-                         "running": 2, "cpu_permille": 253, "connected": true}],
+                         "running": 2, "returning": 1, "cpu_permille": 253, "connected": true}],
             "clients": [{"id": "clientA", "cap": 4, "in_flight": 2, "queued": 3, "connections": 1}],
             "queues": [],
         });
@@ -213,8 +215,8 @@ leader  heft 0.1.0, up 1m1s, driver portable, durability memory, DRAINING: it ta
 jobs    3 queued, 2 running, 10 done, 1 dead
 spool   5 MiB of 64 GiB in 2 blobs; 3 of 48 buffers in use
 
-WORKER  NAME  CLASS  CREDIT  RUNNING     CPU  CONNECTED  PATTERNS
-w-1     -     heft        4        2  25.3 %  yes        job.assign.> a
+WORKER  NAME  CLASS  CREDIT  RUNNING  RETURNING     CPU  CONNECTED  PATTERNS
+w-1     -     heft        4        2          1  25.3 %  yes        job.assign.> a
 
 CLIENT   CAP  IN FLIGHT  QUEUED  CONNECTIONS
 clientA    4          2       3            1

@@ -373,19 +373,23 @@ impl Relay {
     }
 
     /// The same in words, for who has to wait.
-    fn why_full(&self, id: BlobId, reason: Reason) -> String {
+    pub(super) fn why_full(&self, id: BlobId, reason: Reason) -> String {
         match &self.disk_trouble {
             Some((trouble, _)) if reason == Reason::DISK_FULL => trouble.clone(),
             None if reason == Reason::DISK_FULL => self.why_no_room(id).unwrap_or_default(),
             Some(_) | None if reason == Reason::POOL_FULL => {
                 "all buffers of the leader are in use".to_owned()
             }
-            Some(_) | None => format!(
-                "the leader's spool holds {} and takes at most {} (--spool-max): waiting for a worker, or for jobs to end",
-                ByteSize(self.spool_bytes),
-                ByteSize(self.config.spool_bytes_max)
-            ),
+            Some(_) | None => format!("{}: waiting for a worker, or for jobs to end", self.why_spool_full()),
         }
+    }
+
+    pub(super) fn why_spool_full(&self) -> String {
+        format!(
+            "the leader's spool holds {} and takes at most {} (--spool-max)",
+            ByteSize(self.spool_bytes),
+            ByteSize(self.config.spool_bytes_max)
+        )
     }
 
     /// Whether senders wait because there is no room.
