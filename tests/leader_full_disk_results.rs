@@ -117,6 +117,25 @@ fn a_result_that_somebody_fetched_makes_room_and_one_that_nobody_has_does_not() 
 }
 
 #[test]
+fn a_result_of_all_workers_makes_room_once_those_of_each_were_fetched() {
+    let Some(disk) = SmallDisk::new(64) else { return };
+    let leader = disk.leader(&[]);
+    let _workers: Vec<Worker> = (0..2).map(|_| Worker::start(leader.port, &[MAKE], &[])).collect();
+    until(&leader, "both are there", |status| status["workers"].as_array().unwrap().len() == 2);
+    let mut to_all = submit(&leader, "make", &["--all", "--", "20"]);
+    let all = taken(&mut to_all);
+    drop(to_all);
+    until(&leader, "both have run", |status| status["jobs"]["done"] == 2);
+    let last = made_and_left(&leader, 20);
+    until(&leader, "another waits", |status| status["leader"]["results_waiting"] == 1);
+    let files = TempDir::new();
+    let (code, out, err) = heft(&["result", "get", &leader.addr(), &all, "--out", files.text()]);
+    assert_eq!((code, out.matches("made 20").count()), (Some(0), 2), "{out}{err}");
+    until(&leader, "it comes", |status| status["jobs"]["running"] == 0);
+    fetch(&leader, &last, &files);
+}
+
+#[test]
 fn a_result_that_never_fits_ends_its_job_with_the_numbers() {
     let Some(disk) = SmallDisk::new(64) else { return };
     let leader = disk.leader(&[]);

@@ -276,6 +276,19 @@ impl<H: Handler> Session<H> {
                 "time to stop is over: killing running jobs; the leader gives them to others"
             );
         }
+        match (self.desk.unsettled(), &self.spool) {
+            (0, _) => {}
+            (results, Some(_)) => {
+                info!(
+                    results,
+                    "the leader has not taken all results: the next start under this id sends them"
+                );
+            }
+            (results, None) => warn!(
+                results,
+                "the leader has not taken all results, and they go with this worker (--id keeps them): it has their jobs run again"
+            ),
+        }
         // Dropping the attempts drops their handlers, and those kill their process groups.
         self.jobs.shutdown().await;
         self.line.leave().await;
