@@ -121,6 +121,12 @@ fn render(status: &Value) -> String {
         cell(leader, "buffers_in_use"),
         cell(leader, "buffers"),
     ));
+    let results = leader.get("results_waiting").and_then(Value::as_u64).unwrap_or_default();
+    if results > 0 && !leader.get("disk_trouble").is_some_and(Value::is_string) {
+        text.push_str(&format!(
+            "        RESULTS WAIT: {results} jobs have run, and their results wait for room (--spool-max); `heft explain` says more\n"
+        ));
+    }
     if leader.get("durability").and_then(Value::as_str) == Some("disk") {
         let number = |member| leader.get(member).and_then(Value::as_u64).unwrap_or_default();
         let mean =
@@ -140,7 +146,7 @@ fn render(status: &Value) -> String {
             ));
         }
         if let Some(trouble) = leader.get("disk_trouble").and_then(Value::as_str) {
-            let who = if number("results_waiting") > 0 { "UPLOADS AND RESULTS" } else { "UPLOADS" };
+            let who = if results > 0 { "UPLOADS AND RESULTS" } else { "UPLOADS" };
             text.push_str(&format!("        {who} WAIT: {}\n", super::printable(trouble)));
         }
         if let Some(trouble) = leader.get("log_trouble").and_then(Value::as_str) {
@@ -237,6 +243,9 @@ no queues
         );
         assert!(durable.contains("UPLOADS WAIT: 2 large files wait for room\n"), "{durable}");
         assert!(durable.contains("JOBS WAIT: the disk is full\n"), "{durable}");
+        let results = json!({"leader": {"durability": "disk", "results_waiting": 2, "disk_trouble": "the disk is full"}});
+        assert!(render(&results).contains("UPLOADS AND RESULTS WAIT: the disk is full\n"));
+        assert!(render(&json!({"leader": {"results_waiting": 2}})).contains("RESULTS WAIT: 2 jobs have run"));
         assert!(render(&json!({})).contains("no workers"));
     }
 }

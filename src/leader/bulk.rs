@@ -182,16 +182,8 @@ impl Leader {
 
     /// A job came whole, and no assignment takes it with its contents: they become blobs.
     pub(super) fn submit_apart(&mut self, conn: ConnId, mut body: SubmitBody) {
-        // Contents are base64, three bytes in four characters.
-        let bytes = body.payload.len() as u64 / 4 * 3;
-        if let Some((reason, why)) = self.relay.why_not_now(Class::Upload, bytes) {
-            // It may have changed since.
-            self.relay.measure();
-            let id = JobRequest::parse(&body.payload).map(|request| request.job_id).unwrap_or_default();
-            let ids = [id, body.msg_id].into_iter().find(|id| !id.is_nil());
-            let job = JobId(ids.unwrap_or_else(|| (self.make_id)()));
-            let text = format!("{why}; submit the job again when there is room");
-            return self.refuse(conn, job, RefusalText::numbers(reason, bytes, 0, text));
+        if let Some((job, refusal)) = self.no_room_to_take_apart(&body) {
+            return self.refuse(conn, job, refusal);
         }
         let payload = std::mem::replace(&mut body.payload, Vec::new().into());
         let bulk = Bulk {
@@ -206,6 +198,23 @@ impl Leader {
         self.bulks.insert(conn, bulk);
         self.bulk_piece(self.now, conn, &payload);
         self.bulk_ends(self.now, conn);
+    }
+
+    /// Why the contents of a job that came whole find no room, if so. One that is known keeps what it has.
+    fn no_room_to_take_apart(&mut self, body: &SubmitBody) -> Option<(JobId, RefusalText)> {
+        // Contents are base64, three bytes in four characters.
+        let bytes = body.payload.len() as u64 / 4 * 3;
+        let (reason, why) = self.relay.why_not_now(Class::Upload, bytes)?;
+        let id = JobRequest::parse(&body.payload).map(|request| request.job_id).unwrap_or_default();
+        let id = [id, body.msg_id].into_iter().find(|id| !id.is_nil());
+        let job = JobId(id.unwrap_or_else(|| (self.make_id)()));
+        if self.broker.state().job(job).is_some() {
+            return None;
+        }
+        // It may have changed since.
+        self.relay.measure();
+        let text = format!("{why}; submit the job again when there is room");
+        Some((job, RefusalText::numbers(reason, bytes, 0, text)))
     }
 
     fn submit_bulk(

@@ -32,7 +32,8 @@ impl Leader {
         Ok(json!({
             "job_id": job.to_string(), "run": run.0, "client_id": client.to_string(), "key": key.as_str(), "phase": phase,
             "worker": worker, "policy": policy.name(), "datasets": datasets.iter().map(named).collect::<Vec<_>>(),
-            "waits": waits.map(|waits| self.waits(&waits)).or(result_waits.map(result_room)), "workers": listed, "more": workers.len() > LISTED_MAX,
+            "waits": waits.map(|waits| self.waits(&waits)).or(result_waits.map(result_room)), "workers": listed,
+            "more": workers.len() > LISTED_MAX,
         }))
     }
 

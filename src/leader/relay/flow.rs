@@ -226,8 +226,11 @@ impl Relay {
             }
         }
         // However many wait, a chunk that comes costs no more than this.
-        for _ in 0..self.waiting.len().min(LOOKS_MAX) {
-            let Some(id) = self.waiting.pop_front() else { break };
+        let looks = self.waiting.len().min(LOOKS_MAX);
+        // Results go first: they end jobs, whose inputs make room for the others.
+        let is_upload = |id: &BlobId| !self.blobs.get(id).is_some_and(Blob::is_of_result);
+        let (uploads, results): (Vec<BlobId>, Vec<BlobId>) = self.waiting.drain(..looks).partition(is_upload);
+        for id in results.into_iter().chain(uploads) {
             if let Some(blob) = self.blobs.get_mut(&id) {
                 blob.waits = false;
                 self.give_window(id);

@@ -328,8 +328,45 @@ impl Blob {
 
 #[cfg(test)]
 mod tests {
-    use super::super::RelayConfig;
+    use chunking::ChunkPlan;
+    use chunking::message::{OpenFlags, Purpose};
+    use uuid::Uuid;
+
+    use super::super::{RelayConfig, Says, announced};
     use super::*;
+    use crate::core::ids::ConnId;
+    use crate::store::blobs::DiskDone;
+
+    #[test]
+    fn a_result_that_waits_gets_the_room_before_an_upload_that_waits_longer() {
+        const MIB: u64 = 1 << 20;
+        let mut relay = Relay::new(RelayConfig { durable: true, ..RelayConfig::default() });
+        let free = |relay: &mut Relay, free: u64| {
+            let space = Some(Space { free: free * MIB, total: 160 * MIB });
+            relay.disk_done(DiskDone::Measured { mark: 0, space });
+        };
+        free(&mut relay, 17);
+        for (number, purpose) in [(1, Purpose::Input), (2, Purpose::Input), (3, Purpose::Archive)] {
+            let (id, size) = (Uuid::from_u128(number), 20 * MIB);
+            let open =
+                Open { purpose, flags: OpenFlags::KEEPS_SOURCE, ..announced(JobId(Uuid::nil()), "", size) };
+            relay.expect(id, open.clone(), ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), true);
+            relay.open(ConnId(1), id, open);
+        }
+        assert_eq!(relay.results_waiting().count(), 1);
+        while relay.poll().is_some() {}
+        // Enough for one of them.
+        free(&mut relay, 40);
+        let mut granted = Vec::new();
+        while let Some(out) = relay.poll() {
+            if let Out::Say { blob, says: Says::Grant(grant), .. } = out
+                && grant.window > 0
+            {
+                granted.push(blob.as_u128());
+            }
+        }
+        assert_eq!((granted, relay.results_waiting().count()), (vec![3], 0));
+    }
 
     #[test]
     fn nobody_is_refused_for_a_file_that_was_counted_twice() {
