@@ -137,7 +137,13 @@ fn a_job_whose_contents_are_taken_apart_is_refused_where_the_disk_has_no_room_fo
             match output {
                 Output::Send { frame, .. } => said.push_str(&format!("{frame:?}")),
                 Output::Disk(DiskOp::Write { bytes, .. }) => written += bytes.len(),
-                _ => {}
+                Output::SendLazily { .. }
+                | Output::Posted { .. }
+                | Output::Chunk { .. }
+                | Output::Through { .. }
+                | Output::Disk(_)
+                | Output::Log(_)
+                | Output::Close { .. } => {}
             }
         }
         (said, written)

@@ -1,5 +1,6 @@
-//! Results that find no room on the leader's disk, with real processes: they wait at their workers without stopping other jobs, say why
-//! they wait, and come when there is room; results that somebody has make it; one that never fits ends its job.
+//! Results that find no room on the leader's disk, with real processes: they wait at their workers
+//! without stopping other jobs, say why they wait, and come when there is room; results that
+//! somebody has make it; one that never fits ends its job.
 
 #![cfg(target_os = "linux")]
 #![allow(

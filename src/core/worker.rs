@@ -158,8 +158,9 @@ impl Worker {
         self.credit > 0 && self.has_place() && self.conn().is_some() && !one_at_a_time && !self.silent
     }
 
-    /// What it has not answered for takes a place, whatever it offered meanwhile. What has ended there does not: how many results it
-    /// keeps until the leader takes them is its own to decide, and it offers no more than it has room for.
+    /// What it has not answered for takes a place, whatever it offered meanwhile. What has ended
+    /// there does not: how many results it keeps until the leader takes them is its own to decide,
+    /// and it offers no more than it has room for.
     fn has_place(&self) -> bool {
         let Some(max) = self.parallel_max else { return true };
         let is_below = |held: usize| (held as u64) < u64::from(max);

@@ -200,7 +200,8 @@ impl Leader {
         self.bulk_ends(self.now, conn);
     }
 
-    /// Why the contents of a job that came whole find no room, if so. One that is known keeps what it has.
+    /// Why the contents of a job that came whole find no room, if so. One that is known keeps what
+    /// it has.
     fn no_room_to_take_apart(&mut self, body: &SubmitBody) -> Option<(JobId, RefusalText)> {
         // Contents are base64, three bytes in four characters.
         let bytes = body.payload.len() as u64 / 4 * 3;

@@ -1,8 +1,10 @@
-//! Which results go before their time (`--result-ttl`): when there are too many bytes of them, or when others wait for their room.
+//! Which results go before their time (`--result-ttl`): when there are too many bytes of them, or
+//! when others wait for their room.
 //!
-//! For room, where results outlive the leader, only those go that somebody has, and of those the oldest first: first what its client has
-//! got whole, then what somebody else has fetched whole, then what its client has without the large parts, which it did not want. One that
-//! nobody has stays for its time. Who has fetched what is known as long as the leader lives.
+//! For room, where results outlive the leader, only those go that somebody has, and of those the
+//! oldest first: first what its client has got whole, then what somebody else has fetched whole,
+//! then what its client has without the large parts, which it did not want. One that nobody has
+//! stays for its time. Who has fetched what is known as long as the leader lives.
 
 use super::parts::is_made;
 use super::relay::BlobId;
@@ -12,8 +14,9 @@ use crate::core::ids::{ConnId, JobId, ResultId};
 use crate::core::job::Job;
 
 impl Leader {
-    /// Forgets results while there are too many, or others wait for their room. Where they outlive the leader, those that
-    /// nobody has make no room for others: they go by their time and by the limit of results alone.
+    /// Forgets results while there are too many, or others wait for their room. Where they outlive
+    /// the leader, those that nobody has make no room for others: they go by their time and by the
+    /// limit of results alone.
     pub(super) fn forget_results(&mut self) {
         loop {
             // Until that is committed nothing is gained by forgetting more.
@@ -66,7 +69,8 @@ impl Leader {
         self.note_got(conn, job, result);
     }
 
-    /// Notes who has all of a result. Parts that were made of it here need not go to who got it in a frame.
+    /// Notes who has all of a result. Parts that were made of it here need not go to who got it in
+    /// a frame.
     pub(super) fn note_got(&mut self, conn: ConnId, job: JobId, result: ResultId) {
         let is_here = |part: &BlobId| {
             self.relay.has_got(conn, *part) || is_made(job, *part) && !self.relay.is_given(conn, *part)

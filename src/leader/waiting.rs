@@ -1,4 +1,5 @@
-//! Results that wait for room here: their clients are told so, who asks is, and one that could never have room is given up.
+//! Results that wait for room here: their clients are told so, who asks is, and one that could
+//! never have room is given up.
 
 use std::collections::HashSet;
 
@@ -59,7 +60,8 @@ impl Leader {
         })
     }
 
-    /// How large the disk is may be known only now: parts of results that began to wait before that, and never fit, are given up.
+    /// How large the disk is may be known only now: parts of results that began to wait before
+    /// that, and never fit, are given up.
     pub(super) fn give_up_what_never_fits(&mut self) {
         let waiting: Vec<WaitingPart> = self.relay.results_waiting().collect();
         for WaitingPart { blob, .. } in waiting {

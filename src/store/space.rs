@@ -48,8 +48,8 @@ impl Reserve {
         }
     }
 
-    /// The most bytes of a class that a file system of this size could ever have: all of it, less what is kept free and the room
-    /// that the log has taken beforehand.
+    /// The most bytes of a class that a file system of this size could ever have: all of it, less
+    /// what is kept free and the room that the log has taken beforehand.
     pub fn room_at_most(self, class: Class, total: u64) -> u64 {
         let log = match class {
             // It has its part of the reserve.
@@ -59,8 +59,9 @@ impl Reserve {
         total.saturating_sub(self.kept_from(class, total)).saturating_sub(log)
     }
 
-    /// What is kept free from new jobs, which go into the log: the rest is for the ends of those that are there. It is more than is
-    /// kept from their results, or new jobs would take the room that the others need to end.
+    /// What is kept free from new jobs, which go into the log: the rest is for the ends of those
+    /// that are there. It is more than is kept from their results, or new jobs would take the room
+    /// that the others need to end.
     pub fn kept_from_jobs(self, total: u64) -> u64 {
         self.of(total) / 4 * 3
     }

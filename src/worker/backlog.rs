@@ -1,8 +1,9 @@
 //! Results that wait for the leader: how many may do so without keeping the places of their jobs.
 //!
-//! A job that has ended needs its place no more, even if the leader has no room for its result yet: other jobs go on. What waits here
-//! is bounded all the same, by number and by bytes, as it lies on this machine's disk. Each result beyond that keeps its place,
-//! so that the worker takes fewer jobs, and none in the end. It decides nothing else; the desk owns it.
+//! A job that has ended needs its place no more, even if the leader has no room for its result yet:
+//! other jobs go on. What waits here is bounded all the same, by number and by bytes, as it lies on
+//! this machine's disk. Each result beyond that keeps its place, so that the worker takes fewer
+//! jobs, and none in the end. It decides nothing else; the desk owns it.
 
 use super::limits::{RETURNING_BYTES_MAX, RETURNING_MAX};
 
@@ -22,8 +23,8 @@ impl Default for Backlog {
 }
 
 impl Backlog {
-    /// How many of the results that wait keep their places: as few as may be, so the smallest do without. One result less never means
-    /// one place more, and one result more at most one.
+    /// How many of the results that wait keep their places: as few as may be, so the smallest do
+    /// without. One result less never means one place more, and one result more at most one.
     pub(super) fn keep_places(self, mut sizes: Vec<u64>) -> usize {
         sizes.sort_unstable();
         let mut bytes = 0u64;

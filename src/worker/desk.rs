@@ -196,7 +196,8 @@ impl Desk {
         PlacesKept { in_memory, beyond: self.backlog.keep_places(on_disk.collect()) }
     }
 
-    /// Results have come or gone, and `before` so many places were kept or taken: those that are free now are offered.
+    /// Results have come or gone, and `before` so many places were kept or taken: those that are
+    /// free now are offered.
     fn free_places(&mut self, before: PlacesKept, taken: usize) {
         let after = self.places_kept();
         match (before.beyond, after.beyond) {

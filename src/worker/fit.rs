@@ -84,8 +84,8 @@ impl Large {
         result.to_json()
     }
 
-    /// Whether parts of it lie in memory. Then its job's place is not free before the leader has it, or a worker that
-    /// cannot get rid of its results would fill its memory with more.
+    /// Whether parts of it lie in memory. Then its job's place is not free before the leader has
+    /// it, or a worker that cannot get rid of its results would fill its memory with more.
     pub(super) fn is_in_memory(&self) -> bool {
         self.parts.iter().any(|part| matches!(part.content, Content::Memory(_)))
     }

@@ -101,8 +101,8 @@ pub const TRANSFERS_MAX: usize = 8192;
 /// faster.
 pub const UPLOADS_MAX: usize = 16;
 
-/// Results with parts that go by transfer that may wait for the leader without keeping the places of their jobs, whatever their
-/// size: so many are open at once.
+/// Results with parts that go by transfer that may wait for the leader without keeping the places
+/// of their jobs, whatever their size: so many are open at once.
 pub const RETURNING_MAX: usize = UPLOADS_MAX;
 
 /// The same in bytes, by default: these are files on the worker's disk.

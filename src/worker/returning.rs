@@ -1,9 +1,11 @@
 //! Results whose large parts go by transfer: the parts first, then the result that names them with their digests.
 //!
-//! A result is returned until the leader has settled it. After a lost connection its transfers are opened again, and what the
-//! leader has is not sent twice. No more transfers are open than the leader takes; other results wait for their turn. A part
-//! that the leader could never have room for, or that cannot be read, does not hold up the job: the result then goes without
-//! it, as FAILED, and says why. A result that the leader does not want is given up. The session owns it and sends what it gives.
+//! A result is returned until the leader has settled it. After a lost connection its transfers are
+//! opened again, and what the leader has is not sent twice. No more transfers are open than the
+//! leader takes; other results wait for their turn. A part that the leader could never have room
+//! for, or that cannot be read, does not hold up the job: the result then goes without it, as
+//! FAILED, and says why. A result that the leader does not want is given up. The session owns it
+//! and sends what it gives.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -306,8 +308,8 @@ impl Return {
         Turn::Far { job, numbers: self.numbers, done, total, text }
     }
 
-    /// The result with those parts that the leader has. One that lacks some has failed, whatever the job itself said: what it was
-    /// run for is not there.
+    /// The result with those parts that the leader has. One that lacks some has failed, whatever
+    /// the job itself said: what it was run for is not there.
     fn with_parts(&self, digests: &HashMap<Uuid, Digest>) -> Vec<u8> {
         if self.left_out.is_empty() {
             return self.large.payload(digests);

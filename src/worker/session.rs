@@ -587,7 +587,8 @@ impl<H: Handler> Session<H> {
                     self.say(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) });
                 }
                 Todo::Return { job, numbers, large } => {
-                    // Before the place is offered: the leader does not count the job as running any more.
+                    // Before the place is offered: the leader does not count the job as running any
+                    // more.
                     let note = Note {
                         job,
                         stage: Stage::Returning,

@@ -1,4 +1,5 @@
-//! Jobs that end at their workers, and how their results get to the broker: at once, or while other jobs run.
+//! Jobs that end at their workers, and how their results get to the broker: at once, or while other
+//! jobs run.
 
 use heft::core::Event;
 use heft::core::event::{Doing, WorkerClass};

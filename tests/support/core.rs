@@ -396,7 +396,8 @@ impl Rig {
         self.doing(worker, number, run, attempt, Doing::Running);
     }
 
-    /// A worker says that a job of the first run has ended there, and that its result is on its way.
+    /// A worker says that a job of the first run has ended there, and that its result is on its
+    /// way.
     #[track_caller]
     pub fn returning(&mut self, worker: &str, number: u32, attempt: u32) {
         self.doing(worker, number, 1, attempt, Doing::Returning);

@@ -1,7 +1,7 @@
 //! A leader on a small file system of its own, and what tests do to it.
 //!
-//! The file system is a tmpfs in a mount namespace of its own. Where that is not allowed the tests say so and do nothing. Needs
-//! `procs` beside it.
+//! The file system is a tmpfs in a mount namespace of its own. Where that is not allowed the tests
+//! say so and do nothing. Needs `procs` beside it.
 #![allow(
     dead_code,
     unreachable_pub,

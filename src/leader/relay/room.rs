@@ -27,7 +27,8 @@ pub(super) struct Room {
     space: Option<Space>,
     /// As it was told last.
     told: Option<Space>,
-    /// The most bytes that the disk ever had in all: one that has fewer for a while may have them again.
+    /// The most bytes that the disk ever had in all: one that has fewer for a while may have them
+    /// again.
     largest: u64,
     /// Bytes of files that were made since the start.
     made: u64,
@@ -104,8 +105,9 @@ impl Relay {
 
     /// Why a new job of so many bytes cannot go into the log: what is left is for the ends of those that are there.
     ///
-    /// What was measured last counts, and not what the relay made of it since: that is too little for a moment if a file was made while
-    /// the answer was on its way, and nobody is refused for that. What was let in since leaves the reserve alone.
+    /// What was measured last counts, and not what the relay made of it since: that is too little
+    /// for a moment if a file was made while the answer was on its way, and nobody is refused for
+    /// that. What was let in since leaves the reserve alone.
     pub(in crate::leader) fn no_room_for_jobs(&self, bytes: u64) -> Option<String> {
         let space = self.room.told?;
         let kept = self.config.disk_reserve.kept_from_jobs(space.total);
@@ -124,7 +126,8 @@ impl Relay {
         self.room.space.map(|_| self.config.disk_reserve.room_at_most(class, self.room.largest))
     }
 
-    /// Why so many bytes of a class find no room now, if so; by what was measured last, for the same reason.
+    /// Why so many bytes of a class find no room now, if so; by what was measured last, for the
+    /// same reason.
     pub(in crate::leader) fn why_not_now(&self, class: Class, bytes: u64) -> Option<(Reason, String)> {
         if let Some((trouble, _)) = &self.disk_trouble {
             return Some((Reason::DISK_FULL, trouble.clone()));
@@ -373,7 +376,8 @@ mod tests {
         const MIB: u64 = 1 << 20;
         let mut relay = Relay::new(RelayConfig { durable: true, ..RelayConfig::default() });
         relay.measured(0, Some(Space { free: 152 * MIB, total: 160 * MIB }));
-        // The file was made before the disk was looked at, and that was heard after it had been asked for.
+        // The file was made before the disk was looked at, and that was heard after it had been
+        // asked for.
         relay.took_room(80 * MIB);
         relay.measured(0, Some(Space { free: 72 * MIB, total: 160 * MIB }));
         assert!(!relay.fits(Class::Upload, MIB), "other large files wait until it is certain");
