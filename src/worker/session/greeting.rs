@@ -23,15 +23,6 @@ impl<H: Handler> Session<H> {
         self.say(frame);
     }
 
-    /// Offers what is free, once it is known what the leader is. Not sooner: nothing protects a frame that goes out before the
-    /// Welcome, and a worker whose credit was damaged would be idle for as long as the connection lasts.
-    fn offer_room(&mut self) {
-        // What was withheld meanwhile is part of it.
-        self.purse.clear();
-        let room = u32::try_from(self.desk.room()).unwrap_or(u32::MAX);
-        self.give_credit(room);
-    }
-
     /// What the leader can do is known.
     fn on_leader(&mut self, features: Features) {
         let is_first = self.leader.replace(features).is_none();
