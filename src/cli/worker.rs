@@ -115,6 +115,10 @@ pub struct WorkerArgs {
     /// The largest archive of the files that a job made; a larger one is left out and its size said
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(ARCHIVE_BYTES_MAX))]
     pub archive_max: ByteSize,
+    /// Give programs this variable of the worker's environment too; may be repeated. They get PATH, HOME, LANG and TZ, and of
+    /// their job TMPDIR, HEFT_JOB_ID, HEFT_ATTEMPT, HEFT_CLIENT, HEFT_EXEC and HEFT_WORKER
+    #[arg(long, value_name = "NAME", value_parser = pass_env)]
+    pub pass_env: Vec<String>,
     /// TCP congestion control, such as cubic or bbr [default: the system's; cubic to this machine]
     #[arg(long, value_name = "NAME")]
     pub tcp_congestion: Option<String>,
@@ -166,6 +170,7 @@ impl WorkerArgs {
             stderr_bytes_max: bytes(self.stderr_max),
             output_bytes_max: self.output_max.0,
             archive_bytes_max: self.archive_max.0,
+            pass_env: self.pass_env.clone(),
             launcher: None,
         }
     }
@@ -187,6 +192,11 @@ fn cpu_cap(text: &str) -> Result<f64, String> {
     share.ok_or_else(form)
 }
 
+/// Reads the name of a variable.
+fn pass_env(name: &str) -> Result<String, exec::PassError> {
+    exec::check_passed(name).map(|()| name.to_owned())
+}
+
 /// Runs a worker until it is told to stop.
 pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     let exec = ExecConfig { launcher: this_program(), ..absolute(args.exec_config())? };
@@ -204,6 +214,9 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
         ))
     })?;
     clear(args);
+    for name in args.pass_env.iter().filter(|name| std::env::var_os(name).is_none()) {
+        tracing::warn!("--pass-env {name}: it is not set here, so programs do not get it");
+    }
     // One thread, which lives as long as the worker: programs that it launched are killed when it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -242,6 +242,7 @@ pub(super) type DirectorySlot = Arc<Mutex<Option<JobDirectory>>>;
 #[derive(Clone, Debug)]
 pub struct JobContext {
     pub(super) job: Uuid,
+    pub(super) worker: Uuid,
     pub(super) work_dir: Arc<Path>,
     pub(super) directory: DirectorySlot,
     pub(super) cancel: CancelToken,
@@ -284,6 +285,11 @@ impl JobContext {
         let path = made.path().to_owned();
         *slot = Some(made);
         Ok(path)
+    }
+
+    /// The worker's id.
+    pub const fn worker(&self) -> Uuid {
+        self.worker
     }
 
     /// Tells when the job is to stop.

@@ -6,16 +6,18 @@
 
 mod archive;
 pub(super) mod beneath;
+mod environment;
 pub(super) mod inputs;
 mod launch;
 mod process;
 
+pub use environment::{PASSED, PassError, check_passed};
 pub(crate) use inputs::names as check_names;
 pub use launch::{LAUNCH, launch};
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -58,6 +60,8 @@ pub struct ExecConfig {
     pub output_bytes_max: u64,
     /// The largest archive.
     pub archive_bytes_max: u64,
+    /// Variables of this process that programs get beyond [`PASSED`].
+    pub pass_env: Vec<String>,
     /// The `heft` command, to start programs through [`launch()`], so that they are killed when this process is; only for
     /// a runtime whose threads live as long as the process. Without it, programs are started as they are.
     pub launcher: Option<PathBuf>,
@@ -74,6 +78,7 @@ impl Default for ExecConfig {
             stderr_bytes_max: STDERR_BYTES_MAX,
             output_bytes_max: OUTPUT_BYTES_MAX,
             archive_bytes_max: ARCHIVE_BYTES_MAX,
+            pass_env: Vec::new(),
             launcher: None,
         }
     }
@@ -128,6 +133,14 @@ impl Exec {
             return job.failed(reason.to_string());
         }
         let outputs = outputs_beside(&directory);
+        let temporary = match Temporary::make(&outputs) {
+            Ok(temporary) => temporary,
+            Err(error) => return job.failed(error.to_string()),
+        };
+        let environment =
+            environment::of_job(job, context.worker(), &temporary.0, &self.config.pass_env, |name| {
+                std::env::var_os(name)
+            });
         let keep = |bytes_max, file| Keep {
             bytes_max,
             file: outputs.join(file),
@@ -139,9 +152,12 @@ impl Exec {
             program: &program,
             args: &request.args,
             directory: &directory,
+            environment: &environment,
             launcher: self.config.launcher.as_deref(),
         };
         let ended = process::run(start, keep, context.cancel_token()).await;
+        // There may be much in it.
+        tokio::task::spawn_blocking(move || temporary.remove()).await.ok();
         let mut result = match ended {
             Ok(ended) => result_of(job, &ended, context),
             Err(error) => return job.failed(format!("Process error: {}: {error}", program.display())),
@@ -211,6 +227,27 @@ impl Handler for Exec {
             Err(_) => Vec::new(),
         };
         self.run_request(&job, inputs, &context).await
+    }
+}
+
+/// A directory for what a program needs while it runs, beside its own: what is in that is packed.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn make(outputs: &Path) -> io::Result<Self> {
+        let path = outputs.join("tmp");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(|error| {
+            let text = format!("cannot make the directory for temporary files {}: {error}", path.display());
+            io::Error::new(error.kind(), text)
+        })?;
+        Ok(Temporary(path))
+    }
+
+    /// What cannot be removed now goes with the job's directory.
+    fn remove(self) {
+        fs::remove_dir_all(&self.0).ok();
+        // It stays if there are large parts in it.
+        self.0.parent().map(fs::remove_dir);
     }
 }
 

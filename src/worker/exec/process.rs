@@ -4,6 +4,7 @@
 //! memory; a longer output goes to a file as a whole, and what is over the limit of that is counted and dropped. Whatever the program leaves running in its group is killed when it ends, is stopped, or when the
 //! future is dropped. It knows programs and nothing of jobs; the handler of executables calls it.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -163,6 +164,8 @@ pub(super) struct Start<'a> {
     pub(super) program: &'a Path,
     pub(super) args: &'a [String],
     pub(super) directory: &'a Path,
+    /// All that the program gets; nothing of this process's own.
+    pub(super) environment: &'a [(String, OsString)],
     pub(super) launcher: Option<&'a Path>,
 }
 
@@ -190,6 +193,8 @@ pub(super) async fn run(
     let mut child = Command::from(command)
         .args(start.args)
         .current_dir(start.directory)
+        .env_clear()
+        .envs(start.environment.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
