@@ -51,6 +51,40 @@ fn garbage_half_a_frame_and_a_missing_hello_end_their_connection_only() {
 }
 
 #[test]
+fn a_workers_announcement_that_cannot_be_read_is_refused_with_the_reason_and_not_taken_for_a_classic_hello() {
+    let leader = Leader::start(&[]);
+    for (hello, why) in [
+        (r#"{"Heft":{"Version":1,"Features":["leases"]},"MaxParallel":100000000}"#, "MaxParallel"),
+        (r#"{"Heft":{"Version":1,"Features":["leases"]},"MaxParallel":"4"}"#, "MaxParallel"),
+        (r#"{"Heft":{"Features":["leases"]}}"#, "Version"),
+        (r#"{"Heft":{"Version":1"#, "JSON"),
+        (r#"{"Heft":{"Version":1},"Patterns":["a..b"]}"#, "a..b"),
+    ] {
+        let mut worker = Raw::connect(&leader);
+        worker.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.x", hello.as_bytes());
+        let answer = worker.next().unwrap();
+        assert_eq!((answer.kind, answer.msg_id), (Kind::Refused, Uuid::from_u128(5)), "{hello}");
+        let refused = Refused::decode(&answer.payload).unwrap();
+        assert!(refused.text.as_str().contains(why), "{hello}: {}", refused.text);
+        assert!(worker.is_hung_up_on(), "{hello}");
+    }
+    // What others put there is not for us.
+    for payload in ["", "1.0.3", "{\"name\":\"w\"}", "{\"heft\":"] {
+        let mut classic = Raw::connect(&leader);
+        classic.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.x", payload.as_bytes());
+        let mut client = Raw::client(&leader, "c");
+        procs::eventually("it is a worker", || {
+            client.ask("status", &json!({}))["workers"].as_array().unwrap().len() == 1
+        });
+        drop(classic);
+        procs::eventually("it has left", || {
+            client.ask("status", &json!({}))["workers"].as_array().unwrap().is_empty()
+        });
+    }
+    assert_well(&leader);
+}
+
+#[test]
 fn cr04_credit_below_zero_and_in_the_billions_harms_nobody() {
     let leader = Leader::start(&[]);
     let mut odd = Raw::connect(&leader);

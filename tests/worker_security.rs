@@ -16,7 +16,10 @@
 mod procs;
 
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use procs::{Leader, Proc, TempDir, eventually, heft, write_program};
 
@@ -67,6 +70,119 @@ fn a_program_gets_its_own_environment_and_not_the_workers() {
     let own = dir.join("jobs/heft");
     assert!(got["TMPDIR"].starts_with(own.to_str().unwrap()), "{out}");
     eventually("nothing of it stays", || std::fs::read_dir(&own).unwrap().count() == 0);
+}
+
+/// Nobody.
+const STRANGER: u32 = 54_321;
+
+/// Whether this is root, who alone can be several users.
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: only root can be somebody else");
+    }
+    is_root
+}
+
+fn chown(path: &Path) {
+    std::os::unix::fs::chown(path, Some(STRANGER), Some(STRANGER)).unwrap();
+}
+
+fn chmod(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Runs a command that is to end by itself, within a moment; else it is ended. Gives its exit code and what it said.
+fn started(command: &mut Command) -> (Option<i32>, String) {
+    let output =
+        Command::new("timeout").arg("5").arg(command.get_program()).args(command.get_args()).output();
+    let output = output.unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn worker_in(dir: &TempDir, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
+    command.args(["worker", "127.0.0.1", "1"]).args(args);
+    for (flag, name) in [("--exe-dir", "exe"), ("--work-dir", "jobs"), ("--cache-dir", "cache")] {
+        if !args.contains(&flag) {
+            command.arg(flag).arg(dir.join(name));
+        }
+    }
+    command
+}
+
+#[test]
+fn directories_that_others_can_change_are_refused_by_worker_and_leader() {
+    let dir = TempDir::new();
+    let open = dir.join("open");
+    std::fs::create_dir(&open).unwrap();
+    chmod(&open, 0o777);
+    let mut foreign =
+        vec![(open.clone(), "others may write to"), (open.join("beneath"), "others may write to")];
+    let strangers = dir.join("strangers");
+    std::fs::create_dir(&strangers).unwrap();
+    if is_root() {
+        chown(&strangers);
+        foreign.extend([
+            (strangers.clone(), "belongs to user 54321"),
+            (strangers.join("x"), "belongs to user 54321"),
+        ]);
+    }
+    for (path, why) in foreign {
+        let path = path.to_str().unwrap();
+        for flag in ["--work-dir", "--cache-dir"] {
+            let (code, said) = started(&mut worker_in(&dir, &[flag, path]));
+            assert_eq!(code, Some(2), "{flag} {path}: {said}");
+            assert!(said.contains(why) && said.contains("--allow-shared-dirs"), "{said}");
+        }
+        let mut leader = Command::new(env!("CARGO_BIN_EXE_heft"));
+        for durability in ["disk", "memory"] {
+            let (code, said) =
+                started(leader.args(["leader", "0", "--durability", durability, "--data", path]));
+            assert_eq!(code, Some(2), "{path}: {said}");
+            assert!(said.contains(why) && said.contains("--allow-shared-dirs"), "{said}");
+            leader = Command::new(env!("CARGO_BIN_EXE_heft"));
+        }
+        let (code, said) = started(&mut worker_in(&dir, &["--work-dir", path, "--allow-shared-dirs"]));
+        assert_eq!(code, None, "{said}");
+    }
+    chmod(&open, 0o1777);
+    let (code, said) = started(&mut worker_in(&dir, &["--work-dir", open.to_str().unwrap()]));
+    assert_eq!(code, None, "as open as /tmp: {said}");
+}
+
+#[test]
+fn what_workers_make_is_closed_to_others() {
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    let _worker = worker_with_secrets(leader.port, &dir, ("x", "true"), &[]);
+    assert_eq!(heft(&["submit", &leader.addr(), "x"]).0, Some(0));
+    for name in ["jobs", "jobs/heft", "cache"] {
+        let mode = std::fs::metadata(dir.join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o700, "{name}");
+    }
+}
+
+#[test]
+fn a_stranger_who_owns_the_job_directories_of_a_shared_work_directory_gets_nothing() {
+    if !is_root() {
+        return;
+    }
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    let (jobs, elsewhere) = (dir.join("jobs"), dir.join("elsewhere"));
+    std::fs::create_dir(&jobs).unwrap();
+    chmod(&jobs, 0o1777);
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::create_dir(jobs.join("heft")).unwrap();
+    chown(&jobs.join("heft"));
+    std::fs::write(dir.join("in.txt"), "secret").unwrap();
+    let _worker = worker_with_secrets(leader.port, &dir, ("x", "cat in.txt"), &[]);
+    let file = dir.join("in.txt");
+    let (code, out, err) = heft(&["submit", &leader.addr(), "x", "--file", file.to_str().unwrap()]);
+    assert_eq!(code, Some(1), "{out} {err}");
+    assert!((out + &err).contains("belongs to user 54321"), "{err}");
+    assert_eq!(std::fs::read_dir(jobs.join("heft")).unwrap().count(), 0);
 }
 
 #[test]

@@ -117,6 +117,17 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// Refuses a directory in which other users could lead a process's files elsewhere.
+pub(crate) fn check_own(what: &str, flag: &str, path: &std::path::Path) -> Result<(), Usage> {
+    crate::own_dir::check(path).map_err(|error| {
+        Usage(format!(
+            "the {what} directory {} is not safe: {error}; name one of your own with {flag}, or take it as it is with \
+             --allow-shared-dirs",
+            path.display()
+        ))
+    })
+}
+
 /// What the command needs of the system is not to be had now.
 #[derive(Debug)]
 pub(crate) struct Unavailable(pub(crate) String);

@@ -22,7 +22,7 @@ use crate::worker::{
     remove_abandoned,
 };
 
-use super::{Usage, time_limit};
+use super::{Usage, check_own, time_limit};
 
 /// Where sets are kept (FS01).
 const CACHE_DIR_DEFAULT: &str = "/opt/grid/cache";
@@ -78,6 +78,9 @@ pub struct WorkerArgs {
     /// The stock worker's id, if the leader cannot tell it by its address
     #[arg(long = "for", value_name = "WORKER-ID", requires = "cache_only")]
     pub cache_for: Option<Uuid>,
+    /// Take a work or cache directory that another user owns or can write to; who can may lead the worker's files elsewhere
+    #[arg(long)]
+    pub allow_shared_dirs: bool,
     /// Jobs at a time
     #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", default_value_t = 4, value_parser = max_par)]
     pub max_par: u32,
@@ -201,8 +204,13 @@ fn pass_env(name: &str) -> Result<String, exec::PassError> {
 pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     let exec = ExecConfig { launcher: this_program(), ..absolute(args.exec_config())? };
     let cache_dir = args.cache_dir();
+    if !args.allow_shared_dirs {
+        check_own("work", "--work-dir", &args.work_dir)?;
+        check_own("cache", "--cache-dir", &cache_dir)?;
+    }
     make(&args.exe_dir, "exe", "--exe-dir", 0o755)?;
-    make(&cache_dir, "cache", "--cache-dir", 0o755)?;
+    // Whom a cache is kept for has to be able to read it.
+    make(&cache_dir, "cache", "--cache-dir", if args.cache_only { 0o755 } else { 0o700 })?;
     make(&args.work_dir, "work", "--work-dir", 0o700)?;
     let worker = open(args, Exec::new(exec))?;
     check_link(&cache_dir, &args.work_dir, args.cache_link).map_err(|error| {

@@ -275,8 +275,12 @@ impl Leader {
     ) -> Result<(), HangUp> {
         self.pass_time(now);
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
-        let heard = session.hear(head, payload.into(), &mut *self.make_id)?;
-        match heard {
+        let heard = session.hear(head, payload.into(), &mut *self.make_id);
+        if let Err(error @ SessionError::BadAnnouncement(_)) = &heard {
+            let refused = session.hello_refused(head.msg_id, &error.to_string());
+            self.send(conn, refused);
+        }
+        match heard? {
             Heard::Event(event) => {
                 self.note_hello(conn, &event);
                 let joins = matches!(event, Event::WorkerHello { .. });

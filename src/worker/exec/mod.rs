@@ -31,7 +31,7 @@ use self::archive::{Packed, Packing, pack};
 use self::inputs::{CachePlace, Inputs, write_all};
 use self::process::{Ended, Keep, Start};
 use super::cache::LinkMode;
-use super::directory::outputs_beside;
+use super::directory::{OpenDirectory, outputs_beside};
 use super::fit::append_note;
 use super::handler::{Content, Handler, Job, JobContext};
 use super::limits::{
@@ -121,7 +121,7 @@ impl Exec {
             Ok(program) => program,
             Err(error) => return job.failed(error.to_string()),
         };
-        let directory = match context.directory().await {
+        let directory = match context.open_directory().await {
             Ok(directory) => directory,
             Err(error) => return job.failed(error.to_string()),
         };
@@ -132,7 +132,7 @@ impl Exec {
         if let Some(reason) = context.cancel_token().reason() {
             return job.failed(reason.to_string());
         }
-        let outputs = outputs_beside(&directory);
+        let outputs = outputs_beside(directory.path());
         let temporary = match Temporary::make(&outputs) {
             Ok(temporary) => temporary,
             Err(error) => return job.failed(error.to_string()),
@@ -184,8 +184,8 @@ impl Exec {
         result
     }
 
-    async fn write_inputs(&self, files: Vec<InputFile>, directory: &Path) -> Result<Inputs, String> {
-        let (directory, config) = (directory.to_owned(), self.config.clone());
+    async fn write_inputs(&self, files: Vec<InputFile>, directory: &OpenDirectory) -> Result<Inputs, String> {
+        let (directory, config) = (directory.clone(), self.config.clone());
         let written = tokio::task::spawn_blocking(move || {
             let cache = CachePlace { directory: &config.cache_dir, link: config.cache_link };
             write_all(&files, &directory, cache)
@@ -197,13 +197,18 @@ impl Exec {
         }
     }
 
-    async fn pack(&self, directory: PathBuf, inputs: Inputs, program: PathBuf) -> Result<Packed, String> {
+    async fn pack(
+        &self,
+        directory: OpenDirectory,
+        inputs: Inputs,
+        program: PathBuf,
+    ) -> Result<Packed, String> {
         let config = self.config.clone();
         let packed = tokio::task::spawn_blocking(move || {
             let inputs = if config.zip_all { Inputs::new() } else { inputs };
             pack(Packing {
                 directory: &directory,
-                file: &outputs_beside(&directory).join("archive"),
+                file: &outputs_beside(directory.path()).join("archive"),
                 memory_bytes_max: ARCHIVE_INLINE_BYTES_MAX,
                 inputs: &inputs,
                 program: config.zip_all.then_some(program.as_path()),

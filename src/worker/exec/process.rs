@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::inputs::next_step;
 use super::launch::{self, Report};
-use crate::worker::directory::create_output;
+use crate::worker::directory::{OpenDirectory, create_output};
 use crate::worker::handler::CancelToken;
 use crate::worker::limits::DRAIN_MAX;
 
@@ -163,7 +163,7 @@ pub(super) struct Ended {
 pub(super) struct Start<'a> {
     pub(super) program: &'a Path,
     pub(super) args: &'a [String],
-    pub(super) directory: &'a Path,
+    pub(super) directory: &'a OpenDirectory,
     /// All that the program gets; nothing of this process's own.
     pub(super) environment: &'a [(String, OsString)],
     pub(super) launcher: Option<&'a Path>,
@@ -192,7 +192,7 @@ pub(super) async fn run(
     let (command, report) = start.command()?;
     let mut child = Command::from(command)
         .args(start.args)
-        .current_dir(start.directory)
+        .current_dir(start.directory.as_current())
         .env_clear()
         .envs(start.environment.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::piped())
