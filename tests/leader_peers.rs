@@ -58,7 +58,7 @@ fn a_workers_announcement_that_cannot_be_read_is_refused_with_the_reason_and_not
         (r#"{"Heft":{"Version":1,"Features":["leases"]},"MaxParallel":"4"}"#, "MaxParallel"),
         (r#"{"Heft":{"Features":["leases"]}}"#, "Version"),
         (r#"{"Heft":{"Version":1"#, "JSON"),
-        (r#"{"Heft":{"Version":1},"Patterns":["a..b"]}"#, "a..b"),
+        (r#"{"Heft":{"Version":1},"Patterns":["a\nb"]}"#, "control character"),
     ] {
         let mut worker = Raw::connect(&leader);
         worker.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.x", hello.as_bytes());

@@ -92,12 +92,20 @@ fn chmod(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs a command that is to end by itself, within a moment; else it is ended. Gives its exit code and what it said.
+/// Runs a worker or leader until it says that it starts, or ends. Gives its exit code, none if it had to be ended, and what it said.
 fn started(command: &mut Command) -> (Option<i32>, String) {
-    let output =
-        Command::new("timeout").arg("5").arg(command.get_program()).args(command.get_args()).output();
-    let output = output.unwrap();
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    let mut child =
+        command.env("HEFT_LOG", "info").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+        let line = line.unwrap();
+        said += &format!("{line}\n");
+        if line.contains("worker starts") || line.contains("listening") {
+            child.kill().unwrap();
+            break;
+        }
+    }
+    (child.wait().unwrap().code(), said)
 }
 
 fn worker_in(dir: &TempDir, args: &[&str]) -> Command {
