@@ -72,6 +72,40 @@ fn a_program_gets_its_own_environment_and_not_the_workers() {
     eventually("nothing of it stays", || std::fs::read_dir(&own).unwrap().count() == 0);
 }
 
+#[test]
+fn a_job_that_changes_a_dataset_and_sets_its_time_back_changes_nothing_for_later_jobs() {
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    let set = dir.join("set");
+    std::fs::create_dir(&set).unwrap();
+    std::fs::write(set.join("a.bin"), "right".repeat(1000)).unwrap();
+    std::fs::create_dir_all(dir.join("exe")).unwrap();
+    let wrong = r#"for f in a.bin "$1"; do
+        touch -r "$f" "$TMPDIR/time"
+        chmod u+w "$f" && printf wrong | dd of="$f" conv=notrunc status=none && touch -r "$TMPDIR/time" "$f"
+        chmod a-w "$f"
+    done
+    head -c 5 "$1""#;
+    write_program(&dir.join("exe/wrong"), wrong);
+    let _worker = worker_with_secrets(leader.port, &dir, ("reads", "cat a.bin"), &[]);
+    let (code, _, err) = heft(&["dataset", &leader.addr(), "put", "set-1", set.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{err}");
+    let submit = |exec: &str, args: &[&str]| {
+        let addr = leader.addr();
+        let line =
+            [&["submit", &addr, exec, "--cache", "set-1/a.bin", "--progress", "none", "--"], args].concat();
+        let (code, out, err) = heft(&line);
+        assert_eq!(code, Some(0), "{out} {err}");
+        out
+    };
+    assert_eq!(submit("reads", &[]), "right".repeat(1000));
+    let theirs = dir.join("cache/set-1/a.bin");
+    for _ in 0..3 {
+        assert_eq!(submit("wrong", &[theirs.to_str().unwrap()]), "wrong", "a job can, as the worker's user");
+        assert_eq!(submit("reads", &[]), "right".repeat(1000));
+    }
+}
+
 /// Nobody.
 const STRANGER: u32 = 54_321;
 

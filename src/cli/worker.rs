@@ -68,7 +68,7 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "SIZE")]
     pub cache_budget: Option<ByteSize>,
     /// How files of sets get into job directories, read-only: auto, reflink, hardlink or copy; auto takes
-    /// reflinks, else hard links unless the worker runs as root, else copies
+    /// reflinks, else copies; with hard links a job can change the set for later ones
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub cache_link: LinkMode,
     /// Keep the cache alone and take no jobs: for a stock worker on this host that uses the directory, which so gets datasets and
@@ -144,6 +144,7 @@ impl WorkerArgs {
             cache: Some(CacheConfig {
                 directory: self.cache_dir(),
                 budget: self.cache_budget.map(|size| size.0),
+                link: self.cache_link,
             }),
             cache_only: self.cache_only,
             cache_for: self.cache_for,
@@ -399,7 +400,10 @@ mod tests {
         );
         let args = Cli::try_parse_from(line.split_whitespace()).unwrap().worker;
         let config = args.worker_config();
-        assert_eq!(config.cache, Some(CacheConfig { directory: "/c".into(), budget: Some(5 << 30) }));
+        assert_eq!(
+            config.cache,
+            Some(CacheConfig { directory: "/c".into(), budget: Some(5 << 30), link: LinkMode::Copy })
+        );
         assert_eq!((config.cache_only, config.cache_for), (true, Some(id)));
         assert_eq!(args.exec_config().cache_link, LinkMode::Copy);
         assert!(Cli::try_parse_from(["worker", "h", "1", "--for", &id.to_string()]).is_err());
