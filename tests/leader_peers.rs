@@ -85,6 +85,39 @@ fn a_workers_announcement_that_cannot_be_read_is_refused_with_the_reason_and_not
 }
 
 #[test]
+fn names_with_line_feeds_and_escapes_make_no_lines_of_their_own_in_the_log_and_long_ones_are_cut() {
+    let leader = Leader::confined(&[], &[]).unwrap_or_else(|(_, lines)| panic!("{lines:#?}"));
+    let forged = "2026-01-01T00:00:00Z ERROR forged";
+    let long = "x".repeat(60_000);
+    for id in [format!("a\r\n{forged}\x1b[2J"), format!("{long}\n{forged}")] {
+        let mut client = Raw::connect(&leader);
+        client.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), &id, b"");
+        client.send(Kind::SubmitJob, Uuid::nil(), Uuid::nil(), &format!("job.submit.{id}"), b"not a request");
+        let mut worker = Raw::connect(&leader);
+        let hello =
+            json!({"Heft": {"Version": 1, "Features": ["leases"], "Name": "w\n".repeat(40) + forged}});
+        worker.send(
+            Kind::HelloWorker,
+            Uuid::nil(),
+            Uuid::nil(),
+            "job.assign.x",
+            hello.to_string().as_bytes(),
+        );
+        // Both are told of in the log when they leave.
+        drop((client, worker));
+    }
+    assert_well(&leader);
+    let Leader { proc, .. } = leader;
+    proc.terminate();
+    let (_, lines) = proc.finish();
+    assert!(lines.iter().any(|line| line.contains("forged") || line.contains("bytes more)")), "{lines:#?}");
+    for line in &lines {
+        assert!(!line.starts_with(forged) && !line.contains('\x1b'), "{line:?}");
+        assert!(line.len() < 4_000, "{} bytes: {line:.200}", line.len());
+    }
+}
+
+#[test]
 fn cr04_credit_below_zero_and_in_the_billions_harms_nobody() {
     let leader = Leader::start(&[]);
     let mut odd = Raw::connect(&leader);

@@ -15,6 +15,7 @@ mod files;
 mod gaps;
 pub mod leader;
 mod leaving;
+mod log;
 mod progress;
 pub mod result;
 mod show;
@@ -24,8 +25,10 @@ mod table;
 mod unpack;
 pub mod worker;
 
+pub use log::log_to_stderr;
+
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -33,29 +36,11 @@ use chunking::message::Reason;
 use clap::ValueEnum;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::level_filters::LevelFilter;
 use uuid::Uuid;
 
 use crate::client::dataset::PutError;
 use crate::client::{Client, ClientError, JobError, Options};
 use crate::units::Span;
-
-/// Sends log lines to standard error; `HEFT_LOG` is `error`, `warn`, `info`, `debug` or `trace`, and `usual` counts without it.
-pub fn log_to_stderr(usual: LevelFilter) {
-    let asked = std::env::var("HEFT_LOG").ok();
-    let level = asked.as_deref().and_then(|word| word.parse::<LevelFilter>().ok());
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(level.unwrap_or(usual))
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
-        .finish();
-    // A second subscriber would be refused; the first then stays, which is as good.
-    tracing::subscriber::set_global_default(subscriber).ok();
-    if let (Some(word), None) = (asked, level) {
-        tracing::warn!("HEFT_LOG is {word:?}: use error, warn, info, debug or trace; taking {usual}");
-    }
-}
 
 /// Runs a command to its end on this thread.
 fn block_on<F: Future<Output = anyhow::Result<ExitCode>>>(command: F) -> anyhow::Result<ExitCode> {
