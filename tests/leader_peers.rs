@@ -118,6 +118,43 @@ fn names_with_line_feeds_and_escapes_make_no_lines_of_their_own_in_the_log_and_l
 }
 
 #[test]
+fn names_that_lead_out_of_a_workers_directories_are_refused_at_submit() {
+    let leader = Leader::start(&[]);
+    let mut worker = Raw::connect(&leader);
+    worker.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.>", b"");
+    worker.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &100_i32.to_le_bytes());
+    let mut classic = Raw::connect(&leader);
+    classic.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), "old", b"");
+    let mut ours = Raw::client(&leader, "ours");
+    let file = |cache: &str| json!([{"Name": "a", "CacheId": cache}]);
+    for (number, (exec, files, why)) in (1..).zip([
+        ("/bin/sh", json!([]), "it is absolute"),
+        ("../sh", json!([]), "it holds \"..\""),
+        ("x", file("/etc/hostname"), "it is absolute"),
+        ("x", file("set/../../x"), "it holds \"..\""),
+        ("x", file("c:\\x"), "a drive"),
+        ("x", json!([{"Name": "a", "CacheId": "set", "CacheName": "../x"}]), "it holds \"..\""),
+    ]) {
+        let job = Uuid::from_u128(number);
+        let request = json!({"JobId": job, "ClientId": "c", "ExecName": exec, "Args": [], "Files": files});
+        let request = request.to_string();
+        for client in [&mut classic, &mut ours] {
+            client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.x", request.as_bytes());
+        }
+        let result = classic.next().unwrap();
+        assert_eq!(result.kind, Kind::Result, "{request}");
+        let text = String::from_utf8_lossy(&result.payload).replace("\\u0022", "\"").replace("\\\"", "\"");
+        assert!(text.contains(why) && text.contains("FAILED"), "{request}: {text}");
+        let refused = ours.next().unwrap();
+        assert_eq!(refused.kind, Kind::Refused, "{request}");
+        assert!(Refused::decode(&refused.payload).unwrap().text.as_str().contains(why), "{request}");
+    }
+    // The worker got none of them.
+    ours.submit(Uuid::from_u128(100), "x", &[]);
+    assert_eq!(worker.next().unwrap().msg_id, Uuid::from_u128(100));
+}
+
+#[test]
 fn cr04_credit_below_zero_and_in_the_billions_harms_nobody() {
     let leader = Leader::start(&[]);
     let mut odd = Raw::connect(&leader);

@@ -141,6 +141,9 @@ impl Leader {
             };
             let exec = request.as_ref().map_or("", |request| request.exec_name.as_str());
             let key = routing_key(&body.subject, Some(exec)).map_err(|error| error.to_string())?;
+            if let Some(request) = request.as_deref() {
+                stays_inside(request).map_err(|error| error.to_string())?;
+            }
             let blobs = request.as_deref().map(named_in).unwrap_or_default();
             let datasets = request.as_deref().map(datasets_in).unwrap_or_default();
             let names = request.as_deref().map_or(FileNames::Plain, file_names);
@@ -501,6 +504,18 @@ fn datasets_in(request: &JobRequest) -> Vec<CacheId> {
     datasets.sort_unstable();
     datasets.dedup();
     datasets
+}
+
+/// Names that a worker looks for in a directory of its own lead nowhere else. Classic workers do not check that.
+fn stays_inside(request: &JobRequest) -> Result<(), names::NameError> {
+    names::stays_inside(NameUse::Program, &request.exec_name)?;
+    for file in &request.files {
+        if let Source::Cache(cache) = file.source() {
+            names::stays_inside(NameUse::Cache, cache)?;
+            names::stays_inside(NameUse::File, file.name_in_set())?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether a payload is no JobRequest at all, rather than a bad one.
