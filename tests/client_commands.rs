@@ -660,7 +660,7 @@ async fn cl02_the_sample_client_sends_three_jobs_and_prints_three_results() {
     let script = async {
         let mut peer = leader.welcome().await;
         assert_eq!((peer.hello.subject.as_str(), peer.hello.config().desired_parallelism), ("clientA", 9));
-        for number in 1..=3 {
+        for number in 0..3 {
             let request = peer.next().await.request();
             assert_eq!(request.args, ["--mode=fast".to_owned(), format!("--seed={number}")]);
             assert_eq!(request.files, [InputFile::inline("input.txt", format!("hello-{number}"))]);
@@ -670,7 +670,7 @@ async fn cl02_the_sample_client_sends_three_jobs_and_prints_three_results() {
     };
     let (ended, ()) = tokio::join!(end(command), script);
     assert_eq!(ended.code, 0, "{}", ended.err);
-    for number in 1..=3 {
+    for number in 0..3 {
         assert!(ended.out.contains(&format!("  stdout  answer {number}\n")), "{}", ended.out);
     }
 }
@@ -684,9 +684,12 @@ async fn cl03_clientx_spreads_the_samples_over_its_leaders() {
         assert_eq!(peer.hello.config().desired_parallelism, cap);
         while let Some(frame) = peer.poll().await {
             let request = frame.request();
-            peer.result(&ok(&request, "fine\n")).await;
+            peer.result(&ok(&request, &format!("{} {}\n", request.exec_name, request.args[1]))).await;
         }
     };
     let (ended, _) = with(&args, async { tokio::join!(serve(&left, 2), serve(&right, 1)) }).await;
-    assert_eq!((ended.code, ended.out.matches("stdout  fine").count()), (0, 3), "{}", ended.err);
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    for said in ["calcA --seed=0", "calcB --seed=1", "calcA --seed=2"] {
+        assert_eq!(ended.out.matches(&format!("stdout  {said}\n")).count(), 1, "{}", ended.out);
+    }
 }
