@@ -561,6 +561,35 @@ async fn asked(args: &[&str], verb: &str, question: Value, status: AnswerStatus,
 }
 
 #[tokio::test]
+async fn no_question_is_waited_for_without_end() {
+    for args in [
+        &["status"][..],
+        &["dlq", "ls"],
+        &["cancel", JOB],
+        &["explain", JOB],
+        &["blob", "ls"],
+        &["dataset", "ls"],
+    ] {
+        let leader = FakeLeader::start().await;
+        let mut words = vec![args[0], &leader.address];
+        words.extend(&args[1..]);
+        words.extend(["--answer-wait", "300ms"]);
+        let script = async {
+            let mut peer = leader.welcome().await;
+            peer.next().await;
+            until_closed(peer).await;
+        };
+        let ended = with(&words, script).await.0;
+        assert_eq!(ended.code, 3, "{args:?}: {}", ended.err);
+        assert!(
+            ended.err.contains("has not answered") && ended.err.contains("within 300ms"),
+            "{}",
+            ended.err
+        );
+    }
+}
+
+#[tokio::test]
 async fn dlq_lists_shows_requeues_and_purges() {
     let dead = json!({"job_id": JOB, "client_id": "clientA", "exec": "calcA", "reason": "attempts spent", "attempts": 6,
                       "run": 1, "dead_ms": 5_430_000});

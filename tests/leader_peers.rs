@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use chunking::message::{Body, Refused, Submitted};
 use chunking::{Generation, Head, Kind};
-use procs::{Leader, PATIENCE, stock_client, stock_worker};
+use procs::{Leader, PATIENCE, heft, stock_client, stock_worker};
 use raw::Raw;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -82,6 +82,54 @@ fn a_workers_announcement_that_cannot_be_read_is_refused_with_the_reason_and_not
         });
     }
     assert_well(&leader);
+}
+
+#[test]
+fn a_status_with_long_names_and_many_patterns_is_answered_whole_in_parts() {
+    let leader = Leader::start(&[]);
+    let long = |what: &str, number: usize| format!("{what}{number}-{}", "x".repeat(60_000));
+    let mut peers = Vec::new();
+    for number in 0..100 {
+        let mut client = Raw::connect(&leader);
+        client.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), &long("client", number), b"");
+        client.send(
+            Kind::SubmitJob,
+            Uuid::nil(),
+            Uuid::nil(),
+            &format!("job.submit.{}", long("key", number)),
+            b"raw",
+        );
+        peers.push(client);
+    }
+    for number in 0..30 {
+        let mut worker = Raw::connect(&leader);
+        let patterns: Vec<_> =
+            (0..100).map(|at| format!("job.assign.w{number}.{at}.{}", "y".repeat(600))).collect();
+        let hello = json!({"Heft": {"Version": 1, "Features": ["leases"]}, "Patterns": patterns});
+        worker.send(
+            Kind::HelloWorker,
+            Uuid::nil(),
+            Uuid::nil(),
+            "job.assign.w",
+            hello.to_string().as_bytes(),
+        );
+        assert_eq!(worker.next().unwrap().kind, Kind::Welcome);
+        peers.push(worker);
+    }
+    let (code, out, err) = heft(&["status", &leader.addr(), "--output", "json"]);
+    assert_eq!(code, Some(0), "{err}");
+    let status: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let workers = status["workers"].as_array().unwrap();
+    assert_eq!(workers.len(), 30);
+    assert_eq!(
+        (workers[0]["patterns"].as_array().unwrap().len(), &workers[0]["patterns_more"]),
+        (20, &json!(81))
+    );
+    let clients = status["clients"].as_array().unwrap();
+    assert!(clients.iter().any(|client| client["id"].as_str().unwrap().ends_with("bytes)")), "they are cut");
+    let (code, out, err) = heft(&["status", &leader.addr()]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("client0-xxx"), "{out:.2000}");
 }
 
 #[test]

@@ -137,6 +137,9 @@ impl fmt::Display for TimedOut {
 
 impl std::error::Error for TimedOut {}
 
+/// How long an answer is waited for that takes reading all files of a blob or dataset.
+const LONG_ANSWER_WAIT: Duration = Duration::from_secs(3600);
+
 /// How the commands that talk to one leader reach it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Reach {
@@ -144,6 +147,11 @@ pub(crate) struct Reach {
     /// answer the hello, and so does a job with large files.
     #[arg(long, value_name = "TIME", default_value = "10s", global = true)]
     connect_wait: Span,
+
+    /// How long to wait for the answer to a question: status, dlq, explain, cancel and the like. What has to read all files, such as
+    /// verify, gets an hour at least.
+    #[arg(long, value_name = "TIME", default_value = "30s", global = true)]
+    answer_wait: Span,
 
     /// TCP congestion control by name, such as cubic; without it, connections on this machine take cubic or reno.
     #[arg(long, value_name = "NAME", global = true)]
@@ -163,12 +171,18 @@ impl Reach {
         Client::connect(leader, &self.asking_options("")).await
     }
 
+    /// The same, for questions that take as long as it takes to read all files.
+    pub(crate) async fn asking_for_long(&self, leader: &str) -> Result<Client, ClientError> {
+        let answer_wait = Some(self.answer_wait.0.max(LONG_ANSWER_WAIT));
+        Client::connect(leader, &Options { answer_wait, ..self.asking_options("") }).await
+    }
+
     /// For a client that has something to ask. Without a Welcome it is of no use, so it waits for that as long as for the leader
     /// itself.
     pub(crate) fn asking_options(&self, client_id: &str) -> Options {
         // Longer than `connect_wait`, so that it is `connect` that gives up, and says how far it came.
         let welcome_wait = self.connect_wait.0.saturating_add(Duration::from_secs(1));
-        Options { welcome_wait, ..self.options(client_id) }
+        Options { welcome_wait, answer_wait: Some(self.answer_wait.0), ..self.options(client_id) }
     }
 }
 
@@ -240,6 +254,7 @@ fn code_of_client(error: &ClientError) -> u8 {
         ClientError::Unreachable { .. }
         | ClientError::NotSupported { .. }
         | ClientError::NoWelcome { .. }
+        | ClientError::NoAnswer { .. }
         | ClientError::Disconnected { .. }
         | ClientError::Busy { .. }
         | ClientError::Closed => UNAVAILABLE,

@@ -2,6 +2,7 @@
 //! about connections; `Client`, `MultiClient` and job handles hold it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::limits;
@@ -99,6 +100,8 @@ pub(super) struct Remote {
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) states: watch::Receiver<Vec<LinkState>>,
     pub(super) arrivals: Arrivals,
+    /// How long an answer is waited for.
+    pub(super) answer_wait: Option<Duration>,
     jobs: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
 }
@@ -108,10 +111,11 @@ impl Remote {
         commands: mpsc::Sender<Command>,
         states: watch::Receiver<Vec<LinkState>>,
         arrivals: Arrivals,
+        answer_wait: Option<Duration>,
     ) -> Self {
         let jobs = Arc::new(Semaphore::new(JOBS_UNFINISHED_MAX));
         let bytes = Arc::new(Semaphore::new(JOB_BYTES_UNFINISHED_MAX / PERMIT_BYTES));
-        Remote { commands, states, arrivals, jobs, bytes }
+        Remote { commands, states, arrivals, answer_wait, jobs, bytes }
     }
 
     /// Waits until there is room for a job, and hands it to the driver.

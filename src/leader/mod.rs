@@ -3,6 +3,7 @@
 //! A driver tells it what connections bring and when time has passed, and does what [`Leader::poll_output`] says. Payload
 //! bytes pass through by reference; the broker never sees them.
 
+mod answers;
 mod ask;
 mod bulk;
 mod collect;
