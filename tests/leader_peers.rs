@@ -133,6 +133,45 @@ fn a_status_with_long_names_and_many_patterns_is_answered_whole_in_parts() {
 }
 
 #[test]
+fn caps_of_clients_that_never_come_back_do_not_pile_up() {
+    let data = procs::TempDir::new();
+    let mut leader = Leader::start(&["--data", data.text()]);
+    let hello = |leader: &Leader, id: &str, ours: bool| {
+        let heft = if ours { r#","Heft":{"Version":1,"Features":["ask"]}"# } else { "" };
+        let config = format!(r#"{{"ClientId":"{id}","DesiredParallelism":9{heft}}}"#);
+        let mut client = Raw::connect(leader);
+        client.send(Kind::HelloClient, Uuid::from_u128(3), Uuid::nil(), id, config.as_bytes());
+        client
+    };
+    for id in ["x".repeat(256), "x".repeat(60_000)] {
+        let refused = hello(&leader, &id, true).next().unwrap();
+        assert_eq!((refused.kind, refused.msg_id), (Kind::Refused, Uuid::from_u128(3)));
+        let text = Refused::decode(&refused.payload).unwrap().text.to_string();
+        assert!(text.contains("at most 255"), "{text}");
+    }
+    assert_eq!(hello(&leader, &"x".repeat(255), true).next().unwrap().kind, Kind::Welcome);
+    let memory = |leader: &Leader| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", leader.proc.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap().to_owned();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    };
+    let before = memory(&leader);
+    for number in 0..800 {
+        // All that it says has come when it is closed.
+        let mut client = hello(&leader, &format!("{number}-{}", "x".repeat(60_000)), false);
+        client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(client.is_hung_up_on());
+    }
+    let after = memory(&leader);
+    assert!(after < before + 24, "{before} MiB before, {after} MiB after");
+    leader.proc.kill();
+    let leader = Leader::start(&["--data", data.text()]);
+    let again = memory(&leader);
+    assert!(again < before + 24, "{before} MiB before, {again} MiB after a restart");
+    assert_well(&leader);
+}
+
+#[test]
 fn names_with_line_feeds_and_escapes_make_no_lines_of_their_own_in_the_log_and_long_ones_are_cut() {
     let leader = Leader::confined(&[], &[]).unwrap_or_else(|(_, lines)| panic!("{lines:#?}"));
     let forged = "2026-01-01T00:00:00Z ERROR forged";

@@ -15,6 +15,7 @@ use super::error::ClientError;
 use super::job::{Ending, JobEvent};
 use super::spec::Prepared;
 use super::{LinkState, Options};
+use crate::model::limits::CLIENT_ID_BYTES_MAX;
 use crate::transfer::Blob;
 
 /// Jobs of one client without a result that was taken; `submit` waits beyond that.
@@ -23,9 +24,6 @@ pub const JOBS_UNFINISHED_MAX: usize = 65_536;
 /// Bytes of those jobs that are kept in memory to be sent again; `submit` waits beyond that. Files on disk do not count. A
 /// job that alone has more is taken when there is no other.
 pub const JOB_BYTES_UNFINISHED_MAX: usize = 1024 * 1024 * 1024;
-
-/// The longest client id: it stands in the hello twice, once escaped, and a first frame has little room.
-const CLIENT_ID_BYTES_MAX: usize = 4_096;
 
 /// Bytes are counted in pieces of this size: a semaphore has 32 bits on some systems.
 const PERMIT_BYTES: usize = 1024;

@@ -13,7 +13,7 @@ use crate::core::event::{Named, WorkerClass};
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::payload::PayloadKind;
 use crate::core::subject::hello_patterns;
-use crate::model::limits::QUOTE_CHARS_MAX;
+use crate::model::limits::{CLIENT_ID_BYTES_MAX, QUOTE_CHARS_MAX};
 use crate::model::{
     Announcement, ClientConfig, ContentStream, JobResult, JobStatus, JsonModel, Shape, WorkerHello,
 };
@@ -242,9 +242,16 @@ impl Session {
             "" => ClientId::from(make_id().simple().to_string().as_str()),
             given => ClientId::from(given),
         };
-        self.role = Role::Client { id: id.clone() };
         // A payload that cannot be read is as good as none (CP03).
         let config = ClientConfig::parse(payload).ok();
+        let is_ours = config.as_ref().is_some_and(|config| config.heft.is_some());
+        if is_ours && head.subject.len() > CLIENT_ID_BYTES_MAX {
+            return Err(SessionError::BadAnnouncement(format!(
+                "the client id has {} bytes; at most {CLIENT_ID_BYTES_MAX} are taken: shorten it",
+                head.subject.len()
+            )));
+        }
+        self.role = Role::Client { id: id.clone() };
         let cap = config.as_ref().map(|config| config.cap_for(head.subject));
         let event = Event::ClientHello { conn: self.conn, client: id, cap };
         Ok(self.announced(config.and_then(|config| config.heft), event))

@@ -61,6 +61,8 @@ pub struct Broker {
 
     pub(super) clients: BTreeMap<ConnId, ClientId>,
     pub(super) conns_of: BTreeMap<ClientId, BTreeSet<ConnId>>,
+    /// The caps that clients have named which are connected: the state keeps so many.
+    pub(super) caps_named: BTreeMap<ClientId, u32>,
     /// Jobs that are being taken or announced.
     pub(super) enqueuing: HashMap<JobId, Taking>,
     /// Announced jobs whose inputs are here and that are being taken.
@@ -113,6 +115,7 @@ impl Broker {
             assignments: 0,
             clients: BTreeMap::new(),
             conns_of: BTreeMap::new(),
+            caps_named: BTreeMap::new(),
             enqueuing: HashMap::new(),
             completing: HashSet::new(),
             withdrawing: HashMap::new(),
@@ -275,7 +278,8 @@ impl Broker {
 
     /// How many jobs of a client may run at a time.
     pub fn cap_of(&self, client: &ClientId) -> u32 {
-        self.state.cap(client).unwrap_or(self.config.cap_default)
+        let named = || self.caps_named.get(client).copied();
+        self.state.cap(client).or_else(named).unwrap_or(self.config.cap_default)
     }
 
     /// Whether it is about to stop.

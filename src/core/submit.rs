@@ -26,8 +26,12 @@ impl Broker {
         self.client_left(conn);
         self.clients.insert(conn, client.clone());
         self.conns_of.entry(client.clone()).or_default().insert(conn);
-        if let Some(cap) = cap.map(|cap| cap.max(1)).filter(|cap| *cap != self.cap_to_be(&client)) {
+        let cap = cap.map(|cap| cap.max(1));
+        if let Some(cap) = cap.filter(|cap| *cap != self.cap_to_be(&client)) {
             self.propose(Record::Cap { client: client.clone(), cap });
+        }
+        if let Some(cap) = cap {
+            self.caps_named.insert(client.clone(), cap);
         }
         for job in self.undelivered.remove(&client).unwrap_or_default() {
             self.deliver(job);
@@ -41,6 +45,7 @@ impl Broker {
             conns.remove(&conn);
             if conns.is_empty() {
                 self.conns_of.remove(&client);
+                self.caps_named.remove(&client);
             }
         }
         self.sources_left(conn);
