@@ -172,6 +172,43 @@ fn caps_of_clients_that_never_come_back_do_not_pile_up() {
 }
 
 #[test]
+fn a_time_limit_holds_for_a_job_on_a_classic_worker_which_keeps_its_place_until_it_answers() {
+    let leader = Leader::start(&[]);
+    let mut worker = Raw::connect(&leader);
+    worker.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.>", b"");
+    worker.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &1_i32.to_le_bytes());
+    let addr = leader.addr();
+    let submit = std::thread::spawn(move || heft(&["submit", &addr, "x", "--time-limit", "400ms"]));
+    let assigned = worker.next().unwrap();
+    assert_eq!(assigned.kind, Kind::AssignJob);
+    let (code, _, err) = submit.join().unwrap();
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("TIMEOUT") && err.contains("time limit of 400ms"), "{err}");
+    // One that ends in time is not touched, and the worker has only one place.
+    let mut client = Raw::client(&leader, "c");
+    let job = Uuid::from_u128(9);
+    let request = json!({"JobId": job, "ClientId": "c", "ExecName": "x", "Args": [], "Files": [], "TimeLimitMs": 60_000});
+    client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.x", request.to_string().as_bytes());
+    assert_eq!(client.next().unwrap().kind, Kind::Submitted);
+    assert_eq!(client.ask("status", &json!({}))["jobs"]["queued"], 1);
+    let late = json!({"JobId": assigned.msg_id, "ClientId": "c", "ExecName": "x", "Status": "OK", "Stdout": "late", "Stderr": ""});
+    worker.send(Kind::AckJob, Uuid::nil(), assigned.msg_id, "", late.to_string().as_bytes());
+    worker.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &1_i32.to_le_bytes());
+    assert_eq!(worker.next().unwrap().msg_id, job);
+    let done = json!({"JobId": job, "ClientId": "c", "ExecName": "x", "Status": "OK", "Stdout": "in time", "Stderr": ""});
+    worker.send(Kind::AckJob, Uuid::nil(), job, "", done.to_string().as_bytes());
+    let result = loop {
+        let frame = client.next().unwrap();
+        if frame.kind == Kind::Result {
+            break frame;
+        }
+    };
+    assert!(String::from_utf8_lossy(&result.payload).contains("in time"));
+    let (_, out, _) = heft(&["result", "get", &leader.addr(), &assigned.msg_id.to_string()]);
+    assert!(!out.contains("late"), "{out}");
+}
+
+#[test]
 fn names_with_line_feeds_and_escapes_make_no_lines_of_their_own_in_the_log_and_long_ones_are_cut() {
     let leader = Leader::confined(&[], &[]).unwrap_or_else(|(_, lines)| panic!("{lines:#?}"));
     let forged = "2026-01-01T00:00:00Z ERROR forged";

@@ -182,6 +182,7 @@ impl Broker {
             Event::InputsHere { job, kept } => self.inputs_here(job, kept),
             Event::InputsRefused { job, attempt, why } => self.inputs_refused(job, attempt, why),
             Event::InputsFailed { job, why } => self.inputs_failed(job, why),
+            Event::TimeLimit { worker, job, attempt, limit } => self.limit_time(worker, job, attempt, limit),
             Event::Withdraw { job } => self.withdrawal(job),
             Event::Progress { conn, job, run, attempt } => self.progress(conn, job, run, attempt),
             Event::Heartbeat { conn, cpu_permille, held } => self.heartbeat(conn, cpu_permille, &held),

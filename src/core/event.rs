@@ -80,6 +80,17 @@ pub enum Event {
         /// Why, for its client.
         why: Arc<str>,
     },
+    /// A job that has a time limit went to a worker that knows none.
+    TimeLimit {
+        /// The worker.
+        worker: WorkerId,
+        /// The job.
+        job: JobId,
+        /// Which attempt.
+        attempt: Attempt,
+        /// How long it may run.
+        limit: Duration,
+    },
     /// An announced job is dropped without a trace; whoever submitted it has been told.
     Withdraw {
         /// Which job.

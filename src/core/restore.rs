@@ -70,7 +70,8 @@ impl Broker {
                 let (run, attempt) = (job.run, *attempt);
                 self.holdings.expect(*worker, id, &job.datasets);
                 // Whether it began is not known: it says so. Until then the attempt does not count.
-                let lease = Lease { run, attempt, started: false, until: None, watched_at: None };
+                let lease =
+                    Lease { run, attempt, started: false, until: None, watched_at: None, time_limit: None };
                 (*worker, Some((id, lease)))
             }
             (Phase::Queued { .. }, Some((_, worker))) => (worker, None),
@@ -94,7 +95,11 @@ impl Broker {
             .filter_map(|job| match job.phase {
                 Phase::Leased { worker, attempt, class: WorkerClass::Classic | WorkerClass::OneAtATime } => {
                     let (run, started) = (job.run, false);
-                    Some((job.id, worker, Lease { run, attempt, started, until: None, watched_at: None }))
+                    Some((
+                        job.id,
+                        worker,
+                        Lease { run, attempt, started, until: None, watched_at: None, time_limit: None },
+                    ))
                 }
                 Phase::Leased { class: WorkerClass::Leasing, .. }
                 | Phase::Queued { .. }

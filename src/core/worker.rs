@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -24,6 +25,8 @@ pub struct Lease {
     pub until: Option<Micros>,
     /// When the broker looks at it next.
     pub(super) watched_at: Option<Micros>,
+    /// When the job has had its time, and how much that was, where the worker does not see to it.
+    pub(super) time_limit: Option<(Micros, Duration)>,
 }
 
 /// A worker.

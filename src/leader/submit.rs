@@ -1,5 +1,7 @@
 //! Jobs that clients hand in, on their way to the broker and from there to a worker.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use chunking::Generation;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
@@ -300,9 +302,18 @@ impl Leader {
             let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner));
             payload = self.for_stock_worker(worker, payload, from_ours, job, staged);
         }
+        let limit = match self.sessions.get(&conn) {
+            Some(session) if !session.is_announced() => time_limit_in(&payload),
+            Some(_) | None => None,
+        };
+        let attempt = job.attempt;
         let subject = Session::assign_subject(job.key.as_str(), worker);
         let session = self.sessions.get_mut(&conn)?;
-        match session.assign(&subject, id, payload) {
+        let assigned = session.assign(&subject, id, payload);
+        if let (Ok(_), Some(limit)) = (&assigned, limit) {
+            self.broker.handle(self.now, Event::TimeLimit { worker, job: id, attempt, limit });
+        }
+        match assigned {
             Ok(frame) => Some(frame),
             // What does not fit was refused at the door, so this is a mistake of ours; the job ends, not the worker.
             Err(error) => {
@@ -355,6 +366,15 @@ impl Leader {
             (None, None) => payload,
         }
     }
+}
+
+/// How long a job may run, if its request says so.
+fn time_limit_in(payload: &[u8]) -> Option<Duration> {
+    let member = b"TimeLimitMs";
+    // Most name none, and need not be read for it.
+    let names_one = payload.windows(member.len()).any(|window| window == member);
+    let request = names_one.then(|| JobRequest::parse(payload).ok()).flatten()?;
+    request.time_limit_ms.map(Duration::from_millis)
 }
 
 /// Whether a payload of this size can be sent to a worker: the frame's body has its limit, whatever the job came in.
