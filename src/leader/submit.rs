@@ -329,9 +329,10 @@ impl Leader {
 }
 
 impl Leader {
-    /// A request for a stock worker. One with the cache patch finds `<CacheId>/<Name>` itself. Any other knows a cached file by one path
-    /// only, which stands in its CacheId (C02): of a request of ours, and where an agent keeps the set for it also of a stock client's;
-    /// what else a stock client wrote means the flat form.
+    /// A request for a stock worker. It knows a cached file by one path only, which stands in its CacheId (C02), also with the cache
+    /// patch of the founding documents, which stores `<CacheId>/<Name>` and looks for `<CacheId>`. So the whole path is put there: of a
+    /// request of ours, and where an agent or the patch keeps the set also of a stock client's; what else a stock client wrote means the
+    /// flat form.
     ///
     /// Inputs that are a set by now (C01) are named by that.
     fn for_stock_worker(
@@ -347,11 +348,7 @@ impl Leader {
             Some(cache) => (true, by_set(&payload, cache).into()),
             None => (false, payload),
         };
-        if self.knows_cache_put(worker) && job.names == FileNames::Flattened {
-            // `<CacheId>/<Name>` would be without the folder.
-            return flattened(&payload, true).map_or(payload, Summed::from);
-        }
-        if self.knows_cache_put(worker) || !from_ours && !has_agent && !staged {
+        if !from_ours && !has_agent && !staged && !self.knows_cache_put(worker) {
             return flat_if(job.names, &payload).map_or(payload, Summed::from);
         }
         let is_set = |cache_id: &str| {
@@ -394,12 +391,8 @@ fn stock_len(request: &JobRequest, payload: &[u8], names: FileNames, from_ours: 
     let has_paths = from_ours && request.files.iter().any(is_cached);
     let written = if has_paths { by_path(payload, |_| true) } else { None };
     let forms = match names {
-        FileNames::Plain | FileNames::Folders => [written, None, None],
-        FileNames::Flattened => [
-            written.as_deref().and_then(|written| flattened(written, false)),
-            flattened(payload, false),
-            flattened(payload, true),
-        ],
+        FileNames::Plain | FileNames::Folders => [written, None],
+        FileNames::Flattened => [written.as_deref().and_then(flattened), flattened(payload)],
     };
     forms.iter().flatten().map(Bytes::len).max().unwrap_or(payload.len())
 }
@@ -441,24 +434,15 @@ pub(super) fn by_path(payload: &[u8], is_set: impl Fn(&str) -> bool) -> Option<B
 fn flat_if(names: FileNames, payload: &[u8]) -> Option<Bytes> {
     match names {
         FileNames::Plain | FileNames::Folders => None,
-        FileNames::Flattened => flattened(payload, false),
+        FileNames::Flattened => flattened(payload),
     }
 }
 
-/// A request whose files are named without their folders. A worker that looks for a cached file by its name has to find the folder
-/// in the CacheId.
-fn flattened(payload: &[u8], is_found_by_name: bool) -> Option<Bytes> {
+/// A request whose files are named without their folders.
+fn flattened(payload: &[u8]) -> Option<Bytes> {
     let mut request = JobRequest::parse(payload).ok()?;
     for file in &mut request.files {
-        let name = file.name.rsplit_once('/').map_or(file.name.as_str(), |(_, flat)| flat).to_owned();
-        if let Source::Cache(cache_id) = file.source()
-            && is_found_by_name
-        {
-            let path = format!("{cache_id}/{}", file.name_in_set());
-            let folder = path.strip_suffix(&name).and_then(|folder| folder.strip_suffix('/'));
-            file.cache_id = Some(folder.unwrap_or(&path).to_owned());
-        }
-        file.name = name;
+        file.name = file.name.rsplit_once('/').map_or(file.name.as_str(), |(_, flat)| flat).to_owned();
     }
     Some(request.to_json().into())
 }
