@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{Agent, DatasetSays, FEATURES, MakeId, Role, Session, SessionError, TransferSays};
 use crate::core::Event;
-use crate::core::event::{Named, WorkerClass};
+use crate::core::event::{ClientPeer, Named, WorkerClass};
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::payload::PayloadKind;
 use crate::core::subject::hello_patterns;
@@ -253,7 +253,8 @@ impl Session {
         }
         self.role = Role::Client { id: id.clone() };
         let cap = config.as_ref().map(|config| config.cap_for(head.subject));
-        let event = Event::ClientHello { conn: self.conn, client: id, cap };
+        let peer = if is_ours { ClientPeer::Heft } else { ClientPeer::Classic };
+        let event = Event::ClientHello { conn: self.conn, client: id, cap, peer };
         Ok(self.announced(config.and_then(|config| config.heft), event))
     }
 

@@ -23,7 +23,7 @@ use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::staging::Staging;
 use super::state::State;
-use super::submit::Taking;
+use super::submit::{ClassicClient, Taking};
 use super::waiting::Waits;
 use super::worker::{Hello, Lease, Worker, Workers};
 
@@ -63,6 +63,8 @@ pub struct Broker {
     pub(super) conns_of: BTreeMap<ClientId, BTreeSet<ConnId>>,
     /// The caps that clients have named which are connected: the state keeps so many.
     pub(super) caps_named: BTreeMap<ClientId, u32>,
+    /// Connections of classic clients.
+    pub(super) classic: BTreeMap<ConnId, ClassicClient>,
     /// Jobs that are being taken or announced.
     pub(super) enqueuing: HashMap<JobId, Taking>,
     /// Announced jobs whose inputs are here and that are being taken.
@@ -116,6 +118,7 @@ impl Broker {
             clients: BTreeMap::new(),
             conns_of: BTreeMap::new(),
             caps_named: BTreeMap::new(),
+            classic: BTreeMap::new(),
             enqueuing: HashMap::new(),
             completing: HashSet::new(),
             withdrawing: HashMap::new(),
@@ -153,7 +156,7 @@ impl Broker {
             self.heard_of(*conn);
         }
         match event {
-            Event::ClientHello { conn, client, cap } => self.client_hello(conn, client, cap),
+            Event::ClientHello { conn, client, cap, peer } => self.client_hello(conn, client, cap, peer),
             Event::WorkerHello {
                 conn,
                 worker,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::action::Action;
 use super::broker::Broker;
 use super::event::WorkerClass;
-use super::ids::{Attempt, JobId, Micros, WorkerId};
+use super::ids::{Attempt, ConnId, JobId, Micros, WorkerId};
 use super::record::{AttemptEnd, Record};
 use super::worker::{Lease, Presence};
 use crate::units::Span;
@@ -19,6 +19,8 @@ pub(super) enum Due {
     Lease(WorkerId, JobId),
     /// A job has run as long as it may, at a worker that does not stop it.
     TimeLimit(WorkerId, JobId),
+    /// A classic client has had time to submit something new.
+    Redeliver(ConnId),
     /// A job has waited long enough.
     Ready(JobId),
     /// A worker has been away long enough.
@@ -47,6 +49,7 @@ impl Broker {
         while let Some((_, due)) = self.due.pop_first_if(self.now) {
             match due {
                 Due::Lease(worker, job) => self.lease_due(worker, job),
+                Due::Redeliver(conn) => self.redelivery_due(conn),
                 Due::TimeLimit(worker, job) => self.time_limit_due(worker, job),
                 Due::Ready(job) => {
                     self.make_ready(job);
