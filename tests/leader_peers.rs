@@ -118,7 +118,7 @@ fn a_status_with_long_names_and_many_patterns_is_answered_whole_in_parts() {
     }
     let (code, out, err) = heft(&["status", &leader.addr(), "--output", "json"]);
     assert_eq!(code, Some(0), "{err}");
-    let status: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let status: Value = serde_json::from_str(&out).unwrap();
     let workers = status["workers"].as_array().unwrap();
     assert_eq!(workers.len(), 30);
     assert_eq!(
