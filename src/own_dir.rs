@@ -5,9 +5,9 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use thiserror::Error;
 
 /// Who the kernel names as the owner of what belongs to somebody outside of a user namespace.
@@ -16,6 +16,15 @@ const OVERFLOW_UID: u32 = 65534;
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
+
+/// To look at a directory takes no right to read it, where the system can do that.
+#[cfg(target_os = "linux")]
+const LOOK: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+#[cfg(not(target_os = "linux"))]
+const LOOK: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Directories above one.
+const DEPTH_MAX: usize = 4096;
 
 /// Why a directory is not one's own.
 #[derive(Debug, Error)]
@@ -33,13 +42,22 @@ pub(crate) fn check(path: &Path) -> Result<(), SharedDir> {
     let failed = |source| SharedDir::Look { path: path.to_owned(), source };
     let whole = std::path::absolute(path).map_err(failed)?;
     let there = whole.ancestors().find(|path| fs::symlink_metadata(path).is_ok()).unwrap_or(Path::new("/"));
-    let real = there.canonicalize().map_err(failed)?;
     let rules = Rules { user: rustix::process::geteuid().as_raw(), in_namespace: in_user_namespace() };
-    for path in real.ancestors() {
-        let found = fs::metadata(path).map_err(|source| SharedDir::Look { path: path.to_owned(), source })?;
-        rules.judge(path, found.uid(), found.gid(), found.mode())?;
+    // By handles, upwards: what a path says need not be where it leads (`/proc/PID/root`).
+    let mut open = openat(CWD, there, LOOK, Mode::empty()).map_err(|error| failed(error.into()))?;
+    let mut shown = there.canonicalize().unwrap_or_else(|_| there.to_owned());
+    for _ in 0..DEPTH_MAX {
+        let found = fstat(&open).map_err(|error| failed(error.into()))?;
+        rules.judge(&shown, found.st_uid, found.st_gid, found.st_mode)?;
+        let above = openat(&open, "..", LOOK, Mode::empty()).map_err(|error| failed(error.into()))?;
+        let at = fstat(&above).map_err(|error| failed(error.into()))?;
+        if (at.st_dev, at.st_ino) == (found.st_dev, found.st_ino) {
+            return Ok(());
+        }
+        open = above;
+        shown = shown.parent().map_or_else(|| shown.join(".."), Path::to_owned);
     }
-    Ok(())
+    Err(failed(io::Error::from(io::ErrorKind::InvalidFilename)))
 }
 
 #[derive(Clone, Copy)]
