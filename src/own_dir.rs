@@ -41,7 +41,8 @@ pub(crate) enum SharedDir {
 pub(crate) fn check(path: &Path) -> Result<(), SharedDir> {
     let failed = |source| SharedDir::Look { path: path.to_owned(), source };
     let whole = std::path::absolute(path).map_err(failed)?;
-    let there = whole.ancestors().find(|path| fs::symlink_metadata(path).is_ok()).unwrap_or(Path::new("/"));
+    // What is no directory is told of by whoever would use it.
+    let there = whole.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
     let rules = Rules { user: rustix::process::geteuid().as_raw(), in_namespace: in_user_namespace() };
     // By handles, upwards: what a path says need not be where it leads (`/proc/PID/root`).
     let mut open = openat(CWD, there, LOOK, Mode::empty()).map_err(|error| failed(error.into()))?;
