@@ -558,9 +558,15 @@ impl World {
                         }
                         touched.insert(conn);
                     }
-                    Output::Chunk { conn, frame } => {
-                        let out = Out::Chunk { head: frame.head.to_vec(), payload: frame.payload };
-                        self.push(conn, Dir::ToPeer, out);
+                    Output::Chunk { conn, mut chunk } => {
+                        self.seen.goes_on += u64::from(chunk.is_begun());
+                        while let Some(frame) = chunk.next_frame(None) {
+                            let out = match chunk.left() {
+                                0 => Out::Chunk { head: frame.head.to_vec(), payload: frame.payload },
+                                _ => Out::Frame([frame.head, frame.payload].concat().into()),
+                            };
+                            self.push(conn, Dir::ToPeer, out);
+                        }
                         touched.insert(conn);
                     }
                     Output::Through { conn, head } => {

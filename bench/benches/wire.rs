@@ -103,7 +103,7 @@ fn write_a_chunk_frame_head(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn write_and_read_a_grant(bencher: Bencher<'_, '_>) {
     let grant =
-        Grant { window: 2, reason: Reason::NONE, text: Text::default(), held: Bitmap::new(64).held() };
+        Grant { window: 2, reason: Reason::NONE, text: Text::default(), held: Bitmap::new(64).held(), part: Default::default() };
     let mut payload = Vec::with_capacity(64);
     bencher.bench_local(|| {
         payload.clear();

@@ -44,7 +44,8 @@ const FEATURES: Features = Features::SUBMIT_ANSWERS
     .with(Features::DATASETS)
     .with(Features::CHECKSUMS)
     .with(Features::RECEIPTS)
-    .with(Features::KEEPALIVE);
+    .with(Features::KEEPALIVE)
+    .with(Features::PIECES);
 
 /// What a leader is to us.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -301,6 +302,7 @@ impl Session<'_> {
             Err(end) => return end,
         };
         let (outbox, mut queue) = mpsc::channel(outbox_max);
+        let knows_pieces = mode.has(Features::PIECES);
         let up = News::Up { mode, address: target.to_owned(), outbox, writer: writer.clone() };
         if self.reporter.report(up).await.is_err() {
             return End::Gone;
@@ -315,6 +317,9 @@ impl Session<'_> {
         if matches!(end, End::Gone) {
             // All was handed over; the other side closes when it has read it.
             timeout(CLOSE_WAIT, async { while let Ok(Some(_)) = reader.next().await {} }).await.ok();
+        }
+        if let Some(part) = reader.cut().filter(|_| knows_pieces) {
+            self.reporter.arrivals.keep(part);
         }
         queue.close();
         while let Ok(left) = queue.try_recv() {

@@ -298,7 +298,10 @@ impl<S: Socket> Hub<S> {
                 }
                 None
             }
-            Output::Chunk { conn, frame } => self.push(conn, frame, Cargo::Chunk),
+            Output::Chunk { conn, chunk } => {
+                self.outboxes.borrow().get(&conn)?.push_chunk(chunk);
+                Some(conn)
+            }
             Output::Through { conn, head } => {
                 // Who reads the chunk writes it, too.
                 self.outboxes.borrow().get(&conn)?.push_place(head);

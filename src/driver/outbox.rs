@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::lane::Pipe;
 use super::socket::Socket;
-use crate::conn::WireFrame;
+use crate::conn::{WireChunk, WireFrame};
 
 /// A peer that takes more than this between two looks is not slow.
 const QUICK_BYTES: u64 = 4 * 1024 * 1024;
@@ -84,8 +84,10 @@ pub(super) enum Cargo {
     Answer,
     /// A payload that its sender waits for to be out.
     Posted,
-    /// A chunk.
+    /// A chunk, or the last piece of one.
     Chunk,
+    /// A piece of a chunk that others follow.
+    Piece,
 }
 
 /// What follows when a piece is out.
@@ -126,7 +128,7 @@ impl Sent {
 
     fn count(&mut self, cargo: Cargo) {
         match cargo {
-            Cargo::Answer => {}
+            Cargo::Answer | Cargo::Piece => {}
             Cargo::Posted => self.posted += 1,
             Cargo::Chunk => self.chunks += 1,
         }
@@ -171,6 +173,14 @@ impl<S: Socket> Outbox<S> {
         while let Some(bytes) = pieces.next() {
             let then = if pieces.peek().is_some() { Then::More } else { Then::Ends };
             self.put(Piece { bytes, cargo, then });
+        }
+    }
+
+    /// Takes a chunk; it is sent with the next [`Outbox::flush`].
+    pub(super) fn push_chunk(&self, mut chunk: WireChunk) {
+        while let Some(frame) = chunk.next_frame(None) {
+            let cargo = if chunk.left() == 0 { Cargo::Chunk } else { Cargo::Piece };
+            self.push(frame, cargo);
         }
     }
 

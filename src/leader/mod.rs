@@ -34,7 +34,7 @@ use thiserror::Error;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireFrame};
+use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireChunk, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
 use crate::core::ids::{Attempt, ConnId, JobId, Micros, ResultId, Run, Token};
@@ -124,7 +124,7 @@ pub enum Output {
         /// Where.
         conn: ConnId,
         /// What.
-        frame: WireFrame,
+        chunk: WireChunk,
     },
     /// Send the head of a chunk whose bytes follow as they come (see [`ChunkPlace::through`]); then
     /// [`Leader::chunks_sent`].
@@ -303,6 +303,7 @@ impl Leader {
             }
             Heard::Received { job, run } => self.received(conn, job, run),
             Heard::Transfer { id, says } => self.transfer(conn, id, says),
+            Heard::Piece { id, payload } => self.piece(conn, id, &payload),
             Heard::Dataset(says) => self.dataset_says(conn, says),
             Heard::Ask { verb, id, json } => self.ask(conn, &verb, id, &json),
             Heard::Alive => {}

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::frame::head_len;
-use chunking::limits::WINDOW_CHUNKS_MAX;
-use chunking::message::{Body as _, Keepalive};
+use chunking::limits::{CHUNK_PIECE_BYTES_MAX, WINDOW_CHUNKS_MAX};
+use chunking::message::{Body as _, Keepalive, Piece};
 use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
 use socket2::SockRef;
 use thiserror::Error;
@@ -23,6 +23,7 @@ use uuid::Uuid;
 
 use super::buffers::Pool;
 use super::inlet::{InChunk, Inlet, Step};
+use super::parts::Part;
 use super::pulse::{Dead, Pulse, Signs, frame_window};
 use super::socket::{Tuning, is_loopback, tune};
 use super::unacked::unacknowledged;
@@ -220,6 +221,18 @@ impl LinkReader {
         self.inlet.is_inside_frame()
     }
 
+    /// The connection is over: gives what came of a chunk that is not whole.
+    pub fn cut(&mut self) -> Option<Part> {
+        // Who found out by writing has not read what came before.
+        while self.inlet.is_filling() {
+            match self.read.try_read_vectored(&mut self.inlet.room()) {
+                Ok(bytes @ 1..) => self.inlet.filled(bytes),
+                Ok(0) | Err(_) => break,
+            }
+        }
+        self.inlet.cut()
+    }
+
     /// What comes next; `None` when the other side has closed the connection between frames. It waits while all of the
     /// connection's buffers hold chunks that nobody is done with.
     ///
@@ -317,6 +330,8 @@ pub struct LinkWriter(Arc<Shared>);
 struct Shared {
     queue: Mutex<Queue>,
     socket: tokio::sync::Mutex<Socket>,
+    /// Whose chunk goes in pieces.
+    pieces: tokio::sync::Mutex<()>,
     /// Bytes that were written.
     written: AtomicU64,
     /// Bytes that came: a leader that sends is there, though it may not read for a while.
@@ -371,6 +386,7 @@ impl LinkWriter {
         LinkWriter(Arc::new(Shared {
             queue: Mutex::default(),
             socket: tokio::sync::Mutex::new(socket),
+            pieces: tokio::sync::Mutex::default(),
             written: AtomicU64::new(0),
             came: Arc::default(),
             asked,
@@ -396,6 +412,30 @@ impl LinkWriter {
         let frame_head = head.frame_head(transfer, sent_len)?;
         let start = put(&mut self.queue_locked(), [Bytes::copy_from_slice(&frame_head), bytes])?;
         self.write(start).await
+    }
+
+    /// Sends a chunk in pieces, from this byte on, as long as it is wanted. Other frames stand between them, and no other chunk
+    /// goes in pieces meanwhile.
+    pub async fn send_pieces(
+        &self,
+        transfer: Uuid,
+        head: &ChunkHead,
+        bytes: &Bytes,
+        mut from: u32,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<(), LinkError> {
+        let _turn = self.0.pieces.lock().await;
+        let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        while from < sent_len && is_wanted() {
+            let len = CHUNK_PIECE_BYTES_MAX.min(sent_len - from);
+            let piece = bytes.slice(from as usize..(from + len) as usize);
+            let has_checksum = self.queue_locked().checksums;
+            let framed = Piece { head: *head, sent_len, from, bytes: &piece }.frame(transfer, has_checksum)?;
+            let start = put(&mut self.queue_locked(), [framed.0.into(), piece, framed.1.into()])?;
+            self.write(start).await?;
+            from += len;
+        }
+        Ok(())
     }
 
     /// Queues a frame that goes out with the next one that is sent, or with [`LinkWriter::flush`], which is to follow soon.

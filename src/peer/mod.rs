@@ -7,6 +7,7 @@ mod address;
 mod buffers;
 mod inlet;
 mod link;
+mod parts;
 mod pulse;
 mod socket;
 mod unacked;
@@ -16,6 +17,7 @@ pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
 pub use inlet::{ChunkStart, InChunk, Inlet, Step};
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
 pub(crate) use link::{LOOKS_PER_STALL, WRITE_STALL_TIMEOUT, read_some};
+pub use parts::{PARTS_MAX, Part, Parts};
 pub use pulse::{
     Dead, FRAME_BYTES_PER_SECOND_MIN, FRAME_WINDOW_MAX, KEEPALIVE_EVERY, Pulse, SILENCE_MAX, SILENCE_MIN,
     Signs, frame_window,

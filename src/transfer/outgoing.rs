@@ -5,8 +5,8 @@
 //! skipped and however often the connection breaks: who passes its work on to a reader gets told which chunks are to
 //! be read for the digest. [`Upload`](super::Upload) calls it.
 
-use chunking::message::{Grant, Open, Reason, Verdict};
-use chunking::{Bitmap, ChunkPlan, PlanError, Ranges};
+use chunking::message::{Grant, Open, PartOf, Reason, Verdict};
+use chunking::{Bitmap, ChunkHead, ChunkPlan, PlanError, Ranges};
 
 /// What is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,8 @@ pub struct Outgoing {
     /// Chunks that may still be sent.
     window: u32,
     waiting: Option<Waiting>,
+    /// What the receiver has of a chunk that is not whole, until that is sent.
+    part: Option<PartOf>,
     phase: Phase,
 }
 
@@ -82,7 +84,8 @@ impl Outgoing {
         let plan = ChunkPlan::new(open.size, open.chunk_bytes)?;
         let settled = Bitmap::new(plan.count());
         let phase = Phase::Away;
-        Ok(Outgoing { open, plan, settled, next: 0, digested: 0, window: 0, waiting: None, phase })
+        let (waiting, part) = (None, None);
+        Ok(Outgoing { open, plan, settled, next: 0, digested: 0, window: 0, waiting, part, phase })
     }
 
     /// How the transfer opens.
@@ -113,6 +116,7 @@ impl Outgoing {
         }
         self.settled = Bitmap::new(self.plan.count());
         (self.next, self.window, self.waiting, self.phase) = (0, 0, None, phase);
+        self.part = None;
     }
 
     /// Room for more chunks; the first of a connection says what the receiver has.
@@ -121,6 +125,7 @@ impl Outgoing {
             Phase::Away | Phase::Over => return,
             Phase::Opened => {
                 self.settled.insert_all(&grant.held);
+                self.part = grant.part.0.filter(|part| !self.settled.contains(part.index));
                 self.phase = Phase::Sending;
             }
             Phase::Sending | Phase::DoneSent | Phase::Arrived => {}
@@ -199,6 +204,18 @@ impl Outgoing {
         Some(Work::Send { index, digest })
     }
 
+    /// A chunk that was handed out is about to be sent as these bytes. Gives how many of them the receiver has, if it has the
+    /// first ones of the very same.
+    pub fn goes_on_from(&mut self, head: &ChunkHead, sent_len: usize) -> u32 {
+        let offset = |part: &PartOf| self.plan.offset_of(part.index);
+        let part = self.part.filter(|part| offset(part) == head.offset);
+        if part.is_some() {
+            self.part = None;
+        }
+        let fits = |part: &PartOf| part.crc_sent == head.crc_sent && (part.bytes as usize) < sent_len;
+        part.filter(fits).map_or(0, |part| part.bytes)
+    }
+
     /// Whether everything was handed out, so that Done is the next frame.
     pub fn is_done_due(&self) -> bool {
         self.phase == Phase::Sending && self.settled.is_complete() && self.digested == self.plan.count()
@@ -267,7 +284,7 @@ mod tests {
     }
 
     fn grant(window: u32, held: &[(u32, u32)]) -> Grant {
-        Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held) }
+        Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held), part: Default::default() }
     }
 
     fn works(outgoing: &mut Outgoing) -> Vec<Work> {
@@ -346,7 +363,7 @@ mod tests {
     fn a_window_of_nothing_says_why_until_there_is_room() {
         let mut outgoing = of_chunks(2);
         let full =
-            Grant { window: 0, reason: Reason::SPOOL_FULL, text: "spool full".into(), held: ranges(&[]) };
+            Grant { window: 0, reason: Reason::SPOOL_FULL, text: "spool full".into(), held: ranges(&[]), part: Default::default() };
         outgoing.on_grant(&full);
         assert_eq!(works(&mut outgoing), []);
         assert_eq!(
@@ -458,7 +475,7 @@ mod tests {
                         let held = if first { has.held() } else { Ranges::default() };
                         first = false;
                         room += window;
-                        outgoing.on_grant(&Grant { window, reason: Reason::NONE, text: "".into(), held });
+                        outgoing.on_grant(&Grant { window, reason: Reason::NONE, text: "".into(), held, part: Default::default() });
                     }
                     Step::Resend(_) if first => {}
                     Step::Resend(wanted) => {

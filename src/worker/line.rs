@@ -14,7 +14,9 @@ use super::config::WorkerConfig;
 use super::limits::{
     BACKLOG_BYTES_MAX, BACKLOG_FRAMES_MAX, CONNECT_MAX, LEAVE_MAX, READ_REST, REDIRECTS_AT_ONCE_MAX,
 };
-use crate::peer::{InChunk, InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, Signs, connect};
+use crate::peer::{
+    InChunk, InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, Part, Signs, connect,
+};
 use uuid::Uuid;
 
 type Dialled = Result<(LinkReader, LinkWriter), LinkError>;
@@ -76,11 +78,14 @@ pub(super) struct Line {
     redirect: Option<String>,
     failures: u32,
     redirects: u32,
+    /// What the last connection brought of a chunk that is not whole.
+    cut: Option<Part>,
 }
 
 impl Line {
     pub(super) fn new(config: WorkerConfig) -> Self {
-        Line { config, state: State::Waiting(Instant::now()), redirect: None, failures: 0, redirects: 0 }
+        let state = State::Waiting(Instant::now());
+        Line { config, state, redirect: None, failures: 0, redirects: 0, cut: None }
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -132,6 +137,11 @@ impl Line {
                 State::Left => pending().await,
             }
         }
+    }
+
+    /// What the connection that was lost brought of a chunk that is not whole.
+    pub(super) fn take_cut(&mut self) -> Option<Part> {
+        self.cut.take()
     }
 
     /// The leader sends something at least every now and then.
@@ -253,6 +263,9 @@ impl Line {
     }
 
     fn wait(&mut self) -> u128 {
+        if let State::Up { reader, .. } = &mut self.state {
+            self.cut = reader.cut();
+        }
         self.failures = self.failures.saturating_add(1);
         let (entropy, _) = Uuid::new_v4().as_u64_pair();
         let delay = self.config.reconnect.delay(self.failures, entropy);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::Kind;
 use chunking::message::{
-    Abort, Body, Cancel, Done, Features, Grant, Open, Progress, Purpose, Refused, Settled, Stage, Start,
+    Abort, Body, Cancel, Done, Features, Grant, Open, Piece, Progress, Purpose, Refused, Settled, Stage, Start,
     Verdict, Void, Welcome,
 };
 use tokio::sync::mpsc;
@@ -292,6 +292,7 @@ impl<H: Handler> Session<H> {
     }
 
     fn on_lost(&mut self) {
+        self.keep_cut();
         self.leader = None;
         self.welcome.on_lost();
         self.heartbeat_due = None;
@@ -305,6 +306,25 @@ impl<H: Handler> Session<H> {
             cache.on_lost();
         }
         self.free_sets();
+    }
+
+    /// Keeps what came of a chunk, if the leader can go on with it.
+    fn keep_cut(&mut self) {
+        let knows = self.leader.is_some_and(|leader| leader.has(Features::PIECES));
+        let Some(part) = self.line.take_cut().filter(|_| knows) else { return };
+        match &mut self.cache {
+            Some(cache) if cache.owns(part.transfer) => cache.keep(part),
+            Some(_) | None => self.receptions.keep(part),
+        }
+    }
+
+    fn on_piece(&mut self, transfer: Uuid, piece: &Piece<'_>) {
+        if self.is_of_set(transfer) {
+            return self.with_cache(|cache, out| cache.on_piece(transfer, piece, out));
+        }
+        let step = self.receptions.piece(transfer, piece, &mut self.out);
+        self.on_step(step);
+        self.say_far(transfer);
     }
 
     fn on_chunk(&mut self, chunk: InChunk) {
@@ -445,6 +465,7 @@ impl<H: Handler> Session<H> {
                 let step = self.receptions.void(frame.msg_id, &void, &mut self.out);
                 self.on_step(step);
             }
+            Kind::Piece => self.on_piece(frame.msg_id, &Piece::decode(&frame.payload)?),
             Kind::Abort => {
                 let abort = Abort::decode(&frame.payload)?;
                 if self.is_of_set(frame.msg_id) {

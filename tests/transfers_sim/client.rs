@@ -389,6 +389,7 @@ fn misbehave(sending: &mut Sending, ctx: &mut Ctx<'_>) -> Out {
                 reason: Reason::NONE,
                 text: "".into(),
                 held: Default::default(),
+                part: Default::default(),
             },
         ),
         9 => sending.connected(),

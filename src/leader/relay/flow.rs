@@ -59,7 +59,8 @@ impl Relay {
             down.window -= 1;
             down.sent.insert(index);
             down.moved_at = now;
-            out.push_back(Out::Chunk { conn: down.conn, blob: id, head, bytes: bytes.clone() });
+            let from = down.goes_on_from(index, &head, bytes.len());
+            out.push_back(Out::Chunk { conn: down.conn, blob: id, head, bytes: bytes.clone(), from });
         }
         if waits {
             self.store(id, index, head, bytes);
@@ -110,7 +111,8 @@ impl Relay {
         let Some((index, chunk)) = stored.range(from..).find(|(index, _)| lacks(index)) else { return false };
         match (&chunk.place, chunk.bytes()) {
             (_, Some(bytes)) => {
-                out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes: bytes.clone() });
+                let from = down.goes_on_from(*index, &chunk.head, bytes.len());
+                out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes: bytes.clone(), from });
                 down.sent.insert(*index);
             }
             (Place::Disk | Place::Memory(_) | Place::Writing(_) | Place::Cached(_), None) => {
@@ -423,6 +425,7 @@ impl Relay {
         self.try_the_disk_again();
         self.look_for_room();
         self.nudge_the_silent();
+        self.pause_the_silent();
         self.take_back_places();
         let stall = self.config.input_stall;
         let (mut stalled, mut slow) = (Vec::new(), Vec::new());
@@ -486,5 +489,5 @@ impl Relay {
 }
 
 fn grant(window: u32, reason: Reason, text: &str) -> Grant {
-    Grant { window, reason, text: text.into(), held: Default::default() }
+    Grant { window, reason, text: text.into(), held: Default::default(), part: Default::default() }
 }

@@ -13,6 +13,7 @@ mod blob;
 mod durable;
 mod flow;
 mod local;
+mod pieces;
 mod room;
 mod spool;
 mod through;
@@ -31,7 +32,7 @@ use chunking::{ChunkError, ChunkHead, ChunkPlan, Codec, Digest, DigestKind, Rang
 
 use crate::conn::TransferSays as Says;
 use crate::core::ids::{ConnId, JobId, Micros};
-use crate::peer::{ChunkStart, InChunk, Pool, PoolBuf};
+use crate::peer::{ChunkStart, InChunk, Parts, Pool, PoolBuf};
 use crate::store::blobs::DiskOp;
 use crate::store::space::Reserve;
 use blob::{Blob, Down, FileRoom, Seal, Up};
@@ -92,7 +93,8 @@ pub(super) enum Out {
     /// Say something.
     Say { conn: ConnId, blob: BlobId, says: Says },
     /// Send a chunk; then [`Relay::chunk_sent`].
-    Chunk { conn: ConnId, blob: BlobId, head: ChunkHead, bytes: Bytes },
+    /// Its first `from` bytes are there already.
+    Chunk { conn: ConnId, blob: BlobId, head: ChunkHead, bytes: Bytes, from: u32 },
     /// Do something with a spool file.
     Disk(DiskOp),
     /// Something that the leader has to know.
@@ -181,6 +183,10 @@ pub(super) struct Relay {
     voided: u64,
     /// Connections whose chunks held up a receiver when they passed through.
     slow_senders: HashSet<ConnId>,
+    /// Chunks that come in pieces.
+    coming: HashMap<ConnId, pieces::Coming>,
+    /// First bytes of chunks that broke off.
+    parts: Parts,
     out: VecDeque<Out>,
 }
 
@@ -208,6 +214,8 @@ impl Relay {
             passed_through: 0,
             voided: 0,
             slow_senders: HashSet::new(),
+            coming: HashMap::new(),
+            parts: Parts::new(pieces::PARTS_MAX),
             out: VecDeque::new(),
         }
     }
@@ -352,6 +360,7 @@ impl Relay {
         let before = blob.up.as_ref().filter(|up| up.conn == conn);
         let written_off = before.map_or(0, |up| up.outstanding.saturating_add(up.written_off));
         self.sender_left(id);
+        let part = self.held_part(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let keeps_source = open.flags.has(OpenFlags::KEEPS_SOURCE);
         blob.keep |= !keeps_source;
@@ -362,7 +371,7 @@ impl Relay {
         blob.up = Some(Up { conn, outstanding, arriving, written_off, nudged, told, heard_at, keeps_source });
         // What somebody lacks and is not here has to come again.
         blob.ask_again();
-        let grant = Grant { window: 0, reason: Reason::NONE, text: "".into(), held: blob.seen.held() };
+        let grant = Grant { window: 0, reason: Reason::NONE, text: "".into(), held: blob.seen.held(), part };
         self.link(conn, id);
         // The first one says what is held; how much may come follows at once, if there is room.
         let window = self.promise(id, true);
@@ -500,6 +509,7 @@ impl Relay {
             return self.again_from_the_start(id);
         }
         blob.doubted = false;
+        self.parts.forget(id);
         let is_new = blob.digest.replace(done.digest).is_none();
         if self.config.durable && blob.seal != Seal::Set {
             // Who brought it hears when it is certain.
@@ -516,6 +526,7 @@ impl Relay {
     /// All of a blob has to come again: at once, or when who brings it is back.
     fn again_from_the_start(&mut self, id: BlobId) {
         self.drop_all_stored(id);
+        self.parts.forget(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         blob.begin_anew();
         if self.config.durable && std::mem::take(&mut blob.on_disk) {
@@ -609,6 +620,7 @@ impl Relay {
         if !down.granted {
             down.granted = true;
             down.sent.insert_all(&grant.held);
+            down.part = grant.part.0.filter(|part| !down.sent.contains(part.index));
         }
         down.window = down.window.saturating_add(grant.window);
         down.moved_at = now;
@@ -714,6 +726,7 @@ impl Relay {
 
     /// A connection ended.
     pub(super) fn closed(&mut self, conn: ConnId) {
+        self.keep_coming(conn);
         for id in self.by_conn.remove(&conn).unwrap_or_default() {
             let Some(blob) = self.blobs.get_mut(&id) else { continue };
             blob.downs.retain(|down| down.conn != conn);
