@@ -31,6 +31,9 @@ const CLOSE_WAIT: Duration = Duration::from_millis(300);
 /// long does not come, and within the usual `--connect-wait` there is time for another.
 const HALF_WELCOME_WAIT: Duration = Duration::from_secs(4);
 
+/// How long a connection to which nothing can be sent any more is still read: its end is there, or on its way.
+const READ_OUT_MAX: Duration = Duration::from_millis(500);
+
 /// What the client announces.
 const FEATURES: Features = Features::SUBMIT_ANSWERS
     .with(Features::PROGRESS)
@@ -309,10 +312,14 @@ impl Session<'_> {
         }
         *was_up = true;
         // Two loops side by side: reading must go on while a full outbox waits, or both ends could wait for each other.
-        let end = tokio::select! {
-            end = self.read(&mut reader, &writer, signs) => end,
-            end = forward(&mut queue, &writer, unsent) => end,
+        let (end, found_by_writing) = tokio::select! {
+            end = self.read(&mut reader, &writer, signs) => (end, false),
+            end = forward(&mut queue, &writer, unsent) => (end, true),
         };
+        if found_by_writing && matches!(end, End::Lost { .. }) {
+            // What came before the end is read.
+            timeout(READ_OUT_MAX, self.read(&mut reader, &writer, None)).await.ok();
+        }
         drop(writer);
         if matches!(end, End::Gone) {
             // All was handed over; the other side closes when it has read it.

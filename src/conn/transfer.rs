@@ -2,9 +2,7 @@
 
 use bytes::Bytes;
 use chunking::limits::CHUNK_PIECE_BYTES_MAX;
-use chunking::message::{
-    Abort, Body, Done, Features, Grant, HeldPart, Open, Piece, Verdict, Void,
-};
+use chunking::message::{Abort, Body, Done, Features, Grant, HeldPart, Open, Piece, Verdict, Void};
 use chunking::{ChunkHead, Kind, MessageError};
 use uuid::Uuid;
 
@@ -134,6 +132,11 @@ impl WireChunk {
     /// Bytes that are still to go.
     pub fn left(&self) -> usize {
         self.bytes.len().saturating_sub(self.from as usize)
+    }
+
+    /// Whether the peer has some of it, or some of it is out.
+    pub fn is_begun(&self) -> bool {
+        self.from > 0
     }
 
     /// Whether it may go in pieces.

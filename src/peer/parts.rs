@@ -187,7 +187,12 @@ mod tests {
         assert_eq!(parts.held(A, &plan(), |_| false), HeldPart(Some(told)));
         assert_eq!(parts.held(A, &plan(), |index| index == 1), HeldPart(None), "it came on another way");
         assert_eq!(parts.held(B, &plan(), |_| false), HeldPart(None));
-        let rest = |from: usize, to: usize| Piece { head, sent_len: 16_384, from: from as u32, bytes: &whole[from..to] };
+        let rest = |from: usize, to: usize| Piece {
+            head,
+            sent_len: 16_384,
+            from: from as u32,
+            bytes: &whole[from..to],
+        };
         assert_eq!(parts.piece(A, &rest(300, 9000)), None);
         let chunk = parts.piece(A, &rest(9000, 16_384)).unwrap();
         assert_eq!((chunk.transfer, chunk.head, chunk.bytes.as_ref()), (A, head, whole.as_slice()));
@@ -246,7 +251,11 @@ mod tests {
         let mut parts = Parts::new(2);
         parts.keep(cut(A, 5000));
         parts.keep(cut(A, 10));
-        assert_eq!(parts.take(A).unwrap().bytes().len(), 5000, "a connection that broke at once takes nothing away");
+        assert_eq!(
+            parts.take(A).unwrap().bytes().len(),
+            5000,
+            "a connection that broke at once takes nothing away"
+        );
         parts.keep(cut(A, 5000));
         let other = ChunkHead { offset: 0, ..head() };
         parts.keep(Part::new(A, other, 10_000, &BYTES[..10]).unwrap());

@@ -362,8 +362,13 @@ mod tests {
     #[test]
     fn a_window_of_nothing_says_why_until_there_is_room() {
         let mut outgoing = of_chunks(2);
-        let full =
-            Grant { window: 0, reason: Reason::SPOOL_FULL, text: "spool full".into(), held: ranges(&[]), part: Default::default() };
+        let full = Grant {
+            window: 0,
+            reason: Reason::SPOOL_FULL,
+            text: "spool full".into(),
+            held: ranges(&[]),
+            part: Default::default(),
+        };
         outgoing.on_grant(&full);
         assert_eq!(works(&mut outgoing), []);
         assert_eq!(

@@ -16,8 +16,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::Kind;
 use chunking::message::{
-    Abort, Body, Cancel, Done, Features, Grant, Open, Piece, Progress, Purpose, Refused, Settled, Stage, Start,
-    Verdict, Void, Welcome,
+    Abort, Body, Cancel, Done, Features, Grant, Open, Piece, Progress, Purpose, Refused, Settled, Stage,
+    Start, Verdict, Void, Welcome,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -617,9 +617,7 @@ impl<H: Handler> Session<H> {
             return;
         }
         (self.lazy, self.lazy_due) = (0, None);
-        if let Some(News::Lost) = self.line.send_all(&mut self.out) {
-            self.on_lost();
-        }
+        self.line.send_all(&mut self.out);
     }
 
     fn start(&mut self, offer: Offer, numbers: Numbers) {

@@ -123,7 +123,9 @@ impl Field for HeldPart {
         match reader.field::<u8>(field)? {
             0 => return Ok(HeldPart(None)),
             1 => {}
-            other => return Err(reader.bad_value(field, other.into(), "parts of at most one chunk are named")),
+            other => {
+                return Err(reader.bad_value(field, other.into(), "parts of at most one chunk are named"));
+            }
         }
         let (index, bytes, crc_sent) = (reader.field(field)?, reader.field(field)?, reader.field(field)?);
         Ok(HeldPart(Some(PartOf { index, bytes, crc_sent })))

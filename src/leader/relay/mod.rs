@@ -143,6 +143,8 @@ pub struct Fill {
     pub voided: u64,
     /// Bytes of chunks that were copied on their way, since the start.
     pub bytes_copied: u64,
+    /// Chunks that broke off, whose first bytes are kept.
+    pub parts: usize,
 }
 
 /// All blobs that the leader knows.
@@ -242,6 +244,7 @@ impl Relay {
             passed_through: self.passed_through,
             voided: self.voided,
             bytes_copied: self.pool.bytes_copied(),
+            parts: self.parts.len(),
         }
     }
 

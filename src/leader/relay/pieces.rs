@@ -113,7 +113,8 @@ impl Relay {
     }
 
     fn keep_what_came(&mut self, coming: &Coming) {
-        let Coming { start: ChunkStart { transfer, head, sent_len }, have, buffer: Some(buffer) } = coming else {
+        let Coming { start: ChunkStart { transfer, head, sent_len }, have, buffer: Some(buffer) } = coming
+        else {
             return;
         };
         let here = buffer.get(..*have).unwrap_or_default();
@@ -134,7 +135,8 @@ impl Relay {
     /// What who brings a blob need not send of the chunk that comes next.
     pub(super) fn held_part(&self, id: BlobId) -> HeldPart {
         let blob = self.blobs.get(&id);
-        blob.map(|blob| self.parts.held(id, &blob.plan, |index| blob.seen.contains(index))).unwrap_or_default()
+        blob.map(|blob| self.parts.held(id, &blob.plan, |index| blob.seen.contains(index)))
+            .unwrap_or_default()
     }
 
     /// Gives back the buffers of chunks in pieces of which nothing comes any more.
