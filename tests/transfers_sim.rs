@@ -557,7 +557,9 @@ impl World {
             while let Some(output) = self.leader.poll_output() {
                 match output {
                     Output::Log(operation) => self.log(operation),
-                    Output::Send { conn, frame } | Output::SendLazily { conn, frame } => {
+                    Output::Send { conn, frame }
+                    | Output::SendBehind { conn, frame }
+                    | Output::SendLazily { conn, frame } => {
                         let bytes = [&frame.head[..], &frame.payload[..], &frame.trailer[..]].concat();
                         self.push(conn, Dir::ToPeer, Out::Frame(bytes.into()));
                         touched.insert(conn);

@@ -150,6 +150,7 @@ impl<S: Socket> Hub<S> {
     async fn write_out(&self, conn: ConnId, outbox: &Outbox<S>) {
         while outbox.ready().await.is_some() {
             let sent = outbox.flush();
+            self.note_speed(&mut self.leader.borrow_mut(), conn, outbox);
             if !sent.is_none() {
                 self.with_leader(|leader, _| self.note_sent(leader, conn, sent));
             }

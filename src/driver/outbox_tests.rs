@@ -34,6 +34,8 @@ impl Socket for Taps {
         Some(self.unacknowledged.get())
     }
 
+    fn limit_unsent(&self, _: u32) {}
+
     fn fill(&self, _: &Pipe, _: usize) -> io::Result<usize> {
         Ok(0)
     }

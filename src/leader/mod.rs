@@ -104,6 +104,13 @@ pub enum Output {
         /// What.
         frame: WireFrame,
     },
+    /// Send a frame, behind the chunks that were handed over before it.
+    SendBehind {
+        /// Where.
+        conn: ConnId,
+        /// What.
+        frame: WireFrame,
+    },
     /// Send a frame, a moment later, with the next one for the same peer if there is one: it is news that nobody waits
     /// for.
     SendLazily {

@@ -176,6 +176,13 @@ impl Leader {
         self.relay.keep_part(part);
     }
 
+    /// Whether a peer's line is slow: fewer chunks are made ready for it then.
+    pub fn line_is_slow(&mut self, conn: ConnId, is_slow: bool) {
+        if self.sessions.contains_key(&conn) {
+            self.relay.line_is_slow(conn, is_slow);
+        }
+    }
+
     /// So many chunks have left for a connection, and their buffers are free.
     pub fn chunks_sent(&mut self, now: Micros, conn: ConnId, count: u32) {
         self.pass_time(now);
@@ -514,7 +521,17 @@ impl Leader {
             match out {
                 Out::Say { conn, blob, says } => {
                     let frame = self.sessions.get(&conn).and_then(|session| session.transfer(blob, &says));
-                    self.send(conn, frame);
+                    match says {
+                        // What a receiver says is about other chunks than those that go to the same peer.
+                        TransferSays::Grant(_) | TransferSays::Verdict(_) => self.send(conn, frame),
+                        TransferSays::Open(_)
+                        | TransferSays::Done(_)
+                        | TransferSays::Abort(_)
+                        | TransferSays::Void(_) => {
+                            let behind = frame.map(|frame| Output::SendBehind { conn, frame });
+                            self.outputs.extend(behind);
+                        }
+                    }
                 }
                 Out::Chunk { conn, blob, head, bytes, from } => {
                     let chunk =

@@ -23,14 +23,18 @@ use uuid::Uuid;
 
 use super::buffers::Pool;
 use super::inlet::{InChunk, Inlet, Step};
+use super::pace::{Pace, Speed};
 use super::parts::Part;
 use super::pulse::{Dead, Pulse, Signs, frame_window};
 use super::socket::{Tuning, is_loopback, tune};
-use super::unacked::unacknowledged;
+use super::unacked::{limit_unsent, unacknowledged};
 
 /// Buffers of one connection: a few windows full, so that transfers whose disks are slow do not hold up the others at
 /// once.
 const BUFFERS_MAX: usize = 4 * WINDOW_CHUNKS_MAX as usize;
+
+/// What may be on its way to a leader that has nothing else to take.
+const FEW_BYTES: u64 = 64 * 1024;
 
 /// Pieces that one call writes: what Linux takes (UIO_MAXIOV).
 const SLICES_MAX: usize = 1024;
@@ -330,8 +334,9 @@ pub struct LinkWriter(Arc<Shared>);
 struct Shared {
     queue: Mutex<Queue>,
     socket: tokio::sync::Mutex<Socket>,
-    /// Whose chunk goes in pieces.
-    pieces: tokio::sync::Mutex<()>,
+    /// Whose chunk goes, unless the line is fast.
+    chunks: tokio::sync::Mutex<()>,
+    line: Mutex<LineState>,
     /// Bytes that were written.
     written: AtomicU64,
     /// Bytes that came: a leader that sends is there, though it may not read for a while.
@@ -339,6 +344,13 @@ struct Shared {
     /// The socket, to ask what of that was acknowledged.
     asked: Option<OwnedFd>,
     loopback: bool,
+}
+
+/// How fast the line is, and what the system was set for.
+#[derive(Debug, Default)]
+struct LineState {
+    pace: Pace,
+    tuned: Option<Speed>,
 }
 
 #[derive(Debug, Default)]
@@ -386,7 +398,8 @@ impl LinkWriter {
         LinkWriter(Arc::new(Shared {
             queue: Mutex::default(),
             socket: tokio::sync::Mutex::new(socket),
-            pieces: tokio::sync::Mutex::default(),
+            chunks: tokio::sync::Mutex::default(),
+            line: Mutex::default(),
             written: AtomicU64::new(0),
             came: Arc::default(),
             asked,
@@ -414,29 +427,62 @@ impl LinkWriter {
         self.write(start).await
     }
 
-    /// Sends a chunk in pieces, from this byte on, as long as it is wanted. Other frames stand between them, and no other chunk
-    /// goes in pieces meanwhile.
-    pub async fn send_pieces(
+    /// The same to a leader that knows pieces, from this byte on: whole if the line is fast and nothing of it is there, else in
+    /// pieces, as long as it is wanted. Other frames stand between them, and unless the line is fast no other chunk goes meanwhile.
+    pub async fn send_chunk_from(
         &self,
         transfer: Uuid,
         head: &ChunkHead,
-        bytes: &Bytes,
+        bytes: Bytes,
         mut from: u32,
         is_wanted: impl Fn() -> bool,
     ) -> Result<(), LinkError> {
-        let _turn = self.0.pieces.lock().await;
+        if from == 0 && self.judge(false) == Speed::Fast {
+            self.send_chunk(transfer, head, bytes).await?;
+            self.judge(true);
+            return Ok(());
+        }
+        let _turn = self.0.chunks.lock().await;
         let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         while from < sent_len && is_wanted() {
-            let len = CHUNK_PIECE_BYTES_MAX.min(sent_len - from);
+            let piece_bytes = match self.judge(false).piece_bytes() {
+                None if from == 0 => {
+                    self.send_chunk(transfer, head, bytes).await?;
+                    self.judge(true);
+                    return Ok(());
+                }
+                piece_bytes => piece_bytes.unwrap_or(CHUNK_PIECE_BYTES_MAX),
+            };
+            let len = piece_bytes.min(sent_len - from);
             let piece = bytes.slice(from as usize..(from + len) as usize);
             let has_checksum = self.queue_locked().checksums;
-            let framed =
-                Piece { head: *head, sent_len, from, bytes: &piece }.frame(transfer, has_checksum)?;
+            let framed = Piece { head: *head, sent_len, from, bytes: &piece }.frame(transfer, has_checksum)?;
             let start = put(&mut self.queue_locked(), [framed.0.into(), piece, framed.1.into()])?;
             self.write(start).await?;
+            self.judge(true);
             from += len;
         }
         Ok(())
+    }
+
+    /// Looks how fast the line is; `wrote` says whether a chunk was just written.
+    fn judge(&self, wrote: bool) -> Speed {
+        let traffic = self.0.traffic();
+        let mut line = self.0.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = line.pace.speed();
+        // Small frames are always on their way, and say nothing.
+        let few = if before.piece_bytes().is_some() { 0 } else { FEW_BYTES };
+        let is_busy = wrote || traffic.written - traffic.taken > few;
+        line.pace.look(std::time::Instant::now(), traffic.taken, is_busy);
+        let speed = line.pace.speed();
+        let kind = |speed: Speed| std::mem::discriminant(&speed);
+        if line.tuned.map(kind) != Some(kind(speed)) {
+            line.tuned = Some(speed);
+            if let Some(socket) = &self.0.asked {
+                limit_unsent(socket, speed.unsent_bytes_max());
+            }
+        }
+        speed
     }
 
     /// Queues a frame that goes out with the next one that is sent, or with [`LinkWriter::flush`], which is to follow soon.

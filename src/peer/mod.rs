@@ -7,6 +7,7 @@ mod address;
 mod buffers;
 mod inlet;
 mod link;
+mod pace;
 mod parts;
 mod pulse;
 mod socket;
@@ -17,13 +18,14 @@ pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
 pub use inlet::{ChunkStart, InChunk, Inlet, Step};
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
 pub(crate) use link::{LOOKS_PER_STALL, WRITE_STALL_TIMEOUT, read_some};
+pub(crate) use pace::{Pace, Speed};
 pub use parts::{PARTS_MAX, Part, Parts};
 pub use pulse::{
     Dead, FRAME_BYTES_PER_SECOND_MIN, FRAME_WINDOW_MAX, KEEPALIVE_EVERY, Pulse, SILENCE_MAX, SILENCE_MIN,
     Signs, frame_window,
 };
 pub use socket::{Tuning, is_loopback, tune};
-pub(crate) use unacked::unacknowledged;
+pub(crate) use unacked::{limit_unsent, unacknowledged};
 
 use std::time::Duration;
 

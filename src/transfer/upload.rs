@@ -464,12 +464,12 @@ impl Sender {
         };
         let Some((from, Link { writer, pieces, .. })) = link else { return };
         let Ready { head, bytes } = ready;
-        let sent = if from > 0 && pieces {
+        let sent = if pieces {
             let is_wanted = || {
                 let inner = self.shared.lock();
                 inner.epoch == self.epoch && !inner.is_over()
             };
-            writer.send_pieces(self.shared.id, &head, &bytes, from, is_wanted).await
+            writer.send_chunk_from(self.shared.id, &head, bytes, from, is_wanted).await
         } else {
             writer.send_chunk(self.shared.id, &head, bytes).await
         };

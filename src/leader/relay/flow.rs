@@ -1,5 +1,6 @@
 //! What moves: chunks to those that wait for them, windows to those that bring more.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use crate::units::ByteSize;
 /// Chunks that wait in one connection's outbox: enough that the socket never runs dry, few enough that a small frame
 /// behind them does not wait long.
 const OUTBOX_CHUNKS_MAX: u32 = 4;
+
+/// The same for a slow line: one is on its way for a while, and a buffer that waits is nobody else's.
+const OUTBOX_CHUNKS_SLOW: u32 = 2;
 
 /// Buffers that no window may promise, so that what lies on the disk can always be read back.
 const BUFFERS_FOR_READING: usize = 4;
@@ -43,7 +47,7 @@ impl Relay {
     /// Gives a chunk that has come to those that wait for it; keeps it for those that cannot take it yet.
     pub(super) fn pass_on(&mut self, id: BlobId, index: u32, head: ChunkHead, bytes: Bytes) {
         let now = self.now;
-        let Relay { blobs, chunks_out, out, .. } = self;
+        let Relay { blobs, chunks_out, out, slow_receivers, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return };
         let mut waits = blob.keep || !blob.is_flowing();
         for down in blob.downs.iter_mut().filter(|down| !down.finished) {
@@ -51,7 +55,7 @@ impl Relay {
                 continue;
             }
             let pending = chunks_out.entry(down.conn).or_default();
-            if down.window == 0 || *pending >= OUTBOX_CHUNKS_MAX {
+            if down.window == 0 || *pending >= outbox_chunks_max(slow_receivers, down.conn) {
                 waits = true;
                 continue;
             }
@@ -76,7 +80,7 @@ impl Relay {
         let mut lacking = blob.downs.iter().filter(|down| !down.finished && !down.sent.contains(index));
         lacking.all(|down| {
             let pending = self.chunks_out.get(&down.conn).copied().unwrap_or_default();
-            down.window > 0 && pending < OUTBOX_CHUNKS_MAX
+            down.window > 0 && pending < outbox_chunks_max(&self.slow_receivers, down.conn)
         })
     }
 
@@ -96,6 +100,7 @@ impl Relay {
     /// Sends one chunk, or has it read from the disk. False if there is none, or no room.
     fn feed_one(&mut self, id: BlobId, conn: ConnId) -> bool {
         let (now, spare) = (self.now, self.spare());
+        let outbox_max = outbox_chunks_max(&self.slow_receivers, conn);
         let Relay { blobs, chunks_out, out, pool, starved, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return false };
         let Blob { downs, stored, .. } = blob;
@@ -103,7 +108,7 @@ impl Relay {
             return false;
         };
         let pending = chunks_out.entry(conn).or_default();
-        if down.window == 0 || *pending >= OUTBOX_CHUNKS_MAX {
+        if down.window == 0 || *pending >= outbox_max {
             return false;
         }
         let from = down.sent.first_missing().unwrap_or_default();
@@ -145,6 +150,14 @@ impl Relay {
         }
     }
 
+    /// A connection takes what it is sent slowly, or does so no more.
+    pub(in crate::leader) fn line_is_slow(&mut self, conn: ConnId, is_slow: bool) {
+        match is_slow {
+            true => self.slow_receivers.insert(conn),
+            false => self.slow_receivers.remove(&conn),
+        };
+    }
+
     /// So many chunks have left for a connection.
     pub(in crate::leader) fn chunks_sent(&mut self, conn: ConnId, count: u32) {
         let Some(pending) = self.chunks_out.get_mut(&conn) else { return };
@@ -159,7 +172,8 @@ impl Relay {
         turns.rotate_left(1);
         let blobs: Vec<BlobId> = turns.iter().copied().collect();
         for id in blobs {
-            if self.chunks_out.get(&conn).is_some_and(|pending| *pending >= OUTBOX_CHUNKS_MAX) {
+            let outbox_max = outbox_chunks_max(&self.slow_receivers, conn);
+            if self.chunks_out.get(&conn).is_some_and(|pending| *pending >= outbox_max) {
                 return;
             }
             if self.blobs.get(&id).is_some_and(|blob| blob.downs.iter().any(|down| down.conn == conn)) {
@@ -486,6 +500,10 @@ impl Relay {
         }
         nudged.into_iter().for_each(|id| self.make_hungry(id));
     }
+}
+
+fn outbox_chunks_max(slow: &HashSet<ConnId>, conn: ConnId) -> u32 {
+    if slow.contains(&conn) { OUTBOX_CHUNKS_SLOW } else { OUTBOX_CHUNKS_MAX }
 }
 
 fn grant(window: u32, reason: Reason, text: &str) -> Grant {

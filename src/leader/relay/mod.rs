@@ -185,6 +185,8 @@ pub(super) struct Relay {
     voided: u64,
     /// Connections whose chunks held up a receiver when they passed through.
     slow_senders: HashSet<ConnId>,
+    /// Connections that take what they are sent slowly.
+    slow_receivers: HashSet<ConnId>,
     /// Chunks that come in pieces.
     coming: HashMap<ConnId, pieces::Coming>,
     /// First bytes of chunks that broke off.
@@ -216,6 +218,7 @@ impl Relay {
             passed_through: 0,
             voided: 0,
             slow_senders: HashSet::new(),
+            slow_receivers: HashSet::new(),
             coming: HashMap::new(),
             parts: Parts::new(pieces::PARTS_MAX),
             out: VecDeque::new(),
@@ -742,6 +745,7 @@ impl Relay {
         }
         self.chunks_out.remove(&conn);
         self.slow_senders.remove(&conn);
+        self.slow_receivers.remove(&conn);
         self.pump();
     }
 
