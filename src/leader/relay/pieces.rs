@@ -164,3 +164,7 @@ impl Relay {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "pieces_tests.rs"]
+mod tests;
