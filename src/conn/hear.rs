@@ -228,7 +228,7 @@ impl Session {
     }
 
     /// What a message says to one who knows what its sender announced.
-    fn understood(&self, says: TransferSays) -> TransferSays {
+    pub(super) fn understood(&self, says: TransferSays) -> TransferSays {
         match says {
             TransferSays::Grant(grant) if !self.has(Features::PIECES) => {
                 TransferSays::Grant(Grant { part: HeldPart::default(), ..grant })

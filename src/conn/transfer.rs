@@ -175,3 +175,73 @@ impl WireChunk {
         Some(WireFrame { head: head.into(), payload: bytes, trailer: trailer.into() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conn::Role;
+    use crate::core::ids::{ClientId, ConnId};
+    use chunking::message::{PartOf, Reason};
+    use chunking::{Decoder, Generation, InboundLimits};
+
+    const ID: Uuid = Uuid::from_u128(5);
+
+    fn session(features: Features) -> Session {
+        let role = Role::Client { id: ClientId::from("c") };
+        Session { role, features: Some(features), ..Session::new(ConnId(1), Generation::F2) }
+    }
+
+    fn grant(part: Option<PartOf>) -> TransferSays {
+        let (reason, text, held) = (Reason::NONE, "".into(), Default::default());
+        TransferSays::Grant(Grant { window: 3, reason, text, held, part: HeldPart(part) })
+    }
+
+    const OLD: Features = Features::TRANSFERS.with(Features::CHECKSUMS);
+    const PART: PartOf = PartOf { index: 1, bytes: 7, crc_sent: 9 };
+
+    #[test]
+    fn peers_that_know_no_pieces_get_and_send_what_they_always_did() {
+        let (old, new) = (session(OLD), session(OLD.with(Features::PIECES)));
+        let plain = old.transfer(ID, &grant(None));
+        assert_eq!(plain.as_ref().unwrap().payload.len(), 1 + 4 + 2 + 2 + 2);
+        assert_eq!(old.transfer(ID, &grant(Some(PART))), plain);
+        assert_ne!(new.transfer(ID, &grant(Some(PART))), plain);
+        assert_eq!(old.understood(grant(Some(PART))), grant(None));
+        assert_eq!(new.understood(grant(Some(PART))), grant(Some(PART)));
+        let bytes = Bytes::from(vec![7; 200_000]);
+        let head = ChunkHead::plain(0, &bytes);
+        let mut chunk = old.chunk(ID, &head, bytes.clone(), 100);
+        // Also if the line is slow, and whatever it is said to have.
+        let frame = chunk.next_frame(Some(16_384)).unwrap();
+        assert_eq!(&frame.head[..], head.frame_head(ID, 200_000).unwrap());
+        assert_eq!((frame.payload, frame.trailer.len(), chunk.next_frame(None)), (bytes, 0, None));
+    }
+
+    #[test]
+    fn a_chunk_in_pieces_is_all_of_its_bytes_in_frames_with_checksums_that_can_be_read() {
+        let bytes = Bytes::from(crate::noise::noise(200_000, 3));
+        let head = ChunkHead::plain(1 << 20, &bytes);
+        for (features, from, piece_bytes) in [
+            (OLD.with(Features::PIECES), 0, Some(16_384)),
+            (OLD.with(Features::PIECES), 12_345, None),
+            (Features::TRANSFERS.with(Features::PIECES), 199_999, None),
+            (OLD.with(Features::PIECES), 0, Some(u32::MAX)),
+        ] {
+            let mut chunk = session(features).chunk(ID, &head, bytes.clone(), from);
+            let mut came = bytes[..from as usize].to_vec();
+            while let Some(frame) = chunk.next_frame(piece_bytes) {
+                let wire = [frame.head, frame.payload, frame.trailer].concat();
+                let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+                if features.has(Features::CHECKSUMS) {
+                    decoder.set_trailers(chunking::frame::Trailers::Required);
+                }
+                let frame = decoder.poll_frame(&mut &wire[..]).unwrap().unwrap();
+                assert_eq!((frame.head.kind(), frame.head.msg_id), (Ok(Kind::Piece), ID));
+                let piece = Piece::decode(frame.payload).unwrap();
+                assert_eq!((piece.head, piece.sent_len, piece.from as usize), (head, 200_000, came.len()));
+                came.extend_from_slice(piece.bytes);
+            }
+            assert_eq!(came, bytes);
+        }
+    }
+}

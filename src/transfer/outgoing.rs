@@ -250,7 +250,7 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chunking::message::{OpenFlags, Purpose};
+    use chunking::message::{HeldPart, OpenFlags, Purpose};
     use chunking::{ChunkRange, Codec, DigestKind};
     use proptest::prelude::*;
     use uuid::Uuid;
@@ -408,6 +408,40 @@ mod tests {
         outgoing.on_grant(&grant(8, &[(0, 4)]));
         assert_eq!(works(&mut outgoing), []);
         assert!(outgoing.is_done_due(), "also a blob that had arrived is opened again");
+    }
+
+    #[test]
+    fn of_a_chunk_that_the_receiver_has_a_part_of_the_rest_is_sent_if_it_is_the_same() {
+        let bytes = vec![3; CHUNK as usize];
+        let head = |index: u64| ChunkHead::plain(index * u64::from(CHUNK), &bytes);
+        let crc_sent = head(0).crc_sent;
+        let with = |outgoing: &mut Outgoing, index, bytes, crc_sent| {
+            outgoing.on_connected(Codec::None);
+            let part = HeldPart(Some(PartOf { index, bytes, crc_sent }));
+            outgoing.on_grant(&Grant { part, ..grant(8, &[(0, 1)]) });
+        };
+        let mut outgoing = of_chunks(4);
+        for (index, bytes, crc, from) in [
+            (1, 100, crc_sent, 100),
+            (1, 100, crc_sent ^ 1, 0),
+            (1, CHUNK, crc_sent, 0),
+            (1, u32::MAX, crc_sent, 0),
+            (0, 100, crc_sent, 0),
+            (9, 100, crc_sent, 0),
+            (u32::MAX, 100, crc_sent, 0),
+        ] {
+            with(&mut outgoing, index, bytes, crc);
+            assert_eq!(outgoing.goes_on_from(&head(2), CHUNK as usize), 0, "another chunk");
+            assert_eq!(outgoing.goes_on_from(&head(1), CHUNK as usize), from, "{index} {bytes}");
+            assert_eq!(outgoing.goes_on_from(&head(1), CHUNK as usize), 0, "the next time it is sent whole");
+        }
+        // A part is of one connection, and of its first Grant.
+        with(&mut outgoing, 1, 100, crc_sent);
+        outgoing.on_connected(Codec::None);
+        outgoing.on_grant(&grant(8, &[]));
+        let part = HeldPart(Some(PartOf { index: 1, bytes: 100, crc_sent }));
+        outgoing.on_grant(&Grant { part, ..grant(8, &[]) });
+        assert_eq!(outgoing.goes_on_from(&head(1), CHUNK as usize), 0);
     }
 
     #[test]
