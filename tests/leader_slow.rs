@@ -390,8 +390,7 @@ fn a_cancel_gets_to_a_worker_while_a_large_input_goes_down_slowly() {
         let client = Client::connect(&format!("127.0.0.1:{leader}"), &Options::new("c")).await.unwrap();
         let request = |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
         let mut wait = client.submit(request("wait")).await.unwrap();
-        let spec =
-            JobSpec::from(request("down")).bytes("in.bin", Bytes::from(noise::noise(5_000_000, 11)));
+        let spec = JobSpec::from(request("down")).bytes("in.bin", Bytes::from(noise::noise(5_000_000, 11)));
         let mut down = client.submit(spec).await.unwrap();
         passed(&line.came_down, 1_500_000).await;
         let before = line.came_down.load(Ordering::Relaxed);

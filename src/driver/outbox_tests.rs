@@ -164,7 +164,8 @@ fn how_a_peer_gets_on_is_told_by_what_it_acknowledged() {
 fn chunk(bytes: usize) -> WireChunk {
     use crate::conn::Session;
     use crate::core::ids::ConnId;
-    let hello = br#"{"ClientId":"c","DesiredParallelism":1,"Heft":{"Version":1,"Features":["transfers","pieces"]}}"#;
+    let hello =
+        br#"{"ClientId":"c","DesiredParallelism":1,"Heft":{"Version":1,"Features":["transfers","pieces"]}}"#;
     let mut session = Session::new(ConnId(1), chunking::Generation::F2);
     let head = chunking::Head { subject: "c", ..chunking::Head::new(chunking::Kind::HelloClient) };
     session.hear(&head, Bytes::from_static(hello).into(), &mut uuid::Uuid::new_v4).unwrap();

@@ -456,7 +456,8 @@ impl LinkWriter {
             let len = piece_bytes.min(sent_len - from);
             let piece = bytes.slice(from as usize..(from + len) as usize);
             let has_checksum = self.queue_locked().checksums;
-            let framed = Piece { head: *head, sent_len, from, bytes: &piece }.frame(transfer, has_checksum)?;
+            let framed =
+                Piece { head: *head, sent_len, from, bytes: &piece }.frame(transfer, has_checksum)?;
             let start = put(&mut self.queue_locked(), [framed.0.into(), piece, framed.1.into()])?;
             self.write(start).await?;
             self.judge(true);

@@ -104,7 +104,9 @@ mod tests {
     #[test]
     fn a_line_is_slow_if_it_takes_long_for_a_chunk_and_pieces_are_what_it_takes_in_a_second() {
         let start = Instant::now();
-        for (bytes_s, slow) in [(10_000_000, false), (600_000, false), (500_000, true), (20_000, true), (0, true)] {
+        for (bytes_s, slow) in
+            [(10_000_000, false), (600_000, false), (500_000, true), (20_000, true), (0, true)]
+        {
             for looks_s in [1, 3, 50] {
                 let speed = after(&mut Pace::default(), start, bytes_s, looks_s, 10);
                 assert_eq!(matches!(speed, Speed::Slow(_)), slow, "{bytes_s} bytes/s: {speed:?}");

@@ -153,7 +153,11 @@ fn what_came_before_a_connection_ended_is_told_to_the_next_and_goes_on_there() {
     rig.pieces(SENDER, 1, 1, 0, 3 * PIECE);
     rig.relay.closed(SENDER);
     let fill = rig.relay.fill();
-    assert_eq!((fill.buffers_in_use, fill.promised, fill.parts), (1, 0, 1), "the buffer is the chunk's that is whole");
+    assert_eq!(
+        (fill.buffers_in_use, fill.promised, fill.parts),
+        (1, 0, 1),
+        "the buffer is the chunk's that is whole"
+    );
     let grant = rig.bring(AGAIN, 1, 3);
     assert_eq!((grant.part, grant.held.indices().collect::<Vec<_>>()), (told(1, 3 * PIECE), vec![0]));
     rig.pieces(AGAIN, 1, 1, 3 * PIECE, CHUNK);
