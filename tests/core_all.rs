@@ -146,6 +146,7 @@ fn s22_a_child_that_uses_up_its_attempts_is_no_entry_of_the_dlq() {
         job: child,
         run: heft::core::ids::Run(1),
         attempt: heft::core::ids::Attempt(1),
+        doing: heft::core::event::Doing::Running,
     });
     rig.expect([]);
     rig.tell(heft::core::Event::Ack {

@@ -59,6 +59,33 @@ fn cr03_a_credit_before_the_hello_or_from_a_client_is_nothing() {
 }
 
 #[test]
+fn cr10_a_job_that_has_ended_at_its_worker_takes_no_place_while_its_result_is_on_its_way() {
+    let mut rig = with_jobs(5);
+    rig.hello("w1", WorkerClass::Leasing, "calcA", Some(2));
+    rig.credit("w1", 2);
+    rig.expect(["+assign j1#1 w1", "+assign j2#1 w1", "w1: assign j1#1", "w1: assign j2#1"]);
+    for number in 1..=2 {
+        rig.progress("w1", number, 1);
+        rig.skip();
+    }
+    // What it offers while it has not answered counts only for what has ended there.
+    rig.credit("w1", 2);
+    rig.expect([]);
+    rig.returning("w1", 1, 1);
+    rig.expect(["+assign j3#1 w1", "w1: assign j3#1"]);
+    rig.returning("w1", 1, 1);
+    rig.expect([]);
+    rig.returning("w1", 2, 1);
+    rig.expect(["+assign j4#1 w1", "w1: assign j4#1"]);
+    // And no more than it offers: what waits there is for it to bound.
+    rig.progress("w1", 3, 1);
+    rig.skip();
+    rig.returning("w1", 3, 1);
+    rig.expect([]);
+    assert_eq!((rig.room("w1"), held(&rig, "w1"), rig.worker_named("w1").returning()), (0, 4, 3));
+}
+
+#[test]
 fn cr04_credits_of_nought_and_below_are_ignored_even_as_the_first() {
     let mut rig = with_jobs(9);
     for parallel_max in [None, Some(2)] {

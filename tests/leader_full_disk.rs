@@ -17,12 +17,11 @@
 mod noise;
 #[path = "support/procs.rs"]
 mod procs;
+#[path = "support/small_disk.rs"]
+mod small_disk;
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
-use std::process::Command;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chunking::message::Ask;
@@ -32,8 +31,8 @@ use heft::leader::Output;
 use heft::model::{JobRequest, JsonModel as _};
 use heft::store::journal::{LogDone, LogOp};
 use noise::noise;
-use procs::{Leader, PATIENCE, Proc, TempDir, Worker, heft};
-use serde_json::Value;
+use procs::{Leader, Proc, TempDir, Worker, heft};
+use small_disk::{SmallDisk, cancel, submit, taken, taken_or_told, until};
 use uuid::Uuid;
 
 const MIB: usize = 1 << 20;
@@ -96,98 +95,65 @@ fn who_asks_to_cancel_hears_at_once_that_the_log_takes_nothing() {
     assert!(told.contains("there is no room"), "{told}");
 }
 
-/// A file system of a few bytes, and the process that holds it.
-struct SmallDisk {
-    _dir: TempDir,
-    _holder: Proc,
-    path: PathBuf,
-}
-
-impl SmallDisk {
-    /// `None`, with a message, where none can be had.
-    fn new(mib: usize) -> Option<SmallDisk> {
-        let dir = TempDir::new();
-        let script =
-            format!("mount -t tmpfs -o size={mib}m tmpfs {} && echo mounted && exec sleep 3600", dir.text());
-        for flags in ["-m", "-Urm"] {
-            let mut command = Command::new("unshare");
-            let mut holder = Proc::start("small disk", command.args([flags, "sh", "-c", &script]));
-            if holder.wait_for_or_end("a mount", |line| line.contains("mounted").then_some(())).is_some() {
-                // Others reach what it has mounted through the process itself.
-                let path = PathBuf::from(format!("/proc/{}/root{}", holder.pid(), dir.text()));
-                if fs::create_dir(path.join("data")).is_ok() {
-                    return Some(SmallDisk { _dir: dir, _holder: holder, path });
-                }
+#[test]
+fn a_job_whose_contents_are_taken_apart_is_refused_where_the_disk_has_no_room_for_them() {
+    use chunking::limits::FRAME_BODY_BYTES_MAX;
+    use heft::leader::{Leader, LeaderConfig, Recovered, RelayConfig};
+    use heft::model::InputFile;
+    use heft::store::blobs::{DiskDone, DiskOp};
+    use heft::store::space::Space;
+    let (now, conn) = (Micros(1_000_000), ConnId(7));
+    let mut next = 0u128;
+    let make_id = Box::new(move || {
+        next += 1;
+        Uuid::from_u128(next)
+    });
+    let relay = RelayConfig { durable: true, ..RelayConfig::default() };
+    let config = LeaderConfig { relay, ..LeaderConfig::default() };
+    let mut leader = Leader::recover(config, now, make_id, Recovered::default());
+    leader.connected(conn, chunking::Generation::F2, None);
+    let head = Head { subject: "c", ..Head::new(Kind::HelloClient) };
+    leader
+        .frame(now, conn, &head, Bytes::from_static(br#"{"ClientId":"c","DesiredParallelism":1}"#))
+        .unwrap();
+    // It fits the frame of a classic client, and no assignment, whose subject is longer.
+    let job = Uuid::from_u128(0xA);
+    let request = |bytes| JobRequest {
+        job_id: job,
+        client_id: "c".into(),
+        exec_name: "sum".into(),
+        files: vec![InputFile::inline("in.bin", vec![7; bytes])],
+        ..JobRequest::default()
+    };
+    let around = request(0).to_json().len() + 80;
+    let payload = Bytes::from(request((FRAME_BODY_BYTES_MAX as usize - around) / 4 * 3).to_json());
+    let mut submit = |free| {
+        let space = Some(Space { free, total: 64 << 20 });
+        leader.disk_done(now, DiskDone::Measured { mark: 0, space });
+        let head = Head { subject: "job.submit.sum", msg_id: job, ..Head::new(Kind::SubmitJob) };
+        leader.frame(now, conn, &head, payload.clone()).unwrap();
+        let (mut said, mut written) = (String::new(), 0);
+        while let Some(output) = leader.poll_output() {
+            match output {
+                Output::Send { frame, .. } => said.push_str(&format!("{frame:?}")),
+                Output::Disk(DiskOp::Write { bytes, .. }) => written += bytes.len(),
+                Output::SendLazily { .. }
+                | Output::Posted { .. }
+                | Output::Chunk { .. }
+                | Output::Through { .. }
+                | Output::Disk(_)
+                | Output::Log(_)
+                | Output::Close { .. } => {}
             }
         }
-        eprintln!("skipped: no file system can be mounted here (unshare -m, unshare -Urm)");
-        None
-    }
-
-    fn leader(&self, args: &[&str]) -> Leader {
-        let data = self.path.join("data");
-        Leader::start(&[&["--data", data.to_str().unwrap()], args].concat())
-    }
-
-    /// Somebody else takes all that is left.
-    fn fill(&self) -> PathBuf {
-        let path = self.path.join("others");
-        let mut file = fs::File::create(&path).unwrap();
-        let piece = vec![7; 64 << 10];
-        while file.write_all(&piece).is_ok() {}
-        path
-    }
-}
-
-fn status(leader: &Leader) -> Value {
-    let (code, out, err) = heft(&["status", &leader.addr(), "--output", "json"]);
-    assert_eq!(code, Some(0), "{out}{err}");
-    serde_json::from_str(&out).unwrap()
-}
-
-/// Waits until the status is as it should be.
-fn until(leader: &Leader, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let status = status(leader);
-        if fits(&status) {
-            return status;
-        }
-        assert!(Instant::now() < end, "{what}: {status:#}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
-/// A job that sends these files and waits for its end; its lines are its events.
-fn submit(leader: &Leader, args: &[&str]) -> Proc {
-    let mut command = Command::new("sh");
-    command.arg("-c").arg("exec \"$0\" \"$@\" 2>&1").arg(env!("CARGO_BIN_EXE_heft"));
-    command.args(["submit", &leader.addr(), "sum", "--progress", "json"]).args(args);
-    Proc::start("submit", &mut command)
-}
-
-/// The job's id, once the leader has said that it has it.
-fn taken(job: &mut Proc) -> String {
-    let event = job.event("submitted");
-    event["job"].as_str().unwrap().to_owned()
-}
-
-/// The same, or `None` once it was told that there is no room for it.
-fn taken_or_told(job: &mut Proc) -> Option<String> {
-    job.wait_for("word of the leader", |line| {
-        let event: Value = serde_json::from_str(line).unwrap_or_default();
-        match event["event"] == "submitted" {
-            true => Some(event["job"].as_str().map(str::to_owned)),
-            false => line.contains("--disk-reserve").then_some(None),
-        }
-    })
-}
-
-/// Cancels a job, which is answered.
-fn cancel(leader: &Leader, job: &str) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
-    let (code, lines) = Proc::start("cancel", command.args(["cancel", &leader.addr(), job])).finish();
-    assert_eq!(code, Some(0), "{lines:?}");
+        (said, written)
+    };
+    // 6.4 MiB are kept from uploads.
+    let (said, written) = submit(7 << 20);
+    assert_eq!(written, 0, "{said}");
+    assert!(said.contains("--disk-reserve") && said.contains("submit the job again"), "{said}");
+    let (said, written) = submit(32 << 20);
+    assert!(written > 3_000_000 && !said.contains("--disk-reserve"), "{written} {said}");
 }
 
 const SUM: (&str, &str) = ("sum", "sha256sum < in.bin");
@@ -199,7 +165,8 @@ fn uploads_leave_the_log_its_room_and_all_jobs_end() {
     let files = TempDir::new();
     let file = files.join("in.bin");
     fs::write(&file, noise(12 * MIB, 1)).unwrap();
-    let mut jobs: Vec<Proc> = (0..7).map(|_| submit(&leader, &["--file", file.to_str().unwrap()])).collect();
+    let mut jobs: Vec<Proc> =
+        (0..7).map(|_| submit(&leader, "sum", &["--file", file.to_str().unwrap()])).collect();
     // Some are whole, the others wait and are told why; the disk is not filled to its last byte.
     let full = until(&leader, "some wait", |status| {
         status["leader"]["uploads_waiting"].as_u64().is_some_and(|waiting| waiting >= 2)
@@ -230,7 +197,7 @@ fn a_disk_that_others_fill_lets_jobs_end_also_after_a_restart() {
     let file = files.join("in.bin");
     fs::write(&file, noise(5 * MIB, 2)).unwrap();
     let file = file.to_str().unwrap();
-    let mut jobs: Vec<Proc> = (0..3).map(|_| submit(&leader, &["--file", file])).collect();
+    let mut jobs: Vec<Proc> = (0..3).map(|_| submit(&leader, "sum", &["--file", file])).collect();
     let ids: Vec<String> = jobs.iter_mut().map(taken).collect();
     let others = disk.fill();
     // What is there can be cancelled, and nothing new is taken.
@@ -256,7 +223,7 @@ fn a_disk_that_others_fill_lets_jobs_end_also_after_a_restart() {
     // When there is room again, so are jobs.
     fs::remove_file(others).unwrap();
     until(&leader, "there is room", |status| status["leader"]["disk_trouble"].is_null());
-    let last = submit(&leader, &["--file", file]);
+    let last = submit(&leader, "sum", &["--file", file]);
     until(&leader, "all have ended", |status| {
         status["jobs"]["queued"] == 0 && status["jobs"]["running"] == 0 && status["jobs"]["done"] == 4
     });

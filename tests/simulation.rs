@@ -14,6 +14,8 @@ mod clients;
 mod coverage;
 #[path = "simulation/datasets.rs"]
 mod datasets;
+#[path = "simulation/ends.rs"]
+mod ends;
 #[path = "simulation/faults.rs"]
 mod faults;
 #[path = "simulation/inputs.rs"]
@@ -27,7 +29,7 @@ use std::time::Duration;
 
 use coverage::Coverage;
 use heft::core::action::Action;
-use heft::core::event::{Inputs, Named, Operation, Outcome, Submission, WorkerClass};
+use heft::core::event::{Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Ending, Job, Phase};
 use heft::core::retry::mix;
@@ -70,6 +72,8 @@ enum Wake {
     WorkerConnects(usize),
     WorkerBeats(usize, u64),
     JobEnds(usize, u64, JobId),
+    /// A result is at the leader that was on its way while other jobs ran.
+    ResultComes(usize, u64, ConnId, JobId),
     /// A job that kills its worker.
     Poisoned(usize, u64),
     WorkerFault(usize),
@@ -495,6 +499,7 @@ impl World {
             Wake::WorkerConnects(number) => self.worker_connects(number),
             Wake::WorkerBeats(number, life) => self.worker_beats(number, life),
             Wake::JobEnds(number, life, job) => self.job_ends(number, life, job),
+            Wake::ResultComes(number, life, conn, job) => self.result_comes(number, life, conn, job),
             Wake::Poisoned(number, life) => {
                 if self.workers[number].life == life {
                     self.worker_dies(number, true);
@@ -650,7 +655,16 @@ impl World {
                 worker.running.insert(*job, (*run, *attempt));
                 assert!(worker.load() <= worker.max_par as usize, "more jobs than the worker has room for");
                 if worker.class == WorkerClass::Leasing {
-                    self.say(conn, Event::Progress { conn, job: *job, run: *run, attempt: *attempt });
+                    self.say(
+                        conn,
+                        Event::Progress {
+                            conn,
+                            job: *job,
+                            run: *run,
+                            attempt: *attempt,
+                            doing: Doing::Running,
+                        },
+                    );
                 }
                 if is_poison(*job) {
                     self.at(self.now + takes, Wake::Poisoned(number, life));
@@ -677,26 +691,6 @@ impl World {
         }
     }
 
-    fn takes(&mut self) -> u64 {
-        let takes = if self.random.chance(10) { 45 * SECOND } else { 2 * SECOND };
-        self.random.below(takes)
-    }
-
-    fn job_ends(&mut self, number: usize, life: u64, job: JobId) {
-        let result = self.new_result();
-        let ok = self.random.chance(80);
-        let worker = &mut self.workers[number];
-        if worker.life != life {
-            return;
-        }
-        let Some((run, attempt)) = worker.running.remove(&job) else { return };
-        worker.finished.insert(job, (run, attempt, ok));
-        if let Some(conn) = worker.conn {
-            self.say(conn, returned(conn, job, (run, attempt), result, ok));
-            self.say(conn, Event::Credit { conn, delta: 1 });
-        }
-    }
-
     // --- the books
 
     fn check(&self) {
@@ -715,7 +709,7 @@ impl World {
         }
         for worker in self.broker.workers() {
             let Some(sim) = self.workers.iter().find(|sim| sim.id == worker.id) else { continue };
-            let promised = worker.credit as usize + worker.held.len();
+            let promised = worker.credit as usize + worker.held.len() - worker.returning();
             assert!(promised <= sim.max_par as usize, "{}: {promised} of {}", worker.id, sim.max_par);
         }
     }
@@ -772,8 +766,14 @@ fn simulation_in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
         [coverage.results, coverage.dead, coverage.orphans, coverage.stale_results, coverage.abandoned];
     let of_inputs =
         [coverage.announced, coverage.withdrawn, coverage.failed, coverage.started, coverage.resumed];
-    let more =
-        [coverage.acks_refused, coverage.to_all, coverage.waiting, coverage.revived, coverage.undelivered];
+    let more = [
+        coverage.acks_refused,
+        coverage.to_all,
+        coverage.waiting,
+        coverage.revived,
+        coverage.undelivered,
+        coverage.returned_late,
+    ];
     let of_data =
         [coverage.datasets, coverage.waits_for_data, coverage.lets_nearer_go_first, coverage.stranded];
     let seen_all = counts.iter().chain(&of_inputs).chain(&more).chain(&of_data).all(|count| *count > 0);

@@ -726,7 +726,7 @@ async fn parts_that_the_leader_does_not_take_do_not_hold_up_the_job() {
     let open = conn.expect_open().await;
     conn.say(open, &Abort { reason: Reason::SPOOL_FULL, text: "no room".into() }).await;
     let ended = result(&mut conn, sent.job).await;
-    assert_eq!((ended.status, ended.archive, ended.archive_lost), (JobStatus::Ok, None, Some(8 << 20)));
+    assert_eq!((ended.status, ended.archive, ended.archive_lost), (JobStatus::Failed, None, Some(8 << 20)));
     assert!(ended.stderr.contains("8388608 bytes of the result are left out"), "{}", ended.stderr);
     assert!(ended.stderr.contains("no room"), "{}", ended.stderr);
     drop(conn);
@@ -754,6 +754,30 @@ async fn parts_that_the_leader_does_not_take_do_not_hold_up_the_job() {
     let ended = result(&mut conn, sent.job).await;
     assert_eq!((ended.archive, ended.archive_lost), (None, Some(8 << 20)));
     assert!(ended.stderr.contains("takes no transfers"), "{}", ended.stderr);
+    conn.settle(sent.job, 1).await;
+    scene.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_part_that_the_leader_could_never_hold_is_left_out_and_the_job_fails() {
+    let programs = tempfile::tempdir().unwrap();
+    let scene = scene(exec(programs.path(), LARGE), |_| {}).await;
+    let (mut conn, _) = scene.accept(4).await;
+    let sent = Sent::new(&[("in.bin", noise(4 * MIB))]);
+    run_large(&mut conn, &sent).await;
+    // The first that is opened.
+    let archive = conn.expect_open().await;
+    assert_eq!(archive, blob_id(sent.job, 1, Purpose::Archive, 0));
+    conn.say(archive, &Abort { reason: Reason::TOO_LARGE, text: "room for 7".into() }).await;
+    let (result, came) = take_result(&mut conn, sent.job).await;
+    assert_eq!((result.status, result.archive.is_none()), (JobStatus::Failed, true));
+    assert!(result.archive_lost.is_some_and(|bytes| bytes > 4 << 20), "{:?}", result.archive_lost);
+    assert!(
+        result.stderr.contains("are left out: the leader does not take it: room for 7"),
+        "{}",
+        result.stderr
+    );
+    assert_eq!((came.len(), came[&Purpose::Stdout].len()), (1, 5 * MIB), "what fits is there");
     conn.settle(sent.job, 1).await;
     scene.nothing_is_left().await;
 }

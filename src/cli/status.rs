@@ -121,6 +121,12 @@ fn render(status: &Value) -> String {
         cell(leader, "buffers_in_use"),
         cell(leader, "buffers"),
     ));
+    let results = leader.get("results_waiting").and_then(Value::as_u64).unwrap_or_default();
+    if results > 0 && !leader.get("disk_trouble").is_some_and(Value::is_string) {
+        text.push_str(&format!(
+            "        RESULTS WAIT: {results} jobs have run, and their results wait for room (--spool-max); `heft explain` says more\n"
+        ));
+    }
     if leader.get("durability").and_then(Value::as_str) == Some("disk") {
         let number = |member| leader.get(member).and_then(Value::as_u64).unwrap_or_default();
         let mean =
@@ -140,7 +146,8 @@ fn render(status: &Value) -> String {
             ));
         }
         if let Some(trouble) = leader.get("disk_trouble").and_then(Value::as_str) {
-            text.push_str(&format!("        UPLOADS WAIT: {}\n", super::printable(trouble)));
+            let who = if results > 0 { "UPLOADS AND RESULTS" } else { "UPLOADS" };
+            text.push_str(&format!("        {who} WAIT: {}\n", super::printable(trouble)));
         }
         if let Some(trouble) = leader.get("log_trouble").and_then(Value::as_str) {
             text.push_str(&format!("        JOBS WAIT: {}\n", super::printable(trouble)));
@@ -155,6 +162,7 @@ fn render(status: &Value) -> String {
                 ("CLASS", Side::Left, "class"),
                 ("CREDIT", Side::Right, "credit"),
                 ("RUNNING", Side::Right, "running"),
+                ("RETURNING", Side::Right, "returning"),
                 ("CPU", Side::Right, "cpu_permille"),
                 ("CONNECTED", Side::Left, "connected"),
                 ("PATTERNS", Side::Left, "patterns"),
@@ -204,7 +212,7 @@ mod tests {
                        "blobs": 2, "buffers": 48, "buffers_in_use": 3},
             "jobs": {"queued": 3, "running": 2, "done": 10, "dead": 1},
             "workers": [{"id": "w-1", "name": null, "class": "heft", "patterns": ["job.assign.>", "a"], "credit": 4,
-                         "running": 2, "cpu_permille": 253, "connected": true}],
+                         "running": 2, "returning": 1, "cpu_permille": 253, "connected": true}],
             "clients": [{"id": "clientA", "cap": 4, "in_flight": 2, "queued": 3, "connections": 1}],
             "queues": [],
         });
@@ -213,8 +221,8 @@ leader  heft 0.1.0, up 1m1s, driver portable, durability memory, DRAINING: it ta
 jobs    3 queued, 2 running, 10 done, 1 dead
 spool   5 MiB of 64 GiB in 2 blobs; 3 of 48 buffers in use
 
-WORKER  NAME  CLASS  CREDIT  RUNNING     CPU  CONNECTED  PATTERNS
-w-1     -     heft        4        2  25.3 %  yes        job.assign.> a
+WORKER  NAME  CLASS  CREDIT  RUNNING  RETURNING     CPU  CONNECTED  PATTERNS
+w-1     -     heft        4        2          1  25.3 %  yes        job.assign.> a
 
 CLIENT   CAP  IN FLIGHT  QUEUED  CONNECTIONS
 clientA    4          2       3            1
@@ -235,6 +243,9 @@ no queues
         );
         assert!(durable.contains("UPLOADS WAIT: 2 large files wait for room\n"), "{durable}");
         assert!(durable.contains("JOBS WAIT: the disk is full\n"), "{durable}");
+        let results = json!({"leader": {"durability": "disk", "results_waiting": 2, "disk_trouble": "the disk is full"}});
+        assert!(render(&results).contains("UPLOADS AND RESULTS WAIT: the disk is full\n"));
+        assert!(render(&json!({"leader": {"results_waiting": 2}})).contains("RESULTS WAIT: 2 jobs have run"));
         assert!(render(&json!({})).contains("no workers"));
     }
 }

@@ -115,6 +115,11 @@ pub struct WorkerArgs {
     /// The largest archive of the files that a job made; a larger one is left out and its size said
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(ARCHIVE_BYTES_MAX))]
     pub archive_max: ByteSize,
+    /// Bytes of results that may wait for the leader, up to 16 of them, while their jobs' places
+    /// are given to others; each beyond that keeps its place [default: 8 GiB, or a tenth of the
+    /// work directory's file system if that is less]
+    #[arg(long, value_name = "SIZE")]
+    pub returning_max: Option<ByteSize>,
     /// TCP congestion control, such as cubic or bbr [default: the system's; cubic to this machine]
     #[arg(long, value_name = "NAME")]
     pub tcp_congestion: Option<String>,
@@ -142,6 +147,7 @@ impl WorkerArgs {
             cache_for: self.cache_for,
             // A random id does not come back.
             keep_results: self.id.is_some(),
+            returning_bytes_max: self.returning_max.map(|size| size.0),
             keep_failed: self.keep_failed,
             time_limit: self.time_limit.map(|span| span.0),
             stop_grace: self.stop_grace.0,

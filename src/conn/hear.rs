@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{Agent, DatasetSays, FEATURES, MakeId, Role, Session, SessionError, TransferSays};
 use crate::core::Event;
-use crate::core::event::{Named, WorkerClass};
+use crate::core::event::{Doing, Named, WorkerClass};
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::payload::PayloadKind;
 use crate::core::subject::hello_patterns;
@@ -367,6 +367,10 @@ impl Session {
                 job: JobId(head.msg_id),
                 run: Run(progress.run),
                 attempt: Attempt(progress.attempt),
+                doing: match progress.stage {
+                    Stage::Returning => Doing::Returning,
+                    Stage::Waiting | Stage::Receiving | Stage::Running | Stage::Packing => Doing::Running,
+                },
             }),
             Err(error) => Heard::Skipped(error.to_string()),
         }

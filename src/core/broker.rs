@@ -11,7 +11,7 @@ use super::asks::Asks;
 use super::committed::Proposals;
 use super::dispatch::Assigning;
 use super::due::Due;
-use super::event::{Event, WorkerClass};
+use super::event::{Doing, Event, WorkerClass};
 use super::holdings::Holdings;
 use super::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, Run, WorkerId};
 use super::inputs::{Resubmitted, Sources};
@@ -25,7 +25,7 @@ use super::staging::Staging;
 use super::state::State;
 use super::submit::Taking;
 use super::waiting::Waits;
-use super::worker::{Hello, Lease, Worker, Workers};
+use super::worker::{Hello, Lease, LeaseStage, Worker, Workers};
 
 /// What is known of the life of the leader before this one.
 #[derive(Clone, Copy, Debug)]
@@ -180,7 +180,9 @@ impl Broker {
             Event::InputsRefused { job, attempt, why } => self.inputs_refused(job, attempt, why),
             Event::InputsFailed { job, why } => self.inputs_failed(job, why),
             Event::Withdraw { job } => self.withdrawal(job),
-            Event::Progress { conn, job, run, attempt } => self.progress(conn, job, run, attempt),
+            Event::Progress { conn, job, run, attempt, doing } => {
+                self.progress(conn, job, run, attempt, doing)
+            }
             Event::Heartbeat { conn, cpu_permille, held } => self.heartbeat(conn, cpu_permille, &held),
             Event::Ack { conn, job, named, outcome } => self.ack(conn, job, named, outcome),
             Event::Operate { token, operation } => self.operate(token, operation),
@@ -351,7 +353,7 @@ impl Broker {
         }
     }
 
-    fn progress(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt) {
+    fn progress(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt, doing: Doing) {
         let Some(worker) = self.workers.at(conn) else { return };
         if !self.renew(worker, job, run, attempt) {
             self.actions.push_back(Action::Abandon { conn, job, attempt });
@@ -362,7 +364,19 @@ impl Broker {
             return;
         }
         let lease = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job));
-        let began = lease.is_some_and(|lease| !std::mem::replace(&mut lease.started, true));
+        let stage = match doing {
+            Doing::Running => LeaseStage::Started,
+            Doing::Returning => LeaseStage::Returning,
+        };
+        // What it says late of a job that has ended there is no news.
+        let before = lease.map(|lease| {
+            let before = lease.stage;
+            lease.stage = before.max(stage);
+            before
+        });
+        let began = before == Some(LeaseStage::Given);
+        // Its place is free, if it has offered that.
+        self.dirty |= doing == Doing::Returning && before.is_some_and(|before| before < stage);
         let client = self.state.job(job).and_then(|known| self.submitter_of(job, &known.client));
         if let (true, Some(conn)) = (began, client) {
             self.actions.push_back(Action::Running { conn, job, run, attempt });
@@ -514,7 +528,7 @@ impl Broker {
             | AttemptEnd::WorkerLost
             | AttemptEnd::NotHeld
             | AttemptEnd::ResultLost
-            | AttemptEnd::GivenUp => lease.started,
+            | AttemptEnd::GivenUp => lease.stage > LeaseStage::Given,
         };
         let spent = job.spent + u32::from(counts);
         if job.child_of.is_some() && why == AttemptEnd::WorkerLost {

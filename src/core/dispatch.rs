@@ -13,7 +13,7 @@ use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::state::State;
 use super::subject::RoutingKey;
-use super::worker::Lease;
+use super::worker::{Lease, LeaseStage};
 
 /// Jobs that a pass may find no worker for, although there is one for others of the same key.
 const PASSED_OVER_MAX: usize = 64;
@@ -149,7 +149,7 @@ impl Broker {
         chosen.credit = chosen.credit.saturating_sub(1);
         chosen.last_assigned = self.assignments;
         let class = chosen.class;
-        let lease = Lease { run, attempt, started: false, until: None, watched_at: None };
+        let lease = Lease { run, attempt, stage: LeaseStage::Given, until: None, watched_at: None };
         self.workers.hold(worker, id, lease);
         self.assigning.insert(id, Assigning { worker, capped: is_capped.then(|| client.clone()) });
         if is_capped {
@@ -207,7 +207,10 @@ impl Broker {
         let until = span.map(|span| self.now.plus(span));
         lease.until = until;
         // What a stock worker is sent, it runs; it never says so.
-        lease.started = class != WorkerClass::Leasing;
+        lease.stage = match class {
+            WorkerClass::Leasing => LeaseStage::Given,
+            WorkerClass::Classic | WorkerClass::OneAtATime => LeaseStage::Started,
+        };
         match presence {
             super::worker::Presence::Here(conn) => {
                 chosen.send(id);
@@ -219,7 +222,7 @@ impl Broker {
             }
             // It left while the record was on its way. It never heard of the job, so there is nothing to wait for.
             super::worker::Presence::Away(_) => {
-                lease.started = false;
+                lease.stage = LeaseStage::Given;
                 self.lose(worker, id, AttemptEnd::WorkerLost);
             }
         }

@@ -40,6 +40,12 @@ impl Broker {
         sent.or_else(|| oldest().next().filter(|_| !only_sent)).map(|job| job.id)
     }
 
+    /// The job that ended longest ago of those that fit.
+    pub fn oldest_that(&self, fits: impl Fn(&Job) -> bool) -> Option<JobId> {
+        let ended = self.ended.iter().take(LOOKS_MAX).filter_map(|(_, job, _)| self.state.job(*job));
+        ended.filter(|job| fits(job)).map(|job| job.id).next()
+    }
+
     /// A client has a result.
     pub(super) fn was_delivered(&mut self, id: JobId, run: Run) {
         let is_news = |job: &&Job| job.run == run && job.has_ended() && !job.delivered;

@@ -85,7 +85,7 @@ pub enum Event {
         /// Which job.
         job: JobId,
     },
-    /// A worker began to run a job, or still works on it.
+    /// A worker began to run a job, still works on it, or brings its result.
     Progress {
         /// Where.
         conn: ConnId,
@@ -95,6 +95,8 @@ pub enum Event {
         run: Run,
         /// Which attempt.
         attempt: Attempt,
+        /// What it does.
+        doing: Doing,
     },
     /// A worker lives.
     Heartbeat {
@@ -242,6 +244,15 @@ pub enum WorkerClass {
     Classic,
     /// A stock worker without ids: one job at a time, whatever credit it offers (C03).
     OneAtATime,
+}
+
+/// What a worker does for a job that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// It runs it, or is about to.
+    Running,
+    /// It has run it, and brings the result.
+    Returning,
 }
 
 /// How a worker says a job ended.

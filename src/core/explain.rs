@@ -13,7 +13,7 @@ use super::locality::{At, Choice, Cost, Stage};
 use super::payload::PayloadKind;
 use super::schedule::Policy;
 use super::subject::RoutingKey;
-use super::worker::Worker;
+use super::worker::{LeaseStage, Worker};
 
 /// Where a job is, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,8 +148,10 @@ pub struct Seen {
     pub has_room: bool,
     /// Jobs it may be given.
     pub credit: u32,
-    /// Jobs it has.
+    /// Jobs it has that have not ended there.
     pub running: usize,
+    /// Jobs that have ended there and whose results are on their way.
+    pub returning: usize,
     /// Whether it lost the job's result before.
     pub lost_there: bool,
     /// Whether it can take inputs as transfers.
@@ -268,6 +270,12 @@ impl Broker {
         })
     }
 
+    /// Whether a job has ended at its worker, and its result is on its way.
+    pub fn is_returning(&self, worker: WorkerId, job: JobId) -> bool {
+        let lease = self.workers.get(worker).and_then(|worker| worker.held.get(&job));
+        lease.is_some_and(|lease| lease.stage == LeaseStage::Returning)
+    }
+
     fn seen(&self, job: &Job, sets: &[Arc<Dataset>], worker: &Worker) -> Seen {
         let cost = self.cost(worker.id, sets);
         Seen {
@@ -278,7 +286,8 @@ impl Broker {
             patterns: worker.patterns.clone(),
             has_room: worker.has_room(),
             credit: worker.credit,
-            running: worker.held.len(),
+            running: worker.held.len() - worker.returning(),
+            returning: worker.returning(),
             lost_there: job.was_lost_at(worker.id),
             transfers: worker.transfers,
             datasets: worker.datasets,

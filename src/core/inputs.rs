@@ -15,6 +15,7 @@ use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
 use super::record::{AttemptEnd, Record};
 use super::state::Applied;
+use super::worker::LeaseStage;
 
 /// Where the inputs come from that are not here: the connection that submitted the job last.
 #[derive(Debug, Default)]
@@ -269,7 +270,7 @@ impl Broker {
             return;
         };
         let lease = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
-        let is_receiving = lease.is_some_and(|lease| !lease.started);
+        let is_receiving = lease.is_some_and(|lease| lease.stage == LeaseStage::Given);
         if is_receiving && job.comes_by_transfer() {
             let (run, start, lease) = (job.run, !job.announced, self.config.lease);
             self.actions.push_back(Action::Resume { conn, worker, job: id, run, attempt, lease, start });

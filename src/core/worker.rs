@@ -11,6 +11,17 @@ use super::limits::CREDIT_PER_MESSAGE_MAX;
 use super::payload::PayloadKind;
 use super::subject::{SubjectTree, matches, subscriptions};
 
+/// How far a worker is with a job that it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LeaseStage {
+    /// It has not begun. Such an attempt does not count (C06).
+    Given,
+    /// It runs the job.
+    Started,
+    /// The job has ended there, and its result is on its way: it takes no place any more.
+    Returning,
+}
+
 /// A job that a worker was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
@@ -18,8 +29,8 @@ pub struct Lease {
     pub run: Run,
     /// Which attempt.
     pub attempt: Attempt,
-    /// Whether the worker has begun. One that has not does not count (C06).
-    pub started: bool,
+    /// How far the worker is.
+    pub stage: LeaseStage,
     /// When it is over unless renewed; never for a stock worker.
     pub until: Option<Micros>,
     /// When the broker looks at it next.
@@ -144,9 +155,21 @@ impl Worker {
     /// Whether it can be given a job now.
     pub fn has_room(&self) -> bool {
         let one_at_a_time = self.class == WorkerClass::OneAtATime && !self.held.is_empty();
-        // What it has not answered for takes a place, whatever it offered meanwhile.
-        let has_place = self.parallel_max.is_none_or(|max| (self.held.len() as u64) < u64::from(max));
-        self.credit > 0 && has_place && self.conn().is_some() && !one_at_a_time && !self.silent
+        self.credit > 0 && self.has_place() && self.conn().is_some() && !one_at_a_time && !self.silent
+    }
+
+    /// What it has not answered for takes a place, whatever it offered meanwhile. What has ended
+    /// there does not: how many results it keeps until the leader takes them is its own to decide,
+    /// and it offers no more than it has room for.
+    fn has_place(&self) -> bool {
+        let Some(max) = self.parallel_max else { return true };
+        let is_below = |held: usize| (held as u64) < u64::from(max);
+        is_below(self.held.len()) || is_below(self.held.len() - self.returning())
+    }
+
+    /// Jobs that have ended there and whose results are on their way.
+    pub fn returning(&self) -> usize {
+        self.held.values().filter(|lease| lease.stage == LeaseStage::Returning).count()
     }
 
     /// Takes an offer of credit, within reason: nothing below one and no more than a message may bring (CR04). Who said

@@ -213,7 +213,8 @@ impl Leader {
             .map(|worker| {
                 json!({
                     "id": worker.id.to_string(), "name": &*worker.name, "class": class_name(worker.class), "patterns": worker.patterns,
-                    "credit": worker.credit, "running": worker.held.len(), "cpu_permille": worker.cpu_permille,
+                    "credit": worker.credit, "running": worker.held.len() - worker.returning(),
+                    "returning": worker.returning(), "cpu_permille": worker.cpu_permille,
                     "connected": worker.conn().is_some(),
                 })
             })
@@ -250,6 +251,7 @@ impl Leader {
                 "log_trouble": self.log_trouble(), "disk_trouble": self.disk_short(),
                 "disk_free": room.map(|room| room.space.free), "disk_bytes": room.map(|room| room.space.total),
                 "disk_reserve": room.map(|room| room.reserve), "uploads_waiting": room.map(|room| room.waiting),
+                "results_waiting": self.results_waiting(),
                 "recovered_jobs": self.recovered_jobs,
                 "recovery_ms": u64::try_from(self.recovery.as_millis()).unwrap_or(u64::MAX),
                 "payload_bytes": self.store.input_bytes(), "result_bytes": self.store.result_bytes(),
@@ -271,11 +273,16 @@ impl Leader {
             1 => "1 large file waits for room".to_owned(),
             waiting => format!("{waiting} large files wait for room"),
         };
+        let waits = match self.results_waiting() {
+            0 => waits,
+            1 => format!("{waits} (the result of 1 job among them)"),
+            results => format!("{waits} (the results of {results} jobs among them)"),
+        };
         let fill = self.relay.fill();
         Some(format!(
             "{waits}: {} of {} are free, and {} are kept for the log and for results (--disk-reserve). {} are large files and results \
-             that the leader keeps. It helps if jobs end or are cancelled (`heft cancel`), if others free space on that disk, or if the \
-             leader gets a larger one (--data)",
+             that the leader keeps. It helps if jobs end or are cancelled (`heft cancel`), if results that nobody has yet are fetched \
+             (`heft result get`), if others free space on that disk, or if the leader gets a larger one (--data)",
             ByteSize(room.space.free),
             ByteSize(room.space.total),
             ByteSize(room.reserve),

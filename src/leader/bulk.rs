@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::datasets::PackMaker;
 use super::parts::{self, RESULT_BYTES_MAX, purpose_of};
 use super::relay::{BlobId, Relay};
-use super::submit::Gathered;
+use super::submit::{Gathered, RefusalText};
 use super::{HangUp, Leader};
 use crate::conn::{AckBody, BulkOf, SubmitBody, read_result};
 use crate::core::ids::{ConnId, JobId, Micros};
@@ -88,6 +88,15 @@ impl Leader {
         let fault = fault.or_else(|| {
             (needed > room).then(|| {
                 format!("its contents have about {needed} bytes, and the leader's spool takes {room} (--spool-max)")
+            })
+        });
+        let disk = self.relay.disk_bytes_max(class_of(&of)).filter(|room| needed > *room);
+        let fault = fault.or_else(|| {
+            disk.map(|room| {
+                format!(
+                    "its contents have about {needed} bytes, and the leader's disk has room for {room} at the most: give the leader \
+                     a larger one (--data)"
+                )
             })
         });
         let stream = ContentStream::new(shape);
@@ -173,6 +182,9 @@ impl Leader {
 
     /// A job came whole, and no assignment takes it with its contents: they become blobs.
     pub(super) fn submit_apart(&mut self, conn: ConnId, mut body: SubmitBody) {
+        if let Some((job, refusal)) = self.no_room_to_take_apart(&body) {
+            return self.refuse(conn, job, refusal);
+        }
         let payload = std::mem::replace(&mut body.payload, Vec::new().into());
         let bulk = Bulk {
             of: BulkOf::Submit { body },
@@ -186,6 +198,24 @@ impl Leader {
         self.bulks.insert(conn, bulk);
         self.bulk_piece(self.now, conn, &payload);
         self.bulk_ends(self.now, conn);
+    }
+
+    /// Why the contents of a job that came whole find no room, if so. One that is known keeps what
+    /// it has.
+    fn no_room_to_take_apart(&mut self, body: &SubmitBody) -> Option<(JobId, RefusalText)> {
+        // Contents are base64, three bytes in four characters.
+        let bytes = body.payload.len() as u64 / 4 * 3;
+        let (reason, why) = self.relay.why_not_now(Class::Upload, bytes)?;
+        let id = JobRequest::parse(&body.payload).map(|request| request.job_id).unwrap_or_default();
+        let id = [id, body.msg_id].into_iter().find(|id| !id.is_nil());
+        let job = JobId(id.unwrap_or_else(|| (self.make_id)()));
+        if self.broker.state().job(job).is_some() {
+            return None;
+        }
+        // It may have changed since.
+        self.relay.measure();
+        let text = format!("{why}; submit the job again when there is room");
+        Some((job, RefusalText::numbers(reason, bytes, 0, text)))
     }
 
     fn submit_bulk(
@@ -278,7 +308,7 @@ impl Leader {
 
     fn refuse_bulk(&mut self, conn: ConnId, job: JobId, bytes: u64, why: &str) {
         let text = format!("the job came in a frame of {bytes} bytes, which cannot be taken: {why}");
-        self.refuse(conn, job, super::submit::RefusalText::invalid(text));
+        self.refuse(conn, job, RefusalText::invalid(text));
     }
 
     fn ack_bulk(

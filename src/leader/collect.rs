@@ -61,10 +61,11 @@ impl Leader {
                 self.relay.disk_done(DiskDone::Checked { blob, result });
             }
             DiskDone::Looked { blob, result } => self.looked(blob, result),
-            DiskDone::Written { .. }
-            | DiskDone::Read { .. }
-            | DiskDone::Sealed { .. }
-            | DiskDone::Measured { .. } => {
+            DiskDone::Measured { .. } => {
+                self.relay.disk_done(done);
+                self.give_up_what_never_fits();
+            }
+            DiskDone::Written { .. } | DiskDone::Read { .. } | DiskDone::Sealed { .. } => {
                 self.relay.disk_done(done);
             }
         }

@@ -17,8 +17,12 @@ impl Leader {
         let unknown = || OperateError::Unknown { job }.to_string();
         let Explanation { job, run, client, key, phase, policy, datasets, waits, workers } =
             self.broker.explain(job).ok_or_else(unknown)?;
+        let result_waits = self.result_waits(job);
         let (phase, worker) = match phase {
             Phase::Queued { .. } => ("queued", None),
+            Phase::Leased { worker, .. } if self.broker.is_returning(worker, job) => {
+                ("returning", Some(worker.to_string()))
+            }
             Phase::Leased { worker, .. } => ("running", Some(worker.to_string())),
             Phase::Gathering { .. } => ("gathering", None),
             Phase::Done { .. } => ("done", None),
@@ -28,7 +32,8 @@ impl Leader {
         Ok(json!({
             "job_id": job.to_string(), "run": run.0, "client_id": client.to_string(), "key": key.as_str(), "phase": phase,
             "worker": worker, "policy": policy.name(), "datasets": datasets.iter().map(named).collect::<Vec<_>>(),
-            "waits": waits.map(|waits| self.waits(&waits)), "workers": listed, "more": workers.len() > LISTED_MAX,
+            "waits": waits.map(|waits| self.waits(&waits)).or(result_waits.map(result_room)), "workers": listed,
+            "more": workers.len() > LISTED_MAX,
         }))
     }
 
@@ -57,6 +62,12 @@ impl Leader {
     }
 }
 
+/// The result of a job that has run finds no room here.
+fn result_room(why: String) -> Value {
+    let nothing = Value::Null;
+    json!({ "for": "result-room", "text": why, "worker": nothing, "waited_ms": nothing, "left_ms": nothing })
+}
+
 fn named(named: &Named) -> Value {
     let dataset = named.dataset.as_ref();
     json!({
@@ -78,6 +89,7 @@ fn seen(seen: &Seen) -> Value {
     json!({
         "id": seen.id.to_string(), "name": &*seen.name, "class": class_name(seen.class), "matches": seen.matches,
         "patterns": seen.patterns, "room": seen.has_room, "credit": seen.credit, "running": seen.running,
+        "returning": seen.returning,
         "lost_there": seen.lost_there, "transfers": seen.transfers, "takes_datasets": seen.datasets,
         "takes_folders": seen.reads >= PayloadKind::Folders, "takes_raw": seen.reads >= PayloadKind::Raw,
         "agent": seen.agent.map(|agent| agent.to_string()), "sets": sets.collect::<Vec<_>>(),

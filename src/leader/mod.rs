@@ -15,9 +15,11 @@ mod pacing;
 mod parts;
 mod recover;
 mod relay;
+mod retention;
 mod store;
 mod submit;
 mod transfers;
+mod waiting;
 
 pub use recover::Recovered;
 pub use relay::{Fill, Passed, RelayConfig, Verify};
@@ -38,7 +40,6 @@ use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireChunk, Wir
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
 use crate::core::ids::{Attempt, ConnId, JobId, Micros, ResultId, Run, Token};
-use crate::core::job::Job;
 use crate::core::{Broker, Config, Event};
 use crate::peer::{KEEPALIVE_EVERY, SILENCE_MAX, frame_window};
 use crate::store::blobs::DiskOp;
@@ -412,6 +413,7 @@ impl Leader {
         self.pass_time(now);
         self.broker.handle(self.now, Event::Tick);
         self.relay.tick();
+        self.tell_who_waits_for_room();
         self.release_fetched();
         self.collect_when_due();
         self.datasets_tick();
@@ -543,37 +545,6 @@ impl Leader {
         self.act_once();
         self.store.settle();
         self.forget_results();
-    }
-
-    /// Forgets results while there are too many, or others wait for their room. Where they outlive the leader, those that
-    /// were not sent yet make no room for others: they go by their time and by the limit of results alone.
-    fn forget_results(&mut self) {
-        loop {
-            // Until that is committed nothing is gained by forgetting more.
-            let state = self.broker.state();
-            self.forgetting.take_if(|job| state.job(*job).is_none_or(|job| !job.has_ended()));
-            let is_forgetting = self.forgetting.is_some();
-            let too_many = self.store.result_bytes() > self.config.result_bytes_max;
-            if is_forgetting || !too_many && !self.relay.is_short() {
-                break;
-            }
-            let before = (self.store.result_bytes(), self.relay.fill().blobs);
-            // What somebody is getting is not taken from under it.
-            let may_go = |job: &Job| !self.is_being_got(job) && (too_many || self.has_parts(job));
-            let only_sent = self.is_durable() && !too_many;
-            let not_held = |job: &Job| !self.is_held_for_fetch(job.id) && may_go(job);
-            let oldest = self.broker.oldest_ended(only_sent, not_held);
-            // The limit of results holds, whoever waits.
-            let any = || self.broker.oldest_ended(only_sent, may_go).filter(|_| too_many);
-            let Some(job) = oldest.or_else(any) else { break };
-            self.forgetting = Some(job);
-            self.broker.handle(self.now, Event::ForgetEnded { job });
-            self.act_once();
-            if (self.store.result_bytes(), self.relay.fill().blobs) == before {
-                // What is left belongs to jobs that have not ended.
-                break;
-            }
-        }
     }
 
     fn act_once(&mut self) {

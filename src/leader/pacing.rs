@@ -262,7 +262,10 @@ impl Leader {
             is_it.then(|| line.unconfirmed.remove(&job)).flatten()
         });
         match sent {
-            Some(run) => self.broker.handle(self.now, Event::Delivered { job, run }),
+            Some(run) => {
+                self.part_got(conn, job);
+                self.broker.handle(self.now, Event::Delivered { job, run });
+            }
             None => {
                 debug!(%job, peer = %self.name(conn), "a receipt for a result that was not sent here, or is confirmed")
             }

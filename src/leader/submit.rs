@@ -48,6 +48,11 @@ impl RefusalText {
         RefusalText { reason, value, limit, hop: LEADER, text }
     }
 
+    /// What it is.
+    pub(super) fn reason(&self) -> Reason {
+        self.reason
+    }
+
     /// For the log.
     pub(super) fn text(&self) -> &str {
         &self.text

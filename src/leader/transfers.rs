@@ -1,7 +1,7 @@
 //! Transfers as jobs need them: which blobs a job brings, which its result leaves, who may bring and who gets them. The
 //! bytes are the relay's matter.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use crate::core::job::Phase;
 use crate::core::record::AttemptEnd;
 use crate::model::{BlobRef, JobRequest, Source};
 use crate::peer::{ChunkStart, InChunk, Part, PoolBuf};
+use crate::store::blobs::Class;
 
 use super::relay::Passed;
 use crate::core::ids::Micros;
@@ -53,6 +54,10 @@ pub(super) struct Blobs {
     named: HashMap<BlobId, usize>,
     /// Why parts of results that are kept are not here.
     lost: HashMap<BlobId, String>,
+    /// Results of which somebody has got all parts.
+    got: HashSet<ResultId>,
+    /// Jobs whose results wait for room, and the connections of their clients that were told.
+    pub(super) told: HashMap<JobId, ConnId>,
 }
 
 impl Blobs {
@@ -82,6 +87,32 @@ impl Blobs {
     /// A part of a result that was coming in an earlier life.
     pub(super) fn restore_coming(&mut self, job: JobId, attempt: Attempt, part: BlobId) {
         self.coming.entry(job).or_default().push((attempt, part));
+    }
+
+    /// Parts of an attempt's result that have not been acknowledged.
+    pub(super) fn coming(&self, job: JobId, attempt: Attempt) -> impl Iterator<Item = BlobId> {
+        let coming = self.coming.get(&job).into_iter().flatten();
+        coming.filter(move |(of, _)| *of == attempt).map(|(_, part)| *part)
+    }
+
+    /// Somebody has got all parts of a result.
+    pub(super) fn got(&mut self, result: ResultId) {
+        self.got.insert(result);
+    }
+
+    /// Whether there is such a result.
+    pub(super) fn has_got(&self) -> bool {
+        !self.got.is_empty()
+    }
+
+    /// Whether there are results with parts that are kept.
+    pub(super) fn has_kept(&self) -> bool {
+        !self.of_result.is_empty()
+    }
+
+    /// Whether somebody has got all parts of a result.
+    pub(super) fn is_got(&self, result: ResultId) -> bool {
+        self.got.contains(&result)
     }
 
     /// The parts of a result.
@@ -241,7 +272,7 @@ impl Leader {
             );
             return Err(RefusalText::numbers(Reason::TOO_LARGE, bytes, room, text));
         }
-        if let Some(room) = self.relay.disk_bytes_max().filter(|room| bytes > *room) {
+        if let Some(room) = self.relay.disk_bytes_max(Class::Upload).filter(|room| bytes > *room) {
             let text = format!(
                 "the job's input files have {bytes} bytes, and the leader's disk has room for {room}: give it a larger one (--data), or \
                  send less with one job"
@@ -350,6 +381,7 @@ impl Leader {
     }
 
     pub(super) fn forget_parts(&mut self, result: ResultId) {
+        self.blobs.got.remove(&result);
         for part in self.blobs.of_result.remove(&result).unwrap_or_default() {
             let Some(named) = self.blobs.named.get_mut(&part) else { continue };
             *named -= 1;
@@ -471,7 +503,12 @@ impl Leader {
                 is_theirs && self.blobs.inputs(owner).contains(&id)
             }
             Purpose::Archive | Purpose::Stdout | Purpose::Stderr => {
-                self.broker.may_bring(conn, owner, Attempt(open.attempt)) && self.expect_part(id, &open)
+                let may = self.broker.may_bring(conn, owner, Attempt(open.attempt));
+                if let Some(refusal) = self.never_fits(id, &open).filter(|_| may) {
+                    info!(job = %owner, peer = %self.name(conn), "refused a part of a result: {}", refusal.text());
+                    return self.relay.turn_away_for(conn, id, refusal.reason(), refusal.text());
+                }
+                may && self.expect_part(id, &open)
             }
         };
         if may {
@@ -562,6 +599,7 @@ impl Leader {
                 self.dataset_part_refused(conn, blob, reason, &text);
             }
             News::Taken { blob, conn } => self.dataset_part_taken(conn, blob),
+            News::Got { owner, conn, .. } => self.part_got(conn, owner),
             News::Arrived { blob, owner } if self.blobs.inputs(owner).contains(&blob) => {
                 self.input_arrived(owner)
             }

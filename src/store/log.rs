@@ -32,7 +32,7 @@ const GROUP_BYTES: usize = 4 << 20;
 const GROUP_BYTES_MAX: usize = 32 << 20;
 
 /// Room for so many bytes behind the end of the log is found on the disk beforehand: whoever fills the disk, these can be written.
-const AHEAD_BYTES: u64 = 8 << 20;
+pub(crate) const AHEAD_BYTES: u64 = 8 << 20;
 
 /// Bytes that are written again at a time.
 const REWRITE_BYTES: usize = 1 << 20;

@@ -2,6 +2,7 @@
 //! that jobs can end, be cancelled and give back their place.
 
 use super::blobs::Class;
+use super::log::AHEAD_BYTES;
 use crate::units::ByteSize;
 
 /// What is kept free by default, unless a tenth of the file system is less.
@@ -47,9 +48,22 @@ impl Reserve {
         }
     }
 
-    /// What is kept free from new jobs, which go into the log: the rest is for the ends of those that are there.
+    /// The most bytes of a class that a file system of this size could ever have: all of it, less
+    /// what is kept free and the room that the log has taken beforehand.
+    pub fn room_at_most(self, class: Class, total: u64) -> u64 {
+        let log = match class {
+            // It has its part of the reserve.
+            Class::Upload => 0,
+            Class::Result => AHEAD_BYTES,
+        };
+        total.saturating_sub(self.kept_from(class, total)).saturating_sub(log)
+    }
+
+    /// What is kept free from new jobs, which go into the log: the rest is for the ends of those
+    /// that are there. It is more than is kept from their results, or new jobs would take the room
+    /// that the others need to end.
     pub fn kept_from_jobs(self, total: u64) -> u64 {
-        self.of(total) / 4
+        self.of(total) / 4 * 3
     }
 
     /// Why more bytes of a class do not fit, for people.
@@ -84,7 +98,10 @@ mod tests {
         assert_eq!(Reserve::Bytes(1 << 30).of(1 << 40), 1 << 30);
         let kept = |class| Reserve::Auto.kept_from(class, 1 << 40);
         assert_eq!((kept(Class::Upload), kept(Class::Result)), (256 << 20, 128 << 20));
-        assert_eq!(Reserve::Auto.kept_from_jobs(1 << 40), 64 << 20);
+        assert_eq!(Reserve::Auto.kept_from_jobs(1 << 40), 192 << 20);
+        let most = |class| Reserve::Bytes(10 << 20).room_at_most(class, 100 << 20);
+        assert_eq!((most(Class::Upload), most(Class::Result)), (90 << 20, 87 << 20));
+        assert_eq!(Reserve::Auto.room_at_most(Class::Result, 1 << 20), 0);
         let text = Reserve::Auto.why_short(Class::Upload, Space { free: 5 << 20, total: 64 << 20 }, 9 << 20);
         assert!(text.contains("5 MiB free of 64 MiB") && text.contains("--disk-reserve"), "{text}");
     }

@@ -48,6 +48,10 @@ pub struct WorkerConfig {
     /// Keep results as files in the work directory until the leader has them, so that a worker that is started again
     /// under the same id can send them (C31). Of use only with an id of one's own.
     pub keep_results: bool,
+    /// Bytes of results that may wait for the leader while their jobs' places are given to others.
+    /// By default [`RETURNING_BYTES_MAX`](super::limits::RETURNING_BYTES_MAX), or a tenth of the
+    /// work directory's file system if that is less.
+    pub returning_bytes_max: Option<u64>,
     /// Keep the directories of jobs that failed.
     pub keep_failed: bool,
     /// How long a job may run that names no limit itself.
@@ -80,6 +84,7 @@ impl WorkerConfig {
             cache_for: None,
             takes_raw: false,
             keep_results: false,
+            returning_bytes_max: None,
             keep_failed: false,
             time_limit: None,
             welcome_wait: WELCOME_WAIT,

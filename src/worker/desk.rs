@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chunking::message::{Features, HeldJob};
-use tracing::warn;
+use tracing::{info, warn};
 use uuid::Uuid;
 
 use crate::model::JobStatus;
+use crate::units::ByteSize;
 
+use super::backlog::Backlog;
 use super::fit::{self, Answer, Large};
 use super::handler::{Job, StopReason};
 use super::limits::{ASSIGNED_BYTES_MAX, ASSIGNED_MAX};
@@ -110,10 +112,27 @@ struct Running {
     next: Option<(Offer, Numbers)>,
 }
 
+/// Places that ended jobs keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PlacesKept {
+    /// As parts of their results lie in memory.
+    in_memory: usize,
+    /// As more results wait on the disk than may.
+    beyond: usize,
+}
+
+impl PlacesKept {
+    fn all(self) -> usize {
+        self.in_memory + self.beyond
+    }
+}
+
 /// The worker's jobs.
 #[derive(Debug)]
 pub(super) struct Desk {
     parallel_max: usize,
+    /// Results that may wait for the leader without a place.
+    backlog: Backlog,
     /// What the leader can do; none of it for a stock one, `None` while that is not known.
     leader: Option<Features>,
     stopping: bool,
@@ -127,9 +146,10 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) fn new(parallel_max: usize) -> Self {
+    pub(super) fn new(parallel_max: usize, backlog: Backlog) -> Self {
         Desk {
             parallel_max,
+            backlog,
             leader: None,
             stopping: false,
             assigned: Vec::new(),
@@ -157,16 +177,43 @@ impl Desk {
             // What came before a lost connection, and by transfer, is still here.
             false => {
                 let receiving = self.assigned.iter().filter(|held| held.inputs != Inputs::Inside).count();
-                let returning = self.holding_places().count();
+                let returning = self.places_kept().all();
                 self.parallel_max
                     .saturating_sub(self.running.len() + self.waiting.len() + receiving + returning)
             }
         }
     }
 
-    /// Ended jobs whose places are not free before the leader has their results.
-    fn holding_places(&self) -> impl Iterator<Item = Uuid> {
-        self.results.unsettled().filter(|(_, stored)| stored.answer.holds_place()).map(|(job, _)| job)
+    /// Large results that the leader does not have.
+    fn returning(&self) -> impl Iterator<Item = &Large> {
+        self.results.unsettled().filter_map(|(_, stored)| stored.answer.large.as_deref())
+    }
+
+    /// Places that are not free before the leader has results of jobs that have ended.
+    fn places_kept(&self) -> PlacesKept {
+        let in_memory = self.returning().filter(|large| large.is_in_memory()).count();
+        let on_disk = self.returning().filter(|large| !large.is_in_memory()).map(Large::bytes);
+        PlacesKept { in_memory, beyond: self.backlog.keep_places(on_disk.collect()) }
+    }
+
+    /// Results have come or gone, and `before` so many places were kept or taken: those that are
+    /// free now are offered.
+    fn free_places(&mut self, before: PlacesKept, taken: usize) {
+        let after = self.places_kept();
+        match (before.beyond, after.beyond) {
+            (0, 1..) => warn!(
+                results = self.returning().count(), results_max = self.backlog.results_max,
+                bytes = %ByteSize(self.returning().map(Large::bytes).fold(0, u64::saturating_add)),
+                bytes_max = %ByteSize(self.backlog.bytes_max),
+                "more results wait for the leader than may beside running jobs (--returning-max): each beyond that keeps its job's \
+                 place, and fewer jobs are taken, until the leader has taken some; `heft status` says what it lacks"
+            ),
+            (1.., 0) => info!("the leader has taken results: all places are for running jobs again"),
+            (0, 0) | (1.., 1..) => {}
+        }
+        for _ in after.all()..before.all() + taken {
+            self.free_place();
+        }
     }
 
     pub(super) fn running(&self) -> usize {
@@ -494,10 +541,10 @@ impl Desk {
 
     /// The leader has a result: its place is free at the latest now. Says whether that is news.
     fn settle(&mut self, job: Uuid, run: Option<u32>) -> bool {
-        let held_place = self.holding_places().any(|holder| holder == job);
+        let before = self.places_kept();
         let news = self.results.settle(job, run);
-        if news && held_place {
-            self.free_place();
+        if news {
+            self.free_places(before, 0);
         }
         news
     }
@@ -516,8 +563,8 @@ impl Desk {
 
     /// A job has ended.
     pub(super) fn on_ended(&mut self, job: Uuid, answer: Answer, given_up: bool) {
+        let before = self.places_kept();
         let Some(running) = self.running.remove(&job) else { return };
-        let free = given_up || running.next.is_some() || !answer.holds_place();
         match running.next {
             // What became of the earlier run interests nobody any more.
             Some((offer, numbers)) => {
@@ -527,9 +574,7 @@ impl Desk {
             None if given_up => self.give_up(job, answer.payload),
             None => self.end(job, running.numbers, answer),
         }
-        if free {
-            self.free_place();
-        }
+        self.free_places(before, 1);
         if self.running.len() < self.parallel_max
             && let Some((offer, numbers)) = self.waiting.pop_front()
         {
@@ -548,17 +593,9 @@ impl Desk {
     fn end(&mut self, job: Uuid, numbers: Numbers, answer: Answer) {
         let Numbers { run, attempt } = numbers;
         let stored = Stored { answer, run, attempt, settled: false };
-        let holders: Vec<Uuid> = self.holding_places().collect();
-        if holders.contains(&job) {
-            // The result of an earlier run goes.
-            self.free_place();
-        }
         for lost in self.results.insert(job, stored) {
             warn!(job = %lost, "too many results wait for the leader; the oldest is given up, the leader will have it run again");
             self.todo.push_back(Todo::Clean { job: lost });
-            if holders.contains(&lost) {
-                self.free_place();
-            }
         }
         if self.leader.is_some() {
             self.answer(job);

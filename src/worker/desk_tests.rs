@@ -16,7 +16,7 @@ fn numbers(run: u32, attempt: u32) -> Numbers {
 }
 
 fn desk(features: Features) -> Desk {
-    let mut desk = Desk::new(2);
+    let mut desk = Desk::new(2, Backlog::default());
     desk.on_leader(features);
     desk
 }
@@ -142,7 +142,7 @@ fn a_lost_connection_keeps_running_jobs_and_unsettled_results() {
 
 #[test]
 fn jobs_that_come_before_the_leader_is_known_wait_for_it() {
-    let mut desk = Desk::new(2);
+    let mut desk = Desk::new(2, Backlog::default());
     desk.on_assign(offer(1), Inputs::Inside);
     desk.on_assign(offer(2), Inputs::Inside);
     assert_eq!(all(&mut desk), []);
@@ -363,6 +363,43 @@ fn a_result_in_memory_holds_its_place_until_it_is_settled() {
     desk.on_leader(STOCK);
     let small = Todo::Answer { job: id(2), payload: "small".into() };
     assert_eq!(all(&mut desk), [small, LATE_CREDIT, Todo::Clean { job: id(2) }], "sent is settled");
+    assert_eq!(desk.room(), 2);
+}
+
+#[test]
+fn results_on_the_disk_wait_without_their_places_up_to_a_number_and_a_size() {
+    let ended = |number, bytes| {
+        let part = fit::Part {
+            id: id(99),
+            purpose: chunking::message::Purpose::Archive,
+            bytes,
+            content: crate::worker::Content::File("/nowhere".into()),
+        };
+        let result = crate::model::JobResult::new(id(number), "c", "x", JobStatus::Ok);
+        Answer { payload: "small".into(), large: Some(Arc::new(Large { result, parts: vec![part] })) }
+    };
+    let mut desk = Desk::new(2, Backlog { results_max: 3, bytes_max: 100 });
+    desk.on_leader(TRANSFERS);
+    let run = |desk: &mut Desk, number, bytes| {
+        desk.on_assign(offer(number), Inputs::Inside);
+        desk.on_start(id(number), 1, 1);
+        all(desk);
+        desk.on_ended(id(number), ended(number, bytes), false);
+        all(desk).contains(&LATE_CREDIT)
+    };
+    assert!(run(&mut desk, 1, 60) && run(&mut desk, 2, 30), "the leader has neither, and jobs go on");
+    assert!(!run(&mut desk, 3, 20), "too many bytes");
+    assert_eq!((desk.running(), desk.room(), desk.held().len()), (0, 1, 3));
+    assert!(!run(&mut desk, 4, 90), "and no more places");
+    assert_eq!(desk.room(), 0);
+    desk.on_settled(id(2), 1);
+    assert_eq!(all(&mut desk), [LATE_CREDIT, Todo::Clean { job: id(2) }]);
+    desk.on_lost();
+    assert_eq!(desk.room(), 1, "the next connection is offered no more");
+    desk.on_leader(TRANSFERS);
+    all(&mut desk);
+    desk.on_settled(id(4), 1);
+    assert_eq!(all(&mut desk), [LATE_CREDIT, Todo::Clean { job: id(4) }]);
     assert_eq!(desk.room(), 2);
 }
 

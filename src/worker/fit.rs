@@ -42,13 +42,6 @@ impl Answer {
         let large = self.large.as_ref().map_or(0, |large| large.result.json_bytes());
         self.payload.len().saturating_add(large)
     }
-
-    /// Whether parts of it lie in memory. Then its job's place is not free before the leader has it, or a worker that
-    /// cannot get rid of its results would fill its memory with more.
-    pub(super) fn holds_place(&self) -> bool {
-        let in_memory = |part: &Part| matches!(part.content, Content::Memory(_));
-        self.large.as_ref().is_some_and(|large| large.parts.iter().any(in_memory))
-    }
 }
 
 /// A result whose large parts go by transfer.
@@ -89,6 +82,17 @@ impl Large {
             }
         }
         result.to_json()
+    }
+
+    /// Whether parts of it lie in memory. Then its job's place is not free before the leader has
+    /// it, or a worker that cannot get rid of its results would fill its memory with more.
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.content, Content::Memory(_)))
+    }
+
+    /// Bytes of its parts.
+    pub(super) fn bytes(&self) -> u64 {
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
     }
 
     /// The files among its parts.
@@ -378,7 +382,8 @@ mod tests {
         let long = JobResult { stdout: "o".repeat(100_000), ..result() };
         let answer = fit(long, parts, 3);
         let large = answer.large.clone().unwrap();
-        assert!(answer.holds_place() && answer.weight() < RESULT_BYTES_MAX);
+        assert!(answer.large.as_ref().is_some_and(|large| large.is_in_memory()));
+        assert!(answer.weight() < RESULT_BYTES_MAX);
         let id = blob_id(Uuid::from_u128(1), 3, Purpose::Stdout, 0);
         let digest = Digest { kind: chunking::DigestKind::ChunkList, bytes: [1; 32] };
         let read = JobResult::parse(&large.payload(&[(id, digest)].into())).unwrap();

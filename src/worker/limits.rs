@@ -101,6 +101,16 @@ pub const TRANSFERS_MAX: usize = 8192;
 /// faster.
 pub const UPLOADS_MAX: usize = 16;
 
+/// Results with parts that go by transfer that may wait for the leader without keeping the places
+/// of their jobs, whatever their size: so many are open at once.
+pub const RETURNING_MAX: usize = UPLOADS_MAX;
+
+/// The same in bytes, by default: these are files on the worker's disk.
+pub const RETURNING_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+
+/// The part of the work directory's file system that they may have at the most, by default.
+pub const RETURNING_DISK_PART: u64 = 10;
+
 /// How long a job's pipes are read after its program has ended. Who still holds them then has left the process group.
 pub const DRAIN_MAX: Duration = Duration::from_millis(500);
 
@@ -140,5 +150,5 @@ pub const GIVEN_UP_FILE_BYTES_MAX: u64 = 2048 * GIVEN_UP_MAX as u64;
 /// Puts of stock leaders that wait for their turn, each with a frame of files in memory.
 pub const PUTS_WAITING_MAX: usize = 16;
 
-const _: () = assert!(PARALLEL_MAX as usize <= chunking::limits::HEARTBEAT_JOBS_MAX);
+const _: () = assert!(PARALLEL_MAX as usize + RETURNING_MAX <= chunking::limits::HEARTBEAT_JOBS_MAX);
 const _: () = assert!(ARCHIVE_INLINE_BYTES_MAX / 3 * 4 <= RESULT_BYTES_MAX);

@@ -32,10 +32,12 @@
 //! | `exec` | the handler that runs executables |
 //! | `cache` | sets of files that many jobs share |
 //! | `directory`, `fit` | job directories; results that fit a frame |
+//! | `backlog` | how many results may wait for the leader without a place |
 //! | `credit`, `hello` | credit and what withholds it; the announcement |
 
 mod attempt;
 mod awaited;
+mod backlog;
 mod cache;
 mod config;
 mod credit;

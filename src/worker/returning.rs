@@ -1,14 +1,16 @@
 //! Results whose large parts go by transfer: the parts first, then the result that names them with their digests.
 //!
-//! A result is returned until the leader has settled it. After a lost connection its transfers are opened again, and what the
-//! leader has is not sent twice. No more transfers are open than the leader takes; other results wait for their turn. A part
-//! that the leader has no room for, or that cannot be read, does not hold up the job: the result then goes without its parts
-//! and says why. A result that the leader does not want is given up. The session owns it and sends what it gives.
+//! A result is returned until the leader has settled it. After a lost connection its transfers are
+//! opened again, and what the leader has is not sent twice. No more transfers are open than the
+//! leader takes; other results wait for their turn. A part that the leader could never have room
+//! for, or that cannot be read, does not hold up the job: the result then goes without it, as
+//! FAILED, and says why. A result that the leader does not want is given up. The session owns it
+//! and sends what it gives.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use chunking::message::{Abort, Grant, Name, Reason, Verdict};
+use chunking::message::{Abort, Grant, Name, Purpose, Reason, Verdict};
 use chunking::{Digest, DigestKind};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -16,10 +18,10 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::desk::Numbers;
-use super::fit::{Large, append_note};
+use super::fit::{Large, Part, append_note, reference};
 use super::handler::Content;
 use super::limits::{PROGRESS_EVERY, UPLOADS_MAX};
-use crate::model::{JobStatus, JsonModel};
+use crate::model::{JobResult, JobStatus, JsonModel};
 use crate::peer::{LinkWriter, OutFrame};
 use crate::transfer::{Blob, Compression, Source, State, Upload, Waiting, Wire};
 
@@ -32,6 +34,10 @@ struct Return {
     opened: bool,
     /// Why a part cannot be sent.
     failed: Option<Failed>,
+    /// Parts that are too large for the leader, and what it said: the result goes without them.
+    left_out: HashMap<Uuid, String>,
+    /// Why the leader takes nothing at the moment, as it was said last.
+    waits: Option<Waiting>,
     /// Whether the result itself was sent on this connection.
     answered: bool,
     told_at: Instant,
@@ -85,6 +91,8 @@ pub(super) enum Turn {
         done: u64,
         /// Bytes of all parts.
         total: u64,
+        /// What it waits for, if it waits.
+        text: String,
     },
     /// Nothing to say.
     Nothing,
@@ -116,7 +124,9 @@ impl Returns {
 
     /// Sends a result, or sends it again on another connection. [`open`](Self::open) is to follow.
     pub(super) fn start(&mut self, job: Uuid, numbers: Numbers, large: Arc<Large>) -> Turn {
-        if self.jobs.get(&job).is_none_or(|held| held.large != large || held.failed.is_some()) {
+        let is_new =
+            |held: &Return| held.large != large || held.failed.is_some() || !held.left_out.is_empty();
+        if self.jobs.get(&job).is_none_or(is_new) {
             self.forget(job);
             let mut uploads = Vec::new();
             let mut failed = None;
@@ -147,8 +157,9 @@ impl Returns {
             }
             self.blobs.extend(uploads.iter().map(|upload| (upload.id(), job)));
             let told_at = Instant::now();
-            let (opened, answered) = (false, false);
-            self.jobs.insert(job, Return { large, numbers, uploads, opened, failed, answered, told_at });
+            let (opened, answered, left_out, waits) = (false, false, HashMap::new(), None);
+            let held = Return { large, numbers, uploads, opened, failed, left_out, waits, answered, told_at };
+            self.jobs.insert(job, held);
         }
         let Some(held) = self.jobs.get_mut(&job) else { return Turn::Nothing };
         // Asked for again on the same connection: what is under way goes on, what was answered is answered again.
@@ -236,14 +247,19 @@ impl Return {
     fn turn(&mut self, job: Uuid) -> Turn {
         let (mut done, mut total) = (0, 0);
         let mut digests: HashMap<Uuid, Digest> = HashMap::new();
+        let mut waits = None;
         for upload in &self.uploads {
             let status = upload.status();
             done += status.done;
             total += status.total;
+            waits = waits.or(status.waiting);
             match status.state {
                 State::Sending => {}
                 State::Arrived(digest) => {
                     digests.insert(upload.id(), digest);
+                }
+                State::Refused(why) if why.reason == Reason::TOO_LARGE => {
+                    self.left_out.insert(upload.id(), why.text);
                 }
                 State::Refused(why) => self.failed = Some(Failed::refused(&why)),
                 State::SourceGone(error) => self.failed = Some(Failed::Parts(error.to_string())),
@@ -270,27 +286,69 @@ impl Return {
             }
             Some(Failed::Later) => return Turn::Nothing,
         }
-        if digests.len() == self.large.parts.len() {
+        if digests.len() + self.left_out.len() == self.large.parts.len() {
             self.answered = true;
-            return Turn::Answer { job, payload: self.large.payload(&digests) };
+            if !self.left_out.is_empty() {
+                let why = self.left_out.values().next().map_or("", String::as_str);
+                warn!(%job, "parts of a result are too large for the leader, and are left out: {why}");
+            }
+            return Turn::Answer { job, payload: self.with_parts(&digests) };
         }
         let now = Instant::now();
-        if now.duration_since(self.told_at) < PROGRESS_EVERY {
+        let is_news = self.waits != waits;
+        if now.duration_since(self.told_at) < PROGRESS_EVERY && !is_news {
             return Turn::Nothing;
         }
         self.told_at = now;
-        Turn::Far { job, numbers: self.numbers, done, total }
+        if let Some(why) = waits.as_ref().filter(|_| is_news) {
+            info!(%job, bytes = total, "a result waits here until the leader takes it: {}", why.text);
+        }
+        self.waits = waits;
+        let text = self.waits.as_ref().map(|why| why.text.clone()).unwrap_or_default();
+        Turn::Far { job, numbers: self.numbers, done, total, text }
+    }
+
+    /// The result with those parts that the leader has. One that lacks some has failed, whatever
+    /// the job itself said: what it was run for is not there.
+    fn with_parts(&self, digests: &HashMap<Uuid, Digest>) -> Vec<u8> {
+        if self.left_out.is_empty() {
+            return self.large.payload(digests);
+        }
+        let mut large = Large { result: self.large.result.clone(), parts: self.large.parts.clone() };
+        large.parts.retain(|part| !self.left_out.contains_key(&part.id));
+        for part in &self.large.parts {
+            if let Some(why) = self.left_out.get(&part.id) {
+                leave_out(&mut large.result, part);
+                append_note(
+                    &mut large.result.stderr,
+                    &left_out(part.bytes, &format!("the leader does not take it: {why}")),
+                );
+            }
+        }
+        large.result.status = JobStatus::Failed;
+        large.payload(digests)
     }
 
     /// The result with a note in place of its parts.
     fn without_parts(&self, why: &str) -> Vec<u8> {
         let mut result = self.large.result.clone();
-        if let Some(archive) = result.archive.take() {
-            result.archive_lost = Some(archive.size);
-        }
-        (result.stdout_blob, result.stderr_blob) = (None, None);
-        let total: u64 = self.large.parts.iter().map(|part| part.bytes).sum();
-        append_note(&mut result.stderr, &format!("{total} bytes of the result are left out: {why}"));
+        self.large.parts.iter().for_each(|part| leave_out(&mut result, part));
+        append_note(&mut result.stderr, &left_out(self.large.bytes(), why));
+        result.status = JobStatus::Failed;
         result.to_json()
     }
+}
+
+/// A result does not name this part.
+fn leave_out(result: &mut JobResult, part: &Part) {
+    if part.purpose == Purpose::Archive {
+        result.archive_lost = Some(part.bytes);
+    }
+    if let Some(blob) = reference(result, part.purpose) {
+        *blob = None;
+    }
+}
+
+fn left_out(bytes: u64, why: &str) -> String {
+    format!("{bytes} bytes of the result are left out: {why}")
 }

@@ -27,6 +27,7 @@ use uuid::Uuid;
 
 use super::attempt::{Outcome, Workplace, attempt};
 use super::awaited::AwaitedWelcome;
+use super::backlog::Backlog;
 use super::cache::Cache;
 use super::config::WorkerConfig;
 use super::credit::Purse;
@@ -34,7 +35,9 @@ use super::desk::{Desk, Numbers, Offer, Todo};
 use super::directory::JobDirectory;
 use super::fit::{Answer, encode, fit};
 use super::handler::{Attachment, CancelToken, Handler, Job, Note, StopReason};
-use super::limits::{CPU_SAMPLE, HEARTBEAT, LAZY_WAIT, LEAVE_MAX, SETTLE_MAX, WORKER_GRACE};
+use super::limits::{
+    CPU_SAMPLE, HEARTBEAT, LAZY_WAIT, LEAVE_MAX, RETURNING_DISK_PART, SETTLE_MAX, WORKER_GRACE,
+};
 use super::line::{Line, News};
 use super::receive::{Far, Receptions, Step};
 use super::returning::{Returns, Turn};
@@ -127,7 +130,7 @@ impl<H: Handler> Session<H> {
         let mut session = Session {
             place: Arc::new(place),
             handler,
-            desk: Desk::new(config.parallel_max as usize),
+            desk: Desk::new(config.parallel_max as usize, backlog(&config)),
             line: Line::new(config.clone()),
             jobs: JoinSet::new(),
             live: HashMap::new(),
@@ -273,6 +276,19 @@ impl<H: Handler> Session<H> {
                 "time to stop is over: killing running jobs; the leader gives them to others"
             );
         }
+        match (self.desk.unsettled(), &self.spool) {
+            (0, _) => {}
+            (results, Some(_)) => {
+                info!(
+                    results,
+                    "the leader has not taken all results: the next start under this id sends them"
+                );
+            }
+            (results, None) => warn!(
+                results,
+                "the leader has not taken all results, and they go with this worker (--id keeps them): it has their jobs run again"
+            ),
+        }
         // Dropping the attempts drops their handlers, and those kill their process groups.
         self.jobs.shutdown().await;
         self.line.leave().await;
@@ -394,8 +410,8 @@ impl<H: Handler> Session<H> {
                 self.desk.on_unwanted(job);
                 self.open_returns();
             }
-            Turn::Far { job, numbers, done, total } => {
-                let note = Note { job, stage: Stage::Returning, done, total, text: String::new() };
+            Turn::Far { job, numbers, done, total, text } => {
+                let note = Note { job, stage: Stage::Returning, done, total, text };
                 self.say_progress(job, numbers.run.unwrap_or(1), numbers.attempt, note);
             }
         }
@@ -592,6 +608,16 @@ impl<H: Handler> Session<H> {
                     self.say(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) });
                 }
                 Todo::Return { job, numbers, large } => {
+                    // Before the place is offered: the leader does not count the job as running any
+                    // more.
+                    let note = Note {
+                        job,
+                        stage: Stage::Returning,
+                        done: 0,
+                        total: large.bytes(),
+                        text: String::new(),
+                    };
+                    self.say_progress(job, numbers.run.unwrap_or(1), numbers.attempt, note);
                     let turn = self.returns.start(job, numbers, large);
                     self.take_turn(turn);
                     self.open_returns();
@@ -746,6 +772,17 @@ impl<H: Handler> Session<H> {
         self.lazy += 1;
         self.lazy_due.get_or_insert_with(|| Instant::now() + LAZY_WAIT);
     }
+}
+
+/// What may wait for the leader without a place.
+fn backlog(config: &WorkerConfig) -> Backlog {
+    let most = Backlog::default();
+    let part = |total: u64| most.bytes_max.min(total / RETURNING_DISK_PART);
+    let bytes_max = config.returning_bytes_max.or_else(|| {
+        let system = rustix::fs::statvfs(&config.work_dir).ok()?;
+        Some(part(system.f_blocks.saturating_mul(system.f_frsize)))
+    });
+    Backlog { bytes_max: bytes_max.unwrap_or(most.bytes_max), ..most }
 }
 
 /// Makes a result ready to be sent, and keeps it as files if there is a spool. Blocking.

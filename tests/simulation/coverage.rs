@@ -28,6 +28,7 @@ pub(crate) struct Coverage {
     pub(crate) lets_nearer_go_first: u64,
     pub(crate) stranded: u64,
     pub(crate) undelivered: u64,
+    pub(crate) returned_late: u64,
 }
 
 impl Coverage {
@@ -73,6 +74,7 @@ impl Coverage {
         self.lets_nearer_go_first += other.lets_nearer_go_first;
         self.stranded += other.stranded;
         self.undelivered += other.undelivered;
+        self.returned_late += other.returned_late;
         for (why, count) in other.requeues {
             *self.requeues.entry(why).or_default() += count;
         }

@@ -1,7 +1,7 @@
 //! Inputs that come as transfers, in the simulation: the leader's and the workers' part in it.
 
 use heft::core::Event;
-use heft::core::event::{Inputs, Operation, Submission, WorkerClass};
+use heft::core::event::{Doing, Inputs, Operation, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, JobId, Run, Token};
 use heft::core::job::Phase;
 use heft::core::payload::{FileNames, PayloadKind};
@@ -106,7 +106,7 @@ impl World {
         worker.running.insert(job, (run, held.attempt));
         let (conn, life) = (worker.conn, worker.life);
         if let Some(conn) = conn {
-            self.say(conn, Event::Progress { conn, job, run, attempt: held.attempt });
+            self.say(conn, Event::Progress { conn, job, run, attempt: held.attempt, doing: Doing::Running });
         }
         let at = self.now + self.takes();
         let end =

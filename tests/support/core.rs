@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use heft::core::action::{Action, Refusal, Waiting};
-use heft::core::event::{Inputs, Named, Operation, Outcome, Submission, WorkerClass};
+use heft::core::event::{Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Job, Phase};
 use heft::core::payload::{FileNames, PayloadKind};
@@ -393,8 +393,20 @@ impl Rig {
 
     #[track_caller]
     pub fn progress_of(&mut self, worker: &str, number: u32, run: u32, attempt: u32) {
+        self.doing(worker, number, run, attempt, Doing::Running);
+    }
+
+    /// A worker says that a job of the first run has ended there, and that its result is on its
+    /// way.
+    #[track_caller]
+    pub fn returning(&mut self, worker: &str, number: u32, attempt: u32) {
+        self.doing(worker, number, 1, attempt, Doing::Returning);
+    }
+
+    #[track_caller]
+    fn doing(&mut self, worker: &str, number: u32, run: u32, attempt: u32, doing: Doing) {
         let conn = self.conn(worker);
-        self.tell(Event::Progress { conn, job: id(number), run: Run(run), attempt: Attempt(attempt) });
+        self.tell(Event::Progress { conn, job: id(number), run: Run(run), attempt: Attempt(attempt), doing });
     }
 
     /// A heartbeat that names jobs of the first run with their attempts.

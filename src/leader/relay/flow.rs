@@ -242,8 +242,11 @@ impl Relay {
             }
         }
         // However many wait, a chunk that comes costs no more than this.
-        for _ in 0..self.waiting.len().min(LOOKS_MAX) {
-            let Some(id) = self.waiting.pop_front() else { break };
+        let looks = self.waiting.len().min(LOOKS_MAX);
+        // Results go first: they end jobs, whose inputs make room for the others.
+        let is_upload = |id: &BlobId| !self.blobs.get(id).is_some_and(Blob::is_of_result);
+        let (uploads, results): (Vec<BlobId>, Vec<BlobId>) = self.waiting.drain(..looks).partition(is_upload);
+        for id in results.into_iter().chain(uploads) {
             if let Some(blob) = self.blobs.get_mut(&id) {
                 blob.waits = false;
                 self.give_window(id);
@@ -389,19 +392,23 @@ impl Relay {
     }
 
     /// The same in words, for who has to wait.
-    fn why_full(&self, id: BlobId, reason: Reason) -> String {
+    pub(super) fn why_full(&self, id: BlobId, reason: Reason) -> String {
         match &self.disk_trouble {
             Some((trouble, _)) if reason == Reason::DISK_FULL => trouble.clone(),
             None if reason == Reason::DISK_FULL => self.why_no_room(id).unwrap_or_default(),
             Some(_) | None if reason == Reason::POOL_FULL => {
                 "all buffers of the leader are in use".to_owned()
             }
-            Some(_) | None => format!(
-                "the leader's spool holds {} and takes at most {} (--spool-max): waiting for a worker, or for jobs to end",
-                ByteSize(self.spool_bytes),
-                ByteSize(self.config.spool_bytes_max)
-            ),
+            Some(_) | None => format!("{}: waiting for a worker, or for jobs to end", self.why_spool_full()),
         }
+    }
+
+    pub(super) fn why_spool_full(&self) -> String {
+        format!(
+            "the leader's spool holds {} and takes at most {} (--spool-max)",
+            ByteSize(self.spool_bytes),
+            ByteSize(self.config.spool_bytes_max)
+        )
     }
 
     /// Whether senders wait because there is no room.

@@ -20,6 +20,7 @@ mod through;
 
 pub(super) use blob::{BlobId, Shown, announced};
 pub(super) use local::ChunkRoom;
+pub(super) use room::WaitingPart;
 pub use through::Passed;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -112,6 +113,8 @@ pub(super) enum News {
     Refused { blob: BlobId, job: JobId, conn: ConnId, reason: Reason, text: String },
     /// Somebody has got a part of a dataset, checked.
     Taken { blob: BlobId, conn: ConnId },
+    /// Somebody has got a part of a result, checked.
+    Got { blob: BlobId, owner: JobId, conn: ConnId },
     /// Nothing of it has come for a long time, and a worker waits for it.
     Stalled { blob: BlobId, owner: JobId },
 }
@@ -406,6 +409,11 @@ impl Relay {
         self.abort(conn, id, Reason::UNKNOWN, "no such blob is expected: the job has ended, or was refused");
     }
 
+    /// Says why a blob that somebody opens is not taken.
+    pub(super) fn turn_away_for(&mut self, conn: ConnId, id: BlobId, reason: Reason, text: &str) {
+        self.abort(conn, id, reason, text);
+    }
+
     /// A chunk begins: gives the buffer for it, or `None` to let it pass by.
     pub(super) fn chunk_starts(&mut self, conn: ConnId, start: &ChunkStart) -> Option<PoolBuf> {
         let id = start.transfer;
@@ -608,6 +616,11 @@ impl Relay {
         blob.is_some_and(|blob| blob.downs.iter().any(|down| down.conn == conn && down.finished))
     }
 
+    /// Whether a connection gets a blob, or has got it.
+    pub(super) fn is_given(&self, conn: ConnId, id: BlobId) -> bool {
+        self.blobs.get(&id).is_some_and(|blob| blob.downs.iter().any(|down| down.conn == conn))
+    }
+
     /// A connection is not to get a blob any more. Gives the job it was to get it for, if it was.
     pub(super) fn detach(&mut self, conn: ConnId, id: BlobId) -> Option<JobId> {
         let blob = self.blobs.get_mut(&id)?;
@@ -644,6 +657,9 @@ impl Relay {
                 down.finished = true;
                 if blob.is_dataset() {
                     self.out.push_back(Out::News(News::Taken { blob: id, conn }));
+                } else if blob.is_of_result() {
+                    let owner = blob.owner();
+                    self.out.push_back(Out::News(News::Got { blob: id, owner, conn }));
                 }
                 self.settle_memory(id);
             }

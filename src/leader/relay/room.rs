@@ -7,11 +7,12 @@
 use std::time::Duration;
 
 use chunking::Bitmap;
-use chunking::message::Reason;
+use chunking::limits::CHUNK_BYTES_MAX;
+use chunking::message::{Open, Reason};
 
 use super::blob::{Blob, FileRoom};
 use super::{BlobId, Out, Relay};
-use crate::core::ids::Micros;
+use crate::core::ids::{JobId, Micros};
 use crate::store::blobs::{Class, DiskOp};
 use crate::store::space::Space;
 use crate::units::ByteSize;
@@ -26,6 +27,9 @@ pub(super) struct Room {
     space: Option<Space>,
     /// As it was told last.
     told: Option<Space>,
+    /// The most bytes that the disk ever had in all: one that has fewer for a while may have them
+    /// again.
+    largest: u64,
     /// Bytes of files that were made since the start.
     made: u64,
     /// Bytes of files that blobs are still to get that were let in.
@@ -40,8 +44,19 @@ pub(in crate::leader) struct DiskRoom {
     pub(in crate::leader) space: Space,
     /// What is kept back of it.
     pub(in crate::leader) reserve: u64,
-    /// Uploads that wait for room.
+    /// Large files that wait for room, parts of results among them.
     pub(in crate::leader) waiting: usize,
+}
+
+/// A part of a result that waits for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::leader) struct WaitingPart {
+    /// Which.
+    pub(in crate::leader) blob: BlobId,
+    /// The job that it is of.
+    pub(in crate::leader) job: JobId,
+    /// What there is too little of.
+    pub(in crate::leader) reason: Reason,
 }
 
 impl Relay {
@@ -58,6 +73,7 @@ impl Relay {
         // What was made while it was on its way may not be in it.
         let since = self.room.made.saturating_sub(mark);
         self.room.told = space;
+        self.room.largest = self.room.largest.max(space.map_or(0, |space| space.total));
         self.room.space = space.map(|space| Space { free: space.free.saturating_sub(since), ..space });
     }
 
@@ -88,8 +104,12 @@ impl Relay {
     }
 
     /// Why a new job of so many bytes cannot go into the log: what is left is for the ends of those that are there.
+    ///
+    /// What was measured last counts, and not what the relay made of it since: that is too little
+    /// for a moment if a file was made while the answer was on its way, and nobody is refused for
+    /// that. What was let in since leaves the reserve alone.
     pub(in crate::leader) fn no_room_for_jobs(&self, bytes: u64) -> Option<String> {
-        let space = self.room.space?;
+        let space = self.room.told?;
         let kept = self.config.disk_reserve.kept_from_jobs(space.total);
         (space.free < bytes.saturating_add(kept)).then(|| {
             format!(
@@ -101,10 +121,52 @@ impl Relay {
         })
     }
 
-    /// The most bytes of inputs that the disk could have, were it empty.
-    pub(in crate::leader) fn disk_bytes_max(&self) -> Option<u64> {
-        let space = self.room.space?;
-        Some(space.total.saturating_sub(self.config.disk_reserve.of(space.total)))
+    /// The most bytes of a class that the disk could have, were it empty.
+    pub(in crate::leader) fn disk_bytes_max(&self, class: Class) -> Option<u64> {
+        self.room.space.map(|_| self.config.disk_reserve.room_at_most(class, self.room.largest))
+    }
+
+    /// Why so many bytes of a class find no room now, if so; by what was measured last, for the
+    /// same reason.
+    pub(in crate::leader) fn why_not_now(&self, class: Class, bytes: u64) -> Option<(Reason, String)> {
+        if let Some((trouble, _)) = &self.disk_trouble {
+            return Some((Reason::DISK_FULL, trouble.clone()));
+        }
+        let kept = |space: &Space| self.config.disk_reserve.kept_from(class, space.total);
+        let is_short = |space: &Space| space.free < bytes.saturating_add(self.room.pending + kept(space));
+        if let Some(space) = self.room.told.filter(is_short) {
+            let free = space.free.saturating_sub(self.room.pending);
+            let why = self.config.disk_reserve.why_short(class, Space { free, ..space }, bytes);
+            return Some((Reason::DISK_FULL, why));
+        }
+        let chunks = bytes.div_ceil(u64::from(CHUNK_BYTES_MAX));
+        let is_full = (self.spool_room() as u64) < chunks;
+        is_full.then(|| (Reason::SPOOL_FULL, self.why_spool_full()))
+    }
+
+    /// Parts of results that wait for room, those that wait longest first.
+    pub(in crate::leader) fn results_waiting(&self) -> impl Iterator<Item = WaitingPart> {
+        let no_disk = self.disk_trouble.as_ref().map(|_| Reason::DISK_FULL);
+        self.waiting.iter().filter_map(move |id| {
+            let blob = self.blobs.get(id).filter(|blob| blob.is_of_result() && blob.up.is_some())?;
+            let reason = no_disk.or_else(|| self.turned_down.get(id).copied())?;
+            Some(WaitingPart { blob: *id, job: blob.owner(), reason })
+        })
+    }
+
+    /// Why a part of a result waits, for people.
+    pub(in crate::leader) fn why_it_waits(&self, part: WaitingPart) -> String {
+        self.why_full(part.blob, part.reason)
+    }
+
+    /// How a blob was opened.
+    pub(in crate::leader) fn opening(&self, id: BlobId) -> Option<&Open> {
+        self.blobs.get(&id).map(|blob| &blob.open)
+    }
+
+    /// A blob never finds room here: who brings it is told so, and it is given up.
+    pub(in crate::leader) fn give_up_for_size(&mut self, id: BlobId, text: String) {
+        self.fail(id, Reason::TOO_LARGE, text);
     }
 
     /// The room on the disk.
@@ -124,7 +186,13 @@ impl Relay {
         space.free = space.free.saturating_sub(self.room.pending);
         let bytes = blob.together.as_ref().map_or(blob.open.size, |together| self.unmade(together));
         let why = self.config.disk_reserve.why_short(blob.class(), space, bytes);
-        Some(format!("{why}; waiting for jobs to end, or for space to be freed there"))
+        let waiting = match blob.class() {
+            Class::Upload => "waiting for jobs to end, or for space to be freed there",
+            Class::Result => {
+                "waiting for others to be fetched (`heft result get`), for jobs to end, or for space to be freed there"
+            }
+        };
+        Some(format!("{why}; {waiting}"))
     }
 
     /// Bytes of the files that blobs have yet to get, but for those that are counted already.
@@ -259,5 +327,65 @@ impl Blob {
     /// Whether its file is still to be made, with room for all of it.
     pub(super) fn lacks_file(&self) -> bool {
         self.file == FileRoom::Unmade
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chunking::ChunkPlan;
+    use chunking::message::{OpenFlags, Purpose};
+    use uuid::Uuid;
+
+    use super::super::{RelayConfig, Says, announced};
+    use super::*;
+    use crate::core::ids::ConnId;
+    use crate::store::blobs::DiskDone;
+
+    #[test]
+    fn a_result_that_waits_gets_the_room_before_an_upload_that_waits_longer() {
+        const MIB: u64 = 1 << 20;
+        let mut relay = Relay::new(RelayConfig { durable: true, ..RelayConfig::default() });
+        let free = |relay: &mut Relay, free: u64| {
+            let space = Some(Space { free: free * MIB, total: 160 * MIB });
+            relay.disk_done(DiskDone::Measured { mark: 0, space });
+        };
+        free(&mut relay, 17);
+        for (number, purpose) in [(1, Purpose::Input), (2, Purpose::Input), (3, Purpose::Archive)] {
+            let (id, size) = (Uuid::from_u128(number), 20 * MIB);
+            let open =
+                Open { purpose, flags: OpenFlags::KEEPS_SOURCE, ..announced(JobId(Uuid::nil()), "", size) };
+            relay.expect(id, open.clone(), ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), true);
+            relay.open(ConnId(1), id, open);
+        }
+        assert_eq!(relay.results_waiting().count(), 1);
+        while relay.poll().is_some() {}
+        // Enough for one of them.
+        free(&mut relay, 40);
+        let mut granted = Vec::new();
+        while let Some(out) = relay.poll() {
+            if let Out::Say { blob, says: Says::Grant(grant), .. } = out
+                && grant.window > 0
+            {
+                granted.push(blob.as_u128());
+            }
+        }
+        assert_eq!((granted, relay.results_waiting().count()), (vec![3], 0));
+    }
+
+    #[test]
+    fn nobody_is_refused_for_a_file_that_was_counted_twice() {
+        const MIB: u64 = 1 << 20;
+        let mut relay = Relay::new(RelayConfig { durable: true, ..RelayConfig::default() });
+        relay.measured(0, Some(Space { free: 152 * MIB, total: 160 * MIB }));
+        // The file was made before the disk was looked at, and that was heard after it had been
+        // asked for.
+        relay.took_room(80 * MIB);
+        relay.measured(0, Some(Space { free: 72 * MIB, total: 160 * MIB }));
+        assert!(!relay.fits(Class::Upload, MIB), "other large files wait until it is certain");
+        assert_eq!((relay.no_room_for_jobs(MIB), relay.why_not_now(Class::Upload, MIB)), (None, None));
+        relay.measured(80 * MIB, Some(Space { free: 13 * MIB, total: 160 * MIB }));
+        assert_eq!(relay.no_room_for_jobs(MIB), None);
+        assert!(relay.no_room_for_jobs(2 * MIB).is_some_and(|why| why.contains("--disk-reserve")));
+        assert!(relay.why_not_now(Class::Upload, MIB).is_some_and(|(reason, _)| reason == Reason::DISK_FULL));
     }
 }

@@ -1,0 +1,83 @@
+//! Which results go before their time (`--result-ttl`): when there are too many bytes of them, or
+//! when others wait for their room.
+//!
+//! For room, where results outlive the leader, only those go that somebody has, and of those the
+//! oldest first: first what its client has got whole, then what somebody else has fetched whole,
+//! then what its client has without the large parts, which it did not want. One that nobody has
+//! stays for its time. Who has fetched what is known as long as the leader lives.
+
+use super::parts::is_made;
+use super::relay::BlobId;
+use super::{Leader, outcome};
+use crate::core::Event;
+use crate::core::ids::{ConnId, JobId, ResultId};
+use crate::core::job::Job;
+
+impl Leader {
+    /// Forgets results while there are too many, or others wait for their room. Where they outlive
+    /// the leader, those that nobody has make no room for others: they go by their time and by the
+    /// limit of results alone.
+    pub(super) fn forget_results(&mut self) {
+        loop {
+            // Until that is committed nothing is gained by forgetting more.
+            let state = self.broker.state();
+            self.forgetting.take_if(|job| state.job(*job).is_none_or(|job| !job.has_ended()));
+            let is_forgetting = self.forgetting.is_some();
+            let too_many = self.store.result_bytes() > self.config.result_bytes_max;
+            if is_forgetting || !too_many && !self.relay.is_short() {
+                break;
+            }
+            let before = (self.store.result_bytes(), self.relay.fill().blobs);
+            let Some(job) = self.next_to_go(too_many) else { break };
+            self.forgetting = Some(job);
+            self.broker.handle(self.now, Event::ForgetEnded { job });
+            self.act_once();
+            if (self.store.result_bytes(), self.relay.fill().blobs) == before {
+                // What is left belongs to jobs that have not ended.
+                break;
+            }
+        }
+    }
+
+    fn next_to_go(&self, too_many: bool) -> Option<JobId> {
+        if !too_many && !self.blobs.has_kept() {
+            return None;
+        }
+        // What somebody is getting is not taken from under it.
+        let may_go = |job: &Job| (too_many || self.has_parts(job)) && !self.is_being_got(job);
+        let not_held = |job: &Job| !self.is_held_for_fetch(job.id) && may_go(job);
+        let is_got = |job: &Job| not_held(job) && self.is_got(job);
+        let got = || self.broker.oldest_ended(true, is_got).or_else(|| self.broker.oldest_that(is_got));
+        let only_sent = self.is_durable() && !too_many;
+        let sent = || self.broker.oldest_ended(only_sent, not_held);
+        // The limit of results holds, whoever waits.
+        let any = || self.broker.oldest_ended(only_sent, may_go).filter(|_| too_many);
+        let got = if too_many || !self.blobs.has_got() { None } else { got() };
+        got.or_else(sent).or_else(any)
+    }
+
+    /// Whether somebody has all large parts of a job's result, and of those of its children.
+    fn is_got(&self, job: &Job) -> bool {
+        let children = job.children.iter().filter_map(|child| self.broker.state().job(*child));
+        let mut results = children.chain([job]).filter_map(outcome::returned);
+        results.all(|result| self.blobs.of_result(result).is_empty() || self.blobs.is_got(result))
+    }
+
+    /// A connection has got a part of a result: perhaps that was the last one.
+    pub(super) fn part_got(&mut self, conn: ConnId, job: JobId) {
+        let Some(result) = self.broker.state().job(job).and_then(outcome::returned) else { return };
+        self.note_got(conn, job, result);
+    }
+
+    /// Notes who has all of a result. Parts that were made of it here need not go to who got it in
+    /// a frame.
+    pub(super) fn note_got(&mut self, conn: ConnId, job: JobId, result: ResultId) {
+        let is_here = |part: &BlobId| {
+            self.relay.has_got(conn, *part) || is_made(job, *part) && !self.relay.is_given(conn, *part)
+        };
+        let parts = self.blobs.of_result(result);
+        if !parts.is_empty() && parts.iter().all(is_here) {
+            self.blobs.got(result);
+        }
+    }
+}

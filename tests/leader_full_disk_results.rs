@@ -1,0 +1,198 @@
+//! Results that find no room on the leader's disk, with real processes: they wait at their workers
+//! without stopping other jobs, say why they wait, and come when there is room; results that
+//! somebody has make it; one that never fits ends its job.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    dead_code
+)]
+
+#[path = "support/procs.rs"]
+mod procs;
+#[path = "support/small_disk.rs"]
+mod small_disk;
+
+use procs::{Leader, Proc, TempDir, Worker, heft};
+use small_disk::{SmallDisk, submit, taken, until};
+
+/// Leaves a file of so many MiB behind, and says so.
+const MAKE: (&str, &str) =
+    ("make", "dd if=/dev/urandom of=out.bin bs=1M count=$1 2> /dev/null; echo made $1");
+const HELLO: (&str, &str) = ("hello", "echo hello");
+
+/// A job with a result of so many MiB whose client leaves.
+fn made_and_left(leader: &Leader, mib: usize) -> String {
+    let mut job = submit(leader, "make", &["--", &mib.to_string()]);
+    taken(&mut job)
+}
+
+fn phase(leader: &Leader, job: &str) -> String {
+    let (code, out, err) = heft(&["explain", &leader.addr(), job, "--output", "json"]);
+    assert_eq!(code, Some(0), "{err}");
+    let explained: serde_json::Value = serde_json::from_str(&out).unwrap();
+    explained["phase"].as_str().unwrap().to_owned()
+}
+
+/// Fetches all of a result.
+fn fetch(leader: &Leader, job: &str, to: &TempDir) {
+    let (code, out, err) = heft(&["result", "get", &leader.addr(), job, "--out", to.text()]);
+    assert_eq!((code, out.as_str()), (Some(0), "made 20\n"), "{err}");
+}
+
+/// A small job, which has to end.
+fn small_job(leader: &Leader) {
+    let (code, out, err) = heft(&["submit", &leader.addr(), "hello", "--timeout", "40s"]);
+    assert_eq!((code, out.as_str()), (Some(0), "hello\n"), "{err}");
+}
+
+#[test]
+fn results_that_wait_for_room_do_not_stop_other_jobs() {
+    let Some(disk) = SmallDisk::new(64) else { return };
+    let leader = disk.leader(&[]);
+    let _worker = Worker::start(leader.port, &[MAKE, HELLO], &["--max-par", "2"]);
+    // Two of them fill the disk, and nobody fetches them; the others wait at the worker.
+    let _jobs: Vec<String> = (0..5).map(|_| made_and_left(&leader, 20)).collect();
+    until(&leader, "all have run", |status| status["jobs"]["queued"] == 0 && status["jobs"]["done"] == 2);
+    small_job(&leader);
+    // Credit may come a second later where processors are busy.
+    let waits = until(&leader, "three wait", |status| {
+        status["leader"]["results_waiting"] == 3 && status["workers"][0]["credit"] == 2
+    });
+    let worker = &waits["workers"][0];
+    assert_eq!((&worker["running"], &worker["returning"]), (&0.into(), &3.into()));
+    let (_, shown, _) = heft(&["status", &leader.addr()]);
+    assert!(shown.contains("RESULTS WAIT") && shown.contains("heft result get"), "{shown}");
+    // The next leader learns it from the worker.
+    let port = leader.port;
+    drop(leader);
+    let data = disk.path.join("data");
+    let leader = Leader::start_on(port, &["--data", data.to_str().unwrap()]);
+    until(&leader, "three wait again", |status| status["leader"]["results_waiting"] == 3);
+    small_job(&leader);
+}
+
+#[test]
+fn results_beyond_what_may_wait_at_a_worker_keep_their_places() {
+    let Some(disk) = SmallDisk::new(64) else { return };
+    let leader = disk.leader(&[]);
+    let _worker = Worker::start(leader.port, &[MAKE, HELLO], &["--max-par", "2", "--returning-max", "30MiB"]);
+    let jobs: Vec<String> = (0..5).map(|_| made_and_left(&leader, 20)).collect();
+    // Two are at the leader, one waits beside running jobs, two more keep both places.
+    until(&leader, "no place is left", |status| {
+        status["leader"]["results_waiting"] == 3 && status["workers"][0]["credit"] == 0
+    });
+    let waiting: Vec<&String> = jobs.iter().filter(|job| phase(&leader, job) == "returning").collect();
+    assert_eq!(waiting.len(), 3);
+    // When one of them goes, so does what it kept.
+    small_disk::cancel(&leader, waiting[0]);
+    small_job(&leader);
+}
+
+#[test]
+fn a_result_that_somebody_fetched_makes_room_and_one_that_nobody_has_does_not() {
+    let Some(disk) = SmallDisk::new(64) else { return };
+    let leader = disk.leader(&[]);
+    let _worker = Worker::start(leader.port, &[MAKE], &[]);
+    let jobs: Vec<String> = (0..3).map(|_| made_and_left(&leader, 20)).collect();
+    until(&leader, "one waits", |status| {
+        status["jobs"]["done"] == 2 && status["leader"]["results_waiting"] == 1
+    });
+    let (waiting, done): (Vec<&String>, Vec<&String>) =
+        jobs.iter().partition(|job| phase(&leader, job) == "returning");
+    // A look without the files makes no room: nobody has them.
+    let (code, out, err) = heft(&["result", "get", &leader.addr(), done[1]]);
+    assert_eq!((code, out.as_str()), (Some(0), "made 20\n"), "{err}");
+    let files = TempDir::new();
+    fetch(&leader, done[0], &files);
+    until(&leader, "it comes", |status| status["jobs"]["running"] == 0);
+    assert_eq!(phase(&leader, waiting[0]), "done");
+    fetch(&leader, waiting[0], &files);
+    fetch(&leader, done[1], &files);
+    let (code, ..) = heft(&["result", "get", &leader.addr(), done[0]]);
+    assert_eq!(code, Some(1), "what was fetched has made room");
+}
+
+#[test]
+fn a_result_of_all_workers_makes_room_once_those_of_each_were_fetched() {
+    let Some(disk) = SmallDisk::new(64) else { return };
+    let leader = disk.leader(&[]);
+    let _workers: Vec<Worker> = (0..2).map(|_| Worker::start(leader.port, &[MAKE], &[])).collect();
+    until(&leader, "both are there", |status| status["workers"].as_array().unwrap().len() == 2);
+    let mut to_all = submit(&leader, "make", &["--all", "--", "20"]);
+    let all = taken(&mut to_all);
+    drop(to_all);
+    until(&leader, "both have run", |status| status["jobs"]["done"] == 2);
+    let last = made_and_left(&leader, 20);
+    until(&leader, "another waits", |status| status["leader"]["results_waiting"] == 1);
+    let files = TempDir::new();
+    let (code, out, err) = heft(&["result", "get", &leader.addr(), &all, "--out", files.text()]);
+    assert_eq!((code, out.matches("made 20").count()), (Some(0), 2), "{out}{err}");
+    until(&leader, "it comes", |status| status["jobs"]["running"] == 0);
+    fetch(&leader, &last, &files);
+}
+
+#[test]
+fn a_result_that_never_fits_ends_its_job_with_the_numbers() {
+    let Some(disk) = SmallDisk::new(64) else { return };
+    let leader = disk.leader(&[]);
+    let _worker = Worker::start(leader.port, &[MAKE], &[]);
+    let files = TempDir::new();
+    let (code, out, err) =
+        heft(&["submit", &leader.addr(), "make", "--out", files.text(), "--timeout", "40s", "--", "70"]);
+    assert_eq!((code, out.as_str()), (Some(1), "made 70\n"), "{err}");
+    assert!(err.contains("bytes, and the leader's disk has room for") && err.contains("--data"), "{err}");
+    // Nothing of it is left, and the next job is as any other.
+    until(&leader, "it has ended", |status| status["jobs"]["running"] == 0 && status["leader"]["blobs"] == 0);
+    let (code, out, err) =
+        heft(&["submit", &leader.addr(), "make", "--out", files.text(), "--timeout", "40s", "--", "20"]);
+    assert_eq!((code, out.as_str()), (Some(0), "made 20\n"), "{err}");
+}
+
+#[test]
+fn who_waits_for_a_result_that_waits_for_room_hears_why() {
+    let Some(disk) = SmallDisk::new(64) else { return };
+    let leader = disk.leader(&[]);
+    let _worker = Worker::start(leader.port, &[MAKE], &[]);
+    let jobs: Vec<String> = (0..2).map(|_| made_and_left(&leader, 20)).collect();
+    until(&leader, "the disk is full", |status| status["jobs"]["done"] == 2);
+    let files = TempDir::new();
+    let mut last = submit(&leader, "make", &["--out", files.text(), "--", "20"]);
+    let job = taken(&mut last);
+    let event = last.event_where("waiting", |event| event["text"].as_str().unwrap().contains("result"));
+    let text = event["text"].as_str().unwrap();
+    assert!(text.contains("--disk-reserve") && text.contains("heft result get"), "{text}");
+    assert_eq!(phase(&leader, &job), "returning");
+    let (_, shown, _) = heft(&["explain", &leader.addr(), &job]);
+    assert!(shown.contains("its result waits at the worker") && shown.contains("--disk-reserve"), "{shown}");
+    fetch(&leader, &jobs[0], &files);
+    let (code, lines) = last.finish();
+    assert_eq!(code, Some(0), "{lines:#?}");
+}
+
+#[test]
+fn results_find_room_when_uploads_have_taken_all_that_they_may() {
+    const MIB: usize = 1 << 20;
+    let Some(disk) = SmallDisk::new(160) else { return };
+    let leader = disk.leader(&[]);
+    let files = TempDir::new();
+    // Of all sizes, so that without a reserve less is left than one result needs.
+    let mut jobs: Vec<Proc> = Vec::new();
+    for (number, mib) in [80, 40, 10, 5, 4, 4, 4, 4].into_iter().enumerate() {
+        let file = files.join(&format!("in-{number}.bin"));
+        std::fs::write(&file, vec![7; mib * MIB]).unwrap();
+        let file = format!("{}=in.bin", file.display());
+        let mut job = submit(&leader, "make", &["--file", &file, "--compress", "none", "--", "4"]);
+        small_disk::taken_or_told(&mut job);
+        jobs.push(job);
+    }
+    let _worker = Worker::start(leader.port, &[MAKE], &["--max-par", "2"]);
+    for job in jobs {
+        let (code, lines) = job.finish();
+        assert_eq!(code, Some(0), "{lines:#?}");
+    }
+}
