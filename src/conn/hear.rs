@@ -233,7 +233,12 @@ impl Session {
             TransferSays::Grant(grant) if !self.has(Features::PIECES) => {
                 TransferSays::Grant(Grant { part: HeldPart::default(), ..grant })
             }
-            says => says,
+            TransferSays::Open(_)
+            | TransferSays::Grant(_)
+            | TransferSays::Done(_)
+            | TransferSays::Verdict(_)
+            | TransferSays::Abort(_)
+            | TransferSays::Void(_) => says,
         }
     }
 

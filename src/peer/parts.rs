@@ -190,7 +190,7 @@ mod tests {
         let rest = |from: usize, to: usize| Piece {
             head,
             sent_len: 16_384,
-            from: from as u32,
+            from: u32::try_from(from).unwrap(),
             bytes: &whole[from..to],
         };
         assert_eq!(parts.piece(A, &rest(300, 9000)), None);

@@ -170,7 +170,9 @@ impl Line {
             State::Up { reader, .. } => {
                 self.state = State::Ending { reader, until: Instant::now() + READ_OUT_MAX, why };
             }
-            other => self.state = other,
+            other @ (State::Waiting(_) | State::Dialling(_) | State::Ending { .. } | State::Left) => {
+                self.state = other;
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 //! One task owns everything and waits for whatever happens next. What to do about it is the [`Desk`]'s decision; this file
 //! turns frames into events and decisions into frames and tasks. `Worker::run` is the only caller.
 
+mod chunks;
 mod greeting;
 mod sets;
 
@@ -44,8 +45,8 @@ use super::returning::{Returns, Turn};
 use super::spool::Spool;
 use crate::cpu::CpuMeter;
 use crate::model::{JobResult, JobStatus};
-use crate::peer::{InChunk, InFrame, OutFrame};
-use crate::transfer::{Report, Wire};
+use crate::peer::{InFrame, OutFrame};
+use crate::transfer::Wire;
 
 /// Progress notes of all jobs that wait to be sent; more are dropped.
 const NOTES_MAX: usize = 256;
@@ -322,45 +323,6 @@ impl<H: Handler> Session<H> {
             cache.on_lost();
         }
         self.free_sets();
-    }
-
-    /// Keeps what came of a chunk, if the leader can go on with it.
-    fn keep_cut(&mut self) {
-        let knows = self.leader.is_some_and(|leader| leader.has(Features::PIECES));
-        let Some(part) = self.line.take_cut().filter(|_| knows) else { return };
-        match &mut self.cache {
-            Some(cache) if cache.owns(part.transfer) => cache.keep(part),
-            Some(_) | None => self.receptions.keep(part),
-        }
-    }
-
-    fn on_piece(&mut self, transfer: Uuid, piece: &Piece<'_>) {
-        if self.is_of_set(transfer) {
-            return self.with_cache(|cache, out| cache.on_piece(transfer, piece, out));
-        }
-        let step = self.receptions.piece(transfer, piece, &mut self.out);
-        self.on_step(step);
-        self.say_far(transfer);
-    }
-
-    fn on_chunk(&mut self, chunk: InChunk) {
-        let transfer = chunk.transfer;
-        if self.is_of_set(transfer) {
-            return self.with_cache(|cache, out| cache.on_chunk(chunk, out));
-        }
-        let step = self.receptions.chunk(chunk, &mut self.out);
-        self.on_step(step);
-        self.say_far(transfer);
-    }
-
-    fn on_report(&mut self, report: Report) {
-        let transfer = report.transfer;
-        if self.is_of_set(transfer) {
-            return self.with_cache(|cache, out| cache.on_report(report, out));
-        }
-        let step = self.receptions.report(report, &mut self.out);
-        self.on_step(step);
-        self.say_far(transfer);
     }
 
     fn on_step(&mut self, step: Step) {

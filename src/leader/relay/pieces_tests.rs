@@ -70,11 +70,9 @@ impl Rig {
         self.relay.expect(id(number), open.clone(), ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), true);
         self.relay.open(conn, id(number), open);
         self.work_off();
-        let grants = self.said.iter().rev().filter_map(|(to, blob, says)| match says {
-            Says::Grant(grant) if (*to, *blob) == (conn, id(number)) => Some(grant.clone()),
-            _ => None,
-        });
-        grants.filter(|grant| grant.reason == Reason::NONE).last().unwrap()
+        let to = |(to, blob, _): &&(ConnId, BlobId, Says)| (*to, *blob) == (conn, id(number));
+        let first = self.said.iter().filter(to).find_map(|(_, _, says)| grant_in(says));
+        first.cloned().unwrap()
     }
 
     fn work_off(&mut self) {
@@ -107,20 +105,24 @@ impl Rig {
         self.said.clear();
         self.relay.done(conn, id(number), &Done { digest });
         self.work_off();
-        let resent = |says: &Says| match says {
-            Says::Verdict(Verdict::Resend(ranges)) => Some(ranges.indices().collect()),
-            _ => None,
-        };
-        self.said.iter().find_map(|(_, _, says)| resent(says)).unwrap_or_default()
+        self.said.iter().find_map(|(_, _, says)| resend_in(says)).unwrap_or_default()
     }
 
     fn aborted(&self) -> Vec<Reason> {
-        let reason = |says: &Says| match says {
-            Says::Abort(abort) => Some(abort.reason),
-            _ => None,
-        };
-        self.said.iter().filter_map(|(_, _, says)| reason(says)).collect()
+        self.said.iter().filter_map(|(_, _, says)| abort_in(says)).collect()
     }
+}
+
+fn grant_in(says: &Says) -> Option<&Grant> {
+    if let Says::Grant(grant) = says { Some(grant) } else { None }
+}
+
+fn resend_in(says: &Says) -> Option<Vec<u32>> {
+    if let Says::Verdict(Verdict::Resend(ranges)) = says { Some(ranges.indices().collect()) } else { None }
+}
+
+fn abort_in(says: &Says) -> Option<Reason> {
+    if let Says::Abort(abort) = says { Some(abort.reason) } else { None }
 }
 
 fn piece(head: ChunkHead, from: usize, bytes: &[u8]) -> Piece<'_> {
