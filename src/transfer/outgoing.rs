@@ -183,6 +183,13 @@ impl Outgoing {
         if self.phase != Phase::Sending {
             return None;
         }
+        // What the receiver has a part of goes before others: the next break would leave a part of another one.
+        let part = self.part.filter(|part| self.window > 0 && part.index < self.digested);
+        if let Some(PartOf { index, .. }) = part.filter(|part| !self.settled.contains(part.index)) {
+            self.window -= 1;
+            self.settled.insert(index);
+            return Some(Work::Send { index, digest: false });
+        }
         while self.next < self.plan.count() && self.settled.contains(self.next) {
             self.next += 1;
         }
@@ -442,6 +449,19 @@ mod tests {
         let part = HeldPart(Some(PartOf { index: 1, bytes: 100, crc_sent }));
         outgoing.on_grant(&Grant { part, ..grant(8, &[]) });
         assert_eq!(outgoing.goes_on_from(&head(1), CHUNK as usize), 0);
+    }
+
+    #[test]
+    fn the_rest_of_a_chunk_goes_before_others_once_it_was_digested() {
+        let mut outgoing = of_chunks(4);
+        outgoing.on_grant(&grant(3, &[]));
+        assert_eq!(works(&mut outgoing).len(), 3);
+        for (index, first) in [(2, again(2)), (3, again(0))] {
+            outgoing.on_connected(Codec::None);
+            let part = HeldPart(Some(PartOf { index, bytes: 5, crc_sent: 1 }));
+            outgoing.on_grant(&Grant { part, ..grant(2, &[]) });
+            assert_eq!(works(&mut outgoing), [first, again(u32::from(index == 3))]);
+        }
     }
 
     #[test]

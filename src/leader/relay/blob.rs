@@ -52,8 +52,9 @@ pub(super) struct Down {
     pub(super) opened: bool,
     /// Chunks it takes beyond those it was sent.
     pub(super) window: u32,
-    /// Whether it has said what it has.
+    /// Whether it has said what it has, and when.
     pub(super) granted: bool,
+    pub(super) granted_at: Micros,
     /// Chunks it has, or was sent.
     pub(super) sent: Bitmap,
     /// What it has of a chunk that is not whole, until that is sent.
@@ -79,6 +80,7 @@ impl Down {
             opened: false,
             window: 0,
             granted: false,
+            granted_at: now,
             sent: Bitmap::new(chunks),
             part: None,
             asked: Bitmap::new(chunks),

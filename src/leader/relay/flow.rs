@@ -10,6 +10,7 @@ use chunking::limits::{CHUNK_BYTES_MAX, WINDOW_CHUNKS_MAX, WINDOW_CHUNKS_MIN};
 use chunking::message::{Done, Grant, Reason};
 
 use super::blob::{Blob, Place};
+use super::pieces::comes_later;
 use super::{BlobId, News, Out, Relay, Says};
 use crate::core::ids::{ConnId, Micros};
 use crate::store::blobs::DiskOp;
@@ -50,12 +51,14 @@ impl Relay {
         let Relay { blobs, chunks_out, out, slow_receivers, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return };
         let mut waits = blob.keep || !blob.is_flowing();
-        for down in blob.downs.iter_mut().filter(|down| !down.finished) {
+        let Blob { downs, stored, seen, up, .. } = blob;
+        for down in downs.iter_mut().filter(|down| !down.finished) {
             if down.sent.contains(index) {
                 continue;
             }
             let pending = chunks_out.entry(down.conn).or_default();
-            if down.window == 0 || *pending >= outbox_chunks_max(slow_receivers, down.conn) {
+            let is_full = down.window == 0 || *pending >= outbox_chunks_max(slow_receivers, down.conn);
+            if is_full || comes_later(down, index, stored, seen, up.as_ref(), now) {
                 waits = true;
                 continue;
             }
@@ -80,7 +83,8 @@ impl Relay {
         let mut lacking = blob.downs.iter().filter(|down| !down.finished && !down.sent.contains(index));
         lacking.all(|down| {
             let pending = self.chunks_out.get(&down.conn).copied().unwrap_or_default();
-            down.window > 0 && pending < outbox_chunks_max(&self.slow_receivers, down.conn)
+            let has_room = down.window > 0 && pending < outbox_chunks_max(&self.slow_receivers, down.conn);
+            has_room && !comes_later(down, index, &blob.stored, &blob.seen, blob.up.as_ref(), self.now)
         })
     }
 
@@ -103,7 +107,7 @@ impl Relay {
         let outbox_max = outbox_chunks_max(&self.slow_receivers, conn);
         let Relay { blobs, chunks_out, out, pool, starved, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return false };
-        let Blob { downs, stored, .. } = blob;
+        let Blob { downs, stored, seen, up, .. } = blob;
         let Some(down) = downs.iter_mut().find(|down| down.conn == conn && down.granted) else {
             return false;
         };
@@ -113,7 +117,13 @@ impl Relay {
         }
         let from = down.sent.first_missing().unwrap_or_default();
         let lacks = |index: &u32| !down.sent.contains(*index) && !down.reading.contains(*index);
-        let Some((index, chunk)) = stored.range(from..).find(|(index, _)| lacks(index)) else { return false };
+        // What it has a part of goes first, and what else there is waits for that.
+        let part = down.part.and_then(|part| stored.get_key_value(&part.index)).filter(|(at, _)| lacks(at));
+        let next = part.or_else(|| stored.range(from..).find(|(index, _)| lacks(index)));
+        let Some((index, chunk)) = next else { return false };
+        if comes_later(down, *index, stored, seen, up.as_ref(), now) {
+            return false;
+        }
         match (&chunk.place, chunk.bytes()) {
             (_, Some(bytes)) => {
                 let from = down.goes_on_from(*index, &chunk.head, bytes.len());
@@ -447,6 +457,7 @@ impl Relay {
         self.look_for_room();
         self.nudge_the_silent();
         self.pause_the_silent();
+        self.wait_no_longer();
         self.take_back_places();
         let stall = self.config.input_stall;
         let (mut stalled, mut slow) = (Vec::new(), Vec::new());

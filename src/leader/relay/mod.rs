@@ -590,9 +590,10 @@ impl Relay {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let Some(down) = blob.down(conn) else { return };
         if !down.granted {
-            down.granted = true;
+            (down.granted, down.granted_at) = (true, now);
             down.sent.insert_all(&grant.held);
-            down.part = grant.part.0.filter(|part| !down.sent.contains(part.index));
+            let is_lacking = |index: u32| index < down.sent.count() && !down.sent.contains(index);
+            down.part = grant.part.0.filter(|part| is_lacking(part.index));
         }
         down.window = down.window.saturating_add(grant.window);
         down.moved_at = now;

@@ -4,12 +4,15 @@
 //! time. What a connection that ended left of a chunk waits outside of the pool, where it keeps nobody from a buffer: the next
 //! Grant names it, and its sender goes on from there.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use chunking::Bitmap;
 use chunking::message::{HeldPart, Piece};
 
+use super::blob::{Down, Stored, Up};
 use super::{BlobId, Relay};
-use crate::core::ids::ConnId;
+use crate::core::ids::{ConnId, Micros};
 use crate::peer::{ChunkStart, InChunk, Part, PoolBuf};
 
 /// First bytes of chunks that are kept, at most a chunk each. The oldest makes room.
@@ -17,6 +20,24 @@ pub(super) const PARTS_MAX: usize = 64;
 
 /// A chunk in pieces of which nothing comes for so long gives its buffer back; what came of it is kept.
 const PAUSED_AFTER: Duration = Duration::from_secs(10);
+
+/// Who has a part of a chunk gets the rest of that before other chunks, if it comes within this time: the next break would leave
+/// a part of another one, and each would begin anew.
+const REST_FIRST: Duration = Duration::from_secs(2);
+
+/// Whether a chunk has to wait for another one, of which who gets it has a part.
+pub(super) fn comes_later(
+    down: &Down,
+    index: u32,
+    stored: &BTreeMap<u32, Stored>,
+    seen: &Bitmap,
+    up: Option<&Up>,
+    now: Micros,
+) -> bool {
+    let Some(part) = down.part.filter(|part| part.index != index) else { return false };
+    let is_asked_for = !seen.contains(part.index) && up.is_some_and(|up| up.keeps_source);
+    stored.contains_key(&part.index) || is_asked_for && now < down.granted_at.plus(REST_FIRST)
+}
 
 /// The chunk that comes in pieces over a connection.
 #[derive(Debug)]
@@ -137,6 +158,15 @@ impl Relay {
         let blob = self.blobs.get(&id);
         blob.map(|blob| self.parts.held(id, &blob.plan, |index| blob.seen.contains(index)))
             .unwrap_or_default()
+    }
+
+    /// Those who waited in vain for the rest of a chunk get what else there is.
+    pub(super) fn wait_no_longer(&mut self) {
+        let now = self.now;
+        let waited = |down: &Down| down.part.is_some() && down.granted_at.plus(REST_FIRST) <= now;
+        let blobs = self.blobs.iter().filter(|(_, blob)| blob.downs.iter().any(waited));
+        let blobs: Vec<BlobId> = blobs.map(|(id, _)| *id).collect();
+        blobs.into_iter().for_each(|id| self.feed(id));
     }
 
     /// Gives back the buffers of chunks in pieces of which nothing comes any more.

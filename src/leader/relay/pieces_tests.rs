@@ -55,9 +55,13 @@ impl Rig {
     }
 
     fn bring(&mut self, conn: ConnId, number: u128, chunks: usize) -> Grant {
+        self.bring_as(conn, number, chunks, Purpose::Archive)
+    }
+
+    fn bring_as(&mut self, conn: ConnId, number: u128, chunks: usize, purpose: Purpose) -> Grant {
         let size = (chunks * CHUNK) as u64;
         let open = Open {
-            purpose: Purpose::Archive,
+            purpose,
             codec: Codec::None,
             digest: DigestKind::ChunkList,
             flags: OpenFlags::KEEPS_SOURCE,
@@ -67,7 +71,8 @@ impl Rig {
             attempt: 0,
             name: Name::default(),
         };
-        self.relay.expect(id(number), open.clone(), ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), true);
+        let (plan, keep) = (ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), purpose == Purpose::Archive);
+        self.relay.expect(id(number), open.clone(), plan, keep);
         self.relay.open(conn, id(number), open);
         self.work_off();
         let to = |(to, blob, _): &&(ConnId, BlobId, Says)| (*to, *blob) == (conn, id(number));
@@ -308,7 +313,46 @@ fn who_has_a_part_of_a_chunk_gets_the_rest_of_it_if_it_is_the_same() {
         rig.relay.granted(WORKER, id(1), &Grant { held: Ranges::default(), ..grant });
         rig.work_off();
         let chunk = CHUNK as u64;
+        rig.chunks.sort_unstable();
         assert_eq!(rig.chunks, [(WORKER, chunk, from), (WORKER, 2 * chunk, 0)], "{part:?}");
+    }
+}
+
+#[test]
+fn the_rest_of_a_chunk_goes_before_others_unless_it_does_not_come() {
+    for comes in [true, false] {
+        let mut rig = Rig::new(48);
+        rig.bring_as(SENDER, 1, 4, Purpose::Input);
+        rig.relay.attach(AGAIN, id(1), JOB, 1);
+        let room = Grant {
+            window: 8,
+            reason: Reason::NONE,
+            text: "".into(),
+            held: Ranges::default(),
+            part: HeldPart::default(),
+        };
+        // The first chunk went on, and is not here any more; the last comes while its receiver is away.
+        rig.relay.granted(AGAIN, id(1), &room);
+        rig.pieces(SENDER, 1, 0, 0, CHUNK);
+        rig.relay.closed(AGAIN);
+        rig.pieces(SENDER, 1, 3, 0, CHUNK);
+        rig.chunks.clear();
+        rig.relay.attach(WORKER, id(1), JOB, 1);
+        rig.relay.granted(WORKER, id(1), &Grant { part: told(0, 300_000), ..room });
+        rig.work_off();
+        assert_eq!(rig.chunks, [], "the last waits for the first, which is asked for again");
+        let (first, last) = ((WORKER, 0, 300_000), (WORKER, 3 * CHUNK as u64, 0));
+        if comes {
+            rig.pieces(SENDER, 1, 0, 0, CHUNK);
+            rig.relay.chunks_sent(WORKER, 1);
+            rig.work_off();
+            assert_eq!(rig.chunks, [first, last]);
+        } else {
+            rig.relay.set_now(rig.relay.now.plus(Duration::from_secs(3)));
+            rig.relay.tick();
+            rig.work_off();
+            assert_eq!(rig.chunks, [last]);
+        }
     }
 }
 

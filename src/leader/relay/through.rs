@@ -6,7 +6,8 @@
 
 use chunking::message::{Reason, Verdict, Void};
 
-use super::blob::{Blob, Down};
+use super::blob::Blob;
+use super::pieces::comes_later;
 use super::{BlobId, Relay, Says, Verify, check_crcs, is_from};
 use crate::core::ids::ConnId;
 use crate::peer::ChunkStart;
@@ -45,11 +46,14 @@ impl Relay {
         if start.sent_len < THROUGH_BYTES_MIN || check_crcs(&start.head, start.head.crc_sent).is_err() {
             return None;
         }
-        let Blob { plan, seen, crcs, downs, .. } = blob;
+        let Blob { plan, seen, crcs, downs, stored, up, .. } = blob;
         let mut lacking = downs.iter_mut().filter(|down| !down.finished && !down.sent.contains(index));
-        // Of a chunk that it has a part of, it gets the rest.
-        let lacks_all = |down: &Down| down.part.is_none_or(|part| part.index != index);
-        let down = lacking.next().filter(|down| down.granted && down.window > 0 && lacks_all(down))?;
+        let down = lacking.next().filter(|down| down.granted && down.window > 0)?;
+        // Of a chunk that it has a part of, it gets the rest, and that before others.
+        let has_part = down.part.is_some_and(|part| part.index == index);
+        if has_part || comes_later(down, index, stored, seen, up.as_ref(), now) {
+            return None;
+        }
         let pending = chunks_out.entry(down.conn).or_default();
         if lacking.next().is_some() || *pending > 0 || !is_free(down.conn) {
             return None;
