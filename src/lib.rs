@@ -16,6 +16,7 @@ pub mod model;
 #[cfg(test)]
 #[path = "../tests/support/noise.rs"]
 mod noise;
+mod own_dir;
 pub mod peer;
 pub mod store;
 pub mod summed;

@@ -561,6 +561,35 @@ async fn asked(args: &[&str], verb: &str, question: Value, status: AnswerStatus,
 }
 
 #[tokio::test]
+async fn no_question_is_waited_for_without_end() {
+    for args in [
+        &["status"][..],
+        &["dlq", "ls"],
+        &["cancel", JOB],
+        &["explain", JOB],
+        &["blob", "ls"],
+        &["dataset", "ls"],
+    ] {
+        let leader = FakeLeader::start().await;
+        let mut words = vec![args[0], &leader.address];
+        words.extend(&args[1..]);
+        words.extend(["--answer-wait", "300ms"]);
+        let script = async {
+            let mut peer = leader.welcome().await;
+            peer.next().await;
+            until_closed(peer).await;
+        };
+        let ended = with(&words, script).await.0;
+        assert_eq!(ended.code, 3, "{args:?}: {}", ended.err);
+        assert!(
+            ended.err.contains("has not answered") && ended.err.contains("within 300ms"),
+            "{}",
+            ended.err
+        );
+    }
+}
+
+#[tokio::test]
 async fn dlq_lists_shows_requeues_and_purges() {
     let dead = json!({"job_id": JOB, "client_id": "clientA", "exec": "calcA", "reason": "attempts spent", "attempts": 6,
                       "run": 1, "dead_ms": 5_430_000});
@@ -660,7 +689,7 @@ async fn cl02_the_sample_client_sends_three_jobs_and_prints_three_results() {
     let script = async {
         let mut peer = leader.welcome().await;
         assert_eq!((peer.hello.subject.as_str(), peer.hello.config().desired_parallelism), ("clientA", 9));
-        for number in 1..=3 {
+        for number in 0..3 {
             let request = peer.next().await.request();
             assert_eq!(request.args, ["--mode=fast".to_owned(), format!("--seed={number}")]);
             assert_eq!(request.files, [InputFile::inline("input.txt", format!("hello-{number}"))]);
@@ -670,7 +699,7 @@ async fn cl02_the_sample_client_sends_three_jobs_and_prints_three_results() {
     };
     let (ended, ()) = tokio::join!(end(command), script);
     assert_eq!(ended.code, 0, "{}", ended.err);
-    for number in 1..=3 {
+    for number in 0..3 {
         assert!(ended.out.contains(&format!("  stdout  answer {number}\n")), "{}", ended.out);
     }
 }
@@ -684,9 +713,12 @@ async fn cl03_clientx_spreads_the_samples_over_its_leaders() {
         assert_eq!(peer.hello.config().desired_parallelism, cap);
         while let Some(frame) = peer.poll().await {
             let request = frame.request();
-            peer.result(&ok(&request, "fine\n")).await;
+            peer.result(&ok(&request, &format!("{} {}\n", request.exec_name, request.args[1]))).await;
         }
     };
     let (ended, _) = with(&args, async { tokio::join!(serve(&left, 2), serve(&right, 1)) }).await;
-    assert_eq!((ended.code, ended.out.matches("stdout  fine").count()), (0, 3), "{}", ended.err);
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    for said in ["calcA --seed=0", "calcB --seed=1", "calcA --seed=2"] {
+        assert_eq!(ended.out.matches(&format!("stdout  {said}\n")).count(), 1, "{}", ended.out);
+    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use heft::core::Config;
 use heft::core::Event;
-use heft::core::event::{Outcome, WorkerClass};
+use heft::core::event::{ClientPeer, Outcome, WorkerClass};
 use heft::core::ids::ConnId;
 use heft::core::payload::PayloadKind;
 use rig::{Rig, SECOND, id, job, job_for, job_of, worker_id};
@@ -468,7 +468,7 @@ fn a_second_hello_on_a_connection_leaves_nothing_of_the_first_behind() {
 fn a_connection_that_names_another_client_gets_no_results_of_the_first() {
     let mut rig = with_jobs(1);
     let conn = rig.conn("alice");
-    rig.tell(Event::ClientHello { conn, client: "mallory".into(), cap: None });
+    rig.tell(Event::ClientHello { conn, client: "mallory".into(), cap: None, peer: ClientPeer::Heft });
     rig.stock("s1", "calcA", 1);
     rig.skip();
     rig.ack("s1", 1);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use heft::core::action::Action;
 use heft::core::dataset::Dataset;
-use heft::core::event::{Inputs, Named, Outcome, Submission, WorkerClass};
+use heft::core::event::{ClientPeer, Inputs, Named, Outcome, Submission, WorkerClass};
 use heft::core::ids::{CacheId, ConnId, JobId, Micros, ResultId, WorkerId};
 use heft::core::payload::{FileNames, PayloadKind};
 use heft::core::retry::mix;
@@ -121,7 +121,12 @@ impl World {
             };
             world.tell(Event::PutDataset { dataset: Arc::new(dataset) });
         }
-        world.tell(Event::ClientHello { conn: CLIENT, client: "c".into(), cap: None });
+        world.tell(Event::ClientHello {
+            conn: CLIENT,
+            client: "c".into(),
+            cap: None,
+            peer: ClientPeer::Heft,
+        });
         for number in 0..WORKERS {
             let conn = ConnId(number);
             world.tell(Event::WorkerHello {

@@ -289,12 +289,35 @@ fn a_classic_client_that_leaves_in_the_middle_gets_the_rest_when_it_is_back() {
     drop(client);
     // What was written to its socket counts; the rest waited here, and comes now.
     let mut client = classic(&leader, "away");
-    client.stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    client.stream.set_read_timeout(Some(Duration::from_secs(6))).unwrap();
     let mut rest = BTreeSet::new();
     while let Some(job) = next_result(&mut client) {
         assert!(rest.insert(job) && !first.contains(&job), "{job} came twice");
     }
     assert!(rest.len() >= jobs as usize - 2 - 8, "{} of {jobs} came", rest.len());
+}
+
+#[test]
+fn a_new_run_of_a_classic_client_gets_its_own_results_and_one_that_only_comes_back_gets_the_old_ones() {
+    let leader = Leader::start(&[]);
+    let old = 3;
+    hand_in_and_leave(&leader, "sample", old, 600);
+    // It starts anew, under the same name, and counts results.
+    let _worker = worker(&leader, 600);
+    let mut again = classic(&leader, "sample");
+    let own: BTreeSet<Uuid> = (100..103).map(id).collect();
+    own.iter().for_each(|job| submit(&mut again, *job));
+    assert_eq!(results(&mut again, 3), own);
+    again.stream.set_read_timeout(Some(Duration::from_secs(4))).unwrap();
+    assert_eq!(next_result(&mut again), None, "none of the last run");
+    // A job of that run that it hands in again under its id is one of its own.
+    submit(&mut again, id(0));
+    again.stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(next_result(&mut again), Some(id(0)));
+    drop(again);
+    // One that lost its connection and has nothing new waits for what it had submitted.
+    let mut back = classic(&leader, "sample");
+    assert_eq!(results(&mut back, 2), [id(1), id(2)].into());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use chunking::message::{Body, Refused, Submitted};
 use chunking::{Generation, Head, Kind};
-use procs::{Leader, PATIENCE, stock_client, stock_worker};
+use procs::{Leader, PATIENCE, heft, stock_client, stock_worker};
 use raw::Raw;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -48,6 +48,234 @@ fn garbage_half_a_frame_and_a_missing_hello_end_their_connection_only() {
     large.stream.write_all(&4_194_305_i32.to_le_bytes()).unwrap();
     assert!(large.is_hung_up_on());
     assert_well(&leader);
+}
+
+#[test]
+fn a_workers_announcement_that_cannot_be_read_is_refused_with_the_reason_and_not_taken_for_a_classic_hello() {
+    let leader = Leader::start(&[]);
+    for (hello, why) in [
+        (r#"{"Heft":{"Version":1,"Features":["leases"]},"MaxParallel":100000000}"#, "MaxParallel"),
+        (r#"{"Heft":{"Version":1,"Features":["leases"]},"MaxParallel":"4"}"#, "MaxParallel"),
+        (r#"{"Heft":{"Features":["leases"]}}"#, "Version"),
+        (r#"{"Heft":{"Version":1"#, "JSON"),
+        (r#"{"Heft":{"Version":1},"Patterns":["a\nb"]}"#, "control character"),
+    ] {
+        let mut worker = Raw::connect(&leader);
+        worker.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.x", hello.as_bytes());
+        let answer = worker.next().unwrap();
+        assert_eq!((answer.kind, answer.msg_id), (Kind::Refused, Uuid::from_u128(5)), "{hello}");
+        let refused = Refused::decode(&answer.payload).unwrap();
+        assert!(refused.text.as_str().contains(why), "{hello}: {}", refused.text);
+        assert!(worker.is_hung_up_on(), "{hello}");
+    }
+    // What others put there is not for us.
+    for payload in ["", "1.0.3", "{\"name\":\"w\"}", "{\"heft\":"] {
+        let mut classic = Raw::connect(&leader);
+        classic.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.x", payload.as_bytes());
+        let mut client = Raw::client(&leader, "c");
+        procs::eventually("it is a worker", || {
+            client.ask("status", &json!({}))["workers"].as_array().unwrap().len() == 1
+        });
+        drop(classic);
+        procs::eventually("it has left", || {
+            client.ask("status", &json!({}))["workers"].as_array().unwrap().is_empty()
+        });
+    }
+    assert_well(&leader);
+}
+
+#[test]
+fn a_status_with_long_names_and_many_patterns_is_answered_whole_in_parts() {
+    let leader = Leader::start(&[]);
+    let long = |what: &str, number: usize| format!("{what}{number}-{}", "x".repeat(60_000));
+    let mut peers = Vec::new();
+    for number in 0..100 {
+        let mut client = Raw::connect(&leader);
+        client.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), &long("client", number), b"");
+        client.send(
+            Kind::SubmitJob,
+            Uuid::nil(),
+            Uuid::nil(),
+            &format!("job.submit.{}", long("key", number)),
+            b"raw",
+        );
+        peers.push(client);
+    }
+    for number in 0..30 {
+        let mut worker = Raw::connect(&leader);
+        let patterns: Vec<_> =
+            (0..100).map(|at| format!("job.assign.w{number}.{at}.{}", "y".repeat(600))).collect();
+        let hello = json!({"Heft": {"Version": 1, "Features": ["leases"]}, "Patterns": patterns});
+        worker.send(
+            Kind::HelloWorker,
+            Uuid::nil(),
+            Uuid::nil(),
+            "job.assign.w",
+            hello.to_string().as_bytes(),
+        );
+        assert_eq!(worker.next().unwrap().kind, Kind::Welcome);
+        peers.push(worker);
+    }
+    let (code, out, err) = heft(&["status", &leader.addr(), "--output", "json"]);
+    assert_eq!(code, Some(0), "{err}");
+    let status: Value = serde_json::from_str(&out).unwrap();
+    let workers = status["workers"].as_array().unwrap();
+    assert_eq!(workers.len(), 30);
+    assert_eq!(
+        (workers[0]["patterns"].as_array().unwrap().len(), &workers[0]["patterns_more"]),
+        (20, &json!(81))
+    );
+    let clients = status["clients"].as_array().unwrap();
+    assert!(clients.iter().any(|client| client["id"].as_str().unwrap().ends_with("bytes)")), "they are cut");
+    let (code, out, err) = heft(&["status", &leader.addr()]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("client0-xxx"), "{out:.2000}");
+}
+
+#[test]
+fn caps_of_clients_that_never_come_back_do_not_pile_up() {
+    let data = procs::TempDir::new();
+    let mut leader = Leader::start(&["--data", data.text()]);
+    let hello = |leader: &Leader, id: &str, ours: bool| {
+        let heft = if ours { r#","Heft":{"Version":1,"Features":["ask"]}"# } else { "" };
+        let config = format!(r#"{{"ClientId":"{id}","DesiredParallelism":9{heft}}}"#);
+        let mut client = Raw::connect(leader);
+        client.send(Kind::HelloClient, Uuid::from_u128(3), Uuid::nil(), id, config.as_bytes());
+        client
+    };
+    for id in ["x".repeat(256), "x".repeat(60_000)] {
+        let refused = hello(&leader, &id, true).next().unwrap();
+        assert_eq!((refused.kind, refused.msg_id), (Kind::Refused, Uuid::from_u128(3)));
+        let text = Refused::decode(&refused.payload).unwrap().text.to_string();
+        assert!(text.contains("at most 255"), "{text}");
+    }
+    assert_eq!(hello(&leader, &"x".repeat(255), true).next().unwrap().kind, Kind::Welcome);
+    let memory = |leader: &Leader| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", leader.proc.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap().to_owned();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    };
+    let before = memory(&leader);
+    for number in 0..800 {
+        // All that it says has come when it is closed.
+        let mut client = hello(&leader, &format!("{number}-{}", "x".repeat(60_000)), false);
+        client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(client.is_hung_up_on());
+    }
+    let after = memory(&leader);
+    assert!(after < before + 24, "{before} MiB before, {after} MiB after");
+    leader.proc.kill();
+    let leader = Leader::start(&["--data", data.text()]);
+    let again = memory(&leader);
+    assert!(again < before + 24, "{before} MiB before, {again} MiB after a restart");
+    assert_well(&leader);
+}
+
+#[test]
+fn a_time_limit_holds_for_a_job_on_a_classic_worker_which_keeps_its_place_until_it_answers() {
+    let leader = Leader::start(&[]);
+    let mut worker = Raw::connect(&leader);
+    worker.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.>", b"");
+    worker.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &1_i32.to_le_bytes());
+    let addr = leader.addr();
+    let submit = std::thread::spawn(move || heft(&["submit", &addr, "x", "--time-limit", "400ms"]));
+    let assigned = worker.next().unwrap();
+    assert_eq!(assigned.kind, Kind::AssignJob);
+    let (code, _, err) = submit.join().unwrap();
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("TIMEOUT") && err.contains("time limit of 400ms"), "{err}");
+    // One that ends in time is not touched, and the worker has only one place.
+    let mut client = Raw::client(&leader, "c");
+    let job = Uuid::from_u128(9);
+    let request = json!({"JobId": job, "ClientId": "c", "ExecName": "x", "Args": [], "Files": [], "TimeLimitMs": 60_000});
+    client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.x", request.to_string().as_bytes());
+    assert_eq!(client.next().unwrap().kind, Kind::Submitted);
+    assert_eq!(client.ask("status", &json!({}))["jobs"]["queued"], 1);
+    let late = json!({"JobId": assigned.msg_id, "ClientId": "c", "ExecName": "x", "Status": "OK", "Stdout": "late", "Stderr": ""});
+    worker.send(Kind::AckJob, Uuid::nil(), assigned.msg_id, "", late.to_string().as_bytes());
+    worker.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &1_i32.to_le_bytes());
+    assert_eq!(worker.next().unwrap().msg_id, job);
+    let done = json!({"JobId": job, "ClientId": "c", "ExecName": "x", "Status": "OK", "Stdout": "in time", "Stderr": ""});
+    worker.send(Kind::AckJob, Uuid::nil(), job, "", done.to_string().as_bytes());
+    let result = loop {
+        let frame = client.next().unwrap();
+        if frame.kind == Kind::Result {
+            break frame;
+        }
+    };
+    assert!(String::from_utf8_lossy(&result.payload).contains("in time"));
+    let (_, out, _) = heft(&["result", "get", &leader.addr(), &assigned.msg_id.to_string()]);
+    assert!(!out.contains("late"), "{out}");
+}
+
+#[test]
+fn names_with_line_feeds_and_escapes_make_no_lines_of_their_own_in_the_log_and_long_ones_are_cut() {
+    let leader = Leader::confined(&[], &[]).unwrap_or_else(|(_, lines)| panic!("{lines:#?}"));
+    let forged = "2026-01-01T00:00:00Z ERROR forged";
+    let long = "x".repeat(60_000);
+    for id in [format!("a\r\n{forged}\x1b[2J"), format!("{long}\n{forged}")] {
+        let mut client = Raw::connect(&leader);
+        client.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), &id, b"");
+        client.send(Kind::SubmitJob, Uuid::nil(), Uuid::nil(), &format!("job.submit.{id}"), b"not a request");
+        let mut worker = Raw::connect(&leader);
+        let hello =
+            json!({"Heft": {"Version": 1, "Features": ["leases"], "Name": "w\n".repeat(40) + forged}});
+        worker.send(
+            Kind::HelloWorker,
+            Uuid::nil(),
+            Uuid::nil(),
+            "job.assign.x",
+            hello.to_string().as_bytes(),
+        );
+        // Both are told of in the log when they leave.
+        drop((client, worker));
+    }
+    assert_well(&leader);
+    let Leader { proc, .. } = leader;
+    proc.terminate();
+    let (_, lines) = proc.finish();
+    assert!(lines.iter().any(|line| line.contains("forged") || line.contains("bytes more)")), "{lines:#?}");
+    for line in &lines {
+        assert!(!line.starts_with(forged) && !line.contains('\x1b'), "{line:?}");
+        assert!(line.len() < 4_000, "{} bytes: {line:.200}", line.len());
+    }
+}
+
+#[test]
+fn names_that_lead_out_of_a_workers_directories_are_refused_at_submit() {
+    let leader = Leader::start(&[]);
+    let mut worker = Raw::connect(&leader);
+    worker.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.>", b"");
+    worker.send(Kind::Credit, Uuid::nil(), Uuid::nil(), "", &100_i32.to_le_bytes());
+    let mut classic = Raw::connect(&leader);
+    classic.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), "old", b"");
+    let mut ours = Raw::client(&leader, "ours");
+    let file = |cache: &str| json!([{"Name": "a", "CacheId": cache}]);
+    for (number, (exec, files, why)) in (1..).zip([
+        ("/bin/sh", json!([]), "it is absolute"),
+        ("../sh", json!([]), "it holds \"..\""),
+        ("x", file("/etc/hostname"), "it is absolute"),
+        ("x", file("set/../../x"), "it holds \"..\""),
+        ("x", file("c:\\x"), "a drive"),
+        ("x", json!([{"Name": "a", "CacheId": "set", "CacheName": "../x"}]), "it holds \"..\""),
+    ]) {
+        let job = Uuid::from_u128(number);
+        let request = json!({"JobId": job, "ClientId": "c", "ExecName": exec, "Args": [], "Files": files});
+        let request = request.to_string();
+        for client in [&mut classic, &mut ours] {
+            client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.x", request.as_bytes());
+        }
+        let result = classic.next().unwrap();
+        assert_eq!(result.kind, Kind::Result, "{request}");
+        let text = String::from_utf8_lossy(&result.payload).replace("\\u0022", "\"").replace("\\\"", "\"");
+        assert!(text.contains(why) && text.contains("FAILED"), "{request}: {text}");
+        let refused = ours.next().unwrap();
+        assert_eq!(refused.kind, Kind::Refused, "{request}");
+        assert!(Refused::decode(&refused.payload).unwrap().text.as_str().contains(why), "{request}");
+    }
+    // The worker got none of them.
+    ours.submit(Uuid::from_u128(100), "x", &[]);
+    assert_eq!(worker.next().unwrap().msg_id, Uuid::from_u128(100));
 }
 
 #[test]

@@ -93,8 +93,8 @@ fn ca05_a_stock_clients_put_is_answered_by_each_worker_and_jobs_find_its_files()
         let stdout = result["stdout"].as_str().unwrap();
         assert!(stdout.contains(&sha256("one")) && stdout.contains(&sha256("two")), "{exec}: {stdout}");
     }
-    // It knows the directory form, and gets the id as it is.
-    assert_eq!(patched.event("assigned")["files"][0]["cache_id"], "set-1");
+    // It keeps the directory form, and looks for the id alone: that is the whole path.
+    assert_eq!(patched.event("assigned")["files"][0]["cache_id"], "set-1/a.bin");
 
     let skipped = ("SKIPPED".to_owned(), "already-present=2".to_owned());
     assert_eq!(acks(&leader, first), [skipped.clone(), skipped]);
@@ -305,10 +305,10 @@ fn c01_an_agent_serves_the_one_worker_that_it_names_and_gets_no_jobs() {
     workers(&leader, 3);
     // The agent and the patched worker answer.
     assert_eq!(acks(&leader, put_of("set", &[("a.bin", "one")], "job.assign.*", 2)), [added(1), added(1)]);
-    for (exec, worker, cache_id) in [("served", &mut served, "set/a.bin"), ("beside", &mut beside, "set")] {
+    for (exec, worker) in [("served", &mut served), ("beside", &mut beside)] {
         let result = result_of(&leader, job(exec, &[("a.bin", "set")]));
         assert_eq!(result["status"], "OK", "{exec}: {result}");
-        assert_eq!(worker.event("assigned")["files"][0]["cache_id"], cache_id);
+        assert_eq!(worker.event("assigned")["files"][0]["cache_id"], "set/a.bin");
     }
     // The agent asked for the same subjects, and is none of those that a job to all is for.
     let (code, stdout, stderr) = heft(&["submit", &leader.addr(), "served", "--all"]);

@@ -201,5 +201,5 @@ fn c08_a_flattened_job_finds_the_folders_of_a_set_at_a_worker_with_the_cache_pat
         let line = format!("{name} {}", to_hex(&sha256(content.as_bytes())));
         assert!(stdout.contains(&line), "{line}: {stdout}");
     }
-    assert_eq!(patched.event("assigned")["files"][0]["cache_id"], "set-1/data");
+    assert_eq!(patched.event("assigned")["files"][0]["cache_id"], "set-1/data/a.bin");
 }

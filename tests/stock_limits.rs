@@ -141,6 +141,26 @@ fn w05_a_result_goes_to_a_classic_client_up_to_the_last_byte_and_no_further() {
 }
 
 #[test]
+fn a_result_that_is_cut_speaks_of_no_archive_if_there_is_none() {
+    let leader = Leader::start(&[]);
+    let mut worker = classic_worker(&leader, 20);
+    let mut client = classic_client(&leader);
+    let job = Uuid::new_v4();
+    client.submit(job, "echo", &[]);
+    assert_eq!(worker.next().unwrap().msg_id, job);
+    let result = padded(LIMIT - HEAD, |gap| {
+        format!(
+            r#"{{"JobId":"{job}","ClientId":"c","ExecName":"echo","Status":"OK","Stdout":"{gap}","Stderr":"","OutputArchive":""}}"#
+        )
+    });
+    worker.send(Kind::AckJob, Uuid::nil(), job, "", &result);
+    let came = client.next().unwrap();
+    let cut: Value = serde_json::from_slice(&came.payload).unwrap();
+    let told = cut["Stderr"].as_str().unwrap();
+    assert!(told.contains("the rest of Stdout") && !told.contains("archive"), "{told}");
+}
+
+#[test]
 fn c02_what_a_classic_worker_is_sent_counts_with_the_paths_of_cached_files() {
     let leader = Leader::start(&[]);
     let mut worker = classic_worker(&leader, 20);

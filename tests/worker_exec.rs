@@ -34,7 +34,11 @@ impl Bench {
             path
         };
         let config = ExecConfig { exe_dir: dir("exe"), cache_dir: dir("cache"), ..ExecConfig::default() };
-        let place = Workplace { work_dir: dir("jobs"), time_limit: Some(Duration::from_secs(20)) };
+        let place = Workplace {
+            worker: Uuid::from_u128(77),
+            work_dir: dir("jobs"),
+            time_limit: Some(Duration::from_secs(20)),
+        };
         Bench { root, config, place }
     }
 

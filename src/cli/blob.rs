@@ -75,7 +75,10 @@ pub fn run(args: &BlobArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn ask(args: &BlobArgs) -> anyhow::Result<ExitCode> {
-    let client = args.reach.asking(&args.leader).await?;
+    let client = match &args.what {
+        What::Ls { .. } => args.reach.asking(&args.leader).await?,
+        What::Verify { .. } | What::Gc { .. } => args.reach.asking_for_long(&args.leader).await?,
+    };
     let code = match &args.what {
         What::Ls { limit } => {
             let (blobs, more) = list(&client, *limit).await?;

@@ -46,8 +46,8 @@ async fn samples(args: &ClientArgs) -> anyhow::Result<ExitCode> {
     let host = if args.host.contains(':') { format!("[{}]", args.host) } else { args.host.clone() };
     let client = Client::connect(&format!("{host}:{}", args.port), &options).await?;
     let mut jobs = Vec::new();
-    for number in 1..=SAMPLES {
-        jobs.push(client.submit(sample(number)).await?);
+    for number in 0..SAMPLES {
+        jobs.push(client.submit(sample("calcA", number)).await?);
     }
     let mut all_ok = true;
     for job in &mut jobs {
@@ -72,10 +72,10 @@ pub(crate) fn desired(argument: Option<i64>, environment: Option<&str>) -> Resul
     Ok(u32::try_from(wanted.clamp(1, i32::MAX.into())).unwrap_or(1))
 }
 
-/// A sample job (CL02).
-pub(crate) fn sample(number: u32) -> JobRequest {
+/// A sample job (CL02); the first is number 0.
+pub(crate) fn sample(exec_name: &str, number: u32) -> JobRequest {
     JobRequest {
-        exec_name: "calcA".to_owned(),
+        exec_name: exec_name.to_owned(),
         args: vec!["--mode=fast".to_owned(), format!("--seed={number}")],
         files: vec![InputFile::inline("input.txt", format!("hello-{number}"))],
         ..JobRequest::default()
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn cl02_the_samples_are_those_of_the_founding_documents() {
-        let job = sample(2);
+        let job = sample("calcA", 2);
         assert_eq!(
             (job.exec_name.as_str(), job.args),
             ("calcA", vec!["--mode=fast".into(), "--seed=2".into()])

@@ -1,4 +1,4 @@
-//! `heft clientx`: the sample jobs over several leaders at a time (SPEC 1M, CLI04).
+//! `heft clientx`: the sample jobs over several leaders at a time, to `calcA` and `calcB` in turn (SPEC 1M, CLI04).
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ const EXAMPLES: &str = "Examples:
 Leaders that are away are tried again after 0.5 s, doubling to 30 s. A job whose leader stays away for 10 s goes to
 another under the same id.";
 
-/// Send the sample jobs over several leaders at a time
+/// Send sample jobs to `calcA` and `calcB` over several leaders at a time
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, override_usage = "heft clientx [OPTIONS] <CLIENT_ID> <HOST:PORT>... [DESIRED_TOTAL]")]
 pub struct ClientxArgs {
@@ -43,8 +43,9 @@ async fn samples(args: &ClientxArgs) -> anyhow::Result<ExitCode> {
     let mut options = Options { desired, policy: args.policy, ..Options::new(args.client_id.as_str()) };
     options.tuning.congestion.clone_from(&args.tcp_congestion);
     let mut client = MultiClient::connect(&leaders, &options).await?;
-    for number in 1..=SAMPLES {
-        client.send(sample(number)).await?;
+    for number in 0..SAMPLES {
+        let exec_name = if number % 2 == 0 { "calcA" } else { "calcB" };
+        client.send(sample(exec_name, number)).await?;
     }
     let mut all_ok = true;
     for _ in 0..SAMPLES {

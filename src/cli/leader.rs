@@ -109,6 +109,10 @@ pub struct LeaderArgs {
     #[arg(long, default_value = "heft-data", value_name = "DIR", env = "HEFT_DATA")]
     data: PathBuf,
 
+    /// Take a data directory that another user owns or can write to; who can may lead the leader's files elsewhere.
+    #[arg(long)]
+    allow_shared_dirs: bool,
+
     /// The number of this node; a data directory belongs to one.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     node: i32,
@@ -210,6 +214,9 @@ fn storage(args: &LeaderArgs) -> anyhow::Result<Storage> {
             ByteSize(SEGMENT_BYTES_MAX)
         ))
         .into());
+    }
+    if !args.allow_shared_dirs {
+        super::check_own("data", "--data", &args.data)?;
     }
     match args.durability {
         Durability::Memory => {

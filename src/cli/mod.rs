@@ -15,6 +15,7 @@ mod files;
 mod gaps;
 pub mod leader;
 mod leaving;
+mod log;
 mod progress;
 pub mod result;
 mod show;
@@ -24,8 +25,10 @@ mod table;
 mod unpack;
 pub mod worker;
 
+pub use log::log_to_stderr;
+
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -33,29 +36,11 @@ use chunking::message::Reason;
 use clap::ValueEnum;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::level_filters::LevelFilter;
 use uuid::Uuid;
 
 use crate::client::dataset::PutError;
 use crate::client::{Client, ClientError, JobError, Options};
 use crate::units::Span;
-
-/// Sends log lines to standard error; `HEFT_LOG` is `error`, `warn`, `info`, `debug` or `trace`, and `usual` counts without it.
-pub fn log_to_stderr(usual: LevelFilter) {
-    let asked = std::env::var("HEFT_LOG").ok();
-    let level = asked.as_deref().and_then(|word| word.parse::<LevelFilter>().ok());
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(level.unwrap_or(usual))
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
-        .finish();
-    // A second subscriber would be refused; the first then stays, which is as good.
-    tracing::subscriber::set_global_default(subscriber).ok();
-    if let (Some(word), None) = (asked, level) {
-        tracing::warn!("HEFT_LOG is {word:?}: use error, warn, info, debug or trace; taking {usual}");
-    }
-}
 
 /// Runs a command to its end on this thread.
 fn block_on<F: Future<Output = anyhow::Result<ExitCode>>>(command: F) -> anyhow::Result<ExitCode> {
@@ -117,6 +102,17 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// Refuses a directory in which other users could lead a process's files elsewhere.
+pub(crate) fn check_own(what: &str, flag: &str, path: &std::path::Path) -> Result<(), Usage> {
+    crate::own_dir::check(path).map_err(|error| {
+        Usage(format!(
+            "the {what} directory {} is not safe: {error}; name one of your own with {flag}, or take it as it is with \
+             --allow-shared-dirs",
+            path.display()
+        ))
+    })
+}
+
 /// What the command needs of the system is not to be had now.
 #[derive(Debug)]
 pub(crate) struct Unavailable(pub(crate) String);
@@ -141,6 +137,9 @@ impl fmt::Display for TimedOut {
 
 impl std::error::Error for TimedOut {}
 
+/// How long an answer is waited for that takes reading all files of a blob or dataset.
+const LONG_ANSWER_WAIT: Duration = Duration::from_secs(3600);
+
 /// How the commands that talk to one leader reach it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Reach {
@@ -148,6 +147,11 @@ pub(crate) struct Reach {
     /// answer the hello, and so does a job with large files.
     #[arg(long, value_name = "TIME", default_value = "10s", global = true)]
     connect_wait: Span,
+
+    /// How long to wait for the answer to a question: status, dlq, explain, cancel and the like. What has to read all files, such as
+    /// verify, gets an hour at least.
+    #[arg(long, value_name = "TIME", default_value = "30s", global = true)]
+    answer_wait: Span,
 
     /// TCP congestion control by name, such as cubic; without it, connections on this machine take cubic or reno.
     #[arg(long, value_name = "NAME", global = true)]
@@ -167,12 +171,18 @@ impl Reach {
         Client::connect(leader, &self.asking_options("")).await
     }
 
+    /// The same, for questions that take as long as it takes to read all files.
+    pub(crate) async fn asking_for_long(&self, leader: &str) -> Result<Client, ClientError> {
+        let answer_wait = Some(self.answer_wait.0.max(LONG_ANSWER_WAIT));
+        Client::connect(leader, &Options { answer_wait, ..self.asking_options("") }).await
+    }
+
     /// For a client that has something to ask. Without a Welcome it is of no use, so it waits for that as long as for the leader
     /// itself.
     pub(crate) fn asking_options(&self, client_id: &str) -> Options {
         // Longer than `connect_wait`, so that it is `connect` that gives up, and says how far it came.
         let welcome_wait = self.connect_wait.0.saturating_add(Duration::from_secs(1));
-        Options { welcome_wait, ..self.options(client_id) }
+        Options { welcome_wait, answer_wait: Some(self.answer_wait.0), ..self.options(client_id) }
     }
 }
 
@@ -244,6 +254,7 @@ fn code_of_client(error: &ClientError) -> u8 {
         ClientError::Unreachable { .. }
         | ClientError::NotSupported { .. }
         | ClientError::NoWelcome { .. }
+        | ClientError::NoAnswer { .. }
         | ClientError::Disconnected { .. }
         | ClientError::Busy { .. }
         | ClientError::Closed => UNAVAILABLE,

@@ -94,7 +94,8 @@ pub struct SubmitArgs {
     /// Who submits (default: submit- and a random id).
     #[arg(long, value_name = "ID")]
     client: Option<String>,
-    /// How long the program may run, such as 30s.
+    /// How long the program may run, such as 30s. A classic worker cannot be stopped: there the job ends as failed, with TIMEOUT,
+    /// and the program goes on
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     time_limit: Option<Span>,
     /// Unpack the files that the job made into this directory; with --all those of each worker into a directory

@@ -88,6 +88,8 @@ fn unpack_bounded(archive: impl Read + Seek, dir: &Path, bytes_max: u64) -> anyh
             bail!("the job's archive inflates to more than {}, which is the limit", ByteSize(bytes_max));
         }
         left -= copied;
+        make_executable(&file, entry.unix_mode())
+            .with_context(|| format!("cannot make {} executable", target.display()))?;
         unpacked.files.push(name);
     }
     Ok(unpacked)
@@ -131,6 +133,23 @@ fn create(path: &Path) -> io::Result<File> {
         Ok(()) | Err(_) => {}
     }
     OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// Gives a program its x bits back: where the archive has one, who may read the file may run it. Nothing else of the archive's
+/// modes counts, such as set-user-ID.
+#[cfg(unix)]
+fn make_executable(file: &File, archived: Option<u32>) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    if archived.is_some_and(|mode| mode & 0o111 != 0) {
+        let mode = file.metadata()?.permissions().mode() & 0o777;
+        file.set_permissions(fs::Permissions::from_mode(mode | (mode & 0o444) >> 2))?;
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn make_executable(_file: &File, _archived: Option<u32>) -> io::Result<()> {
+    Ok(())
 }
 
 #[cfg(test)]
@@ -191,6 +210,22 @@ mod tests {
         assert_eq!(fs::read(out.join("a.txt")).unwrap(), b"one");
         assert_eq!(fs::read(out.join("sub/deep/b.txt")).unwrap(), [7; 100_000]);
         assert!(out.join("empty").is_dir());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn programs_stay_executable_and_get_no_other_rights_from_the_archive() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = Dir::new("modes");
+        let zipped = archive(|zip| {
+            for (name, mode) in [("run", 0o4711), ("data", 0o666)] {
+                zip.start_file(name, SimpleFileOptions::default().unix_permissions(mode)).unwrap();
+            }
+        });
+        unpack(&zipped, &dir.0).unwrap();
+        let mode = |name: &str| fs::metadata(dir.0.join(name)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode("run"), mode("data") | (mode("data") & 0o444) >> 2);
+        assert_eq!(mode("data") & 0o7111, 0);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::worker::{
     remove_abandoned,
 };
 
-use super::{Usage, time_limit};
+use super::{Usage, check_own, time_limit};
 
 /// Where sets are kept (FS01).
 const CACHE_DIR_DEFAULT: &str = "/opt/grid/cache";
@@ -68,7 +68,7 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "SIZE")]
     pub cache_budget: Option<ByteSize>,
     /// How files of sets get into job directories, read-only: auto, reflink, hardlink or copy; auto takes
-    /// reflinks, else hard links unless the worker runs as root, else copies
+    /// reflinks, else copies; with hard links a job can change the set for later ones
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub cache_link: LinkMode,
     /// Keep the cache alone and take no jobs: for a stock worker on this host that uses the directory, which so gets datasets and
@@ -78,6 +78,9 @@ pub struct WorkerArgs {
     /// The stock worker's id, if the leader cannot tell it by its address
     #[arg(long = "for", value_name = "WORKER-ID", requires = "cache_only")]
     pub cache_for: Option<Uuid>,
+    /// Take a work or cache directory that another user owns or can write to; who can may lead the worker's files elsewhere
+    #[arg(long)]
+    pub allow_shared_dirs: bool,
     /// Jobs at a time
     #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", default_value_t = 4, value_parser = max_par)]
     pub max_par: u32,
@@ -120,6 +123,10 @@ pub struct WorkerArgs {
     /// work directory's file system if that is less]
     #[arg(long, value_name = "SIZE")]
     pub returning_max: Option<ByteSize>,
+    /// Give programs this variable of the worker's environment too; may be repeated. They get PATH, HOME, LANG and TZ, and of
+    /// their job TMPDIR, HEFT_JOB_ID, HEFT_ATTEMPT, HEFT_CLIENT, HEFT_EXEC and HEFT_WORKER
+    #[arg(long, value_name = "NAME", value_parser = pass_env)]
+    pub pass_env: Vec<String>,
     /// TCP congestion control, such as cubic or bbr [default: the system's; cubic to this machine]
     #[arg(long, value_name = "NAME")]
     pub tcp_congestion: Option<String>,
@@ -142,6 +149,7 @@ impl WorkerArgs {
             cache: Some(CacheConfig {
                 directory: self.cache_dir(),
                 budget: self.cache_budget.map(|size| size.0),
+                link: self.cache_link,
             }),
             cache_only: self.cache_only,
             cache_for: self.cache_for,
@@ -172,6 +180,7 @@ impl WorkerArgs {
             stderr_bytes_max: bytes(self.stderr_max),
             output_bytes_max: self.output_max.0,
             archive_bytes_max: self.archive_max.0,
+            pass_env: self.pass_env.clone(),
             launcher: None,
         }
     }
@@ -193,12 +202,22 @@ fn cpu_cap(text: &str) -> Result<f64, String> {
     share.ok_or_else(form)
 }
 
+/// Reads the name of a variable.
+fn pass_env(name: &str) -> Result<String, exec::PassError> {
+    exec::check_passed(name).map(|()| name.to_owned())
+}
+
 /// Runs a worker until it is told to stop.
 pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     let exec = ExecConfig { launcher: this_program(), ..absolute(args.exec_config())? };
     let cache_dir = args.cache_dir();
+    if !args.allow_shared_dirs {
+        check_own("work", "--work-dir", &args.work_dir)?;
+        check_own("cache", "--cache-dir", &cache_dir)?;
+    }
     make(&args.exe_dir, "exe", "--exe-dir", 0o755)?;
-    make(&cache_dir, "cache", "--cache-dir", 0o755)?;
+    // Whom a cache is kept for has to be able to read it.
+    make(&cache_dir, "cache", "--cache-dir", if args.cache_only { 0o755 } else { 0o700 })?;
     make(&args.work_dir, "work", "--work-dir", 0o700)?;
     let worker = open(args, Exec::new(exec))?;
     check_link(&cache_dir, &args.work_dir, args.cache_link).map_err(|error| {
@@ -210,6 +229,9 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
         ))
     })?;
     clear(args);
+    for name in args.pass_env.iter().filter(|name| std::env::var_os(name).is_none()) {
+        tracing::warn!("--pass-env {name}: it is not set here, so programs do not get it");
+    }
     // One thread, which lives as long as the worker: programs that it launched are killed when it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -384,7 +406,10 @@ mod tests {
         );
         let args = Cli::try_parse_from(line.split_whitespace()).unwrap().worker;
         let config = args.worker_config();
-        assert_eq!(config.cache, Some(CacheConfig { directory: "/c".into(), budget: Some(5 << 30) }));
+        assert_eq!(
+            config.cache,
+            Some(CacheConfig { directory: "/c".into(), budget: Some(5 << 30), link: LinkMode::Copy })
+        );
         assert_eq!((config.cache_only, config.cache_for), (true, Some(id)));
         assert_eq!(args.exec_config().cache_link, LinkMode::Copy);
         assert!(Cli::try_parse_from(["worker", "h", "1", "--for", &id.to_string()]).is_err());

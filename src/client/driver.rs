@@ -138,7 +138,7 @@ pub(super) fn start(
         states,
     };
     tokio::spawn(run(driver, command_queue, news, transfers, stop, tasks));
-    Ok((Remote::new(commands, states_seen, arrivals), ended_queue))
+    Ok((Remote::new(commands, states_seen, arrivals, options.answer_wait), ended_queue))
 }
 
 async fn run(

@@ -93,6 +93,18 @@ pub enum ClientError {
         /// How it ended.
         why: String,
     },
+    /// The leader is there, and did not answer a question in the time given.
+    #[error(
+        "{leader} has not answered `{verb}` within {waited}: it may be busy; ask again, or wait longer with --answer-wait"
+    )]
+    NoAnswer {
+        /// Its address.
+        leader: String,
+        /// What was asked.
+        verb: String,
+        /// How long it was waited for.
+        waited: Span,
+    },
     /// Too many questions are waiting for an answer.
     #[error("{limit} questions wait for an answer, which is the most: wait for some of them")]
     Busy {
@@ -121,6 +133,7 @@ impl ClientError {
         match self {
             ClientError::Unreachable { .. }
             | ClientError::NoWelcome { .. }
+            | ClientError::NoAnswer { .. }
             | ClientError::Disconnected { .. }
             | ClientError::Busy { .. } => true,
             ClientError::TooLarge { .. }

@@ -77,6 +77,8 @@ pub struct Options {
     /// How long `connect` tries to reach a leader for the first time; `None` for as long as it takes (CL08). A job that needs
     /// transfers waits as long for the leader's first answer, [`LATE_WELCOME_WAIT`] with `None`.
     pub connect_wait: Option<Duration>,
+    /// How long an answer to a question is waited for; `None` for as long as it takes.
+    pub answer_wait: Option<Duration>,
     /// Waiting times between attempts to connect (CL08).
     pub backoff: Backoff,
     /// How a leader is chosen among several (CL04).
@@ -98,6 +100,7 @@ impl Options {
             welcome_wait_max: peer::WELCOME_WAIT_MAX,
             connect_timeout: Duration::from_secs(5),
             connect_wait: None,
+            answer_wait: None,
             backoff: Backoff::CONNECT,
             policy: Policy::default(),
             grace: dispatch::GRACE,

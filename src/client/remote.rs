@@ -2,6 +2,7 @@
 //! about connections; `Client`, `MultiClient` and job handles hold it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::limits;
@@ -14,6 +15,7 @@ use super::error::ClientError;
 use super::job::{Ending, JobEvent};
 use super::spec::Prepared;
 use super::{LinkState, Options};
+use crate::model::limits::CLIENT_ID_BYTES_MAX;
 use crate::transfer::Blob;
 
 /// Jobs of one client without a result that was taken; `submit` waits beyond that.
@@ -22,9 +24,6 @@ pub const JOBS_UNFINISHED_MAX: usize = 65_536;
 /// Bytes of those jobs that are kept in memory to be sent again; `submit` waits beyond that. Files on disk do not count. A
 /// job that alone has more is taken when there is no other.
 pub const JOB_BYTES_UNFINISHED_MAX: usize = 1024 * 1024 * 1024;
-
-/// The longest client id: it stands in the hello twice, once escaped, and a first frame has little room.
-const CLIENT_ID_BYTES_MAX: usize = 4_096;
 
 /// Bytes are counted in pieces of this size: a semaphore has 32 bits on some systems.
 const PERMIT_BYTES: usize = 1024;
@@ -99,6 +98,8 @@ pub(super) struct Remote {
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) states: watch::Receiver<Vec<LinkState>>,
     pub(super) arrivals: Arrivals,
+    /// How long an answer is waited for.
+    pub(super) answer_wait: Option<Duration>,
     jobs: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
 }
@@ -108,10 +109,11 @@ impl Remote {
         commands: mpsc::Sender<Command>,
         states: watch::Receiver<Vec<LinkState>>,
         arrivals: Arrivals,
+        answer_wait: Option<Duration>,
     ) -> Self {
         let jobs = Arc::new(Semaphore::new(JOBS_UNFINISHED_MAX));
         let bytes = Arc::new(Semaphore::new(JOB_BYTES_UNFINISHED_MAX / PERMIT_BYTES));
-        Remote { commands, states, arrivals, jobs, bytes }
+        Remote { commands, states, arrivals, answer_wait, jobs, bytes }
     }
 
     /// Waits until there is room for a job, and hands it to the driver.

@@ -52,6 +52,16 @@ pub enum LinkState {
 }
 
 impl LinkState {
+    /// The leader's address.
+    pub fn leader(&self) -> &str {
+        match self {
+            LinkState::Connecting { leader }
+            | LinkState::Greeting { leader }
+            | LinkState::Up { leader, .. }
+            | LinkState::Down { leader, .. } => leader,
+        }
+    }
+
     pub(super) fn connecting(leader: &str) -> Self {
         LinkState::Connecting { leader: leader.to_owned() }
     }
@@ -121,7 +131,7 @@ impl Client {
     }
 
     /// Asks the leader, and gathers an answer that comes in parts. Waits for the connection, and for the answer, as long
-    /// as it takes: who cannot wait puts a timeout around it.
+    /// as [`Options::answer_wait`] says.
     pub async fn ask(&self, verb: &str, question: &Value) -> Result<Value, ClientError> {
         ask(&self.remote, 0, verb, question).await
     }
@@ -297,8 +307,16 @@ pub(super) async fn ask(
     let (reply, answer) = oneshot::channel();
     let json = question.to_string().into_bytes();
     let question = Command::Ask(Question { conn, verb: verb.to_owned(), json, reply });
-    remote.commands.send(question).await.map_err(|_| ClientError::Closed)?;
-    answer.await.unwrap_or(Err(ClientError::Closed))
+    let answered = async {
+        remote.commands.send(question).await.map_err(|_| ClientError::Closed)?;
+        answer.await.unwrap_or(Err(ClientError::Closed))
+    };
+    let Some(wait) = remote.answer_wait else { return answered.await };
+    timeout(wait, answered).await.unwrap_or_else(|_| {
+        let leader =
+            remote.states.borrow().get(conn).map(|state| state.leader().to_owned()).unwrap_or_default();
+        Err(ClientError::NoAnswer { leader, verb: verb.to_owned(), waited: Span(wait) })
+    })
 }
 
 fn which(job: Option<Uuid>) -> Value {

@@ -11,11 +11,11 @@ use uuid::Uuid;
 
 use super::{Agent, DatasetSays, FEATURES, MakeId, Role, Session, SessionError, TransferSays};
 use crate::core::Event;
-use crate::core::event::{Doing, Named, WorkerClass};
+use crate::core::event::{ClientPeer, Doing, Named, WorkerClass};
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::payload::PayloadKind;
 use crate::core::subject::hello_patterns;
-use crate::model::limits::QUOTE_CHARS_MAX;
+use crate::model::limits::{CLIENT_ID_BYTES_MAX, QUOTE_CHARS_MAX};
 use crate::model::{
     Announcement, ClientConfig, ContentStream, JobResult, JobStatus, JsonModel, Shape, WorkerHello,
 };
@@ -273,11 +273,19 @@ impl Session {
             "" => ClientId::from(make_id().simple().to_string().as_str()),
             given => ClientId::from(given),
         };
-        self.role = Role::Client { id: id.clone() };
         // A payload that cannot be read is as good as none (CP03).
         let config = ClientConfig::parse(payload).ok();
+        let is_ours = config.as_ref().is_some_and(|config| config.heft.is_some());
+        if is_ours && head.subject.len() > CLIENT_ID_BYTES_MAX {
+            return Err(SessionError::BadAnnouncement(format!(
+                "the client id has {} bytes; at most {CLIENT_ID_BYTES_MAX} are taken: shorten it",
+                head.subject.len()
+            )));
+        }
+        self.role = Role::Client { id: id.clone() };
         let cap = config.as_ref().map(|config| config.cap_for(head.subject));
-        let event = Event::ClientHello { conn: self.conn, client: id, cap };
+        let peer = if is_ours { ClientPeer::Heft } else { ClientPeer::Classic };
+        let event = Event::ClientHello { conn: self.conn, client: id, cap, peer };
         Ok(self.announced(config.and_then(|config| config.heft), event))
     }
 
@@ -288,7 +296,18 @@ impl Session {
         make_id: MakeId<'_>,
     ) -> Result<Heard, SessionError> {
         let id = WorkerId(if head.msg_id.is_nil() { make_id() } else { head.msg_id });
-        let hello = if payload.is_empty() { None } else { WorkerHello::parse(payload).ok() };
+        let hello = match WorkerHello::parse(payload) {
+            Ok(hello) => Some(hello),
+            Err(error) if announces(payload) => {
+                return Err(SessionError::BadAnnouncement(error.to_string()));
+            }
+            // Classic workers send nothing here, and what others send is not for us.
+            Err(_) => None,
+        };
+        let bad = |why: String| match &hello {
+            Some(_) => SessionError::BadAnnouncement(why),
+            None => SessionError::BadHello(why),
+        };
         let announced = hello.as_ref().map(|hello| features_of(&hello.heft));
         let class = match announced {
             Some(features) if features.has(Features::LEASES) => WorkerClass::Leasing,
@@ -297,7 +316,7 @@ impl Session {
         };
         let more = hello.as_ref().map(|hello| hello.patterns.as_slice()).unwrap_or_default();
         let subjects = [head.subject].into_iter().chain(more.iter().map(String::as_str));
-        let patterns = hello_patterns(subjects).map_err(|error| SessionError::BadHello(error.to_string()))?;
+        let patterns = hello_patterns(subjects).map_err(|error| bad(error.to_string()))?;
         let name: Arc<str> =
             hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
         self.role = Role::Worker { id, class, last_job: None };
@@ -401,12 +420,18 @@ impl Session {
     }
 }
 
+/// Whether a hello is one of ours, even if it cannot be read.
+fn announces(payload: &[u8]) -> bool {
+    let member = b"\"Heft\"";
+    payload.windows(member.len()).any(|window| window == member)
+}
+
 /// The one worker that an agent serves, if it names one.
 fn served_by(hello: &WorkerHello) -> Result<Option<WorkerId>, SessionError> {
     let Some(text) = &hello.cache_for else { return Ok(None) };
     let id = Uuid::try_parse(text).map_err(|error| {
         let shown: String = text.chars().take(QUOTE_CHARS_MAX).collect();
-        SessionError::BadHello(format!("CacheFor {shown:?} is no worker's id: {error}"))
+        SessionError::BadAnnouncement(format!("CacheFor {shown:?} is no worker's id: {error}"))
     })?;
     Ok(Some(WorkerId(id)))
 }

@@ -51,6 +51,9 @@ pub enum SessionError {
     /// The Hello makes no sense.
     #[error("the hello is not valid: {0}")]
     BadHello(String),
+    /// The same of a peer that announces itself, which can be told why.
+    #[error("the hello is not valid: {0}")]
+    BadAnnouncement(String),
 }
 
 /// Who the peer is.

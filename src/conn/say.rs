@@ -144,6 +144,21 @@ impl Session {
         self.ours(Features::SUBMIT_ANSWERS, job.0, job.0, &refused)
     }
 
+    /// The peer's announcement is not taken, and the connection will end. It knows this message, whatever is wrong with what it said.
+    pub fn hello_refused(&self, hello: Uuid, why: &str) -> Option<WireFrame> {
+        let refused = Refused {
+            reason: Reason::INVALID,
+            value: 0,
+            limit: 0,
+            hop: Name::try_from("leader".to_owned()).unwrap_or_default(),
+            text: why.into(),
+        };
+        let mut payload = Vec::new();
+        refused.encode(&mut payload);
+        let head = Head { msg_id: hello, corr_id: hello, ..Head::new(Refused::KIND) };
+        self.frame(head, payload).ok()
+    }
+
     /// A job runs.
     pub fn running(&self, job: JobId, run: Run, attempt: Attempt) -> Option<WireFrame> {
         let (stage, text) = (Stage::Running, Text::default());

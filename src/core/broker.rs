@@ -23,7 +23,7 @@ use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::staging::Staging;
 use super::state::State;
-use super::submit::Taking;
+use super::submit::{ClassicClient, Taking};
 use super::waiting::Waits;
 use super::worker::{Hello, Lease, LeaseStage, Worker, Workers};
 
@@ -61,6 +61,10 @@ pub struct Broker {
 
     pub(super) clients: BTreeMap<ConnId, ClientId>,
     pub(super) conns_of: BTreeMap<ClientId, BTreeSet<ConnId>>,
+    /// The caps that clients have named which are connected: the state keeps so many.
+    pub(super) caps_named: BTreeMap<ClientId, u32>,
+    /// Connections of classic clients.
+    pub(super) classic: BTreeMap<ConnId, ClassicClient>,
     /// Jobs that are being taken or announced.
     pub(super) enqueuing: HashMap<JobId, Taking>,
     /// Announced jobs whose inputs are here and that are being taken.
@@ -113,6 +117,8 @@ impl Broker {
             assignments: 0,
             clients: BTreeMap::new(),
             conns_of: BTreeMap::new(),
+            caps_named: BTreeMap::new(),
+            classic: BTreeMap::new(),
             enqueuing: HashMap::new(),
             completing: HashSet::new(),
             withdrawing: HashMap::new(),
@@ -150,7 +156,7 @@ impl Broker {
             self.heard_of(*conn);
         }
         match event {
-            Event::ClientHello { conn, client, cap } => self.client_hello(conn, client, cap),
+            Event::ClientHello { conn, client, cap, peer } => self.client_hello(conn, client, cap, peer),
             Event::WorkerHello {
                 conn,
                 worker,
@@ -179,6 +185,7 @@ impl Broker {
             Event::InputsHere { job, kept } => self.inputs_here(job, kept),
             Event::InputsRefused { job, attempt, why } => self.inputs_refused(job, attempt, why),
             Event::InputsFailed { job, why } => self.inputs_failed(job, why),
+            Event::TimeLimit { worker, job, attempt, limit } => self.limit_time(worker, job, attempt, limit),
             Event::Withdraw { job } => self.withdrawal(job),
             Event::Progress { conn, job, run, attempt, doing } => {
                 self.progress(conn, job, run, attempt, doing)
@@ -277,7 +284,8 @@ impl Broker {
 
     /// How many jobs of a client may run at a time.
     pub fn cap_of(&self, client: &ClientId) -> u32 {
-        self.state.cap(client).unwrap_or(self.config.cap_default)
+        let named = || self.caps_named.get(client).copied();
+        self.state.cap(client).or_else(named).unwrap_or(self.config.cap_default)
     }
 
     /// Whether it is about to stop.

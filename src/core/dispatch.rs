@@ -149,7 +149,7 @@ impl Broker {
         chosen.credit = chosen.credit.saturating_sub(1);
         chosen.last_assigned = self.assignments;
         let class = chosen.class;
-        let lease = Lease { run, attempt, stage: LeaseStage::Given, until: None, watched_at: None };
+        let lease = Lease::given(run, attempt);
         self.workers.hold(worker, id, lease);
         self.assigning.insert(id, Assigning { worker, capped: is_capped.then(|| client.clone()) });
         if is_capped {

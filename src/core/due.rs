@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::action::Action;
 use super::broker::Broker;
 use super::event::WorkerClass;
-use super::ids::{JobId, Micros, WorkerId};
-use super::record::AttemptEnd;
+use super::ids::{Attempt, ConnId, JobId, Micros, WorkerId};
+use super::record::{AttemptEnd, Record};
 use super::worker::{Lease, Presence};
+use crate::units::Span;
 
 /// A moment at which the broker has to look at something again. What it points to may have changed meanwhile; it is
 /// looked up when its time comes.
@@ -16,6 +17,10 @@ use super::worker::{Lease, Presence};
 pub(super) enum Due {
     /// A lease may be over.
     Lease(WorkerId, JobId),
+    /// A job has run as long as it may, at a worker that does not stop it.
+    TimeLimit(WorkerId, JobId),
+    /// A classic client has had time to submit something new.
+    Redeliver(ConnId),
     /// A job has waited long enough.
     Ready(JobId),
     /// A worker has been away long enough.
@@ -44,6 +49,8 @@ impl Broker {
         while let Some((_, due)) = self.due.pop_first_if(self.now) {
             match due {
                 Due::Lease(worker, job) => self.lease_due(worker, job),
+                Due::Redeliver(conn) => self.redelivery_due(conn),
+                Due::TimeLimit(worker, job) => self.time_limit_due(worker, job),
                 Due::Ready(job) => {
                     self.make_ready(job);
                 }
@@ -75,6 +82,33 @@ impl Broker {
         if let Some(at) = lease.watched_at {
             self.due.remove(&(at, Due::Lease(worker, job)));
         }
+        if let Some((at, _)) = lease.time_limit {
+            self.due.remove(&(at, Due::TimeLimit(worker, job)));
+        }
+    }
+
+    /// A job is with a worker that knows no time limits, and may run for so long.
+    pub(super) fn limit_time(&mut self, worker: WorkerId, job: JobId, attempt: Attempt, limit: Duration) {
+        let at = self.now.plus(limit);
+        let Some(worker_of) = self.workers.get_mut(worker) else { return };
+        let Some(lease) = worker_of.held.get_mut(&job).filter(|lease| lease.attempt == attempt) else {
+            return;
+        };
+        lease.time_limit = Some((at, limit));
+        self.due.insert((at, Due::TimeLimit(worker, job)));
+    }
+
+    /// A job has had its time. Its client hears so; the worker goes on with it, and its place is free when it has answered.
+    fn time_limit_due(&mut self, worker: WorkerId, id: JobId) {
+        let lease = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
+        let Some((run, (_, limit))) = lease.and_then(|lease| Some((lease.run, lease.time_limit?))) else {
+            return;
+        };
+        let why = format!(
+            "TIMEOUT: the job ran longer than its time limit of {} on a classic worker, which cannot be stopped and goes on with it",
+            Span(limit)
+        );
+        self.propose(Record::Fail { at: self.now, job: id, run, why: why.into() });
     }
 
     fn lease_due(&mut self, id: WorkerId, job: JobId) {

@@ -5,7 +5,7 @@
 use super::action::Action;
 use super::broker::Broker;
 use super::due::Due;
-use super::ids::{Index, JobId, Micros, Run};
+use super::ids::{ClientId, Index, JobId, Micros, Run};
 use super::job::{Ending, Job, Phase};
 use super::record::Record;
 
@@ -110,10 +110,15 @@ impl Broker {
             | Phase::Gathering { .. } => {}
         }
         self.submitters.remove(&job.id);
-        if let Some(jobs) = self.undelivered.get_mut(&job.client) {
-            jobs.remove(&job.id);
+        self.no_longer_undelivered(&job.client, job.id);
+    }
+
+    /// A result is on its way to its client, or is forgotten.
+    pub(super) fn no_longer_undelivered(&mut self, client: &ClientId, job: JobId) {
+        if let Some(jobs) = self.undelivered.get_mut(client) {
+            jobs.remove(&job);
             if jobs.is_empty() {
-                self.undelivered.remove(&job.client);
+                self.undelivered.remove(client);
             }
         }
     }

@@ -9,6 +9,15 @@ use super::payload::{FileNames, PayloadKind};
 use super::record::AttemptEnd;
 use super::subject::RoutingKey;
 
+/// What is known of the program behind a client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientPeer {
+    /// It knows its jobs by their ids, and drops results of others.
+    Heft,
+    /// It may take any result for its own, also one of a run before.
+    Classic,
+}
+
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -20,6 +29,8 @@ pub enum Event {
         client: ClientId,
         /// How many of its jobs may run at a time, if it said (CP01). The last hello's counts.
         cap: Option<u32>,
+        /// What is known of the program behind it.
+        peer: ClientPeer,
     },
     /// A worker said hello.
     WorkerHello {
@@ -79,6 +90,17 @@ pub enum Event {
         job: JobId,
         /// Why, for its client.
         why: Arc<str>,
+    },
+    /// A job that has a time limit went to a worker that knows none.
+    TimeLimit {
+        /// The worker.
+        worker: WorkerId,
+        /// The job.
+        job: JobId,
+        /// Which attempt.
+        attempt: Attempt,
+        /// How long it may run.
+        limit: Duration,
     },
     /// An announced job is dropped without a trace; whoever submitted it has been told.
     Withdraw {

@@ -172,6 +172,21 @@ impl From<SafeName> for String {
     }
 }
 
+/// Checks only that a name does not lead out of the directory it is looked for in, on any system. Workers of the older system follow
+/// whatever they are given, and may take names that ours do not.
+pub fn stays_inside(of: NameUse, name: &str) -> Result<(), NameError> {
+    let rule = if name.starts_with(['/', '\\']) {
+        NameRule::Absolute
+    } else if name.split(['/', '\\']).any(|segment| segment == "..") {
+        NameRule::Parent
+    } else if has_drive(name) {
+        NameRule::Drive
+    } else {
+        return Ok(());
+    };
+    Err(NameError { of, excerpt: excerpt(name), rule })
+}
+
 fn checked(
     of: NameUse,
     name: &str,
@@ -271,6 +286,24 @@ pub(super) fn excerpt(text: &str) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_leads_out_of_a_directory_on_any_system_is_told_from_what_is_only_odd() {
+        for name in ["calcA", "sub/calcA", "a..b", "..a", "nul", "ab:c", "data\\x", "", "x/", "a//b"] {
+            assert_eq!(stays_inside(NameUse::Program, name), Ok(()), "{name}");
+        }
+        for (name, rule) in [
+            ("/etc/hostname", NameRule::Absolute),
+            ("\\\\host\\share", NameRule::Absolute),
+            ("../x", NameRule::Parent),
+            ("a/../../x", NameRule::Parent),
+            ("a\\..\\x", NameRule::Parent),
+            ("..", NameRule::Parent),
+            ("c:/x", NameRule::Drive),
+        ] {
+            assert_eq!(stays_inside(NameUse::Cache, name).unwrap_err().rule, rule, "{name}");
+        }
+    }
 
     #[test]
     fn c08_relative_names_are_taken_after_normalisation() {

@@ -12,7 +12,7 @@ use super::job::{Job, Phase};
 use super::limits::Config;
 use super::record::{AttemptEnd, Record};
 use super::state::State;
-use super::worker::{Lease, LeaseStage};
+use super::worker::Lease;
 
 impl Broker {
     /// A broker with the state after the record `index`.
@@ -70,7 +70,7 @@ impl Broker {
                 let (run, attempt) = (job.run, *attempt);
                 self.holdings.expect(*worker, id, &job.datasets);
                 // Whether it began is not known: it says so. Until then the attempt does not count.
-                let lease = Lease { run, attempt, stage: LeaseStage::Given, until: None, watched_at: None };
+                let lease = Lease::given(run, attempt);
                 (*worker, Some((id, lease)))
             }
             (Phase::Queued { .. }, Some((_, worker))) => (worker, None),
@@ -93,8 +93,7 @@ impl Broker {
             .jobs()
             .filter_map(|job| match job.phase {
                 Phase::Leased { worker, attempt, class: WorkerClass::Classic | WorkerClass::OneAtATime } => {
-                    let (run, stage) = (job.run, LeaseStage::Given);
-                    Some((job.id, worker, Lease { run, attempt, stage, until: None, watched_at: None }))
+                    Some((job.id, worker, Lease::given(job.run, attempt)))
                 }
                 Phase::Leased { class: WorkerClass::Leasing, .. }
                 | Phase::Queued { .. }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::caps::Caps;
 use super::dataset::{DATASETS_REMOVED_MAX, Dataset};
 use super::event::{Inputs, Submission, WorkerClass};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, Run, WorkerId};
@@ -22,7 +23,7 @@ pub struct State {
     /// Apart from the tree: its nodes are never full.
     jobs: BTreeMap<JobId, Box<Job>>,
     dead: BTreeSet<(u64, JobId)>,
-    caps: BTreeMap<ClientId, u32>,
+    caps: Caps,
     running: BTreeMap<ClientId, u32>,
     datasets: BTreeMap<CacheId, Arc<Dataset>>,
     /// Ids under which there was a dataset, and is none.
@@ -75,7 +76,7 @@ impl State {
 
     /// A client's cap, if it ever named one.
     pub fn cap(&self, client: &ClientId) -> Option<u32> {
-        self.caps.get(client).copied()
+        self.caps.get(client)
     }
 
     /// Jobs of a client that workers have, as far as they count toward its cap.
@@ -83,9 +84,9 @@ impl State {
         self.running.get(client).copied().unwrap_or(0)
     }
 
-    /// The caps that clients named.
+    /// The caps that clients named, as far as they are kept.
     pub fn caps(&self) -> impl Iterator<Item = (&ClientId, u32)> {
-        self.caps.iter().map(|(client, cap)| (client, *cap))
+        self.caps.iter()
     }
 
     /// What is kept under an id.
@@ -178,7 +179,7 @@ impl State {
             Record::Forget { job, run } => self.forget(*job, *run),
             Record::Delivered { job, run } => self.delivered(*job, *run),
             Record::Cap { client, cap } => {
-                self.caps.insert(client.clone(), *cap);
+                self.caps.insert(client, *cap);
                 Applied::Changed
             }
             Record::Dataset { dataset } => self.put_dataset(dataset),

@@ -1,11 +1,14 @@
 //! Clients: who they are, the jobs they hand in, and where their results go.
 
+use std::time::Duration;
+
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 
 use super::action::{Action, Refusal, Standing};
 use super::broker::{Broker, standing};
-use super::event::{Inputs, Submission};
-use super::ids::{ClientId, ConnId, JobId, WorkerId};
+use super::due::Due;
+use super::event::{ClientPeer, Inputs, Submission};
+use super::ids::{ClientId, ConnId, JobId, Micros, WorkerId};
 use super::job::Phase;
 use super::payload::PayloadKind;
 use super::record::Record;
@@ -20,27 +23,79 @@ pub(super) struct Taking {
     pub(super) announced: Option<Box<Submission>>,
 }
 
+/// A connection of a classic client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClassicClient {
+    /// From when on it may get results of jobs that were not submitted on it.
+    from: Micros,
+    /// The last job that was made when it submitted a new one.
+    newest: Option<u64>,
+}
+
+/// How long a classic client that has just come has to submit something new. One that does is a new run of its program, and would take
+/// the results of the last run for its own; one that does not has lost its connection and waits for them.
+const REDELIVERY_WAIT: Duration = Duration::from_secs(2);
+
 impl Broker {
-    pub(super) fn client_hello(&mut self, conn: ConnId, client: ClientId, cap: Option<u32>) {
+    pub(super) fn client_hello(
+        &mut self,
+        conn: ConnId,
+        client: ClientId,
+        cap: Option<u32>,
+        peer: ClientPeer,
+    ) {
         // A second hello may name another client, and the first one's results are not for that.
         self.client_left(conn);
         self.clients.insert(conn, client.clone());
         self.conns_of.entry(client.clone()).or_default().insert(conn);
-        if let Some(cap) = cap.map(|cap| cap.max(1)).filter(|cap| *cap != self.cap_to_be(&client)) {
+        let cap = cap.map(|cap| cap.max(1));
+        if let Some(cap) = cap.filter(|cap| *cap != self.cap_to_be(&client)) {
             self.propose(Record::Cap { client: client.clone(), cap });
         }
-        for job in self.undelivered.remove(&client).unwrap_or_default() {
+        if let Some(cap) = cap {
+            self.caps_named.insert(client.clone(), cap);
+        }
+        match peer {
+            ClientPeer::Heft => self.redeliver(&client),
+            ClientPeer::Classic => {
+                let from = self.now.plus(REDELIVERY_WAIT);
+                self.classic.insert(conn, ClassicClient { from, newest: None });
+                self.due.insert((from, Due::Redeliver(conn)));
+            }
+        }
+    }
+
+    fn redeliver(&mut self, client: &ClientId) {
+        for job in self.undelivered.remove(client).unwrap_or_default() {
             self.deliver(job);
         }
     }
 
+    pub(super) fn redelivery_due(&mut self, conn: ConnId) {
+        if let Some(client) = self.clients.get(&conn).cloned() {
+            self.redeliver(&client);
+        }
+    }
+
+    /// Whether a connection may get the result of a job that was not submitted on it. A classic client takes it for one of its own: so
+    /// only as long as it has not submitted anything that is newer.
+    fn may_redeliver(&self, conn: ConnId, seq: u64) -> bool {
+        self.classic.get(&conn).is_none_or(|classic| {
+            classic.from <= self.now && classic.newest.is_none_or(|newest| newest < seq)
+        })
+    }
+
     pub(super) fn client_left(&mut self, conn: ConnId) {
+        if let Some(classic) = self.classic.remove(&conn) {
+            self.due.remove(&(classic.from, Due::Redeliver(conn)));
+        }
         if let Some(client) = self.clients.remove(&conn)
             && let Some(conns) = self.conns_of.get_mut(&client)
         {
             conns.remove(&conn);
             if conns.is_empty() {
                 self.conns_of.remove(&client);
+                self.caps_named.remove(&client);
             }
         }
         self.sources_left(conn);
@@ -82,6 +137,9 @@ impl Broker {
         };
         if let Some(refusal) = refusal {
             return self.refuse(conn, id, refusal);
+        }
+        if let Some(classic) = self.classic.get_mut(&conn) {
+            classic.newest = Some(self.state.last_seq());
         }
         let is_announced = job.inputs == Inputs::Expected;
         let announced = is_announced.then(|| Box::new(job.clone()));
@@ -198,11 +256,17 @@ impl Broker {
     /// delivered when [`Event::Delivered`](super::Event::Delivered) says so.
     pub(super) fn deliver(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };
-        let (client, run) = (job.client.clone(), job.run);
+        let (client, run, seq) = (job.client.clone(), job.run, job.seq);
         let submitter = self.submitter_of(id, &client);
-        let any = || self.conns_of.get(&client).and_then(|conns| conns.last().copied());
+        let any = || {
+            let conns = self.conns_of.get(&client)?;
+            conns.iter().rev().copied().find(|conn| self.may_redeliver(*conn, seq))
+        };
         match submitter.or_else(any) {
-            Some(conn) => self.actions.push_back(Action::Deliver { conn, job: id, run }),
+            Some(conn) => {
+                self.no_longer_undelivered(&client, id);
+                self.actions.push_back(Action::Deliver { conn, job: id, run });
+            }
             None => {
                 self.undelivered.entry(client).or_default().insert(id);
             }

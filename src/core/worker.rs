@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -35,6 +36,15 @@ pub struct Lease {
     pub until: Option<Micros>,
     /// When the broker looks at it next.
     pub(super) watched_at: Option<Micros>,
+    /// When the job has had its time, and how much that was, where the worker does not see to it.
+    pub(super) time_limit: Option<(Micros, Duration)>,
+}
+
+impl Lease {
+    /// A job that is given to a worker, of which nothing was heard yet.
+    pub(super) fn given(run: Run, attempt: Attempt) -> Self {
+        Lease { run, attempt, stage: LeaseStage::Given, until: None, watched_at: None, time_limit: None }
+    }
 }
 
 /// A worker.

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::durable::Then;
 use super::parts::Named;
-use super::{Asked, Leader, outcome};
+use super::{Asked, Leader, answers, outcome};
 use crate::conn::WireFrame;
 use crate::core::Event;
 use crate::core::action::{OperateError, Operated, Standing};
@@ -18,8 +18,14 @@ use crate::core::job::{Job, Phase};
 use crate::peer::SOFTWARE;
 use crate::units::ByteSize;
 
-/// What one answer lists at most: a frame has 4 MiB.
+/// What one answer lists at most.
 pub(super) const LISTED_MAX: usize = 1000;
+
+/// Patterns of a worker that a status lists.
+const PATTERNS_LISTED_MAX: usize = 20;
+
+/// Characters of an error.
+const ERROR_CHARS_MAX: usize = 4000;
 
 impl Leader {
     pub(super) fn ask(&mut self, conn: ConnId, verb: &str, id: Uuid, json: &[u8]) {
@@ -78,7 +84,7 @@ impl Leader {
         answered: Result<Option<Value>, String>,
     ) {
         match answered {
-            Ok(Some(answer)) => self.answer(conn, verb, id, AnswerStatus::Whole, &answer),
+            Ok(Some(answer)) => self.answer(conn, verb, id, answer),
             Ok(None) => {}
             Err(text) => self.answer_error(conn, verb, id, &text),
         }
@@ -119,34 +125,40 @@ impl Leader {
                     Standing::Running => "running",
                     Standing::Finished => "finished",
                 };
-                self.answer(conn, &verb, id, AnswerStatus::Whole, &json!({ "was": was }));
+                self.answer(conn, &verb, id, json!({ "was": was }));
             }
             Ok(Operated::Revived { jobs }) => {
-                self.answer(conn, &verb, id, AnswerStatus::Whole, &json!({ "requeued": jobs }));
+                self.answer(conn, &verb, id, json!({ "requeued": jobs }));
             }
             Ok(Operated::Purged { jobs }) => {
-                self.answer(conn, &verb, id, AnswerStatus::Whole, &json!({ "purged": jobs }));
+                self.answer(conn, &verb, id, json!({ "purged": jobs }));
             }
             Err(error) => self.answer_error(conn, &verb, id, &error.to_string()),
         }
     }
 
-    pub(super) fn answer(
-        &mut self,
-        conn: ConnId,
-        verb: &str,
-        id: Uuid,
-        status: AnswerStatus,
-        answer: &Value,
-    ) {
-        let json = answer.to_string();
-        let frame =
-            self.sessions.get(&conn).and_then(|session| session.answer(id, verb, status, json.as_bytes()));
-        self.send(conn, frame);
+    pub(super) fn answer(&mut self, conn: ConnId, verb: &str, id: Uuid, answer: Value) {
+        let Some(session) = self.sessions.get(&conn) else { return };
+        let parts = answers::parts(answer);
+        let last = parts.len().saturating_sub(1);
+        let frames = parts.iter().enumerate().map(|(at, part)| {
+            let status = if at == last { AnswerStatus::Whole } else { AnswerStatus::MoreFollows };
+            session.answer(id, verb, status, part.as_bytes())
+        });
+        match frames.collect::<Option<Vec<_>>>() {
+            Some(frames) => frames.into_iter().for_each(|frame| self.send(conn, Some(frame))),
+            None => self.answer_error(conn, verb, id, "the answer does not fit a frame: ask for less"),
+        }
     }
 
     pub(super) fn answer_error(&mut self, conn: ConnId, verb: &str, id: Uuid, text: &str) {
-        self.answer(conn, verb, id, AnswerStatus::Error, &json!({ "error": text }));
+        let text: String = text.chars().take(ERROR_CHARS_MAX).collect();
+        let json = json!({ "error": text }).to_string();
+        let frame = self
+            .sessions
+            .get(&conn)
+            .and_then(|session| session.answer(id, verb, AnswerStatus::Error, json.as_bytes()));
+        self.send(conn, frame);
     }
 
     /// The result of a job that has ended; its parts follow as transfers.
@@ -212,7 +224,9 @@ impl Leader {
             .take(LISTED_MAX)
             .map(|worker| {
                 json!({
-                    "id": worker.id.to_string(), "name": &*worker.name, "class": class_name(worker.class), "patterns": worker.patterns,
+                    "id": worker.id.to_string(), "name": &*worker.name, "class": class_name(worker.class),
+                    "patterns": worker.patterns.iter().take(PATTERNS_LISTED_MAX).collect::<Vec<_>>(),
+                    "patterns_more": worker.patterns.len().saturating_sub(PATTERNS_LISTED_MAX),
                     "credit": worker.credit, "running": worker.held.len() - worker.returning(),
                     "returning": worker.returning(), "cpu_permille": worker.cpu_permille,
                     "connected": worker.conn().is_some(),

@@ -4,7 +4,6 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use chunking::message::AnswerStatus;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -115,7 +114,7 @@ impl Leader {
                 orphans.iter().take(LISTED_MAX).map(|orphan| orphan.blob.to_string()).collect();
             let answer =
                 json!({ "orphans": orphans.len(), "bytes": bytes, "removed": !dry_run, "blobs": blobs });
-            self.answer(conn, &verb, id, AnswerStatus::Whole, &answer);
+            self.answer(conn, &verb, id, answer);
         }
     }
 
@@ -172,7 +171,7 @@ impl Leader {
         if !self.relay.has_file(blob) {
             let Asked { conn, verb, id } = by;
             let nothing = json!({ "blob": blob.to_string(), "good": 0, "bad": [] });
-            self.answer(conn, &verb, id, AnswerStatus::Whole, &nothing);
+            self.answer(conn, &verb, id, nothing);
             return Ok(());
         }
         self.checks.entry(blob).or_default().push(by);
@@ -186,7 +185,7 @@ impl Leader {
             Err(error) => json!({ "blob": blob.to_string(), "good": 0, "bad": [error] }),
         };
         for Asked { conn, verb, id } in self.checks.remove(&blob).unwrap_or_default() {
-            self.answer(conn, &verb, id, AnswerStatus::Whole, &answer);
+            self.answer(conn, &verb, id, answer.clone());
         }
     }
 

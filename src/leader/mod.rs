@@ -3,6 +3,7 @@
 //! A driver tells it what connections bring and when time has passed, and does what [`Leader::poll_output`] says. Payload
 //! bytes pass through by reference; the broker never sees them.
 
+mod answers;
 mod ask;
 mod bulk;
 mod collect;
@@ -283,8 +284,12 @@ impl Leader {
     ) -> Result<(), HangUp> {
         self.pass_time(now);
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
-        let heard = session.hear(head, payload.into(), &mut *self.make_id)?;
-        match heard {
+        let heard = session.hear(head, payload.into(), &mut *self.make_id);
+        if let Err(error @ SessionError::BadAnnouncement(_)) = &heard {
+            let refused = session.hello_refused(head.msg_id, &error.to_string());
+            self.send(conn, refused);
+        }
+        match heard? {
             Heard::Event(event) => {
                 self.note_hello(conn, &event);
                 let joins = matches!(event, Event::WorkerHello { .. });

@@ -164,7 +164,7 @@ pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<
     let mut forms = Vec::new();
     if let Ok(mut result) = JobResult::parse(whole) {
         let mut left_out = Vec::new();
-        if let Some(archive) = result.output_archive.take() {
+        if let Some(archive) = result.output_archive.take().filter(|archive| !archive.is_empty()) {
             left_out.push(format!("its archive ({} bytes)", archive.len()));
             result.archive_lost = Some(archive.len() as u64);
         }

@@ -1,5 +1,7 @@
 //! Jobs that clients hand in, on their way to the broker and from there to a worker.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use chunking::Generation;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
@@ -146,6 +148,9 @@ impl Leader {
             };
             let exec = request.as_ref().map_or("", |request| request.exec_name.as_str());
             let key = routing_key(&body.subject, Some(exec)).map_err(|error| error.to_string())?;
+            if let Some(request) = request.as_deref() {
+                stays_inside(request).map_err(|error| error.to_string())?;
+            }
             let blobs = request.as_deref().map(named_in).unwrap_or_default();
             let datasets = request.as_deref().map(datasets_in).unwrap_or_default();
             let names = request.as_deref().map_or(FileNames::Plain, file_names);
@@ -302,9 +307,18 @@ impl Leader {
             let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner));
             payload = self.for_stock_worker(worker, payload, from_ours, job, staged);
         }
+        let limit = match self.sessions.get(&conn) {
+            Some(session) if !session.is_announced() => time_limit_in(&payload),
+            Some(_) | None => None,
+        };
+        let attempt = job.attempt;
         let subject = Session::assign_subject(job.key.as_str(), worker);
         let session = self.sessions.get_mut(&conn)?;
-        match session.assign(&subject, id, payload) {
+        let assigned = session.assign(&subject, id, payload);
+        if let (Ok(_), Some(limit)) = (&assigned, limit) {
+            self.broker.handle(self.now, Event::TimeLimit { worker, job: id, attempt, limit });
+        }
+        match assigned {
             Ok(frame) => Some(frame),
             // What does not fit was refused at the door, so this is a mistake of ours; the job ends, not the worker.
             Err(error) => {
@@ -320,9 +334,10 @@ impl Leader {
 }
 
 impl Leader {
-    /// A request for a stock worker. One with the cache patch finds `<CacheId>/<Name>` itself. Any other knows a cached file by one path
-    /// only, which stands in its CacheId (C02): of a request of ours, and where an agent keeps the set for it also of a stock client's;
-    /// what else a stock client wrote means the flat form.
+    /// A request for a stock worker. It knows a cached file by one path only, which stands in its CacheId (C02), also with the cache
+    /// patch of the founding documents, which stores `<CacheId>/<Name>` and looks for `<CacheId>`. So the whole path is put there: of a
+    /// request of ours, and where an agent or the patch keeps the set also of a stock client's; what else a stock client wrote means the
+    /// flat form.
     ///
     /// Inputs that are a set by now (C01) are named by that.
     fn for_stock_worker(
@@ -338,11 +353,7 @@ impl Leader {
             Some(cache) => (true, by_set(&payload, cache).into()),
             None => (false, payload),
         };
-        if self.knows_cache_put(worker) && job.names == FileNames::Flattened {
-            // `<CacheId>/<Name>` would be without the folder.
-            return flattened(&payload, true).map_or(payload, Summed::from);
-        }
-        if self.knows_cache_put(worker) || !from_ours && !has_agent && !staged {
+        if !from_ours && !has_agent && !staged && !self.knows_cache_put(worker) {
             return flat_if(job.names, &payload).map_or(payload, Summed::from);
         }
         let is_set = |cache_id: &str| {
@@ -357,6 +368,15 @@ impl Leader {
             (None, None) => payload,
         }
     }
+}
+
+/// How long a job may run, if its request says so.
+fn time_limit_in(payload: &[u8]) -> Option<Duration> {
+    let member = b"TimeLimitMs";
+    // Most name none, and need not be read for it.
+    let names_one = payload.windows(member.len()).any(|window| window == member);
+    let request = names_one.then(|| JobRequest::parse(payload).ok()).flatten()?;
+    request.time_limit_ms.map(Duration::from_millis)
 }
 
 /// Whether a payload of this size can be sent to a worker: the frame's body has its limit, whatever the job came in.
@@ -376,12 +396,8 @@ fn stock_len(request: &JobRequest, payload: &[u8], names: FileNames, from_ours: 
     let has_paths = from_ours && request.files.iter().any(is_cached);
     let written = if has_paths { by_path(payload, |_| true) } else { None };
     let forms = match names {
-        FileNames::Plain | FileNames::Folders => [written, None, None],
-        FileNames::Flattened => [
-            written.as_deref().and_then(|written| flattened(written, false)),
-            flattened(payload, false),
-            flattened(payload, true),
-        ],
+        FileNames::Plain | FileNames::Folders => [written, None],
+        FileNames::Flattened => [written.as_deref().and_then(flattened), flattened(payload)],
     };
     forms.iter().flatten().map(Bytes::len).max().unwrap_or(payload.len())
 }
@@ -423,24 +439,15 @@ pub(super) fn by_path(payload: &[u8], is_set: impl Fn(&str) -> bool) -> Option<B
 fn flat_if(names: FileNames, payload: &[u8]) -> Option<Bytes> {
     match names {
         FileNames::Plain | FileNames::Folders => None,
-        FileNames::Flattened => flattened(payload, false),
+        FileNames::Flattened => flattened(payload),
     }
 }
 
-/// A request whose files are named without their folders. A worker that looks for a cached file by its name has to find the folder
-/// in the CacheId.
-fn flattened(payload: &[u8], is_found_by_name: bool) -> Option<Bytes> {
+/// A request whose files are named without their folders.
+fn flattened(payload: &[u8]) -> Option<Bytes> {
     let mut request = JobRequest::parse(payload).ok()?;
     for file in &mut request.files {
-        let name = file.name.rsplit_once('/').map_or(file.name.as_str(), |(_, flat)| flat).to_owned();
-        if let Source::Cache(cache_id) = file.source()
-            && is_found_by_name
-        {
-            let path = format!("{cache_id}/{}", file.name_in_set());
-            let folder = path.strip_suffix(&name).and_then(|folder| folder.strip_suffix('/'));
-            file.cache_id = Some(folder.unwrap_or(&path).to_owned());
-        }
-        file.name = name;
+        file.name = file.name.rsplit_once('/').map_or(file.name.as_str(), |(_, flat)| flat).to_owned();
     }
     Some(request.to_json().into())
 }
@@ -506,6 +513,18 @@ fn datasets_in(request: &JobRequest) -> Vec<CacheId> {
     datasets.sort_unstable();
     datasets.dedup();
     datasets
+}
+
+/// Names that a worker looks for in a directory of its own lead nowhere else. Classic workers do not check that.
+fn stays_inside(request: &JobRequest) -> Result<(), names::NameError> {
+    names::stays_inside(NameUse::Program, &request.exec_name)?;
+    for file in &request.files {
+        if let Source::Cache(cache) = file.source() {
+            names::stays_inside(NameUse::Cache, cache)?;
+            names::stays_inside(NameUse::File, file.name_in_set())?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether a payload is no JobRequest at all, rather than a bad one.

@@ -20,6 +20,10 @@ pub const NAME_BYTES_MAX: usize = chunking::limits::NAME_BYTES_MAX;
 // The longest client id, subject pattern or URL is the longest subject of a frame (W10).
 pub use chunking::limits::SUBJECT_BYTES_MAX;
 
+/// The longest id of a client that announces itself: ids are kept with jobs, in the log and in answers. Classic clients may have
+/// longer ones, as long as a subject.
+pub const CLIENT_ID_BYTES_MAX: usize = 255;
+
 /// The most arguments, files or cache entries in one message.
 pub const LIST_ITEMS_MAX: usize = 65_536;
 

@@ -95,11 +95,15 @@ const TEXT_BYTES_MIN: usize = 4;
 /// Bytes of an [`AttemptNote`]: attempt, worker, how it ended.
 const NOTE_BYTES: usize = 4 + UUID_BYTES + 1;
 
+/// Bytes of texts and keys that are remembered to be shared. Peers choose them, and those of jobs that are long gone are among them.
+const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 /// Texts and routing keys that many records share are held once.
 #[derive(Debug, Default)]
 pub struct Names {
     texts: HashSet<Arc<str>>,
     keys: HashMap<Box<str>, RoutingKey>,
+    bytes: usize,
 }
 
 impl Names {
@@ -109,8 +113,19 @@ impl Names {
             return known.clone();
         }
         let new: Arc<str> = text.into();
+        self.make_room(text.len());
         self.texts.insert(new.clone());
         new
+    }
+
+    /// All are forgotten at once when they are too many; who has one keeps it.
+    fn make_room(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        if self.bytes > NAMES_BYTES_MAX {
+            self.texts.clear();
+            self.keys.clear();
+            self.bytes = bytes;
+        }
     }
 
     /// The key that is spelled like this. Keys that differ in case only are equal, but each keeps its spelling.
@@ -122,6 +137,7 @@ impl Names {
         if key.as_str() != text {
             return Err(format!("the text is no routing key: it would be {key}"));
         }
+        self.make_room(2 * text.len());
         self.keys.insert(text.into(), key.clone());
         Ok(key)
     }

@@ -11,6 +11,7 @@ use chunking::message::Purpose;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{sleep, timeout};
+use uuid::Uuid;
 
 use super::directory::JobDirectory;
 use super::handler::{
@@ -22,6 +23,8 @@ use crate::model::{JobResult, JobStatus};
 /// Where and how long jobs may work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workplace {
+    /// The worker's id.
+    pub worker: Uuid,
     /// Job directories are made beneath it.
     pub work_dir: PathBuf,
     /// How long a job may run that names no limit itself.
@@ -68,6 +71,7 @@ pub(super) async fn attempt<H: Handler>(
     let attached = Attached::default();
     let context = JobContext {
         job: job.id,
+        worker: place.worker,
         work_dir: place.work_dir.as_path().into(),
         directory: directory.clone(),
         cancel: cancel.clone(),

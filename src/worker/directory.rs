@@ -14,9 +14,10 @@
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, lstat, openat};
 use uuid::Uuid;
@@ -50,8 +51,8 @@ fn remove_if_there(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the part of a work directory that is ours, if it is not there yet. It is as open as the work directory, so that
-/// workers of several users can share the one if they can share the other.
+/// Makes the part of a work directory that is ours, if it is not there yet. It is closed to others, whoever may use the work
+/// directory: whoever can write to it could have a worker write elsewhere.
 fn make_own(work_dir: &Path) -> io::Result<PathBuf> {
     let own = work_dir.join(OWN);
     let told = |error: io::Error| {
@@ -59,7 +60,22 @@ fn make_own(work_dir: &Path) -> io::Result<PathBuf> {
         io::Error::new(error.kind(), text)
     };
     match fs::symlink_metadata(&own) {
-        Ok(found) if found.is_dir() => return Ok(own),
+        Ok(found) if found.is_dir() => {
+            let user = rustix::process::geteuid().as_raw();
+            if found.uid() != user {
+                let text = format!(
+                    "{} belongs to user {}, and this is user {user}: name a work directory of your own",
+                    own.display(),
+                    found.uid()
+                );
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+            }
+            if found.mode() & 0o077 != 0 {
+                // An earlier heft left it as open as the work directory.
+                fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).map_err(told)?;
+            }
+            return Ok(own);
+        }
         Ok(_) => {
             let text = format!(
                 "{} is no directory: heft's workers keep their jobs there; remove it, or name another work directory",
@@ -70,21 +86,50 @@ fn make_own(work_dir: &Path) -> io::Result<PathBuf> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(told(error)),
     }
-    let mode = fs::metadata(work_dir).map_err(told)?.permissions().mode() & 0o1777;
-    match DirBuilder::new().mode(mode).create(&own) {
-        // What the process masks out of a mode is given back.
-        Ok(()) => fs::set_permissions(&own, fs::Permissions::from_mode(mode)).map_err(told)?,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(told(error)),
+    match DirBuilder::new().mode(0o700).create(&own) {
+        Ok(()) => Ok(own),
+        // Another worker made it at the same time, or somebody who should not have.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => make_own(work_dir),
+        Err(error) => Err(told(error)),
     }
-    Ok(own)
 }
 
-/// A directory that belongs to one job. Dropping it leaves the files and gives up the lock.
+/// A job's directory as it was opened when it was made: files are read and written beneath the handle, whatever becomes of the
+/// path meanwhile.
+#[derive(Clone, Debug)]
+pub(super) struct OpenDirectory {
+    path: PathBuf,
+    handle: Arc<OwnedFd>,
+}
+
+impl OpenDirectory {
+    /// Where it was made, to be named.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn handle(&self) -> &OwnedFd {
+        &self.handle
+    }
+
+    /// A path by which this process and its children reach the directory that is open, where the system has such paths.
+    pub(super) fn as_current(&self) -> PathBuf {
+        let open = PathBuf::from(format!("/proc/self/fd/{}", self.handle.as_raw_fd()));
+        if open.exists() { open } else { self.path.clone() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(path: &Path) -> Self {
+        let handle = super::exec::beneath::open_root(path).unwrap();
+        OpenDirectory { path: path.to_owned(), handle: Arc::new(handle) }
+    }
+}
+
+/// A directory that belongs to one job. Dropping it leaves the files and gives up the lock, once nobody works in it.
 #[derive(Debug)]
 pub struct JobDirectory {
-    path: PathBuf,
-    _lock: OwnedFd,
+    /// Its handle holds the lock.
+    open: OpenDirectory,
 }
 
 impl JobDirectory {
@@ -133,24 +178,28 @@ impl JobDirectory {
         let Some(lock) = lock(&path).map_err(told)? else { return Ok(None) };
         // Not before the directory is ours: until then they may be those of another worker, which holds it.
         remove_if_there(&outputs_beside(&path)).map_err(told)?;
-        Ok(Some(JobDirectory { path: path.clone(), _lock: lock }))
+        Ok(Some(JobDirectory { open: OpenDirectory { path: path.clone(), handle: Arc::new(lock) } }))
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.open.path
+    }
+
+    pub(super) fn open(&self) -> &OpenDirectory {
+        &self.open
     }
 
     /// Where large parts of the result may go. It may not be there yet.
     pub fn outputs(&self) -> PathBuf {
-        outputs_beside(&self.path)
+        outputs_beside(self.path())
     }
 
     /// Removes it with all that is in it, and the large parts beside it.
     pub fn remove(self) -> io::Result<()> {
         // In this order: whoever makes the directory again may put large parts beside it at once.
         self.remove_outputs()?;
-        fs::remove_dir_all(&self.path)
+        fs::remove_dir_all(self.path())
     }
 
     /// Removes the large parts alone.
@@ -421,12 +470,15 @@ mod tests {
     }
 
     #[test]
-    fn our_part_is_as_open_as_the_work_directory_and_never_a_link() {
+    fn our_part_is_closed_to_others_and_never_a_link() {
         let root = tempfile::tempdir().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         let made = JobDirectory::make(root.path(), Uuid::from_u128(1)).unwrap();
-        assert_eq!((mode(&root.path().join(OWN)), mode(made.path())), (0o1777, 0o700));
+        assert_eq!((mode(&root.path().join(OWN)), mode(made.path())), (0o700, 0o700));
+        fs::set_permissions(root.path().join(OWN), fs::Permissions::from_mode(0o1777)).unwrap();
+        drop(JobDirectory::make(root.path(), Uuid::from_u128(3)).unwrap().remove());
+        assert_eq!(mode(&root.path().join(OWN)), 0o700, "as an earlier heft left it");
         made.remove().unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         fs::create_dir(elsewhere.path().join(Uuid::from_u128(2).simple().to_string())).unwrap();

@@ -15,7 +15,7 @@ use thiserror::Error;
 use tokio::sync::{Mutex, mpsc, watch};
 use uuid::Uuid;
 
-use super::directory::{JobDirectory, outputs_beside};
+use super::directory::{JobDirectory, OpenDirectory, outputs_beside};
 use crate::model::{BlobRef, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
 use crate::transfer::ChunkSink;
 use crate::units::Span;
@@ -242,6 +242,7 @@ pub(super) type DirectorySlot = Arc<Mutex<Option<JobDirectory>>>;
 #[derive(Clone, Debug)]
 pub struct JobContext {
     pub(super) job: Uuid,
+    pub(super) worker: Uuid,
     pub(super) work_dir: Arc<Path>,
     pub(super) directory: DirectorySlot,
     pub(super) cancel: CancelToken,
@@ -275,15 +276,25 @@ impl JobContext {
     /// The job's own directory, made empty and closed to others when first asked for. It is removed once the result is
     /// safe.
     pub async fn directory(&self) -> io::Result<PathBuf> {
+        Ok(self.open_directory().await?.path().to_owned())
+    }
+
+    /// The same, open.
+    pub(super) async fn open_directory(&self) -> io::Result<OpenDirectory> {
         let mut slot = self.directory.lock().await;
         if let Some(made) = &*slot {
-            return Ok(made.path().to_owned());
+            return Ok(made.open().clone());
         }
         let (root, job) = (self.work_dir.clone(), self.job);
         let made = tokio::task::spawn_blocking(move || JobDirectory::make(&root, job)).await??;
-        let path = made.path().to_owned();
+        let open = made.open().clone();
         *slot = Some(made);
-        Ok(path)
+        Ok(open)
+    }
+
+    /// The worker's id.
+    pub const fn worker(&self) -> Uuid {
+        self.worker
     }
 
     /// Tells when the job is to stop.

@@ -353,7 +353,7 @@ impl Reception {
         let Some(directory) = &self.directory else {
             return Err(failed(Reason::IO, "the job has no directory".into()));
         };
-        let created = inputs::create(directory.path(), name);
+        let created = inputs::create(directory.open(), name);
         let created =
             created.map_err(|error| failed(error.io().map_or(Reason::INVALID, reason), error.to_string()))?;
         let place = format!("in {}", directory.path().display());

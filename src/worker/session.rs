@@ -127,7 +127,8 @@ impl<H: Handler> Session<H> {
         let (uploads, mut uploaded) = mpsc::unbounded_channel();
         // What threads do for the cache: one note for each of them.
         let (cache_news, mut cached) = mpsc::unbounded_channel();
-        let place = Workplace { work_dir: config.work_dir.clone(), time_limit: config.time_limit };
+        let place =
+            Workplace { worker: config.id, work_dir: config.work_dir.clone(), time_limit: config.time_limit };
         let mut session = Session {
             place: Arc::new(place),
             handler,

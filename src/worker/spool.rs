@@ -13,7 +13,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -46,6 +46,11 @@ impl Spool {
     pub(super) fn open(work_dir: &Path, worker: Uuid) -> io::Result<Self> {
         let directory = work_dir.join(format!("results-{}", worker.simple()));
         DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        let (found, user) = (fs::symlink_metadata(&directory)?, rustix::process::geteuid().as_raw());
+        if !found.is_dir() || found.uid() != user {
+            let text = format!("{} is no directory of this user's (user {user})", directory.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
         Ok(Spool { directory })
     }
 

@@ -2,7 +2,7 @@
 
 use heft::core::Event;
 use heft::core::action::{Action, Refusal};
-use heft::core::event::{Inputs, Submission};
+use heft::core::event::{ClientPeer, Inputs, Submission};
 
 use super::{CAP, SECOND, Wake, World};
 
@@ -17,7 +17,7 @@ impl World {
         let id = client.id.clone();
         let is_known = |job: &&Submission| client.taken.contains(&job.job);
         let again: Vec<Submission> = client.open.values().filter(|job| !is_known(job)).cloned().collect();
-        self.say(conn, Event::ClientHello { conn, client: id, cap: Some(CAP) });
+        self.say(conn, Event::ClientHello { conn, client: id, cap: Some(CAP), peer: ClientPeer::Heft });
         for job in again {
             self.submits(conn, job);
         }

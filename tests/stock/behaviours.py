@@ -195,8 +195,6 @@ def _inputs(site: Site, files: list[InputFile | None]) -> dict[str, Input]:
             # CA04: the path is the id alone, without the name. As with .NET's Path.Combine an absolute id replaces the
             # directory and `..` leaves it.
             path = os.path.join(site.cache_dir, file.CacheId)
-            if site.cache_patch and os.path.isfile(os.path.join(path, name)):
-                path = os.path.join(path, name)  # CA03: the patch keeps a directory for each id
             if not os.path.isfile(path):
                 raise JobFailed(f"Cache miss: {file.CacheId}")  # CA11
             with open(path, "rb") as source:

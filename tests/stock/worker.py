@@ -257,7 +257,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--crash-on", type=int, default=None, metavar="N", help="end the process at assignment N")
     parser.add_argument("--cache-dir", default="/opt/grid/cache", metavar="DIR")
     parser.add_argument("--cache-patch", action="store_true",
-                        help="f2: with the cache of the founding documents: answers CachePut, and finds <CacheId>/<Name>")
+                        help="f2: with the cache of the founding documents: answers CachePut, and keeps <CacheId>/<Name>")
     parser.add_argument("--exe-dir", default="/opt/grid/exe", metavar="DIR", help="only named in texts")
     parser.add_argument("--platform", choices=("linux", "windows"), default="linux",
                         help="windows: the result archive is attached in place of a zip error")

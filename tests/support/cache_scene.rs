@@ -52,7 +52,11 @@ pub async fn scene(change: impl FnOnce(&mut WorkerConfig)) -> Scene {
     let exec = ExecConfig { exe_dir: dir("exe"), cache_dir: dir("cache"), ..ExecConfig::default() };
     let mut config = WorkerConfig {
         work_dir: dir("jobs"),
-        cache: Some(CacheConfig { directory: exec.cache_dir.clone(), budget: Some(1 << 30) }),
+        cache: Some(CacheConfig {
+            directory: exec.cache_dir.clone(),
+            budget: Some(1 << 30),
+            link: exec.cache_link,
+        }),
         welcome_wait: PATIENCE,
         reconnect,
         ..WorkerConfig::new(listener.local_addr().unwrap().to_string())

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use heft::core::action::{Action, Refusal, Waiting};
-use heft::core::event::{Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
+use heft::core::event::{ClientPeer, Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Job, Phase};
 use heft::core::payload::{FileNames, PayloadKind};
@@ -270,7 +270,7 @@ impl Rig {
     #[track_caller]
     pub fn client_with_cap(&mut self, name: &str, cap: Option<u32>) {
         let conn = self.open(name);
-        self.tell(Event::ClientHello { conn, client: name.into(), cap });
+        self.tell(Event::ClientHello { conn, client: name.into(), cap, peer: ClientPeer::Heft });
     }
 
     /// A worker says hello and offers nothing yet.

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 pub use crate::blobs::MIB;
 use crate::noise::Noise;
+pub use crate::procs::eventually;
 use crate::procs::{Leader, PATIENCE, Proc, TempDir, Worker, heft};
 
 /// A program that says what it was given. Its first argument, if any, is a file that gets a line for each run.
@@ -238,15 +239,6 @@ pub fn sha256_of(path: &Path) -> String {
 
 fn hex_of(digest: &chunking::Digest) -> String {
     to_hex(&digest.bytes)
-}
-
-/// Waits until something is so.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// The end of what somebody said.

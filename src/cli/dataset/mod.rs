@@ -141,7 +141,12 @@ pub fn run(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn ask(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
-    let client = args.reach.asking(&args.leader).await?;
+    let client = match &args.what {
+        What::Verify { .. } => args.reach.asking_for_long(&args.leader).await?,
+        What::Put(_) | What::Ls | What::Status { .. } | What::Rm { .. } | What::Push { .. } => {
+            args.reach.asking(&args.leader).await?
+        }
+    };
     let (answer, text, good) = match &args.what {
         // Handled by the caller: it is more than one question.
         What::Put(_) => return Ok(ExitCode::SUCCESS),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use chunking::digest::to_hex;
-use chunking::message::{AnswerStatus, Inspect, Name};
+use chunking::message::{Inspect, Name};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -217,7 +217,7 @@ impl Leader {
     pub(super) fn answer_removed(&mut self, cache: &CacheId, bytes: u64) {
         for Asked { conn, verb, id } in self.datasets.removals.remove(cache).unwrap_or_default() {
             let answer = json!({ "removed": true, "bytes": bytes });
-            self.answer(conn, &verb, id, AnswerStatus::Whole, &answer);
+            self.answer(conn, &verb, id, answer);
         }
     }
 
@@ -345,7 +345,7 @@ impl Leader {
             .collect();
         let Asked { conn, verb, id } = inspection.by;
         let answer = json!({ "packs_good": inspection.packs_good, "packs_bad": inspection.packs_bad, "workers": workers });
-        self.answer(conn, &verb, id, AnswerStatus::Whole, &answer);
+        self.answer(conn, &verb, id, answer);
     }
 }
 

@@ -13,10 +13,10 @@ use uuid::Uuid;
 use super::CacheId;
 use super::contents::{Contents, ContentsError};
 use super::disk::{Disk, Entry};
+use super::seal::Seal;
 use super::staged::{Donor, Staged};
 use crate::core::names::{NameError, NameUse, SafeName};
 use crate::model::{CacheEntry, CachePutRequest};
-use crate::worker::exec::inputs::Look;
 
 /// A put that cannot be stored.
 #[derive(Debug, Error)]
@@ -45,7 +45,7 @@ pub(in crate::worker) struct Stored {
 pub(in crate::worker) struct Made {
     pub(super) generation: Uuid,
     pub(super) contents: Arc<Contents>,
-    pub(super) looks: Vec<Look>,
+    pub(super) seals: Vec<Seal>,
 }
 
 /// Bytes of files that a set does not have.
@@ -115,7 +115,7 @@ pub(super) fn store(
         staged.show(disk, cache)
     });
     match shown {
-        Ok((looks, _)) => Ok(Stored { added, skipped, set: Some(Made { generation, contents, looks }) }),
+        Ok((seals, _)) => Ok(Stored { added, skipped, set: Some(Made { generation, contents, seals }) }),
         Err(error) => {
             disk.discard_staged(generation).ok();
             Err(error.into())

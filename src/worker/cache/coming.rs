@@ -20,12 +20,12 @@ use super::CacheId;
 use super::contents::Contents;
 use super::keeper::{Cache, News, Part, ack, frame};
 use super::pack::PackSink;
+use super::seal::Seal;
 use super::staged::Staged;
 use crate::model::CachePutResult;
 use crate::peer::{self, InChunk, OutFrame, Parts};
 use crate::transfer::{Download, DownloadState, MemorySink, Report, is_full, transfer_frame};
 use crate::units::ByteSize;
-use crate::worker::exec::inputs::Look;
 use crate::worker::limits::PACKS_ANNOUNCED_MAX;
 
 /// A set on its way.
@@ -143,7 +143,7 @@ impl Cache {
             && set.contents.digest() == hold.digest
         {
             set.unrelease();
-            let is_checked = set.looks.is_some();
+            let is_checked = set.seals.is_some();
             self.supersede(generation, &cache, None);
             match is_checked {
                 true => {
@@ -614,18 +614,18 @@ impl Cache {
         coming.phase = Phase::Showing(staged.contents().clone());
         self.run_in_turn(generation, move |disk| {
             let shown = staged.show(disk, &cache);
-            News::Shown { generation, looks: shown.map(|(looks, _)| looks) }
+            News::Shown { generation, seals: shown.map(|(seals, _)| seals) }
         });
     }
 
     pub(super) fn on_shown(
         &mut self,
         generation: Uuid,
-        looks: io::Result<Vec<Look>>,
+        seals: io::Result<Vec<Seal>>,
         out: &mut Vec<OutFrame>,
     ) {
-        let looks = match looks {
-            Ok(looks) => looks,
+        let seals = match seals {
+            Ok(seals) => seals,
             Err(error) => {
                 return self.fail(generation, &format!("cannot make the set visible: {error}"), out);
             }
@@ -635,7 +635,7 @@ impl Cache {
         else {
             return;
         };
-        let before = self.put_in(&cache, generation, contents.clone(), looks, active);
+        let before = self.put_in(&cache, generation, contents.clone(), seals, active);
         let kept = contents.files().filter(|(_, entry)| {
             let same =
                 before.as_ref().and_then(|before| before.find(&entry.name).and_then(|at| before.file(at)));

@@ -24,16 +24,18 @@ use super::coming::{Coming, Transfer};
 use super::contents::Contents;
 use super::disk::Disk;
 use super::given_up::GivenUp;
+use super::link::LinkMode;
 use super::room::{Load, NoRoom, What, victims};
+use super::seal::Seal;
 use super::staged::{CheckError, Donor, Staged, check};
 use super::{CacheConfig, CacheId};
 use crate::model::{CachePutRequest, CachePutResult, CacheStatus, JsonModel};
 use crate::peer::{OutFrame, Parts};
 use crate::transfer::Report;
 use crate::units::ByteSize;
-use crate::worker::exec::inputs::Look;
 use crate::worker::limits::PUTS_WAITING_MAX;
 use jobs::Needs;
+pub(in crate::worker) use jobs::ReadAgain;
 pub(in crate::worker) use jobs::Step;
 
 /// A set that is here.
@@ -42,8 +44,10 @@ pub(super) struct Set {
     pub(super) generation: Uuid,
     pub(super) contents: Arc<Contents>,
     /// What its files looked like when they were checked; nothing while they have not been.
-    pub(super) looks: Option<Arc<Vec<Look>>>,
+    pub(super) seals: Option<Arc<Vec<Seal>>>,
     last_use: SystemTime,
+    /// Files that are being read again before a job may use them.
+    doubtful: HashSet<u32>,
     /// It goes when no job uses it any more.
     released: bool,
     /// Whether it came on this connection, or the leader has said on it that this is the content which counts.
@@ -88,12 +92,14 @@ enum Going {
 pub(in crate::worker) enum News {
     /// The files of a set were checked.
     Checked(Checked),
+    /// Files of a set that may have changed were read again.
+    ReadAgain(ReadAgain),
     /// A manifest was read.
     Read { generation: Uuid, contents: Result<Contents, String> },
     /// The files of a set are ready to be written.
     Prepared { generation: Uuid, turn: u64, staged: io::Result<Arc<Staged>> },
     /// A set is visible.
-    Shown { generation: Uuid, looks: io::Result<Vec<Look>> },
+    Shown { generation: Uuid, seals: io::Result<Vec<Seal>> },
     /// A put of a stock leader is stored.
     Put(Put),
     /// A hidden set could be removed, or not yet.
@@ -105,7 +111,7 @@ pub(in crate::worker) enum News {
 pub(in crate::worker) struct Checked {
     cache: CacheId,
     generation: Uuid,
-    found: Result<Vec<Look>, CheckError>,
+    found: Result<Vec<Seal>, CheckError>,
     /// Who asked.
     question: Option<Uuid>,
 }
@@ -131,6 +137,7 @@ struct Waiting {
 pub(in crate::worker) struct Cache {
     pub(super) disk: Arc<Disk>,
     budget: u64,
+    link: LinkMode,
     pub(super) sets: HashMap<CacheId, Set>,
     /// What has come of sets that nobody sends at the moment.
     pub(super) parts: HashMap<Uuid, Part>,
@@ -175,8 +182,9 @@ impl Cache {
                 let set = Set {
                     generation: found.generation,
                     contents: Arc::new(found.contents),
-                    looks: None,
+                    seals: None,
                     last_use: found.last_use,
+                    doubtful: HashSet::new(),
                     released: false,
                     sure: false,
                 };
@@ -204,6 +212,7 @@ impl Cache {
             disk: Arc::new(disk),
             given_up,
             budget,
+            link: config.link,
             sets,
             parts,
             leaving: HashMap::new(),
@@ -302,7 +311,7 @@ impl Cache {
         }
         // First what is not to come back: the leader sends what it thinks lacks as soon as it has the first of these messages.
         let gone = self.given_up.iter().map(|one| entry(SetState::Gone, &one.cache, one.digest, &one.text));
-        let checked = self.sets.iter().filter(|(_, set)| set.looks.is_some() && !set.released);
+        let checked = self.sets.iter().filter(|(_, set)| set.seals.is_some() && !set.released);
         let held = checked.map(|(cache, set)| entry(SetState::Held, cache, set.contents.digest(), ""));
         let entries: Vec<SetEntry> = gone.chain(held).collect();
         // It may have given out jobs before it hears of these, and have other contents of them by now.
@@ -346,7 +355,7 @@ impl Cache {
         let sets = self.sets.iter().map(|(cache, set)| Load {
             what: What::Set(cache.clone()),
             bytes: set.contents.bytes(),
-            pinned: self.is_used(cache) || set.looks.is_none(),
+            pinned: self.is_used(cache) || set.seals.is_none(),
             last_use: set.last_use,
         });
         let parts = self.parts.iter().map(|(generation, part)| Load {
@@ -506,16 +515,17 @@ impl Cache {
         cache: &CacheId,
         generation: Uuid,
         contents: Arc<Contents>,
-        looks: Vec<Look>,
+        seals: Vec<Seal>,
         sure: bool,
     ) -> Option<Arc<Contents>> {
-        let looks = Some(Arc::new(looks));
+        let seals = Some(Arc::new(seals));
         let bytes = contents.bytes();
         let set = Set {
             generation,
             contents: contents.clone(),
-            looks,
+            seals,
             last_use: SystemTime::now(),
+            doubtful: HashSet::new(),
             released: false,
             sure,
         };
@@ -548,8 +558,8 @@ impl Cache {
         sets.sort_by_key(|(other, set)| (*other != cache, std::cmp::Reverse(set.last_use)));
         sets.into_iter()
             .filter_map(|(_, set)| {
-                let looks = set.looks.clone()?;
-                Some(Donor { generation: set.generation, contents: set.contents.clone(), looks })
+                let seals = set.seals.clone()?;
+                Some(Donor { generation: set.generation, contents: set.contents.clone(), seals })
             })
             .collect()
     }
@@ -575,7 +585,7 @@ impl Cache {
         self.asked.remove(&cache);
         if is_unknown {
             // One that is being checked is waited for.
-            if self.sets.get(&cache).is_none_or(|set| set.looks.is_some()) {
+            if self.sets.get(&cache).is_none_or(|set| set.seals.is_some()) {
                 self.no_longer_lacking(&cache);
             }
         } else {
@@ -587,7 +597,7 @@ impl Cache {
     pub(super) fn release_set(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
         let is_used = self.is_used(cache);
         match self.sets.get_mut(cache) {
-            Some(set) if is_used && set.looks.is_some() => set.released = true,
+            Some(set) if is_used && set.seals.is_some() => set.released = true,
             Some(_) => self.drop_set(cache, "released by the leader", Going::Released, out),
             None => {}
         }
@@ -616,9 +626,9 @@ impl Cache {
             return answer(CachePutResult::failed(cache.as_str(), "the set is not here any more"), out);
         };
         let (why, going) = match found {
-            Ok(looks) => {
-                let files = looks.len();
-                let first = set.looks.replace(Arc::new(looks)).is_none();
+            Ok(seals) => {
+                let files = seals.len();
+                let first = set.seals.replace(Arc::new(seals)).is_none();
                 let status = CacheStatus::Ok;
                 let message = format!("verified={files}");
                 answer(
@@ -668,7 +678,7 @@ impl Cache {
     fn next_put(&mut self, out: &mut Vec<OutFrame>) {
         while self.putting.is_none() {
             let unchecked =
-                |waiting: &Waiting| self.sets.get(&waiting.cache).is_some_and(|set| set.looks.is_none());
+                |waiting: &Waiting| self.sets.get(&waiting.cache).is_some_and(|set| set.seals.is_none());
             // One whose set is being checked waits for that.
             let Some(at) = self.puts.iter().position(|waiting| !unchecked(waiting)) else { return };
             let Some(Waiting { cache, corr_id, request }) = self.puts.remove(at) else { return };
@@ -699,7 +709,7 @@ impl Cache {
             Ok(stored) => {
                 let result = CachePutResult::stored(cache.as_str(), stored.added, stored.skipped);
                 if let Some(made) = stored.set {
-                    self.put_in(&cache, made.generation, made.contents, made.looks, true);
+                    self.put_in(&cache, made.generation, made.contents, made.seals, true);
                     self.arrived(&cache, out);
                 }
                 out.push(ack(corr_id, &result));
@@ -715,9 +725,10 @@ impl Cache {
     pub(in crate::worker) fn on_news(&mut self, news: News, out: &mut Vec<OutFrame>) {
         match news {
             News::Checked(checked) => self.on_checked(checked, out),
+            News::ReadAgain(read) => self.on_read_again(read, out),
             News::Read { generation, contents } => self.on_read(generation, contents, out),
             News::Prepared { generation, turn, staged } => self.on_prepared(generation, turn, staged, out),
-            News::Shown { generation, looks } => self.on_shown(generation, looks, out),
+            News::Shown { generation, seals } => self.on_shown(generation, seals, out),
             News::Put(put) => self.on_stored(put, out),
             News::Discarded { generation, bytes, gone } => match gone {
                 true => drop(self.leaving.remove(&generation)),

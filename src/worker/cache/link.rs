@@ -1,8 +1,8 @@
 //! How files of a set get into a job's directory: shared with the set where that is safe, copied where it is not.
 //!
-//! A reflink shares the blocks until somebody writes, so it is safe for any job. A hard link is the set's file itself: it is
-//! read-only, which keeps a job from writing it by accident, unless it runs as root, whom modes do not stop. A copy is always
-//! safe, and costs time and space.
+//! A reflink shares the blocks until somebody writes, so it is safe for any job. A copy is always safe, and costs time and space.
+//! A hard link is the set's file itself: it is read-only, which keeps a job from writing it by accident, but jobs run as the
+//! worker's user, who owns it. So there are hard links only where the operator asks for them.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -21,7 +21,7 @@ use crate::worker::exec::beneath::{make_folder, open, open_folder};
 /// How files of a set get into a job's directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkMode {
-    /// By reflink; where the file system has none by hard link, unless the worker runs as root; else by copy.
+    /// By reflink; where the file system has none by copy.
     #[default]
     Auto,
     /// By reflink.
@@ -74,7 +74,7 @@ fn place_open(
 ) -> io::Result<File> {
     let folder = make_folder(job, target, Mode::RWXU)?;
     let (clone, link, copy) = match mode {
-        LinkMode::Auto => (true, ours && !rustix::process::geteuid().is_root(), true),
+        LinkMode::Auto => (true, false, true),
         LinkMode::Reflink => (true, false, !ours),
         LinkMode::Hardlink => (false, ours, !ours),
         LinkMode::Copy => (false, false, true),
@@ -148,13 +148,12 @@ mod tests {
         let (set, job) =
             (open_root(&root.path().join("set")).unwrap(), open_root(&root.path().join("job")).unwrap());
         let inode = fs::metadata(&path).unwrap().ino();
-        let root_user = rustix::process::geteuid().is_root();
         let reflinks = check_link_in(root.path(), LinkMode::Reflink);
         for (mode, ours, same) in [
             (LinkMode::Copy, true, false),
             (LinkMode::Hardlink, true, true),
             (LinkMode::Hardlink, false, false),
-            (LinkMode::Auto, true, !root_user && !reflinks),
+            (LinkMode::Auto, true, false),
             (LinkMode::Auto, false, false),
         ] {
             let target = name(&format!("x/{mode:?}-{ours}"));

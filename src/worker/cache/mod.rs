@@ -15,6 +15,7 @@
 //! | `contents` | a manifest whose names were checked |
 //! | `staged`, `pack` | files that come, piece by piece |
 //! | `disk` | the directory: what makes a set visible, and what is left after a crash |
+//! | `seal` | whether a file may have changed since it was checked |
 //! | `link` | how files of a set get into a job's directory |
 
 mod classic;
@@ -26,6 +27,7 @@ mod keeper;
 mod link;
 mod pack;
 mod room;
+mod seal;
 mod staged;
 
 pub(super) use disk::{OpenSet, PRIVATE, open_set};
@@ -44,4 +46,6 @@ pub struct CacheConfig {
     pub directory: PathBuf,
     /// Bytes that it may hold; half of what the file system has for it, if that is not said.
     pub budget: Option<u64>,
+    /// How files get from it into job directories.
+    pub link: LinkMode,
 }

@@ -20,8 +20,9 @@ use uuid::Uuid;
 
 use super::contents::{Contents, Place};
 use super::disk::Disk;
+use super::seal::{Seal, SealState};
+use crate::core::names::SafeName;
 use crate::worker::exec::beneath::{make_folder, open, open_folder, open_root};
-use crate::worker::exec::inputs::Look;
 use crate::worker::limits::STAGED_FILES_OPEN_MAX;
 
 /// The mode of a set's files: nobody writes them by accident.
@@ -33,7 +34,7 @@ pub(super) struct Donor {
     pub(super) generation: Uuid,
     pub(super) contents: Arc<Contents>,
     /// What the files looked like when they were checked.
-    pub(super) looks: Arc<Vec<Look>>,
+    pub(super) seals: Arc<Vec<Seal>>,
 }
 
 /// A set that comes.
@@ -288,28 +289,38 @@ impl Staged {
 
     /// All is here: closes the files to writers, and shows them under the CacheId. Gives what they look like, and the generation
     /// that was there.
-    pub(super) fn show(&self, disk: &Disk, cache: &super::CacheId) -> io::Result<(Vec<Look>, Option<Uuid>)> {
+    pub(super) fn show(&self, disk: &Disk, cache: &super::CacheId) -> io::Result<(Vec<Seal>, Option<Uuid>)> {
         // Before anything is moved: what is somebody else's is not touched.
         disk.before(cache)?;
         self.lock().files.clear();
-        let mut looks = Vec::with_capacity(self.contents.files().len());
+        let mut seals = Vec::with_capacity(self.contents.files().len());
         for (name, _) in self.contents.files() {
             let file = open(&self.root, name)?.ok_or(io::ErrorKind::NotFound)?;
             file.set_permissions(Permissions::from_mode(READ_ONLY))?;
-            looks.push(Look::of(&file.metadata()?));
+            seals.push(Seal::of(&file.metadata()?));
         }
         let before = disk.show(cache, self.generation)?;
-        Ok((looks, before))
+        Ok((seals, before))
     }
 }
 
 impl Donor {
-    /// A file of the set, if it is as it was when it was checked.
+    /// A file of the set, if it is as it was when it was checked. One that may be another is read.
     fn open(&self, root: &OwnedFd, file: u32) -> io::Result<Option<File>> {
-        let Some((name, _)) = self.contents.file(file) else { return Ok(None) };
+        let Some((name, entry)) = self.contents.file(file) else { return Ok(None) };
         let Some(found) = open(root, name)? else { return Ok(None) };
-        let unchanged = self.looks.get(file as usize) == Some(&Look::of(&found.metadata()?));
-        Ok(unchanged.then_some(found))
+        let is_right = match self.seals.get(file as usize).map(|seal| seal.on(&found.metadata().ok())) {
+            Some(SealState::Whole) => true,
+            Some(SealState::Doubtful) => {
+                let mut buffer = Vec::new();
+                let mut pieces = self.contents.manifest().layout(entry);
+                pieces.try_fold(true, |right, (offset, _, piece)| {
+                    Ok::<_, io::Error>(right && read_piece(&found, offset, piece, &mut buffer)?)
+                })?
+            }
+            Some(SealState::Broken) | None => false,
+        };
+        Ok(is_right.then_some(found))
     }
 }
 
@@ -343,9 +354,9 @@ fn copy_range(from: &File, at: u64, to: &File, to_at: u64, len: u64) -> io::Resu
 
 /// Checks all files of a set, read once: each piece against its BLAKE3, and each whole file against its SHA-256. Gives what the files
 /// look like, or which one is damaged and how.
-pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Result<Vec<Look>, CheckError> {
+pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Result<Vec<Seal>, CheckError> {
     let root = open_root(&disk.set_path(generation))?;
-    let mut looks = Vec::with_capacity(contents.files().len());
+    let mut seals = Vec::with_capacity(contents.files().len());
     let mut buffer = Vec::new();
     for (name, entry) in contents.files() {
         let damaged = |how: &str| CheckError::Damaged(format!("\"{name}\" {how}"));
@@ -369,9 +380,9 @@ pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Resul
                 "all pieces of \"{name}\" are right, and it does not hash to the SHA-256 that was put for it: put the set again"
             )));
         }
-        looks.push(Look::of(&found));
+        seals.push(Seal::of(&found));
     }
-    Ok(looks)
+    Ok(seals)
 }
 
 /// Why a set is not there for jobs.
@@ -391,20 +402,37 @@ impl From<io::Error> for CheckError {
     }
 }
 
-/// Whether files of a set look as they did when they were checked; the first that does not.
-pub(super) fn changed(
+/// How a file of a set stands against its seal.
+pub(super) fn state_of(disk: &Disk, generation: Uuid, name: &SafeName, seal: Option<&Seal>) -> SealState {
+    let found = fs::symlink_metadata(disk.set_path(generation).join(name.to_string()));
+    let found = found.ok().filter(fs::Metadata::is_file);
+    seal.map_or(SealState::Broken, |seal| seal.on(&found))
+}
+
+/// Reads files of a set again, piece by piece. Gives what they look like, or which one is damaged.
+pub(super) fn check_files(
     disk: &Disk,
     generation: Uuid,
     contents: &Contents,
-    looks: &[Look],
-    names: impl IntoIterator<Item = u32>,
-) -> Option<String> {
-    let root = disk.set_path(generation);
-    names.into_iter().find_map(|file| {
-        let (name, _) = contents.file(file)?;
-        let found = fs::symlink_metadata(root.join(name.to_string()));
-        let same =
-            found.is_ok_and(|found| found.is_file() && looks.get(file as usize) == Some(&Look::of(&found)));
-        (!same).then(|| name.to_string())
-    })
+    files: &[u32],
+) -> Result<Vec<(u32, Seal)>, CheckError> {
+    let root = open_root(&disk.set_path(generation))?;
+    let mut seals = Vec::with_capacity(files.len());
+    let mut buffer = Vec::new();
+    for file in files {
+        let Some((name, entry)) = contents.file(*file) else { continue };
+        let damaged = || CheckError::Damaged(format!("\"{name}\" was changed on the disk"));
+        let found = open(&root, name)?.ok_or_else(damaged)?;
+        let seal = Seal::of(&found.metadata()?);
+        for (offset, _, piece) in contents.manifest().layout(entry) {
+            if disk.is_closed() {
+                return Err(CheckError::Io(io::ErrorKind::Interrupted.into()));
+            }
+            if !read_piece(&found, offset, piece, &mut buffer)? {
+                return Err(damaged());
+            }
+        }
+        seals.push((*file, seal));
+    }
+    Ok(seals)
 }

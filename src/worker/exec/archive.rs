@@ -5,20 +5,23 @@
 //! plain files are not followed and not packed. Blocking; the handler of executables calls it when a program has ended.
 
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufWriter, Cursor, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use rustix::fs::{AtFlags, Dir, FileType, statat};
+use rustix::io::Errno;
 use thiserror::Error;
 use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
 use super::beneath;
 use super::inputs::{Inputs, Look, next_step};
-use crate::core::names::{NameUse, SafeName};
-use crate::worker::directory::create_output;
+use crate::worker::directory::{OpenDirectory, create_output};
 use crate::worker::handler::Content;
 
 /// Files from this size on are written in the ZIP64 form. Packing may make a file larger by a little, so it is a little
@@ -40,7 +43,7 @@ pub(super) struct Packed {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packing<'a> {
     /// The job's directory.
-    pub(super) directory: &'a Path,
+    pub(super) directory: &'a OpenDirectory,
     /// Files that are not packed unless the job changed them.
     pub(super) inputs: &'a Inputs,
     /// A program to pack beside them.
@@ -117,7 +120,7 @@ pub(super) fn pack(packing: Packing<'_>) -> Result<Packed, PackError> {
             break;
         }
     }
-    let path = || packing.directory.display().to_string();
+    let path = || packing.directory.path().display().to_string();
     let mut sink = writer.finish().map_err(|source| PackError::Zip { path: path(), source })?;
     sink.flush().map_err(|source| sink.failed(source))?;
     match stop.take() {
@@ -144,24 +147,44 @@ fn find(packing: &Packing<'_>, notes: &mut Vec<String>) -> Result<Vec<Found>, Pa
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {
         let read_failed = |source| PackError::Read { path: folder.display().to_string(), source };
-        for entry in fs::read_dir(packing.directory.join(&folder)).map_err(read_failed)? {
-            let entry = entry.map_err(read_failed)?;
-            let path = folder.join(entry.file_name());
-            let metadata = entry.metadata().map_err(read_failed)?;
-            if metadata.is_dir() {
-                folders.push(path);
-            } else if !metadata.is_file() {
-                skipped += 1;
-            } else if packing.inputs.get(&path) != Some(&Look::of(&metadata)) {
-                match path.to_str() {
-                    Some(name) => found.push(Found {
-                        name: name.to_owned(),
-                        path,
-                        bytes: metadata.len(),
-                        mode: metadata.permissions().mode(),
-                    }),
-                    None => notes.push(format!("{path:?} is not packed: its name is no UTF-8")),
+        // What was a folder when it was found, and is none now, was put there since.
+        let Some(open) = beneath::open_at(packing.directory.handle(), &folder).map_err(read_failed)? else {
+            skipped += 1;
+            continue;
+        };
+        for entry in Dir::read_from(&open).map_err(|error| read_failed(error.into()))? {
+            let entry = entry.map_err(|error| read_failed(error.into()))?;
+            let file_name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if file_name == "." || file_name == ".." {
+                continue;
+            }
+            let path = folder.join(file_name);
+            let stat = match statat(&open, file_name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                // Somebody whom the program left behind has just removed it.
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(read_failed(error.into())),
+            };
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => folders.push(path),
+                FileType::RegularFile => {
+                    if packing.inputs.get(&path) == Some(&Look::of_stat(&stat)) {
+                        continue;
+                    }
+                    let bytes = u64::try_from(stat.st_size).unwrap_or_default();
+                    match path.to_str() {
+                        Some(name) => {
+                            found.push(Found { name: name.to_owned(), path, bytes, mode: stat.st_mode });
+                        }
+                        None => notes.push(format!("{path:?} is not packed: its name is no UTF-8")),
+                    }
                 }
+                FileType::Symlink
+                | FileType::Fifo
+                | FileType::Socket
+                | FileType::CharacterDevice
+                | FileType::BlockDevice
+                | FileType::Unknown => skipped += 1,
             }
         }
     }
@@ -186,11 +209,11 @@ fn open_again(packing: &Packing<'_>, file: &Found) -> io::Result<fs::File> {
         return fs::File::open(&file.path);
     }
     // Names that a client may not give are still names that a program may have made, such as `nul` or `a\b`.
-    match SafeName::parse(NameUse::File, &file.name) {
-        Ok(name) => beneath::open(&beneath::open_root(packing.directory)?, &name)?
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it is no plain file any more")),
-        Err(_) => fs::File::open(packing.directory.join(&file.path)),
-    }
+    let opened = beneath::open_at(packing.directory.handle(), &file.path)?;
+    let is_plain = |file: &fs::File| file.metadata().is_ok_and(|found| found.is_file());
+    opened
+        .filter(is_plain)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it is no plain file any more"))
 }
 
 /// Gives whether to go on.
@@ -356,7 +379,7 @@ mod tests {
         }
     }
 
-    fn packing<'a>(directory: &'a Path, inputs: &'a Inputs) -> Packing<'a> {
+    fn packing<'a>(directory: &'a OpenDirectory, inputs: &'a Inputs) -> Packing<'a> {
         let file = Path::new("/nonexistent/archive");
         let (memory_bytes_max, bytes_max) = (100_000, 100_000);
         Packing { directory, inputs, program: None, file, memory_bytes_max, bytes_max, files_max: 10 }
@@ -365,10 +388,10 @@ mod tests {
     #[test]
     fn wx04_only_what_the_job_made_or_changed_is_packed() {
         let root = tempfile::tempdir().unwrap();
-        let dir = root.path();
+        let (dir, open) = (root.path(), OpenDirectory::of(root.path()));
         let files = [InputFile::inline("in.txt", "1"), InputFile::inline("d/changed", "1")];
-        let inputs = write_all(&files, dir, CachePlace { directory: dir, link: LinkMode::Auto }).unwrap();
-        let none = pack(packing(dir, &inputs)).unwrap();
+        let inputs = write_all(&files, &open, CachePlace { directory: dir, link: LinkMode::Auto }).unwrap();
+        let none = pack(packing(&open, &inputs)).unwrap();
         assert!(none.archive.is_none() && none.notes.is_empty(), "nothing made, nothing packed");
         assert_eq!(none.lost, None);
 
@@ -376,7 +399,7 @@ mod tests {
         fs::create_dir(dir.join("sub")).unwrap();
         fs::write(dir.join("sub/out.bin"), [7; 3000]).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.join("link")).unwrap();
-        let packed = pack(packing(dir, &inputs)).unwrap();
+        let packed = pack(packing(&open, &inputs)).unwrap();
         let notes = packed.notes.clone();
         let archive = bytes(packed);
         assert_eq!(names(&archive), ["d/changed", "sub/out.bin"]);
@@ -389,10 +412,37 @@ mod tests {
     }
 
     #[test]
+    fn names_that_no_client_may_give_are_packed_and_a_link_in_their_place_is_not_followed() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let open = OpenDirectory::of(root.path());
+        fs::write(root.path().join("a\\b"), "made").unwrap();
+        fs::write(outside.path().join("secret"), "s").unwrap();
+        let inputs = Inputs::new();
+        assert_eq!(names(&bytes(pack(packing(&open, &inputs)).unwrap())), ["a\\b"]);
+        let found = |name: &str| Found { path: name.into(), name: name.into(), bytes: 4, mode: 0o600 };
+        assert!(open_again(&packing(&open, &inputs), &found("a\\b")).is_ok());
+        // What a program left running may do between the finding and the opening.
+        fs::remove_file(root.path().join("a\\b")).unwrap();
+        std::os::unix::fs::symlink(outside.path().join("secret"), root.path().join("a\\b")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), root.path().join("nul")).unwrap();
+        for name in ["a\\b", "nul/secret", "../secret", "/etc/passwd"] {
+            assert!(open_again(&packing(&open, &inputs), &found(name)).is_err(), "{name}");
+        }
+        // The directory itself is the one that was opened, whatever its path leads to now.
+        let (real, moved) = (root.path().to_owned(), outside.path().join("moved"));
+        fs::rename(&real, &moved).unwrap();
+        std::os::unix::fs::symlink(outside.path(), &real).unwrap();
+        fs::write(moved.join("own"), "1").unwrap();
+        assert_eq!(names(&bytes(pack(packing(&open, &inputs)).unwrap())), ["own"]);
+        fs::remove_file(&real).unwrap();
+    }
+
+    #[test]
     fn an_archive_over_its_limit_is_given_up_and_its_sizes_are_said() {
         let root = tempfile::tempdir().unwrap();
+        let open = OpenDirectory::of(root.path());
         fs::write(root.path().join("noise"), noise(200_000, 1)).unwrap();
-        let packed = pack(packing(root.path(), &Inputs::new())).unwrap();
+        let packed = pack(packing(&open, &Inputs::new())).unwrap();
         assert_eq!((packed.archive, packed.lost), (None, Some(200_000)));
         assert!(packed.notes[0].contains("made 200000 bytes in 1 files"), "{:?}", packed.notes);
         assert!(packed.notes[0].contains("limit of 100000 bytes"), "{:?}", packed.notes);
@@ -400,7 +450,7 @@ mod tests {
         for number in 0..11 {
             fs::write(root.path().join(format!("f{number}")), "").unwrap();
         }
-        let packed = pack(packing(root.path(), &Inputs::new())).unwrap();
+        let packed = pack(packing(&open, &Inputs::new())).unwrap();
         assert_eq!((packed.archive, packed.lost), (None, Some(200_000)));
         assert!(packed.notes[0].contains("made 12 files; at most 10"), "{:?}", packed.notes);
     }
@@ -410,11 +460,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (dir, file) = (root.path().join("job"), root.path().join("job.out/archive"));
         fs::create_dir(&dir).unwrap();
+        let open = OpenDirectory::of(&dir);
         fs::write(dir.join("a"), noise(60_000, 1)).unwrap();
         fs::write(dir.join("b"), noise(60_000, 1)).unwrap();
         let inputs = Inputs::new();
         let large =
-            Packing { file: &file, memory_bytes_max: 70_000, bytes_max: 200_000, ..packing(&dir, &inputs) };
+            Packing { file: &file, memory_bytes_max: 70_000, bytes_max: 200_000, ..packing(&open, &inputs) };
         let packed = pack(large).unwrap();
         assert_eq!(packed.archive, Some(Content::File(file.clone())));
         let mut archive = zip::ZipArchive::new(fs::File::open(&file).unwrap()).unwrap();
@@ -436,11 +487,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (dir, file) = (root.path().join("job"), root.path().join("archive"));
         fs::create_dir(&dir).unwrap();
+        let open = OpenDirectory::of(&dir);
         fs::write(dir.join("a"), noise(2_000_000, 1)).unwrap();
         // A link, so that what is removed is never the device.
         std::os::unix::fs::symlink("/dev/full", &file).unwrap();
         let inputs = Inputs::new();
-        let full = Packing { file: &file, bytes_max: 3_000_000, ..packing(&dir, &inputs) };
+        let full = Packing { file: &file, bytes_max: 3_000_000, ..packing(&open, &inputs) };
         let text = pack(full).unwrap_err().to_string();
         assert!(text.contains("No space left") && text.contains("free space there"), "{text}");
         assert!(fs::symlink_metadata(&file).is_err(), "nothing stays");
@@ -465,7 +517,8 @@ mod tests {
         let job = root.path().join("job");
         fs::create_dir(&job).unwrap();
         let inputs = Inputs::new();
-        let packed = pack(Packing { program: Some(&program), ..packing(&job, &inputs) }).unwrap();
+        let packed =
+            pack(Packing { program: Some(&program), ..packing(&OpenDirectory::of(&job), &inputs) }).unwrap();
         assert_eq!(names(&bytes(packed)), ["prog.exe"]);
     }
 }

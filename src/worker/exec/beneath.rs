@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
@@ -16,6 +16,10 @@ use crate::core::names::SafeName;
 
 const FOLDER_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Without NONBLOCK, opening a pipe would wait for a writer.
+const LAST_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// Opens the directory that the names are beneath. It is the operator's, so links on the way to it are followed.
 pub(in crate::worker) fn open_root(path: &Path) -> io::Result<OwnedFd> {
@@ -61,14 +65,29 @@ pub(in crate::worker) fn open(root: &OwnedFd, name: &SafeName) -> io::Result<Opt
     }
 }
 
+/// Opens a file or folder that is there, by whatever name a program gave it; `None` if there is none of that name, or a link on
+/// the way.
+pub(in crate::worker) fn open_at(root: &OwnedFd, path: &Path) -> io::Result<Option<File>> {
+    let mut at = openat(root, ".", FOLDER_FLAGS, Mode::empty())?;
+    let mut parts = path.components().peekable();
+    while let Some(part) = parts.next() {
+        let Component::Normal(part) = part else { return Ok(None) };
+        let flags = if parts.peek().is_some() { FOLDER_FLAGS } else { LAST_FLAGS };
+        match openat(&at, part, flags, Mode::empty()) {
+            Ok(opened) => at = opened,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Some(at.into()))
+}
+
 fn open_any(root: &OwnedFd, name: &SafeName) -> Result<File, Errno> {
     let mut folder = rustix::io::fcntl_dupfd_cloexec(root, 0)?;
     for segment in name.folders() {
         folder = openat(&folder, segment, FOLDER_FLAGS, Mode::empty())?;
     }
-    // Without NONBLOCK, opening a pipe would wait for a writer.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    Ok(openat(&folder, name.file(), flags, Mode::empty())?.into())
+    Ok(openat(&folder, name.file(), LAST_FLAGS, Mode::empty())?.into())
 }
 
 #[cfg(test)]

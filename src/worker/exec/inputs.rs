@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Stat;
 use thiserror::Error;
 
 use super::beneath;
@@ -18,6 +19,7 @@ use crate::core::names::{Case, Clash, NameError, NameUse, SafeName, clash};
 use crate::model::{InputFile, Source};
 use crate::transfer::is_full;
 use crate::worker::cache::{LinkMode, OpenSet, PRIVATE, open_set, place_file};
+use crate::worker::directory::OpenDirectory;
 
 /// Why a job's inputs could not be laid out. Its text becomes the result's Stderr.
 #[derive(Debug, Error)]
@@ -82,6 +84,12 @@ impl Look {
     pub(in crate::worker) fn of(file: &Metadata) -> Self {
         Look { inode: file.ino(), bytes: file.len(), modified: (file.mtime(), file.mtime_nsec()) }
     }
+
+    pub(super) fn of_stat(file: &Stat) -> Self {
+        let bytes = u64::try_from(file.st_size).unwrap_or_default();
+        let modified = (file.st_mtime, i64::try_from(file.st_mtime_nsec).unwrap_or_default());
+        Look { inode: file.st_ino, bytes, modified }
+    }
 }
 
 /// The inputs by name beneath the directory.
@@ -100,8 +108,8 @@ pub(crate) fn names<'a>(files: impl IntoIterator<Item = &'a str>) -> Result<Vec<
 }
 
 /// Makes the file of an input that comes by transfer.
-pub(in crate::worker) fn create(directory: &Path, name: &SafeName) -> Result<File, InputError> {
-    beneath::create(&open(directory)?, name).map_err(|source| write_failed(name, directory, source))
+pub(in crate::worker) fn create(directory: &OpenDirectory, name: &SafeName) -> Result<File, InputError> {
+    beneath::create(directory.handle(), name).map_err(|source| write_failed(name, directory.path(), source))
 }
 
 fn write_failed(name: &SafeName, directory: &Path, source: io::Error) -> InputError {
@@ -134,15 +142,14 @@ impl Sets {
 /// Writes all files of a job.
 pub(super) fn write_all(
     files: &[InputFile],
-    directory: &Path,
+    directory: &OpenDirectory,
     cache: CachePlace<'_>,
 ) -> Result<Inputs, InputError> {
     let names = names(files.iter().map(|file| file.name.as_str()))?;
-    let root = open(directory)?;
     let mut inputs = Inputs::new();
     let mut sets = Sets::default();
     for (file, name) in files.iter().zip(names) {
-        let look = write_one(file, &name, &root, directory, cache, &mut sets)?;
+        let look = write_one(file, &name, directory.handle(), directory.path(), cache, &mut sets)?;
         inputs.insert(PathBuf::from(name.to_string()), look);
     }
     Ok(inputs)
@@ -244,7 +251,11 @@ mod tests {
         fs::write(cache.join("flat"), "from the file").unwrap();
         fs::write(root.path().join("secret"), "no").unwrap();
         std::os::unix::fs::symlink(root.path().join("secret"), cache.join("link")).unwrap();
-        let written = write_all(files, &job, CachePlace { directory: &cache, link: LinkMode::Auto });
+        let written = write_all(
+            files,
+            &OpenDirectory::of(&job),
+            CachePlace { directory: &cache, link: LinkMode::Auto },
+        );
         (root, written)
     }
 
@@ -257,10 +268,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = InputFile { name: "d/big".into(), blob: Some(blob(3)), ..InputFile::default() };
         let name = names([file.name.as_str()]).unwrap().remove(0);
-        create(root.path(), &name).unwrap().write_all(b"abc").unwrap();
-        assert!(matches!(create(root.path(), &name), Err(InputError::Twice { .. })));
+        create(&OpenDirectory::of(root.path()), &name).unwrap().write_all(b"abc").unwrap();
+        assert!(matches!(create(&OpenDirectory::of(root.path()), &name), Err(InputError::Twice { .. })));
         let cache = CachePlace { directory: root.path(), link: LinkMode::Auto };
-        let inputs = write_all(&[file, InputFile::inline("small", "1")], root.path(), cache).unwrap();
+        let inputs =
+            write_all(&[file, InputFile::inline("small", "1")], &OpenDirectory::of(root.path()), cache)
+                .unwrap();
         assert_eq!(inputs.len(), 2);
         let look = Look::of(&fs::metadata(root.path().join("d/big")).unwrap());
         assert_eq!(inputs.get(Path::new("d/big")), Some(&look));

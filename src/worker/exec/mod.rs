@@ -6,16 +6,18 @@
 
 mod archive;
 pub(super) mod beneath;
+mod environment;
 pub(super) mod inputs;
 mod launch;
 mod process;
 
+pub use environment::{PASSED, PassError, check_passed};
 pub(crate) use inputs::names as check_names;
 pub use launch::{LAUNCH, launch};
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -29,7 +31,7 @@ use self::archive::{Packed, Packing, pack};
 use self::inputs::{CachePlace, Inputs, write_all};
 use self::process::{Ended, Keep, Start};
 use super::cache::LinkMode;
-use super::directory::outputs_beside;
+use super::directory::{OpenDirectory, outputs_beside};
 use super::fit::append_note;
 use super::handler::{Content, Handler, Job, JobContext};
 use super::limits::{
@@ -58,6 +60,8 @@ pub struct ExecConfig {
     pub output_bytes_max: u64,
     /// The largest archive.
     pub archive_bytes_max: u64,
+    /// Variables of this process that programs get beyond [`PASSED`].
+    pub pass_env: Vec<String>,
     /// The `heft` command, to start programs through [`launch()`], so that they are killed when this process is; only for
     /// a runtime whose threads live as long as the process. Without it, programs are started as they are.
     pub launcher: Option<PathBuf>,
@@ -74,6 +78,7 @@ impl Default for ExecConfig {
             stderr_bytes_max: STDERR_BYTES_MAX,
             output_bytes_max: OUTPUT_BYTES_MAX,
             archive_bytes_max: ARCHIVE_BYTES_MAX,
+            pass_env: Vec::new(),
             launcher: None,
         }
     }
@@ -116,7 +121,7 @@ impl Exec {
             Ok(program) => program,
             Err(error) => return job.failed(error.to_string()),
         };
-        let directory = match context.directory().await {
+        let directory = match context.open_directory().await {
             Ok(directory) => directory,
             Err(error) => return job.failed(error.to_string()),
         };
@@ -127,7 +132,15 @@ impl Exec {
         if let Some(reason) = context.cancel_token().reason() {
             return job.failed(reason.to_string());
         }
-        let outputs = outputs_beside(&directory);
+        let outputs = outputs_beside(directory.path());
+        let temporary = match Temporary::make(&outputs) {
+            Ok(temporary) => temporary,
+            Err(error) => return job.failed(error.to_string()),
+        };
+        let environment =
+            environment::of_job(job, context.worker(), &temporary.0, &self.config.pass_env, |name| {
+                std::env::var_os(name)
+            });
         let keep = |bytes_max, file| Keep {
             bytes_max,
             file: outputs.join(file),
@@ -139,9 +152,12 @@ impl Exec {
             program: &program,
             args: &request.args,
             directory: &directory,
+            environment: &environment,
             launcher: self.config.launcher.as_deref(),
         };
         let ended = process::run(start, keep, context.cancel_token()).await;
+        // There may be much in it.
+        tokio::task::spawn_blocking(move || temporary.remove()).await.ok();
         let mut result = match ended {
             Ok(ended) => result_of(job, &ended, context),
             Err(error) => return job.failed(format!("Process error: {}: {error}", program.display())),
@@ -168,8 +184,8 @@ impl Exec {
         result
     }
 
-    async fn write_inputs(&self, files: Vec<InputFile>, directory: &Path) -> Result<Inputs, String> {
-        let (directory, config) = (directory.to_owned(), self.config.clone());
+    async fn write_inputs(&self, files: Vec<InputFile>, directory: &OpenDirectory) -> Result<Inputs, String> {
+        let (directory, config) = (directory.clone(), self.config.clone());
         let written = tokio::task::spawn_blocking(move || {
             let cache = CachePlace { directory: &config.cache_dir, link: config.cache_link };
             write_all(&files, &directory, cache)
@@ -181,13 +197,18 @@ impl Exec {
         }
     }
 
-    async fn pack(&self, directory: PathBuf, inputs: Inputs, program: PathBuf) -> Result<Packed, String> {
+    async fn pack(
+        &self,
+        directory: OpenDirectory,
+        inputs: Inputs,
+        program: PathBuf,
+    ) -> Result<Packed, String> {
         let config = self.config.clone();
         let packed = tokio::task::spawn_blocking(move || {
             let inputs = if config.zip_all { Inputs::new() } else { inputs };
             pack(Packing {
                 directory: &directory,
-                file: &outputs_beside(&directory).join("archive"),
+                file: &outputs_beside(directory.path()).join("archive"),
                 memory_bytes_max: ARCHIVE_INLINE_BYTES_MAX,
                 inputs: &inputs,
                 program: config.zip_all.then_some(program.as_path()),
@@ -211,6 +232,27 @@ impl Handler for Exec {
             Err(_) => Vec::new(),
         };
         self.run_request(&job, inputs, &context).await
+    }
+}
+
+/// A directory for what a program needs while it runs, beside its own: what is in that is packed.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn make(outputs: &Path) -> io::Result<Self> {
+        let path = outputs.join("tmp");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(|error| {
+            let text = format!("cannot make the directory for temporary files {}: {error}", path.display());
+            io::Error::new(error.kind(), text)
+        })?;
+        Ok(Temporary(path))
+    }
+
+    /// What cannot be removed now goes with the job's directory.
+    fn remove(self) {
+        fs::remove_dir_all(&self.0).ok();
+        // It stays if there are large parts in it.
+        self.0.parent().map(fs::remove_dir);
     }
 }
 

@@ -4,6 +4,7 @@
 //! memory; a longer output goes to a file as a whole, and what is over the limit of that is counted and dropped. Whatever the program leaves running in its group is killed when it ends, is stopped, or when the
 //! future is dropped. It knows programs and nothing of jobs; the handler of executables calls it.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -16,7 +17,7 @@ use tokio::time::timeout;
 
 use super::inputs::next_step;
 use super::launch::{self, Report};
-use crate::worker::directory::create_output;
+use crate::worker::directory::{OpenDirectory, create_output};
 use crate::worker::handler::CancelToken;
 use crate::worker::limits::DRAIN_MAX;
 
@@ -162,7 +163,9 @@ pub(super) struct Ended {
 pub(super) struct Start<'a> {
     pub(super) program: &'a Path,
     pub(super) args: &'a [String],
-    pub(super) directory: &'a Path,
+    pub(super) directory: &'a OpenDirectory,
+    /// All that the program gets; nothing of this process's own.
+    pub(super) environment: &'a [(String, OsString)],
     pub(super) launcher: Option<&'a Path>,
 }
 
@@ -189,7 +192,9 @@ pub(super) async fn run(
     let (command, report) = start.command()?;
     let mut child = Command::from(command)
         .args(start.args)
-        .current_dir(start.directory)
+        .current_dir(start.directory.as_current())
+        .env_clear()
+        .envs(start.environment.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)

@@ -5,17 +5,21 @@
 //! changed costs the set its place, and what is right of it need not come again.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use chunking::message::SetState;
+use tracing::info;
 use uuid::Uuid;
 
-use super::{Cache, Going, NO_DIGEST};
+use super::{Cache, Going, NO_DIGEST, News};
 use crate::core::ids::CacheId;
 use crate::model::Source;
 use crate::peer::OutFrame;
 use crate::worker::cache::disk::Entry;
-use crate::worker::cache::staged::changed;
+use crate::worker::cache::link::LinkMode;
+use crate::worker::cache::seal::{Seal, SealState};
+use crate::worker::cache::staged::{CheckError, check_files, state_of};
 use crate::worker::handler::Job;
 
 /// What a job needs.
@@ -24,6 +28,24 @@ pub(super) struct Needs {
     sets: Vec<CacheId>,
     /// Those that are not here.
     lacking: BTreeSet<CacheId>,
+}
+
+/// Whether a set is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Here {
+    Yes,
+    /// It is, and files that the job names are read first.
+    Doubtful,
+    No,
+}
+
+/// Files of a set that may have changed were read again.
+#[derive(Debug)]
+pub(in crate::worker) struct ReadAgain {
+    cache: CacheId,
+    generation: Uuid,
+    files: Vec<u32>,
+    found: Result<Vec<(u32, Seal)>, CheckError>,
 }
 
 /// What follows for a job.
@@ -60,44 +82,101 @@ impl Cache {
             return false;
         }
         let mut needs = Needs { sets: named.keys().cloned().collect(), lacking: BTreeSet::new() };
+        let mut wanted = BTreeSet::new();
         for (cache, names) in &named {
-            if !self.is_here(cache, names, out) {
-                needs.lacking.insert(cache.clone());
+            match self.is_here(cache, names, out) {
+                Here::Yes => {}
+                // The leader need not be asked.
+                Here::Doubtful => drop(needs.lacking.insert(cache.clone())),
+                Here::No if may_wait => {
+                    needs.lacking.insert(cache.clone());
+                    wanted.insert(cache);
+                }
+                Here::No => {}
             }
         }
-        let waits = may_wait && !needs.lacking.is_empty();
-        let lacking = std::mem::take(&mut needs.lacking);
-        if waits {
-            needs.lacking.clone_from(&lacking);
-        }
+        let waits = !needs.lacking.is_empty();
         self.jobs.insert(job.id, needs);
-        if waits {
-            lacking.iter().for_each(|cache| self.want(cache, out));
-        }
+        wanted.into_iter().for_each(|cache| self.want(cache, out));
         waits
     }
 
     /// Whether a set is here for a job that names these files.
-    fn is_here(&mut self, cache: &CacheId, names: &[String], out: &mut Vec<OutFrame>) -> bool {
+    fn is_here(&mut self, cache: &CacheId, names: &[String], out: &mut Vec<OutFrame>) -> Here {
         let Some(set) = self.sets.get_mut(cache) else {
             // Files of a layout that others made are looked for by the job's handler.
-            return matches!(self.disk.entry(cache), Ok(Entry::Theirs));
+            return if matches!(self.disk.entry(cache), Ok(Entry::Theirs)) { Here::Yes } else { Here::No };
         };
         // One that was here before this connection may have been replaced meanwhile: the leader is asked once.
         let is_known = set.sure || !self.told;
-        let Some(looks) = set.looks.as_ref().filter(|_| !set.released && is_known) else { return false };
-        let files = names.iter().filter_map(|name| set.contents.find(name));
-        match changed(&self.disk, set.generation, &set.contents, looks, files) {
-            None => {
-                set.last_use = SystemTime::now();
-                self.disk.used(set.generation);
-                true
+        let Some(seals) = set.seals.as_ref().filter(|_| !set.released && is_known) else { return Here::No };
+        let mut doubtful = Vec::new();
+        for file in names.iter().filter_map(|name| set.contents.find(name)) {
+            let Some((name, _)) = set.contents.file(file) else { continue };
+            match state_of(&self.disk, set.generation, name, seals.get(file as usize)) {
+                SealState::Whole => {}
+                // A link for each job changes the inode: who has the worker make them trusts the jobs.
+                SealState::Doubtful if self.link == LinkMode::Hardlink => {}
+                SealState::Doubtful => doubtful.push(file),
+                SealState::Broken => {
+                    let text = format!("damaged: \"{name}\" was changed on the disk");
+                    self.drop_set(cache, &text, Going::Damaged, out);
+                    return Here::No;
+                }
             }
-            Some(name) => {
-                let text = format!("damaged: \"{name}\" was changed on the disk");
-                self.drop_set(cache, &text, Going::Damaged, out);
-                false
+        }
+        set.last_use = SystemTime::now();
+        self.disk.used(set.generation);
+        if doubtful.is_empty() {
+            return Here::Yes;
+        }
+        self.read_again(cache, doubtful);
+        Here::Doubtful
+    }
+
+    fn read_again(&mut self, cache: &CacheId, files: Vec<u32>) {
+        let Some(set) = self.sets.get_mut(cache) else { return };
+        let files: Vec<u32> = files.into_iter().filter(|file| set.doubtful.insert(*file)).collect();
+        let (cache, generation, contents) = (cache.clone(), set.generation, set.contents.clone());
+        if files.is_empty() {
+            return;
+        }
+        info!(%cache, files = files.len(), "files of a set may have been changed: they are read before a job uses them");
+        self.run(move |disk| {
+            let found = check_files(disk, generation, &contents, &files);
+            News::ReadAgain(ReadAgain { cache, generation, files, found })
+        });
+    }
+
+    /// Files of a set were read again: jobs that wait for them go on, or the set comes again.
+    pub(super) fn on_read_again(&mut self, read: ReadAgain, out: &mut Vec<OutFrame>) {
+        let ReadAgain { cache, generation, files, found } = read;
+        // One that is gone by now has been asked for.
+        let Some(set) = self.sets.get_mut(&cache).filter(|set| set.generation == generation) else { return };
+        set.doubtful.retain(|file| !files.contains(file));
+        let why = match found {
+            Ok(found) => {
+                if let Some(seals) = &mut set.seals {
+                    let seals = Arc::make_mut(seals);
+                    for (file, seal) in found {
+                        seals.get_mut(file as usize).into_iter().for_each(|known| *known = seal);
+                    }
+                }
+                if set.doubtful.is_empty() && !self.asked.contains(&cache) && !self.is_coming(&cache) {
+                    self.no_longer_lacking(&cache);
+                }
+                return;
             }
+            Err(CheckError::Damaged(what) | CheckError::Untrue(what)) => format!("damaged: {what}"),
+            Err(CheckError::Io(error)) => format!("cannot be read: {error}"),
+        };
+        self.drop_set(&cache, &why, Going::Damaged, out);
+        self.answer_holds(&cache, out);
+        if self.told {
+            self.want_if_lacking(&cache, out);
+        } else {
+            // Nobody sends it again: jobs miss it.
+            self.no_longer_lacking(&cache);
         }
     }
 

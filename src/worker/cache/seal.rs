@@ -1,0 +1,75 @@
+//! What a file of a set looked like when its bytes were checked, and so whether they may be others by now.
+//!
+//! A job runs as the worker's user: it can make a file of a set writable, write to it, and set its time back. What it cannot set is
+//! the time of the last change of the inode. That time also changes when the file gets a link or loses one, as the worker itself
+//! does where two versions of a set share a file; so another one is a reason to read the file again, and proves nothing yet.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+
+use crate::worker::exec::inputs::Look;
+
+/// What a file looked like when it was checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::worker) struct Seal {
+    look: Look,
+    inode_changed: (i64, i64),
+}
+
+/// How a file stands against its seal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SealState {
+    /// It is as it was.
+    Whole,
+    /// Its bytes may be others: they are to be read.
+    Doubtful,
+    /// It is not the same any more.
+    Broken,
+}
+
+impl Seal {
+    pub(super) fn of(file: &Metadata) -> Self {
+        Seal { look: Look::of(file), inode_changed: (file.ctime(), file.ctime_nsec()) }
+    }
+
+    /// How what was found in its place stands.
+    pub(super) fn on(&self, found: &Option<Metadata>) -> SealState {
+        match found.as_ref().map(Seal::of) {
+            Some(seal) if seal == *self => SealState::Whole,
+            Some(seal) if seal.look == self.look => SealState::Doubtful,
+            Some(_) | None => SealState::Broken,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    #[test]
+    fn a_file_that_was_written_to_is_found_out_though_its_time_was_set_back() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a");
+        fs::write(&path, "right").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o444)).unwrap();
+        let before = fs::metadata(&path).unwrap();
+        let seal = Seal::of(&before);
+        let state = || seal.on(&fs::metadata(&path).ok());
+        assert_eq!(state(), SealState::Whole);
+        // The clock of the file system has steps.
+        std::thread::sleep(Duration::from_millis(20));
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        fs::write(&path, "wrong").unwrap();
+        let file = File::options().append(true).open(&path).unwrap();
+        file.set_modified(before.modified().unwrap()).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o444)).unwrap();
+        assert_eq!(state(), SealState::Doubtful);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(state(), SealState::Broken);
+        fs::write(&path, "other").unwrap();
+        assert_eq!(state(), SealState::Broken);
+    }
+}

@@ -1,0 +1,237 @@
+//! A worker's promises against whom they are made: jobs that look around, other users of the machine, clients with hostile names.
+//! With the built binary and default flags where that can be. What needs another user is run as root, and skipped with a word where
+//! that is not to be had.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    dead_code
+)]
+
+#[path = "support/procs.rs"]
+mod procs;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use procs::{Leader, Proc, TempDir, eventually, heft, write_program};
+
+/// A worker with one program, and secrets in its environment.
+fn worker_with_secrets(port: u16, dir: &TempDir, program: (&str, &str), args: &[&str]) -> Proc {
+    std::fs::create_dir_all(dir.join("exe")).unwrap();
+    write_program(&dir.join("exe").join(program.0), program.1);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
+    command.args(["worker", "127.0.0.1", &port.to_string()]).args(args);
+    for (flag, name) in [("--exe-dir", "exe"), ("--work-dir", "jobs"), ("--cache-dir", "cache")] {
+        command.arg(flag).arg(dir.join(name));
+    }
+    command.env("HEFT_LOG", "warn").env("DATABASE_PASSWORD", "hush").env("LICENSE_FILE", "/opt/licence");
+    command.env("LANG", "C.UTF-8").env("HEFT_JOB_ID", "of another");
+    Proc::start("heft worker", &mut command)
+}
+
+#[test]
+fn a_program_gets_its_own_environment_and_not_the_workers() {
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    // The shell adds PWD, OLDPWD, SHLVL and _ by itself.
+    let script = r#"echo kept > "$TMPDIR/scratch"; env | grep -vE '^(PWD|OLDPWD|SHLVL|_)='"#;
+    let worker = "11111111-2222-3333-4444-555555555555";
+    let pass = ["--id", worker, "--pass-env", "LICENSE_FILE", "--pass-env", "NOT_SET"];
+    let _worker = worker_with_secrets(leader.port, &dir, ("looks", script), &pass);
+    let (code, out, err) = heft(&["submit", &leader.addr(), "looks", "--client", "clientA"]);
+    assert_eq!(code, Some(0), "{err}");
+    let got: BTreeMap<_, _> = out.lines().filter_map(|line| line.split_once('=')).collect();
+    let names: Vec<_> = got.keys().copied().filter(|name| *name != "TZ").collect();
+    let expected = [
+        "HEFT_ATTEMPT",
+        "HEFT_CLIENT",
+        "HEFT_EXEC",
+        "HEFT_JOB_ID",
+        "HEFT_WORKER",
+        "HOME",
+        "LANG",
+        "LICENSE_FILE",
+        "PATH",
+        "TMPDIR",
+    ];
+    assert_eq!(names, expected, "{out}");
+    assert_eq!((got["LICENSE_FILE"], got["LANG"]), ("/opt/licence", "C.UTF-8"));
+    assert_eq!((got["HEFT_EXEC"], got["HEFT_ATTEMPT"], got["HEFT_WORKER"]), ("looks", "1", worker));
+    assert!(got["HEFT_CLIENT"].contains("clientA"), "{out}");
+    assert!(uuid::Uuid::try_parse(got["HEFT_JOB_ID"]).is_ok(), "{out}");
+    let own = dir.join("jobs/heft");
+    assert!(got["TMPDIR"].starts_with(own.to_str().unwrap()), "{out}");
+    eventually("nothing of it stays", || std::fs::read_dir(&own).unwrap().count() == 0);
+}
+
+#[test]
+fn a_job_that_changes_a_dataset_and_sets_its_time_back_changes_nothing_for_later_jobs() {
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    let set = dir.join("set");
+    std::fs::create_dir(&set).unwrap();
+    std::fs::write(set.join("a.bin"), "right".repeat(1000)).unwrap();
+    std::fs::create_dir_all(dir.join("exe")).unwrap();
+    let wrong = r#"for f in a.bin "$1"; do
+        touch -r "$f" "$TMPDIR/time"
+        chmod u+w "$f" && printf wrong | dd of="$f" conv=notrunc status=none && touch -r "$TMPDIR/time" "$f"
+        chmod a-w "$f"
+    done
+    head -c 5 "$1""#;
+    write_program(&dir.join("exe/wrong"), wrong);
+    let _worker = worker_with_secrets(leader.port, &dir, ("reads", "cat a.bin"), &[]);
+    let (code, _, err) = heft(&["dataset", &leader.addr(), "put", "set-1", set.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{err}");
+    let submit = |exec: &str, args: &[&str]| {
+        let addr = leader.addr();
+        let line =
+            [&["submit", &addr, exec, "--cache", "set-1/a.bin", "--progress", "none", "--"], args].concat();
+        let (code, out, err) = heft(&line);
+        assert_eq!(code, Some(0), "{out} {err}");
+        out
+    };
+    assert_eq!(submit("reads", &[]), "right".repeat(1000));
+    let theirs = dir.join("cache/set-1/a.bin");
+    for _ in 0..3 {
+        assert_eq!(submit("wrong", &[theirs.to_str().unwrap()]), "wrong", "a job can, as the worker's user");
+        assert_eq!(submit("reads", &[]), "right".repeat(1000));
+    }
+}
+
+/// Nobody.
+const STRANGER: u32 = 54_321;
+
+/// Whether this is root, who alone can be several users.
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: only root can be somebody else");
+    }
+    is_root
+}
+
+fn chown(path: &Path) {
+    std::os::unix::fs::chown(path, Some(STRANGER), Some(STRANGER)).unwrap();
+}
+
+fn chmod(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Runs a worker or leader until it says that it starts, or ends. Gives its exit code, none if it had to be ended, and what it said.
+fn started(command: &mut Command) -> (Option<i32>, String) {
+    let mut child =
+        command.env("HEFT_LOG", "info").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+        let line = line.unwrap();
+        said += &format!("{line}\n");
+        if line.contains("worker starts") || line.contains("listening") {
+            child.kill().unwrap();
+            break;
+        }
+    }
+    (child.wait().unwrap().code(), said)
+}
+
+fn worker_in(dir: &TempDir, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
+    command.args(["worker", "127.0.0.1", "1"]).args(args);
+    for (flag, name) in [("--exe-dir", "exe"), ("--work-dir", "jobs"), ("--cache-dir", "cache")] {
+        if !args.contains(&flag) {
+            command.arg(flag).arg(dir.join(name));
+        }
+    }
+    command
+}
+
+#[test]
+fn directories_that_others_can_change_are_refused_by_worker_and_leader() {
+    let dir = TempDir::new();
+    let open = dir.join("open");
+    std::fs::create_dir(&open).unwrap();
+    chmod(&open, 0o777);
+    let mut foreign =
+        vec![(open.clone(), "others may write to"), (open.join("beneath"), "others may write to")];
+    let strangers = dir.join("strangers");
+    std::fs::create_dir(&strangers).unwrap();
+    if is_root() {
+        chown(&strangers);
+        foreign.extend([
+            (strangers.clone(), "belongs to user 54321"),
+            (strangers.join("x"), "belongs to user 54321"),
+        ]);
+    }
+    for (path, why) in foreign {
+        let path = path.to_str().unwrap();
+        for flag in ["--work-dir", "--cache-dir"] {
+            let (code, said) = started(&mut worker_in(&dir, &[flag, path]));
+            assert_eq!(code, Some(2), "{flag} {path}: {said}");
+            assert!(said.contains(why) && said.contains("--allow-shared-dirs"), "{said}");
+        }
+        let mut leader = Command::new(env!("CARGO_BIN_EXE_heft"));
+        for durability in ["disk", "memory"] {
+            let (code, said) =
+                started(leader.args(["leader", "0", "--durability", durability, "--data", path]));
+            assert_eq!(code, Some(2), "{path}: {said}");
+            assert!(said.contains(why) && said.contains("--allow-shared-dirs"), "{said}");
+            leader = Command::new(env!("CARGO_BIN_EXE_heft"));
+        }
+        let (code, said) = started(&mut worker_in(&dir, &["--work-dir", path, "--allow-shared-dirs"]));
+        assert_eq!(code, None, "{said}");
+    }
+    chmod(&open, 0o1777);
+    let (code, said) = started(&mut worker_in(&dir, &["--work-dir", open.to_str().unwrap()]));
+    assert_eq!(code, None, "as open as /tmp: {said}");
+}
+
+#[test]
+fn what_workers_make_is_closed_to_others() {
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    let _worker = worker_with_secrets(leader.port, &dir, ("x", "true"), &[]);
+    assert_eq!(heft(&["submit", &leader.addr(), "x"]).0, Some(0));
+    for name in ["jobs", "jobs/heft", "cache"] {
+        let mode = std::fs::metadata(dir.join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o700, "{name}");
+    }
+}
+
+#[test]
+fn a_stranger_who_owns_the_job_directories_of_a_shared_work_directory_gets_nothing() {
+    if !is_root() {
+        return;
+    }
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    let (jobs, elsewhere) = (dir.join("jobs"), dir.join("elsewhere"));
+    std::fs::create_dir(&jobs).unwrap();
+    chmod(&jobs, 0o1777);
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::create_dir(jobs.join("heft")).unwrap();
+    chown(&jobs.join("heft"));
+    std::fs::write(dir.join("in.txt"), "secret").unwrap();
+    let _worker = worker_with_secrets(leader.port, &dir, ("x", "cat in.txt"), &[]);
+    let file = dir.join("in.txt");
+    let (code, out, err) = heft(&["submit", &leader.addr(), "x", "--file", file.to_str().unwrap()]);
+    assert_eq!(code, Some(1), "{out} {err}");
+    assert!((out + &err).contains("belongs to user 54321"), "{err}");
+    assert_eq!(std::fs::read_dir(jobs.join("heft")).unwrap().count(), 0);
+}
+
+#[test]
+fn names_that_cannot_be_passed_to_programs_are_refused_with_the_reason() {
+    for (name, why) in [("A=b", "is no name of a variable"), ("TMPDIR", "each job gets its own")] {
+        let (code, _, err) = heft(&["worker", "127.0.0.1", "1", "--pass-env", name]);
+        assert_eq!(code, Some(2), "{err}");
+        assert!(err.contains(why), "{err}");
+    }
+}
