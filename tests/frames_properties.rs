@@ -8,14 +8,15 @@ mod support;
 use chunking::dataset::Piece;
 use chunking::frame::Trailers;
 use chunking::message::{
-    Abort, Answer, AnswerStatus, Ask, Cancel, Done, Features, Grant, Have, Heartbeat, HeldJob, HeldJobs,
-    Hold, HoldFlags, Inspect, Keepalive, Lack, Lacking, LimitId, LimitList, Name, Open, OpenFlags, Pack,
-    PieceList, Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release, SetEntry, SetList,
-    SetState, Settled, Spread, SpreadStage, Stage, Standing, Start, Submitted, Text, Verdict, Void, Welcome,
+    self, Abort, Answer, AnswerStatus, Ask, Cancel, Done, Features, Grant, Have, Heartbeat, HeldJob,
+    HeldJobs, HeldPart, Hold, HoldFlags, Inspect, Keepalive, Lack, Lacking, LimitId, LimitList, Name, Open,
+    OpenFlags, PIECE_HEAD_BYTES, Pack, PartOf, PieceList, Progress, Purpose, Put, PutFlags, Reason, Received,
+    Refused, Release, SetEntry, SetList, SetState, Settled, Spread, SpreadStage, Stage, Standing, Start,
+    Submitted, Text, Verdict, Void, Welcome,
 };
 use chunking::{
-    Bitmap, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head, InboundLimits, Kind, Message,
-    Ranges, Step,
+    Bitmap, ChunkHead, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head, InboundLimits, Kind,
+    Message, Ranges, Step,
 };
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -260,6 +261,17 @@ fn open() -> impl Strategy<Value = Message<'static>> {
     )
 }
 
+fn piece() -> impl Strategy<Value = Message<'static>> {
+    let head = (any::<u64>(), any::<[u32; 3]>(), select(Codec::ALL.to_vec()));
+    (head, vec(any::<u8>(), 1..200), 0u32..2000, 0u32..2000).prop_map(
+        |((offset, [raw_len, crc_sent, crc_raw], codec), bytes, from, behind)| {
+            let head = ChunkHead { offset, raw_len, crc_sent, crc_raw, codec };
+            let sent_len = from + u32::try_from(bytes.len()).unwrap() + behind;
+            Message::Piece(message::Piece { head, sent_len, from, bytes: bytes.leak() })
+        },
+    )
+}
+
 fn message() -> impl Strategy<Value = Message<'static>> {
     let reason = || any::<u16>().prop_map(Reason);
     let held_job = (uuid(), any::<u32>(), any::<u32>());
@@ -275,8 +287,13 @@ fn message() -> impl Strategy<Value = Message<'static>> {
             let limits: LimitList = limits.into_iter().collect();
             Message::Welcome(Welcome { leader, software, features: Features(features), limits })
         }),
-        (any::<u32>(), reason(), text(), ranges())
-            .prop_map(|(window, reason, text, held)| Message::Grant(Grant { window, reason, text, held })),
+        (any::<u32>(), reason(), text(), ranges(), proptest::option::of(any::<[u32; 3]>())).prop_map(
+            |(window, reason, text, held, part)| {
+                let part = HeldPart(part.map(|[index, bytes, crc_sent]| PartOf { index, bytes, crc_sent }));
+                Message::Grant(Grant { window, reason, text, held, part })
+            }
+        ),
+        piece(),
         digest().prop_map(|digest| Message::Done(Done { digest })),
         Just(Message::Verdict(Verdict::Ok)),
         ranges().prop_map(|ranges| Message::Verdict(Verdict::Resend(ranges))),
@@ -424,8 +441,10 @@ proptest! {
         message.encode(&mut payload);
         let kind = kind_of(&message);
         prop_assert_eq!(Message::decode(kind, &payload), Ok(message.clone()));
-        // JSON goes to the end of the payload, so nothing can stand behind it.
-        if !matches!(kind, Kind::Ask | Kind::Answer) {
+        // JSON and bytes of a chunk go to the end of the payload, so nothing can stand behind them; nor behind a Grant without
+        // a part, which has to say so if something follows.
+        let is_open_ended = matches!(&message, Message::Grant(grant) if grant.part.is_none());
+        if !matches!(kind, Kind::Ask | Kind::Answer | Kind::Piece) && !is_open_ended {
             payload.extend_from_slice(&appended);
             payload[0] = payload[0].max(1);
             prop_assert_eq!(Message::decode(kind, &payload), Ok(message));
@@ -437,13 +456,21 @@ proptest! {
         let mut payload = Vec::new();
         message.encode(&mut payload);
         let kind = kind_of(&message);
-        payload.truncate(at.index(payload.len()));
-        // JSON goes to the end of the payload, so only its front can be missing.
+        let whole = payload.len();
+        payload.truncate(at.index(whole));
+        // JSON goes to the end of the payload, so only its front can be missing; of a chunk's bytes there is at least one. A
+        // Grant may go without its part.
         let front = match kind {
             Kind::Ask => 1,
             Kind::Answer => 2,
+            Kind::Piece => PIECE_HEAD_BYTES + 1,
             _ => usize::MAX,
         };
+        if let Message::Grant(Grant { part: HeldPart(Some(_)), .. }) = &message
+            && payload.len() == whole - 13
+        {
+            return Ok(());
+        }
         prop_assert_eq!(Message::decode(kind, &payload).is_err(), payload.len() < front);
     }
 

@@ -135,7 +135,9 @@ fn a_job_whose_contents_are_taken_apart_is_refused_where_the_disk_has_no_room_fo
         let (mut said, mut written) = (String::new(), 0);
         while let Some(output) = leader.poll_output() {
             match output {
-                Output::Send { frame, .. } => said.push_str(&format!("{frame:?}")),
+                Output::Send { frame, .. } | Output::SendBehind { frame, .. } => {
+                    said.push_str(&format!("{frame:?}"))
+                }
                 Output::Disk(DiskOp::Write { bytes, .. }) => written += bytes.len(),
                 Output::SendLazily { .. }
                 | Output::Posted { .. }

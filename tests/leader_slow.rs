@@ -73,8 +73,9 @@ fn hasty_leader_with(config: Config, write_stall: Duration) -> u16 {
 struct Line {
     port: u16,
     connections: Arc<AtomicU32>,
-    /// Bytes that went to the leader.
+    /// Bytes that went to the leader, and that came from it.
     went_up: Arc<AtomicUsize>,
+    came_down: Arc<AtomicUsize>,
 }
 
 impl Line {
@@ -96,8 +97,8 @@ impl Line {
     fn listen(listener: TcpListener, leader: u16, down: usize, up: usize) -> Line {
         let port = listener.local_addr().unwrap().port();
         let connections = Arc::new(AtomicU32::new(0));
-        let went_up = Arc::new(AtomicUsize::new(0));
-        let (count, counted) = (connections.clone(), went_up.clone());
+        let (went_up, came_down) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (count, counted) = (connections.clone(), [went_up.clone(), came_down.clone()]);
         std::thread::spawn(move || {
             while let Ok((peer, _)) = listener.accept() {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -106,15 +107,15 @@ impl Line {
                 socket.connect(&SocketAddr::from(([127, 0, 0, 1], leader)).into()).unwrap();
                 let to_leader: TcpStream = socket.into();
                 let ways = [
-                    (to_leader.try_clone().unwrap(), peer.try_clone().unwrap(), down, Arc::default()),
-                    (peer, to_leader, up, counted.clone()),
+                    (to_leader.try_clone().unwrap(), peer.try_clone().unwrap(), down, counted[1].clone()),
+                    (peer, to_leader, up, counted[0].clone()),
                 ];
                 for (from, to, rate, carried) in ways {
                     std::thread::spawn(move || carry(from, to, rate, &carried));
                 }
             }
         });
-        Line { port, connections, went_up }
+        Line { port, connections, went_up, came_down }
     }
 }
 
@@ -350,6 +351,102 @@ fn a_worker_whose_result_goes_up_slowly_in_one_frame_obeys_a_cancel() {
 #[test]
 fn a_worker_whose_result_goes_up_slowly_in_chunks_takes_inputs_meanwhile_and_is_not_cut_off() {
     reads_while_it_sends(4_000_000);
+}
+
+/// What may go over a slow line before a small frame does: a piece or two, and what is on its way.
+const SMALL_WAITS: usize = 400_000;
+
+/// Waits until so many bytes have passed, which is enough to see that the line is slow.
+async fn passed(bytes: &AtomicUsize, enough: usize) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while bytes.load(Ordering::Relaxed) < enough {
+        assert!(Instant::now() < until, "{bytes:?} of {enough}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn a_cancel_gets_to_a_worker_while_a_large_input_goes_down_slowly() {
+    let leader = hasty_leader();
+    let line = Line::start(leader, 300_000, 1 << 30);
+    let dir = TempDir::new();
+    let (came_down, cancelled_at) = (line.came_down.clone(), Arc::new(AtomicUsize::new(usize::MAX)));
+    let cancelled = cancelled_at.clone();
+    let run = move |job: Job, context: JobContext| {
+        let (came_down, cancelled) = (came_down.clone(), cancelled.clone());
+        async move {
+            if job.request.as_ref().unwrap().exec_name == "wait" {
+                context.cancelled().await;
+                cancelled.store(came_down.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            job.result(JobStatus::Ok)
+        }
+    };
+    let config =
+        WorkerConfig { work_dir: dir.0.clone(), ..WorkerConfig::new(format!("127.0.0.1:{}", line.port)) };
+    let works = Works::start(Worker::new(config, run).unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Client::connect(&format!("127.0.0.1:{leader}"), &Options::new("c")).await.unwrap();
+        let request = |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
+        let mut wait = client.submit(request("wait")).await.unwrap();
+        let spec = JobSpec::from(request("down")).bytes("in.bin", Bytes::from(noise::noise(5_000_000, 11)));
+        let mut down = client.submit(spec).await.unwrap();
+        passed(&line.came_down, 1_500_000).await;
+        let before = line.came_down.load(Ordering::Relaxed);
+        wait.cancel("enough").await;
+        let patience = Duration::from_secs(60);
+        for job in [&mut wait, &mut down] {
+            let ended = tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end");
+            assert!(ended.unwrap().missing.is_empty());
+        }
+        let waited = cancelled_at.load(Ordering::Relaxed) - before;
+        assert!(waited < SMALL_WAITS, "{waited} bytes came before the cancel");
+        client.close().await;
+    });
+    assert_eq!(line.connections.load(Ordering::Relaxed), 1, "the worker was cut off");
+    works.stop();
+}
+
+#[test]
+fn a_small_result_gets_away_from_a_worker_while_a_large_one_goes_up_slowly() {
+    let leader = hasty_leader();
+    let line = Line::start(leader, 1 << 30, 300_000);
+    let dir = TempDir::new();
+    let made = Bytes::from(noise::noise(5_000_000, 12));
+    let run = move |job: Job, context: JobContext| {
+        let made = made.clone();
+        async move {
+            if job.request.as_ref().unwrap().exec_name == "up" {
+                context.attach(Purpose::Archive, Content::Memory(made)).unwrap();
+            }
+            job.result(JobStatus::Ok)
+        }
+    };
+    let config =
+        WorkerConfig { work_dir: dir.0.clone(), ..WorkerConfig::new(format!("127.0.0.1:{}", line.port)) };
+    let works = Works::start(Worker::new(config, run).unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let out = TempDir::new();
+    runtime.block_on(async {
+        let options = Options { downloads: Downloads::Directory(out.0.clone()), ..Options::new("c") };
+        let client = Client::connect(&format!("127.0.0.1:{leader}"), &options).await.unwrap();
+        let request = |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
+        let mut up = client.submit(request("up")).await.unwrap();
+        passed(&line.went_up, 1_500_000).await;
+        let before = line.went_up.load(Ordering::Relaxed);
+        let patience = Duration::from_secs(60);
+        let mut quick = client.submit(request("quick")).await.unwrap();
+        tokio::time::timeout(patience, quick.finish()).await.expect("it comes to an end").unwrap();
+        // Its credit and its result stand behind no more than a piece each.
+        let waited = line.went_up.load(Ordering::Relaxed) - before;
+        assert!(waited < 2 * SMALL_WAITS, "{waited} bytes went before the result");
+        let ended = tokio::time::timeout(patience, up.finish()).await.expect("it comes to an end").unwrap();
+        assert!(ended.missing.is_empty());
+        client.close().await;
+    });
+    assert_eq!(line.connections.load(Ordering::Relaxed), 1, "the worker was cut off");
+    works.stop();
 }
 
 #[test]

@@ -36,6 +36,8 @@ mod proxy;
 mod receivers;
 #[path = "transfers/results.rs"]
 mod results;
+#[path = "transfers/short_lines.rs"]
+mod short_lines;
 #[path = "transfers/stock.rs"]
 mod stock;
 #[path = "transfers/through.rs"]

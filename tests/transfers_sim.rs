@@ -404,6 +404,14 @@ impl World {
 
     /// Hands something to a connection; chunks may be damaged on their way.
     fn push(&mut self, id: ConnId, dir: Dir, mut out: Out) {
+        if let Out::Pieces(bytes) = &mut out
+            && bytes.len() > 80
+        {
+            // The bytes of the chunk: what stands before them has a checksum of its own.
+            let mut payload = bytes.split_off(73);
+            self.may_flip(&mut payload);
+            *bytes = [&bytes[..], &payload[..]].concat().into();
+        }
         if let Out::Chunk { head, payload } = &mut out
             && !self.may_flip(payload)
             && self.faults.head_flips > 0
@@ -506,11 +514,13 @@ impl World {
             return;
         }
         let who = conn.who;
+        let cut = conn.inlets[Dir::ToPeer as usize].as_mut().and_then(|inlet| inlet.cut());
         let notices = self.now + self.random.below(3) * self.random.below(SECOND);
         self.at(notices, Wake::LeaderNotices(id));
         let mut life = 0;
         match who {
             Who::Client(number) => {
+                cut.into_iter().for_each(|part| self.clients[number].parts.keep(part));
                 self.clients[number].lost();
                 if self.faults.client_goes && self.random.chance(30) {
                     self.faults.client_goes = false;
@@ -518,6 +528,7 @@ impl World {
                 }
             }
             Who::Worker(number) => {
+                cut.into_iter().for_each(|part| self.workers[number].parts.keep(part));
                 self.workers[number].lost();
                 if self.faults.crashes > 0 && self.random.chance(40) {
                     self.faults.crashes -= 1;
@@ -546,7 +557,9 @@ impl World {
             while let Some(output) = self.leader.poll_output() {
                 match output {
                     Output::Log(operation) => self.log(operation),
-                    Output::Send { conn, frame } | Output::SendLazily { conn, frame } => {
+                    Output::Send { conn, frame }
+                    | Output::SendBehind { conn, frame }
+                    | Output::SendLazily { conn, frame } => {
                         let bytes = [&frame.head[..], &frame.payload[..], &frame.trailer[..]].concat();
                         self.push(conn, Dir::ToPeer, Out::Frame(bytes.into()));
                         touched.insert(conn);
@@ -558,9 +571,23 @@ impl World {
                         }
                         touched.insert(conn);
                     }
-                    Output::Chunk { conn, frame } => {
-                        let out = Out::Chunk { head: frame.head.to_vec(), payload: frame.payload };
-                        self.push(conn, Dir::ToPeer, out);
+                    Output::Chunk { conn, mut chunk } => {
+                        // Some as if the line were slow.
+                        let is_slow = self.random.chance(10);
+                        let is_begun = chunk.is_begun() || is_slow;
+                        self.seen.went_on[1] += u64::from(chunk.is_begun());
+                        while let Some(frame) = chunk.next_frame(is_slow.then_some(50_000)) {
+                            let out = match (is_begun, chunk.left()) {
+                                (false, 0) => {
+                                    Out::Chunk { head: frame.head.to_vec(), payload: frame.payload }
+                                }
+                                (_, 0) => {
+                                    Out::Pieces([frame.head, frame.payload, frame.trailer].concat().into())
+                                }
+                                _ => Out::Frame([frame.head, frame.payload, frame.trailer].concat().into()),
+                            };
+                            self.push(conn, Dir::ToPeer, out);
+                        }
                         touched.insert(conn);
                     }
                     Output::Through { conn, head } => {
@@ -640,8 +667,13 @@ impl World {
             Wake::Delivers(id, dir) => self.delivers(id, dir),
             Wake::LeaderNotices(id) => {
                 self.ends_passing(id, Passed::Broken, None);
-                if let Some(conn) = self.conns.remove(&id) {
+                if let Some(mut conn) = self.conns.remove(&id) {
                     self.chunks_lost += conn.on_the_way();
+                    if let Some(part) =
+                        conn.inlets[Dir::ToLeader as usize].as_mut().and_then(|inlet| inlet.cut())
+                    {
+                        self.leader.chunk_cut(part);
+                    }
                     self.leader.closed(self.micros(), id);
                     self.work_off();
                 }
@@ -775,6 +807,8 @@ fn transfers_sim_whatever_breaks_bytes_arrive_once_and_nothing_is_left() {
             seen.whole,
             seen.refused,
             seen.only_cuts,
+            seen.went_on[0],
+            seen.went_on[1],
         ];
         assert!(all.into_iter().all(|count| count > 0), "something never happened: {seen:?}");
         let cuts_min = u64::from(scaled(100, 1000));

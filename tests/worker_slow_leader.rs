@@ -152,6 +152,7 @@ async fn large_result(conn: &mut Conn, job: Uuid) {
         reason: chunking::message::Reason::NONE,
         text: "".into(),
         held: chunking::Ranges::default(),
+        part: Default::default(),
     };
     conn.say(open.msg_id, &grant).await;
     conn.about::<Done>(open.msg_id).await;

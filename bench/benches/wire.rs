@@ -102,8 +102,13 @@ fn write_a_chunk_frame_head(bencher: Bencher<'_, '_>) {
 /// A Grant, written and read.
 #[divan::bench]
 fn write_and_read_a_grant(bencher: Bencher<'_, '_>) {
-    let grant =
-        Grant { window: 2, reason: Reason::NONE, text: Text::default(), held: Bitmap::new(64).held() };
+    let grant = Grant {
+        window: 2,
+        reason: Reason::NONE,
+        text: Text::default(),
+        held: Bitmap::new(64).held(),
+        part: Default::default(),
+    };
     let mut payload = Vec::with_capacity(64);
     bencher.bench_local(|| {
         payload.clear();

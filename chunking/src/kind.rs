@@ -85,6 +85,8 @@ kinds! {
     Abort = 36,
     /// A chunk that was sent must not be used.
     Void = 37,
+    /// A part of a chunk.
+    Piece = 38,
     /// The leader took the job.
     Submitted = 40,
     /// The leader did not take what was sent.

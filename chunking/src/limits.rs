@@ -68,6 +68,12 @@ pub const CACHE_ID_BYTES_MAX: usize = 255;
 /// The most sets in one Have.
 pub const SETS_LISTED_MAX: usize = 512;
 
+/// The most bytes of a chunk in one Piece: what a connection that breaks costs, and what others wait for on a slow one.
+pub const CHUNK_PIECE_BYTES_MAX: u32 = 64 * 1024;
+
+/// The fewest bytes that a sender puts into a Piece, unless they are a chunk's last ones.
+pub const CHUNK_PIECE_BYTES_MIN: u32 = 16 * 1024;
+
 /// The fewest chunks a window grants to a transfer that is not waiting.
 pub const WINDOW_CHUNKS_MIN: u32 = 2;
 

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use chunking::Kind;
-use chunking::message::{Abort, Body as _, Done, Open, Purpose, Reason, Verdict, Void};
+use chunking::message::{Abort, Body as _, Done, Open, Piece, Purpose, Reason, Verdict, Void};
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
 use super::dispatch::Conn;
 use super::downloads::{Downloads, Missing, Named, Part, Rest, Temporary};
-use crate::peer::{InChunk, InFrame, LinkWriter, OutFrame};
+use crate::peer::{self, InChunk, InFrame, LinkWriter, OutFrame, Parts};
 use crate::transfer::{Download, DownloadState, Report, transfer_frame};
 
 /// The shortest time between two reports of how far a job's downloads are.
@@ -44,6 +44,8 @@ struct Wanted {
 struct Inner {
     arriving: HashMap<Uuid, Arriving>,
     wanted: HashMap<Uuid, Wanted>,
+    /// First bytes of chunks that are not whole.
+    parts: Parts,
     /// Connections that ended.
     downs: u64,
     reports: mpsc::UnboundedSender<Report>,
@@ -68,7 +70,8 @@ impl Arrivals {
     /// None yet. Threads report to `reports`, which has to come back by [`report`](Self::report); jobs whose parts
     /// have news come through `news`.
     pub(super) fn new(reports: mpsc::UnboundedSender<Report>, news: mpsc::UnboundedSender<Uuid>) -> Self {
-        let inner = Inner { arriving: HashMap::new(), wanted: HashMap::new(), downs: 0, reports, news };
+        let (arriving, wanted, parts) = (HashMap::new(), HashMap::new(), Parts::default());
+        let inner = Inner { arriving, wanted, parts, downs: 0, reports, news };
         Arrivals { inner: Arc::new(Mutex::new(inner)), changed: Arc::new(Notify::new()) }
     }
 
@@ -89,6 +92,7 @@ impl Arrivals {
         let mut inner = self.lock();
         if inner.wanted.remove(&job).is_some() {
             inner.arriving.retain(|_, arriving| arriving.job != job);
+            inner.forget_parts();
         }
     }
 
@@ -97,6 +101,7 @@ impl Arrivals {
         let mut inner = self.lock();
         inner.wanted.clear();
         inner.arriving.clear();
+        inner.forget_parts();
         drop(inner);
         self.changed.notify_waiters();
     }
@@ -129,6 +134,14 @@ impl Arrivals {
             Some(Kind::Done) => Done::decode(&frame.payload).map(|done| {
                 inner.with(conn, id, |arriving| arriving.download.on_done(&done, &mut out));
             }),
+            Some(Kind::Piece) => Piece::decode(&frame.payload).map(|piece| {
+                let Inner { arriving, parts, .. } = &mut *inner;
+                if let Some(arriving) = arriving.get_mut(&id).filter(|arriving| arriving.conn == conn)
+                    && let Some(chunk) = parts.piece(id, &piece)
+                {
+                    arriving.download.on_chunk(chunk.head, chunk.crc(), chunk.bytes, &mut out);
+                }
+            }),
             Some(Kind::Void) => Void::decode(&frame.payload).map(|void| {
                 inner.with(conn, id, |arriving| arriving.download.on_void(&void, &mut out));
             }),
@@ -157,6 +170,14 @@ impl Arrivals {
         let ended = inner.tell(id);
         drop(inner);
         self.say(writer, out, ended);
+    }
+
+    /// A connection ended in the middle of a chunk: the next one goes on with it.
+    pub(super) fn keep(&self, part: peer::Part) {
+        let mut inner = self.lock();
+        if inner.arriving.contains_key(&part.transfer) {
+            inner.parts.keep(part);
+        }
     }
 
     /// A thread has done something for a download.
@@ -237,6 +258,12 @@ impl Arrivals {
 }
 
 impl Inner {
+    /// What is here of transfers that are over.
+    fn forget_parts(&mut self) {
+        let Inner { arriving, parts, .. } = self;
+        parts.retain(|transfer| arriving.contains_key(&transfer));
+    }
+
     fn with(&mut self, conn: Conn, id: Uuid, then: impl FnOnce(&mut Arriving)) {
         if let Some(arriving) = self.arriving.get_mut(&id).filter(|arriving| arriving.conn == conn) {
             then(arriving);
@@ -255,6 +282,7 @@ impl Inner {
         let is_same = |arriving: &&mut Arriving| arriving.download.is_of(&open);
         if let Some(arriving) = self.arriving.get_mut(&id).filter(is_same) {
             (arriving.conn, arriving.writer) = (conn, writer.clone());
+            arriving.download.holds(&self.parts);
             return arriving.download.reopen(open, out);
         }
         let (sink, file) = match wanted.downloads.sink(id, &open) {
@@ -271,6 +299,7 @@ impl Inner {
                 download.grant(out);
                 // A part has one blob at a time: what an earlier attempt had begun to send is dropped.
                 self.arriving.retain(|_, old| (old.job, old.purpose) != (job, purpose));
+                self.parts.retain(|transfer| self.arriving.contains_key(&transfer));
                 for rest in wanted.gone.values_mut() {
                     rest.file.take_if(|(of, _)| *of == purpose);
                 }
@@ -289,6 +318,7 @@ impl Inner {
             return;
         }
         let Some(Arriving { download, file, job, purpose, .. }) = self.arriving.remove(&id) else { return };
+        self.parts.forget(id);
         if let Some(wanted) = self.wanted.get_mut(&job) {
             let why = format!("the leader ended the transfer ({}): {}", abort.reason, abort.text.as_str());
             let file = file.map(|file| (purpose, file));
@@ -301,6 +331,9 @@ impl Inner {
     fn tell(&mut self, id: Uuid) -> bool {
         let Some(arriving) = self.arriving.get(&id) else { return true };
         let ended = *arriving.download.state() != DownloadState::Receiving;
+        if ended {
+            self.parts.forget(id);
+        }
         let now = Instant::now();
         if let Some(wanted) = self.wanted.get_mut(&arriving.job) {
             let due = wanted.told.is_none_or(|told| now.duration_since(told) >= PROGRESS_EVERY);

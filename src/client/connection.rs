@@ -34,6 +34,9 @@ const CLOSE_WAIT: Duration = Duration::from_millis(300);
 /// long does not come, and within the usual `--connect-wait` there is time for another.
 const HALF_WELCOME_WAIT: Duration = Duration::from_secs(4);
 
+/// How long a connection to which nothing can be sent any more is still read: its end is there, or on its way.
+const READ_OUT_MAX: Duration = Duration::from_millis(500);
+
 /// What the client announces.
 const FEATURES: Features = Features::SUBMIT_ANSWERS
     .with(Features::PROGRESS)
@@ -47,7 +50,8 @@ const FEATURES: Features = Features::SUBMIT_ANSWERS
     .with(Features::DATASETS)
     .with(Features::CHECKSUMS)
     .with(Features::RECEIPTS)
-    .with(Features::KEEPALIVE);
+    .with(Features::KEEPALIVE)
+    .with(Features::PIECES);
 
 /// What a leader is to us.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -320,22 +324,30 @@ impl Session<'_> {
         };
         let (outbox, mut queue) = mpsc::channel(outbox_max);
         let writer = link.writer.clone();
+        let knows_pieces = mode.has(Features::PIECES);
         let up = News::Up { mode, address: self.target.to_owned(), outbox, writer: writer.clone() };
         if self.reporter.report(up).await.is_err() {
             return End::Gone;
         }
         *was_up = true;
         // Two loops side by side: reading must go on while a full outbox waits, or both ends could wait for each other.
-        let end = tokio::select! {
-            end = self.read(&mut link) => end,
-            end = forward(&mut queue, &writer, unsent) => end,
+        let (end, found_by_writing) = tokio::select! {
+            end = self.read(&mut link) => (end, false),
+            end = forward(&mut queue, &writer, unsent) => (end, true),
         };
+        if found_by_writing && matches!(end, End::Lost { .. }) {
+            // What came before the end is read.
+            timeout(READ_OUT_MAX, self.read(&mut link)).await.ok();
+        }
         drop(writer);
         let Link { mut reader, writer, .. } = link;
         drop(writer);
         if matches!(end, End::Gone) {
             // All was handed over; the other side closes when it has read it.
             timeout(CLOSE_WAIT, async { while let Ok(Some(_)) = reader.next().await {} }).await.ok();
+        }
+        if let Some(part) = reader.cut().filter(|_| knows_pieces) {
+            self.reporter.arrivals.keep(part);
         }
         queue.close();
         while let Ok(left) = queue.try_recv() {

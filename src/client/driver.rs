@@ -492,6 +492,7 @@ impl Driver {
             | Kind::Chunk
             | Kind::Done
             | Kind::Void
+            | Kind::Piece
             | Kind::Start
             | Kind::Heartbeat
             | Kind::Cancel

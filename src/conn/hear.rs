@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chunking::message::{Ask, Body, Features, Heartbeat, Progress, Received, Stage, parse_credit};
+use chunking::message::{
+    Ask, Body, Features, Grant, Heartbeat, HeldPart, Piece, Progress, Received, Stage, parse_credit,
+};
 use chunking::{Generation, Head, Kind};
 use uuid::Uuid;
 
@@ -45,6 +47,13 @@ pub enum Heard {
         id: Uuid,
         /// What it says.
         says: TransferSays,
+    },
+    /// A piece of a chunk.
+    Piece {
+        /// The transfer's id.
+        id: Uuid,
+        /// The payload, which can be read.
+        payload: Bytes,
     },
     /// Something about a dataset.
     Dataset(DatasetSays),
@@ -183,9 +192,15 @@ impl Session {
                 if self.has(Features::TRANSFERS) =>
             {
                 Ok(match TransferSays::decode(kind, &payload) {
-                    Some(Ok(says)) => Heard::Transfer { id: head.msg_id, says },
+                    Some(Ok(says)) => Heard::Transfer { id: head.msg_id, says: self.understood(says) },
                     Some(Err(error)) => Heard::Skipped(error.to_string()),
                     None => Heard::Skipped(format!("{kind} is no message of a transfer")),
+                })
+            }
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Piece) if self.has(Features::PIECES) => {
+                Ok(match Piece::decode(&payload) {
+                    Ok(_) => Heard::Piece { id: head.msg_id, payload: payload.into_bytes() },
+                    Err(error) => Heard::Skipped(error.to_string()),
                 })
             }
             (Role::Client { .. } | Role::Worker { .. }, Kind::CachePut | Kind::CacheAck)
@@ -212,6 +227,21 @@ impl Session {
         }
     }
 
+    /// What a message says to one who knows what its sender announced.
+    pub(super) fn understood(&self, says: TransferSays) -> TransferSays {
+        match says {
+            TransferSays::Grant(grant) if !self.has(Features::PIECES) => {
+                TransferSays::Grant(Grant { part: HeldPart::default(), ..grant })
+            }
+            TransferSays::Open(_)
+            | TransferSays::Grant(_)
+            | TransferSays::Done(_)
+            | TransferSays::Verdict(_)
+            | TransferSays::Abort(_)
+            | TransferSays::Void(_) => says,
+        }
+    }
+
     /// What a frame is that is too large to be gathered.
     pub fn bulk(&mut self, head: &Head<'_>) -> Result<BulkOf, SessionError> {
         match self.hear(head, Bytes::from_static(b"-").into(), &mut Uuid::nil)? {
@@ -225,6 +255,7 @@ impl Session {
             | Heard::Cancel(_)
             | Heard::Received { .. }
             | Heard::Transfer { .. }
+            | Heard::Piece { .. }
             | Heard::Dataset(_)
             | Heard::Ask { .. }
             | Heard::Alive

@@ -13,7 +13,7 @@ pub use dataset::DatasetSays;
 pub(crate) use hear::read_result;
 pub use hear::{AckBody, AckSays, BulkOf, Heard, SubmitBody};
 pub use say::WireFrame;
-pub use transfer::TransferSays;
+pub use transfer::{TransferSays, WireChunk};
 
 use chunking::Generation;
 use chunking::message::Features;
@@ -36,7 +36,8 @@ pub const FEATURES: Features = Features::TRANSFERS
     .with(Features::DATASETS)
     .with(Features::CHECKSUMS)
     .with(Features::RECEIPTS)
-    .with(Features::KEEPALIVE);
+    .with(Features::KEEPALIVE)
+    .with(Features::PIECES);
 
 /// Why a connection has to end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -1,7 +1,8 @@
 //! The messages of a transfer, heard and said alike: inputs and results go the same way in both directions.
 
 use bytes::Bytes;
-use chunking::message::{Abort, Body, Done, Features, Grant, Open, Verdict, Void};
+use chunking::limits::CHUNK_PIECE_BYTES_MAX;
+use chunking::message::{Abort, Body, Done, Features, Grant, HeldPart, Open, Piece, Verdict, Void};
 use chunking::{ChunkHead, Kind, MessageError};
 use uuid::Uuid;
 
@@ -53,6 +54,7 @@ impl TransferSays {
             | Kind::InstallSnapResp
             | Kind::Welcome
             | Kind::Chunk
+            | Kind::Piece
             | Kind::Submitted
             | Kind::Refused
             | Kind::Start
@@ -82,6 +84,10 @@ impl Session {
         let needs = Features::TRANSFERS;
         match says {
             TransferSays::Open(open) => self.ours(needs, id, Uuid::nil(), open),
+            TransferSays::Grant(grant) if !grant.part.is_none() && !self.has(Features::PIECES) => {
+                let grant = Grant { part: HeldPart::default(), ..grant.clone() };
+                self.ours(needs, id, Uuid::nil(), &grant)
+            }
             TransferSays::Grant(grant) => self.ours(needs, id, Uuid::nil(), grant),
             TransferSays::Done(done) => self.ours(needs, id, Uuid::nil(), done),
             TransferSays::Verdict(verdict) => self.ours(needs, id, Uuid::nil(), verdict),
@@ -90,10 +96,152 @@ impl Session {
         }
     }
 
-    /// A chunk, in the bytes that it came in.
-    pub fn chunk(&self, id: Uuid, head: &ChunkHead, bytes: Bytes) -> Option<WireFrame> {
-        let sent_len = u32::try_from(bytes.len()).ok()?;
-        let frame_head = head.frame_head(id, sent_len).ok()?;
-        Some(WireFrame { head: Bytes::copy_from_slice(&frame_head), payload: bytes, trailer: Bytes::new() })
+    /// A chunk, in the bytes that it came in. `from` says how many of them the peer has.
+    pub fn chunk(&self, id: Uuid, head: &ChunkHead, bytes: Bytes, from: u32) -> WireChunk {
+        let cut = match (self.has(Features::PIECES), self.has(Features::CHECKSUMS)) {
+            (false, _) => Cut::Never,
+            (true, false) => Cut::Plain,
+            (true, true) => Cut::Summed,
+        };
+        // Who knows no pieces gets it whole.
+        let from = if cut == Cut::Never { 0 } else { from };
+        WireChunk { transfer: id, head: *head, bytes, from, cut }
+    }
+}
+
+/// Whether a chunk may be sent in pieces, and what ends their frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    Never,
+    Plain,
+    Summed,
+}
+
+/// A chunk as it goes to the socket: whole, or in pieces for a peer that knows them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireChunk {
+    transfer: Uuid,
+    head: ChunkHead,
+    bytes: Bytes,
+    /// Bytes that are out, or that the peer has.
+    from: u32,
+    cut: Cut,
+}
+
+impl WireChunk {
+    /// Bytes that are still to go.
+    pub fn left(&self) -> usize {
+        self.bytes.len().saturating_sub(self.from as usize)
+    }
+
+    /// Whether the peer has some of it, or some of it is out.
+    pub fn is_begun(&self) -> bool {
+        self.from > 0
+    }
+
+    /// Whether it may go in pieces.
+    pub fn may_be_cut(&self) -> bool {
+        self.cut != Cut::Never
+    }
+
+    /// The next frame: all of the chunk, if nothing of it is out and `piece_bytes` does not say otherwise, else a piece of at most
+    /// so many bytes. `None` when all is out.
+    pub fn next_frame(&mut self, piece_bytes: Option<u32>) -> Option<WireFrame> {
+        if self.left() == 0 {
+            return None;
+        }
+        match piece_bytes.filter(|_| self.may_be_cut()) {
+            None if self.from == 0 => self.whole(),
+            piece_bytes => self.piece(piece_bytes.unwrap_or(CHUNK_PIECE_BYTES_MAX)),
+        }
+    }
+
+    fn whole(&mut self) -> Option<WireFrame> {
+        let sent_len = u32::try_from(self.bytes.len()).ok()?;
+        let head = self.head.frame_head(self.transfer, sent_len).ok()?;
+        self.from = sent_len;
+        let payload = self.bytes.clone();
+        Some(WireFrame { head: Bytes::copy_from_slice(&head), payload, trailer: Bytes::new() })
+    }
+
+    fn piece(&mut self, most: u32) -> Option<WireFrame> {
+        let sent_len = u32::try_from(self.bytes.len()).ok()?;
+        let len = most.clamp(1, CHUNK_PIECE_BYTES_MAX).min(sent_len.checked_sub(self.from)?);
+        let (from, to) = (self.from as usize, (self.from + len) as usize);
+        let bytes = self.bytes.slice(from..to);
+        let piece = Piece { head: self.head, sent_len, from: self.from, bytes: &bytes };
+        let (head, trailer) = piece.frame(self.transfer, self.cut == Cut::Summed).ok()?;
+        self.from += len;
+        Some(WireFrame { head: head.into(), payload: bytes, trailer: trailer.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conn::Role;
+    use crate::core::ids::{ClientId, ConnId};
+    use chunking::message::{PartOf, Reason};
+    use chunking::{Decoder, Generation, InboundLimits};
+
+    const ID: Uuid = Uuid::from_u128(5);
+
+    fn session(features: Features) -> Session {
+        let role = Role::Client { id: ClientId::from("c") };
+        Session { role, features: Some(features), ..Session::new(ConnId(1), Generation::F2) }
+    }
+
+    fn grant(part: Option<PartOf>) -> TransferSays {
+        let (reason, text, held) = (Reason::NONE, "".into(), Default::default());
+        TransferSays::Grant(Grant { window: 3, reason, text, held, part: HeldPart(part) })
+    }
+
+    const OLD: Features = Features::TRANSFERS.with(Features::CHECKSUMS);
+    const PART: PartOf = PartOf { index: 1, bytes: 7, crc_sent: 9 };
+
+    #[test]
+    fn peers_that_know_no_pieces_get_and_send_what_they_always_did() {
+        let (old, new) = (session(OLD), session(OLD.with(Features::PIECES)));
+        let plain = old.transfer(ID, &grant(None));
+        assert_eq!(plain.as_ref().unwrap().payload.len(), 1 + 4 + 2 + 2 + 2);
+        assert_eq!(old.transfer(ID, &grant(Some(PART))), plain);
+        assert_ne!(new.transfer(ID, &grant(Some(PART))), plain);
+        assert_eq!(old.understood(grant(Some(PART))), grant(None));
+        assert_eq!(new.understood(grant(Some(PART))), grant(Some(PART)));
+        let bytes = Bytes::from(vec![7; 200_000]);
+        let head = ChunkHead::plain(0, &bytes);
+        let mut chunk = old.chunk(ID, &head, bytes.clone(), 100);
+        // Also if the line is slow, and whatever it is said to have.
+        let frame = chunk.next_frame(Some(16_384)).unwrap();
+        assert_eq!(&frame.head[..], head.frame_head(ID, 200_000).unwrap());
+        assert_eq!((frame.payload, frame.trailer.len(), chunk.next_frame(None)), (bytes, 0, None));
+    }
+
+    #[test]
+    fn a_chunk_in_pieces_is_all_of_its_bytes_in_frames_with_checksums_that_can_be_read() {
+        let bytes = Bytes::from(crate::noise::noise(200_000, 3));
+        let head = ChunkHead::plain(1 << 20, &bytes);
+        for (features, from, piece_bytes) in [
+            (OLD.with(Features::PIECES), 0, Some(16_384)),
+            (OLD.with(Features::PIECES), 12_345, None),
+            (Features::TRANSFERS.with(Features::PIECES), 199_999, None),
+            (OLD.with(Features::PIECES), 0, Some(u32::MAX)),
+        ] {
+            let mut chunk = session(features).chunk(ID, &head, bytes.clone(), from);
+            let mut came = bytes[..from as usize].to_vec();
+            while let Some(frame) = chunk.next_frame(piece_bytes) {
+                let wire = [frame.head, frame.payload, frame.trailer].concat();
+                let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+                if features.has(Features::CHECKSUMS) {
+                    decoder.set_trailers(chunking::frame::Trailers::Required);
+                }
+                let frame = decoder.poll_frame(&mut &wire[..]).unwrap().unwrap();
+                assert_eq!((frame.head.kind(), frame.head.msg_id), (Ok(Kind::Piece), ID));
+                let piece = Piece::decode(frame.payload).unwrap();
+                assert_eq!((piece.head, piece.sent_len, piece.from as usize), (head, 200_000, came.len()));
+                came.extend_from_slice(piece.bytes);
+            }
+            assert_eq!(came, bytes);
+        }
     }
 }

@@ -24,7 +24,7 @@ use super::socket::Socket;
 use super::through::Passing;
 use crate::core::ids::ConnId;
 use crate::leader::ChunkPlace;
-use crate::peer::{Inlet, Pulse, Step, tune};
+use crate::peer::{Inlet, Part, Pulse, Step, tune};
 use crate::summed::Summed;
 
 /// A stranger says hello within this time.
@@ -105,9 +105,9 @@ impl<S: Socket> Hub<S> {
             let (hub, outbox) = (self.clone(), outbox.clone());
             async move { hub.write_out(conn, &outbox).await }
         });
-        let passing = RefCell::new(None);
+        let (passing, cut) = (RefCell::new(None), RefCell::new(None));
         let end = {
-            let mut reading = pin!(self.read_in(conn, addr, &socket, &outbox, &passing));
+            let mut reading = pin!(self.read_in(conn, addr, &socket, &outbox, (&passing, &cut)));
             tokio::select! {
                 end = &mut reading => end,
                 () = outbox.over() => {
@@ -123,6 +123,9 @@ impl<S: Socket> Hub<S> {
         info!(%addr, peer = %name, "connection ended: {why}");
         if let End::Garbled(_) = end {
             outbox.cut_off();
+        }
+        if let Some(part) = cut.take() {
+            self.leader.borrow_mut().chunk_cut(part);
         }
         self.with_leader(|leader, now| leader.closed(now, conn));
         outbox.close();
@@ -147,6 +150,7 @@ impl<S: Socket> Hub<S> {
     async fn write_out(&self, conn: ConnId, outbox: &Outbox<S>) {
         while outbox.ready().await.is_some() {
             let sent = outbox.flush();
+            self.note_speed(&mut self.leader.borrow_mut(), conn, outbox);
             if !sent.is_none() {
                 self.with_leader(|leader, _| self.note_sent(leader, conn, sent));
             }
@@ -155,14 +159,14 @@ impl<S: Socket> Hub<S> {
         outbox.end();
     }
 
-    /// Reads frames until the connection ends; says why it did.
+    /// Reads frames until the connection ends; says why it did, and leaves what it brought of a chunk that is not whole.
     async fn read_in(
         &self,
         conn: ConnId,
         addr: SocketAddr,
         socket: &S,
         outbox: &Outbox<S>,
-        passing: &RefCell<Option<Passing<S>>>,
+        (passing, cut): (&RefCell<Option<Passing<S>>>, &RefCell<Option<Part>>),
     ) -> End {
         let classic_bulk_bytes_max = self.options.classic_inbound_max;
         let mut inlet = Inlet::detecting(InboundLimits { classic_bulk_bytes_max, ..InboundLimits::CLASSIC });
@@ -294,7 +298,8 @@ impl<S: Socket> Hub<S> {
                         let is_over = until.is_some_and(|until| until <= now);
                         if let Some(why) = dead.or_else(|| (is_over && !knows).then(no_hello)) {
                             socket.shut_down();
-                            reading.await.0.ok();
+                            let (_, mut inlet) = reading.await;
+                            cut.replace(inlet.cut());
                             return End::Over(why);
                         }
                         if is_over {
@@ -305,6 +310,9 @@ impl<S: Socket> Hub<S> {
                     };
                     inlet = got.1;
                     pulse.came(*got.0.as_ref().unwrap_or(&0));
+                    if !matches!(got.0, Ok(1..)) {
+                        cut.replace(inlet.cut());
+                    }
                     match got.0 {
                         Ok(0) => {
                             return match inlet.finish() {
@@ -326,6 +334,7 @@ impl<S: Socket> Hub<S> {
                 }
             }
         }
+        cut.replace(inlet.cut());
         End::Over("the leader closed it".to_owned())
     }
 }

@@ -12,7 +12,7 @@ use chunking::limits::CLASSIC_INBOUND_BODY_BYTES_MAX;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::journal::LogThread;
 use super::lane::Pipes;
@@ -271,7 +271,16 @@ impl<S: Socket> Hub<S> {
             // What is meant for it from now on has to be kept for its next connection.
             leader.closed(self.now(), conn);
         } else {
+            self.note_speed(leader, conn, &outbox);
             self.note_sent(leader, conn, sent);
+        }
+    }
+
+    /// The leader hears if a peer's line has become slow, or is so no more.
+    pub(super) fn note_speed(&self, leader: &mut Leader, conn: ConnId, outbox: &Outbox<S>) {
+        if let Some(is_slow) = outbox.has_changed() {
+            debug!(peer = %leader.name(conn), is_slow, "its line changed");
+            leader.line_is_slow(conn, is_slow);
         }
     }
 
@@ -290,6 +299,10 @@ impl<S: Socket> Hub<S> {
         match output {
             Output::Send { conn, frame } => self.push(conn, frame, Cargo::Answer),
             Output::Posted { conn, frame } => self.push(conn, frame, Cargo::Posted),
+            Output::SendBehind { conn, frame } => {
+                self.outboxes.borrow().get(&conn)?.push_behind(frame);
+                Some(conn)
+            }
             Output::SendLazily { conn, frame } => {
                 self.push(conn, frame, Cargo::Answer)?;
                 self.lazy.borrow_mut().insert(conn);
@@ -298,7 +311,10 @@ impl<S: Socket> Hub<S> {
                 }
                 None
             }
-            Output::Chunk { conn, frame } => self.push(conn, frame, Cargo::Chunk),
+            Output::Chunk { conn, chunk } => {
+                self.outboxes.borrow().get(&conn)?.push_chunk(chunk);
+                Some(conn)
+            }
             Output::Through { conn, head } => {
                 // Who reads the chunk writes it, too.
                 self.outboxes.borrow().get(&conn)?.push_place(head);

@@ -15,7 +15,8 @@ use tracing::debug;
 
 use super::lane::Pipe;
 use super::socket::Socket;
-use crate::conn::WireFrame;
+use crate::conn::{WireChunk, WireFrame};
+use crate::peer::{Pace, Speed};
 
 /// A peer that takes more than this between two looks is not slow.
 const QUICK_BYTES: u64 = 4 * 1024 * 1024;
@@ -45,6 +46,12 @@ const SLICES_MAX: usize = 64;
 pub(super) struct Outbox<S> {
     socket: Rc<S>,
     pieces: RefCell<VecDeque<Piece>>,
+    /// Chunks that follow, whole or in pieces as the line then is, and what must not overtake them.
+    bulk: RefCell<VecDeque<Bulk>>,
+    pace: Cell<Pace>,
+    /// The speed that the system was set for, and whether the leader knows that the line is slow.
+    tuned: Cell<Option<Speed>>,
+    told_slow: Cell<bool>,
     bytes: Cell<usize>,
     /// Of that, what nobody waits for: answers to what the peer sent, and news.
     answers: Cell<usize>,
@@ -77,6 +84,12 @@ impl Piece {
     }
 }
 
+/// What goes in the order in which it was handed over.
+enum Bulk {
+    Chunk(WireChunk),
+    Frame(WireFrame),
+}
+
 /// What a frame is to whoever has it sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cargo {
@@ -84,8 +97,19 @@ pub(super) enum Cargo {
     Answer,
     /// A payload that its sender waits for to be out.
     Posted,
-    /// A chunk.
+    /// A chunk, or the last piece of one.
     Chunk,
+    /// A piece of a chunk that others follow.
+    Piece,
+}
+
+impl Cargo {
+    fn is_of_chunk(self) -> bool {
+        match self {
+            Cargo::Answer | Cargo::Posted => false,
+            Cargo::Chunk | Cargo::Piece => true,
+        }
+    }
 }
 
 /// What follows when a piece is out.
@@ -126,7 +150,7 @@ impl Sent {
 
     fn count(&mut self, cargo: Cargo) {
         match cargo {
-            Cargo::Answer => {}
+            Cargo::Answer | Cargo::Piece => {}
             Cargo::Posted => self.posted += 1,
             Cargo::Chunk => self.chunks += 1,
         }
@@ -141,6 +165,10 @@ impl<S: Socket> Outbox<S> {
         Outbox {
             socket,
             pieces: RefCell::default(),
+            bulk: RefCell::default(),
+            pace: Cell::default(),
+            tuned: Cell::default(),
+            told_slow: Cell::default(),
             bytes: Cell::default(),
             answers: Cell::default(),
             answers_low: Notify::new(),
@@ -156,26 +184,109 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Takes a frame; it is sent with the next [`Outbox::flush`].
+    /// Takes a frame; it is sent with the next [`Outbox::flush`], before chunks that wait.
     pub(super) fn push(&self, frame: WireFrame, cargo: Cargo) {
-        if self.closing.get() {
-            return;
-        }
-        let is_one = frame.len() <= SMALL_FRAME_BYTES_MAX;
-        let WireFrame { head, payload, trailer } = frame;
-        let pieces = match is_one {
-            true => [[&*head, &*payload, &*trailer].concat().into(), Bytes::new(), Bytes::new()],
-            false => [head, payload, trailer],
-        };
-        let mut pieces = pieces.into_iter().filter(|bytes| !bytes.is_empty()).peekable();
-        while let Some(bytes) = pieces.next() {
-            let then = if pieces.peek().is_some() { Then::More } else { Then::Ends };
-            self.put(Piece { bytes, cargo, then });
+        if !self.closing.get() {
+            self.put_frame(&mut self.pieces.borrow_mut(), frame, cargo);
         }
     }
 
-    fn put(&self, piece: Piece) {
-        if self.pieces.borrow().is_empty() && self.progress.get().0 == self.written.get() {
+    /// The same of a frame that must not overtake a chunk.
+    pub(super) fn push_behind(&self, frame: WireFrame) {
+        let mut bulk = self.bulk.borrow_mut();
+        if bulk.is_empty() {
+            return self.push(frame, Cargo::Answer);
+        }
+        if !self.closing.get() {
+            self.bytes.set(self.bytes.get() + frame.len());
+            bulk.push_back(Bulk::Frame(frame));
+        }
+    }
+
+    /// Takes a chunk; it is sent with the next [`Outbox::flush`], or when the line has taken what is before it.
+    pub(super) fn push_chunk(&self, chunk: WireChunk) {
+        if !self.closing.get() {
+            self.judge();
+            self.bulk.borrow_mut().push_back(Bulk::Chunk(chunk));
+        }
+    }
+
+    fn put_frame(&self, pieces: &mut VecDeque<Piece>, frame: WireFrame, cargo: Cargo) {
+        let is_one = frame.len() <= SMALL_FRAME_BYTES_MAX;
+        let WireFrame { head, payload, trailer } = frame;
+        let parts = match is_one {
+            true => [[&*head, &*payload, &*trailer].concat().into(), Bytes::new(), Bytes::new()],
+            false => [head, payload, trailer],
+        };
+        let mut parts = parts.into_iter().filter(|bytes| !bytes.is_empty()).peekable();
+        while let Some(bytes) = parts.next() {
+            let then = if parts.peek().is_some() { Then::More } else { Then::Ends };
+            self.put(pieces, Piece { bytes, cargo, then });
+        }
+    }
+
+    /// Moves on chunks that wait: all of them if the line is fast, else the next frame, once nothing of the one before is left.
+    fn refill(&self, pieces: &mut VecDeque<Piece>, sent: &mut Sent) {
+        let mut bulk = self.bulk.borrow_mut();
+        while let Some(front) = bulk.front_mut() {
+            if self.pace.get().speed() != Speed::Fast {
+                if has_chunk(pieces) {
+                    return;
+                }
+                self.judge_with(false);
+            }
+            let Bulk::Chunk(chunk) = front else {
+                if let Some(Bulk::Frame(frame)) = bulk.pop_front() {
+                    self.bytes.set(self.bytes.get().saturating_sub(frame.len()));
+                    self.put_frame(pieces, frame, Cargo::Answer);
+                }
+                continue;
+            };
+            let frame = chunk.next_frame(self.pace.get().speed().piece_bytes());
+            let is_last = frame.is_none() || chunk.left() == 0;
+            match frame {
+                Some(frame) if is_last => self.put_frame(pieces, frame, Cargo::Chunk),
+                Some(frame) => self.put_frame(pieces, frame, Cargo::Piece),
+                // It fits no frame, and nobody waits for it.
+                None => sent.count(Cargo::Chunk),
+            }
+            if is_last {
+                bulk.pop_front();
+            }
+        }
+    }
+
+    /// Looks how fast the line is, before more is sent over it.
+    fn judge(&self) {
+        self.judge_with(has_chunk(&self.pieces.borrow()));
+    }
+
+    fn judge_with(&self, chunk_waits: bool) {
+        let (mut pace, acknowledged) = (self.pace.get(), self.acknowledged());
+        // Small frames are always on their way, and say nothing.
+        let few = if self.is_slow() { 0 } else { FEW_BYTES };
+        let is_busy = chunk_waits || self.written.get() - acknowledged > few;
+        pace.look(Instant::now(), acknowledged, is_busy);
+        self.pace.set(pace);
+        let kind = |speed: Speed| std::mem::discriminant(&speed);
+        if self.tuned.get().map(kind) != Some(kind(pace.speed())) {
+            self.tuned.set(Some(pace.speed()));
+            self.socket.limit_unsent(pace.speed().unsent_bytes_max());
+        }
+    }
+
+    /// Whether the line has become slow, or is so no more, since the last call.
+    pub(super) fn has_changed(&self) -> Option<bool> {
+        let is_slow = self.is_slow();
+        (self.told_slow.replace(is_slow) != is_slow).then_some(is_slow)
+    }
+
+    fn is_slow(&self) -> bool {
+        matches!(self.pace.get().speed(), Speed::Slow(_))
+    }
+
+    fn put(&self, pieces: &mut VecDeque<Piece>, piece: Piece) {
+        if pieces.is_empty() && self.progress.get().0 == self.written.get() {
             // Nothing was on its way to it until now.
             self.progress.set((self.written.get(), Instant::now()));
         }
@@ -183,7 +294,7 @@ impl<S: Socket> Outbox<S> {
         if piece.cargo == Cargo::Answer {
             self.answers.set(self.answers.get() + piece.cost());
         }
-        self.pieces.borrow_mut().push_back(piece);
+        pieces.push_back(piece);
     }
 
     /// Bytes of a piece are out, or all of it is gone with what it took.
@@ -206,21 +317,31 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Whether nothing waits to be sent.
+    /// Whether nothing waits to be sent, and what passes through would not have to wait.
     pub(super) fn is_free(&self) -> bool {
-        self.pieces.borrow().is_empty() && !self.closing.get()
+        if !self.has_nothing() {
+            return false;
+        }
+        self.judge();
+        !self.is_slow()
+    }
+
+    /// Whether nothing waits to be sent.
+    fn has_nothing(&self) -> bool {
+        self.pieces.borrow().is_empty() && self.bulk.borrow().is_empty() && !self.closing.get()
     }
 
     /// Whether nothing went out since the last call, and nothing waits to.
     pub(super) fn is_quiet(&self) -> bool {
-        self.looked_at.replace(self.written.get()) == self.written.get() && self.is_free()
+        self.looked_at.replace(self.written.get()) == self.written.get() && self.has_nothing()
     }
 
     /// Takes the head of a chunk that passes through. It goes out when the chunk's first bytes do; what is pushed from now on
     /// waits until the chunk is out.
     pub(super) fn push_place(&self, head: Bytes) {
         if !self.closing.get() {
-            self.put(Piece { bytes: head, cargo: Cargo::Chunk, then: Then::Place });
+            let place = Piece { bytes: head, cargo: Cargo::Chunk, then: Then::Place };
+            self.put(&mut self.pieces.borrow_mut(), place);
         }
     }
 
@@ -316,6 +437,7 @@ impl<S: Socket> Outbox<S> {
         let mut sent = Sent::default();
         loop {
             self.advance(&mut pieces, 0, &mut sent);
+            self.refill(&mut pieces, &mut sent);
             let until_place = pieces.iter().take_while(|piece| piece.then != Then::Place);
             let slices: Vec<io::IoSlice<'_>> =
                 until_place.take(SLICES_MAX).map(|piece| io::IoSlice::new(&piece.bytes)).collect();
@@ -363,6 +485,7 @@ impl<S: Socket> Outbox<S> {
         self.cut.set(true);
         self.cut_short.notify_one();
         self.pieces.borrow_mut().clear();
+        self.bulk.borrow_mut().clear();
         self.bytes.set(0);
         self.answers.set(0);
         self.close();
@@ -426,7 +549,8 @@ impl<S: Socket> Outbox<S> {
             if self.cut.get() {
                 return None;
             }
-            let (is_empty, is_place) = (self.pieces.borrow().is_empty(), self.is_place_next());
+            let is_empty = self.pieces.borrow().is_empty() && self.bulk.borrow().is_empty();
+            let is_place = self.is_place_next();
             if is_empty && self.closing.get() {
                 return None;
             }
@@ -445,6 +569,11 @@ impl<S: Socket> Outbox<S> {
     pub(super) fn is_cut(&self) -> bool {
         self.cut.get()
     }
+}
+
+/// Whether something of a chunk waits.
+fn has_chunk(pieces: &VecDeque<Piece>) -> bool {
+    pieces.iter().any(|piece| piece.cargo.is_of_chunk())
 }
 
 #[cfg(test)]

@@ -34,6 +34,8 @@ impl Socket for Taps {
         Some(self.unacknowledged.get())
     }
 
+    fn limit_unsent(&self, _: u32) {}
+
     fn fill(&self, _: &Pipe, _: usize) -> io::Result<usize> {
         Ok(0)
     }
@@ -156,4 +158,83 @@ fn how_a_peer_gets_on_is_told_by_what_it_acknowledged() {
     outbox.flush();
     socket.unacknowledged.set(100);
     assert_eq!(outbox.look(), Look::Quick);
+}
+
+/// A peer that knows pieces, and its chunk of so many bytes.
+fn chunk(bytes: usize) -> WireChunk {
+    use crate::conn::Session;
+    use crate::core::ids::ConnId;
+    let hello =
+        br#"{"ClientId":"c","DesiredParallelism":1,"Heft":{"Version":1,"Features":["transfers","pieces"]}}"#;
+    let mut session = Session::new(ConnId(1), chunking::Generation::F2);
+    let head = chunking::Head { subject: "c", ..chunking::Head::new(chunking::Kind::HelloClient) };
+    session.hear(&head, Bytes::from_static(hello).into(), &mut uuid::Uuid::new_v4).unwrap();
+    let bytes = Bytes::from(vec![7; bytes]);
+    session.chunk(uuid::Uuid::nil(), &chunking::ChunkHead::plain(0, &bytes), bytes, 0)
+}
+
+/// Makes the line one that took so little in so long.
+fn slow(outbox: &Outbox<Taps>) {
+    let (mut pace, now) = (Pace::default(), Instant::now());
+    pace.look(now.checked_sub(Duration::from_secs(5)).unwrap(), 0, true);
+    pace.look(now, 100_000, true);
+    outbox.pace.set(pace);
+}
+
+#[test]
+fn chunks_for_a_slow_line_go_piece_by_piece_and_small_frames_go_before_them_but_for_their_end() {
+    let socket = Rc::new(Taps::default());
+    let outbox = Outbox::new(socket.clone());
+    slow(&outbox);
+    assert!(!outbox.is_free() && outbox.is_quiet(), "nothing passes through to it");
+    outbox.push_chunk(chunk(100_000));
+    outbox.push_chunk(chunk(50_000));
+    outbox.push_behind(frame(10));
+    assert!(outbox.flush().is_none());
+    // One piece of 20,000 bytes waits, and nothing else.
+    let head = 43 + 30;
+    assert_eq!(outbox.bytes.get(), head + 20_000 + 2 * PIECE_BYTES + 70);
+    outbox.push(frame(0), Cargo::Posted);
+    let take = |bytes| {
+        socket.takes.set(bytes);
+        let sent = outbox.flush();
+        (sent.posted, sent.chunks)
+    };
+    assert_eq!(take(head + 20_000 + 60), (1, 0), "a small frame goes before the next piece");
+    assert_eq!(take(4 * (head + 20_000)), (0, 1), "with its last piece the chunk is out");
+    assert_eq!(take(3 * head + 50_000), (0, 1));
+    assert_eq!(take(70), (0, 0));
+    assert_eq!((outbox.bytes.get(), outbox.answers.get(), outbox.has_nothing()), (0, 0, true));
+}
+
+#[test]
+fn chunks_for_a_fast_line_go_whole_and_all_at_once() {
+    let socket = Rc::new(Taps::default());
+    let outbox = Outbox::new(socket.clone());
+    let (mut pace, now) = (Pace::default(), Instant::now());
+    pace.look(now, 0, true);
+    pace.look(now + Duration::from_millis(1), 2 << 20, true);
+    outbox.pace.set(pace);
+    outbox.push_chunk(chunk(100_000));
+    outbox.push_chunk(chunk(50_000));
+    outbox.flush();
+    assert_eq!(outbox.bytes.get(), 2 * 64 + 150_000 + 4 * PIECE_BYTES);
+    assert!(outbox.bulk.borrow().is_empty() && !outbox.is_free());
+    socket.takes.set(1 << 20);
+    assert_eq!(outbox.flush().chunks, 2);
+    assert!(outbox.is_free());
+}
+
+#[test]
+fn what_waits_for_a_slow_line_is_gone_when_it_is_cut_off() {
+    let outbox = Outbox::new(Rc::new(Taps::default()));
+    slow(&outbox);
+    outbox.push_chunk(chunk(100_000));
+    outbox.push_behind(frame(10));
+    outbox.flush();
+    outbox.cut_off();
+    assert_eq!((outbox.bytes.get(), outbox.bulk.borrow().len()), (0, 0));
+    outbox.push_chunk(chunk(100_000));
+    outbox.push_behind(frame(10));
+    assert_eq!((outbox.bytes.get(), outbox.bulk.borrow().len()), (0, 0));
 }

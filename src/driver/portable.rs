@@ -11,7 +11,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::lane::Pipe;
 use super::socket::Socket;
-use crate::peer::{Inlet, read_some, unacknowledged};
+use crate::peer::{Inlet, limit_unsent, read_some, unacknowledged};
 
 /// A socket of tokio's.
 pub(super) struct TokioSocket {
@@ -47,6 +47,10 @@ impl Socket for TokioSocket {
 
     fn unacknowledged(&self) -> Option<u64> {
         unacknowledged(self.stream())
+    }
+
+    fn limit_unsent(&self, bytes: u32) {
+        limit_unsent(self.stream(), bytes);
     }
 
     fn fill(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {

@@ -23,6 +23,9 @@ pub(super) trait Socket: Sized + 'static {
     /// Bytes that were written and that the other side has not acknowledged; `None` where the system does not say.
     fn unacknowledged(&self) -> Option<u64>;
 
+    /// Limits what the system takes of what it cannot send yet, where it can.
+    fn limit_unsent(&self, bytes: u32);
+
     /// Moves what is there into a pipe. 0 at the end of the stream.
     fn fill(&self, pipe: &Pipe, most: usize) -> io::Result<usize>;
 

@@ -37,7 +37,7 @@ use thiserror::Error;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireFrame};
+use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireChunk, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
 use crate::core::ids::{Attempt, ConnId, JobId, Micros, ResultId, Run, Token};
@@ -106,6 +106,13 @@ pub enum Output {
         /// What.
         frame: WireFrame,
     },
+    /// Send a frame, behind the chunks that were handed over before it.
+    SendBehind {
+        /// Where.
+        conn: ConnId,
+        /// What.
+        frame: WireFrame,
+    },
     /// Send a frame, a moment later, with the next one for the same peer if there is one: it is news that nobody waits
     /// for.
     SendLazily {
@@ -126,7 +133,7 @@ pub enum Output {
         /// Where.
         conn: ConnId,
         /// What.
-        frame: WireFrame,
+        chunk: WireChunk,
     },
     /// Send the head of a chunk whose bytes follow as they come (see [`ChunkPlace::through`]); then
     /// [`Leader::chunks_sent`].
@@ -315,6 +322,7 @@ impl Leader {
             }
             Heard::Received { job, run } => self.received(conn, job, run),
             Heard::Transfer { id, says } => self.transfer(conn, id, says),
+            Heard::Piece { id, payload } => self.piece(conn, id, &payload),
             Heard::Dataset(says) => self.dataset_says(conn, says),
             Heard::Ask { verb, id, json } => self.ask(conn, &verb, id, &json),
             Heard::Alive => {}

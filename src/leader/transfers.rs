@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chunking::ChunkPlan;
 use chunking::limits::CHUNK_BYTES_MAX;
-use chunking::message::{Features, Open, Purpose, Reason};
+use chunking::message::{Features, Open, Piece, Purpose, Reason};
 use tracing::{info, warn};
 
 use super::parts::{Named, is_made};
@@ -20,7 +20,7 @@ use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
 use crate::core::job::Phase;
 use crate::core::record::AttemptEnd;
 use crate::model::{BlobRef, JobRequest, Source};
-use crate::peer::{ChunkStart, InChunk, PoolBuf};
+use crate::peer::{ChunkStart, InChunk, Part, PoolBuf};
 use crate::store::blobs::Class;
 
 use super::relay::Passed;
@@ -192,6 +192,26 @@ impl Leader {
         self.count_received(chunk.transfer, chunk.bytes.len() as u64);
         self.relay.chunk(conn, chunk);
         self.act();
+    }
+
+    /// A piece of a chunk has come.
+    pub(super) fn piece(&mut self, conn: ConnId, id: BlobId, payload: &[u8]) {
+        if let Ok(piece) = Piece::decode(payload) {
+            self.count_received(id, piece.bytes.len() as u64);
+            self.relay.piece(conn, id, &piece);
+        }
+    }
+
+    /// A connection has ended in the middle of a chunk: this is what came of it.
+    pub fn chunk_cut(&mut self, part: Part) {
+        self.relay.keep_part(part);
+    }
+
+    /// Whether a peer's line is slow: fewer chunks are made ready for it then.
+    pub fn line_is_slow(&mut self, conn: ConnId, is_slow: bool) {
+        if self.sessions.contains_key(&conn) {
+            self.relay.line_is_slow(conn, is_slow);
+        }
     }
 
     /// So many chunks have left for a connection, and their buffers are free.
@@ -538,16 +558,29 @@ impl Leader {
             match out {
                 Out::Say { conn, blob, says } => {
                     let frame = self.sessions.get(&conn).and_then(|session| session.transfer(blob, &says));
-                    self.send(conn, frame);
+                    match says {
+                        // What a receiver says is about other chunks than those that go to the same peer.
+                        TransferSays::Grant(_) | TransferSays::Verdict(_) => self.send(conn, frame),
+                        TransferSays::Open(_)
+                        | TransferSays::Done(_)
+                        | TransferSays::Abort(_)
+                        | TransferSays::Void(_) => {
+                            let behind = frame.map(|frame| Output::SendBehind { conn, frame });
+                            self.outputs.extend(behind);
+                        }
+                    }
                 }
-                Out::Chunk { conn, blob, head, bytes } => {
+                Out::Chunk { conn, blob, head, bytes, from } => {
+                    let chunk =
+                        self.sessions.get(&conn).map(|session| session.chunk(blob, &head, bytes, from));
+                    let Some(chunk) = chunk else {
+                        self.relay.chunks_sent(conn, 1);
+                        continue;
+                    };
                     if self.datasets.knows(blob) {
-                        self.count_sent(conn, bytes.len() as u64);
+                        self.count_sent(conn, chunk.left() as u64);
                     }
-                    match self.sessions.get(&conn).and_then(|session| session.chunk(blob, &head, bytes)) {
-                        Some(frame) => self.outputs.push_back(Output::Chunk { conn, frame }),
-                        None => self.relay.chunks_sent(conn, 1),
-                    }
+                    self.outputs.push_back(Output::Chunk { conn, chunk });
                 }
                 Out::Disk(operation) => self.outputs.push_back(Output::Disk(operation)),
                 Out::News(news) => self.blob_news(news),

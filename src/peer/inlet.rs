@@ -14,6 +14,7 @@ use chunking::{ChunkHead, Decoder, Frame, FrameError, Generation, InboundLimits,
 use uuid::Uuid;
 
 use super::buffers::{BUFFER_BYTES, PoolBuf};
+use super::parts::Part;
 
 /// What a connection without traffic holds.
 const IDLE_BYTES: usize = 4 * 1024;
@@ -70,8 +71,15 @@ enum State {
     Offered(ChunkStart),
     /// Who passes a chunk on reads it.
     Passing(ChunkStart),
-    /// A chunk is read into its buffer, up to `end`.
-    Filling { start: ChunkStart, buffer: PoolBuf, have: usize, end: usize, crc: Option<crc32fast::Hasher> },
+    /// A chunk is read into its buffer, up to `end`. Of one that was passed on in part, the buffer has the rest alone.
+    Filling {
+        start: ChunkStart,
+        buffer: PoolBuf,
+        have: usize,
+        end: usize,
+        is_rest: bool,
+        crc: Option<crc32fast::Hasher>,
+    },
     /// A chunk that nobody wants, or what stands behind a payload, passes by.
     Dropping,
     /// A large frame comes in pieces.
@@ -207,7 +215,7 @@ impl Inlet {
         update(&mut crc, here);
         self.start += have;
         self.decoder.skip_payload(start.sent_len);
-        self.state = State::Filling { start, buffer, have, end: wanted, crc };
+        self.state = State::Filling { start, buffer, have, end: wanted, is_rest: false, crc };
     }
 
     /// The chunk that was shown is read by the caller, who passes it on as it comes. What is here of it already goes to
@@ -236,7 +244,8 @@ impl Inlet {
     pub fn take_rest(&mut self, buffer: PoolBuf, have: usize, end: usize) {
         if let State::Passing(start) = self.state {
             self.decoder.skip_payload(start.sent_len);
-            self.state = State::Filling { start, buffer, have, end: end.min(BUFFER_BYTES), crc: None };
+            let end = end.min(BUFFER_BYTES);
+            self.state = State::Filling { start, buffer, have, end, is_rest: true, crc: None };
         }
     }
 
@@ -338,6 +347,29 @@ impl Inlet {
             return Err(FrameError::Truncated { missing: end - have });
         }
         self.decoder.finish(self.small.get(self.start..self.end).unwrap_or_default())
+    }
+
+    /// Whether a chunk is being read into its buffer, and is not whole.
+    pub fn is_filling(&self) -> bool {
+        matches!(self.state, State::Filling { have, end, .. } if have < end)
+    }
+
+    /// The connection is over: gives what is here of the chunk in whose middle it ended. The next one goes on with it.
+    pub fn cut(&mut self) -> Option<Part> {
+        match &self.state {
+            State::Filling { start, buffer, have, is_rest: false, .. } => {
+                // If all of it came and nobody looked any more, its last byte has to come again.
+                let most = in_memory(start.sent_len).saturating_sub(1);
+                let here = buffer.get(..most.min(*have)).unwrap_or_default();
+                Part::new(start.transfer, start.head, start.sent_len, here)
+            }
+            State::Filling { .. }
+            | State::Frames
+            | State::Offered(_)
+            | State::Passing(_)
+            | State::Dropping
+            | State::Streaming => None,
+        }
     }
 
     /// Whether a frame has begun and is not whole.
@@ -626,6 +658,32 @@ mod tests {
             assert_eq!(frame.head.kind().unwrap(), Kind::Credit);
             assert_eq!((start.sent_len, pool.bytes_copied()), (100_000, 1000));
         }
+    }
+
+    #[test]
+    fn what_is_here_of_a_chunk_that_breaks_off_can_be_kept_but_not_of_one_that_was_passed_on() {
+        let noise: Vec<u8> = (0..100_000u32).map(|at| at.to_le_bytes()[1]).collect();
+        let wire = chunk(0, &noise);
+        let pool = Pool::new(1);
+        let mut inlet = Inlet::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+        assert_eq!(inlet.cut(), None);
+        feed(&mut inlet, &wire[..64 + 1000]);
+        let Step::Chunk(start) = inlet.poll().unwrap() else { panic!() };
+        assert_eq!(inlet.cut(), None, "nobody took it");
+        inlet.take(pool.take().unwrap());
+        feed(&mut inlet, &wire[64 + 1000..64 + 70_000]);
+        let part = inlet.cut().unwrap();
+        assert_eq!((part.transfer, part.head, part.sent_len), (ID, start.head, 100_000));
+        assert_eq!(part.bytes(), &noise[..70_000]);
+        drop(inlet);
+        let mut inlet = Inlet::speaking(Generation::F2, InboundLimits::ANNOUNCED);
+        feed(&mut inlet, &wire[..64]);
+        let Step::Chunk(_) = inlet.poll().unwrap() else { panic!() };
+        let mut buffer = pool.take().unwrap();
+        inlet.pass(&mut buffer);
+        assert_eq!(inlet.cut(), None);
+        inlet.take_rest(buffer, 10_000, 40_000);
+        assert_eq!(inlet.cut(), None, "its front is elsewhere");
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::frame::head_len;
-use chunking::limits::WINDOW_CHUNKS_MAX;
-use chunking::message::{Body as _, Keepalive, LimitId, Welcome};
+use chunking::limits::{CHUNK_PIECE_BYTES_MAX, WINDOW_CHUNKS_MAX};
+use chunking::message::{Body as _, Keepalive, LimitId, Piece, Welcome};
 use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
 use socket2::SockRef;
 use thiserror::Error;
@@ -23,13 +23,18 @@ use uuid::Uuid;
 
 use super::buffers::Pool;
 use super::inlet::{InChunk, Inlet, Step};
+use super::pace::{Pace, Speed};
+use super::parts::Part;
 use super::pulse::{Dead, Pulse, Signs, frame_window};
 use super::socket::{Tuning, is_loopback, tune};
-use super::unacked::unacknowledged;
+use super::unacked::{limit_unsent, unacknowledged};
 
 /// Buffers of one connection: a few windows full, so that transfers whose disks are slow do not hold up the others at
 /// once.
 const BUFFERS_MAX: usize = 4 * WINDOW_CHUNKS_MAX as usize;
+
+/// What may be on its way to a leader that has nothing else to take.
+const FEW_BYTES: u64 = 64 * 1024;
 
 /// Pieces that one call writes: what Linux takes (UIO_MAXIOV).
 const SLICES_MAX: usize = 1024;
@@ -236,6 +241,18 @@ impl LinkReader {
         }
     }
 
+    /// The connection is over: gives what came of a chunk that is not whole.
+    pub fn cut(&mut self) -> Option<Part> {
+        // Who found out by writing has not read what came before.
+        while self.inlet.is_filling() {
+            match self.read.try_read_vectored(&mut self.inlet.room()) {
+                Ok(bytes @ 1..) => self.inlet.filled(bytes),
+                Ok(0) | Err(_) => break,
+            }
+        }
+        self.inlet.cut()
+    }
+
     /// What comes next; `None` when the other side has closed the connection between frames. It waits while all of the
     /// connection's buffers hold chunks that nobody is done with.
     ///
@@ -336,6 +353,9 @@ pub struct LinkWriter(Arc<Shared>);
 struct Shared {
     queue: Mutex<Queue>,
     socket: tokio::sync::Mutex<Socket>,
+    /// Whose chunk goes, unless the line is fast.
+    chunks: tokio::sync::Mutex<()>,
+    line: Mutex<LineState>,
     /// Bytes that were written.
     written: AtomicU64,
     /// Bytes that came: a leader that sends is there, though it may not read for a while.
@@ -345,6 +365,13 @@ struct Shared {
     /// The socket, to ask what of that was acknowledged.
     asked: Option<OwnedFd>,
     loopback: bool,
+}
+
+/// How fast the line is, and what the system was set for.
+#[derive(Debug, Default)]
+struct LineState {
+    pace: Pace,
+    tuned: Option<Speed>,
 }
 
 #[derive(Debug, Default)]
@@ -392,6 +419,8 @@ impl LinkWriter {
         LinkWriter(Arc::new(Shared {
             queue: Mutex::default(),
             socket: tokio::sync::Mutex::new(socket),
+            chunks: tokio::sync::Mutex::default(),
+            line: Mutex::default(),
             written: AtomicU64::new(0),
             came: Arc::default(),
             hello_crc: Arc::default(),
@@ -418,6 +447,65 @@ impl LinkWriter {
         let frame_head = head.frame_head(transfer, sent_len)?;
         let start = put(&mut self.queue_locked(), [Bytes::copy_from_slice(&frame_head), bytes])?;
         self.write(start).await
+    }
+
+    /// The same to a leader that knows pieces, from this byte on: whole if the line is fast and nothing of it is there, else in
+    /// pieces, as long as it is wanted. Other frames stand between them, and unless the line is fast no other chunk goes meanwhile.
+    pub async fn send_chunk_from(
+        &self,
+        transfer: Uuid,
+        head: &ChunkHead,
+        bytes: Bytes,
+        mut from: u32,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<(), LinkError> {
+        if from == 0 && self.judge(false) == Speed::Fast {
+            self.send_chunk(transfer, head, bytes).await?;
+            self.judge(true);
+            return Ok(());
+        }
+        let _turn = self.0.chunks.lock().await;
+        let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        while from < sent_len && is_wanted() {
+            let piece_bytes = match self.judge(false).piece_bytes() {
+                None if from == 0 => {
+                    self.send_chunk(transfer, head, bytes).await?;
+                    self.judge(true);
+                    return Ok(());
+                }
+                piece_bytes => piece_bytes.unwrap_or(CHUNK_PIECE_BYTES_MAX),
+            };
+            let len = piece_bytes.min(sent_len - from);
+            let piece = bytes.slice(from as usize..(from + len) as usize);
+            let has_checksum = self.queue_locked().checksums;
+            let framed =
+                Piece { head: *head, sent_len, from, bytes: &piece }.frame(transfer, has_checksum)?;
+            let start = put(&mut self.queue_locked(), [framed.0.into(), piece, framed.1.into()])?;
+            self.write(start).await?;
+            self.judge(true);
+            from += len;
+        }
+        Ok(())
+    }
+
+    /// Looks how fast the line is; `wrote` says whether a chunk was just written.
+    fn judge(&self, wrote: bool) -> Speed {
+        let traffic = self.0.traffic();
+        let mut line = self.0.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = line.pace.speed();
+        // Small frames are always on their way, and say nothing.
+        let few = if before.piece_bytes().is_some() { 0 } else { FEW_BYTES };
+        let is_busy = wrote || traffic.written - traffic.taken > few;
+        line.pace.look(std::time::Instant::now(), traffic.taken, is_busy);
+        let speed = line.pace.speed();
+        let kind = |speed: Speed| std::mem::discriminant(&speed);
+        if line.tuned.map(kind) != Some(kind(speed)) {
+            line.tuned = Some(speed);
+            if let Some(socket) = &self.0.asked {
+                limit_unsent(socket, speed.unsent_bytes_max());
+            }
+        }
+        speed
     }
 
     /// Queues a frame that goes out with the next one that is sent, or with [`LinkWriter::flush`], which is to follow soon.
@@ -571,152 +659,5 @@ fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use chunking::Decoder;
-    use chunking::frame::Trailers;
-    use tokio::net::TcpListener;
-
-    fn summed(kind: Kind, payload: &[u8]) -> Vec<u8> {
-        let frame = OutFrame::new(kind, payload.to_vec());
-        let (head, trailer) = frame.encoded(Some(crc32fast::hash(payload))).unwrap();
-        [&head[..], payload, &trailer].concat()
-    }
-
-    #[tokio::test]
-    async fn checksums_begin_behind_the_welcome_and_are_missed_and_compared_from_then_on() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (addr, tuning) = (listener.local_addr().unwrap(), Tuning::default());
-        let (link, leader) = tokio::join!(connect(addr, &tuning), listener.accept());
-        let ((mut reader, writer), (mut leader, _)) = (link.unwrap(), leader.unwrap());
-        // A classic frame on either side of a Welcome that comes late.
-        writer.send(OutFrame::new(Kind::HelloClient, &b"hello"[..])).await.unwrap();
-        let (early, _) = OutFrame::new(Kind::Result, Bytes::new()).encoded(None).unwrap();
-        leader.write_all(&early).await.unwrap();
-        leader.write_all(&summed(Kind::Welcome, b"welcome")).await.unwrap();
-        let mut next = async || match reader.next().await {
-            Ok(Some(Item::Frame(frame))) => Ok(frame.kind()),
-            Ok(Some(Item::Chunk(_)) | None) => Ok(None),
-            Err(error) => Err(error.to_string()),
-        };
-        assert_eq!(next().await, Ok(Some(Kind::Result)));
-        assert_eq!(next().await, Ok(Some(Kind::Welcome)));
-        writer.send(OutFrame::new(Kind::SubmitJob, &b"a job"[..])).await.unwrap();
-        leader.write_all(&summed(Kind::Result, b"a result")).await.unwrap();
-        assert_eq!(next().await, Ok(Some(Kind::Result)));
-
-        let (mut came, mut kinds) = (Vec::new(), Vec::new());
-        let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
-        decoder.set_trailers(Trailers::Announced);
-        while kinds.len() < 3 {
-            leader.read_buf(&mut came).await.unwrap();
-            let mut rest = &came[..];
-            while let Some(frame) = decoder.poll_frame(&mut rest).unwrap() {
-                kinds.push((frame.head.kind().unwrap(), frame.payload_crc.is_some()));
-            }
-            came = rest.to_vec();
-        }
-        assert_eq!(kinds, [(Kind::HelloClient, false), (Kind::Welcome, true), (Kind::SubmitJob, true)]);
-
-        let mut damaged = summed(Kind::Result, b"a result");
-        damaged[50] ^= 4;
-        leader.write_all(&damaged).await.unwrap();
-        let error = next().await.unwrap_err();
-        assert!(error.contains("a frame was damaged on the way: as Result"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_leader_without_checksums_is_sent_none() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (addr, tuning) = (listener.local_addr().unwrap(), Tuning::default());
-        let (link, leader) = tokio::join!(connect(addr, &tuning), listener.accept());
-        let ((mut reader, writer), (mut leader, _)) = (link.unwrap(), leader.unwrap());
-        let (welcome, _) = OutFrame::new(Kind::Welcome, Bytes::new()).encoded(None).unwrap();
-        leader.write_all(&welcome).await.unwrap();
-        assert!(matches!(reader.next().await, Ok(Some(Item::Frame(_)))));
-        let frame = OutFrame::new(Kind::SubmitJob, &b"a job"[..]);
-        let expected = [&frame.encoded(None).unwrap().0[..], b"a job"].concat();
-        writer.send(frame).await.unwrap();
-        let mut came = vec![0; expected.len() + 4];
-        leader.read_exact(&mut came[..expected.len()]).await.unwrap();
-        assert_eq!(came[..expected.len()], expected);
-        // What has one all the same is not what was sent.
-        leader.write_all(&summed(Kind::Result, b"a result")).await.unwrap();
-        assert!(matches!(reader.next().await, Err(LinkError::Frame(error)) if error.is_damage()));
-    }
-
-    async fn pair() -> (LinkReader, LinkWriter, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (addr, tuning) = (listener.local_addr().unwrap(), Tuning::default());
-        let (link, leader) = tokio::join!(connect(addr, &tuning), listener.accept());
-        let ((reader, writer), (leader, _)) = (link.unwrap(), leader.unwrap());
-        (reader, writer, leader)
-    }
-
-    #[tokio::test]
-    async fn an_idle_leader_with_checksums_and_without_keepalive_is_not_taken_for_one_that_takes_nothing() {
-        let (mut reader, writer, mut leader) = pair().await;
-        leader.write_all(&summed(Kind::Welcome, b"welcome")).await.unwrap();
-        assert!(matches!(reader.next().await, Ok(Some(Item::Frame(_)))));
-        assert!(!writer.queue_locked().pieces.is_empty(), "what goes out with the first frame");
-        let stall = Duration::from_millis(100);
-        let watch = end_if_stalled(Arc::downgrade(&writer.0), stall);
-        assert!(tokio::time::timeout(4 * stall, watch).await.is_err(), "it was given up");
-    }
-
-    #[tokio::test]
-    async fn a_leader_that_takes_nothing_is_given_up_when_it_sends_nothing_either() {
-        let (mut reader, writer, mut leader) = pair().await;
-        let floods = tokio::spawn({
-            let (writer, frame) = (writer.clone(), OutFrame::new(Kind::SubmitJob, vec![0; 1 << 20]));
-            async move { while writer.send(frame.clone()).await.is_ok() {} }
-        });
-        let reads = tokio::spawn(async move { while let Ok(Some(_)) = reader.next().await {} });
-        let stall = Duration::from_millis(600);
-        let mut watch = std::pin::pin!(end_if_stalled(Arc::downgrade(&writer.0), stall));
-        let (answer, _) = OutFrame::new(Kind::Result, Bytes::new()).encoded(None).unwrap();
-        for _ in 0..40 {
-            leader.write_all(&answer).await.unwrap();
-            let early = tokio::time::timeout(stall / 12, watch.as_mut()).await;
-            assert!(early.is_err(), "it was given up while it sent something");
-        }
-        watch.await;
-        reads.await.unwrap();
-        floods.await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn who_writes_to_a_connection_that_nobody_reads_any_more_is_not_held_up_by_it() {
-        let (reader, writer, _leader) = pair().await;
-        let floods = tokio::spawn(async move {
-            let frame = OutFrame::new(Kind::SubmitJob, vec![0; 1 << 20]);
-            while writer.send(frame.clone()).await.is_ok() {}
-        });
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        drop(reader);
-        tokio::time::timeout(WRITE_STALL_TIMEOUT / 3, floods).await.unwrap().unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_frame_has_its_time_anew_when_we_had_no_buffer_for_it() {
-        let (mut reader, _writer, mut leader) = pair().await;
-        let window = Duration::from_millis(800);
-        reader.pulse = Pulse::with_window(window);
-        let head = ChunkHead::plain(0, b"data").frame_head(Uuid::from_u128(1), 4).unwrap();
-        let mut held = Vec::new();
-        for _ in 0..BUFFERS_MAX {
-            leader.write_all(&[&head[..], b"data"].concat()).await.unwrap();
-            held.push(reader.next().await.unwrap().unwrap());
-        }
-        // It begins, and is waited for; then there is no room for it, for longer than it may take.
-        let next = tokio::spawn(async move { reader.next().await.map(|_| ()) });
-        leader.write_all(&head[..10]).await.unwrap();
-        tokio::time::sleep(window / 8).await;
-        leader.write_all(&head[10..]).await.unwrap();
-        tokio::time::sleep(window + window / 4).await;
-        drop(held);
-        tokio::time::sleep(window / 3).await;
-        leader.write_all(b"data").await.unwrap();
-        next.await.unwrap().unwrap();
-    }
-}
+#[path = "link_tests.rs"]
+mod tests;

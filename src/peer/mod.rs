@@ -8,6 +8,8 @@ mod awaited;
 mod buffers;
 mod inlet;
 mod link;
+mod pace;
+mod parts;
 mod probe;
 mod pulse;
 mod socket;
@@ -20,6 +22,8 @@ pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
 pub use inlet::{ChunkStart, InChunk, Inlet, Step};
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
 pub(crate) use link::{LOOKS_PER_STALL, WRITE_STALL_TIMEOUT, read_some};
+pub(crate) use pace::{Pace, Speed};
+pub use parts::{PARTS_MAX, Part, Parts};
 pub use probe::PROBE_CLIENT_ID;
 pub(crate) use probe::Probe;
 pub use pulse::{
@@ -27,7 +31,7 @@ pub use pulse::{
     Signs, frame_window,
 };
 pub use socket::{Tuning, is_loopback, tune};
-pub(crate) use unacked::unacknowledged;
+pub(crate) use unacked::{limit_unsent, unacknowledged};
 
 use std::time::Duration;
 

@@ -23,6 +23,17 @@ pub(crate) fn unacknowledged(_socket: impl AsFd) -> Option<u64> {
     None
 }
 
+/// Limits what the system takes of what it cannot send yet: what is written behind that waits with whoever writes it. Where the
+/// system knows no such limit, nothing changes.
+#[cfg(target_os = "linux")]
+pub(crate) fn limit_unsent(socket: impl AsFd, bytes: u32) {
+    socket2::SockRef::from(&socket).set_tcp_notsent_lowat(bytes).ok();
+}
+
+/// Limits what the system takes of what it cannot send yet: not here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn limit_unsent(_socket: impl AsFd, _bytes: u32) {}
+
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::io::{Read, Write};

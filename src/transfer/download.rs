@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use chunking::limits::WINDOW_CHUNKS_MAX;
-use chunking::message::{self, Grant, Open, Reason, Verdict, Void};
+use chunking::message::{self, Grant, HeldPart, Open, Reason, Verdict, Void};
 use chunking::{ChunkHead, PlanError, Ranges};
 use tokio::sync::mpsc;
 use tracing::debug;
@@ -20,7 +20,7 @@ use super::sink::ChunkSink;
 pub use super::stored::Report;
 use super::stored::{Done, Fault, Place, Task, Work};
 use super::transfer_frame;
-use crate::peer::OutFrame;
+use crate::peer::{OutFrame, Parts};
 
 /// Tells downloads apart that had the same id one after the other, so that no report of one reaches the next.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
@@ -52,6 +52,8 @@ pub struct Download {
     where_to: String,
     state: DownloadState,
     finishing: bool,
+    /// What is here of a chunk that is not whole, to be said with the next first Grant.
+    part: HeldPart,
 }
 
 impl Download {
@@ -91,7 +93,8 @@ impl Download {
         let work = Work::new(*incoming.plan(), open.digest, sink);
         let place = Place::new(work, id, serial, reports);
         let state = DownloadState::Receiving;
-        Download { id, serial, open, incoming, place, where_to, state, finishing: false }
+        let (finishing, part) = (false, HeldPart::default());
+        Download { id, serial, open, incoming, place, where_to, state, finishing, part }
     }
 
     /// The transfer's id.
@@ -124,9 +127,14 @@ impl Download {
         self.incoming.leading_bytes()
     }
 
+    /// The first Grant that follows names what is among these of a chunk of it.
+    pub fn holds(&mut self, parts: &Parts) {
+        self.part = parts.held(self.id, self.incoming.plan(), |index| self.incoming.has(index));
+    }
+
     /// The first Grant of a connection: what is here, and room for the rest.
     pub fn grant(&mut self, out: &mut Vec<OutFrame>) {
-        let grant = self.incoming.first_grant();
+        let grant = Grant { part: std::mem::take(&mut self.part), ..self.incoming.first_grant() };
         out.push(transfer_frame(self.id, &grant));
     }
 

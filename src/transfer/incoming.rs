@@ -6,7 +6,7 @@
 
 use chunking::digest::ChunkCrcs;
 use chunking::limits::WINDOW_CHUNKS_MAX;
-use chunking::message::{Done, Grant, Open, Reason, Verdict, Void};
+use chunking::message::{Done, Grant, HeldPart, Open, Reason, Verdict, Void};
 use chunking::{Bitmap, ChunkError, ChunkHead, ChunkPlan, Digest, DigestKind, PlanError, Ranges};
 
 /// Rounds of asking for chunks again in which no chunk came whole, before the transfer is given up: whoever damages three
@@ -142,6 +142,11 @@ impl Incoming {
         self.held.first_missing().map_or(self.plan.size(), |index| self.plan.offset_of(index))
     }
 
+    /// Whether a chunk is here, or being stored.
+    pub fn has(&self, index: u32) -> bool {
+        self.held.contains(index) || self.is_storing(index)
+    }
+
     /// Whether the blob is here, and right.
     pub fn is_whole(&self) -> bool {
         self.phase == Phase::Whole
@@ -165,7 +170,7 @@ impl Incoming {
             0 => (Reason::SLOW_RECEIVER, "waiting: what came before is still being written".into()),
             _ => (Reason::NONE, "".into()),
         };
-        Grant { window, reason, text, held: self.held.held() }
+        Grant { window, reason, text, held: self.held.held(), part: Default::default() }
     }
 
     fn grant_freed(&mut self) -> u32 {
@@ -187,6 +192,7 @@ impl Incoming {
             reason: Reason::NONE,
             text: "".into(),
             held: Ranges::default(),
+            part: HeldPart::default(),
         })
     }
 

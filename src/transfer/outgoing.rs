@@ -5,8 +5,8 @@
 //! skipped and however often the connection breaks: who passes its work on to a reader gets told which chunks are to
 //! be read for the digest. [`Upload`](super::Upload) calls it.
 
-use chunking::message::{Grant, Open, Reason, Verdict};
-use chunking::{Bitmap, ChunkPlan, PlanError, Ranges};
+use chunking::message::{Grant, Open, PartOf, Reason, Verdict};
+use chunking::{Bitmap, ChunkHead, ChunkPlan, PlanError, Ranges};
 
 /// What is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,8 @@ pub struct Outgoing {
     /// Chunks that may still be sent.
     window: u32,
     waiting: Option<Waiting>,
+    /// What the receiver has of a chunk that is not whole, until that is sent.
+    part: Option<PartOf>,
     phase: Phase,
 }
 
@@ -82,7 +84,8 @@ impl Outgoing {
         let plan = ChunkPlan::new(open.size, open.chunk_bytes)?;
         let settled = Bitmap::new(plan.count());
         let phase = Phase::Away;
-        Ok(Outgoing { open, plan, settled, next: 0, digested: 0, window: 0, waiting: None, phase })
+        let (waiting, part) = (None, None);
+        Ok(Outgoing { open, plan, settled, next: 0, digested: 0, window: 0, waiting, part, phase })
     }
 
     /// How the transfer opens.
@@ -113,6 +116,7 @@ impl Outgoing {
         }
         self.settled = Bitmap::new(self.plan.count());
         (self.next, self.window, self.waiting, self.phase) = (0, 0, None, phase);
+        self.part = None;
     }
 
     /// Room for more chunks; the first of a connection says what the receiver has.
@@ -121,6 +125,7 @@ impl Outgoing {
             Phase::Away | Phase::Over => return,
             Phase::Opened => {
                 self.settled.insert_all(&grant.held);
+                self.part = grant.part.0.filter(|part| !self.settled.contains(part.index));
                 self.phase = Phase::Sending;
             }
             Phase::Sending | Phase::DoneSent | Phase::Arrived => {}
@@ -178,6 +183,13 @@ impl Outgoing {
         if self.phase != Phase::Sending {
             return None;
         }
+        // What the receiver has a part of goes before others: the next break would leave a part of another one.
+        let part = self.part.filter(|part| self.window > 0 && part.index < self.digested);
+        if let Some(PartOf { index, .. }) = part.filter(|part| !self.settled.contains(part.index)) {
+            self.window -= 1;
+            self.settled.insert(index);
+            return Some(Work::Send { index, digest: false });
+        }
         while self.next < self.plan.count() && self.settled.contains(self.next) {
             self.next += 1;
         }
@@ -197,6 +209,18 @@ impl Outgoing {
         self.window -= 1;
         self.settled.insert(index);
         Some(Work::Send { index, digest })
+    }
+
+    /// A chunk that was handed out is about to be sent as these bytes. Gives how many of them the receiver has, if it has the
+    /// first ones of the very same.
+    pub fn goes_on_from(&mut self, head: &ChunkHead, sent_len: usize) -> u32 {
+        let offset = |part: &PartOf| self.plan.offset_of(part.index);
+        let part = self.part.filter(|part| offset(part) == head.offset);
+        if part.is_some() {
+            self.part = None;
+        }
+        let fits = |part: &PartOf| part.crc_sent == head.crc_sent && (part.bytes as usize) < sent_len;
+        part.filter(fits).map_or(0, |part| part.bytes)
     }
 
     /// Whether everything was handed out, so that Done is the next frame.
@@ -233,7 +257,7 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chunking::message::{OpenFlags, Purpose};
+    use chunking::message::{HeldPart, OpenFlags, Purpose};
     use chunking::{ChunkRange, Codec, DigestKind};
     use proptest::prelude::*;
     use uuid::Uuid;
@@ -267,7 +291,7 @@ mod tests {
     }
 
     fn grant(window: u32, held: &[(u32, u32)]) -> Grant {
-        Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held) }
+        Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held), part: Default::default() }
     }
 
     fn works(outgoing: &mut Outgoing) -> Vec<Work> {
@@ -345,8 +369,13 @@ mod tests {
     #[test]
     fn a_window_of_nothing_says_why_until_there_is_room() {
         let mut outgoing = of_chunks(2);
-        let full =
-            Grant { window: 0, reason: Reason::SPOOL_FULL, text: "spool full".into(), held: ranges(&[]) };
+        let full = Grant {
+            window: 0,
+            reason: Reason::SPOOL_FULL,
+            text: "spool full".into(),
+            held: ranges(&[]),
+            part: Default::default(),
+        };
         outgoing.on_grant(&full);
         assert_eq!(works(&mut outgoing), []);
         assert_eq!(
@@ -386,6 +415,53 @@ mod tests {
         outgoing.on_grant(&grant(8, &[(0, 4)]));
         assert_eq!(works(&mut outgoing), []);
         assert!(outgoing.is_done_due(), "also a blob that had arrived is opened again");
+    }
+
+    #[test]
+    fn of_a_chunk_that_the_receiver_has_a_part_of_the_rest_is_sent_if_it_is_the_same() {
+        let bytes = vec![3; CHUNK as usize];
+        let head = |index: u64| ChunkHead::plain(index * u64::from(CHUNK), &bytes);
+        let crc_sent = head(0).crc_sent;
+        let with = |outgoing: &mut Outgoing, index, bytes, crc_sent| {
+            outgoing.on_connected(Codec::None);
+            let part = HeldPart(Some(PartOf { index, bytes, crc_sent }));
+            outgoing.on_grant(&Grant { part, ..grant(8, &[(0, 1)]) });
+        };
+        let mut outgoing = of_chunks(4);
+        for (index, bytes, crc, from) in [
+            (1, 100, crc_sent, 100),
+            (1, 100, crc_sent ^ 1, 0),
+            (1, CHUNK, crc_sent, 0),
+            (1, u32::MAX, crc_sent, 0),
+            (0, 100, crc_sent, 0),
+            (9, 100, crc_sent, 0),
+            (u32::MAX, 100, crc_sent, 0),
+        ] {
+            with(&mut outgoing, index, bytes, crc);
+            assert_eq!(outgoing.goes_on_from(&head(2), CHUNK as usize), 0, "another chunk");
+            assert_eq!(outgoing.goes_on_from(&head(1), CHUNK as usize), from, "{index} {bytes}");
+            assert_eq!(outgoing.goes_on_from(&head(1), CHUNK as usize), 0, "the next time it is sent whole");
+        }
+        // A part is of one connection, and of its first Grant.
+        with(&mut outgoing, 1, 100, crc_sent);
+        outgoing.on_connected(Codec::None);
+        outgoing.on_grant(&grant(8, &[]));
+        let part = HeldPart(Some(PartOf { index: 1, bytes: 100, crc_sent }));
+        outgoing.on_grant(&Grant { part, ..grant(8, &[]) });
+        assert_eq!(outgoing.goes_on_from(&head(1), CHUNK as usize), 0);
+    }
+
+    #[test]
+    fn the_rest_of_a_chunk_goes_before_others_once_it_was_digested() {
+        let mut outgoing = of_chunks(4);
+        outgoing.on_grant(&grant(3, &[]));
+        assert_eq!(works(&mut outgoing).len(), 3);
+        for (index, first) in [(2, again(2)), (3, again(0))] {
+            outgoing.on_connected(Codec::None);
+            let part = HeldPart(Some(PartOf { index, bytes: 5, crc_sent: 1 }));
+            outgoing.on_grant(&Grant { part, ..grant(2, &[]) });
+            assert_eq!(works(&mut outgoing), [first, again(u32::from(index == 3))]);
+        }
     }
 
     #[test]
@@ -458,7 +534,7 @@ mod tests {
                         let held = if first { has.held() } else { Ranges::default() };
                         first = false;
                         room += window;
-                        outgoing.on_grant(&Grant { window, reason: Reason::NONE, text: "".into(), held });
+                        outgoing.on_grant(&Grant { window, reason: Reason::NONE, text: "".into(), held, part: Default::default() });
                     }
                     Step::Resend(_) if first => {}
                     Step::Resend(wanted) => {

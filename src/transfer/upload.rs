@@ -175,6 +175,8 @@ struct Link {
     writer: LinkWriter,
     codec: Codec,
     rates: Rates,
+    /// Whether chunks may go in pieces.
+    pieces: bool,
 }
 
 impl Upload {
@@ -227,7 +229,8 @@ impl Upload {
     pub fn connected(&self, writer: LinkWriter, wire: Wire) -> OutFrame {
         let mut inner = self.shared.lock();
         let (codec, rates) = wire.codec(self.compression);
-        inner.link = Some(Link { writer, codec, rates });
+        let pieces = wire.features.has(Features::PIECES);
+        inner.link = Some(Link { writer, codec, rates, pieces });
         inner.epoch += 1;
         match &inner.state {
             State::Arrived(_) => inner.state = State::Sending,
@@ -453,13 +456,24 @@ impl Sender {
     }
 
     async fn send(&mut self, ready: Ready) {
-        let writer = {
-            let inner = self.shared.lock();
+        let link = {
+            let inner = &mut *self.shared.lock();
             // What was made ready for a connection that has ended is not for the next one, which may have it.
-            inner.link.as_ref().filter(|_| inner.epoch == self.epoch).map(|link| link.writer.clone())
+            let link = inner.link.clone().filter(|_| inner.epoch == self.epoch);
+            link.map(|link| (inner.outgoing.goes_on_from(&ready.head, ready.bytes.len()), link))
         };
-        let Some(writer) = writer else { return };
-        if writer.send_chunk(self.shared.id, &ready.head, ready.bytes).await.is_err() {
+        let Some((from, Link { writer, pieces, .. })) = link else { return };
+        let Ready { head, bytes } = ready;
+        let sent = if pieces {
+            let is_wanted = || {
+                let inner = self.shared.lock();
+                inner.epoch == self.epoch && !inner.is_over()
+            };
+            writer.send_chunk_from(self.shared.id, &head, bytes, from, is_wanted).await
+        } else {
+            writer.send_chunk(self.shared.id, &head, bytes).await
+        };
+        if sent.is_err() {
             self.lose_link();
         } else if self.reported.elapsed() >= PROGRESS_EVERY {
             self.reported = Instant::now();

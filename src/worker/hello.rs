@@ -18,7 +18,8 @@ const FEATURES: Features = Features::LEASES
     .with(Features::BROTLI)
     .with(Features::GZIP)
     .with(Features::CHECKSUMS)
-    .with(Features::KEEPALIVE);
+    .with(Features::KEEPALIVE)
+    .with(Features::PIECES);
 
 /// What a worker that is set up so can do.
 pub(super) fn features(config: &WorkerConfig) -> Features {

@@ -4,25 +4,41 @@
 
 use std::future::{Future, pending};
 use std::pin::Pin;
+use std::time::Duration;
 
 use chunking::Kind;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tracing::{info, warn};
 
 use super::config::WorkerConfig;
 use super::limits::{
     BACKLOG_BYTES_MAX, BACKLOG_FRAMES_MAX, CONNECT_MAX, LEAVE_MAX, READ_REST, REDIRECTS_AT_ONCE_MAX,
 };
-use crate::peer::{InChunk, InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, Signs, connect};
+use crate::peer::{
+    InChunk, InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, Part, Signs, connect,
+};
 use uuid::Uuid;
+
+/// How long a connection to which nothing can be sent any more is still read: its end is there, or on its way.
+const READ_OUT_MAX: Duration = Duration::from_millis(500);
 
 type Dialled = Result<(LinkReader, LinkWriter), LinkError>;
 
 enum State {
     Waiting(Instant),
     Dialling(JoinHandle<Dialled>),
-    Up { reader: Box<LinkReader>, writer: LinkWriter, backlog: Option<Backlog> },
+    Up {
+        reader: Box<LinkReader>,
+        writer: LinkWriter,
+        backlog: Option<Backlog>,
+    },
+    /// Nothing more can be sent; what came before that is still read.
+    Ending {
+        reader: Box<LinkReader>,
+        until: Instant,
+        why: String,
+    },
     Left,
 }
 
@@ -78,12 +94,14 @@ pub(super) struct Line {
     address: String,
     failures: u32,
     redirects: u32,
+    /// What the last connection brought of a chunk that is not whole.
+    cut: Option<Part>,
 }
 
 impl Line {
     pub(super) fn new(config: WorkerConfig) -> Self {
         let (state, address) = (State::Waiting(Instant::now()), config.leader.clone());
-        Line { config, state, redirect: None, address, failures: 0, redirects: 0 }
+        Line { config, state, redirect: None, address, failures: 0, redirects: 0, cut: None }
     }
 
     /// The leader at the other end, which a redirect may have named.
@@ -94,7 +112,7 @@ impl Line {
     pub(super) fn is_up(&self) -> bool {
         match self.state {
             State::Up { .. } => true,
-            State::Waiting(_) | State::Dialling(_) | State::Left => false,
+            State::Waiting(_) | State::Dialling(_) | State::Ending { .. } | State::Left => false,
         }
     }
 
@@ -126,7 +144,10 @@ impl Line {
                                 *backlog = None;
                                 continue;
                             }
-                            Err(error) => Err(error),
+                            Err(error) => {
+                                self.read_out(error.to_string());
+                                continue;
+                            }
                         },
                         () = sleep(READ_REST), if is_full => continue,
                     };
@@ -137,16 +158,41 @@ impl Line {
                         Err(error) => return self.lose(&error.to_string()),
                     }
                 }
+                State::Ending { reader, until, why } => match timeout_at(*until, reader.next()).await {
+                    Ok(Ok(Some(Item::Frame(frame)))) => return News::Frame(frame),
+                    Ok(Ok(Some(Item::Chunk(chunk)))) => return News::Chunk(chunk),
+                    Ok(Ok(None) | Err(_)) | Err(_) => {
+                        let why = std::mem::take(why);
+                        return self.lose(&why);
+                    }
+                },
                 State::Left => pending().await,
             }
         }
+    }
+
+    /// Nothing more can be sent: the connection ends when what came before that is read, or soon.
+    fn read_out(&mut self, why: String) {
+        match std::mem::replace(&mut self.state, State::Left) {
+            State::Up { reader, .. } => {
+                self.state = State::Ending { reader, until: Instant::now() + READ_OUT_MAX, why };
+            }
+            other @ (State::Waiting(_) | State::Dialling(_) | State::Ending { .. } | State::Left) => {
+                self.state = other;
+            }
+        }
+    }
+
+    /// What the connection that was lost brought of a chunk that is not whole.
+    pub(super) fn take_cut(&mut self) -> Option<Part> {
+        self.cut.take()
     }
 
     /// The leader sends something at least every now and then.
     pub(super) fn expect_signs(&mut self, signs: Signs) {
         match &mut self.state {
             State::Up { reader, .. } => reader.expect_signs(signs),
-            State::Waiting(_) | State::Dialling(_) | State::Left => {}
+            State::Waiting(_) | State::Dialling(_) | State::Ending { .. } | State::Left => {}
         }
     }
 
@@ -154,7 +200,7 @@ impl Line {
     pub(super) fn writer(&self) -> Option<&LinkWriter> {
         match &self.state {
             State::Up { writer, .. } => Some(writer),
-            State::Waiting(_) | State::Dialling(_) | State::Left => None,
+            State::Waiting(_) | State::Dialling(_) | State::Ending { .. } | State::Left => None,
         }
     }
 
@@ -162,16 +208,15 @@ impl Line {
     pub(super) fn is_behind(&self) -> bool {
         match &self.state {
             State::Up { backlog, .. } => backlog.is_some(),
-            State::Waiting(_) | State::Dialling(_) | State::Left => false,
+            State::Waiting(_) | State::Dialling(_) | State::Ending { .. } | State::Left => false,
         }
     }
 
-    /// Sends frames in one go; what the connection does not take at once goes out while [`Line::next`] waits. `Lost` if that
-    /// ended the connection; without one they are dropped.
-    pub(super) fn send_all(&mut self, frames: &mut Vec<OutFrame>) -> Option<News> {
+    /// Sends frames in one go; what the connection does not take at once goes out while [`Line::next`] waits. Without a connection
+    /// they are dropped.
+    pub(super) fn send_all(&mut self, frames: &mut Vec<OutFrame>) {
         let State::Up { writer, backlog, .. } = &mut self.state else {
-            frames.clear();
-            return None;
+            return frames.clear();
         };
         let queued = frames.drain(..).try_for_each(|frame| {
             if let Some(backlog) = backlog {
@@ -187,12 +232,9 @@ impl Line {
         });
         match queued {
             // Most of the time there is room, and nothing to wait for.
-            Ok(()) if backlog.is_some() || writer.try_flush() => None,
-            Ok(()) => {
-                *backlog = Some(Backlog::new(writer.clone()));
-                None
-            }
-            Err(error) => Some(self.lose(&error.to_string())),
+            Ok(()) if backlog.is_some() || writer.try_flush() => {}
+            Ok(()) => *backlog = Some(Backlog::new(writer.clone())),
+            Err(error) => self.read_out(error.to_string()),
         }
     }
 
@@ -230,7 +272,7 @@ impl Line {
                 timeout(LEAVE_MAX, async { tokio::join!(sent, closed) }).await.ok();
             }
             State::Dialling(dialled) => dialled.abort(),
-            State::Waiting(_) | State::Left => {}
+            State::Waiting(_) | State::Ending { .. } | State::Left => {}
         }
     }
 
@@ -262,6 +304,9 @@ impl Line {
     }
 
     fn wait(&mut self) -> u128 {
+        if let State::Up { reader, .. } | State::Ending { reader, .. } = &mut self.state {
+            self.cut = reader.cut();
+        }
         self.failures = self.failures.saturating_add(1);
         let (entropy, _) = Uuid::new_v4().as_u64_pair();
         let delay = self.config.reconnect.delay(self.failures, entropy);

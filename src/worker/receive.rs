@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chunking::message::{Abort, Done, Open, Purpose, Reason, Verdict, Void};
+use chunking::message::{Abort, Done, Open, Piece, Purpose, Reason, Verdict, Void};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -21,7 +21,7 @@ use super::exec::inputs;
 use super::handler::{Handler, Job};
 use super::limits::{PROGRESS_EVERY, TRANSFERS_MAX};
 use crate::core::names::SafeName;
-use crate::peer::{InChunk, OutFrame};
+use crate::peer::{InChunk, OutFrame, Part, Parts};
 use crate::transfer::{ChunkSink, Download, DownloadState, FileSink, Report, is_full, transfer_frame};
 
 /// The inputs of one job on their way.
@@ -71,13 +71,15 @@ pub(super) struct Far {
 pub(super) struct Receptions {
     jobs: HashMap<Uuid, Reception>,
     blobs: HashMap<Uuid, Incoming>,
+    /// First bytes of chunks that are not whole.
+    parts: Parts,
     reports: mpsc::UnboundedSender<Report>,
 }
 
 impl Receptions {
     /// None yet. Threads that write files report to `reports`.
     pub(super) fn new(reports: mpsc::UnboundedSender<Report>) -> Self {
-        Receptions { jobs: HashMap::new(), blobs: HashMap::new(), reports }
+        Receptions { jobs: HashMap::new(), blobs: HashMap::new(), parts: Parts::default(), reports }
     }
 
     /// A job was assigned, perhaps again. Gives whether inputs of it are still to come; `None` if none come by transfer.
@@ -148,6 +150,7 @@ impl Receptions {
         let reception = self.jobs.get_mut(&job)?;
         reception.kept_until = None;
         if let Some(download) = &mut blob.download {
+            download.holds(&self.parts);
             download.reopen(open, out);
             return Some(job);
         }
@@ -172,6 +175,7 @@ impl Receptions {
         };
         match started {
             Ok(mut download) => {
+                download.holds(&self.parts);
                 download.grant(out);
                 if let Some(blob) = self.blobs.get_mut(&id) {
                     blob.download = Some(download);
@@ -191,6 +195,24 @@ impl Receptions {
     pub(super) fn chunk(&mut self, chunk: InChunk, out: &mut Vec<OutFrame>) -> Step {
         self.with(chunk.transfer, |download| download.on_chunk(chunk.head, chunk.crc(), chunk.bytes, out))
             .unwrap_or(Step::Nothing)
+    }
+
+    /// A piece of a chunk came.
+    pub(super) fn piece(&mut self, id: Uuid, piece: &Piece<'_>, out: &mut Vec<OutFrame>) -> Step {
+        if self.blobs.get(&id).is_none_or(|blob| blob.whole || blob.download.is_none()) {
+            return Step::Nothing;
+        }
+        match self.parts.piece(id, piece) {
+            Some(chunk) => self.chunk(chunk, out),
+            None => Step::Nothing,
+        }
+    }
+
+    /// The connection was lost in the middle of a chunk: the next one goes on with it.
+    pub(super) fn keep(&mut self, part: Part) {
+        if self.blobs.get(&part.transfer).is_some_and(|blob| !blob.whole && blob.download.is_some()) {
+            self.parts.keep(part);
+        }
     }
 
     /// Done came.
@@ -216,6 +238,7 @@ impl Receptions {
     /// stays. Gives whether it was one of ours.
     pub(super) fn abort(&mut self, id: Uuid, abort: &Abort) -> bool {
         let Some(blob) = self.blobs.get_mut(&id) else { return false };
+        self.parts.forget(id);
         debug!(job = %blob.job, transfer = %id, "the leader ends a transfer: {}", abort.text);
         if !blob.whole
             && blob.download.take().is_some()
@@ -230,6 +253,9 @@ impl Receptions {
         let blob = self.blobs.get_mut(&id)?;
         let download = blob.download.as_mut()?;
         feed(download);
+        if *download.state() != DownloadState::Receiving {
+            self.parts.forget(id);
+        }
         match download.state() {
             DownloadState::Receiving => return Some(Step::Nothing),
             DownloadState::Whole => {}
@@ -297,6 +323,7 @@ impl Receptions {
     pub(super) fn take(&mut self, job: Uuid) -> Option<JobDirectory> {
         let reception = self.jobs.remove(&job)?;
         self.blobs.retain(|_, blob| blob.job != job);
+        self.parts.retain(|transfer| self.blobs.contains_key(&transfer));
         reception.directory
     }
 }

@@ -3,6 +3,7 @@
 //! One task owns everything and waits for whatever happens next. What to do about it is the [`Desk`]'s decision; this file
 //! turns frames into events and decisions into frames and tasks. `Worker::run` is the only caller.
 
+mod chunks;
 mod greeting;
 mod offers;
 mod sets;
@@ -16,8 +17,8 @@ use std::time::Duration;
 
 use chunking::Kind;
 use chunking::message::{
-    Abort, Body, Cancel, Done, Features, Grant, Open, Progress, Purpose, Refused, Settled, Stage, Start,
-    Verdict, Void, Welcome,
+    Abort, Body, Cancel, Done, Features, Grant, Open, Piece, Progress, Purpose, Refused, Settled, Stage,
+    Start, Verdict, Void, Welcome,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -43,8 +44,8 @@ use super::returning::{Returns, Turn};
 use super::spool::Spool;
 use crate::cpu::CpuMeter;
 use crate::model::{JobResult, JobStatus};
-use crate::peer::{AwaitedWelcome, InChunk, InFrame, OutFrame, Patience, Probe};
-use crate::transfer::{Report, Wire};
+use crate::peer::{AwaitedWelcome, InFrame, OutFrame, Patience, Probe};
+use crate::transfer::Wire;
 
 /// Progress notes of all jobs that wait to be sent; more are dropped.
 const NOTES_MAX: usize = 256;
@@ -320,6 +321,7 @@ impl<H: Handler> Session<H> {
     }
 
     fn on_lost(&mut self) {
+        self.keep_cut();
         self.leader = None;
         self.welcome.on_lost();
         self.probe = None;
@@ -334,26 +336,6 @@ impl<H: Handler> Session<H> {
             cache.on_lost();
         }
         self.free_sets();
-    }
-
-    fn on_chunk(&mut self, chunk: InChunk) {
-        let transfer = chunk.transfer;
-        if self.is_of_set(transfer) {
-            return self.with_cache(|cache, out| cache.on_chunk(chunk, out));
-        }
-        let step = self.receptions.chunk(chunk, &mut self.out);
-        self.on_step(step);
-        self.say_far(transfer);
-    }
-
-    fn on_report(&mut self, report: Report) {
-        let transfer = report.transfer;
-        if self.is_of_set(transfer) {
-            return self.with_cache(|cache, out| cache.on_report(report, out));
-        }
-        let step = self.receptions.report(report, &mut self.out);
-        self.on_step(step);
-        self.say_far(transfer);
     }
 
     fn on_step(&mut self, step: Step) {
@@ -474,6 +456,7 @@ impl<H: Handler> Session<H> {
                 let step = self.receptions.void(frame.msg_id, &void, &mut self.out);
                 self.on_step(step);
             }
+            Kind::Piece => self.on_piece(frame.msg_id, &Piece::decode(&frame.payload)?),
             Kind::Abort => {
                 let abort = Abort::decode(&frame.payload)?;
                 if self.is_of_set(frame.msg_id) {
@@ -635,9 +618,7 @@ impl<H: Handler> Session<H> {
             return;
         }
         (self.lazy, self.lazy_due) = (0, None);
-        if let Some(News::Lost) = self.line.send_all(&mut self.out) {
-            self.on_lost();
-        }
+        self.line.send_all(&mut self.out);
     }
 
     fn start(&mut self, offer: Offer, numbers: Numbers) {

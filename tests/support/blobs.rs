@@ -21,7 +21,7 @@ pub fn ranges(list: &[(u32, u32)]) -> Ranges {
 
 /// Room for chunks.
 pub fn grant(window: u32, held: &[(u32, u32)]) -> Grant {
-    Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held) }
+    Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held), part: Default::default() }
 }
 
 /// What the content hashes to.

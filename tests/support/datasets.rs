@@ -329,8 +329,13 @@ impl FakeWorker {
                 let at = head.offset as usize;
                 bytes[at..at + raw.len()].copy_from_slice(raw);
                 held.insert((at / CHUNK) as u32);
-                let more =
-                    Grant { window: 1, reason: Default::default(), text: "".into(), held: Ranges::default() };
+                let more = Grant {
+                    window: 1,
+                    reason: Default::default(),
+                    text: "".into(),
+                    held: Ranges::default(),
+                    part: Default::default(),
+                };
                 say(&mut self.raw, frame.msg_id, Uuid::nil(), &more);
             }
             Kind::Done => self.done(frame.msg_id),
@@ -358,7 +363,13 @@ impl FakeWorker {
                 }
             }
         }
-        let grant = Grant { window: 8, reason: Default::default(), text: "".into(), held: held.held() };
+        let grant = Grant {
+            window: 8,
+            reason: Default::default(),
+            text: "".into(),
+            held: held.held(),
+            part: Default::default(),
+        };
         self.blobs.insert(frame.msg_id, (open.clone(), held, vec![0; open.size as usize]));
         say(&mut self.raw, frame.msg_id, Uuid::nil(), &grant);
     }

@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chunking::message::{Abort, Cancel, Done, Open, Purpose, Reason, Received, Refused, Verdict, Void};
+use chunking::message::{
+    Abort, Cancel, Done, Open, Piece, Purpose, Reason, Received, Refused, Verdict, Void,
+};
 use chunking::{ChunkHead, DigestKind, Kind};
 use heft::core::ids::ConnId;
 use heft::model::{
     Announcement, BlobRef, ClientConfig, Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel,
 };
-use heft::peer::InChunk;
+use heft::peer::{InChunk, Parts};
 use heft::transfer::blob_id;
 use uuid::Uuid;
 
@@ -54,6 +56,7 @@ pub(crate) struct SimClient {
     arriving: BTreeMap<Uuid, (Uuid, Purpose, Receiving)>,
     pub(crate) gone: bool,
     pub(crate) rogue: bool,
+    pub(crate) parts: Parts,
     turn: usize,
     /// Chunks that it has sent.
     pub(crate) chunks_sent: u64,
@@ -79,6 +82,7 @@ impl SimClient {
             arriving: BTreeMap::new(),
             gone: false,
             rogue,
+            parts: Parts::default(),
             turn: 0,
             chunks_sent: 0,
         }
@@ -140,6 +144,7 @@ impl SimClient {
                 return Some(misbehave(sending, ctx));
             }
             if let Some(out) = sending.next() {
+                ctx.seen.went_on[0] += std::mem::take(&mut sending.went_on);
                 if let Out::Chunk { .. } = out {
                     self.chunks_sent += 1;
                     if ctx.faults.voids && ctx.random.chance(5) {
@@ -216,6 +221,12 @@ impl SimClient {
                     self.settle(job, ctx);
                 }
             }
+            Kind::Piece => {
+                let piece = Piece::decode(&frame.payload).ok().filter(|_| self.arriving.contains_key(&id));
+                if let Some(chunk) = piece.and_then(|piece| self.parts.piece(id, &piece)) {
+                    self.on_chunk(&chunk, ctx);
+                }
+            }
             Kind::Void => {
                 if let Some((_, _, receiving)) = self.arriving.get_mut(&id) {
                     receiving.on_void(&frame.read());
@@ -260,11 +271,11 @@ impl SimClient {
         let is_same = |held: &&mut (Uuid, Purpose, Receiving)| held.2.open.size == open.size;
         if let Some((_, _, receiving)) = self.arriving.get_mut(&id).filter(is_same) {
             ctx.seen.resumed += u64::from(receiving.held_chunks() > 0);
-            ctx.out.push(receiving.grant());
+            ctx.out.push(receiving.grant(&self.parts));
             return;
         }
         let mut receiving = Receiving::new(id, open);
-        ctx.out.push(receiving.grant());
+        ctx.out.push(receiving.grant(&self.parts));
         let (owner, purpose) = (open.owner, open.purpose);
         // A part has one blob at a time.
         self.arriving.retain(|_, (job, part, _)| (*job, *part) != (owner, purpose));
@@ -371,7 +382,7 @@ fn misbehave(sending: &mut Sending, ctx: &mut Ctx<'_>) -> Out {
     let id = sending.id;
     let stranger = Uuid::from_u128(u128::from(ctx.random.next()));
     let head = |offset: u64, bytes: &[u8]| ChunkHead::plain(offset, bytes);
-    match ctx.random.below(12) {
+    match ctx.random.below(14) {
         0 | 1 if sending.plan().count() > 0 => {
             // Once more, whatever the window is.
             sending.chunk(ctx.random.below(u64::from(sending.plan().count())) as u32)
@@ -382,6 +393,20 @@ fn misbehave(sending: &mut Sending, ctx: &mut Ctx<'_>) -> Out {
         5 => say(id, &Done { digest: sending.digest() }),
         6 => say(stranger, &Done { digest: sending.digest() }),
         7 => say(id, &Verdict::Ok),
+        11 | 12 => {
+            // Pieces of nothing, with a gap, of another chunk, of no bytes, of more than there are.
+            let (from, sent_len) =
+                [(7, 100), (0, CHUNK as u32), (99, CHUNK as u32), (CHUNK as u32 - 3, CHUNK as u32)]
+                    [ctx.random.below(4) as usize];
+            let piece = Piece {
+                head: head(0, b"piece"),
+                sent_len,
+                from,
+                bytes: &[1; 9][..ctx.random.below(9) as usize],
+            };
+            let bytes = [&piece.frame(id, false).unwrap().0[..], piece.bytes].concat();
+            Out::Frame(bytes.into())
+        }
         8 => say(
             id,
             &chunking::message::Grant {
@@ -389,6 +414,7 @@ fn misbehave(sending: &mut Sending, ctx: &mut Ctx<'_>) -> Out {
                 reason: Reason::NONE,
                 text: "".into(),
                 held: Default::default(),
+                part: Default::default(),
             },
         ),
         9 => sending.connected(),

@@ -75,6 +75,8 @@ pub(crate) struct Coverage {
     pub(crate) reassigned: u64,
     pub(crate) steps: u64,
     pub(crate) snapshots: u64,
+    /// Chunks that went on where they broke off, to the leader and from it.
+    pub(crate) went_on: [u64; 2],
     pub(crate) log_failed: u64,
     /// Jobs that were acknowledged, and were there when the leader was started again.
     pub(crate) acknowledged_kept: u64,
@@ -82,7 +84,8 @@ pub(crate) struct Coverage {
 
 impl Coverage {
     pub(crate) fn add(&mut self, other: Coverage) {
-        let Coverage { cuts, .. } = other;
+        let Coverage { cuts, went_on, .. } = other;
+        self.went_on = [self.went_on[0] + went_on[0], self.went_on[1] + went_on[1]];
         self.cuts = [self.cuts[0] + cuts[0], self.cuts[1] + cuts[1]];
         for (sum, more) in [
             (&mut self.flips, other.flips),

@@ -68,6 +68,7 @@ impl Lane {
     pub(crate) fn push(&mut self, out: Out) {
         match out {
             Out::Frame(bytes) => self.push_piece(bytes, Ends::Nothing),
+            Out::Pieces(bytes) => self.push_piece(bytes, Ends::Chunk),
             Out::Chunk { head, payload } => {
                 self.chunks_in += 1;
                 let is_all = if payload.is_empty() { Ends::Chunk } else { Ends::Nothing };

@@ -84,7 +84,7 @@ impl World {
         let fill = self.leader.fill();
         let left = (fill.blobs, fill.bytes, fill.in_memory, fill.buffers_in_use, fill.promised);
         assert_eq!(left, (0, 0, 0, 0, 0), "left behind: {fill:?}");
-        assert_eq!((fill.connections, fill.chunks_out), (0, 0), "left behind: {fill:?}");
+        assert_eq!((fill.connections, fill.chunks_out, fill.parts), (0, 0, 0), "left behind: {fill:?}");
         let files = self.kept.as_ref().map_or_else(|| self.disk.files(), Kept::blob_files);
         assert_eq!(
             files,

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use chunking::message::{
-    Abort, Cancel, Done, Heartbeat, HeldJob, HeldJobs, Open, Progress, Purpose, Reason, Settled, Stage,
-    Start, Verdict,
+    Abort, Cancel, Done, Heartbeat, HeldJob, HeldJobs, Open, Piece, Progress, Purpose, Reason, Settled,
+    Stage, Start, Verdict,
 };
 use chunking::{DigestKind, Kind};
 use heft::core::ids::ConnId;
 use heft::model::{Announcement, BlobRef, JobRequest, JobResult, JobStatus, JsonModel, Source, WorkerHello};
-use heft::peer::InChunk;
+use heft::peer::{InChunk, Parts};
 use heft::transfer::blob_id;
 use uuid::Uuid;
 
@@ -58,6 +58,7 @@ pub(crate) struct SimWorker {
     held: BTreeMap<Uuid, Held>,
     running: BTreeMap<Uuid, (u32, u32, JobRequest)>,
     finished: BTreeMap<Uuid, Finished>,
+    pub(crate) parts: Parts,
     turn: usize,
 }
 
@@ -74,6 +75,7 @@ impl SimWorker {
             held: BTreeMap::new(),
             running: BTreeMap::new(),
             finished: BTreeMap::new(),
+            parts: Parts::default(),
             turn: 0,
         }
     }
@@ -116,6 +118,7 @@ impl SimWorker {
         self.held.clear();
         self.running.clear();
         self.finished.clear();
+        self.parts = Parts::default();
     }
 
     pub(crate) fn beat(&self, ctx: &mut Ctx<'_>) {
@@ -132,7 +135,7 @@ impl SimWorker {
     }
 
     /// The next chunk of a result, of one part after the other.
-    pub(crate) fn next(&mut self, _: &mut Ctx<'_>) -> Option<Out> {
+    pub(crate) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Out> {
         if !self.ready {
             return None;
         }
@@ -141,7 +144,9 @@ impl SimWorker {
         let mut parts: Vec<&mut Sending> =
             self.finished.values_mut().flat_map(|finished| &mut finished.parts).collect();
         let count = parts.len();
-        (0..count).find_map(|place| parts[(turn + place) % count].next())
+        let out = (0..count).find_map(|place| parts[(turn + place) % count].next());
+        ctx.seen.went_on[0] += parts.iter_mut().map(|part| std::mem::take(&mut part.went_on)).sum::<u64>();
+        out
     }
 
     pub(crate) fn on_chunk(&mut self, chunk: &InChunk, ctx: &mut Ctx<'_>) {
@@ -191,6 +196,13 @@ impl SimWorker {
                     }
                 }
                 self.run_if_whole(job, ctx);
+            }
+            Kind::Piece => {
+                // One whose head was damaged has another transfer's id, or cannot be read.
+                let piece = Piece::decode(&frame.payload).ok().filter(|_| self.job_of(id).is_some());
+                if let Some(chunk) = piece.and_then(|piece| self.parts.piece(id, &piece)) {
+                    self.on_chunk(&chunk, ctx);
+                }
             }
             Kind::Void => {
                 let job = self.job_of(id);
@@ -267,11 +279,11 @@ impl SimWorker {
         match &mut input.receiving {
             Some(receiving) => {
                 ctx.seen.resumed += u64::from(receiving.held_chunks() > 0);
-                ctx.out.push(receiving.grant());
+                ctx.out.push(receiving.grant(&self.parts));
             }
             None => {
                 let mut receiving = Receiving::new(id, open);
-                ctx.out.push(receiving.grant());
+                ctx.out.push(receiving.grant(&self.parts));
                 input.receiving = Some(receiving);
             }
         }

@@ -35,7 +35,7 @@ CODES = {
     "SubmitJob": 1, "AssignJob": 2, "AckJob": 3, "Credit": 4, "Result": 5, "CachePut": 6, "CacheAck": 7,
     "HelloClient": 9, "HelloWorker": 10, "NotLeader": 20, "LeaderHello": 21, "AppendEntries": 22, "AppendResp": 23,
     "RequestVote": 24, "VoteResp": 25, "InstallSnapshot": 26, "InstallSnapResp": 27, "Welcome": 30, "Open": 31,
-    "Grant": 32, "Chunk": 33, "Done": 34, "Verdict": 35, "Abort": 36, "Void": 37, "Submitted": 40, "Refused": 41,
+    "Grant": 32, "Chunk": 33, "Done": 34, "Verdict": 35, "Abort": 36, "Void": 37, "Piece": 38, "Submitted": 40, "Refused": 41,
     "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Settled": 46,
     "Received": 47, "Keepalive": 48, "Put": 50, "Lack": 51, "Spread": 52,
     "Hold": 53, "Pack": 54, "Release": 55, "Have": 56, "Inspect": 57, "Ask": 60, "Answer": 61,
@@ -286,6 +286,15 @@ good("grant that makes wait", "", "Window 0, with the reason in a number and in 
      payload=u8(1) + u32(0) + u16(4) + text("no worker for calcA is connected") + ranges(),
      message={"window": 0, "reason": 4, "text": "no worker for calcA is connected", "held": []})
 
+good("first grant that has a part of a chunk", "CH01", "Chunks 0 and 1 are here, and the first 300,000 bytes of chunk 2.",
+     "F2", "Grant", msg=TRANSFER,
+     payload=u8(1) + u32(8) + u16(0) + text("") + ranges((0, 2)) + u8(1) + u32(2) + u32(300_000) + u32(0x1BADF00D),
+     message={"window": 8, "reason": 0, "text": "", "held": [{"first": 0, "count": 2}],
+              "part": {"index": 2, "bytes": 300_000, "crc_sent": 0x1BADF00D}})
+good("grant from a newer peer, without a part", "", "What follows the part is skipped.", "F2", "Grant", msg=TRANSFER,
+     payload=u8(2) + u32(2) + u16(0) + text("") + ranges() + u8(0) + u64(7),
+     message={"window": 2, "reason": 0, "text": "", "held": []})
+
 RAW = b"heft moves heavy payloads. " * 40
 PLAN = {"size": 3 * 4096 + len(RAW), "chunk_bytes": 4096}
 LAST = 3 * 4096
@@ -322,6 +331,28 @@ good("abort", "", "The file shrank while it was read.", "F2", "Abort", msg=TRANS
      message={"reason": 12, "text": "input.bin is 10 bytes now, 20 were announced"})
 good("void", "", "The chunk at 5 MiB was filled with zeros after its source broke.", "F2", "Void", msg=TRANSFER,
      payload=u8(1) + u64(5 * MIB) + u16(12), message={"offset": 5 * MIB, "reason": 12})
+
+
+
+def piece_payload(offset, raw, start, end, codec="None", sent=None, sent_len=None):
+    whole = raw if sent is None else sent
+    return (u8(1) + chunk_payload(offset, raw, codec, sent)[:21]
+            + u32(len(whole) if sent_len is None else sent_len) + u32(start) + whole[start:end])
+
+
+def piece_message(offset, raw, start, end, codec="None", sent=None):
+    whole = raw if sent is None else sent
+    return {"offset": offset, "raw_len": len(raw), "crc_sent": zlib.crc32(whole), "crc_raw": zlib.crc32(raw),
+            "codec": codec, "sent_len": len(whole), "from": start, "len": end - start}
+
+
+good("the first piece of a chunk", "CH01", "1,000 of 4,096 bytes.", "F2", "Piece", msg=TRANSFER,
+     payload=piece_payload(4096, FULL, 0, 1000), message=piece_message(4096, FULL, 0, 1000))
+good("the last piece of a chunk", "CH01", "The rest of it: now it is a chunk.", "F2", "Piece", msg=TRANSFER,
+     payload=piece_payload(4096, FULL, 1000, 4096), message=piece_message(4096, FULL, 1000, 4096))
+good("a piece of a compressed chunk", "CH01 CO01", "Lengths and places count bytes as sent.", "F2", "Piece", msg=TRANSFER,
+     payload=piece_payload(LAST, RAW, 10, len(GZIPPED), "Gzip", GZIPPED),
+     message=piece_message(LAST, RAW, 10, len(GZIPPED), "Gzip", GZIPPED))
 
 # --- ours: job control, ask and answer --------------------------------------------------------------------------
 
@@ -718,6 +749,22 @@ bad_message("have with a set cut in its text", "", "Its least bytes are there, t
 bad_message("inspect of nothing", "", "", "Inspect", u8(1), "Short", "cache_id", 2, 0)
 bad_message("inspect with a CacheId over the limit", "", "", "Inspect", u8(1) + text("c" * 4097), "Over", "cache_id",
             4097, 4096)
+bad_message("grant with half a part", "", "", "Grant", u8(1) + u32(1) + u16(0) + text("") + ranges() + u8(1) + u32(3), "Short",
+            "part")
+bad_message("grant with two parts", "", "", "Grant",
+            u8(1) + u32(1) + u16(0) + text("") + ranges() + u8(2) + 6 * u32(3), "Value", "part")
+bad_message("piece of no bytes", "", "It would cost nothing to send for ever.", "Piece", piece_payload(4096, FULL, 7, 7), "Value",
+            "bytes")
+bad_message("piece that is too long", "", "", "Piece", piece_payload(0, bytes(65_537), 0, 65_537), "Value", "bytes")
+bad_message("piece that ends behind its chunk", "", "", "Piece", piece_payload(4096, FULL, 1000, 4096, sent_len=4095), "Value",
+            "from")
+bad_message("piece that begins where no number adds up", "", "", "Piece",
+            u8(1) + chunk_payload(4096, FULL)[:21] + u32(4096) + u32(0xFFFFFFFF) + b"x", "Value", "from")
+bad_message("piece of a chunk that is too long", "", "", "Piece", piece_payload(4096, FULL, 0, 100, sent_len=MIB + 1), "Value",
+            "sent_len")
+bad_message("piece without all of its head", "", "", "Piece", piece_payload(4096, FULL, 0, 0)[:-1], "Short", "from")
+bad_message("piece with an unknown codec", "", "", "Piece",
+            u8(1) + chunk_payload(4096, FULL)[:20] + u8(9) + u32(4096) + u32(0) + b"x", "Value", "codec")
 bad_message("an empty ask", "", "", "Ask", b"", "Short", "version")
 bad_message("answer with an unknown status", "", "", "Answer", u8(1) + u8(3) + b"{}", "Value", "status", 3)
 bad_message("credit of three bytes", "T04 CR03", "", "Credit", b"\x01\x00\x00", "Value", 3, "4 bytes")

@@ -108,6 +108,16 @@ impl<'a> Reader<'a> {
         T::get(self, name)
     }
 
+    /// Bytes that are left.
+    pub fn len(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     /// All that is left.
     pub fn rest(self) -> &'a [u8] {
         self.rest

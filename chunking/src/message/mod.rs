@@ -22,7 +22,9 @@ pub use job::{
 };
 pub use layout::{Body, Field, MessageError, Name, NameOver, Reader, Text, VERSION};
 pub use reason::Reason;
-pub use transfer::{Abort, Done, Grant, Open, OpenFlags, Purpose, Verdict, Void};
+pub use transfer::{
+    Abort, Done, Grant, HeldPart, Open, OpenFlags, PIECE_HEAD_BYTES, PartOf, Piece, Purpose, Verdict, Void,
+};
 pub use welcome::{Features, LimitId, LimitList, Welcome};
 
 use crate::kind::Kind;
@@ -61,5 +63,5 @@ macro_rules! messages {
 messages! {
     Welcome, Open, Grant, Done, Verdict, Abort, Void, Submitted, Refused, Start, Heartbeat, Progress, Cancel, Settled,
     Received, Keepalive, Put, Lack, Spread, Hold, Pack, Release, Have, Inspect;
-    Ask, Answer
+    Ask, Answer, Piece
 }

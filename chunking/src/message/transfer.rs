@@ -1,15 +1,19 @@
 //! The messages of a transfer. The frame's MsgId is the transfer's id in all of them.
 //!
 //! `Open -> Grant -> Chunk... -> Done -> Verdict`, with `Abort` from either side at any time and `Void` for a chunk
-//! that must not be used. [`Chunk`](crate::chunk) has a head of its own and is not among them.
+//! that must not be used. [`Chunk`](crate::chunk) has a head of its own and is not among them; [`Piece`] carries a part of
+//! one, where both sides know it.
 
-use super::layout::{byte_enum, flags, message};
+use super::layout::{VERSION, byte_enum, flags, message};
 use super::{Body, Field, MessageError, Name, Reader, Reason, Text};
 use crate::bitmap::Ranges;
+use crate::chunk::{CHUNK_HEAD_BYTES, ChunkHead};
 use crate::codec::Codec;
 use crate::digest::{Digest, DigestKind};
+use crate::frame::{EncodeError, Generation, Head, head_len};
 use crate::kind::Kind;
-use serde::Serialize;
+use crate::limits::{CHUNK_BYTES_MAX, CHUNK_PIECE_BYTES_MAX};
+use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
 byte_enum! {
@@ -74,6 +78,152 @@ message! {
         text: Text,
         /// Chunks that are held already. Empty after the first Grant.
         held: Ranges,
+        /// What is here of a chunk that is not whole: the sender goes on from there, if it would send the same bytes.
+        #[serde(skip_serializing_if = "HeldPart::is_none")]
+        part: HeldPart,
+    }
+}
+
+/// What a receiver has of one chunk that is not whole, if it has something. Nothing is written where it has not: peers that
+/// know no pieces send and get what they always did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HeldPart(pub Option<PartOf>);
+
+/// A chunk of which the first bytes are here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PartOf {
+    /// The chunk.
+    pub index: u32,
+    /// Its first bytes, as they were sent.
+    pub bytes: u32,
+    /// The CRC-32 of all of its bytes as they were being sent: which bytes these are the first of.
+    pub crc_sent: u32,
+}
+
+impl HeldPart {
+    /// Whether nothing of a chunk is here.
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl Field for HeldPart {
+    fn put(&self, out: &mut Vec<u8>) {
+        if let HeldPart(Some(PartOf { index, bytes, crc_sent })) = self {
+            1u8.put(out);
+            index.put(out);
+            bytes.put(out);
+            crc_sent.put(out);
+        }
+    }
+    fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
+        if reader.is_empty() {
+            return Ok(HeldPart(None));
+        }
+        match reader.field::<u8>(field)? {
+            0 => return Ok(HeldPart(None)),
+            1 => {}
+            other => {
+                return Err(reader.bad_value(field, other.into(), "parts of at most one chunk are named"));
+            }
+        }
+        let (index, bytes, crc_sent) = (reader.field(field)?, reader.field(field)?, reader.field(field)?);
+        Ok(HeldPart(Some(PartOf { index, bytes, crc_sent })))
+    }
+}
+
+/// A part of a chunk. Those of one chunk come in order and without a gap, and no other chunk comes in pieces on the same
+/// connection before its last byte is there; then it is a chunk like any other. Other frames may stand between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<'a> {
+    /// The chunk's head.
+    pub head: ChunkHead,
+    /// All bytes of the chunk as it is sent.
+    pub sent_len: u32,
+    /// Where in them these begin.
+    pub from: u32,
+    /// These bytes: at least one.
+    pub bytes: &'a [u8],
+}
+
+/// Bytes of a Piece's payload before the chunk's bytes: version, chunk head, `sent_len`, `from`.
+pub const PIECE_HEAD_BYTES: usize = 1 + CHUNK_HEAD_BYTES + 4 + 4;
+
+impl<'a> Piece<'a> {
+    /// Appends what stands before the bytes.
+    fn encode_head(&self, out: &mut Vec<u8>) {
+        VERSION.put(out);
+        out.extend_from_slice(&self.head.encode());
+        self.sent_len.put(out);
+        self.from.put(out);
+    }
+
+    /// The whole frame but for the bytes: what stands before them, and the checksum behind them if there is to be one.
+    pub fn frame(&self, transfer: Uuid, has_checksum: bool) -> Result<(Vec<u8>, Vec<u8>), EncodeError> {
+        let mut front = Vec::with_capacity(PIECE_HEAD_BYTES);
+        self.encode_head(&mut front);
+        let payload_len = u32::try_from(front.len().saturating_add(self.bytes.len())).unwrap_or(u32::MAX);
+        let frame = Head { msg_id: transfer, payload_len, ..Head::new(Kind::Piece) };
+        let mut out = Vec::with_capacity(head_len(Generation::F2, "") + PIECE_HEAD_BYTES);
+        let trailer = match has_checksum {
+            true => {
+                let mut crc = crc32fast::Hasher::new();
+                crc.update(&front);
+                crc.update(self.bytes);
+                frame.append_summed(Generation::F2, crc.finalize(), &mut out)?.to_vec()
+            }
+            false => frame.append(Generation::F2, &mut out).map(|()| Vec::new())?,
+        };
+        out.extend_from_slice(&front);
+        Ok((out, trailer))
+    }
+
+    /// Appends the payload.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        self.encode_head(out);
+        out.extend_from_slice(self.bytes);
+    }
+
+    /// Reads a payload: bytes that lie in the chunk, and neither none nor more than a piece may have.
+    pub fn decode(payload: &'a [u8]) -> Result<Self, MessageError> {
+        let mut reader = Reader::new(Kind::Piece, payload)?;
+        let (offset, raw_len) = (reader.field("offset")?, reader.field("raw_len")?);
+        let (crc_sent, crc_raw) = (reader.field("crc_sent")?, reader.field("crc_raw")?);
+        let head = ChunkHead { offset, raw_len, crc_sent, crc_raw, codec: reader.field("codec")? };
+        let sent_len: u32 = reader.field("sent_len")?;
+        let from: u32 = reader.field("from")?;
+        let bad = |field, value: u64, expected| Err(reader.bad_value(field, value, expected));
+        if sent_len > CHUNK_BYTES_MAX {
+            return bad("sent_len", sent_len.into(), "a chunk has at most 1048576 bytes");
+        }
+        let len = reader.len();
+        if len == 0 || len > CHUNK_PIECE_BYTES_MAX as usize {
+            return bad("bytes", len as u64, "a piece has 1 to 65536 bytes");
+        }
+        if u64::from(from) + len as u64 > u64::from(sent_len) {
+            return bad("from", from.into(), "a piece ends with its chunk, at the latest");
+        }
+        Ok(Piece { head, sent_len, from, bytes: reader.rest() })
+    }
+}
+
+impl Serialize for Piece<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Shown {
+            offset: u64,
+            raw_len: u32,
+            crc_sent: u32,
+            crc_raw: u32,
+            codec: Codec,
+            sent_len: u32,
+            from: u32,
+            len: usize,
+        }
+        let ChunkHead { offset, raw_len, crc_sent, crc_raw, codec } = self.head;
+        let Piece { sent_len, from, bytes, .. } = *self;
+        Shown { offset, raw_len, crc_sent, crc_raw, codec, sent_len, from, len: bytes.len() }
+            .serialize(serializer)
     }
 }
 

@@ -50,6 +50,8 @@ features! {
     RECEIPTS = 12, "receipts";
     /// Keepalive, and the silence limit.
     KEEPALIVE = 13, "keepalive";
+    /// Piece, and what a Grant says of a chunk that is not whole.
+    PIECES = 14, "pieces";
 }
 
 impl Features {

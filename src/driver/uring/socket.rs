@@ -15,7 +15,7 @@ use super::operation;
 use super::ready::Ready;
 use crate::driver::lane::Pipe;
 use crate::driver::socket::Socket;
-use crate::peer::{Inlet, unacknowledged};
+use crate::peer::{Inlet, limit_unsent, unacknowledged};
 
 /// Reads in a row that found something before others have their turn.
 const READS_IN_A_ROW: u32 = 32;
@@ -129,6 +129,10 @@ impl Socket for RingSocket {
 
     fn unacknowledged(&self) -> Option<u64> {
         unacknowledged(&self.fd)
+    }
+
+    fn limit_unsent(&self, bytes: u32) {
+        limit_unsent(&self.fd, bytes);
     }
 
     fn fill(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chunking::digest::ChunkCrcs;
-use chunking::message::{Open, OpenFlags, Purpose, Reason};
+use chunking::message::{Open, OpenFlags, PartOf, Purpose, Reason};
 use chunking::{Bitmap, ChunkHead, ChunkPlan, Digest, DigestKind, Ranges};
 use uuid::Uuid;
 
@@ -52,10 +52,13 @@ pub(super) struct Down {
     pub(super) opened: bool,
     /// Chunks it takes beyond those it was sent.
     pub(super) window: u32,
-    /// Whether it has said what it has.
+    /// Whether it has said what it has, and when.
     pub(super) granted: bool,
+    pub(super) granted_at: Micros,
     /// Chunks it has, or was sent.
     pub(super) sent: Bitmap,
+    /// What it has of a chunk that is not whole, until that is sent.
+    pub(super) part: Option<PartOf>,
     /// Chunks that it has asked for again.
     pub(super) asked: Bitmap,
     /// How often it has asked.
@@ -77,7 +80,9 @@ impl Down {
             opened: false,
             window: 0,
             granted: false,
+            granted_at: now,
             sent: Bitmap::new(chunks),
+            part: None,
             asked: Bitmap::new(chunks),
             asked_times: 0,
             reading: Bitmap::new(chunks),
@@ -85,6 +90,13 @@ impl Down {
             finished: false,
             moved_at: now,
         }
+    }
+
+    /// It is sent a chunk now. Gives how many of its bytes it has already, if it has the first ones of the very same.
+    pub(super) fn goes_on_from(&mut self, index: u32, head: &ChunkHead, len: usize) -> u32 {
+        let part = self.part.take_if(|part| part.index == index);
+        let fits = |part: &PartOf| part.crc_sent == head.crc_sent && (part.bytes as usize) < len;
+        part.filter(fits).map_or(0, |part| part.bytes)
     }
 
     /// A chunk that it was sent has to go out again, and what follows it too. False if it was not sent.
@@ -202,6 +214,8 @@ pub(super) struct Blob {
     pub(super) hungry: bool,
     /// Whether it is among those that could not have one.
     pub(super) waits: bool,
+    /// Whether a chunk of it broke off as it passed through: what came of that was lost, and is not to be the next time.
+    pub(super) breaks: bool,
 }
 
 impl Blob {
@@ -237,6 +251,7 @@ impl Blob {
             together: None,
             hungry: false,
             waits: false,
+            breaks: false,
         }
     }
 
@@ -346,6 +361,7 @@ impl Blob {
         self.digest = None;
         for down in &mut self.downs {
             down.sent = Bitmap::new(chunks);
+            down.part = None;
             down.done_sent = false;
         }
     }

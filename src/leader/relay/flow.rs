@@ -1,5 +1,6 @@
 //! What moves: chunks to those that wait for them, windows to those that bring more.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use chunking::limits::{CHUNK_BYTES_MAX, WINDOW_CHUNKS_MAX, WINDOW_CHUNKS_MIN};
 use chunking::message::{Done, Grant, Reason};
 
 use super::blob::{Blob, Place};
+use super::pieces::comes_later;
 use super::{BlobId, News, Out, Relay, Says};
 use crate::core::ids::{ConnId, Micros};
 use crate::store::blobs::DiskOp;
@@ -17,6 +19,9 @@ use crate::units::ByteSize;
 /// Chunks that wait in one connection's outbox: enough that the socket never runs dry, few enough that a small frame
 /// behind them does not wait long.
 const OUTBOX_CHUNKS_MAX: u32 = 4;
+
+/// The same for a slow line: one is on its way for a while, and a buffer that waits is nobody else's.
+const OUTBOX_CHUNKS_SLOW: u32 = 2;
 
 /// Buffers that no window may promise, so that what lies on the disk can always be read back.
 const BUFFERS_FOR_READING: usize = 4;
@@ -43,15 +48,17 @@ impl Relay {
     /// Gives a chunk that has come to those that wait for it; keeps it for those that cannot take it yet.
     pub(super) fn pass_on(&mut self, id: BlobId, index: u32, head: ChunkHead, bytes: Bytes) {
         let now = self.now;
-        let Relay { blobs, chunks_out, out, .. } = self;
+        let Relay { blobs, chunks_out, out, slow_receivers, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return };
         let mut waits = blob.keep || !blob.is_flowing();
-        for down in blob.downs.iter_mut().filter(|down| !down.finished) {
+        let Blob { downs, stored, seen, up, .. } = blob;
+        for down in downs.iter_mut().filter(|down| !down.finished) {
             if down.sent.contains(index) {
                 continue;
             }
             let pending = chunks_out.entry(down.conn).or_default();
-            if down.window == 0 || *pending >= OUTBOX_CHUNKS_MAX {
+            let is_full = down.window == 0 || *pending >= outbox_chunks_max(slow_receivers, down.conn);
+            if is_full || comes_later(down, index, stored, seen, up.as_ref(), now) {
                 waits = true;
                 continue;
             }
@@ -59,7 +66,8 @@ impl Relay {
             down.window -= 1;
             down.sent.insert(index);
             down.moved_at = now;
-            out.push_back(Out::Chunk { conn: down.conn, blob: id, head, bytes: bytes.clone() });
+            let from = down.goes_on_from(index, &head, bytes.len());
+            out.push_back(Out::Chunk { conn: down.conn, blob: id, head, bytes: bytes.clone(), from });
         }
         if waits {
             self.store(id, index, head, bytes);
@@ -75,7 +83,8 @@ impl Relay {
         let mut lacking = blob.downs.iter().filter(|down| !down.finished && !down.sent.contains(index));
         lacking.all(|down| {
             let pending = self.chunks_out.get(&down.conn).copied().unwrap_or_default();
-            down.window > 0 && pending < OUTBOX_CHUNKS_MAX
+            let has_room = down.window > 0 && pending < outbox_chunks_max(&self.slow_receivers, down.conn);
+            has_room && !comes_later(down, index, &blob.stored, &blob.seen, blob.up.as_ref(), self.now)
         })
     }
 
@@ -95,22 +104,30 @@ impl Relay {
     /// Sends one chunk, or has it read from the disk. False if there is none, or no room.
     fn feed_one(&mut self, id: BlobId, conn: ConnId) -> bool {
         let (now, spare) = (self.now, self.spare());
+        let outbox_max = outbox_chunks_max(&self.slow_receivers, conn);
         let Relay { blobs, chunks_out, out, pool, starved, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return false };
-        let Blob { downs, stored, .. } = blob;
+        let Blob { downs, stored, seen, up, .. } = blob;
         let Some(down) = downs.iter_mut().find(|down| down.conn == conn && down.granted) else {
             return false;
         };
         let pending = chunks_out.entry(conn).or_default();
-        if down.window == 0 || *pending >= OUTBOX_CHUNKS_MAX {
+        if down.window == 0 || *pending >= outbox_max {
             return false;
         }
         let from = down.sent.first_missing().unwrap_or_default();
         let lacks = |index: &u32| !down.sent.contains(*index) && !down.reading.contains(*index);
-        let Some((index, chunk)) = stored.range(from..).find(|(index, _)| lacks(index)) else { return false };
+        // What it has a part of goes first, and what else there is waits for that.
+        let part = down.part.and_then(|part| stored.get_key_value(&part.index)).filter(|(at, _)| lacks(at));
+        let next = part.or_else(|| stored.range(from..).find(|(index, _)| lacks(index)));
+        let Some((index, chunk)) = next else { return false };
+        if comes_later(down, *index, stored, seen, up.as_ref(), now) {
+            return false;
+        }
         match (&chunk.place, chunk.bytes()) {
             (_, Some(bytes)) => {
-                out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes: bytes.clone() });
+                let from = down.goes_on_from(*index, &chunk.head, bytes.len());
+                out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes: bytes.clone(), from });
                 down.sent.insert(*index);
             }
             (Place::Disk | Place::Memory(_) | Place::Writing(_) | Place::Cached(_), None) => {
@@ -143,6 +160,14 @@ impl Relay {
         }
     }
 
+    /// A connection takes what it is sent slowly, or does so no more.
+    pub(in crate::leader) fn line_is_slow(&mut self, conn: ConnId, is_slow: bool) {
+        match is_slow {
+            true => self.slow_receivers.insert(conn),
+            false => self.slow_receivers.remove(&conn),
+        };
+    }
+
     /// So many chunks have left for a connection.
     pub(in crate::leader) fn chunks_sent(&mut self, conn: ConnId, count: u32) {
         let Some(pending) = self.chunks_out.get_mut(&conn) else { return };
@@ -157,7 +182,8 @@ impl Relay {
         turns.rotate_left(1);
         let blobs: Vec<BlobId> = turns.iter().copied().collect();
         for id in blobs {
-            if self.chunks_out.get(&conn).is_some_and(|pending| *pending >= OUTBOX_CHUNKS_MAX) {
+            let outbox_max = outbox_chunks_max(&self.slow_receivers, conn);
+            if self.chunks_out.get(&conn).is_some_and(|pending| *pending >= outbox_max) {
                 return;
             }
             if self.blobs.get(&id).is_some_and(|blob| blob.downs.iter().any(|down| down.conn == conn)) {
@@ -430,6 +456,8 @@ impl Relay {
         self.try_the_disk_again();
         self.look_for_room();
         self.nudge_the_silent();
+        self.pause_the_silent();
+        self.wait_no_longer();
         self.take_back_places();
         let stall = self.config.input_stall;
         let (mut stalled, mut slow) = (Vec::new(), Vec::new());
@@ -492,6 +520,10 @@ impl Relay {
     }
 }
 
+fn outbox_chunks_max(slow: &HashSet<ConnId>, conn: ConnId) -> u32 {
+    if slow.contains(&conn) { OUTBOX_CHUNKS_SLOW } else { OUTBOX_CHUNKS_MAX }
+}
+
 fn grant(window: u32, reason: Reason, text: &str) -> Grant {
-    Grant { window, reason, text: text.into(), held: Default::default() }
+    Grant { window, reason, text: text.into(), held: Default::default(), part: Default::default() }
 }

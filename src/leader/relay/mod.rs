@@ -11,13 +11,16 @@
 
 mod blob;
 mod durable;
+mod fill;
 mod flow;
 mod local;
+mod pieces;
 mod room;
 mod spool;
 mod through;
 
 pub(super) use blob::{BlobId, Shown, announced};
+pub use fill::Fill;
 pub(super) use local::ChunkRoom;
 pub(super) use room::WaitingPart;
 pub use through::Passed;
@@ -32,7 +35,7 @@ use chunking::{ChunkError, ChunkHead, ChunkPlan, Codec, Digest, DigestKind, Rang
 
 use crate::conn::TransferSays as Says;
 use crate::core::ids::{ConnId, JobId, Micros};
-use crate::peer::{ChunkStart, InChunk, Pool, PoolBuf};
+use crate::peer::{ChunkStart, InChunk, Parts, Pool, PoolBuf};
 use crate::store::blobs::DiskOp;
 use crate::store::space::Reserve;
 use blob::{Blob, Down, FileRoom, Seal, Up};
@@ -93,7 +96,8 @@ pub(super) enum Out {
     /// Say something.
     Say { conn: ConnId, blob: BlobId, says: Says },
     /// Send a chunk; then [`Relay::chunk_sent`].
-    Chunk { conn: ConnId, blob: BlobId, head: ChunkHead, bytes: Bytes },
+    /// Its first `from` bytes are there already.
+    Chunk { conn: ConnId, blob: BlobId, head: ChunkHead, bytes: Bytes, from: u32 },
     /// Do something with a spool file.
     Disk(DiskOp),
     /// Something that the leader has to know.
@@ -115,35 +119,6 @@ pub(super) enum News {
     Got { blob: BlobId, owner: JobId, conn: ConnId },
     /// Nothing of it has come for a long time, and a worker waits for it.
     Stalled { blob: BlobId, owner: JobId },
-}
-
-/// How full it is, for status, and for those who look for leaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fill {
-    /// Blobs that are known.
-    pub blobs: usize,
-    /// Bytes of them that are here.
-    pub bytes: u64,
-    /// Bytes that may be here.
-    pub bytes_max: u64,
-    /// Chunks in memory that wait for someone.
-    pub in_memory: usize,
-    /// Buffers that are in use.
-    pub buffers_in_use: usize,
-    /// Buffers in all.
-    pub buffers: usize,
-    /// Chunks that senders may send and have not.
-    pub promised: usize,
-    /// Connections that bring or get a blob.
-    pub connections: usize,
-    /// Chunks that were handed to connections and are not sent.
-    pub chunks_out: u32,
-    /// Chunks that passed through while they came, since the start.
-    pub passed_through: u64,
-    /// Chunks that broke on their way through, since the start.
-    pub voided: u64,
-    /// Bytes of chunks that were copied on their way, since the start.
-    pub bytes_copied: u64,
 }
 
 /// All blobs that the leader knows.
@@ -184,6 +159,12 @@ pub(super) struct Relay {
     voided: u64,
     /// Connections whose chunks held up a receiver when they passed through.
     slow_senders: HashSet<ConnId>,
+    /// Connections that take what they are sent slowly.
+    slow_receivers: HashSet<ConnId>,
+    /// Chunks that come in pieces.
+    coming: HashMap<ConnId, pieces::Coming>,
+    /// First bytes of chunks that broke off.
+    parts: Parts,
     out: VecDeque<Out>,
 }
 
@@ -211,6 +192,9 @@ impl Relay {
             passed_through: 0,
             voided: 0,
             slow_senders: HashSet::new(),
+            slow_receivers: HashSet::new(),
+            coming: HashMap::new(),
+            parts: Parts::new(pieces::PARTS_MAX),
             out: VecDeque::new(),
         }
     }
@@ -221,23 +205,6 @@ impl Relay {
 
     pub(super) fn poll(&mut self) -> Option<Out> {
         self.out.pop_front()
-    }
-
-    pub(super) fn fill(&self) -> Fill {
-        Fill {
-            blobs: self.blobs.len(),
-            bytes: self.spool_bytes,
-            bytes_max: self.config.spool_bytes_max,
-            in_memory: self.in_memory,
-            buffers_in_use: self.pool.in_use(),
-            buffers: self.pool.buffers_max(),
-            promised: self.promised,
-            connections: self.by_conn.len(),
-            chunks_out: self.chunks_out.values().sum(),
-            passed_through: self.passed_through,
-            voided: self.voided,
-            bytes_copied: self.pool.bytes_copied(),
-        }
     }
 
     pub(super) fn set_now(&mut self, now: Micros) {
@@ -355,6 +322,7 @@ impl Relay {
         let before = blob.up.as_ref().filter(|up| up.conn == conn);
         let written_off = before.map_or(0, |up| up.outstanding.saturating_add(up.written_off));
         self.sender_left(id);
+        let part = self.held_part(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let keeps_source = open.flags.has(OpenFlags::KEEPS_SOURCE);
         blob.keep |= !keeps_source;
@@ -365,7 +333,7 @@ impl Relay {
         blob.up = Some(Up { conn, outstanding, arriving, written_off, nudged, told, heard_at, keeps_source });
         // What somebody lacks and is not here has to come again.
         blob.ask_again();
-        let grant = Grant { window: 0, reason: Reason::NONE, text: "".into(), held: blob.seen.held() };
+        let grant = Grant { window: 0, reason: Reason::NONE, text: "".into(), held: blob.seen.held(), part };
         self.link(conn, id);
         // The first one says what is held; how much may come follows at once, if there is room.
         let window = self.promise(id, true);
@@ -508,6 +476,7 @@ impl Relay {
             return self.again_from_the_start(id);
         }
         blob.doubted = false;
+        self.parts.forget(id);
         let is_new = blob.digest.replace(done.digest).is_none();
         if self.config.durable && blob.seal != Seal::Set {
             // Who brought it hears when it is certain.
@@ -524,6 +493,7 @@ impl Relay {
     /// All of a blob has to come again: at once, or when who brings it is back.
     fn again_from_the_start(&mut self, id: BlobId) {
         self.drop_all_stored(id);
+        self.parts.forget(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         blob.begin_anew();
         if self.config.durable && std::mem::take(&mut blob.on_disk) {
@@ -620,8 +590,10 @@ impl Relay {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let Some(down) = blob.down(conn) else { return };
         if !down.granted {
-            down.granted = true;
+            (down.granted, down.granted_at) = (true, now);
             down.sent.insert_all(&grant.held);
+            let is_lacking = |index: u32| index < down.sent.count() && !down.sent.contains(index);
+            down.part = grant.part.0.filter(|part| is_lacking(part.index));
         }
         down.window = down.window.saturating_add(grant.window);
         down.moved_at = now;
@@ -730,6 +702,7 @@ impl Relay {
 
     /// A connection ended.
     pub(super) fn closed(&mut self, conn: ConnId) {
+        self.keep_coming(conn);
         for id in self.by_conn.remove(&conn).unwrap_or_default() {
             let Some(blob) = self.blobs.get_mut(&id) else { continue };
             blob.downs.retain(|down| down.conn != conn);
@@ -742,6 +715,7 @@ impl Relay {
         }
         self.chunks_out.remove(&conn);
         self.slow_senders.remove(&conn);
+        self.slow_receivers.remove(&conn);
         self.pump();
     }
 

@@ -38,7 +38,7 @@ fn open(size: u64) -> Open {
 }
 
 fn room(window: u32) -> Grant {
-    Grant { window, reason: Reason::NONE, text: "".into(), held: Ranges::default() }
+    Grant { window, reason: Reason::NONE, text: "".into(), held: Ranges::default(), part: Default::default() }
 }
 
 impl Rig {

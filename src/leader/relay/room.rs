@@ -274,6 +274,7 @@ impl Relay {
     /// A blob is not needed any more.
     pub(in crate::leader) fn forget(&mut self, id: BlobId) {
         self.drop_all_stored(id);
+        self.parts.forget(id);
         self.uncharge(id);
         let sender = self.sender_left(id);
         let Some(blob) = self.blobs.remove(&id) else { return };

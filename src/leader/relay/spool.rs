@@ -271,7 +271,8 @@ impl Relay {
         match result {
             Ok(bytes) if !down.sent.contains(index) => {
                 down.sent.insert(index);
-                out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes });
+                let from = down.goes_on_from(index, &chunk.head, bytes.len());
+                out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes, from });
                 self.feed(id);
             }
             Ok(_) => {

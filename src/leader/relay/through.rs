@@ -7,6 +7,7 @@
 use chunking::message::{Reason, Verdict, Void};
 
 use super::blob::Blob;
+use super::pieces::comes_later;
 use super::{BlobId, Relay, Says, Verify, check_crcs, is_from};
 use crate::core::ids::ConnId;
 use crate::peer::ChunkStart;
@@ -40,14 +41,19 @@ impl Relay {
         if config.verify == Verify::Hop || slow_senders.contains(&conn) {
             return None;
         }
-        let blob = blobs.get_mut(&id).filter(|blob| !blob.keep)?;
+        let blob = blobs.get_mut(&id).filter(|blob| !blob.keep && !blob.breaks)?;
         let index = blob.plan.check(&start.head, start.sent_len).ok()?;
         if start.sent_len < THROUGH_BYTES_MIN || check_crcs(&start.head, start.head.crc_sent).is_err() {
             return None;
         }
-        let Blob { plan, seen, crcs, downs, .. } = blob;
+        let Blob { plan, seen, crcs, downs, stored, up, .. } = blob;
         let mut lacking = downs.iter_mut().filter(|down| !down.finished && !down.sent.contains(index));
         let down = lacking.next().filter(|down| down.granted && down.window > 0)?;
+        // Of a chunk that it has a part of, it gets the rest, and that before others.
+        let has_part = down.part.is_some_and(|part| part.index == index);
+        if has_part || comes_later(down, index, stored, seen, up.as_ref(), now) {
+            return None;
+        }
         let pending = chunks_out.entry(down.conn).or_default();
         if lacking.next().is_some() || *pending > 0 || !is_free(down.conn) {
             return None;
@@ -87,6 +93,9 @@ impl Relay {
             return self.pump();
         }
         tracing::warn!(blob = %id, offset = start.head.offset, ?how, "a chunk did not pass through: asking for it again");
+        if let Some(blob) = self.blobs.get_mut(&id) {
+            blob.breaks = true;
+        }
         self.must_not_be_used(id, Void { offset: start.head.offset, reason: Reason::SOURCE_GONE });
         self.ask_for_what_was_done(id);
         self.make_hungry(id);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use chunking::dataset::pack::Layout;
 use chunking::limits::MANIFEST_BYTES_MAX;
 use chunking::message::{
-    Abort, Done, Hold, HoldFlags, Lack, Lacking, Open, Pack, PieceList, Purpose, Reason, Verdict, Void,
+    Abort, Done, Hold, HoldFlags, Lack, Lacking, Open, Pack, Piece, PieceList, Purpose, Reason, Verdict, Void,
 };
 use chunking::{Digest, DigestKind, Ranges};
 use tracing::{debug, info, warn};
@@ -23,7 +23,7 @@ use super::pack::PackSink;
 use super::seal::Seal;
 use super::staged::Staged;
 use crate::model::CachePutResult;
-use crate::peer::{InChunk, OutFrame};
+use crate::peer::{self, InChunk, OutFrame, Parts};
 use crate::transfer::{Download, DownloadState, MemorySink, Report, is_full, transfer_frame};
 use crate::units::ByteSize;
 use crate::worker::limits::PACKS_ANNOUNCED_MAX;
@@ -306,7 +306,11 @@ impl Cache {
     /// A set that comes makes room for another; gives the bytes that were kept free for it.
     pub(super) fn forget_coming(&mut self, generation: Uuid) -> u64 {
         self.transfers.retain(|_, transfer| transfer.generation != generation);
-        self.coming.remove(&generation).map_or(0, |coming| coming.reserved())
+        let reserved = self.coming.remove(&generation).map_or(0, |coming| coming.reserved());
+        if self.coming.is_empty() {
+            self.broken = Parts::default();
+        }
+        reserved
     }
 
     /// The leader takes a set back that is on its way.
@@ -362,6 +366,7 @@ impl Cache {
         debug_assert_eq!(open.purpose, Purpose::Dataset);
         let generation = open.owner;
         if let Some(transfer) = self.transfers.get_mut(&id) {
+            transfer.download.holds(&self.broken);
             return transfer.download.reopen(open, out);
         }
         let opened = match id == generation {
@@ -370,6 +375,7 @@ impl Cache {
         };
         match opened {
             Ok(Some(mut transfer)) => {
+                transfer.download.holds(&self.broken);
                 transfer.download.grant(out);
                 self.transfers.insert(id, transfer);
             }
@@ -461,6 +467,20 @@ impl Cache {
         self.feed(id, out, |download, out| download.on_chunk(chunk.head, chunk.crc(), chunk.bytes, out));
     }
 
+    /// A piece of a chunk came.
+    pub(in crate::worker) fn on_piece(&mut self, id: Uuid, piece: &Piece<'_>, out: &mut Vec<OutFrame>) {
+        if self.owns(id)
+            && let Some(chunk) = self.broken.piece(id, piece)
+        {
+            self.on_chunk(chunk, out);
+        }
+    }
+
+    /// The connection was lost in the middle of a chunk: if the same pack comes again, it goes on with it.
+    pub(in crate::worker) fn keep(&mut self, part: peer::Part) {
+        self.broken.keep(part);
+    }
+
     /// Done came.
     pub(in crate::worker) fn on_done(&mut self, id: Uuid, done: &Done, out: &mut Vec<OutFrame>) {
         self.feed(id, out, |download, out| download.on_done(done, out));
@@ -479,6 +499,7 @@ impl Cache {
     /// The leader ends a transfer; what came of it stays.
     pub(in crate::worker) fn on_abort(&mut self, id: Uuid, abort: &Abort, out: &mut Vec<OutFrame>) {
         debug!(transfer = %id, "the leader ends a transfer of a set: {}", abort.text);
+        self.broken.forget(id);
         if let Some(transfer) = self.transfers.remove(&id) {
             self.say_lack(transfer.generation, out);
         }
@@ -497,10 +518,12 @@ impl Cache {
             DownloadState::Receiving => {}
             DownloadState::Failed { text, .. } => {
                 let generation = transfer.generation;
+                self.broken.forget(id);
                 self.transfers.remove(&id);
                 self.fail(generation, &text, out);
             }
             DownloadState::Whole => {
+                self.broken.forget(id);
                 let Some(Transfer { generation, manifest, .. }) = self.transfers.remove(&id) else { return };
                 match manifest {
                     Some(manifest) => self.read_manifest(generation, manifest.take()),

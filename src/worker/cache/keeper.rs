@@ -30,7 +30,7 @@ use super::seal::Seal;
 use super::staged::{CheckError, Donor, Staged, check};
 use super::{CacheConfig, CacheId};
 use crate::model::{CachePutRequest, CachePutResult, CacheStatus, JsonModel};
-use crate::peer::OutFrame;
+use crate::peer::{OutFrame, Parts};
 use crate::transfer::Report;
 use crate::units::ByteSize;
 use crate::worker::limits::PUTS_WAITING_MAX;
@@ -146,6 +146,8 @@ pub(in crate::worker) struct Cache {
     leaving: HashMap<Uuid, u64>,
     pub(super) coming: HashMap<Uuid, Coming>,
     pub(super) transfers: HashMap<Uuid, Transfer>,
+    /// First bytes of chunks that are not whole.
+    pub(super) broken: Parts,
     jobs: HashMap<Uuid, Needs>,
     /// Sets that the leader was asked for.
     asked: HashSet<CacheId>,
@@ -216,6 +218,7 @@ impl Cache {
             leaving: HashMap::new(),
             coming: HashMap::new(),
             transfers: HashMap::new(),
+            broken: Parts::default(),
             jobs: HashMap::new(),
             asked: HashSet::new(),
             told: false,

@@ -1,0 +1,200 @@
+//! Chunks that come in pieces, and the first bytes of chunks whose sender went away in the middle of them.
+//!
+//! A chunk in pieces is one of its window, and has a buffer of the pool, as one that comes whole; a connection has one such at a
+//! time. What a connection that ended left of a chunk waits outside of the pool, where it keeps nobody from a buffer: the next
+//! Grant names it, and its sender goes on from there.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use chunking::Bitmap;
+use chunking::message::{HeldPart, Piece};
+
+use super::blob::{Down, Stored, Up};
+use super::{BlobId, Relay};
+use crate::core::ids::{ConnId, Micros};
+use crate::peer::{ChunkStart, InChunk, Part, PoolBuf};
+
+/// First bytes of chunks that are kept, at most a chunk each. The oldest makes room.
+pub(super) const PARTS_MAX: usize = 64;
+
+/// A chunk in pieces of which nothing comes for so long gives its buffer back; what came of it is kept.
+const PAUSED_AFTER: Duration = Duration::from_secs(10);
+
+/// Who has a part of a chunk gets the rest of that before other chunks, if it comes within this time: the next break would leave
+/// a part of another one, and each would begin anew.
+const REST_FIRST: Duration = Duration::from_secs(2);
+
+/// Whether a chunk has to wait for another one, of which who gets it has a part.
+pub(super) fn comes_later(
+    down: &Down,
+    index: u32,
+    stored: &BTreeMap<u32, Stored>,
+    seen: &Bitmap,
+    up: Option<&Up>,
+    now: Micros,
+) -> bool {
+    let Some(part) = down.part.filter(|part| part.index != index) else { return false };
+    let is_asked_for = !seen.contains(part.index) && up.is_some_and(|up| up.keeps_source);
+    stored.contains_key(&part.index) || is_asked_for && now < down.granted_at.plus(REST_FIRST)
+}
+
+/// The chunk that comes in pieces over a connection.
+#[derive(Debug)]
+pub(super) struct Coming {
+    start: ChunkStart,
+    have: usize,
+    /// None if it is not wanted: then it passes by.
+    buffer: Option<PoolBuf>,
+}
+
+impl Relay {
+    /// A piece of a chunk has come.
+    pub(in crate::leader) fn piece(&mut self, conn: ConnId, id: BlobId, piece: &Piece<'_>) {
+        let Piece { head, sent_len, from, bytes } = *piece;
+        let start = ChunkStart { transfer: id, head, sent_len };
+        let (Ok(from), Ok(all)) = (usize::try_from(from), usize::try_from(sent_len)) else { return };
+        let before = self.coming.remove(&conn);
+        let mut coming = match before {
+            Some(coming) if coming.start == start && coming.have == from => coming,
+            before => {
+                // The sender has given the other one up, or makes no sense: it is asked for again when the blob is done.
+                if let Some(before) = before {
+                    self.arrives_no_more(conn, &before);
+                }
+                self.piece_begins(conn, start, from)
+            }
+        };
+        if let Some(buffer) = &mut coming.buffer {
+            buffer.copy_in(from, bytes);
+        }
+        coming.have = from.saturating_add(bytes.len());
+        self.hear_of(conn, id);
+        if coming.have < all {
+            self.coming.insert(conn, coming);
+        } else if let Some(buffer) = coming.buffer {
+            let bytes = buffer.freeze(all);
+            let crc = Some(crc32fast::hash(&bytes));
+            self.chunk(conn, InChunk { transfer: id, head, crc, bytes });
+        }
+    }
+
+    /// A piece that goes on with nothing on this connection: a chunk begins with it, or its first bytes were kept.
+    fn piece_begins(&mut self, conn: ConnId, start: ChunkStart, from: usize) -> Coming {
+        let mut buffer = self.chunk_starts(conn, &start);
+        if from > 0 {
+            let is_it = |part: &Part| {
+                (part.head, part.sent_len, part.bytes().len()) == (start.head, start.sent_len, from)
+            };
+            let kept = self.parts.take(start.transfer).filter(is_it);
+            match (&mut buffer, kept) {
+                (Some(buffer), Some(part)) => {
+                    buffer.copy_in(0, part.bytes());
+                }
+                (Some(_), None) => {
+                    let coming = Coming { start, have: from, buffer: buffer.take() };
+                    self.arrives_no_more(conn, &coming);
+                }
+                (None, _) => {}
+            }
+        }
+        Coming { start, have: from, buffer }
+    }
+
+    fn hear_of(&mut self, conn: ConnId, id: BlobId) {
+        let now = self.now;
+        if let Some(up) = self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut())
+            && up.conn == conn
+        {
+            (up.heard_at, up.nudged) = (now, false);
+        }
+    }
+
+    /// A chunk that had begun to come does not come whole.
+    fn arrives_no_more(&mut self, conn: ConnId, coming: &Coming) {
+        if coming.buffer.is_none() {
+            return;
+        }
+        let id = coming.start.transfer;
+        if let Some(up) = self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut())
+            && up.conn == conn
+        {
+            let counted = up.arriving.min(1);
+            up.arriving -= counted;
+            self.arriving -= counted as usize;
+        }
+        self.make_hungry(id);
+    }
+
+    /// A connection ended: what it brought of a chunk in pieces is kept.
+    pub(super) fn keep_coming(&mut self, conn: ConnId) {
+        if let Some(coming) = self.coming.remove(&conn) {
+            self.keep_what_came(&coming);
+        }
+    }
+
+    fn keep_what_came(&mut self, coming: &Coming) {
+        let Coming { start: ChunkStart { transfer, head, sent_len }, have, buffer: Some(buffer) } = coming
+        else {
+            return;
+        };
+        let here = buffer.get(..*have).unwrap_or_default();
+        if let Some(part) = Part::new(*transfer, *head, *sent_len, here) {
+            self.keep_part(part);
+        }
+    }
+
+    /// A connection ended in the middle of a chunk: what came of it is kept, if it is still wanted.
+    pub(in crate::leader) fn keep_part(&mut self, part: Part) {
+        let Some(blob) = self.blobs.get(&part.transfer) else { return };
+        let is_wanted = |index| !blob.seen.contains(index);
+        if blob.plan.check(&part.head, part.sent_len).is_ok_and(is_wanted) {
+            self.parts.keep(part);
+        }
+    }
+
+    /// What who brings a blob need not send of the chunk that comes next.
+    pub(super) fn held_part(&self, id: BlobId) -> HeldPart {
+        let blob = self.blobs.get(&id);
+        blob.map(|blob| self.parts.held(id, &blob.plan, |index| blob.seen.contains(index)))
+            .unwrap_or_default()
+    }
+
+    /// Those who waited in vain for the rest of a chunk get what else there is.
+    pub(super) fn wait_no_longer(&mut self) {
+        let now = self.now;
+        let waited = |down: &Down| down.part.is_some() && down.granted_at.plus(REST_FIRST) <= now;
+        let blobs = self.blobs.iter().filter(|(_, blob)| blob.downs.iter().any(waited));
+        let blobs: Vec<BlobId> = blobs.map(|(id, _)| *id).collect();
+        blobs.into_iter().for_each(|id| self.feed(id));
+    }
+
+    /// Gives back the buffers of chunks in pieces of which nothing comes any more.
+    pub(super) fn pause_the_silent(&mut self) {
+        let now = self.now;
+        let is_silent = |id: &BlobId| {
+            let up = self.blobs.get(id).and_then(|blob| blob.up.as_ref());
+            up.is_none_or(|up| up.heard_at.plus(PAUSED_AFTER) <= now)
+        };
+        let silent: Vec<ConnId> = self
+            .coming
+            .iter()
+            .filter(|(_, coming)| coming.buffer.is_some() && is_silent(&coming.start.transfer))
+            .map(|(conn, _)| *conn)
+            .collect();
+        for conn in silent {
+            let Some(coming) = self.coming.remove(&conn) else { continue };
+            self.keep_what_came(&coming);
+            self.arrives_no_more(conn, &coming);
+            // If it goes on after all, that is no breach of its window.
+            let up = self.blobs.get_mut(&coming.start.transfer).and_then(|blob| blob.up.as_mut());
+            if let Some(up) = up.filter(|up| up.conn == conn) {
+                up.written_off = up.written_off.saturating_add(1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "pieces_tests.rs"]
+mod tests;
