@@ -581,14 +581,16 @@ impl Driver {
                 self.end(id, Err(JobError::NoWelcome { job: id, leader, waited, bytes, limit }));
                 continue;
             }
+            let in_base64 = bytes.div_ceil(3).saturating_mul(4);
             let text = format!(
-                "the job's files have {bytes} bytes ({}), and a leader without transfers takes a job of at most {limit} ({}) in \
-                 all: submit it to a heft leader, or make the files smaller",
+                "the job's files have {bytes} bytes ({}), which are {} in base64, and a leader without transfers takes a job \
+                 of at most {limit} ({}) in all: submit it to a heft leader, or make the files smaller",
                 ByteSize(bytes),
+                ByteSize(in_base64),
                 ByteSize(limit)
             );
             let hop = format!("leader {leader}");
-            let refusal = Refusal { reason: Reason::TOO_LARGE, value: bytes, limit, hop, text };
+            let refusal = Refusal { reason: Reason::TOO_LARGE, value: in_base64, limit, hop, text };
             self.end(id, Err(JobError::Refused { job: id, refusal }));
         }
     }

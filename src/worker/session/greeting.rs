@@ -5,7 +5,7 @@ use std::time::Duration;
 use chunking::Kind;
 use chunking::message::{Features, Heartbeat, HeldJobs, LimitId, Welcome};
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::{Session, message_frame};
@@ -57,6 +57,9 @@ impl<H: Handler> Session<H> {
             Silence::Dead { waited } => self.lose(&dead_line(&leader, waited)),
             Silence::Classic => {
                 info!(%leader, "connected; the leader does not answer our announcement: working as a classic worker");
+                if let [first, _, ..] = self.config.patterns.as_slice() {
+                    warn!(%leader, "a classic leader takes one pattern from a worker: only {first} is served; start a worker for each");
+                }
                 self.on_leader(Features::default());
                 self.desk.on_leader(Features::default());
             }
