@@ -467,9 +467,15 @@ async fn a_leader_without_transfers_is_named_with_the_numbers_before_a_large_fil
         if output == "json" {
             let shown = ended.json();
             assert_eq!((&shown["status"], &shown["reason"]), (&json!("REFUSED"), &json!("too-large")));
-            assert_eq!((&shown["value"], &shown["limit"]), (&json!(5_242_880), &json!(4_194_304)));
+            assert_eq!((&shown["value"], &shown["limit"]), (&json!(6_990_508), &json!(4_194_304)));
         } else {
-            for part in ["5242880 bytes (5 MiB)", "4194304", &leader.address, "submit it to a heft leader"] {
+            for part in [
+                "5242880 bytes (5 MiB)",
+                "in base64",
+                "4194304",
+                &leader.address,
+                "submit it to a heft leader",
+            ] {
                 assert!(ended.err.contains(part), "{part}: {}", ended.err);
             }
         }

@@ -379,6 +379,7 @@ impl Driver {
             News::Greeting { address } => {
                 if let Some(connection) = self.conns.get_mut(conn) {
                     connection.greeted = Instant::now();
+                    connection.heard = false;
                 }
                 self.set_state(conn, LinkState::Greeting { leader: address });
             }

@@ -7,6 +7,7 @@ use super::action::Action;
 use super::broker::Broker;
 use super::event::WorkerClass;
 use super::ids::{Attempt, ConnId, JobId, Micros, WorkerId};
+use super::job::{Job, Phase};
 use super::record::{AttemptEnd, Record};
 use super::worker::{Lease, Presence};
 use crate::units::Span;
@@ -94,16 +95,27 @@ impl Broker {
         let Some(lease) = worker_of.held.get_mut(&job).filter(|lease| lease.attempt == attempt) else {
             return;
         };
-        lease.time_limit = Some((at, limit));
+        if let Some((before, _)) = lease.time_limit.replace((at, limit)) {
+            self.due.remove(&(before, Due::TimeLimit(worker, job)));
+        }
         self.due.insert((at, Due::TimeLimit(worker, job)));
     }
 
     /// A job has had its time. Its client hears so; the worker goes on with it, and its place is free when it has answered.
     fn time_limit_due(&mut self, worker: WorkerId, id: JobId) {
         let lease = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
-        let Some((run, (_, limit))) = lease.and_then(|lease| Some((lease.run, lease.time_limit?))) else {
+        let Some((lease, (at, limit))) = lease.and_then(|lease| Some((lease, lease.time_limit?))) else {
             return;
         };
+        // The job may have ended, and another of its id be elsewhere.
+        let is_there = |job: &Job| match job.phase {
+            Phase::Leased { worker: holder, attempt, .. } => holder == worker && attempt == lease.attempt,
+            Phase::Queued { .. } | Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
+        };
+        if at > self.now || !self.state.job(id).is_some_and(is_there) {
+            return;
+        }
+        let run = lease.run;
         let why = format!(
             "TIMEOUT: the job ran longer than its time limit of {} on a classic worker, which cannot be stopped and goes on with it",
             Span(limit)

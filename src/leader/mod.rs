@@ -701,11 +701,12 @@ impl Leader {
             return None;
         }
         let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
+        let cut = result.filter(|result| !takes_parts && !self.blobs.of_result(*result).is_empty());
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
         let (address, is_ours) = (&self.config.address, session.is_announced());
         let whole = outcome::result_of(&self.broker, &self.store, job, address, is_ours);
         let mut whole = outcome::without_lost(whole, &lost);
-        if !takes_parts && result.is_some_and(|result| !self.blobs.of_result(result).is_empty()) {
+        if cut.is_some() {
             whole = outcome::without_parts(whole, address);
         }
         if !takes_parts && self.has_results_apart(job) {
@@ -722,6 +723,9 @@ impl Leader {
             Some(Err(error)) => self.smaller_result(conn, id, &whole, &error),
         };
         let named = frame.as_ref().map_or(Named::Brought, |(_, named)| *named);
+        if let Some(cut) = cut {
+            self.blobs.cut(cut);
+        }
         if let Some(result) = result {
             self.send_parts(conn, id, result, named, false);
         }

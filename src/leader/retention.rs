@@ -4,7 +4,8 @@
 //! For room, where results outlive the leader, only those go that somebody has, and of those the
 //! oldest first: first what its client has got whole, then what somebody else has fetched whole,
 //! then what its client has without the large parts, which it did not want. One that nobody has
-//! stays for its time. Who has fetched what is known as long as the leader lives.
+//! stays for its time, and so does one of which a classic client got the beginning, until somebody
+//! has fetched the rest. Who has fetched what is known as long as the leader lives.
 
 use super::parts::is_made;
 use super::relay::BlobId;
@@ -49,7 +50,8 @@ impl Leader {
         let is_got = |job: &Job| not_held(job) && self.is_got(job);
         let got = || self.broker.oldest_ended(true, is_got).or_else(|| self.broker.oldest_that(is_got));
         let only_sent = self.is_durable() && !too_many;
-        let sent = || self.broker.oldest_ended(only_sent, not_held);
+        let is_sent = |job: &Job| not_held(job) && (too_many || !self.is_cut(job));
+        let sent = || self.broker.oldest_ended(only_sent, is_sent);
         // The limit of results holds, whoever waits.
         let any = || self.broker.oldest_ended(only_sent, may_go).filter(|_| too_many);
         let got = if too_many || !self.blobs.has_got() { None } else { got() };
@@ -61,6 +63,11 @@ impl Leader {
         let children = job.children.iter().filter_map(|child| self.broker.state().job(*child));
         let mut results = children.chain([job]).filter_map(outcome::returned);
         results.all(|result| self.blobs.of_result(result).is_empty() || self.blobs.is_got(result))
+    }
+
+    /// Whether a client that takes no large parts was told to fetch those of a job's result, and nobody has.
+    fn is_cut(&self, job: &Job) -> bool {
+        outcome::returned(job).is_some_and(|result| self.blobs.is_cut(result))
     }
 
     /// A connection has got a part of a result: perhaps that was the last one.

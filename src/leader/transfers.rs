@@ -56,6 +56,8 @@ pub(super) struct Blobs {
     lost: HashMap<BlobId, String>,
     /// Results of which somebody has got all parts.
     got: HashSet<ResultId>,
+    /// Results whose clients take no parts: they have the beginning, and were told how to fetch the rest.
+    cut: HashSet<ResultId>,
     /// Jobs whose results wait for room, and the connections of their clients that were told.
     pub(super) told: HashMap<JobId, ConnId>,
 }
@@ -98,6 +100,16 @@ impl Blobs {
     /// Somebody has got all parts of a result.
     pub(super) fn got(&mut self, result: ResultId) {
         self.got.insert(result);
+    }
+
+    /// A client that takes no parts gets a result without them.
+    pub(super) fn cut(&mut self, result: ResultId) {
+        self.cut.insert(result);
+    }
+
+    /// Whether nobody may have the parts of a result, though its client has the result.
+    pub(super) fn is_cut(&self, result: ResultId) -> bool {
+        self.cut.contains(&result) && !self.is_got(result)
     }
 
     /// Whether there is such a result.
@@ -382,6 +394,7 @@ impl Leader {
 
     pub(super) fn forget_parts(&mut self, result: ResultId) {
         self.blobs.got.remove(&result);
+        self.blobs.cut.remove(&result);
         for part in self.blobs.of_result.remove(&result).unwrap_or_default() {
             let Some(named) = self.blobs.named.get_mut(&part) else { continue };
             *named -= 1;

@@ -402,10 +402,15 @@ impl Desk {
                 "the leader assigns far more than the credit it was given; the job is not taken"
             );
         }
+        let mut started = None;
         if self.leader.is_some() && !self.leased() {
-            return self.ready(offer, Numbers::UNSAID);
+            // A classic leader says no Start. Sets that may have changed are read first all the same.
+            match inputs {
+                Inputs::Sets => started = Some(Numbers::UNSAID),
+                Inputs::Inside | Inputs::Here | Inputs::Coming => return self.ready(offer, Numbers::UNSAID),
+            }
         }
-        let assigned = Assigned { offer, inputs, started: None, attempt: 0 };
+        let assigned = Assigned { offer, inputs, started, attempt: 0 };
         match self.assigned.iter_mut().find(|held| held.offer.job() == assigned.offer.job()) {
             Some(held) => {
                 *held = assigned;

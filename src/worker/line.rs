@@ -204,6 +204,11 @@ impl Line {
         }
     }
 
+    /// Whether the connection is over, and what came before its end is being read. What is sent now is lost.
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.state, State::Ending { .. })
+    }
+
     /// Whether something waits to go out: what can wait as well is better not sent now.
     pub(super) fn is_behind(&self) -> bool {
         match &self.state {

@@ -183,7 +183,8 @@ impl<H: Handler> Session<H> {
             }
             tokio::select! {
                 news = session.line.next() => session.on_news(news),
-                Some(ended) = session.jobs.join_next() => session.on_ended(ended),
+                // A classic leader does not ask for a result again that was sent to an ended connection.
+                Some(ended) = session.jobs.join_next(), if !session.line.is_ending() => session.on_ended(ended),
                 // They wait, and are dropped in the end, while more important things do not get out.
                 Some(note) = noted.recv(), if !session.line.is_behind() => session.on_note(note),
                 Some(report) = reported.recv() => session.on_report(report),

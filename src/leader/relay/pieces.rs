@@ -172,14 +172,15 @@ impl Relay {
     /// Gives back the buffers of chunks in pieces of which nothing comes any more.
     pub(super) fn pause_the_silent(&mut self) {
         let now = self.now;
-        let is_silent = |id: &BlobId| {
+        let is_silent = |conn: ConnId, id: &BlobId| {
             let up = self.blobs.get(id).and_then(|blob| blob.up.as_ref());
-            up.is_none_or(|up| up.heard_at.plus(PAUSED_AFTER) <= now)
+            // Its sender may have come back on another connection.
+            up.is_none_or(|up| up.conn != conn || up.heard_at.plus(PAUSED_AFTER) <= now)
         };
         let silent: Vec<ConnId> = self
             .coming
             .iter()
-            .filter(|(_, coming)| coming.buffer.is_some() && is_silent(&coming.start.transfer))
+            .filter(|(conn, coming)| coming.buffer.is_some() && is_silent(**conn, &coming.start.transfer))
             .map(|(conn, _)| *conn)
             .collect();
         for conn in silent {

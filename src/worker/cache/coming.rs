@@ -148,7 +148,7 @@ impl Cache {
             match is_checked {
                 true => {
                     self.say_present(generation, &cache, out);
-                    self.confirmed(&cache);
+                    self.confirmed(&cache, out);
                 }
                 false => drop(self.coming.insert(generation, coming(Phase::Checking))),
             }
@@ -244,7 +244,7 @@ impl Cache {
                 true => {
                     self.coming.remove(&generation);
                     self.say_present(generation, cache, out);
-                    self.confirmed(cache);
+                    self.confirmed(cache, out);
                 }
                 // It was damaged: what is right of it may be of use, if it is the same generation.
                 false => {

@@ -500,15 +500,6 @@ impl Cache {
         }
     }
 
-    /// The leader says that the content which is here is the one that counts.
-    pub(super) fn confirmed(&mut self, cache: &CacheId) {
-        self.asked.remove(cache);
-        if let Some(set) = self.sets.get_mut(cache) {
-            set.sure = true;
-        }
-        self.no_longer_lacking(cache);
-    }
-
     /// A set is here in place of the one that was.
     pub(super) fn put_in(
         &mut self,

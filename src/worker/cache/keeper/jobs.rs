@@ -25,7 +25,8 @@ use crate::worker::handler::Job;
 /// What a job needs.
 #[derive(Debug)]
 pub(super) struct Needs {
-    sets: Vec<CacheId>,
+    /// The files that it names, by set.
+    files: HashMap<CacheId, Vec<String>>,
     /// Those that are not here.
     lacking: BTreeSet<CacheId>,
 }
@@ -81,24 +82,40 @@ impl Cache {
         if named.is_empty() {
             return false;
         }
-        let mut needs = Needs { sets: named.keys().cloned().collect(), lacking: BTreeSet::new() };
-        let mut wanted = BTreeSet::new();
+        let (mut lacking, mut wanted) = (BTreeSet::new(), BTreeSet::new());
         for (cache, names) in &named {
             match self.is_here(cache, names, out) {
                 Here::Yes => {}
                 // The leader need not be asked.
-                Here::Doubtful => drop(needs.lacking.insert(cache.clone())),
+                Here::Doubtful => drop(lacking.insert(cache.clone())),
                 Here::No if may_wait => {
-                    needs.lacking.insert(cache.clone());
-                    wanted.insert(cache);
+                    lacking.insert(cache.clone());
+                    wanted.insert(cache.clone());
                 }
                 Here::No => {}
             }
         }
-        let waits = !needs.lacking.is_empty();
-        self.jobs.insert(job.id, needs);
-        wanted.into_iter().for_each(|cache| self.want(cache, out));
+        let waits = !lacking.is_empty();
+        self.jobs.insert(job.id, Needs { files: named, lacking });
+        wanted.iter().for_each(|cache| self.want(cache, out));
         waits
+    }
+
+    /// The leader says that the content which is here is the one that counts. Jobs that wait for it get it when the files that they
+    /// name are as they were.
+    pub(in crate::worker::cache) fn confirmed(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+        self.asked.remove(cache);
+        if let Some(set) = self.sets.get_mut(cache) {
+            set.sure = true;
+        }
+        let waiting = self.jobs.values().filter(|needs| needs.lacking.contains(cache));
+        let names: Vec<String> =
+            waiting.filter_map(|needs| needs.files.get(cache)).flatten().cloned().collect();
+        match self.is_here(cache, &names, out) {
+            Here::Yes => self.no_longer_lacking(cache),
+            Here::Doubtful => {}
+            Here::No => self.want_if_lacking(cache, out),
+        }
     }
 
     /// Whether a set is here for a job that names these files.
@@ -151,8 +168,13 @@ impl Cache {
     /// Files of a set were read again: jobs that wait for them go on, or the set comes again.
     pub(super) fn on_read_again(&mut self, read: ReadAgain, out: &mut Vec<OutFrame>) {
         let ReadAgain { cache, generation, files, found } = read;
-        // One that is gone by now has been asked for.
-        let Some(set) = self.sets.get_mut(&cache).filter(|set| set.generation == generation) else { return };
+        let Some(set) = self.sets.get_mut(&cache).filter(|set| set.generation == generation) else {
+            // It is gone by now, and has been asked for, if somebody can send it.
+            if !self.told {
+                self.no_longer_lacking(&cache);
+            }
+            return;
+        };
         set.doubtful.retain(|file| !files.contains(file));
         let why = match found {
             Ok(found) => {
@@ -193,7 +215,7 @@ impl Cache {
     /// A job is over, or not ours any more.
     pub(in crate::worker) fn on_job_gone(&mut self, job: Uuid, out: &mut Vec<OutFrame>) {
         let Some(needs) = self.jobs.remove(&job) else { return };
-        for cache in needs.sets {
+        for cache in needs.files.into_keys() {
             let Some(set) = self.sets.get_mut(&cache) else { continue };
             set.last_use = SystemTime::now();
             if set.released && !self.is_used(&cache) {
@@ -209,7 +231,7 @@ impl Cache {
 
     /// Whether a job uses a set or waits for it.
     pub(super) fn is_needed(&self, cache: &CacheId) -> bool {
-        self.jobs.values().any(|needs| needs.sets.contains(cache))
+        self.jobs.values().any(|needs| needs.files.contains_key(cache))
     }
 
     /// Asks for a set that a job needs, unless it is on its way. Also for one that is here and is being checked: it may have been
