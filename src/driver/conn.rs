@@ -98,7 +98,7 @@ impl<S: Socket> Hub<S> {
             Ok(socket) => Rc::new(socket),
             Err(error) => return warn!(%addr, "cannot serve a connection: {error}"),
         };
-        let outbox = Rc::new(Outbox::new(socket.clone()));
+        let outbox = Rc::new(Outbox::new(socket.clone(), self.answers.clone()));
         self.outboxes.borrow_mut().insert(conn, outbox.clone());
         self.count_connections();
         let writer = spawn_local({
@@ -149,6 +149,16 @@ impl<S: Socket> Hub<S> {
     /// Sends what could not be sent at once, until the outbox is closed and empty or the peer takes nothing.
     async fn write_out(&self, conn: ConnId, outbox: &Outbox<S>) {
         while outbox.ready().await.is_some() {
+            if let Some((place, at, len)) = outbox.wanted() {
+                match place.read(at, len).await {
+                    Ok(bytes) => outbox.was_read(bytes),
+                    Err(error) => {
+                        warn!(peer = %self.leader.borrow().name(conn), "what waits for it cannot be read: {error}; cutting it off");
+                        outbox.cut_off();
+                        self.with_leader(|leader, now| leader.closed(now, conn));
+                    }
+                }
+            }
             let sent = outbox.flush();
             self.note_speed(&mut self.leader.borrow_mut(), conn, outbox);
             if !sent.is_none() {

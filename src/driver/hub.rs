@@ -16,7 +16,8 @@ use tracing::{debug, info, warn};
 
 use super::journal::LogThread;
 use super::lane::Pipes;
-use super::outbox::{Cargo, Look, Outbox, Sent};
+use super::outbox::{AllAnswers, Cargo, Look, Outbox, Sent};
+use super::parking::Parking;
 use super::socket::Socket;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
@@ -108,6 +109,8 @@ pub(super) async fn serve<S: Socket>(
     spawn_local(async move { lazy.send_lazily_for_ever().await });
     let slow = hub.clone();
     spawn_local(async move { slow.look_after_the_slow_for_ever().await });
+    let parking = hub.clone();
+    spawn_local(async move { parking.make_room_for_ever().await });
     let spinning = hub.clone();
     spawn_local(async move { spinning.spin_for_ever().await });
     let living = hub.clone();
@@ -158,7 +161,13 @@ pub(super) struct Hub<S> {
     /// Notified when nothing can be committed any more.
     failed: Notify,
     pub(super) outboxes: RefCell<HashMap<ConnId, Rc<Outbox<S>>>>,
+    /// What waits for all of them.
+    pub(super) answers: AllAnswers,
     pub(super) pipes: Pipes,
+    /// Where payloads are for those that do not read.
+    pub(super) parking: Parking,
+    /// Notified when the memory for payloads on their way is taken.
+    pub(super) room_short: Notify,
     started: Instant,
     /// What time it was then.
     started_at: Micros,
@@ -200,7 +209,10 @@ impl<S: Socket> Hub<S> {
             log,
             failed: Notify::new(),
             outboxes: RefCell::default(),
+            answers: AllAnswers::default(),
             pipes: Pipes::default(),
+            parking: Parking::new(&options.data),
+            room_short: Notify::new(),
             started: Instant::now(),
             started_at,
             due_changed: Notify::new(),
@@ -221,7 +233,7 @@ impl<S: Socket> Hub<S> {
         }
     }
 
-    fn now(&self) -> Micros {
+    pub(super) fn now(&self) -> Micros {
         self.started_at.plus(self.started.elapsed())
     }
 
@@ -232,6 +244,9 @@ impl<S: Socket> Hub<S> {
         self.work_off(&mut leader);
         if !leader.has_transfers() {
             self.busied();
+        }
+        if leader.is_short_of_room() {
+            self.room_short.notify_one();
         }
         // A moment that moved away is noticed when the old one comes.
         let sooner = |due: Micros| self.asleep_until.get().is_none_or(|asleep| due < asleep);
@@ -267,6 +282,7 @@ impl<S: Socket> Hub<S> {
             warn!(peer = %leader.name(conn), waiting, "too slow: it does not take what it is sent; cutting it off");
             outbox.cut_off();
         }
+        self.bound_answers(leader);
         if outbox.is_cut() {
             // What is meant for it from now on has to be kept for its next connection.
             leader.closed(self.now(), conn);

@@ -61,7 +61,7 @@ fn frame(payload: usize) -> WireFrame {
 
 #[test]
 fn sixty_thousand_small_frames_wait_for_a_peer_and_it_is_not_too_slow() {
-    let outbox = Outbox::new(Rc::new(Taps::default()));
+    let outbox = Outbox::new(Rc::new(Taps::default()), AllAnswers::default());
     (0..60_000).for_each(|_| outbox.push(frame(100), Cargo::Posted));
     outbox.flush();
     assert_eq!(outbox.is_over_full(), None);
@@ -72,7 +72,7 @@ fn sixty_thousand_small_frames_wait_for_a_peer_and_it_is_not_too_slow() {
 #[test]
 fn what_is_out_is_told_by_kind_and_everything_is_given_back() {
     let socket = Rc::new(Taps::default());
-    let outbox = Outbox::new(socket.clone());
+    let outbox = Outbox::new(socket.clone(), AllAnswers::default());
     outbox.push(frame(0), Cargo::Answer);
     outbox.push(frame(5000), Cargo::Posted);
     outbox.push(frame(5000), Cargo::Chunk);
@@ -92,7 +92,7 @@ fn what_is_out_is_told_by_kind_and_everything_is_given_back() {
 #[tokio::test]
 async fn a_peer_is_not_read_while_too_many_answers_wait_for_it() {
     let socket = Rc::new(Taps::default());
-    let outbox = Outbox::new(socket.clone());
+    let outbox = Outbox::new(socket.clone(), AllAnswers::default());
     let moment = Duration::from_millis(20);
     (0..20).for_each(|_| outbox.push(frame(1 << 20), Cargo::Posted));
     outbox.answers_taken().await;
@@ -118,7 +118,7 @@ async fn a_peer_is_not_read_while_too_many_answers_wait_for_it() {
 #[test]
 fn how_a_peer_gets_on_is_told_by_what_it_acknowledged() {
     let socket = Rc::new(Taps::default());
-    let outbox = Outbox::new(socket.clone());
+    let outbox = Outbox::new(socket.clone(), AllAnswers::default());
     let is_still = |look| matches!(look, Look::Still(_));
     assert_eq!(outbox.look(), Look::Done);
     // All of it is with the system, which says nothing of it by what it takes.
@@ -184,7 +184,7 @@ fn slow(outbox: &Outbox<Taps>) {
 #[test]
 fn chunks_for_a_slow_line_go_piece_by_piece_and_small_frames_go_before_them_but_for_their_end() {
     let socket = Rc::new(Taps::default());
-    let outbox = Outbox::new(socket.clone());
+    let outbox = Outbox::new(socket.clone(), AllAnswers::default());
     slow(&outbox);
     assert!(!outbox.is_free() && outbox.is_quiet(), "nothing passes through to it");
     outbox.push_chunk(chunk(100_000));
@@ -210,7 +210,7 @@ fn chunks_for_a_slow_line_go_piece_by_piece_and_small_frames_go_before_them_but_
 #[test]
 fn chunks_for_a_fast_line_go_whole_and_all_at_once() {
     let socket = Rc::new(Taps::default());
-    let outbox = Outbox::new(socket.clone());
+    let outbox = Outbox::new(socket.clone(), AllAnswers::default());
     let (mut pace, now) = (Pace::default(), Instant::now());
     pace.look(now, 0, true);
     pace.look(now + Duration::from_millis(1), 2 << 20, true);
@@ -227,7 +227,7 @@ fn chunks_for_a_fast_line_go_whole_and_all_at_once() {
 
 #[test]
 fn what_waits_for_a_slow_line_is_gone_when_it_is_cut_off() {
-    let outbox = Outbox::new(Rc::new(Taps::default()));
+    let outbox = Outbox::new(Rc::new(Taps::default()), AllAnswers::default());
     slow(&outbox);
     outbox.push_chunk(chunk(100_000));
     outbox.push_behind(frame(10));

@@ -103,6 +103,11 @@ impl Relay {
         })
     }
 
+    /// Whether what waits for a peer may take so many bytes of the disk: no more than uploads may.
+    pub(in crate::leader) fn may_park(&self, bytes: u64) -> bool {
+        self.disk_trouble.is_none() && self.fits(Class::Upload, bytes)
+    }
+
     /// Why a new job of so many bytes cannot go into the log: what is left is for the ends of those that are there.
     ///
     /// What was measured last counts, and not what the relay made of it since: that is too little
