@@ -19,6 +19,7 @@ use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
 
 use super::hub::Hub;
+use super::inbound::is_large;
 use super::outbox::Outbox;
 use super::socket::Socket;
 use super::through::Passing;
@@ -171,7 +172,7 @@ impl<S: Socket> Hub<S> {
 
     /// Reads frames until the connection ends; says why it did, and leaves what it brought of a chunk that is not whole.
     async fn read_in(
-        &self,
+        self: &Rc<Self>,
         conn: ConnId,
         addr: SocketAddr,
         socket: &S,
@@ -187,6 +188,8 @@ impl<S: Socket> Hub<S> {
         let mut pulse = Pulse::with_window(self.leader.borrow().frame_window());
         // The chunk that comes was given up: it is nobody's.
         let mut given_up = false;
+        // Room for the frame that comes, if it is large.
+        let mut large = None;
         while !outbox.has_ended() {
             let step = inlet.poll();
             if !matches!(step, Ok(Step::Read | Step::Piece(_))) {
@@ -200,6 +203,7 @@ impl<S: Socket> Hub<S> {
                         self.leader.borrow_mut().connected(conn, generation, Some(addr.ip()));
                         knows = true;
                     }
+                    self.moved.add(frame.payload.len());
                     let payload = Bytes::copy_from_slice(frame.payload);
                     let payload = match frame.payload_crc {
                         Some(crc) => Summed::known(payload, crc),
@@ -223,9 +227,11 @@ impl<S: Socket> Hub<S> {
                         inlet.expect_chunks(leader.brings_blobs(conn));
                         leader.is_client(conn)
                     };
+                    large = None;
                     // Not so a worker: its leases would run out unheard, and what it sends makes few answers.
                     if is_client {
                         outbox.answers_taken().await;
+                        self.log_caught_up(conn, outbox).await;
                         pulse.rested();
                     }
                 }
@@ -293,6 +299,10 @@ impl<S: Socket> Hub<S> {
                     let rest_until = passing.borrow().as_ref().map(|passing| passing.deadline.into());
                     let mut until = if knows { rest_until } else { Some(hello_until) };
                     let inside = inlet.is_inside_frame();
+                    if large.is_none() && is_large(inlet.gathers()) {
+                        large = self.room_for(conn, outbox, inlet.gathers()).await;
+                        pulse.rested();
+                    }
                     let mut reading = pin!(socket.read(inlet));
                     let got = loop {
                         let sign_until = pulse.waits(tokio::time::Instant::now(), inside);

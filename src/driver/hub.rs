@@ -14,10 +14,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
 
+use super::inbound::Inbound;
 use super::journal::LogThread;
 use super::lane::Pipes;
 use super::outbox::{AllAnswers, Cargo, Look, Outbox, Sent};
 use super::parking::Parking;
+use super::room::Moved;
 use super::socket::Socket;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
@@ -111,6 +113,8 @@ pub(super) async fn serve<S: Socket>(
     spawn_local(async move { slow.look_after_the_slow_for_ever().await });
     let parking = hub.clone();
     spawn_local(async move { parking.make_room_for_ever().await });
+    let trimming = hub.clone();
+    spawn_local(async move { trimming.moved.trim_for_ever().await });
     let spinning = hub.clone();
     spawn_local(async move { spinning.spin_for_ever().await });
     let living = hub.clone();
@@ -168,6 +172,10 @@ pub(super) struct Hub<S> {
     pub(super) parking: Parking,
     /// Notified when the memory for payloads on their way is taken.
     pub(super) room_short: Notify,
+    /// Payloads that came and went.
+    pub(super) moved: Moved,
+    /// Large frames that come.
+    pub(super) inbound: Inbound,
     started: Instant,
     /// What time it was then.
     started_at: Micros,
@@ -213,6 +221,8 @@ impl<S: Socket> Hub<S> {
             pipes: Pipes::default(),
             parking: Parking::new(&options.data),
             room_short: Notify::new(),
+            moved: Moved::default(),
+            inbound: Inbound::default(),
             started: Instant::now(),
             started_at,
             due_changed: Notify::new(),
@@ -314,7 +324,10 @@ impl<S: Socket> Hub<S> {
     fn execute(&self, output: Output) -> Option<ConnId> {
         match output {
             Output::Send { conn, frame } => self.push(conn, frame, Cargo::Answer),
-            Output::Posted { conn, frame } => self.push(conn, frame, Cargo::Posted),
+            Output::Posted { conn, frame } => {
+                self.moved.add(frame.len());
+                self.push(conn, frame, Cargo::Posted)
+            }
             Output::SendBehind { conn, frame } => {
                 self.outboxes.borrow().get(&conn)?.push_behind(frame);
                 Some(conn)

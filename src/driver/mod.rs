@@ -4,6 +4,7 @@ mod choice;
 mod conn;
 mod descriptors;
 mod hub;
+mod inbound;
 mod journal;
 #[cfg(target_os = "linux")]
 mod lane;

@@ -1,12 +1,15 @@
 //! Memory for what waits for peers that do not read: payloads that others need the memory of go to the disk, and of answers there
-//! are only so many.
+//! are only so many. What is freed goes back to the system.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use super::hub::Hub;
+use super::memory;
 use super::outbox::Outbox;
 use super::socket::Socket;
 use crate::core::ids::ConnId;
@@ -20,6 +23,47 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Where the disk takes none, a peer that has not taken its payloads after this time is cut off.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// After so many bytes of payloads the allocator is asked to return what it does not need.
+const TRIM_AFTER_BYTES: u64 = 8 << 20;
+
+/// It is asked when fewer came and went in this time, or after so many times of it.
+const TRIM_EVERY: Duration = Duration::from_secs(2);
+const TRIM_LOOKS_MAX: u32 = 15;
+
+/// Bytes of payloads that came and went.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    bytes: Cell<u64>,
+    trimmed_at: Cell<u64>,
+    is_much: Notify,
+}
+
+impl Moved {
+    /// So many did.
+    pub(super) fn add(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get() + bytes as u64);
+        if self.bytes.get() - self.trimmed_at.get() >= TRIM_AFTER_BYTES {
+            self.is_much.notify_one();
+        }
+    }
+
+    /// Returns memory to the system when it becomes quiet after many payloads. While none come it does nothing.
+    pub(super) async fn trim_for_ever(&self) {
+        loop {
+            self.is_much.notified().await;
+            for _ in 0..TRIM_LOOKS_MAX {
+                let before = self.bytes.get();
+                tokio::time::sleep(TRIM_EVERY).await;
+                if self.bytes.get() - before < TRIM_AFTER_BYTES {
+                    break;
+                }
+            }
+            memory::trim();
+            self.trimmed_at.set(self.bytes.get());
+        }
+    }
+}
 
 /// Payloads that a peer does not take.
 struct Stuck<S> {

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::children::Assigned;
 use super::pacing::{Memory, Posting};
+use super::store::UNLOGGED_BYTES_MAX;
 use super::{Leader, Output, gathered, outcome};
 use crate::conn::WireFrame;
 use crate::consensus::Single;
@@ -55,6 +56,11 @@ const READS_MAX: usize = 32;
 
 /// And so many bytes, of which one payload may have more.
 const READ_BYTES_MAX: u64 = 16 << 20;
+
+/// While more bytes of payloads wait for the log, no large frames are read, and nothing of clients.
+const LOG_BEHIND_BYTES: u64 = 32 << 20;
+
+const _: () = assert!(LOG_BEHIND_BYTES < UNLOGGED_BYTES_MAX);
 
 /// After so many bytes in the log it is looked how much room is left.
 const MEASURE_AFTER_BYTES: u64 = 1 << 20;
@@ -292,6 +298,17 @@ impl Leader {
         }
     }
 
+    /// Whether so much waits for the log that it is better to wait for it before more is read. Not for one that takes nothing: what then comes
+    /// is refused, and whoever has something else to say is heard.
+    pub fn is_log_behind(&self) -> bool {
+        match &self.commits {
+            Commits::Memory => false,
+            Commits::Log(logging) => {
+                logging.trouble.is_none() && self.store.unlogged_bytes() > LOG_BEHIND_BYTES
+            }
+        }
+    }
+
     /// Why the leader has to stop, if it has to: nothing can be committed any more.
     pub fn why_failed(&self) -> Option<&str> {
         match &self.commits {
@@ -456,7 +473,8 @@ impl Leader {
                     | Phase::Dead { .. } => false,
                 };
                 let is_current = self.broker.state().job(job).is_some_and(is_its);
-                let assigned = if is_current { self.assign(conn, worker, job) } else { None };
+                let is_wanted = is_current && self.sessions.contains_key(&conn);
+                let assigned = if is_wanted { self.assign(conn, worker, job) } else { None };
                 let is_sent = assigned.is_some();
                 let posting = assigned.map(|Assigned { frame, common }| {
                     let memory = match common {

@@ -10,6 +10,7 @@ use std::io::IoSliceMut;
 use bytes::Bytes;
 use chunking::chunk::{CHUNK_FRAME_HEAD_BYTES, CHUNK_HEAD_BYTES};
 use chunking::frame::Trailers;
+use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::{ChunkHead, Decoder, Frame, FrameError, Generation, InboundLimits, Kind};
 use uuid::Uuid;
 
@@ -305,6 +306,23 @@ impl Inlet {
         }
     }
 
+    /// Bytes of the frame that is gathered, if its length is known; none of one that comes in another way.
+    pub fn gathers(&self) -> usize {
+        let held = self.small.get(self.start..self.end).unwrap_or_default();
+        let whole = held.first_chunk().map_or(0, |length| in_memory(u32::from_le_bytes(*length)));
+        match self.state {
+            State::Frames if whole <= in_memory(FRAME_BODY_BYTES_MAX) => {
+                whole.saturating_add(size_of::<u32>())
+            }
+            State::Frames
+            | State::Offered(_)
+            | State::Passing(_)
+            | State::Filling { .. }
+            | State::Dropping
+            | State::Streaming => 0,
+        }
+    }
+
     fn make_room(&mut self) {
         let (held, idle) = (self.end - self.start, self.start == self.end);
         if idle && self.small.len() > READ_BYTES {
@@ -319,7 +337,12 @@ impl Inlet {
             // Twice as much, so that a large frame is not moved over and over.
             let len = self.small.len();
             if len - held < wanted {
-                self.small.resize((held + wanted).max(if idle { 0 } else { 2 * len }), 0);
+                let least = held + wanted;
+                // No more than the frame has, and what may stand behind it.
+                let most = least.max(self.gathers().saturating_add(READ_BYTES));
+                let room = least.max(if idle { 0 } else { 2 * len }).min(most);
+                self.small.reserve_exact(room.saturating_sub(len));
+                self.small.resize(room, 0);
             }
         }
     }
