@@ -9,10 +9,11 @@ mod procs;
 mod raw;
 mod support;
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use chunking::Kind;
+use chunking::{Generation, Head, Kind};
 use procs::{Leader, eventually};
 use raw::Raw;
 use serde_json::{Value, json};
@@ -42,6 +43,7 @@ fn resident(leader: &Leader, field: &str) -> usize {
 #[track_caller]
 fn grew_by_less(leader: &Leader, before: usize, most: usize) {
     let grown = resident(leader, "VmHWM").saturating_sub(before);
+    eprintln!("it grew by {} MiB", grown / MIB);
     assert!(grown < most, "the leader took {} MiB more, where {} are the most", grown / MIB, most / MIB);
 }
 
@@ -219,5 +221,55 @@ fn results_wait_on_the_disk_for_clients_that_come_back_and_do_not_read_and_other
     }
     grew_by_less(&leader, before, GROWS_MAX);
     drop(clients);
+    comes_back(&leader, before);
+}
+
+#[test]
+fn large_frames_that_are_never_whole_have_their_bytes_and_others_come_through() {
+    let leader = Leader::start(&[]);
+    let before = resident(&leader, "VmRSS");
+    let count = scaled(100, 300);
+    let frame = {
+        let (mut bytes, payload) = (Vec::new(), vec![b'x'; 4_000_000]);
+        let head = Head { payload_len: 4_000_000, ..Head::new(Kind::AckJob) };
+        head.append(Generation::F2, &mut bytes).unwrap();
+        [bytes, payload].concat()
+    };
+    let workers: Vec<TcpStream> = (0..count).map(|n| worker(&leader, "echo", n % 2 == 1, 1).stream).collect();
+    for worker in &workers {
+        let (mut stream, most) = (worker.try_clone().unwrap(), frame[..3_990_000].to_vec());
+        std::thread::spawn(move || stream.write_all(&most));
+    }
+    is_served(&leader, "other");
+    // 64 MiB, and 128 of those that do not wait any longer.
+    std::thread::sleep(Duration::from_secs(3));
+    grew_by_less(&leader, before, 280 * MIB);
+    is_served(&leader, "other");
+    workers.iter().for_each(|worker| worker.shutdown(std::net::Shutdown::Both).unwrap_or_default());
+    comes_back(&leader, before);
+}
+
+#[test]
+fn results_of_all_workers_at_once_wait_for_the_log_in_their_sockets() {
+    let leader = Leader::start(&[]);
+    let count = scaled(60, 100);
+    let workers: Vec<Raw> = (0..count).map(|n| worker(&leader, "echo", n % 2 == 1, 1)).collect();
+    let (mut client, before) = (client(&leader, "c"), resident(&leader, "VmRSS"));
+    submit(&mut client, Uuid::new_v4(), "echo", 10, Some("all"));
+    let answering: Vec<_> = workers
+        .into_iter()
+        .map(|mut worker| {
+            std::thread::spawn(move || {
+                let job = next(&mut worker, Kind::AssignJob).msg_id;
+                worker.send(Kind::AckJob, Uuid::new_v4(), job, "", &result_of(job, LARGE));
+                worker
+            })
+        })
+        .collect();
+    let workers: Vec<Raw> = answering.into_iter().map(|answering| answering.join().unwrap()).collect();
+    let result: Value = serde_json::from_slice(&next(&mut client, Kind::Result).payload).unwrap();
+    assert_eq!(result["Stdout"].as_str().unwrap().lines().count(), count as usize);
+    grew_by_less(&leader, before, GROWS_MAX);
+    drop((workers, client));
     comes_back(&leader, before);
 }

@@ -13,6 +13,8 @@ struct Taps {
     /// What is on its way to the other side.
     unacknowledged: Cell<u64>,
     room: Notify,
+    /// What it took.
+    got: RefCell<Vec<u8>>,
 }
 
 impl Socket for Taps {
@@ -27,6 +29,8 @@ impl Socket for Taps {
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let written = slices.iter().map(|slice| slice.len()).sum::<usize>().min(self.takes.get());
         self.takes.set(self.takes.get() - written);
+        let all = slices.iter().flat_map(|slice| slice.iter().copied());
+        self.got.borrow_mut().extend(all.take(written));
         if written == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(written) }
     }
 
@@ -237,4 +241,101 @@ fn what_waits_for_a_slow_line_is_gone_when_it_is_cut_off() {
     outbox.push_chunk(chunk(100_000));
     outbox.push_behind(frame(10));
     assert_eq!((outbox.bytes.get(), outbox.bulk.borrow().len()), (0, 0));
+}
+
+/// Sends all that waits, as a writer does.
+async fn send_all(socket: &Taps, outbox: &Outbox<Taps>) -> u32 {
+    let mut posted = 0;
+    socket.takes.set(usize::MAX);
+    loop {
+        posted += outbox.flush().posted;
+        let Some((place, at, len)) = outbox.wanted() else { return posted };
+        assert!(len <= SLICE_BYTES);
+        outbox.was_read(place.read(at, len).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn what_is_parked_takes_no_memory_and_is_sent_as_it_was_wherever_it_was_cut() {
+    let noise = |len: usize, seed: u64| Bytes::from(crate::noise::noise(len, seed));
+    let frames: Vec<WireFrame> = [300_000, 5_000, 100, 1_000_000]
+        .into_iter()
+        .zip(1..)
+        .map(|(len, seed)| WireFrame {
+            head: noise(60, seed),
+            payload: noise(len, seed + 9),
+            trailer: noise(4, seed),
+        })
+        .collect();
+    let sent: Vec<u8> =
+        frames.iter().flat_map(|frame| [&*frame.head, &*frame.payload, &*frame.trailer].concat()).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let parking = crate::driver::parking::Parking::new(dir.path());
+    // What the socket took before, and while it was written to the disk.
+    for (before, meanwhile) in [(0, 0), (30, 0), (1000, 70_000), (0, 400_000), (400_000, usize::MAX)] {
+        let socket = Rc::new(Taps::default());
+        let outbox = Outbox::new(socket.clone(), AllAnswers::default());
+        frames.iter().for_each(|frame| outbox.push(frame.clone(), Cargo::Posted));
+        socket.takes.set(before);
+        let mut posted = outbox.flush().posted;
+        assert!(outbox.stuck().is_some_and(|(_, bytes)| bytes >= 900_000));
+        let ((), parked) = tokio::join!(
+            async {
+                tokio::task::yield_now().await;
+                socket.takes.set(meanwhile);
+                posted += outbox.flush().posted;
+            },
+            outbox.park(parking.place().unwrap())
+        );
+        parked.unwrap();
+        assert!(outbox.stuck().is_none() && outbox.bytes.get() < 10_000, "{}", outbox.bytes.get());
+        posted += send_all(&socket, &outbox).await;
+        assert_eq!((posted, outbox.bytes.get(), outbox.place.borrow().is_none()), (4, 0, true));
+        assert!(*socket.got.borrow() == sent, "other bytes than were sent: {before}, {meanwhile}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_parked_ends_with_its_connection_and_answers_come_in_their_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let parking = crate::driver::parking::Parking::new(dir.path());
+    let socket = Rc::new(Taps::default());
+    let outbox = Outbox::new(socket.clone(), AllAnswers::default());
+    outbox.push(frame(200_000), Cargo::Posted);
+    outbox.flush();
+    outbox.park(parking.place().unwrap()).await.unwrap();
+    outbox.push(frame(0), Cargo::Answer);
+    assert_eq!(send_all(&socket, &outbox).await, 1);
+    assert_eq!(socket.got.borrow().len(), 200_000 + 2 * 60);
+    socket.takes.set(0);
+    outbox.push(frame(200_000), Cargo::Posted);
+    outbox.flush();
+    let place = parking.place().unwrap();
+    let start = place.start();
+    outbox.park(place).await.unwrap();
+    outbox.cut_off();
+    assert!(outbox.wanted().is_none());
+    assert_eq!(parking.place().unwrap().start(), start, "its place is free");
+}
+
+#[tokio::test]
+async fn while_many_answers_wait_for_all_a_client_with_more_than_a_few_is_not_read() {
+    let all = AllAnswers::default();
+    let (one, other) = (Rc::new(Taps::default()), Rc::new(Taps::default()));
+    let (reads, does_not) = (Outbox::new(one.clone(), all.clone()), Outbox::new(other, all.clone()));
+    (0..40).for_each(|_| does_not.push(frame(1 << 20), Cargo::Answer));
+    reads.push(frame(FEW_ANSWERS_BYTES), Cargo::Answer);
+    {
+        let mut taken = std::pin::pin!(reads.answers_taken());
+        assert!(tokio::time::timeout(Duration::from_millis(20), taken.as_mut()).await.is_err());
+        one.takes.set(FEW_ANSWERS_BYTES / 2);
+        reads.flush();
+        taken.await;
+    }
+    assert!(all.are_too_many().is_none());
+    (0..100).for_each(|_| does_not.push(frame(1 << 20), Cargo::Answer));
+    assert!(all.are_too_many().is_some());
+    does_not.cut_off();
+    drop(reads);
+    assert_eq!(all.0.get(), 0);
 }

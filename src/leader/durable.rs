@@ -58,7 +58,7 @@ const READS_MAX: usize = 32;
 const READ_BYTES_MAX: u64 = 16 << 20;
 
 /// While more bytes of payloads wait for the log, no large frames are read, and nothing of clients.
-const LOG_BEHIND_BYTES: u64 = 32 << 20;
+const LOG_BEHIND_BYTES: u64 = 16 << 20;
 
 const _: () = assert!(LOG_BEHIND_BYTES < UNLOGGED_BYTES_MAX);
 
