@@ -19,7 +19,6 @@ use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
 
 use super::hub::Hub;
-use super::inbound::is_large;
 use super::outbox::Outbox;
 use super::socket::Socket;
 use super::through::Passing;
@@ -172,7 +171,7 @@ impl<S: Socket> Hub<S> {
 
     /// Reads frames until the connection ends; says why it did, and leaves what it brought of a chunk that is not whole.
     async fn read_in(
-        self: &Rc<Self>,
+        &self,
         conn: ConnId,
         addr: SocketAddr,
         socket: &S,
@@ -188,7 +187,7 @@ impl<S: Socket> Hub<S> {
         let mut pulse = Pulse::with_window(self.leader.borrow().frame_window());
         // The chunk that comes was given up: it is nobody's.
         let mut given_up = false;
-        // Room for the frame that comes, if it is large.
+        // Where the frame that comes is, if it is large.
         let mut large = None;
         while !outbox.has_ended() {
             let step = inlet.poll();
@@ -293,16 +292,28 @@ impl<S: Socket> Hub<S> {
                     self.with_leader(|leader, now| leader.bulk_ends(now, conn));
                 }
                 Ok(Step::Read) => {
+                    if inlet.is_whole_aside() {
+                        if let Err(error) = self.bring_back(conn, outbox, &mut inlet, &large).await {
+                            return End::Over(format!(
+                                "its large frame cannot be read from the disk: {error}"
+                            ));
+                        }
+                        pulse.rested();
+                        continue;
+                    }
+                    let began = Instant::now();
+                    if let Err(error) = self.make_way(conn, outbox, &mut inlet, &mut large).await {
+                        return End::Over(format!("there is no room for its large frame: {error}"));
+                    }
+                    if began.elapsed() >= LONG_FRAME / 2 {
+                        pulse.rested();
+                    }
                     if knows && coming.is_long(Instant::now()) {
                         self.with_leader(|leader, now| leader.moves(now, conn));
                     }
                     let rest_until = passing.borrow().as_ref().map(|passing| passing.deadline.into());
                     let mut until = if knows { rest_until } else { Some(hello_until) };
                     let inside = inlet.is_inside_frame();
-                    if large.is_none() && is_large(inlet.gathers()) {
-                        large = self.room_for(conn, outbox, inlet.gathers()).await;
-                        pulse.rested();
-                    }
                     let mut reading = pin!(socket.read(inlet));
                     let got = loop {
                         let sign_until = pulse.waits(tokio::time::Instant::now(), inside);

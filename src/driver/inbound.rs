@@ -1,134 +1,115 @@
 //! Memory for frames that come. Most are small. One that is large has to be whole before anything can be made of it, and its sender may take
-//! its time for that, so those that are under way together have their bytes. Beyond them a connection is not read for a moment; then
-//! it goes on all the same, as the others may be slow. Only of a sum that is too much the one that takes longest is ended.
+//! its time for that, so those that are in memory together have their bytes. Beyond them a frame comes to the disk, piece by piece, and
+//! into memory when it is whole: so those that are slow, or never end, do not hold up the others.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tracing::warn;
 
 use super::hub::Hub;
 use super::outbox::Outbox;
+use super::parking::Place;
 use super::socket::Socket;
 use crate::core::ids::ConnId;
+use crate::peer::Inlet;
 
 /// A frame over so many bytes is large.
 const LARGE_BYTES: usize = 256 << 10;
 
-/// Bytes of large frames that come at a time.
-const LARGE_ALL_KIB: u32 = 64 << 10;
+/// Bytes of large frames that come into memory.
+const LARGE_ALL_KIB: u32 = 32 << 10;
 
-/// How long one waits for others to be whole.
-const TURN_WAIT: Duration = Duration::from_secs(2);
+/// Of those that came to the disk, so many are in memory at a time, to be made something of.
+const BROUGHT_BACK_MAX: usize = 4;
 
-/// Bytes of those that did not wait longer.
-const LARGE_MORE_BYTES: usize = 128 << 20;
-
-/// If there is no room among those, either, the frame is ended that has taken longest, if it has taken this time.
-const LARGE_FRAME_WAIT: Duration = Duration::from_secs(10);
+/// How long a frame waits for memory that cannot wait on the disk. While it waits its connection is not read.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// How often it is looked whether the log has caught up.
 const LOG_LOOK: Duration = Duration::from_millis(5);
 
-/// Large frames that come.
+/// A worker whose frame waits that long is told of: what it has to say stands behind it.
+const LONG_WAIT: Duration = Duration::from_secs(2);
+
+/// Room for large frames.
 pub(super) struct Inbound {
     room: Arc<Semaphore>,
-    more: Cell<usize>,
-    /// Those that have room, the oldest first.
-    coming: RefCell<BTreeMap<u64, (ConnId, Instant)>>,
-    last: Cell<u64>,
+    brought_back: Semaphore,
 }
 
 impl Default for Inbound {
     fn default() -> Self {
         let room = Arc::new(Semaphore::new(LARGE_ALL_KIB as usize));
-        Inbound { room, more: Cell::default(), coming: RefCell::default(), last: Cell::default() }
+        Inbound { room, brought_back: Semaphore::new(BROUGHT_BACK_MAX) }
     }
 }
 
-/// Room for a large frame, until it is whole.
-pub(super) struct LargeFrame<S> {
-    hub: Rc<Hub<S>>,
-    number: u64,
-    taken: Taken,
-}
-
-enum Taken {
-    Room { _permit: OwnedSemaphorePermit },
-    More(usize),
-}
-
-impl<S> Drop for LargeFrame<S> {
-    fn drop(&mut self) {
-        let inbound = &self.hub.inbound;
-        inbound.coming.borrow_mut().remove(&self.number);
-        if let Taken::More(bytes) = self.taken {
-            inbound.more.set(inbound.more.get().saturating_sub(bytes));
-        }
-    }
-}
-
-/// Whether a frame of so many bytes needs room.
-pub(super) fn is_large(bytes: usize) -> bool {
-    bytes > LARGE_BYTES
+/// Where a large frame is until it is whole.
+pub(super) enum Large {
+    InMemory { _room: OwnedSemaphorePermit },
+    OnDisk(Rc<Place>),
 }
 
 impl<S: Socket> Hub<S> {
-    /// Waits for room for a large frame; nothing if the connection ended meanwhile.
-    pub(super) async fn room_for(
-        self: &Rc<Self>,
+    /// More of a frame is about to be read: if it is a large one, to where there is room. An error says why there is none.
+    pub(super) async fn make_way(
+        &self,
         conn: ConnId,
         outbox: &Outbox<S>,
-        bytes: usize,
-    ) -> Option<LargeFrame<S>> {
-        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(LARGE_ALL_KIB);
-        let taken = loop {
-            if outbox.has_ended() {
-                return None;
+        inlet: &mut Inlet,
+        large: &mut Option<Large>,
+    ) -> io::Result<()> {
+        if large.is_none() && inlet.gathers() > LARGE_BYTES {
+            self.log_caught_up(conn, outbox).await;
+            let kib = u32::try_from(inlet.gathers().div_ceil(1024)).unwrap_or(u32::MAX);
+            *large = Some(match self.inbound.room.clone().try_acquire_many_owned(kib) {
+                Ok(room) => Large::InMemory { _room: room },
+                Err(_) => match self.on_disk(inlet.gathers()) {
+                    Ok(on_disk) => on_disk,
+                    Err(error) => self.in_memory(kib).await.ok_or(error)?,
+                },
+            });
+        }
+        if let Some(Large::OnDisk(place)) = large {
+            let at = place.start() + inlet.aside() as u64;
+            let bytes = inlet.set_aside();
+            if !bytes.is_empty() {
+                place.write(at, vec![bytes.into()]).await?;
             }
-            let room = self.inbound.room.clone().acquire_many_owned(kib);
-            match tokio::time::timeout(TURN_WAIT, room).await {
-                Ok(Ok(permit)) => break Taken::Room { _permit: permit },
-                Ok(Err(_)) => return None,
-                Err(_) => {}
-            }
-            // What its worker has to say stands behind the frame.
-            self.with_leader(|leader, now| leader.moves(now, conn));
-            let more = self.inbound.more.get() + bytes;
-            if more <= LARGE_MORE_BYTES {
-                self.inbound.more.set(more);
-                break Taken::More(bytes);
-            }
-            self.end_slowest();
-        };
-        let number = self.inbound.last.get() + 1;
-        self.inbound.last.set(number);
-        self.inbound.coming.borrow_mut().insert(number, (conn, Instant::now()));
-        let large = LargeFrame { hub: self.clone(), number, taken };
-        self.log_caught_up(conn, outbox).await;
-        Some(large)
+        }
+        Ok(())
     }
 
-    fn end_slowest(&self) {
-        let slowest = self.inbound.coming.borrow().first_key_value().map(|(_, slowest)| *slowest);
-        let Some((conn, since)) = slowest.filter(|(_, since)| since.elapsed() >= LARGE_FRAME_WAIT) else {
-            return;
-        };
-        let Some(outbox) = self.outboxes.borrow().get(&conn).cloned().filter(|outbox| !outbox.is_cut())
-        else {
-            return;
-        };
-        warn!(
-            peer = %self.leader.borrow().name(conn),
-            "its large frame is not whole after {} s, and others wait for the memory that large frames may take; cutting it off",
-            since.elapsed().as_secs()
-        );
-        outbox.cut_off();
-        self.with_leader(|leader, now| leader.closed(now, conn));
+    fn on_disk(&self, bytes: usize) -> io::Result<Large> {
+        if !self.leader.borrow().may_park(bytes as u64) {
+            return Err(io::Error::other("the disk has no room for it (--disk-reserve)"));
+        }
+        Ok(Large::OnDisk(Rc::new(self.parking.place()?)))
+    }
+
+    /// Where the disk takes none it waits for others to be whole; nothing if that takes too long.
+    async fn in_memory(&self, kib: u32) -> Option<Large> {
+        let room = self.inbound.room.clone().acquire_many_owned(kib);
+        let room = tokio::time::timeout(ROOM_WAIT_MAX, room).await.ok()?.ok()?;
+        Some(Large::InMemory { _room: room })
+    }
+
+    /// A large frame is whole, and comes back from the disk. What is made of it is made at once.
+    pub(super) async fn bring_back(
+        &self,
+        conn: ConnId,
+        outbox: &Outbox<S>,
+        inlet: &mut Inlet,
+        large: &Option<Large>,
+    ) -> io::Result<()> {
+        let Some(Large::OnDisk(place)) = large else { return Ok(()) };
+        let _one_of_a_few = self.inbound.brought_back.acquire().await.map_err(io::Error::other)?;
+        self.log_caught_up(conn, outbox).await;
+        inlet.bring_back(&place.read(place.start(), inlet.aside()).await?);
+        Ok(())
     }
 
     /// Waits while the log has too much to write: whatever comes waits for it in memory.
@@ -136,7 +117,7 @@ impl<S: Socket> Hub<S> {
         let mut told = Instant::now();
         while self.leader.borrow().is_log_behind() && !outbox.has_ended() {
             tokio::time::sleep(LOG_LOOK).await;
-            if told.elapsed() >= TURN_WAIT {
+            if told.elapsed() >= LONG_WAIT {
                 told = Instant::now();
                 self.with_leader(|leader, now| leader.moves(now, conn));
             }

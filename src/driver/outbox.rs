@@ -731,7 +731,7 @@ impl<S: Socket> Outbox<S> {
             }
         }
         self.place.replace(Some(place.clone()));
-        let written = place.write(going).await;
+        let written = place.write(place.start(), going).await;
         let mut is_needed = false;
         let mut pieces = self.pieces.borrow_mut();
         for piece in pieces.iter_mut() {

@@ -1,5 +1,5 @@
 //! A file for what waits for peers that do not read it: frames that were on their way to them when the memory for those was needed by
-//! others. A peer gets them from there, a slice at a time as its socket takes it.
+//! others. A peer gets them from there, a slice at a time as its socket takes it. Large frames that come slowly are gathered there, too.
 //!
 //! The file has no name, so nothing of it outlives the leader. It is made when it is first needed, and has a place for each peer;
 //! what a peer had is given back to the disk with its place. One thread does all reading and writing.
@@ -94,16 +94,16 @@ impl Place {
         self.number * PLACE_BYTES
     }
 
-    /// Writes what waits for the peer to the place, from its start.
-    pub(super) async fn write(&self, pieces: Vec<Bytes>) -> io::Result<()> {
+    /// Writes to the place, from somewhere in it on.
+    pub(super) async fn write(&self, at: u64, pieces: Vec<Bytes>) -> io::Result<()> {
         let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        if bytes > PLACE_BYTES {
+        if at < self.start() || at + bytes > self.start() + PLACE_BYTES {
             return Err(io::Error::other(format!(
-                "{bytes} bytes wait for one peer; {PLACE_BYTES} fit a place"
+                "{bytes} bytes more wait for one peer; {PLACE_BYTES} fit a place"
             )));
         }
         let (done, written) = oneshot::channel();
-        self.execute(Operation::Write(self.file.clone(), self.start(), pieces, done));
+        self.execute(Operation::Write(self.file.clone(), at, pieces, done));
         written.await.map_err(io::Error::other)?
     }
 
@@ -133,8 +133,7 @@ impl Drop for Place {
 fn work(queue: &mpsc::Receiver<Operation>) {
     while let Ok(operation) = queue.recv() {
         match operation {
-            Operation::Write(file, start, pieces, done) => {
-                let mut at = start;
+            Operation::Write(file, mut at, pieces, done) => {
                 let written = pieces.iter().try_for_each(|piece| {
                     file.write_all_at(piece, at)?;
                     at += piece.len() as u64;
@@ -185,17 +184,17 @@ mod tests {
         let parking = Parking::new(&dir.path().join("not/there"));
         let (first, second) = (parking.place().unwrap(), parking.place().unwrap());
         let pieces = vec![Bytes::from_static(b"one "), Bytes::from_static(b"after the other")];
-        second.write(pieces).await.unwrap();
+        second.write(second.start(), pieces).await.unwrap();
         assert_eq!(second.read(second.start() + 4, 9).await.unwrap(), "after the");
         let start = first.start();
-        first.write(vec![vec![7; 9000].into()]).await.unwrap();
+        first.write(start, vec![vec![7; 9000].into()]).await.unwrap();
         drop(first);
         let again = parking.place().unwrap();
         assert_eq!(again.start(), start);
-        again.write(vec![Bytes::from_static(b"new")]).await.unwrap();
+        again.write(start, vec![Bytes::from_static(b"new")]).await.unwrap();
         assert_eq!(again.read(start, 5).await.unwrap(), &b"new\0\0"[..]);
         let too_long = usize::try_from(PLACE_BYTES).unwrap() + 1;
-        assert!(again.write(vec![vec![0; too_long].into()]).await.is_err());
+        assert!(again.write(start, vec![vec![0; too_long].into()]).await.is_err());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
     }
 }

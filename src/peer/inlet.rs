@@ -5,17 +5,19 @@
 //! made of each piece while it is in the cache. A large frame of a stock peer comes in pieces and is never gathered.
 //! Leaders, workers and clients read with it; a driver brings the socket.
 
+mod aside;
+
 use std::io::IoSliceMut;
 
 use bytes::Bytes;
 use chunking::chunk::{CHUNK_FRAME_HEAD_BYTES, CHUNK_HEAD_BYTES};
 use chunking::frame::Trailers;
-use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::{ChunkHead, Decoder, Frame, FrameError, Generation, InboundLimits, Kind};
 use uuid::Uuid;
 
 use super::buffers::{BUFFER_BYTES, PoolBuf};
 use super::parts::Part;
+use aside::Aside;
 
 /// What a connection without traffic holds.
 const IDLE_BYTES: usize = 4 * 1024;
@@ -97,6 +99,8 @@ pub struct Inlet {
     end: usize,
     /// Whether a chunk was read last: then another one is likely, and is read into the front of its buffer.
     after_chunk: bool,
+    /// The frame that is gathered, if its first bytes are elsewhere.
+    aside: Option<Aside>,
     state: State,
 }
 
@@ -126,6 +130,7 @@ impl Inlet {
             start: 0,
             end: 0,
             after_chunk: false,
+            aside: None,
             state: State::Frames,
         }
     }
@@ -161,6 +166,7 @@ impl Inlet {
     pub fn poll(&mut self) -> Result<Step<'_>, FrameError> {
         loop {
             match self.state {
+                State::Frames if self.aside.is_some() => return Ok(Step::Read),
                 State::Frames => match self.next_chunk()? {
                     Some(start) => self.state = State::Offered(start),
                     None if matches!(self.state, State::Dropping) => {}
@@ -273,7 +279,7 @@ impl Inlet {
         } else if self.small.is_empty() {
             self.small.resize(IDLE_BYTES, 0);
         }
-        let most = if self.after_chunk && matches!(self.state, State::Frames) {
+        let most = if self.after_chunk && self.aside.is_none() && matches!(self.state, State::Frames) {
             self.before_next_chunk()
         } else {
             usize::MAX
@@ -303,23 +309,6 @@ impl Inlet {
                 whole.saturating_sub(held.len()).saturating_add(CHUNK_FRAME_HEAD_BYTES)
             }
             Some(_) | None => missing,
-        }
-    }
-
-    /// Bytes of the frame that is gathered, if its length is known; none of one that comes in another way.
-    pub fn gathers(&self) -> usize {
-        let held = self.small.get(self.start..self.end).unwrap_or_default();
-        let whole = held.first_chunk().map_or(0, |length| in_memory(u32::from_le_bytes(*length)));
-        match self.state {
-            State::Frames if whole <= in_memory(FRAME_BODY_BYTES_MAX) => {
-                whole.saturating_add(size_of::<u32>())
-            }
-            State::Frames
-            | State::Offered(_)
-            | State::Passing(_)
-            | State::Filling { .. }
-            | State::Dropping
-            | State::Streaming => 0,
         }
     }
 
@@ -368,6 +357,9 @@ impl Inlet {
     pub fn finish(&self) -> Result<(), FrameError> {
         if let State::Filling { have, end, .. } = &self.state {
             return Err(FrameError::Truncated { missing: end - have });
+        }
+        if let Some(Aside { len, whole }) = self.aside {
+            return Err(FrameError::Truncated { missing: whole.saturating_sub(len + self.end - self.start) });
         }
         self.decoder.finish(self.small.get(self.start..self.end).unwrap_or_default())
     }
