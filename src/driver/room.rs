@@ -59,7 +59,9 @@ impl Moved {
                     break;
                 }
             }
+            let began = Instant::now();
             memory::trim();
+            debug!(us = began.elapsed().as_micros(), "gave memory back to the system");
             self.trimmed_at.set(self.bytes.get());
         }
     }

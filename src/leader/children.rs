@@ -33,9 +33,14 @@ pub(super) struct Assigned {
     pub(super) common: Option<CommonId>,
 }
 
-/// A request as it is in memory once for many frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct CommonId(pub(super) u64);
+/// What is in memory once for many frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum CommonId {
+    /// The request of a job's children, as it was written at some time.
+    Request(u64),
+    /// A set for classic workers, by its generation.
+    Set(uuid::Uuid),
+}
 
 /// A request for the children of a job.
 #[derive(Clone, Debug)]
@@ -58,7 +63,7 @@ impl Common {
         rewriting: Rewriting,
         (request, limit): (Summed, Option<Duration>),
     ) -> Self {
-        let id = CommonId(0);
+        let id = CommonId::Request(0);
         let nil = uuid::Uuid::nil().hyphenated().to_string();
         // Our JSON begins with it.
         let at = r#"{"JobId":""#.len();
@@ -108,9 +113,9 @@ impl Commons {
 
     /// Keeps one for the next child, for as long as few others are used.
     pub(super) fn keep(&mut self, mut common: Common) -> Common {
-        if common.id == CommonId(0) {
+        if common.id == CommonId::Request(0) {
             self.last += 1;
-            common.id = CommonId(self.last);
+            common.id = CommonId::Request(self.last);
         }
         let key = |common: &Common| (common.owner, common.is_classic, common.rewriting);
         self.kept.retain(|kept| key(kept) != key(&common));

@@ -375,10 +375,19 @@ impl Leader {
         }
     }
 
-    /// Whether a peer that has nothing on its way waits for others, as all memory for that is taken. The driver then finds those that do not
-    /// read.
+    /// A frame goes to the driver that cannot wait its turn. It counts, so that others wait for it.
+    pub(super) fn post_now(&mut self, conn: ConnId, posting: Posting) {
+        if self.sessions.contains_key(&conn) {
+            let line = self.pacing.lines.entry(conn).or_default();
+            line.frames += 1;
+            self.send_posted(conn, 0, Some(posting), None);
+        }
+    }
+
+    /// Whether all memory for what is on its way is taken, or a peer that has nothing on its way waits for some. The driver then finds those
+    /// that do not read.
     pub fn is_short_of_room(&self) -> bool {
-        !self.pacing.queue.is_empty()
+        !self.pacing.queue.is_empty() || self.pacing.bytes > ALL_BYTES_MAX
     }
 
     /// What the driver has for a connection waits on the disk, and takes no memory.
@@ -636,7 +645,7 @@ mod tests {
         for conn in 1..=100 {
             wait(&mut pacing, conn, 1, large);
             let (bytes, _) = pacing.next().unwrap();
-            taken.push(pacing.made(ConnId(conn), bytes, large + 100, Memory::Common(CommonId(1))));
+            taken.push(pacing.made(ConnId(conn), bytes, large + 100, Memory::Common(CommonId::Request(1))));
         }
         assert_eq!(pacing.bytes, large + 100);
         wait(&mut pacing, 101, 1, large);
