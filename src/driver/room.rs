@@ -59,9 +59,11 @@ impl Moved {
                     break;
                 }
             }
-            let began = Instant::now();
-            memory::trim();
-            debug!(us = began.elapsed().as_micros(), "gave memory back to the system");
+            // Beside this thread: where much was freed it takes a while.
+            let trim = std::thread::Builder::new().name("trim".to_owned()).spawn(memory::trim);
+            if let Err(error) = trim {
+                debug!("no thread to give memory back: {error}");
+            }
             self.trimmed_at.set(self.bytes.get());
         }
     }
