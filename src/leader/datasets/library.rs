@@ -297,6 +297,23 @@ mod tests {
     }
 
     #[test]
+    fn manifests_have_so_much_memory_and_the_one_unused_for_longest_leaves_it() {
+        let (mut library, manifest) = (Library::default(), Arc::new(Manifest::default()));
+        let id = |n: u64| Uuid::from_u64_pair(0, n);
+        for n in 0..4 {
+            library.manifest_read(id(n), manifest.clone(), MANIFESTS_KEPT_BYTES_MAX / 4, Micros(n));
+        }
+        assert!(library.manifest(id(0), Micros(10)).is_some());
+        library.manifest_read(id(4), manifest.clone(), 1, Micros(11));
+        let kept = |library: &Library| {
+            (0..9).filter(|n| library.manifests.contains_key(&id(*n))).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&library), [0, 2, 3, 4]);
+        library.manifest_read(id(5), manifest, 2 * MANIFESTS_KEPT_BYTES_MAX, Micros(12));
+        assert_eq!(kept(&library), [5], "one that is needed is there, however large it is");
+    }
+
+    #[test]
     fn a_piece_of_several_packs_is_here_until_the_last_of_them_is_forgotten() {
         for seed in 0..20 {
             let mut library = Library::default();
