@@ -139,6 +139,7 @@ impl<S: Socket> Hub<S> {
         }
         self.outboxes.borrow_mut().remove(&conn);
         self.count_connections();
+        self.moved.conn_ended();
         socket.shut_down();
     }
 

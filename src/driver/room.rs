@@ -31,6 +31,10 @@ const TRIM_AFTER_BYTES: u64 = 8 << 20;
 const TRIM_EVERY: Duration = Duration::from_secs(2);
 const TRIM_LOOKS_MAX: u32 = 15;
 
+/// And so long after that.
+const TRIM_LATER: [Duration; 3] =
+    [Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(600)];
+
 /// Bytes of payloads that came and went.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
@@ -48,24 +52,50 @@ impl Moved {
         }
     }
 
-    /// Returns memory to the system when it becomes quiet after many payloads. While none come it does nothing.
+    /// A connection ended: whatever was kept for it is freed.
+    pub(super) fn conn_ended(&self) {
+        self.is_much.notify_one();
+    }
+
+    /// Returns memory to the system when it becomes quiet after many payloads or a connection's end, and a few times later: what was in
+    /// use then may be freed by time alone. While nothing happens it does nothing.
     pub(super) async fn trim_for_ever(&self) {
         loop {
             self.is_much.notified().await;
-            for _ in 0..TRIM_LOOKS_MAX {
-                let before = self.bytes.get();
-                tokio::time::sleep(TRIM_EVERY).await;
-                if self.bytes.get() - before < TRIM_AFTER_BYTES {
+            loop {
+                for _ in 0..TRIM_LOOKS_MAX {
+                    let before = self.bytes.get();
+                    tokio::time::sleep(TRIM_EVERY).await;
+                    if self.bytes.get() - before < TRIM_AFTER_BYTES {
+                        break;
+                    }
+                }
+                self.trim();
+                if !self.trims_again().await {
                     break;
                 }
             }
-            // Beside this thread: where much was freed it takes a while.
-            let trim = std::thread::Builder::new().name("trim".to_owned()).spawn(memory::trim);
-            if let Err(error) = trim {
-                debug!("no thread to give memory back: {error}");
-            }
-            self.trimmed_at.set(self.bytes.get());
         }
+    }
+
+    /// Returns some more later. Says whether there is reason to begin anew.
+    async fn trims_again(&self) -> bool {
+        for later in TRIM_LATER {
+            if tokio::time::timeout(later, self.is_much.notified()).await.is_ok() {
+                return true;
+            }
+            self.trim();
+        }
+        false
+    }
+
+    fn trim(&self) {
+        // Beside this thread: where much was freed it takes a while.
+        let trim = std::thread::Builder::new().name("trim".to_owned()).spawn(memory::trim);
+        if let Err(error) = trim {
+            debug!("no thread to give memory back: {error}");
+        }
+        self.trimmed_at.set(self.bytes.get());
     }
 }
 
