@@ -196,3 +196,38 @@ fn results_find_room_when_uploads_have_taken_all_that_they_may() {
         assert_eq!(code, Some(0), "{lines:#?}");
     }
 }
+
+#[test]
+fn a_large_result_is_not_left_behind_by_uploads_that_keep_coming() {
+    const UPLOADS: u64 = 18;
+    let Some(disk) = SmallDisk::new(96) else { return };
+    let leader = disk.leader(&[]);
+    let files = TempDir::new();
+    let (gate, input) = (files.join("gate"), files.join("in.bin"));
+    std::fs::write(&input, vec![7; 12 << 20]).unwrap();
+    let gated = format!("while [ ! -e {} ]; do sleep 0.05; done; {}", gate.display(), MAKE.1);
+    let slow = ("slow", "sleep 0.5; echo slow");
+    let _worker = Worker::start(leader.port, &[("gated", &gated), slow], &["--max-par", "2"]);
+    let mut large = submit(&leader, "gated", &["--out", files.text(), "--timeout", "50s", "--", "50"]);
+    let job = taken(&mut large);
+    let upload = || {
+        let file = format!("{}=in.bin", input.display());
+        submit(&leader, "slow", &["--file", &file, "--compress", "none", "--timeout", "50s"])
+    };
+    let uploads: Vec<Proc> = (0..UPLOADS).map(|_| upload()).collect();
+    until(&leader, "uploads wait", |status| status["leader"]["uploads_waiting"].as_u64() >= Some(2));
+    std::fs::write(&gate, "").unwrap();
+    let waits = until(&leader, "it waits", |status| status["leader"]["results_waiting"] == 1);
+    let trouble = waits["leader"]["disk_trouble"].as_str().unwrap();
+    assert!(trouble.contains(&format!("Uploads wait behind a part of the result of job {job}")), "{trouble}");
+    // Seven uploads have their place, and four of them make the room. At the end of the queue three
+    // would be left.
+    let comes = until(&leader, "it comes", |status| status["leader"]["results_waiting"] == 0);
+    assert!(comes["jobs"]["done"].as_u64().unwrap() < UPLOADS - 5, "it came behind them: {comes:#}");
+    let (code, lines) = large.finish();
+    assert_eq!(code, Some(0), "{lines:#?}");
+    for upload in uploads {
+        let (code, lines) = upload.finish();
+        assert_eq!(code, Some(0), "{lines:#?}");
+    }
+}
