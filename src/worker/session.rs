@@ -372,6 +372,8 @@ impl<H: Handler> Session<H> {
         }
         let turn = self.returns.on_news(upload);
         self.take_turn(turn);
+        // One that has to wait for room there leaves its turn to another.
+        self.open_returns();
     }
 
     fn take_turn(&mut self, turn: Turn) {
