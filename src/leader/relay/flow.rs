@@ -430,9 +430,10 @@ impl Relay {
         )
     }
 
-    /// Whether senders wait because there is no room.
+    /// Whether senders wait because there is no room, and none is being made.
     pub(in crate::leader) fn is_short(&self) -> bool {
-        (self.full().is_some() || !self.turned_down.is_empty()) && self.somebody_waits()
+        let is_short = (self.full().is_some() || !self.turned_down.is_empty()) && self.somebody_waits();
+        is_short && !self.is_making_room()
     }
 
     fn somebody_waits(&self) -> bool {
