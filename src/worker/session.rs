@@ -423,6 +423,11 @@ impl<H: Handler> Session<H> {
                     warn!(%job, "a job came, and this worker keeps a cache alone; it is left to the leader");
                     return Ok(());
                 }
+                if self.line.is_ending() && !self.desk.is_leased() {
+                    // It has given the job to another by now, or is about to: it would run twice.
+                    warn!(%job, "a job came before the end of a connection that is over; it is left to the leader");
+                    return Ok(());
+                }
                 let inputs = self.inputs_of(&parsed);
                 self.desk.on_assign(Offer(parsed), inputs);
             }
