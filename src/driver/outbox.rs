@@ -421,8 +421,9 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Waits until the socket takes something.
+    /// Waits until the socket takes something of the chunk that passes through.
     pub(super) async fn writable(&self) {
+        self.judge_with(true);
         self.socket.writable().await;
     }
 
@@ -450,6 +451,10 @@ impl<S: Socket> Outbox<S> {
                     self.advance(&mut pieces, written, &mut sent);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // A line that is idle whenever a chunk begins shows how fast it is only in between.
+                    if has_chunk(&pieces) {
+                        self.judge_with(true);
+                    }
                     self.left_over.notify_one();
                     break;
                 }
