@@ -219,7 +219,7 @@ pub enum JobError {
         /// How long it was waited for.
         waited: Span,
         /// Why a classic leader does not get it.
-        refusal: Refusal,
+        refusal: Box<Refusal>,
     },
     /// One of its files could not be sent; the leader was told to forget the job.
     #[error("job {job} ends here: its file {name:?} could not be sent ({reason}): {why}")]

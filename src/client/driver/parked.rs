@@ -116,7 +116,10 @@ impl Driver {
             self.end(
                 id,
                 Err(match waited {
-                    Some(waited) => JobError::NoWelcome { job: id, leader, waited, refusal },
+                    Some(waited) => {
+                        let refusal = Box::new(refusal);
+                        JobError::NoWelcome { job: id, leader, waited, refusal }
+                    }
                     None => JobError::Refused { job: id, refusal },
                 }),
             );

@@ -198,7 +198,7 @@ impl Relay {
             slow_senders: HashSet::new(),
             slow_receivers: HashSet::new(),
             coming: HashMap::new(),
-            parts: Parts::new(pieces::PARTS_MAX),
+            parts: Parts::new(pieces::LEADER_PARTS_MAX),
             out: VecDeque::new(),
         }
     }
