@@ -231,6 +231,19 @@ pub enum Refusal {
         /// What it takes.
         limit: usize,
     },
+    /// The jobs that the leader holds have as long names as they may.
+    #[error(
+        "the names of the leader's jobs (routing key, client, program, datasets) take {held} bytes of its memory, those of this job \
+         {bytes} more, and all may take {limit}: wait, purge its dead-letter queue, or use shorter names"
+    )]
+    NamesFull {
+        /// Bytes of this job's, and its children's.
+        bytes: u64,
+        /// Bytes of all others.
+        held: u64,
+        /// What they may have together.
+        limit: u64,
+    },
     /// A job for all workers, or for one that must be there, and there is none.
     #[error(
         "no connected worker matches {key}, so there is none to deliver to: start one, or submit without --all or \

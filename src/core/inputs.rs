@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::action::{Action, Refusal};
 use super::broker::Broker;
+use super::capacity::give_back;
 use super::due::Due;
 use super::event::{Inputs, Submission};
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
@@ -69,7 +70,7 @@ impl Broker {
         if self.completing.contains(&id) {
             return;
         }
-        let pending = || self.enqueuing.get(&id).and_then(|taking| taking.announced.as_deref());
+        let pending = || self.enqueuing.get(id).and_then(|taking| taking.announced.as_deref());
         let (run, job) = match self.state.job(id) {
             Some(job) if job.announced && !job.has_ended() => (job.run, job.submission()),
             Some(_) => return,
@@ -97,7 +98,7 @@ impl Broker {
     pub(super) fn end_taking(&mut self, job: &Submission) {
         match job.inputs {
             Inputs::Here => {
-                self.enqueuing.remove(&job.job);
+                self.enqueuing.remove(job.job);
             }
             Inputs::Expected => {
                 self.completing.remove(&job.job);
@@ -158,7 +159,7 @@ impl Broker {
         let run = match self.state.job(id) {
             Some(job) if job.announced && !job.has_ended() => job.run,
             Some(_) => return,
-            None if self.enqueuing.get(&id).is_some_and(|taking| taking.announced.is_some()) => Run(1),
+            None if self.enqueuing.get(id).is_some_and(|taking| taking.announced.is_some()) => Run(1),
             None => return,
         };
         if run == Run(1) && !self.completing.contains(&id) {
@@ -185,6 +186,7 @@ impl Broker {
             self.waits.forget(id);
             self.drop_source(id);
             self.submitters.remove(&id);
+            give_back(&mut self.submitters);
             self.settle(id, job.run, None);
             // The same job again goes on with what there is of its inputs.
             if again.as_ref().is_none_or(|again| again.job.fingerprint != job.fingerprint) {

@@ -8,6 +8,7 @@ pub mod action;
 mod asks;
 mod broker;
 mod cache_id;
+pub(crate) mod capacity;
 pub mod caps;
 mod committed;
 pub mod dataset;

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use super::capacity::give_back;
 use super::ids::{ClientId, JobId};
 use super::limits::{JOB_COST_BYTES, LANE_QUANTUM_BYTES};
 use super::payload::PayloadKind;
@@ -414,6 +415,11 @@ impl Queues {
         lane.is_some_and(|lane| lane.all().iter().any(|jobs| jobs.contains_key(&place)))
     }
 
+    /// How many keys have jobs.
+    pub fn keys_len(&self) -> usize {
+        self.lanes.len()
+    }
+
     /// Whether a key has jobs.
     pub fn has(&self, key: &RoutingKey) -> bool {
         self.lanes.contains_key(key)
@@ -422,6 +428,7 @@ impl Queues {
     fn drop_if_empty(&mut self, key: &RoutingKey) {
         if self.lanes.get(key).is_some_and(|queue| queue.len == 0) {
             self.lanes.remove(key);
+            give_back(&mut self.lanes);
             if !self.unwanted.remove(key) {
                 self.turns.retain(|turn| turn != key);
             }
