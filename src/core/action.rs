@@ -400,6 +400,17 @@ pub enum OperateError {
         /// The id.
         job: JobId,
     },
+    /// It is one worker's part of a job to all, which counts as ended with it.
+    #[error(
+        "job {job} is one worker's part of job {parent}, which went to all workers, and is not in the dead-letter queue: submit \
+         that job again"
+    )]
+    Part {
+        /// The id.
+        job: JobId,
+        /// The job to all.
+        parent: JobId,
+    },
     /// It is not in the dead-letter queue.
     #[error("job {job} is not in the dead-letter queue")]
     NotDead {

@@ -95,6 +95,9 @@ pub struct Broker {
     pub(super) due: BTreeSet<(Micros, Due)>,
     pub(super) dirty: bool,
     pub(super) draining: bool,
+    /// Events that were taken, for looks at invariants.
+    #[cfg(debug_assertions)]
+    pub(super) events: u64,
 }
 
 impl Broker {
@@ -136,6 +139,8 @@ impl Broker {
             due: BTreeSet::new(),
             dirty: false,
             draining: false,
+            #[cfg(debug_assertions)]
+            events: 0,
         }
     }
 
@@ -222,6 +227,8 @@ impl Broker {
             self.schedule();
         }
         self.tell_who_waits();
+        #[cfg(debug_assertions)]
+        self.assert_invariants();
     }
 
     /// The next thing to do.

@@ -24,7 +24,7 @@ pub(super) struct Assigning {
     /// The worker whose credit it took.
     pub(super) worker: WorkerId,
     /// The client whose cap it counts toward, if it does.
-    capped: Option<ClientId>,
+    pub(super) capped: Option<ClientId>,
 }
 
 impl Broker {

@@ -13,7 +13,7 @@ use super::capacity::give_back;
 use super::due::Due;
 use super::event::{Inputs, Submission};
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
-use super::job::{Job, Phase};
+use super::job::Phase;
 use super::record::{AttemptEnd, Record};
 use super::state::Applied;
 use super::worker::LeaseStage;
@@ -33,6 +33,11 @@ enum Source {
 }
 
 impl Sources {
+    /// Whether the connection is there from which a job's inputs come.
+    pub(super) fn is_here(&self, job: JobId) -> bool {
+        matches!(self.of.get(&job), Some(Source::Here(_)))
+    }
+
     /// Jobs that need their client's connection.
     pub(super) fn len(&self) -> usize {
         self.of.len()
@@ -374,7 +379,11 @@ impl Broker {
     /// A dead job has another run. Its client had its end and keeps nothing for it: inputs that are not here come again
     /// only if it hands the job in again.
     pub(super) fn revived(&mut self, id: JobId) {
-        if self.state.job(id).is_some_and(Job::needs_client) {
+        let Some(job) = self.state.job(id) else { return };
+        let (client, needs_client) = (job.client.clone(), job.needs_client());
+        // Its last end is none any more.
+        self.no_longer_undelivered(&client, id);
+        if needs_client {
             self.source_away(id);
         }
         self.wait_until(id, self.now);

@@ -20,6 +20,7 @@ pub mod explain;
 pub mod holdings;
 pub mod ids;
 mod inputs;
+mod invariants;
 pub mod job;
 pub mod limits;
 pub mod locality;

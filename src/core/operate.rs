@@ -67,6 +67,9 @@ impl Broker {
             return Ok(self.state.dead().map(|job| (job.id, job.run)).collect());
         };
         let job = self.state.job(id).ok_or(OperateError::Unknown { job: id })?;
+        if let Some((parent, _)) = job.child_of {
+            return Err(OperateError::Part { job: id, parent });
+        }
         match job.phase {
             Phase::Dead { .. } => Ok(vec![(id, job.run)]),
             Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } | Phase::Done { .. } => {

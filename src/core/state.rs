@@ -164,6 +164,38 @@ impl State {
         state
     }
 
+    /// Says which invariant does not hold, if one does not.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let (mut running, mut dead, mut names_bytes) = (BTreeMap::new(), BTreeSet::new(), 0);
+        for (id, job) in &self.jobs {
+            names_bytes += job.names_bytes();
+            match &job.phase {
+                Phase::Leased { .. } if job.is_capped() => {
+                    *running.entry(job.client.clone()).or_default() += 1
+                }
+                Phase::Dead { .. } if job.child_of.is_none() => drop(dead.insert((job.seq, *id))),
+                Phase::Gathering { left } => {
+                    let children = job.children.iter().filter_map(|child| self.job(*child));
+                    let open = children.filter(|child| !child.has_ended()).count();
+                    if open != *left {
+                        return Err(format!("{id} waits for {left} children, and {open} have not ended"));
+                    }
+                }
+                Phase::Queued { .. } | Phase::Leased { .. } | Phase::Done { .. } | Phase::Dead { .. } => {}
+            }
+        }
+        if running != self.running {
+            return Err(format!("{running:?} run, and {:?} are counted", self.running));
+        }
+        if dead != self.dead {
+            return Err(format!("{} jobs are dead, and {} are listed", dead.len(), self.dead.len()));
+        }
+        if names_bytes != self.names_bytes {
+            return Err(format!("names have {names_bytes} bytes, and {} are counted", self.names_bytes));
+        }
+        Ok(())
+    }
+
     /// Changes the state by a committed record.
     pub fn apply(&mut self, record: &Record) -> Applied {
         match record {
@@ -421,7 +453,9 @@ impl State {
     }
 
     fn revive(&mut self, id: JobId, run: Run) -> Applied {
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.run == run) else { return Applied::Stale };
+        // A child has counted toward its parent, and would do so once more.
+        let may = |job: &&mut Box<Job>| job.run == run && job.child_of.is_none();
+        let Some(job) = self.jobs.get_mut(&id).filter(may) else { return Applied::Stale };
         let Phase::Dead { at, .. } = job.phase else { return Applied::Stale };
         job.run = job.run.next();
         job.spent = 0;
@@ -444,7 +478,8 @@ impl State {
 
     fn forget(&mut self, id: JobId, run: Run) -> Applied {
         match self.jobs.get(&id) {
-            Some(job) if job.run == run && job.has_ended() => {
+            // Children go with their parent.
+            Some(job) if job.run == run && job.has_ended() && job.child_of.is_none() => {
                 self.dead.remove(&(job.seq, id));
                 let job = self.remove(id);
                 let children = job.iter().flat_map(|job| &job.children);

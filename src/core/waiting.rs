@@ -43,7 +43,7 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    /// Whether a client that was told the other knows this one. The number of workers alone is no news.
+    /// Whether this is news to a client that was told the other. The number of workers alone is none.
     fn is_news_after(self, told: Option<Cause>) -> bool {
         match (self, told) {
             (Cause::Worker, Some(Cause::Worker))
