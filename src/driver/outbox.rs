@@ -521,8 +521,9 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Waits until the socket takes something.
+    /// Waits until the socket takes something of the chunk that passes through.
     pub(super) async fn writable(&self) {
+        self.judge_with(true);
         self.socket.writable().await;
     }
 
@@ -554,6 +555,10 @@ impl<S: Socket> Outbox<S> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if self.posted.get() > 0 && self.posted_since.get().is_none() {
                         self.posted_since.set(Some(Instant::now()));
+                    }
+                    // A line that is idle whenever a chunk begins shows how fast it is only in between.
+                    if has_chunk(&pieces) {
+                        self.judge_with(true);
                     }
                     self.left_over.notify_one();
                     break;

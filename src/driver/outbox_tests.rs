@@ -164,6 +164,23 @@ fn how_a_peer_gets_on_is_told_by_what_it_acknowledged() {
     assert_eq!(outbox.look(), Look::Quick);
 }
 
+#[test]
+fn a_line_is_known_to_be_slow_by_a_chunk_that_is_all_there_was() {
+    let socket = Rc::new(Taps::default());
+    let outbox = Outbox::new(socket.clone());
+    assert!(outbox.is_free(), "it is idle");
+    let mut pace = Pace::default();
+    pace.look(Instant::now().checked_sub(Duration::from_secs(3)).unwrap(), 0, true);
+    outbox.pace.set(pace);
+    socket.takes.set(500_000);
+    outbox.push(frame(1 << 20), Cargo::Chunk);
+    outbox.flush();
+    assert!(outbox.is_slow(), "half of it took three seconds");
+    socket.takes.set(2 << 20);
+    outbox.flush();
+    assert!(!outbox.is_free(), "the next one goes in pieces");
+}
+
 /// A peer that knows pieces, and its chunk of so many bytes.
 fn chunk(bytes: usize) -> WireChunk {
     use crate::conn::Session;

@@ -715,7 +715,8 @@ impl Leader {
 
     /// The frame with a job's result, behind the transfers of its parts.
     fn deliver(&mut self, conn: ConnId, id: JobId, run: Run) -> Option<WireFrame> {
-        let Some(session) = self.sessions.get(&conn) else {
+        let may_get = self.broker.may_get(conn, id);
+        let Some(session) = self.sessions.get(&conn).filter(|_| may_get) else {
             self.broker.handle(self.now, Event::NotDelivered { job: id });
             return None;
         };

@@ -476,7 +476,7 @@ fn flat_if(names: FileNames, payload: &[u8]) -> Option<Bytes> {
 fn flattened(payload: &[u8]) -> Option<Bytes> {
     let mut request = JobRequest::parse(payload).ok()?;
     for file in &mut request.files {
-        file.name = file.name.rsplit_once('/').map_or(file.name.as_str(), |(_, flat)| flat).to_owned();
+        file.name = names::without_folders(&file.name).to_owned();
     }
     Some(request.to_json().into())
 }
