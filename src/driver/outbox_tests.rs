@@ -167,7 +167,7 @@ fn how_a_peer_gets_on_is_told_by_what_it_acknowledged() {
 #[test]
 fn a_line_is_known_to_be_slow_by_a_chunk_that_is_all_there_was() {
     let socket = Rc::new(Taps::default());
-    let outbox = Outbox::new(socket.clone());
+    let outbox = Outbox::new(socket.clone(), AllAnswers::default());
     assert!(outbox.is_free(), "it is idle");
     let mut pace = Pace::default();
     pace.look(Instant::now().checked_sub(Duration::from_secs(3)).unwrap(), 0, true);
