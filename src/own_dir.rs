@@ -1,11 +1,16 @@
 //! Whether a directory is this user's own: nobody else, but root, can put something in the place of what is made there. Where
 //! others can, they lead what is written or read there elsewhere, with the rights of this process.
 //!
-//! A directory in which all may write is fine if it is sticky, as /tmp is: only owners remove or rename there.
+//! A directory in which all may write is fine if it is sticky, as /tmp is: only owners remove or rename there. But everybody can
+//! make things there before this process does, so what is to be used of it must be this user's: see [`make_part`]. A link is
+//! followed only if nobody else can make it lead elsewhere later, and what it led to is the path from then on.
 
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use thiserror::Error;
@@ -26,6 +31,9 @@ const LOOK: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEX
 /// Directories above one.
 const DEPTH_MAX: usize = 4096;
 
+/// Links on the way to a directory.
+const LINKS_MAX: usize = 40;
+
 /// Why a directory is not one's own.
 #[derive(Debug, Error)]
 pub(crate) enum SharedDir {
@@ -33,17 +41,27 @@ pub(crate) enum SharedDir {
     Owner { path: PathBuf, owner: u32, user: u32 },
     #[error("others may write to {} (its mode is {mode:04o}): they could lead what is written there elsewhere", path.display())]
     Writable { path: PathBuf, mode: u32 },
+    #[error("{} is a link that belongs to user {owner}, and this is user {user}: its owner could make it lead elsewhere", path.display())]
+    Link { path: PathBuf, owner: u32, user: u32 },
+    #[error("{} is {found}, and {due} is to be there: somebody else put it there; remove it", path.display())]
+    Other { path: PathBuf, found: &'static str, due: &'static str },
+    #[error("cannot make {}: {source}", path.display())]
+    Make { path: PathBuf, source: io::Error },
     #[error("cannot look at {}: {source}", path.display())]
     Look { path: PathBuf, source: io::Error },
 }
 
-/// Looks at a directory and at all that it lies in. One that is not there yet will be this user's.
-pub(crate) fn check(path: &Path) -> Result<(), SharedDir> {
+/// Looks at a directory, at all that it lies in and at the links on the way to it. Gives its path without links: nobody else can
+/// make that lead elsewhere. One that is not there yet will be this user's, if it is still missing when it is made: look again then.
+pub(crate) fn check(path: &Path) -> Result<PathBuf, SharedDir> {
     let failed = |source| SharedDir::Look { path: path.to_owned(), source };
-    let whole = std::path::absolute(path).map_err(failed)?;
+    let rules = Rules::new();
+    let given = std::path::absolute(path).map_err(failed)?;
+    let whole = rules.resolve(&given)?;
+    // Links of /proc lead to what they say nothing of.
+    let whole = if given.starts_with("/proc") { given } else { whole };
     // What is no directory is told of by whoever would use it.
     let there = whole.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
-    let rules = Rules { user: rustix::process::geteuid().as_raw(), in_namespace: in_user_namespace() };
     // By handles, upwards: what a path says need not be where it leads (`/proc/PID/root`).
     let mut open = openat(CWD, there, LOOK, Mode::empty()).map_err(|error| failed(error.into()))?;
     let mut shown = there.canonicalize().unwrap_or_else(|_| there.to_owned());
@@ -53,12 +71,71 @@ pub(crate) fn check(path: &Path) -> Result<(), SharedDir> {
         let above = openat(&open, "..", LOOK, Mode::empty()).map_err(|error| failed(error.into()))?;
         let at = fstat(&above).map_err(|error| failed(error.into()))?;
         if (at.st_dev, at.st_ino) == (found.st_dev, found.st_ino) {
-            return Ok(());
+            return Ok(whole);
         }
         open = above;
         shown = shown.parent().map_or_else(|| shown.join(".."), Path::to_owned);
     }
     Err(failed(io::Error::from(io::ErrorKind::InvalidFilename)))
+}
+
+/// Makes a directory inside one that was checked, if it is not there. One that is there must be a directory of this user's that
+/// nobody else can write to: in a sticky directory somebody else may have been first.
+pub(crate) fn make_part(path: &Path, mode: u32) -> Result<(), SharedDir> {
+    match fs::DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            check_part(path, Part::Directory).map(|_| ())
+        }
+        Err(source) => Err(SharedDir::Make { path: path.to_owned(), source }),
+    }
+}
+
+/// What is to be in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Directory,
+    File,
+}
+
+/// Looks at what lies in a directory that was checked. Gives whether it is there.
+pub(crate) fn check_part(path: &Path, due: Part) -> Result<bool, SharedDir> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        // What is no directory is told of by whoever would use it.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(false);
+        }
+        Err(source) => return Err(SharedDir::Look { path: path.to_owned(), source }),
+    };
+    let rules = Rules::new();
+    let kind = found.file_type();
+    let is_due = match due {
+        Part::Directory => kind.is_dir(),
+        Part::File => kind.is_file(),
+    };
+    if !is_due {
+        let found = match (kind.is_symlink(), kind.is_dir()) {
+            (true, _) => "a link",
+            (false, true) => "a directory",
+            (false, false) => "no directory",
+        };
+        let due = match due {
+            Part::Directory => "a directory",
+            Part::File => "a file",
+        };
+        return Err(SharedDir::Other { path: path.to_owned(), found, due });
+    }
+    // Where all files belong to one user, whoever made them, as on some network file systems, these do too.
+    let above = path.parent().and_then(|above| fs::metadata(above).ok()).map(|above| above.uid());
+    if found.uid() != rules.user && above != Some(found.uid()) {
+        return Err(SharedDir::Owner { path: path.to_owned(), owner: found.uid(), user: rules.user });
+    }
+    // Sticky does not help here: what is in it is taken.
+    match writes(found.uid(), found.gid(), found.mode()) {
+        true => Err(SharedDir::Writable { path: path.to_owned(), mode: found.mode() & 0o7777 }),
+        false => Ok(true),
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -68,18 +145,79 @@ struct Rules {
 }
 
 impl Rules {
+    fn new() -> Self {
+        Rules { user: rustix::process::geteuid().as_raw(), in_namespace: in_user_namespace() }
+    }
+
+    fn is_trusted(self, owner: u32) -> bool {
+        owner == self.user || owner == 0 || self.in_namespace && owner == OVERFLOW_UID
+    }
+
+    /// Follows the links of an absolute path, unless somebody else may change one of them.
+    fn resolve(self, path: &Path) -> Result<PathBuf, SharedDir> {
+        let mut rest: VecDeque<OsString> = names(path).collect();
+        let mut at = PathBuf::from("/");
+        let mut links = 0;
+        while let Some(name) = rest.pop_front() {
+            if name == OsStr::new("..") {
+                at.pop();
+                continue;
+            }
+            let next = at.join(&name);
+            let found = match fs::symlink_metadata(&next) {
+                Ok(found) => found,
+                // What is missing, or cannot be looked at, is told of by whoever would use it.
+                Err(_) => {
+                    at = next;
+                    continue;
+                }
+            };
+            if !found.file_type().is_symlink() {
+                at = next;
+                continue;
+            }
+            let failed = |source| SharedDir::Look { path: next.clone(), source };
+            let folder = fs::metadata(&at).map_err(failed)?;
+            let is_shared =
+                writes(folder.uid(), folder.gid(), folder.mode()) || !self.is_trusted(folder.uid());
+            if is_shared && !self.is_trusted(found.uid()) {
+                return Err(SharedDir::Link { path: next, owner: found.uid(), user: self.user });
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(failed(io::Error::from_raw_os_error(rustix::io::Errno::LOOP.raw_os_error())));
+            }
+            let target = fs::read_link(&next).map_err(failed)?;
+            if target.is_absolute() {
+                at = PathBuf::from("/");
+            }
+            names(&target).rev().for_each(|name| rest.push_front(name));
+        }
+        Ok(at)
+    }
+
     fn judge(self, path: &Path, owner: u32, group: u32, mode: u32) -> Result<(), SharedDir> {
-        let is_outside = self.in_namespace && owner == OVERFLOW_UID;
-        if owner != self.user && owner != 0 && !is_outside {
+        if !self.is_trusted(owner) {
             return Err(SharedDir::Owner { path: path.to_owned(), owner, user: self.user });
         }
-        // A group with the number of the owner has no other members, by custom.
-        let group_writes = mode & GROUP_WRITES != 0 && group != owner;
-        if mode & STICKY == 0 && (group_writes || mode & OTHERS_WRITE != 0) {
+        if mode & STICKY == 0 && writes(owner, group, mode) {
             return Err(SharedDir::Writable { path: path.to_owned(), mode: mode & 0o7777 });
         }
         Ok(())
     }
+}
+
+/// Whether others than the owner may write. A group with the number of the owner has no other members, by custom.
+fn writes(owner: u32, group: u32, mode: u32) -> bool {
+    mode & OTHERS_WRITE != 0 || mode & GROUP_WRITES != 0 && group != owner
+}
+
+fn names(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
+    path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    })
 }
 
 /// Whether users of this process are not those of the machine.
@@ -136,5 +274,48 @@ mod tests {
         let link = root.path().join("link");
         std::os::unix::fs::symlink(&deep, &link).unwrap();
         assert!(check(&link).is_err(), "what the link leads to counts");
+    }
+
+    #[test]
+    fn links_are_followed_once_and_those_of_others_in_shared_directories_never() {
+        use std::os::unix::fs::symlink;
+        let root = tempfile::tempdir().unwrap();
+        let base = root.path().canonicalize().unwrap();
+        fs::create_dir_all(base.join("a/b")).unwrap();
+        symlink("a/../a/b", base.join("relative")).unwrap();
+        symlink(base.join("relative"), base.join("absolute")).unwrap();
+        for (given, due) in [("relative", "a/b"), ("absolute/new/x", "a/b/new/x"), ("a/../a", "a")] {
+            assert_eq!(check(&base.join(given)).unwrap(), base.join(due), "{given}");
+        }
+        symlink("loop", base.join("loop")).unwrap();
+        assert!(matches!(check(&base.join("loop")), Err(SharedDir::Look { .. })));
+        fs::create_dir(base.join("shared")).unwrap();
+        fs::set_permissions(base.join("shared"), fs::Permissions::from_mode(0o1777)).unwrap();
+        let link = base.join("shared/link");
+        symlink(base.join("a"), &link).unwrap();
+        assert_eq!(check(&link).unwrap(), base.join("a"), "one's own");
+        let stranger = Rules { user: 54_321, in_namespace: false };
+        let user = Rules::new().user;
+        match stranger.resolve(&link) {
+            Err(SharedDir::Link { path, owner, .. }) => assert_eq!((path, owner), (link, user)),
+            other => assert!(user == 0 && other.is_ok(), "root is trusted: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_part_is_made_or_must_be_ones_own_and_closed() {
+        let root = tempfile::tempdir().unwrap();
+        let part = root.path().join("part");
+        make_part(&part, 0o700).unwrap();
+        make_part(&part, 0o700).unwrap();
+        fs::set_permissions(&part, fs::Permissions::from_mode(0o1777)).unwrap();
+        let error = make_part(&part, 0o700).unwrap_err().to_string();
+        assert!(error.contains("others may write to") && error.contains("part"), "{error}");
+        fs::remove_dir(&part).unwrap();
+        std::os::unix::fs::symlink(root.path(), &part).unwrap();
+        let error = make_part(&part, 0o700).unwrap_err().to_string();
+        assert!(error.contains("is a link") && error.contains("part"), "{error}");
+        assert!(check_part(&part, Part::File).is_err());
+        assert!(!check_part(&root.path().join("none"), Part::File).unwrap());
     }
 }

@@ -199,7 +199,7 @@ fn what_workers_make_is_closed_to_others() {
     let dir = TempDir::new();
     let _worker = worker_with_secrets(leader.port, &dir, ("x", "true"), &[]);
     assert_eq!(heft(&["submit", &leader.addr(), "x"]).0, Some(0));
-    for name in ["jobs", "jobs/heft", "cache"] {
+    for name in ["jobs", "jobs/heft", "cache", "cache/.heft", "cache/.heft/sets"] {
         let mode = std::fs::metadata(dir.join(name)).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o700, "{name}");
     }
@@ -210,21 +210,118 @@ fn a_stranger_who_owns_the_job_directories_of_a_shared_work_directory_gets_nothi
     if !is_root() {
         return;
     }
-    let leader = Leader::start(&[]);
     let dir = TempDir::new();
-    let (jobs, elsewhere) = (dir.join("jobs"), dir.join("elsewhere"));
+    let jobs = dir.join("jobs");
     std::fs::create_dir(&jobs).unwrap();
     chmod(&jobs, 0o1777);
-    std::fs::create_dir(&elsewhere).unwrap();
     std::fs::create_dir(jobs.join("heft")).unwrap();
     chown(&jobs.join("heft"));
-    std::fs::write(dir.join("in.txt"), "secret").unwrap();
-    let _worker = worker_with_secrets(leader.port, &dir, ("x", "cat in.txt"), &[]);
-    let file = dir.join("in.txt");
-    let (code, out, err) = heft(&["submit", &leader.addr(), "x", "--file", file.to_str().unwrap()]);
-    assert_eq!(code, Some(1), "{out} {err}");
-    assert!((out + &err).contains("belongs to user 54321"), "{err}");
-    assert_eq!(std::fs::read_dir(jobs.join("heft")).unwrap().count(), 0);
+    let (code, said) = started(&mut worker_in(&dir, &[]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("belongs to user 54321") && said.contains("jobs/heft"), "{said}");
+    std::fs::remove_dir(jobs.join("heft")).unwrap();
+    let (code, said) = started(&mut worker_in(&dir, &[]));
+    assert_eq!(code, None, "{said}");
+    let mode = std::fs::metadata(jobs.join("heft")).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o700, "made at the start, so that nobody else does");
+}
+
+fn leader_in(data: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
+    command.args(["leader", "0", "--data"]).arg(data);
+    command
+}
+
+#[test]
+fn links_of_others_to_directories_are_refused() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let (shared, safe) = (dir.join("shared"), dir.join("safe"));
+    for path in [&shared, &safe] {
+        std::fs::create_dir(path).unwrap();
+    }
+    chmod(&shared, 0o1777);
+    let link = shared.join("link");
+    std::os::unix::fs::symlink(&safe, &link).unwrap();
+    std::os::unix::fs::lchown(&link, Some(STRANGER), Some(STRANGER)).unwrap();
+    for path in [link.clone(), link.join("beneath")] {
+        let text = path.to_str().unwrap();
+        for command in [
+            &mut worker_in(&dir, &["--work-dir", text]),
+            &mut worker_in(&dir, &["--cache-dir", text]),
+            &mut leader_in(&path),
+            leader_in(&path).args(["--durability", "memory"]),
+        ] {
+            let (code, said) = started(command);
+            assert_eq!(code, Some(2), "{said}");
+            assert!(said.contains("is a link that belongs to user 54321"), "{said}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(&safe).unwrap().count(), 0);
+    std::os::unix::fs::lchown(&link, Some(0), Some(0)).unwrap();
+    let (code, said) = started(&mut worker_in(&dir, &["--work-dir", link.to_str().unwrap()]));
+    assert_eq!(code, None, "one's own is followed: {said}");
+    assert!(safe.join("heft").exists());
+}
+
+#[test]
+fn a_link_that_leads_elsewhere_after_the_start_leads_no_job_there() {
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    let places = ["first", "second"].map(|name| dir.join(name));
+    for place in &places {
+        std::fs::create_dir(place).unwrap();
+    }
+    std::os::unix::fs::symlink(&places[0], dir.join("jobs")).unwrap();
+    let _worker = worker_with_secrets(leader.port, &dir, ("where", "pwd -P"), &[]);
+    let run = || {
+        let (code, out, err) = heft(&["submit", &leader.addr(), "where"]);
+        assert_eq!(code, Some(0), "{err}");
+        out
+    };
+    assert!(run().starts_with(places[0].to_str().unwrap()));
+    std::fs::remove_file(dir.join("jobs")).unwrap();
+    std::os::unix::fs::symlink(&places[1], dir.join("jobs")).unwrap();
+    let out = run();
+    assert!(out.starts_with(places[0].to_str().unwrap()), "{out}");
+    assert_eq!(std::fs::read_dir(&places[1]).unwrap().count(), 0);
+}
+
+#[test]
+fn what_others_prepared_in_a_sticky_directory_is_refused_by_its_name() {
+    let dir = TempDir::new();
+    let (cache, data, victim) = (dir.join("cache"), dir.join("data"), dir.join("victim"));
+    std::fs::create_dir(&victim).unwrap();
+    std::fs::write(victim.join("precious"), "1").unwrap();
+    let cache_parts = [".heft", ".heft/sets", ".heft/staging", ".heft/trash", ".heft/unsynced"];
+    let parts = cache_parts.map(|part| (&cache, part)).into_iter();
+    for (root, part) in parts.chain(["consensus", "blobs"].map(|part| (&data, part))) {
+        let refused = |why: &str, prepare: &dyn Fn(&Path)| {
+            std::fs::remove_dir_all(root).ok();
+            std::fs::create_dir_all(root.join(part).parent().unwrap()).unwrap();
+            chmod(root, 0o1777);
+            prepare(&root.join(part));
+            let mut command = if root == &cache { worker_in(&dir, &[]) } else { leader_in(root) };
+            let (code, said) = started(&mut command);
+            assert_eq!(code, Some(2), "{part} {why}: {said}");
+            assert!(said.contains(why) && said.contains(root.join(part).to_str().unwrap()), "{said}");
+        };
+        refused("is a link", &|path| std::os::unix::fs::symlink(&victim, path).unwrap());
+        refused("others may write to", &|path| {
+            std::fs::create_dir(path).unwrap();
+            chmod(path, 0o777);
+        });
+        if is_root() {
+            refused("belongs to user 54321", &|path| {
+                std::fs::create_dir(path).unwrap();
+                chown(path);
+            });
+        }
+        assert_eq!(std::fs::read_dir(&victim).unwrap().count(), 1, "{part}");
+        std::fs::remove_dir_all(root).unwrap();
+    }
 }
 
 #[test]

@@ -15,7 +15,9 @@ use crate::core::Config;
 use crate::core::schedule::Policy;
 use crate::driver::{Choice, Descriptors, Driver, Options, SpinMode, Storage};
 use crate::leader::{LeaderConfig, RelayConfig, Verify};
+use crate::own_dir::{Part, check_part};
 use crate::peer::{SILENCE_MAX, SILENCE_MIN, Tuning};
+use crate::store::blobs::{BLOBS, SPOOL};
 use crate::store::format::CONSENSUS;
 use crate::store::space::Reserve;
 use crate::units::{ByteSize, Span};
@@ -60,7 +62,7 @@ const SEGMENT_BYTES_MIN: u64 = 64 * 1024;
 const SEGMENT_BYTES_MAX: u64 = 4 << 30;
 
 /// Run a leader: it takes jobs from clients and hands them to workers
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 #[command(after_help = EXAMPLES)]
 pub struct LeaderArgs {
     /// Port to listen on; 0 for a free one.
@@ -203,6 +205,25 @@ pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
     served.map_err(|error| Unavailable(format!("the driver {} cannot be run: {error}", driver.name())))?
 }
 
+/// Where the data directory is, without links, so that one that is made to lead elsewhere later is of no effect. Refuses one in which
+/// other users could lead files elsewhere, or have prepared what this leader would use.
+fn data_dir(args: &LeaderArgs) -> Result<PathBuf, Usage> {
+    if args.allow_shared_dirs {
+        return Ok(args.data.clone());
+    }
+    let not_safe = |error| super::not_safe("data", "--data", &args.data, &error);
+    let data = super::check_own("data", "--data", &args.data)?;
+    for (name, part) in [
+        (CONSENSUS, Part::Directory),
+        (BLOBS, Part::Directory),
+        (SPOOL, Part::Directory),
+        ("lock", Part::File),
+    ] {
+        check_part(&data.join(name), part).map_err(not_safe)?;
+    }
+    Ok(data)
+}
+
 /// Opens the data directory, if there is to be one.
 fn storage(args: &LeaderArgs) -> anyhow::Result<Storage> {
     let segment = args.log_segment.0;
@@ -214,9 +235,6 @@ fn storage(args: &LeaderArgs) -> anyhow::Result<Storage> {
             ByteSize(SEGMENT_BYTES_MAX)
         ))
         .into());
-    }
-    if !args.allow_shared_dirs {
-        super::check_own("data", "--data", &args.data)?;
     }
     match args.durability {
         Durability::Memory => {
@@ -232,6 +250,8 @@ fn storage(args: &LeaderArgs) -> anyhow::Result<Storage> {
         }
         Durability::Disk => {
             let storage = Storage::open(&args.data, args.node, segment).map_err(Unavailable)?;
+            // Where it was missing, somebody else may have been quicker.
+            data_dir(args)?;
             if let Some(found) = storage.found() {
                 info!("{found}");
             }
@@ -241,6 +261,7 @@ fn storage(args: &LeaderArgs) -> anyhow::Result<Storage> {
 }
 
 async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
+    let args = &LeaderArgs { data: data_dir(args)?, ..args.clone() };
     let storage = storage(args)?;
     let addr = SocketAddr::new(args.listen, args.port);
     let listener = TcpListener::bind(addr).await.map_err(|error| {

@@ -29,6 +29,7 @@ pub use log::log_to_stderr;
 
 use std::fmt;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ use uuid::Uuid;
 
 use crate::client::dataset::PutError;
 use crate::client::{Client, ClientError, JobError, Options};
+use crate::own_dir::SharedDir;
 use crate::units::Span;
 
 /// Runs a command to its end on this thread.
@@ -102,15 +104,18 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// Refuses a directory in which other users could lead a process's files elsewhere.
-pub(crate) fn check_own(what: &str, flag: &str, path: &std::path::Path) -> Result<(), Usage> {
-    crate::own_dir::check(path).map_err(|error| {
-        Usage(format!(
-            "the {what} directory {} is not safe: {error}; name one of your own with {flag}, or take it as it is with \
-             --allow-shared-dirs",
-            path.display()
-        ))
-    })
+/// Refuses a directory in which other users could lead a process's files elsewhere. Gives its path without links.
+pub(crate) fn check_own(what: &str, flag: &str, path: &std::path::Path) -> Result<PathBuf, Usage> {
+    crate::own_dir::check(path).map_err(|error| not_safe(what, flag, path, &error))
+}
+
+/// Why a directory is not taken, and what to do.
+pub(crate) fn not_safe(what: &str, flag: &str, path: &std::path::Path, error: &SharedDir) -> Usage {
+    Usage(format!(
+        "the {what} directory {} is not safe: {error}; name one of your own with {flag}, or take it as it is with \
+         --allow-shared-dirs",
+        path.display()
+    ))
 }
 
 /// What the command needs of the system is not to be had now.

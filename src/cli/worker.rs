@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -209,17 +209,19 @@ fn pass_env(name: &str) -> Result<String, exec::PassError> {
 
 /// Runs a worker until it is told to stop.
 pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
-    let exec = ExecConfig { launcher: this_program(), ..absolute(args.exec_config())? };
-    let cache_dir = args.cache_dir();
-    if !args.allow_shared_dirs {
-        check_own("work", "--work-dir", &args.work_dir)?;
-        check_own("cache", "--cache-dir", &cache_dir)?;
-    }
+    let is_cache_named = args.cache_dir.is_some();
+    let allowed = args.allow_shared_dirs;
     make(&args.exe_dir, "exe", "--exe-dir", 0o755)?;
     // Whom a cache is kept for has to be able to read it.
-    make(&cache_dir, "cache", "--cache-dir", if args.cache_only { 0o755 } else { 0o700 })?;
-    make(&args.work_dir, "work", "--work-dir", 0o700)?;
-    let worker = open(args, Exec::new(exec))?;
+    let cache_mode = if args.cache_only { 0o755 } else { 0o700 };
+    let cache_dir = make_own(&args.cache_dir(), "cache", "--cache-dir", cache_mode, allowed)?;
+    let work_dir = make_own(&args.work_dir, "work", "--work-dir", 0o700, allowed)?;
+    let args = &WorkerArgs { work_dir, cache_dir: Some(cache_dir.clone()), ..args.clone() };
+    if !args.cache_only {
+        tell_open_cache(&cache_dir);
+    }
+    let exec = ExecConfig { launcher: this_program(), ..absolute(args.exec_config())? };
+    let worker = open(args, is_cache_named, Exec::new(exec))?;
     check_link(&cache_dir, &args.work_dir, args.cache_link).map_err(|error| {
         Usage(format!(
             "files cannot get from {} to {} as --cache-link says: {error}; put both on one file system that can, or \
@@ -268,11 +270,11 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
 
 /// Opens the worker with its cache. Several workers of one machine may use the directory that is the default; the first keeps it,
 /// and the others read what is there, as they always could. A directory that was named is wanted for this worker.
-fn open(args: &WorkerArgs, exec: Exec) -> Result<Worker<Exec>> {
+fn open(args: &WorkerArgs, is_cache_named: bool, exec: Exec) -> Result<Worker<Exec>> {
     let config = args.worker_config();
     match Worker::new(config.clone(), exec.clone()) {
         Ok(worker) => Ok(worker),
-        Err(ConfigError::Cache { text }) if args.cache_dir.is_none() && !args.cache_only => {
+        Err(ConfigError::Cache { text }) if !is_cache_named && !args.cache_only => {
             tracing::warn!("{text}. This worker reads what is there, and is sent no datasets");
             let config = WorkerConfig { cache: None, ..config };
             Ok(Worker::new(config, exec).map_err(|error| Usage(error.to_string()))?)
@@ -325,6 +327,32 @@ fn make(path: &Path, what: &str, flag: &str, mode: u32) -> Result<(), Usage> {
             path.display()
         ))
     })
+}
+
+/// Makes a directory that is not there yet, unless other users could lead what is written there elsewhere. Gives its path without
+/// links: one that is made to lead elsewhere later is of no effect.
+fn make_own(path: &Path, what: &str, flag: &str, mode: u32, allowed: bool) -> Result<PathBuf, Usage> {
+    if allowed {
+        make(path, what, flag, mode)?;
+        return Ok(path.canonicalize().unwrap_or_else(|_| path.to_owned()));
+    }
+    let path = check_own(what, flag, path)?;
+    make(&path, what, flag, mode)?;
+    // Somebody else may have been quicker.
+    check_own(what, flag, &path)
+}
+
+/// A directory that was there keeps its mode: a worker of another user may read what is in it.
+fn tell_open_cache(cache_dir: &Path) {
+    let Ok(found) = cache_dir.metadata() else { return };
+    let mode = found.permissions().mode() & 0o7777;
+    if mode & 0o055 != 0 {
+        tracing::warn!(
+            "other users of this machine may read the cache directory {} (its mode is {mode:04o}): chmod 700 it, unless a worker \
+             of another user reads it",
+            cache_dir.display()
+        );
+    }
 }
 
 /// Removes what killed workers left in the work directory, unless what failed jobs leave is wanted.

@@ -210,6 +210,23 @@ impl DataDir {
         Ok(DataDir { path: path.to_owned(), root, direct: false, _lock: None })
     }
 
+    /// A directory that was there must be one, and not somebody else's: where all may make files, others may have been first.
+    fn check_dir(&self, dir: &str) -> io::Result<()> {
+        let found = rustix::fs::statat(&self.root, dir, AtFlags::SYMLINK_NOFOLLOW)?;
+        let path = self.path.join(dir);
+        if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
+            let text = format!("{} is no directory: remove it", path.display());
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, text));
+        }
+        let (user, above) = (rustix::process::geteuid().as_raw(), rustix::fs::fstat(&self.root)?.st_uid);
+        if found.st_uid != user && found.st_uid != above {
+            let owner = found.st_uid;
+            let text = format!("{} belongs to user {owner}, and this is user {user}", path.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(())
+    }
+
     /// Whether files can be written past the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
@@ -309,7 +326,8 @@ impl Disk for DataDir {
     fn make_dir(&self, dir: &str) -> io::Result<()> {
         match rustix::fs::mkdirat(&self.root, dir, Mode::RWXU) {
             // One that is there may be of somebody who was killed before it was certain.
-            Ok(()) | Err(rustix::io::Errno::EXIST) => self.sync_dir("."),
+            Ok(()) => self.sync_dir("."),
+            Err(rustix::io::Errno::EXIST) => self.check_dir(dir).and_then(|()| self.sync_dir(".")),
             Err(error) => Err(error.into()),
         }
     }

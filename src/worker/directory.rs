@@ -51,13 +51,10 @@ fn remove_if_there(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether jobs can have directories in a work directory, as far as that can be told before one is
-/// made: what bears the name of our part of it must be a directory.
-pub(super) fn check_own(work_dir: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(work_dir.join(OWN)) {
-        Ok(found) if !found.is_dir() => Err(in_the_way(&work_dir.join(OWN))),
-        Ok(_) | Err(_) => Ok(()),
-    }
+/// Makes our part of a work directory at the start, so that nobody else does, or says why jobs could not have directories there.
+/// A work directory that is not there yet is made with the first job's.
+pub(super) fn claim_own(work_dir: &Path) -> io::Result<()> {
+    if work_dir.is_dir() { make_own(work_dir).map(|_| ()) } else { Ok(()) }
 }
 
 fn in_the_way(own: &Path) -> io::Error {

@@ -83,7 +83,7 @@ impl<H: Handler> Worker<H> {
     pub fn new(config: WorkerConfig, handler: H) -> Result<Self, ConfigError> {
         let config = config.check()?;
         let unusable = |error: io::Error| ConfigError::WorkDir { text: error.to_string() };
-        directory::check_own(&config.work_dir).map_err(unusable)?;
+        directory::claim_own(&config.work_dir).map_err(unusable)?;
         let spool = match config.keep_results.then(|| Spool::open(&config.work_dir, config.id)) {
             Some(Ok(spool)) => Some(spool),
             Some(Err(error)) if error.kind() == io::ErrorKind::ResourceBusy => return Err(unusable(error)),

@@ -34,6 +34,7 @@ use uuid::Uuid;
 
 use super::CacheId;
 use super::contents::Contents;
+use crate::own_dir::{Part, check_part, make_part};
 use crate::worker::exec::beneath::open_root;
 use crate::worker::limits::{SET_OPEN_TRIES_MAX, SYNCED_ONE_BY_ONE_MAX};
 
@@ -80,16 +81,15 @@ impl Disk {
         };
         let handle = open_root(root).map_err(|error| told("open the cache directory", root, error))?;
         let own = root.join(PRIVATE);
-        if fs::symlink_metadata(&own).is_ok_and(|found| !found.is_dir()) {
-            let error = io::Error::from(io::ErrorKind::NotADirectory);
-            return Err(told("use", &own, error));
-        }
-        for part in ["", SETS, "staging", "trash", "unsynced"] {
-            let path = own.join(part);
-            let made = DirBuilder::new().recursive(true).mode(0o755).create(&path);
-            made.map_err(|error| told("make", &path, error))?;
+        // Closed to others, unless the directory is open to them: then it is for them too.
+        let found = fstat(&handle).map_err(|error| told("look at", root, error.into()))?.st_mode;
+        let mode = if found & 0o005 == 0o005 && found & 0o022 == 0 { 0o755 } else { 0o700 };
+        make_part(&own, mode).map_err(io::Error::other)?;
+        for part in [SETS, "staging", "trash", "unsynced"] {
+            make_part(&own.join(part), mode).map_err(io::Error::other)?;
         }
         let path = own.join("lock");
+        check_part(&path, Part::File).map_err(io::Error::other)?;
         let lock = File::options().create(true).truncate(false).write(true).open(&path);
         let lock = lock.map_err(|error| told("open", &path, error))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {

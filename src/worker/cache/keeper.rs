@@ -174,7 +174,10 @@ impl Cache {
     /// Opens the directory, which no other worker may keep, and finds what is in it.
     pub(in crate::worker) fn open(config: &CacheConfig) -> io::Result<Self> {
         let disk = Disk::open(&config.directory)?;
-        let loaded = disk.load()?;
+        let loaded = disk.load().map_err(|error| {
+            let text = format!("cannot read the cache directory {}: {error}", config.directory.display());
+            io::Error::new(error.kind(), text)
+        })?;
         let sets: HashMap<CacheId, Set> = loaded
             .sets
             .into_iter()
