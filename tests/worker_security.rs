@@ -106,6 +106,56 @@ fn a_job_that_changes_a_dataset_and_sets_its_time_back_changes_nothing_for_later
     }
 }
 
+#[test]
+fn a_job_that_puts_something_in_the_place_of_a_dataset_changes_nothing_for_later_jobs() {
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    std::fs::create_dir_all(dir.join("exe")).unwrap();
+    write_program(&dir.join("exe/sh"), r#"cd "$1" && eval "$2""#);
+    let worker = worker_with_secrets(leader.port, &dir, ("reads", "cat d/f.bin"), &[]);
+    for (name, content) in [("set", "right"), ("other", "OTHER")] {
+        std::fs::create_dir_all(dir.join(name).join("d")).unwrap();
+        std::fs::write(dir.join(name).join("d/f.bin"), content.repeat(1000)).unwrap();
+        let folder = dir.join(name);
+        let (code, _, err) = heft(&["dataset", &leader.addr(), "put", name, folder.to_str().unwrap()]);
+        assert_eq!(code, Some(0), "{err}");
+    }
+    let cache = dir.join("cache");
+    let submit = |exec: &str, args: &[&str]| {
+        let addr = leader.addr();
+        let (code, out, err) = heft(&[&["submit", &addr, exec, "--progress", "none"], args].concat());
+        assert_eq!(code, Some(0), "{args:?}: {out} {err}");
+        out
+    };
+    let reads = || submit("reads", &["--cache", "set/d/f.bin=d/f.bin"]);
+    assert_eq!(reads(), "right".repeat(1000));
+    let evil = "mkdir -p $TMPDIR/../evil/d; echo EVIL > $TMPDIR/../evil/d/f.bin";
+    let attacks = [
+        "rm set; mkdir -p set/d; printf EVIL > set/d/f.bin",
+        "rm -r set; printf EVIL > set",
+        "ln -sfn $(readlink other) set",
+        "rm -r set",
+        &format!("{evil}; ln -sfn $TMPDIR/../evil set"),
+        "s=$(readlink set); rm -rf $s; mkdir -p $s/d; printf EVIL > $s/d/f.bin",
+        "s=$(readlink set); mv $s/d $s/e; ln -s e $s/d",
+        "s=$(readlink set); rm -f $s/d/f.bin; mkdir $s/d/f.bin; touch $s/d/f.bin/x",
+        "s=$(readlink set); rm -rf $s; ln -s ../../../cache/.heft/sets/$(basename $(readlink other)) $s",
+        "rm -rf $(readlink set)",
+        "rm -rf $(readlink set) $(readlink set).manifest $(readlink set).id set; printf EVIL > set",
+    ];
+    for attack in attacks {
+        submit("sh", &["--", cache.to_str().unwrap(), attack]);
+        assert_eq!(reads(), "right".repeat(1000), "{attack}");
+        let link = std::fs::read_link(cache.join("set")).unwrap();
+        assert!(cache.join(link).join("d/f.bin").is_file(), "{attack}: the link is back");
+    }
+    // The next worker does not fall for it either.
+    submit("sh", &["--", cache.to_str().unwrap(), attacks[0]]);
+    drop(worker);
+    let _worker = worker_with_secrets(leader.port, &dir, ("reads", "cat d/f.bin"), &[]);
+    assert_eq!(reads(), "right".repeat(1000));
+}
+
 /// Nobody.
 const STRANGER: u32 = 54_321;
 

@@ -13,6 +13,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
+use super::cache::KeptSets;
 use super::directory::JobDirectory;
 use super::handler::{
     Attached, Attachment, CancelToken, Content, DirectorySlot, Handler, Job, JobContext, Note, StopReason,
@@ -56,7 +57,16 @@ pub async fn run_once<H: Handler>(
     place: &Workplace,
     cancel: CancelToken,
 ) -> Outcome {
-    attempt(handler, job, place, cancel, None, None).await
+    attempt(handler, job, place, cancel, None, Brought::default()).await
+}
+
+/// What is ready for a job when it runs.
+#[derive(Debug, Default)]
+pub(super) struct Brought {
+    /// Its directory, if inputs came into it.
+    pub(super) directory: Option<JobDirectory>,
+    /// The sets that it names.
+    pub(super) sets: KeptSets,
 }
 
 pub(super) async fn attempt<H: Handler>(
@@ -65,9 +75,9 @@ pub(super) async fn attempt<H: Handler>(
     place: &Workplace,
     cancel: CancelToken,
     notes: Option<mpsc::Sender<Note>>,
-    made: Option<JobDirectory>,
+    brought: Brought,
 ) -> Outcome {
-    let directory = DirectorySlot::new(Mutex::new(made));
+    let directory = DirectorySlot::new(Mutex::new(brought.directory));
     let attached = Attached::default();
     let context = JobContext {
         job: job.id,
@@ -77,6 +87,7 @@ pub(super) async fn attempt<H: Handler>(
         cancel: cancel.clone(),
         notes,
         attached: attached.clone(),
+        sets: Arc::new(brought.sets),
     };
     let empty = job.result(JobStatus::Failed);
     let own_limit = job.request.as_ref().ok().and_then(|request| request.time_limit_ms);

@@ -15,6 +15,7 @@ use thiserror::Error;
 use tokio::sync::{Mutex, mpsc, watch};
 use uuid::Uuid;
 
+use super::cache::KeptSets;
 use super::directory::{JobDirectory, OpenDirectory, outputs_beside};
 use crate::model::{BlobRef, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
 use crate::transfer::ChunkSink;
@@ -248,6 +249,7 @@ pub struct JobContext {
     pub(super) cancel: CancelToken,
     pub(super) notes: Option<mpsc::Sender<Note>>,
     pub(super) attached: Attached,
+    pub(super) sets: Arc<KeptSets>,
 }
 
 impl JobContext {

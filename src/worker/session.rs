@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-use super::attempt::{Outcome, Workplace, attempt};
+use super::attempt::{Brought, Outcome, Workplace, attempt};
 use super::backlog::Backlog;
 use super::cache::Cache;
 use super::config::WorkerConfig;
@@ -633,7 +633,8 @@ impl<H: Handler> Session<H> {
         let live = Live { cancel: CancelToken::default(), numbers: Arc::new(std::sync::Mutex::new(numbers)) };
         let id = offer.job();
         debug!(job = %id, attempt = numbers.attempt, "running");
-        let received = self.receptions.take(id);
+        let sets = self.cache.as_ref().map(|cache| cache.sets_of(id)).unwrap_or_default();
+        let brought = Brought { directory: self.receptions.take(id), sets };
         // What an earlier run left is in nobody's way: a directory that is held makes the next take another name.
         self.clean(id);
         let (handler, place) = (self.handler.clone(), self.place.clone());
@@ -644,7 +645,7 @@ impl<H: Handler> Session<H> {
             let job = Arc::try_unwrap(offer.0).unwrap_or_else(|shared| (*shared).clone());
             let job = Job { run: numbers.run.unwrap_or(1), attempt: numbers.attempt, ..job };
             let Outcome { mut result, directory, mut attached } =
-                attempt(handler, job, &place, cancel, Some(notes), received).await;
+                attempt(handler, job, &place, cancel, Some(notes), brought).await;
             let numbers = get(&shared);
             result.run = numbers.run;
             result.attempts = numbers.run.map(|_| numbers.attempt);

@@ -80,8 +80,11 @@ pub(super) fn store(
         entries.push((name, entry.content.as_slice()));
     }
     let count = entries.len() as u64;
-    if disk.entry(cache)? == Entry::Theirs {
+    if before.is_none() && disk.entry(cache)? == Entry::Theirs {
         return theirs(disk, cache, &entries).map(|()| Stored { added: 0, skipped: count, set: None });
+    }
+    if let Some(before) = before {
+        disk.mend_link(cache, before.generation)?;
     }
     let known = before.map(|donor| &*donor.contents);
     let new: Vec<&(SafeName, &[u8])> = entries.iter().filter(|(name, _)| is_new(name, known)).collect();

@@ -154,6 +154,8 @@ impl Cache {
             }
             return;
         }
+        // What is in the place of a set's own link is in nobody's way.
+        self.mend_link(&cache);
         if let Err(error) = self.disk.before(&cache) {
             self.give_back(&cache, &error.to_string());
             return out.push(ack(generation, &CachePutResult::failed(cache.as_str(), error.to_string())));
@@ -280,8 +282,15 @@ impl Cache {
             coming.phase = Phase::Preparing(contents.clone(), turn);
         }
         self.run_in_turn(generation, move |disk| {
-            let named = disk.name_staged(&cache, generation);
-            let staged = named.and_then(|()| Staged::prepare(disk, generation, contents, &donors));
+            let prepare = || {
+                disk.name_staged(&cache, generation)?;
+                Staged::prepare(disk, generation, contents.clone(), &donors)
+            };
+            let staged = prepare().or_else(|error| match is_of_shape(&error) {
+                // What came of it is in such a state that no file fits in: it is begun anew.
+                true => disk.discard_staged(generation).and_then(|()| prepare()),
+                false => Err(error),
+            });
             News::Prepared { generation, turn, staged: staged.map(Arc::new) }
         });
     }
@@ -649,4 +658,11 @@ impl Cache {
             self.release_set(&cache, out);
         }
     }
+}
+
+/// Whether a file cannot be made since something else is in its place, or in that of a folder.
+fn is_of_shape(error: &io::Error) -> bool {
+    use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory};
+    matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory)
+        || error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
 }

@@ -5,20 +5,24 @@
 //! <cache-dir>/.heft/lock                     held by the worker that keeps this directory
 //! <cache-dir>/.heft/sets/<generation>/       the files of a set
 //! <cache-dir>/.heft/sets/<generation>.manifest    what they must be; its time of change is that of the set's last use
+//! <cache-dir>/.heft/sets/<generation>.id     the CacheId that they are under
 //! <cache-dir>/.heft/staging/<generation>/    files that come, with their manifest beside them
 //! <cache-dir>/.heft/staging/<generation>.id  the CacheId that they will be under
 //! <cache-dir>/.heft/unsynced/<generation>    the boot in which a set was written that is not known to be on the disk
 //! <cache-dir>/.heft/given-up                 sets that went to make room and are not to be pushed back unasked
+//! <cache-dir>/.heft/aside/<CacheId>          what somebody put in the place of the link of a set that is kept
 //! <cache-dir>/.heft/trash/                   what is being removed
 //! ```
 //!
-//! A set is visible when its link is there, and its link is there when all of it was checked. Who uses the files of a set, this worker
+//! A set is visible when its link is there, and its link is there when all of it was checked. The link is for others: this worker
+//! knows its sets by their generations, and puts a link back that somebody changed. Who uses the files of a set, this worker
 //! or another, holds a shared lock on the generation's directory ([`open_set`]); it is removed by who gets the exclusive one.
-//! What is `<cache-dir>/<CacheId>` and no such link was put there by somebody else and is left alone.
+//! What is `<cache-dir>/<CacheId>` and no such link, where this worker keeps no set, was put there by somebody else and is left alone.
 //!
 //! Bytes reach the disk in the background. After a crash of the machine, what had not is hidden before anything else is
 //! done, and counts again as far as its digests are right.
 
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -155,19 +159,18 @@ impl Disk {
         self.empty_trash();
         let mut loaded = Loaded::default();
         let mut linked = Vec::new();
-        for found in fs::read_dir(&self.root)? {
-            let found = found?;
-            let cache = found.file_name().to_str().and_then(|name| CacheId::parse(name).ok());
-            let (Some(cache), Entry::Ours(generation)) = (cache, entry(&found.path())?) else { continue };
+        for (cache, generation) in self.kept()? {
             match self.is_sure(generation).then(|| read(self.set_path(generation), generation)).flatten() {
                 Some(set) => {
                     linked.push(generation);
+                    self.name_set(&cache, generation)?;
+                    self.mend_link(&cache, generation)?;
                     loaded.sets.push((cache, set));
                 }
                 None => {
                     info!(%cache, "a set was not on the disk for sure when the machine stopped: it is checked piece by piece when it is needed; \
                         or its manifest is damaged, or one of another version: then it comes again");
-                    fs::remove_file(found.path())?;
+                    self.hide(&cache, generation)?;
                     if self.unmake(&cache, generation).is_err() {
                         self.discard(generation)?;
                     }
@@ -194,6 +197,53 @@ impl Disk {
             }
         }
         Ok(loaded)
+    }
+
+    /// The sets that an earlier worker kept, each under one id: what is noted beside a set counts, and else the link.
+    fn kept(&self) -> io::Result<Vec<(CacheId, Uuid)>> {
+        let mut links = HashMap::new();
+        for found in fs::read_dir(&self.root)? {
+            let found = found?;
+            let cache = found.file_name().to_str().and_then(|name| CacheId::parse(name).ok());
+            if let (Some(cache), Entry::Ours(generation)) = (cache, entry(&found.path())?) {
+                links.insert(cache, generation);
+            }
+        }
+        let mut kept: HashMap<CacheId, (bool, SystemTime, Uuid)> = HashMap::new();
+        for generation in self.generations(SETS)? {
+            let linking = || links.iter().find(|(_, linked)| **linked == generation);
+            let noted = self.noted(generation).or_else(|| linking().map(|(cache, _)| cache.clone()));
+            let Some(cache) = noted else { continue };
+            let written = fs::metadata(beside(&self.set_path(generation), MANIFEST));
+            let written = written.and_then(|found| found.modified()).unwrap_or(UNIX_EPOCH);
+            // A worker that was killed between two versions leaves both.
+            let this = (links.get(&cache) == Some(&generation), written, generation);
+            let best = kept.entry(cache).or_insert(this);
+            *best = (*best).max(this);
+        }
+        // Links to what is not there at all are nobody's.
+        for (cache, generation) in links {
+            if !kept.contains_key(&cache) && !self.set_path(generation).exists() {
+                fs::remove_file(self.root.join(cache.as_str())).or_else(missing)?;
+            }
+        }
+        Ok(kept.into_iter().map(|(cache, (_, _, generation))| (cache, generation)).collect())
+    }
+
+    /// The CacheId that is noted beside a set.
+    fn noted(&self, generation: Uuid) -> Option<CacheId> {
+        let noted = fs::read_to_string(beside(&self.set_path(generation), ID)).ok()?;
+        CacheId::parse(&noted).ok()
+    }
+
+    /// Notes the CacheId of a set beside it.
+    fn name_set(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
+        if self.noted(generation).as_ref() == Some(cache) {
+            return Ok(());
+        }
+        let unfinished = self.own.join("trash").join(format!("{}{ID}", generation.simple()));
+        fs::write(&unfinished, cache.as_str())?;
+        fs::rename(&unfinished, beside(&self.set_path(generation), ID))
     }
 
     /// Whether what is there of a generation was written in this boot, or is on the disk.
@@ -255,7 +305,14 @@ impl Disk {
         let (staged, set) = (self.staging_path(generation), self.set_path(generation));
         fs::rename(beside(&staged, MANIFEST), beside(&set, MANIFEST))?;
         fs::rename(&staged, &set)?;
+        self.name_set(cache, generation)?;
         fs::remove_file(beside(&staged, ID)).or_else(missing)?;
+        self.put_link(cache, generation)?;
+        self.used(generation);
+        Ok(before)
+    }
+
+    fn put_link(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
         let link = self.own.join("trash").join(format!("{}.link", generation.simple()));
         if let Err(error) = fs::remove_file(&link)
             && error.kind() != io::ErrorKind::NotFound
@@ -264,9 +321,41 @@ impl Disk {
         }
         let target = Path::new(PRIVATE).join(SETS).join(generation.simple().to_string());
         std::os::unix::fs::symlink(target, &link)?;
-        fs::rename(&link, self.root.join(cache.as_str()))?;
-        self.used(generation);
-        Ok(before)
+        fs::rename(&link, self.root.join(cache.as_str()))
+    }
+
+    /// Puts the link of a set that is kept back, if it is another or something else is in its place: a job can do that, and an
+    /// operator, who finds what was there put aside.
+    pub(super) fn mend_link(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
+        match self.entry(cache)? {
+            Entry::Ours(found) if found == generation => return Ok(()),
+            Entry::Ours(_) | Entry::None => {}
+            Entry::Theirs => self.put_aside(cache)?,
+        }
+        warn!(%cache, "the link of a set was changed or taken away: it is put back");
+        self.put_link(cache, generation)
+    }
+
+    /// Takes away what somebody put in the place of a link of ours. The last such thing is kept.
+    fn put_aside(&self, cache: &CacheId) -> io::Result<()> {
+        let folder = self.own.join("aside");
+        make_part(&folder, 0o700).map_err(io::Error::other)?;
+        let aside = folder.join(cache.as_str());
+        remove_any(&aside)?;
+        fs::rename(self.root.join(cache.as_str()), &aside)?;
+        warn!(%cache, "something else was in the place of the link of a set: it is {} now", aside.display());
+        Ok(())
+    }
+
+    /// Opens the directory of a generation, which must be one.
+    pub(super) fn open_generation(&self, generation: Uuid) -> io::Result<OwnedFd> {
+        open_directory(&self.set_path(generation))
+    }
+
+    /// The same, and it stays while the handle is held.
+    pub(super) fn hold_generation(&self, generation: Uuid) -> io::Result<Option<OpenSet>> {
+        let held = lock_directory(&self.set_path(generation), FlockOperation::NonBlockingLockShared)?;
+        Ok(held.map(OpenSet))
     }
 
     /// The generation that is visible under this id; an error if that is somebody else's file or directory.
@@ -298,6 +387,7 @@ impl Disk {
                     File::open(set.join(name.to_string()))?.sync_all()?;
                 }
                 File::open(beside(&set, MANIFEST))?.sync_all()?;
+                File::open(beside(&set, ID))?.sync_all()?;
                 for folder in [&set, &self.own.join(SETS), &self.root] {
                     File::open(folder)?.sync_all()?;
                 }
@@ -317,15 +407,21 @@ impl Disk {
 
     /// A set is not visible any more.
     pub(super) fn hide(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
+        fs::remove_file(beside(&self.set_path(generation), ID)).or_else(missing)?;
         match self.entry(cache)? {
-            Entry::Ours(found) if found == generation => fs::remove_file(self.root.join(cache.as_str())),
-            Entry::Ours(_) | Entry::Theirs | Entry::None => Ok(()),
+            // The next version may be in its place by now; the files of another set may not.
+            Entry::Ours(found) if found != generation && self.noted(found).as_ref() == Some(cache) => Ok(()),
+            Entry::Ours(_) => fs::remove_file(self.root.join(cache.as_str())).or_else(missing),
+            Entry::Theirs => self.put_aside(cache),
+            Entry::None => Ok(()),
         }
     }
 
     /// Makes a hidden set one that comes: what is right of it need not come again.
     pub(super) fn unmake(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
         let (set, staged) = (self.set_path(generation), self.staging_path(generation));
+        // Something else may be in its place.
+        drop(open_directory(&set)?);
         self.name_staged(cache, generation)?;
         fs::rename(beside(&set, MANIFEST), beside(&staged, MANIFEST))?;
         fs::rename(&set, &staged)
@@ -338,6 +434,11 @@ impl Disk {
             Ok(Some(lock)) => Some(lock),
             Ok(None) if set.exists() => return Ok(false),
             Ok(None) => None,
+            // Something else is in its place.
+            Err(error) if !fs::symlink_metadata(&set).is_ok_and(|found| found.is_dir()) => {
+                warn!(%generation, "the files of a set are no directory any more: {error}");
+                None
+            }
             Err(error) => return Err(error),
         };
         self.throw_away(&set, generation)?;
@@ -357,7 +458,7 @@ impl Disk {
             fs::remove_file(beside(path, end)).or_else(missing)?;
         }
         match fs::rename(path, &trash) {
-            Ok(()) => fs::remove_dir_all(&trash)?,
+            Ok(()) => remove_any(&trash)?,
             Err(error) => missing(error)?,
         }
         fs::remove_file(self.unsynced_path(generation)).or_else(missing)
@@ -419,6 +520,20 @@ pub(in crate::worker) fn open_set(cache_dir: &Path, cache: &str) -> io::Result<O
         }
     }
     Ok(None)
+}
+
+pub(super) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(open(path, flags, Mode::empty())?)
+}
+
+/// Removes a file, a link or a directory, if it is there.
+fn remove_any(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => missing(error),
+    }
 }
 
 /// `None` if it is not there, or others have a lock that does not go with this one.
@@ -529,7 +644,7 @@ mod tests {
         let again = Staged::prepare(&disk, second, contents, &[]).unwrap();
         assert!(again.is_whole(), "nothing comes again");
         again.show(&disk, &cache).unwrap();
-        for (part, left) in [("staging", 0), ("sets", 2), ("unsynced", 1)] {
+        for (part, left) in [("staging", 0), ("sets", 3), ("unsynced", 1)] {
             assert_eq!(fs::read_dir(disk.own.join(part)).unwrap().count(), left, "{part}");
         }
     }
@@ -557,8 +672,44 @@ mod tests {
             assert_eq!(fs::read_dir(disk.own.join(part)).unwrap().count(), 0, "{part}");
         }
         assert!(open_set(root.path(), "set").unwrap().is_none());
+        // A link to what is not there is nobody's.
+        let (cache, last) = show(&disk, "set", b"3");
+        fs::remove_dir_all(disk.set_path(last)).unwrap();
+        fs::remove_file(beside(&disk.set_path(last), MANIFEST)).unwrap();
+        fs::remove_file(beside(&disk.set_path(last), ID)).unwrap();
+        assert!(disk.load().unwrap().sets.is_empty());
+        assert_eq!(disk.entry(&cache).unwrap(), Entry::None);
         // A link that is not of our form is somebody else's.
         std::os::unix::fs::symlink(".heft/sets/../../x", root.path().join("set")).unwrap();
         assert_eq!(disk.entry(&cache).unwrap(), Entry::Theirs);
+    }
+
+    #[test]
+    fn a_set_is_known_by_what_is_noted_of_it_and_not_by_its_link() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = Disk::open(root.path()).unwrap();
+        let (cache, generation) = show(&disk, "set", b"1");
+        let (other, others) = show(&disk, "other", b"2");
+        let path = root.path().join("set");
+        let changes: [&dyn Fn(); 4] = [
+            &|| {},
+            &|| std::os::unix::fs::symlink(fs::read_link(root.path().join("other")).unwrap(), &path).unwrap(),
+            &|| fs::write(&path, "EVIL").unwrap(),
+            &|| fs::create_dir_all(path.join("a")).unwrap(),
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            fs::remove_file(&path).unwrap();
+            change();
+            let mut found: Vec<_> = disk.load().unwrap().sets;
+            found.sort_by_key(|(cache, _)| cache.as_str().to_owned());
+            let found: Vec<_> = found.iter().map(|(cache, set)| (cache, set.generation)).collect();
+            assert_eq!(found, [(&other, others), (&cache, generation)], "{number}");
+            assert_eq!(disk.entry(&cache).unwrap(), Entry::Ours(generation), "{number}");
+        }
+        assert!(disk.own.join("aside/set/a").exists(), "what was there is not lost");
+        // As a worker of an earlier version left it.
+        fs::remove_file(beside(&disk.set_path(generation), ID)).unwrap();
+        assert_eq!(disk.load().unwrap().sets.len(), 2);
+        assert_eq!(disk.noted(generation), Some(cache));
     }
 }

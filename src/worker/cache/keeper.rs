@@ -546,6 +546,18 @@ impl Cache {
         });
     }
 
+    /// Puts the link of a set back, if somebody changed it. Jobs do not need it.
+    pub(super) fn mend_link(&self, cache: &CacheId) {
+        let Some(set) = self.sets.get(cache) else { return };
+        // Its next version may be about to have it.
+        if self.is_coming(cache) || self.putting.as_ref().is_some_and(|(other, _)| other == cache) {
+            return;
+        }
+        if let Err(error) = self.disk.mend_link(cache, set.generation) {
+            warn!(%cache, "cannot put the link of a set back: {error}");
+        }
+    }
+
     /// The sets that are here and checked, that of `cache` first.
     pub(super) fn donors(&self, cache: &CacheId) -> Vec<Donor> {
         let mut sets: Vec<_> = self.sets.iter().collect();
@@ -623,6 +635,7 @@ impl Cache {
             Ok(seals) => {
                 let files = seals.len();
                 let first = set.seals.replace(Arc::new(seals)).is_none();
+                self.mend_link(&cache);
                 let status = CacheStatus::Ok;
                 let message = format!("verified={files}");
                 answer(

@@ -34,10 +34,16 @@ pub(super) use disk::{OpenSet, PRIVATE, open_set};
 pub(super) use keeper::{Cache, News, Step};
 pub(super) use link::place as place_file;
 pub use link::{LinkMode, check_link};
+pub(super) use staged::KeptSet;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use crate::core::ids::CacheId;
+
+/// The sets that a job names and this worker keeps, by their ids; `None` for one that could not be opened. Files of these come from
+/// nowhere else.
+pub(super) type KeptSets = HashMap<String, Option<KeptSet>>;
 
 /// A worker's cache.
 #[derive(Clone, Debug, PartialEq, Eq)]

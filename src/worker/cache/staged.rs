@@ -5,7 +5,7 @@
 //! and pieces of other sets of this cache, which are linked or copied. A piece counts when its BLAKE3 was right; nothing else does.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File, Permissions};
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -19,10 +19,10 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use super::contents::{Contents, Place};
-use super::disk::Disk;
+use super::disk::{Disk, OpenSet, open_directory};
 use super::seal::{Seal, SealState};
 use crate::core::names::SafeName;
-use crate::worker::exec::beneath::{make_folder, open, open_folder, open_root};
+use crate::worker::exec::beneath::{make_folder, open, open_folder};
 use crate::worker::limits::STAGED_FILES_OPEN_MAX;
 
 /// The mode of a set's files: nobody writes them by accident.
@@ -74,7 +74,7 @@ impl Staged {
             State { here: Bitmap::new(count), lacking: all, files: HashMap::new(), linked: HashSet::new() };
         let by_piece =
             (0..).zip(contents.manifest().pieces()).map(|(place, piece)| (*piece, place)).collect();
-        let root = open_root(&path)?;
+        let root = open_directory(&path)?;
         let staged = Staged { generation, contents, root, by_piece, state: Mutex::new(state) };
         let mut found = Vec::new();
         for file in 0..u32::try_from(staged.contents.files().len()).unwrap_or(u32::MAX) {
@@ -142,7 +142,7 @@ impl Staged {
         let Some((name, entry)) = self.contents.file(file) else { return Ok(false) };
         for donor in donors {
             let Some(same) = self.contents.same_file(entry, &donor.contents) else { continue };
-            let Ok(theirs) = open_root(&disk.set_path(donor.generation)) else { continue };
+            let Ok(theirs) = disk.open_generation(donor.generation) else { continue };
             let Some(_unchanged) = donor.open(&theirs, same)? else { continue };
             // It may be on its way out.
             let Ok(from) = open_folder(&theirs, name) else { continue };
@@ -217,7 +217,7 @@ impl Staged {
             if wanted.is_empty() {
                 return Ok(());
             }
-            let Ok(theirs) = open_root(&disk.set_path(donor.generation)) else { continue };
+            let Ok(theirs) = disk.open_generation(donor.generation) else { continue };
             for (file, (_, entry)) in (0..).zip(donor.contents.files()) {
                 let mut source = None;
                 for (offset, _, piece) in donor.contents.manifest().layout(entry) {
@@ -355,7 +355,7 @@ fn copy_range(from: &File, at: u64, to: &File, to_at: u64, len: u64) -> io::Resu
 /// Checks all files of a set, read once: each piece against its BLAKE3, and each whole file against its SHA-256. Gives what the files
 /// look like, or which one is damaged and how.
 pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Result<Vec<Seal>, CheckError> {
-    let root = open_root(&disk.set_path(generation))?;
+    let root = disk.open_generation(generation)?;
     let mut seals = Vec::with_capacity(contents.files().len());
     let mut buffer = Vec::new();
     for (name, entry) in contents.files() {
@@ -404,9 +404,52 @@ impl From<io::Error> for CheckError {
 
 /// How a file of a set stands against its seal.
 pub(super) fn state_of(disk: &Disk, generation: Uuid, name: &SafeName, seal: Option<&Seal>) -> SealState {
-    let found = fs::symlink_metadata(disk.set_path(generation).join(name.to_string()));
-    let found = found.ok().filter(fs::Metadata::is_file);
+    // Beneath the set's own directory and through no link, as a job's file is taken.
+    let found = disk.open_generation(generation).and_then(|root| open(&root, name));
+    let found = found.ok().flatten().and_then(|file| file.metadata().ok());
     seal.map_or(SealState::Broken, |seal| seal.on(&found))
+}
+
+/// The files of a set that this worker keeps, as a job gets them. They stay while this is held.
+#[derive(Debug)]
+pub(in crate::worker) struct KeptSet {
+    open: OpenSet,
+    contents: Arc<Contents>,
+    seals: Arc<Vec<Seal>>,
+}
+
+impl KeptSet {
+    pub(super) fn new(open: OpenSet, contents: Arc<Contents>, seals: Arc<Vec<Seal>>) -> Self {
+        KeptSet { open, contents, seals }
+    }
+
+    pub(in crate::worker) fn root(&self) -> &OwnedFd {
+        self.open.root()
+    }
+
+    /// Whether the set has a file of this name: nothing else in its directory is of it.
+    pub(in crate::worker) fn has(&self, name: &SafeName) -> bool {
+        self.contents.find(name.as_str()).is_some()
+    }
+
+    /// Whether a job's copy of a file is right. The set's own file was looked at before the job came this far; if it has changed
+    /// since, the copy is read.
+    pub(in crate::worker) fn is_right(&self, name: &SafeName, copy: &File) -> io::Result<bool> {
+        let file = self.contents.find(name.as_str());
+        let Some((file, (_, entry))) = file.and_then(|file| Some((file, self.contents.file(file)?))) else {
+            return Ok(false);
+        };
+        let found = open(self.root(), name)?.and_then(|file| file.metadata().ok());
+        if self.seals.get(file as usize).is_some_and(|seal| seal.on(&found) == SealState::Whole) {
+            return Ok(true);
+        }
+        let mut buffer = Vec::new();
+        let mut pieces = self.contents.manifest().layout(entry);
+        Ok(copy.metadata()?.len() == entry.size
+            && pieces.try_fold(true, |right, (offset, _, piece)| {
+                Ok::<_, io::Error>(right && read_piece(copy, offset, piece, &mut buffer)?)
+            })?)
+    }
 }
 
 /// Reads files of a set again, piece by piece. Gives what they look like, or which one is damaged.
@@ -416,7 +459,7 @@ pub(super) fn check_files(
     contents: &Contents,
     files: &[u32],
 ) -> Result<Vec<(u32, Seal)>, CheckError> {
-    let root = open_root(&disk.set_path(generation))?;
+    let root = disk.open_generation(generation)?;
     let mut seals = Vec::with_capacity(files.len());
     let mut buffer = Vec::new();
     for file in files {

@@ -363,7 +363,7 @@ mod tests {
     use super::*;
     use crate::model::InputFile;
     use crate::noise::noise;
-    use crate::worker::cache::LinkMode;
+    use crate::worker::cache::{KeptSets, LinkMode};
     use crate::worker::exec::inputs::{CachePlace, write_all};
     use std::io::Read;
 
@@ -390,7 +390,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (dir, open) = (root.path(), OpenDirectory::of(root.path()));
         let files = [InputFile::inline("in.txt", "1"), InputFile::inline("d/changed", "1")];
-        let inputs = write_all(&files, &open, CachePlace { directory: dir, link: LinkMode::Auto }).unwrap();
+        let inputs = write_all(
+            &files,
+            &open,
+            CachePlace { directory: dir, link: LinkMode::Auto, kept: &KeptSets::new() },
+        )
+        .unwrap();
         let none = pack(packing(&open, &inputs)).unwrap();
         assert!(none.archive.is_none() && none.notes.is_empty(), "nothing made, nothing packed");
         assert_eq!(none.lost, None);

@@ -18,7 +18,7 @@ use super::beneath;
 use crate::core::names::{Case, Clash, NameError, NameUse, SafeName, clash};
 use crate::model::{InputFile, Source};
 use crate::transfer::is_full;
-use crate::worker::cache::{LinkMode, OpenSet, PRIVATE, open_set, place_file};
+use crate::worker::cache::{KeptSets, LinkMode, OpenSet, PRIVATE, open_set, place_file};
 use crate::worker::directory::OpenDirectory;
 
 /// Why a job's inputs could not be laid out. Its text becomes the result's Stderr.
@@ -34,6 +34,10 @@ pub(crate) enum InputError {
         "input file \"{name}\" of {expected} bytes has not come by its transfer: {found} bytes are there"
     )]
     NotHere { name: SafeName, expected: u64, found: u64 },
+    #[error(
+        "\"{name}\" of the set {cache_id} was changed on the disk while the job was given it: submit the job again"
+    )]
+    Changed { cache_id: String, name: SafeName },
     #[error("Cache miss: {cache_id}")]
     CacheMiss { cache_id: String },
     #[error(
@@ -62,6 +66,7 @@ impl InputError {
             | InputError::Folder { .. }
             | InputError::NotHere { .. }
             | InputError::CacheMiss { .. }
+            | InputError::Changed { .. }
             | InputError::NotSupported { .. }
             | InputError::Nothing { .. } => None,
         }
@@ -124,6 +129,8 @@ fn write_failed(name: &SafeName, directory: &Path, source: io::Error) -> InputEr
 pub(super) struct CachePlace<'a> {
     pub(super) directory: &'a Path,
     pub(super) link: LinkMode,
+    /// What this worker keeps of it, for the job.
+    pub(super) kept: &'a KeptSets,
 }
 
 /// The sets that a job's files are taken from: each is opened once, so that all files of one set are of one generation.
@@ -195,7 +202,7 @@ fn came(expected: u64, name: &SafeName, root: &OwnedFd, directory: &Path) -> Res
     }
 }
 
-/// `<cache>/<CacheId>/<Name>`, then the single file `<cache>/<CacheId>` (C02). What begins with the id of a set that a worker has
+/// From the set that this worker keeps under that id; if it keeps none, `<cache>/<CacheId>/<Name>`, then the single file `<cache>/<CacheId>` (C02). What begins with the id of a set that a worker has
 /// put there is looked for in that. The error inside is one of writing.
 fn place_cached(
     cache_id: &str,
@@ -218,6 +225,23 @@ fn place_cached(
         Some(inner) => vec![inner.join(name), inner.clone()],
         None => vec![name.clone()],
     };
+    let missing = || InputError::CacheMiss { cache_id: cache_id.to_owned() };
+    if let Some(kept) = cache.kept.get(set) {
+        // Whatever lies under its name.
+        let kept = kept.as_ref().ok_or_else(missing)?;
+        let found = candidates.iter().find(|name| kept.has(name)).ok_or_else(missing)?;
+        let changed = || InputError::Changed { cache_id: cache_id.to_owned(), name: found.clone() };
+        let placed = match place_file(kept.root(), found, true, root, target, cache.link) {
+            Some(Ok(placed)) => placed,
+            Some(Err(error)) => return Ok(Err(error)),
+            None => return Err(changed()),
+        };
+        // A hard link is the set's own file: who has the worker make them trusts the jobs.
+        return match cache.link == LinkMode::Hardlink || kept.is_right(found, &placed).map_err(cannot_read)? {
+            true => Ok(Ok(placed)),
+            false => Err(changed()),
+        };
+    }
     let placed = match sets.open(cache.directory, set).map_err(cannot_read)? {
         Some(set) => {
             candidates.iter().find_map(|name| place_file(set.root(), name, true, root, target, cache.link))
@@ -229,7 +253,7 @@ fn place_cached(
                 .find_map(|name| place_file(&theirs, name, false, root, target, cache.link))
         }
     };
-    placed.ok_or_else(|| InputError::CacheMiss { cache_id: cache_id.to_owned() })
+    placed.ok_or_else(missing)
 }
 
 fn open(directory: &Path) -> Result<OwnedFd, InputError> {
@@ -254,7 +278,7 @@ mod tests {
         let written = write_all(
             files,
             &OpenDirectory::of(&job),
-            CachePlace { directory: &cache, link: LinkMode::Auto },
+            CachePlace { directory: &cache, link: LinkMode::Auto, kept: &KeptSets::new() },
         );
         (root, written)
     }
@@ -270,7 +294,8 @@ mod tests {
         let name = names([file.name.as_str()]).unwrap().remove(0);
         create(&OpenDirectory::of(root.path()), &name).unwrap().write_all(b"abc").unwrap();
         assert!(matches!(create(&OpenDirectory::of(root.path()), &name), Err(InputError::Twice { .. })));
-        let cache = CachePlace { directory: root.path(), link: LinkMode::Auto };
+        let kept = KeptSets::new();
+        let cache = CachePlace { directory: root.path(), link: LinkMode::Auto, kept: &kept };
         let inputs =
             write_all(&[file, InputFile::inline("small", "1")], &OpenDirectory::of(root.path()), cache)
                 .unwrap();

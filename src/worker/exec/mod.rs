@@ -30,7 +30,7 @@ use thiserror::Error;
 use self::archive::{Packed, Packing, pack};
 use self::inputs::{CachePlace, Inputs, write_all};
 use self::process::{Ended, Keep, Start};
-use super::cache::LinkMode;
+use super::cache::{KeptSets, LinkMode};
 use super::directory::{OpenDirectory, outputs_beside};
 use super::fit::append_note;
 use super::handler::{Content, Handler, Job, JobContext};
@@ -125,7 +125,7 @@ impl Exec {
             Ok(directory) => directory,
             Err(error) => return job.failed(error.to_string()),
         };
-        let inputs = match self.write_inputs(inputs, &directory).await {
+        let inputs = match self.write_inputs(inputs, &directory, context.sets.clone()).await {
             Ok(inputs) => inputs,
             Err(text) => return job.failed(text),
         };
@@ -184,10 +184,15 @@ impl Exec {
         result
     }
 
-    async fn write_inputs(&self, files: Vec<InputFile>, directory: &OpenDirectory) -> Result<Inputs, String> {
+    async fn write_inputs(
+        &self,
+        files: Vec<InputFile>,
+        directory: &OpenDirectory,
+        kept: Arc<KeptSets>,
+    ) -> Result<Inputs, String> {
         let (directory, config) = (directory.clone(), self.config.clone());
         let written = tokio::task::spawn_blocking(move || {
-            let cache = CachePlace { directory: &config.cache_dir, link: config.cache_link };
+            let cache = CachePlace { directory: &config.cache_dir, link: config.cache_link, kept: &kept };
             write_all(&files, &directory, cache)
         })
         .await;

@@ -20,6 +20,7 @@ use crate::worker::cache::disk::Entry;
 use crate::worker::cache::link::LinkMode;
 use crate::worker::cache::seal::{Seal, SealState};
 use crate::worker::cache::staged::{CheckError, check_files, state_of};
+use crate::worker::cache::{KeptSet, KeptSets};
 use crate::worker::handler::Job;
 
 /// What a job needs.
@@ -144,6 +145,7 @@ impl Cache {
         }
         set.last_use = SystemTime::now();
         self.disk.used(set.generation);
+        self.mend_link(cache);
         if doubtful.is_empty() {
             return Here::Yes;
         }
@@ -200,6 +202,19 @@ impl Cache {
             // Nobody sends it again: jobs miss it.
             self.no_longer_lacking(&cache);
         }
+    }
+
+    /// Opens the sets of a job that are kept here, which is about to run.
+    pub(in crate::worker) fn sets_of(&self, job: Uuid) -> KeptSets {
+        let named = self.jobs.get(&job).into_iter().flat_map(|needs| needs.files.keys());
+        let kept = named.filter_map(|cache| Some((cache, self.sets.get(cache)?)));
+        kept.map(|(cache, set)| {
+            let open = self.disk.hold_generation(set.generation).ok().flatten();
+            let open = open.zip(set.seals.clone());
+            let set = open.map(|(open, seals)| KeptSet::new(open, set.contents.clone(), seals));
+            (cache.as_str().to_owned(), set)
+        })
+        .collect()
     }
 
     /// Whether a job waits for sets.
