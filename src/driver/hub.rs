@@ -320,6 +320,10 @@ impl<S: Socket> Hub<S> {
                 self.outboxes.borrow().get(&conn)?.push_place(head);
                 None
             }
+            Output::Turn { conn } => {
+                self.outboxes.borrow().get(&conn)?.give_turn();
+                None
+            }
             Output::Disk(operation) => {
                 self.spool.execute(operation);
                 None

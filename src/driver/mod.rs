@@ -3,6 +3,7 @@
 mod choice;
 mod conn;
 mod descriptors;
+mod filling;
 mod hub;
 mod journal;
 #[cfg(target_os = "linux")]

@@ -69,6 +69,8 @@ pub(super) struct Outbox<S> {
     /// For the writer, which may wait for a socket that takes nothing.
     cut_short: Notify,
     over: Notify,
+    /// For the reader, which waits for memory.
+    turn: Notify,
 }
 
 struct Piece {
@@ -181,6 +183,7 @@ impl<S: Socket> Outbox<S> {
             left_over: Notify::new(),
             cut_short: Notify::new(),
             over: Notify::new(),
+            turn: Notify::new(),
         }
     }
 
@@ -497,6 +500,17 @@ impl<S: Socket> Outbox<S> {
         self.ended.set(true);
         self.over.notify_one();
         self.answers_low.notify_one();
+        self.turn.notify_one();
+    }
+
+    /// It is the reader's turn.
+    pub(super) fn give_turn(&self) {
+        self.turn.notify_one();
+    }
+
+    /// Waits until it is the reader's turn, or the connection is over.
+    pub(super) async fn turn(&self) {
+        self.turn.notified().await;
     }
 
     /// Whether the connection is over.

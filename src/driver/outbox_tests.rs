@@ -24,6 +24,10 @@ impl Socket for Taps {
         (Ok(0), inlet)
     }
 
+    fn try_read(&self, _: &mut Inlet) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let written = slices.iter().map(|slice| slice.len()).sum::<usize>().min(self.takes.get());
         self.takes.set(self.takes.get() - written);

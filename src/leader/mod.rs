@@ -23,8 +23,8 @@ mod transfers;
 mod waiting;
 
 pub use recover::Recovered;
-pub use relay::{Fill, Passed, RelayConfig, Verify};
-pub use transfers::ChunkPlace;
+pub use relay::{BUFFER_LEASE, Fill, Linger, Memory, Passed, RelayConfig, Verify};
+pub use transfers::{Arrival, ChunkPlace};
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -142,6 +142,11 @@ pub enum Output {
         conn: ConnId,
         /// Its head.
         head: Bytes,
+    },
+    /// A connection whose chunk had to wait may be read again ([`Arrival::Waits`]).
+    Turn {
+        /// Which.
+        conn: ConnId,
     },
     /// Do something with a spool file; then [`Leader::disk_done`].
     Disk(DiskOp),

@@ -2,6 +2,7 @@
 //! bytes are the relay's matter.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,10 +21,10 @@ use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
 use crate::core::job::Phase;
 use crate::core::record::AttemptEnd;
 use crate::model::{BlobRef, JobRequest, Source};
-use crate::peer::{ChunkStart, InChunk, Part, PoolBuf};
+use crate::peer::{ChunkStart, InChunk, Part};
 use crate::store::blobs::Class;
 
-use super::relay::Passed;
+use super::relay::{Linger, Memory, Passed, Starts};
 use crate::core::ids::Micros;
 
 /// Why a part of a result is not here, if nobody noted why: the leader's log has it.
@@ -32,13 +33,27 @@ const UNKNOWN_LOSS: &str = "it could not be read; the leader's own output says w
 /// Where a chunk goes.
 #[derive(Debug)]
 pub struct ChunkPlace {
-    /// The buffer to read it into.
-    pub buffer: PoolBuf,
+    /// The memory to read it into.
+    pub memory: Memory,
     /// Whether its CRC is to be made.
     pub check: bool,
     /// The connection it is to be passed on to while it comes, behind the head in [`Output::Through`]; at its end
     /// [`Leader::chunk_passed`]. `None` if it is to be read whole; then [`Leader::chunk`].
     pub through: Option<ConnId>,
+}
+
+/// What becomes of a chunk that begins.
+#[derive(Debug)]
+pub enum Arrival {
+    /// It is read to here.
+    Here(ChunkPlace),
+    /// There is no memory for it yet: nothing is read until [`Output::Turn`]; then [`Leader::turn`].
+    Waits {
+        /// Whether its CRC is to be made then.
+        check: bool,
+    },
+    /// It passes by.
+    Skip,
 }
 
 /// The blobs of jobs and of results.
@@ -156,21 +171,60 @@ impl Leader {
         self.relay.has_transfers()
     }
 
-    /// A chunk begins: gives the buffer to read it into, or `None` if it is to pass by. `is_free` says whether nothing
-    /// waits to be sent to a connection.
+    /// A chunk begins: finds memory to read it into. `is_free` says whether nothing waits to be sent to a connection.
     pub fn chunk_starts(
         &mut self,
         now: Micros,
         conn: ConnId,
         start: &ChunkStart,
         is_free: impl FnOnce(ConnId) -> bool,
-    ) -> Option<ChunkPlace> {
+    ) -> Arrival {
         self.pass_time(now);
         let check = !self.relay.passes_unseen(start.transfer);
-        let buffer = self.relay.chunk_starts(conn, start);
-        let through = if buffer.is_some() { self.way_through(conn, start, is_free) } else { None };
+        let arrival = match self.relay.chunk_starts(conn, start) {
+            Starts::Here(memory) => {
+                let is_pooled = matches!(memory, Memory::Pooled(_));
+                let through = if is_pooled { self.way_through(conn, start, is_free) } else { None };
+                Arrival::Here(ChunkPlace { memory, check, through })
+            }
+            Starts::Waits => Arrival::Waits { check },
+            Starts::Skip => Arrival::Skip,
+        };
         self.act();
-        buffer.map(|buffer| ChunkPlace { buffer, check, through })
+        arrival
+    }
+
+    /// Whether a connection is not to be read, as there is no memory for what it brings.
+    pub fn waits_for_turn(&self, conn: ConnId) -> bool {
+        self.relay.waits_for_turn(conn)
+    }
+
+    /// Where a connection that had to wait reads on, if it is its turn.
+    pub fn turn(&mut self, conn: ConnId) -> Option<Memory> {
+        self.relay.turn(conn)
+    }
+
+    /// A chunk of which so many bytes are here is not whole after [`BUFFER_LEASE`].
+    pub fn chunk_lingers(&mut self, now: Micros, conn: ConnId, have: usize) -> Linger {
+        self.pass_time(now);
+        let linger = self.relay.chunk_lingers(conn, have);
+        self.act();
+        linger
+    }
+
+    /// Nothing comes of a chunk that is outside of the pool. Says whether it has to wait for its turn again.
+    pub fn chunk_rests(&mut self, now: Micros, conn: ConnId, have: usize) -> bool {
+        self.pass_time(now);
+        let waits = self.relay.chunk_rests(conn, have);
+        self.act();
+        waits
+    }
+
+    /// A buffer has gone back to the pool.
+    pub fn buffer_is_free(&mut self, now: Micros) {
+        self.pass_time(now);
+        self.relay.pump();
+        self.act();
     }
 
     fn way_through(
@@ -508,6 +562,12 @@ impl Leader {
     fn opened(&mut self, conn: ConnId, id: BlobId, mut open: Open) {
         let Some(session) = self.sessions.get(&conn) else { return };
         let owner = JobId(open.owner);
+        // A client is one, however many connections it has.
+        let peer = session.client().map_or(conn.0, |client| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            client.hash(&mut hasher);
+            hasher.finish()
+        });
         let job = self.broker.state().job(owner);
         let may = match open.purpose {
             Purpose::Dataset => self.dataset_opened(conn, id, &mut open),
@@ -525,6 +585,7 @@ impl Leader {
             }
         };
         if may {
+            self.relay.is_of(conn, peer);
             self.relay.open(conn, id, open);
         } else {
             self.relay.turn_away(conn, id);
@@ -596,6 +657,7 @@ impl Leader {
                     self.outputs.push_back(Output::Chunk { conn, chunk });
                 }
                 Out::Disk(operation) => self.outputs.push_back(Output::Disk(operation)),
+                Out::Turn { conn } => self.outputs.push_back(Output::Turn { conn }),
                 Out::News(news) => self.blob_news(news),
             }
         }

@@ -34,10 +34,10 @@ pub(super) struct Up {
 
 impl Up {
     /// What may come is not waited for any longer; gives how many chunks that were.
-    pub(super) fn write_off(&mut self) -> usize {
+    pub(super) fn write_off(&mut self) -> u32 {
         let outstanding = std::mem::take(&mut self.outstanding);
         self.written_off = self.written_off.saturating_add(outstanding);
-        outstanding as usize
+        outstanding
     }
 }
 
@@ -214,6 +214,8 @@ pub(super) struct Blob {
     pub(super) hungry: bool,
     /// Whether it is among those that could not have one.
     pub(super) waits: bool,
+    /// The connection that has to bring others before more of it may come.
+    pub(super) held_by: Option<ConnId>,
     /// Whether a chunk of it broke off as it passed through: what came of that was lost, and is not to be the next time.
     pub(super) breaks: bool,
 }
@@ -251,6 +253,7 @@ impl Blob {
             together: None,
             hungry: false,
             waits: false,
+            held_by: None,
             breaks: false,
         }
     }

@@ -16,6 +16,7 @@ mod flow;
 mod local;
 mod pieces;
 mod room;
+mod senders;
 mod spool;
 mod through;
 
@@ -23,6 +24,9 @@ pub(super) use blob::{BlobId, Shown, announced};
 pub use fill::Fill;
 pub(super) use local::ChunkRoom;
 pub(super) use room::WaitingPart;
+pub use senders::BUFFER_LEASE;
+pub(super) use senders::Starts;
+pub use senders::{Linger, Memory};
 pub use through::Passed;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -35,7 +39,7 @@ use chunking::{ChunkError, ChunkHead, ChunkPlan, Codec, Digest, DigestKind, Rang
 
 use crate::conn::TransferSays as Says;
 use crate::core::ids::{ConnId, JobId, Micros};
-use crate::peer::{ChunkStart, InChunk, Parts, Pool, PoolBuf};
+use crate::peer::{ChunkStart, InChunk, Parts, Pool};
 use crate::store::blobs::DiskOp;
 use crate::store::space::Reserve;
 use blob::{Blob, Down, FileRoom, Seal, Up};
@@ -100,6 +104,8 @@ pub(super) enum Out {
     Chunk { conn: ConnId, blob: BlobId, head: ChunkHead, bytes: Bytes, from: u32 },
     /// Do something with a spool file.
     Disk(DiskOp),
+    /// A connection that had to wait is read again.
+    Turn { conn: ConnId },
     /// Something that the leader has to know.
     News(News),
 }
@@ -165,6 +171,7 @@ pub(super) struct Relay {
     coming: HashMap<ConnId, pieces::Coming>,
     /// First bytes of chunks that broke off.
     parts: Parts,
+    senders: senders::Senders,
     out: VecDeque<Out>,
 }
 
@@ -195,6 +202,7 @@ impl Relay {
             slow_receivers: HashSet::new(),
             coming: HashMap::new(),
             parts: Parts::new(pieces::PARTS_MAX),
+            senders: senders::Senders::default(),
             out: VecDeque::new(),
         }
     }
@@ -367,27 +375,27 @@ impl Relay {
         self.abort(conn, id, reason, text);
     }
 
-    /// A chunk begins: gives the buffer for it, or `None` to let it pass by.
-    pub(super) fn chunk_starts(&mut self, conn: ConnId, start: &ChunkStart) -> Option<PoolBuf> {
+    /// A chunk begins: finds memory for it, or lets it pass by.
+    pub(super) fn chunk_starts(&mut self, conn: ConnId, start: &ChunkStart) -> Starts {
         let id = start.transfer;
         let Some(blob) = self.blobs.get_mut(&id) else {
             self.abort(conn, id, Reason::UNKNOWN, "no such transfer is under way");
-            return None;
+            return Starts::Skip;
         };
         let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) else {
             self.abort(conn, id, Reason::UNKNOWN, "this connection has not opened the transfer");
-            return None;
+            return Starts::Skip;
         };
         (up.heard_at, up.nudged) = (self.now, false);
-        if up.outstanding > 0 {
+        let was_promised = up.outstanding > 0;
+        if was_promised {
             up.outstanding -= 1;
-            self.promised -= 1;
         } else if up.written_off > 0 {
             up.written_off -= 1;
         } else {
             self.sender_left(id);
             self.abort(conn, id, Reason::WINDOW_IGNORED, "more chunks came than the window allowed");
-            return None;
+            return Starts::Skip;
         }
         let wanted = match blob.plan.check(&start.head, start.sent_len) {
             Ok(index) => !blob.seen.contains(index),
@@ -396,24 +404,27 @@ impl Relay {
                 false
             }
         };
-        // What is in a window has a buffer. For anything else there may be none, and it is asked for again.
-        let buffer = if wanted { self.buffer() } else { None };
+        self.spend(conn, u32::from(was_promised));
+        let starts = if wanted { self.find_memory(conn) } else { Starts::Skip };
         match self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut()) {
-            Some(up) if buffer.is_some() => {
+            Some(up) if !matches!(starts, Starts::Skip) => {
                 up.arriving += 1;
                 self.arriving += 1;
             }
             Some(_) | None => {
+                self.unpromise(conn, 0);
+                self.look_at_held(conn);
                 self.make_hungry(id);
                 self.pump();
             }
         }
-        buffer
+        starts
     }
 
     /// A chunk has come.
     pub(super) fn chunk(&mut self, conn: ConnId, chunk: InChunk) {
         let id = chunk.transfer;
+        self.has_come(conn, true);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) else { return };
         // One that was opened anew in the middle of it has been counted out.
@@ -459,9 +470,9 @@ impl Relay {
             }
             let again = blob.seen.missing();
             // All that was sent has come; the rest of the window was spent on what could not be recognised.
-            if let Some(up) = &mut blob.up {
-                self.promised -= up.write_off();
-            }
+            let written_off = blob.up.as_mut().map_or(0, Up::write_off);
+            self.unpromise(conn, written_off);
+            self.look_at_held(conn);
             self.say(conn, id, Says::Verdict(Verdict::Resend(again)));
             self.make_hungry(id);
             return self.pump();
@@ -684,10 +695,10 @@ impl Relay {
 
     /// Nobody brings a blob any more, for now or for good: what it was promised is free for others.
     fn sender_left(&mut self, id: BlobId) -> Option<ConnId> {
+        self.hold_no_more(id);
         self.turned_down.remove(&id);
         let blob = self.blobs.get_mut(&id)?;
         let up = blob.up.take()?;
-        self.promised -= up.outstanding as usize;
         self.arriving -= up.arriving as usize;
         // Inputs keep the place that they have: who brings them comes back, or their job goes.
         if blob.together.is_none() {
@@ -695,6 +706,8 @@ impl Relay {
             self.uncharge(id);
         }
         self.unlink(up.conn, id);
+        self.unpromise(up.conn, up.outstanding);
+        self.look_at_held(up.conn);
         Some(up.conn)
     }
 
@@ -703,6 +716,7 @@ impl Relay {
     /// A connection ended.
     pub(super) fn closed(&mut self, conn: ConnId) {
         self.keep_coming(conn);
+        self.hold_none(conn);
         for id in self.by_conn.remove(&conn).unwrap_or_default() {
             let Some(blob) = self.blobs.get_mut(&id) else { continue };
             blob.downs.retain(|down| down.conn != conn);
@@ -716,6 +730,7 @@ impl Relay {
         self.chunks_out.remove(&conn);
         self.slow_senders.remove(&conn);
         self.slow_receivers.remove(&conn);
+        self.sender_closed(conn);
         self.pump();
     }
 

@@ -70,6 +70,7 @@ impl Relay {
     /// A chunk that was to pass through has come to its end, one way or the other.
     pub(in crate::leader) fn passed(&mut self, conn: ConnId, start: &ChunkStart, how: Passed) {
         let id = start.transfer;
+        self.has_come(conn, how == Passed::Whole);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         if let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) {
             let counted = up.arriving.min(1);
