@@ -594,6 +594,8 @@ impl World {
                         }
                         touched.insert(conn);
                     }
+                    // Lines here let go of nothing.
+                    Output::LetGo { .. } | Output::Supply { .. } => {}
                     Output::Turn { conn } => self.at(self.now + 1, Wake::Delivers(conn, Dir::ToLeader)),
                     Output::Through { conn, head } => {
                         self.seen.passed_through += 1;

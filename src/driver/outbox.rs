@@ -7,6 +7,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,8 +17,10 @@ use tracing::debug;
 
 use super::lane::Pipe;
 use super::socket::Socket;
-use crate::conn::{WireChunk, WireFrame};
+use crate::conn::{Want, WireChunk, WireFrame};
 use crate::peer::{Pace, Speed};
+use chunking::limits::CHUNK_PIECE_BYTES_MAX;
+use uuid::Uuid;
 
 /// A peer that takes more than this between two looks is not slow.
 const QUICK_BYTES: u64 = 4 * 1024 * 1024;
@@ -48,6 +52,10 @@ pub(super) struct Outbox<S> {
     pieces: RefCell<VecDeque<Piece>>,
     /// Chunks that follow, whole or in pieces as the line then is, and what must not overtake them.
     bulk: RefCell<VecDeque<Bulk>>,
+    /// What was asked for of the first of them.
+    asked: Cell<Option<Want>>,
+    /// Whether buffers were scarce when the last one was handed over.
+    scarce: Cell<bool>,
     pace: Cell<Pace>,
     /// The speed that the system was set for, and whether the leader knows that the line is slow.
     tuned: Cell<Option<Speed>>,
@@ -77,6 +85,33 @@ struct Piece {
     bytes: Bytes,
     cargo: Cargo,
     then: Then,
+    /// Whether its bytes are not a buffer's of the pool any more.
+    is_copy: bool,
+}
+
+/// Bytes that are counted as long as they are here.
+struct Copied {
+    bytes: Vec<u8>,
+    all: Arc<AtomicUsize>,
+}
+
+impl Copied {
+    fn of(bytes: &[u8], all: &Arc<AtomicUsize>) -> Bytes {
+        all.fetch_add(bytes.len(), Ordering::Relaxed);
+        Bytes::from_owner(Copied { bytes: bytes.to_vec(), all: all.clone() })
+    }
+}
+
+impl AsRef<[u8]> for Copied {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
 }
 
 impl Piece {
@@ -143,11 +178,13 @@ pub(super) enum Look {
 pub(super) struct Sent {
     pub(super) chunks: u32,
     pub(super) posted: u32,
+    /// What is to go out next, and is not here.
+    pub(super) wants: Option<Want>,
 }
 
 impl Sent {
     pub(super) fn is_none(self) -> bool {
-        self.chunks == 0 && self.posted == 0
+        self.chunks == 0 && self.posted == 0 && self.wants.is_none()
     }
 
     fn count(&mut self, cargo: Cargo) {
@@ -168,6 +205,8 @@ impl<S: Socket> Outbox<S> {
             socket,
             pieces: RefCell::default(),
             bulk: RefCell::default(),
+            asked: Cell::default(),
+            scarce: Cell::default(),
             pace: Cell::default(),
             tuned: Cell::default(),
             told_slow: Cell::default(),
@@ -206,8 +245,10 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Takes a chunk; it is sent with the next [`Outbox::flush`], or when the line has taken what is before it.
-    pub(super) fn push_chunk(&self, chunk: WireChunk) {
+    /// Takes a chunk; it is sent with the next [`Outbox::flush`], or when the line has taken what is before it. Where buffers are
+    /// scarce, a line that is not known to be fast takes it in pieces.
+    pub(super) fn push_chunk(&self, chunk: WireChunk, scarce: bool) {
+        self.scarce.set(scarce);
         if !self.closing.get() {
             self.judge();
             self.bulk.borrow_mut().push_back(Bulk::Chunk(chunk));
@@ -224,18 +265,18 @@ impl<S: Socket> Outbox<S> {
         let mut parts = parts.into_iter().filter(|bytes| !bytes.is_empty()).peekable();
         while let Some(bytes) = parts.next() {
             let then = if parts.peek().is_some() { Then::More } else { Then::Ends };
-            self.put(pieces, Piece { bytes, cargo, then });
+            self.put(pieces, Piece { bytes, cargo, then, is_copy: false });
         }
     }
 
-    /// Moves on chunks that wait: all of them if the line is fast, else the next frame, once nothing of the one before is left.
+    /// Moves on chunks that wait: the next frame of them, once nothing of the one before is left.
     fn refill(&self, pieces: &mut VecDeque<Piece>, sent: &mut Sent) {
         let mut bulk = self.bulk.borrow_mut();
         while let Some(front) = bulk.front_mut() {
+            if has_chunk(pieces) {
+                return;
+            }
             if self.pace.get().speed() != Speed::Fast {
-                if has_chunk(pieces) {
-                    return;
-                }
                 self.judge_with(false);
             }
             let Bulk::Chunk(chunk) = front else {
@@ -245,7 +286,17 @@ impl<S: Socket> Outbox<S> {
                 }
                 continue;
             };
-            let frame = chunk.next_frame(self.pace.get().speed().piece_bytes());
+            if let Some(want) = chunk.wants() {
+                if self.asked.replace(Some(want)) != Some(want) {
+                    sent.wants = Some(want);
+                }
+                return;
+            }
+            let speed = self.pace.get().speed();
+            // A line that turns out to be slow has no whole chunk to take first.
+            let is_careful = speed == Speed::Unknown && self.scarce.get();
+            let unknown = is_careful.then_some(CHUNK_PIECE_BYTES_MAX);
+            let frame = chunk.next_frame(speed.piece_bytes().or(unknown));
             let is_last = frame.is_none() || chunk.left() == 0;
             match frame {
                 Some(frame) if is_last => self.put_frame(pieces, frame, Cargo::Chunk),
@@ -257,6 +308,54 @@ impl<S: Socket> Outbox<S> {
                 bulk.pop_front();
             }
         }
+    }
+
+    /// The line is slow, and others need the buffers of the pool: chunks that wait and are kept elsewhere let go of theirs, and what
+    /// is being sent goes on from a copy, as far as all copies together have no more than so many bytes.
+    pub(super) fn let_go(
+        &self,
+        copy_bytes_max: usize,
+        copied: &Arc<AtomicUsize>,
+        mut is_kept: impl FnMut(Uuid, u64) -> bool,
+    ) {
+        let has_room = |bytes: usize| bytes <= copy_bytes_max.saturating_sub(copied.load(Ordering::Relaxed));
+        for bulk in self.bulk.borrow_mut().iter_mut() {
+            let Bulk::Chunk(chunk) = bulk else { continue };
+            if chunk.here().is_empty() || chunk.is_copy() {
+                continue;
+            }
+            let (transfer, offset) = chunk.name();
+            if is_kept(transfer, offset) {
+                chunk.let_go();
+            } else if has_room(chunk.here().len()) {
+                chunk.go_on_from(Copied::of(chunk.here(), copied));
+            }
+        }
+        for piece in self.pieces.borrow_mut().iter_mut() {
+            let is_large = piece.cargo.is_of_chunk() && piece.bytes.len() > SMALL_FRAME_BYTES_MAX;
+            if is_large && !piece.is_copy && has_room(piece.bytes.len()) {
+                piece.bytes = Copied::of(&piece.bytes, copied);
+                piece.is_copy = true;
+            }
+        }
+    }
+
+    /// What was asked for, or nothing if it cannot be had: then the chunk is not sent.
+    pub(super) fn supply(&self, want: &Want, bytes: Bytes) -> Sent {
+        let mut sent = Sent::default();
+        if self.asked.get() != Some(*want) {
+            return sent;
+        }
+        self.asked.set(None);
+        let mut bulk = self.bulk.borrow_mut();
+        if let Some(Bulk::Chunk(chunk)) = bulk.front_mut()
+            && chunk.is_asked_for(want)
+            && !chunk.supply(want, bytes)
+        {
+            bulk.pop_front();
+            sent.count(Cargo::Chunk);
+        }
+        sent
     }
 
     /// Looks how fast the line is, before more is sent over it.
@@ -343,7 +442,7 @@ impl<S: Socket> Outbox<S> {
     /// waits until the chunk is out.
     pub(super) fn push_place(&self, head: Bytes) {
         if !self.closing.get() {
-            let place = Piece { bytes: head, cargo: Cargo::Chunk, then: Then::Place };
+            let place = Piece { bytes: head, cargo: Cargo::Chunk, then: Then::Place, is_copy: false };
             self.put(&mut self.pieces.borrow_mut(), place);
         }
     }
@@ -388,7 +487,7 @@ impl<S: Socket> Outbox<S> {
         let mut pieces = self.pieces.borrow_mut();
         if let Some(front) = pieces.front_mut().filter(|front| front.then == Then::Place) {
             front.then = Then::More;
-            let end = Piece { bytes: rest, cargo: Cargo::Chunk, then: Then::Ends };
+            let end = Piece { bytes: rest, cargo: Cargo::Chunk, then: Then::Ends, is_copy: false };
             self.bytes.set(self.bytes.get() + end.cost());
             pieces.insert(1, end);
             self.left_over_if_closing();
@@ -412,7 +511,7 @@ impl<S: Socket> Outbox<S> {
                 let part = Bytes::from_static(ZEROS.get(..missing.min(ZEROS.len())).unwrap_or_default());
                 missing -= part.len();
                 let then = if missing == 0 { Then::Ends } else { Then::More };
-                let piece = Piece { bytes: part, cargo: Cargo::Chunk, then };
+                let piece = Piece { bytes: part, cargo: Cargo::Chunk, then, is_copy: true };
                 self.bytes.set(self.bytes.get() + piece.cost());
                 pieces.insert(at, piece);
                 if missing == 0 {
@@ -568,7 +667,9 @@ impl<S: Socket> Outbox<S> {
             if is_empty && self.closing.get() {
                 return None;
             }
-            if is_empty || is_place {
+            // Nothing can be written before what was asked for is here.
+            let is_supplied = self.asked.get().is_none() || !self.pieces.borrow().is_empty();
+            if is_empty || is_place || !is_supplied {
                 self.left_over.notified().await;
                 continue;
             }

@@ -37,6 +37,7 @@ use thiserror::Error;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
+use crate::conn::Want;
 use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireChunk, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
@@ -142,6 +143,20 @@ pub enum Output {
         conn: ConnId,
         /// Its head.
         head: Bytes,
+    },
+    /// A line is slow, and others need the buffers that wait for it: it lets go of them; then [`Leader::line_lags`].
+    LetGo {
+        /// Which.
+        conn: ConnId,
+    },
+    /// Bytes that a line asked for ([`Leader::chunk_wanted`]); none if they cannot be had.
+    Supply {
+        /// Where.
+        conn: ConnId,
+        /// What it asked for.
+        want: Want,
+        /// The bytes, or the first of them.
+        bytes: Bytes,
     },
     /// A connection whose chunk had to wait may be read again ([`Arrival::Waits`]).
     Turn {

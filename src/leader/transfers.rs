@@ -15,7 +15,7 @@ use super::parts::{Named, is_made};
 use super::relay::{BlobId, News, Out, TRANSFERS_MAX, announced};
 use super::submit::RefusalText;
 use super::{Leader, Output};
-use crate::conn::{Session, TransferSays};
+use crate::conn::{Session, TransferSays, Want};
 use crate::core::Event;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
 use crate::core::job::Phase;
@@ -278,6 +278,30 @@ impl Leader {
         if self.sessions.contains_key(&conn) {
             self.relay.line_is_slow(conn, is_slow);
         }
+    }
+
+    /// A line has let go of the buffers that waited for it.
+    pub fn line_lags(&mut self, now: Micros, conn: ConnId) {
+        self.pass_time(now);
+        self.relay.line_lags(conn);
+        self.act();
+    }
+
+    /// Whether buffers are few.
+    pub fn is_scarce(&self) -> bool {
+        self.relay.is_scarce()
+    }
+
+    /// Whether a chunk that waits for a line is kept here, too: then the line can ask for it.
+    pub fn keeps_for(&mut self, conn: ConnId, blob: BlobId, offset: u64) -> bool {
+        self.relay.keeps_for(conn, blob, offset)
+    }
+
+    /// A line is ready for bytes of a chunk that are not with it; then [`Output::Supply`].
+    pub fn chunk_wanted(&mut self, now: Micros, conn: ConnId, want: Want) {
+        self.pass_time(now);
+        self.relay.wanted(conn, want);
+        self.act();
     }
 
     /// So many chunks have left for a connection, and their buffers are free.
@@ -657,6 +681,22 @@ impl Leader {
                     self.outputs.push_back(Output::Chunk { conn, chunk });
                 }
                 Out::Disk(operation) => self.outputs.push_back(Output::Disk(operation)),
+                Out::LetGo { conn } => self.outputs.push_back(Output::LetGo { conn }),
+                Out::Supply { conn, want, bytes } => {
+                    self.outputs.push_back(Output::Supply { conn, want, bytes });
+                }
+                Out::Elsewhere { conn, blob, head, len, from } => {
+                    let session = self.sessions.get(&conn);
+                    let chunk = session.map(|session| session.chunk_elsewhere(blob, &head, len, from));
+                    let Some(chunk) = chunk else {
+                        self.relay.chunks_sent(conn, 1);
+                        continue;
+                    };
+                    if self.datasets.knows(blob) {
+                        self.count_sent(conn, chunk.left() as u64);
+                    }
+                    self.outputs.push_back(Output::Chunk { conn, chunk });
+                }
                 Out::Turn { conn } => self.outputs.push_back(Output::Turn { conn }),
                 Out::News(news) => self.blob_news(news),
             }

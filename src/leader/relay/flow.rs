@@ -48,7 +48,7 @@ impl Relay {
     /// Gives a chunk that has come to those that wait for it; keeps it for those that cannot take it yet.
     pub(super) fn pass_on(&mut self, id: BlobId, index: u32, head: ChunkHead, bytes: Bytes) {
         let now = self.now;
-        let Relay { blobs, chunks_out, out, slow_receivers, .. } = self;
+        let Relay { blobs, chunks_out, out, slow_receivers, lagging, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return };
         let mut waits = blob.keep || !blob.is_flowing();
         let Blob { downs, stored, seen, up, .. } = blob;
@@ -67,6 +67,14 @@ impl Relay {
             down.sent.insert(index);
             down.moved_at = now;
             let from = down.goes_on_from(index, &head, bytes.len());
+            lagging.is_sent(down.conn, now);
+            if lagging.lags(down.conn) {
+                // It stays here until its line has taken it.
+                (waits, _) = (true, down.elsewhere.insert(index));
+                let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                out.push_back(Out::Elsewhere { conn: down.conn, blob: id, head, len, from });
+                continue;
+            }
             out.push_back(Out::Chunk { conn: down.conn, blob: id, head, bytes: bytes.clone(), from });
         }
         if waits {
@@ -84,7 +92,8 @@ impl Relay {
         lacking.all(|down| {
             let pending = self.chunks_out.get(&down.conn).copied().unwrap_or_default();
             let has_room = down.window > 0 && pending < outbox_chunks_max(&self.slow_receivers, down.conn);
-            has_room && !comes_later(down, index, &blob.stored, &blob.seen, blob.up.as_ref(), self.now)
+            let goes_at_once = has_room && !self.lagging.lags(down.conn);
+            goes_at_once && !comes_later(down, index, &blob.stored, &blob.seen, blob.up.as_ref(), self.now)
         })
     }
 
@@ -105,7 +114,7 @@ impl Relay {
     fn feed_one(&mut self, id: BlobId, conn: ConnId) -> bool {
         let (now, spare) = (self.now, self.spare());
         let outbox_max = outbox_chunks_max(&self.slow_receivers, conn);
-        let Relay { blobs, chunks_out, out, pool, starved, .. } = self;
+        let Relay { blobs, chunks_out, out, pool, starved, lagging, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return false };
         let Blob { downs, stored, seen, up, .. } = blob;
         let Some(down) = downs.iter_mut().find(|down| down.conn == conn && down.granted) else {
@@ -125,6 +134,12 @@ impl Relay {
             return false;
         }
         match (&chunk.place, chunk.bytes()) {
+            _ if lagging.lags(conn) => {
+                let from = down.goes_on_from(*index, &chunk.head, chunk.len as usize);
+                out.push_back(Out::Elsewhere { conn, blob: id, head: chunk.head, len: chunk.len, from });
+                down.sent.insert(*index);
+                down.elsewhere.insert(*index);
+            }
             (_, Some(bytes)) => {
                 let from = down.goes_on_from(*index, &chunk.head, bytes.len());
                 out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes: bytes.clone(), from });
@@ -143,6 +158,7 @@ impl Relay {
             }
         }
         *pending += 1;
+        lagging.is_sent(conn, now);
         down.window -= 1;
         down.moved_at = now;
         true
@@ -172,6 +188,7 @@ impl Relay {
     pub(in crate::leader) fn chunks_sent(&mut self, conn: ConnId, count: u32) {
         let Some(pending) = self.chunks_out.get_mut(&conn) else { return };
         *pending = pending.saturating_sub(count);
+        self.lagging.is_out(conn, self.now);
         self.feed_conn(conn);
         self.pump();
     }
@@ -248,6 +265,7 @@ impl Relay {
     /// Hands out windows to those that bring, in turn, as long as there are buffers; tells the others to wait, and why.
     pub(in crate::leader) fn pump(&mut self) {
         self.give_turns();
+        self.supply_lines();
         if self.spare() > 0 {
             for conn in std::mem::take(&mut self.starved) {
                 self.feed_conn(conn);
@@ -465,6 +483,7 @@ impl Relay {
         self.try_the_disk_again();
         self.look_for_room();
         self.take_back_promises();
+        self.have_lines_let_go();
         self.leave_pool();
         self.nudge_the_silent();
         self.pause_the_silent();

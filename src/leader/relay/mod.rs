@@ -13,6 +13,7 @@ mod blob;
 mod durable;
 mod fill;
 mod flow;
+mod lagging;
 mod local;
 mod pieces;
 mod room;
@@ -37,7 +38,7 @@ use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Abort, Done, Grant, Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkError, ChunkHead, ChunkPlan, Codec, Digest, DigestKind, Ranges};
 
-use crate::conn::TransferSays as Says;
+use crate::conn::{TransferSays as Says, Want};
 use crate::core::ids::{ConnId, JobId, Micros};
 use crate::peer::{ChunkStart, InChunk, Parts, Pool};
 use crate::store::blobs::DiskOp;
@@ -104,6 +105,12 @@ pub(super) enum Out {
     Chunk { conn: ConnId, blob: BlobId, head: ChunkHead, bytes: Bytes, from: u32 },
     /// Do something with a spool file.
     Disk(DiskOp),
+    /// Send a chunk of so many bytes, which are here and asked for as the line takes them.
+    Elsewhere { conn: ConnId, blob: BlobId, head: ChunkHead, len: u32, from: u32 },
+    /// A line is to let go of buffers; then [`Relay::line_lags`].
+    LetGo { conn: ConnId },
+    /// What a line asked for, or nothing.
+    Supply { conn: ConnId, want: Want, bytes: Bytes },
     /// A connection that had to wait is read again.
     Turn { conn: ConnId },
     /// Something that the leader has to know.
@@ -172,6 +179,7 @@ pub(super) struct Relay {
     /// First bytes of chunks that broke off.
     parts: Parts,
     senders: senders::Senders,
+    lagging: lagging::Lagging,
     out: VecDeque<Out>,
 }
 
@@ -203,6 +211,7 @@ impl Relay {
             coming: HashMap::new(),
             parts: Parts::new(pieces::PARTS_MAX),
             senders: senders::Senders::default(),
+            lagging: lagging::Lagging::default(),
             out: VecDeque::new(),
         }
     }
@@ -731,6 +740,7 @@ impl Relay {
         self.slow_senders.remove(&conn);
         self.slow_receivers.remove(&conn);
         self.sender_closed(conn);
+        self.lagging.closed(conn);
         self.pump();
     }
 

@@ -86,6 +86,7 @@ impl Rig {
                 Out::Say { conn, blob, says } => self.said.push((conn, blob, says)),
                 Out::Chunk { conn, head, from, .. } => self.chunks.push((conn, head.offset, from)),
                 Out::Disk(_) | Out::Turn { .. } | Out::News(_) => {}
+                Out::Elsewhere { .. } | Out::LetGo { .. } | Out::Supply { .. } => {}
             }
         }
     }
@@ -369,4 +370,26 @@ fn of_bytes_that_were_kept_nothing_is_taken_from_the_pool() {
     let fill = rig.relay.fill();
     assert_eq!((fill.parts, fill.buffers_in_use), (60, 0));
     assert!(fill.promised > 0, "others get on");
+}
+
+#[test]
+fn a_chunk_that_goes_on_when_no_buffer_is_free_keeps_its_first_bytes() {
+    let mut rig = Rig::new(8);
+    rig.bring(SENDER, 1, 2);
+    rig.piece(SENDER, 1, 0, 0, 5000);
+    rig.relay.closed(SENDER);
+    assert_eq!(rig.relay.fill().parts, 1);
+    let grant = rig.bring(AGAIN, 1, 2);
+    assert_eq!(grant.part.0.map(|part| part.bytes), Some(5000));
+    // Others have all buffers now.
+    let taken: Vec<_> = std::iter::from_fn(|| rig.relay.pool.take()).collect();
+    assert_eq!(taken.len(), 8);
+    rig.piece(AGAIN, 1, 0, 5000, 5000 + PIECE);
+    assert!(rig.relay.waits_for_turn(AGAIN), "it is not read on before there is memory");
+    drop(taken);
+    rig.relay.pump();
+    rig.work_off();
+    assert!(rig.relay.turn(AGAIN).is_some() && !rig.relay.waits_for_turn(AGAIN));
+    rig.pieces(AGAIN, 1, 0, 5000 + PIECE, CHUNK);
+    assert_eq!(rig.missing(AGAIN, 1), [1], "nothing of it had to come again");
 }

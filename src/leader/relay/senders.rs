@@ -15,7 +15,7 @@ use crate::core::ids::{ConnId, Micros};
 use crate::peer::PoolBuf;
 
 /// Chunks that a connection may send before one has come from it quickly.
-pub(super) const NEW_CHUNKS: u32 = 4;
+pub(super) const NEW_CHUNKS: u32 = 8;
 
 /// A chunk that is not whole after this time leaves the pool, where buffers are scarce.
 pub const BUFFER_LEASE: Duration = Duration::from_millis(100);
@@ -126,7 +126,7 @@ impl Relay {
     }
 
     /// Whether buffers are so few that whoever does not use one gives it up.
-    pub(super) fn is_scarce(&self) -> bool {
+    pub(in crate::leader) fn is_scarce(&self) -> bool {
         self.spare() < self.config.buffers / 2 || !self.senders.waiting.is_empty()
     }
 
@@ -452,6 +452,11 @@ impl Relay {
             };
             self.senders.places.retain(|conn| !is_idle(conn));
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn senders_in_places(&self) -> usize {
+        self.senders.places.len()
     }
 
     /// Chunks that all may send and have not.
