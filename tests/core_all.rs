@@ -161,6 +161,31 @@ fn s22_a_child_that_uses_up_its_attempts_is_no_entry_of_the_dlq() {
 }
 
 #[test]
+fn s22_a_dead_child_is_no_entry_of_the_dead_letter_queue_and_counts_once() {
+    let mut rig = Rig::with(Config { attempts_max: 1, ..Config::default() });
+    rig.client("alice");
+    rig.worker("w1", "calcA", 1);
+    rig.worker("w2", "calcA", 1);
+    rig.submit(job_to_all(1));
+    rig.skip();
+    let (conn, child) = (rig.conn("w1"), rig.child(1, "w1"));
+    let (run, attempt) = (heft::core::ids::Run(1), heft::core::ids::Attempt(1));
+    let doing = heft::core::event::Doing::Running;
+    rig.tell(heft::core::Event::Progress { conn, job: child, run, attempt, doing });
+    let (named, outcome) = (Default::default(), Outcome::GivenUp);
+    rig.tell(heft::core::Event::Ack { conn, job: child, named, outcome });
+    rig.expect(["+dlq j1@w1#1 GivenUp"]);
+    let refused = format!("Err(Part {{ job: {child:?}, parent: {:?} }})", rig::id(1));
+    rig.operate(heft::core::event::Operation::Revive { job: Some(child) });
+    rig.expect([&*format!("answer 1: {refused}")]);
+    rig.operate(heft::core::event::Operation::Purge { job: Some(child) });
+    rig.expect([&*format!("answer 2: {refused}")]);
+    rig.ack_id("w2", rig.child(1, "w2"), true);
+    rig.skip();
+    assert_gathered(&rig, false);
+}
+
+#[test]
 fn s22_c17_a_childs_result_lost_at_its_worker_is_lost_although_others_match() {
     let mut rig = Rig::new();
     rig.client("alice");

@@ -379,6 +379,43 @@ fn jobs_max_counts_every_job_that_is_held_and_says_so() {
 }
 
 #[test]
+fn names_of_jobs_count_from_when_they_are_taken_until_they_are_forgotten_and_come_back_with_the_log() {
+    // `alice`, `job.assign.calcA` in two spellings, and the program.
+    let each = job(1).names_bytes();
+    assert_eq!(each, 5 + 2 * 16 + 5);
+    let config = Config { names_bytes_max: 2 * each + 1, ..Config::default() };
+    let mut rig = Rig::with(config);
+    rig.client("alice");
+    rig.submit(job(1));
+    rig.skip();
+    rig.delay_commits();
+    rig.submit(job(2));
+    rig.expect(["+enqueue j2"]);
+    rig.submit(job(3));
+    rig.expect([&*format!("alice: refused j3 names {} and {each} of {}", 2 * each, 2 * each + 1)]);
+    rig.commit();
+    rig.skip();
+    assert_eq!(rig.broker.state().names_bytes(), 2 * each);
+    let state = rig.broker.state().clone();
+    let (jobs, caps) = (state.jobs().cloned().collect::<Vec<_>>(), Vec::new());
+    let restored = heft::core::state::State::restore(jobs, caps, Vec::new(), Vec::new(), state.last_seq());
+    assert_eq!(restored.names_bytes(), 2 * each);
+    rig.cancel(1);
+    rig.skip();
+    rig.commit();
+    rig.skip();
+    rig.submit(job(3));
+    rig.expect([&*format!("alice: refused j3 names {} and {each} of {}", 2 * each, 2 * each + 1)]);
+    rig.pass(SECOND * 3601);
+    rig.skip();
+    rig.commit();
+    rig.skip();
+    assert_eq!(rig.broker.state().names_bytes(), each);
+    rig.submit(job(3));
+    rig.expect(["+enqueue j3"]);
+}
+
+#[test]
 fn cancel_of_a_queued_job_takes_it_out_of_its_queue() {
     let mut rig = queued();
     rig.cancel(1);

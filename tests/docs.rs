@@ -54,6 +54,37 @@ fn the_readme_names_the_test_command_that_ci_runs() {
     assert!(document("README.md").contains(command) && document(".ci/run").contains(command));
 }
 
+/// All sources beneath a directory, as one text.
+fn sources(directory: &Path) -> String {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let text = |path: std::path::PathBuf| match path.is_dir() {
+        true => sources(&path),
+        false => std::fs::read_to_string(path).unwrap(),
+    };
+    entries.map(text).collect()
+}
+
+#[test]
+fn the_limits_of_the_leaders_memory_are_there_under_their_names() {
+    let text = document("docs/operations.md");
+    let section = text.split("### What the leader keeps in memory").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = sources(&root.join("src")) + &sources(&root.join("chunking/src"));
+    let rows = section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| what |"));
+    let mut names = 0;
+    for row in rows {
+        let last = row.trim_end_matches('|').rsplit('|').next().unwrap();
+        for name in last.split('`').skip(1).step_by(2) {
+            names += 1;
+            let is_there =
+                sources.contains(&format!("const {name}: ")) || sources.contains(&format!("pub {name}: "));
+            assert!(is_there, "{name} of {row}");
+        }
+    }
+    assert!(names > 30, "{names} names in the table");
+}
+
 #[test]
 fn the_storage_document_has_every_marker_and_every_record() {
     let text = document("docs/storage.md");

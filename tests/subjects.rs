@@ -318,3 +318,24 @@ fn s21_a_hello_may_name_several_subjects_but_not_without_end() {
     let refused = hello_patterns(long.iter().map(String::as_str)).expect_err("too many");
     assert!(matches!(refused, PatternError::TooManyTogether { limit: 4096, .. }), "{refused}");
 }
+
+#[test]
+fn a_tree_that_was_large_finds_what_is_left_when_it_has_given_back_its_memory() {
+    let mut tree = SubjectTree::new();
+    let pattern = |n: u32| format!("a.{n}.*.{}.>", n % 7);
+    for n in 0..5_000 {
+        tree.insert(&pattern(n), n);
+    }
+    for n in (0..5_000).filter(|n| n % 500 != 3) {
+        assert!(tree.remove(&pattern(n), &n));
+    }
+    let mut found = Vec::new();
+    for n in 0..5_000 {
+        tree.matching(&format!("A.{n}.x.{}.y.z", n % 7), &mut found);
+        assert_eq!(found, if n % 500 == 3 { vec![n] } else { vec![] });
+    }
+    assert_eq!(tree.node_count(), 2 + 3 * 10);
+    tree.insert("a.3.*", 9);
+    tree.matching("a.3.x", &mut found);
+    assert_eq!(found, [9]);
+}

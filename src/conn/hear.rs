@@ -142,6 +142,9 @@ pub enum AckSays {
     GivenUp,
 }
 
+/// What a segment of a pattern takes beside its bytes: it is a place in the tree by which workers are found.
+const SEGMENT_COST_BYTES: usize = 256;
+
 impl Session {
     /// Takes a frame.
     pub fn hear(
@@ -288,6 +291,7 @@ impl Session {
             )));
         }
         self.role = Role::Client { id: id.clone() };
+        self.names_bytes = id.0.len() as u64;
         let cap = config.as_ref().map(|config| config.cap_for(head.subject));
         let peer = if is_ours { ClientPeer::Heft } else { ClientPeer::Classic };
         let event = Event::ClientHello { conn: self.conn, client: id, cap, peer };
@@ -325,6 +329,9 @@ impl Session {
         let name: Arc<str> =
             hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
         self.role = Role::Worker { id, class, last_job: None };
+        let pattern_cost =
+            |pattern: &String| pattern.len() + SEGMENT_COST_BYTES * (1 + pattern.matches('.').count());
+        self.names_bytes = (name.len() + patterns.iter().map(pattern_cost).sum::<usize>()) as u64;
         self.agent = match &hello {
             Some(hello) if hello.cache_only => Some(Agent { only: served_by(hello)? }),
             Some(_) | None => None,

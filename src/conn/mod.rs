@@ -54,6 +54,19 @@ pub enum SessionError {
     /// The same of a peer that announces itself, which can be told why.
     #[error("the hello is not valid: {0}")]
     BadAnnouncement(String),
+    /// The names of all peers that are connected take as much memory as they may.
+    #[error(
+        "the names of those that are connected (client ids, patterns) take {held} bytes of the leader's memory, those of this one \
+         {bytes} more, and all may take {limit}: use shorter or fewer ones"
+    )]
+    NamesFull {
+        /// Bytes of this one's.
+        bytes: u64,
+        /// Bytes of all others'.
+        held: u64,
+        /// What they may have together.
+        limit: u64,
+    },
 }
 
 /// Who the peer is.
@@ -72,6 +85,8 @@ pub struct Session {
     role: Role,
     features: Option<Features>,
     agent: Option<Agent>,
+    /// Bytes of what it said hello with, as far as that is kept while it is connected.
+    names_bytes: u64,
 }
 
 /// A worker that keeps a cache for stock workers, and runs nothing.
@@ -84,7 +99,7 @@ pub struct Agent {
 impl Session {
     /// A connection whose first frame showed its generation.
     pub const fn new(conn: ConnId, generation: Generation) -> Self {
-        Session { conn, generation, role: Role::Stranger, features: None, agent: None }
+        Session { conn, generation, role: Role::Stranger, features: None, agent: None, names_bytes: 0 }
     }
 
     /// Whether the peer announced itself with all of these features.
@@ -95,6 +110,16 @@ impl Session {
     /// Whether the peer is one of ours.
     pub fn is_announced(&self) -> bool {
         self.features.is_some()
+    }
+
+    /// Bytes of its names: what it is called, and what it asked for.
+    pub fn names_bytes(&self) -> u64 {
+        self.names_bytes
+    }
+
+    /// It is not to be: nothing of its hello is kept.
+    pub fn forget_names(&mut self) {
+        self.names_bytes = 0;
     }
 
     /// The client that it is.

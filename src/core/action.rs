@@ -231,6 +231,19 @@ pub enum Refusal {
         /// What it takes.
         limit: usize,
     },
+    /// The jobs that the leader holds have as long names as they may.
+    #[error(
+        "the names of the leader's jobs (routing key, client, program, datasets) take {held} bytes of its memory, those of this job \
+         {bytes} more, and all may take {limit}: wait, purge its dead-letter queue, or use shorter names"
+    )]
+    NamesFull {
+        /// Bytes of this job's, and its children's.
+        bytes: u64,
+        /// Bytes of all others.
+        held: u64,
+        /// What they may have together.
+        limit: u64,
+    },
     /// A job for all workers, or for one that must be there, and there is none.
     #[error(
         "no connected worker matches {key}, so there is none to deliver to: start one, or submit without --all or \
@@ -386,6 +399,17 @@ pub enum OperateError {
     Ended {
         /// The id.
         job: JobId,
+    },
+    /// It is one worker's part of a job to all, which counts as ended with it.
+    #[error(
+        "job {job} is one worker's part of job {parent}, which went to all workers, and is not in the dead-letter queue: submit \
+         that job again"
+    )]
+    Part {
+        /// The id.
+        job: JobId,
+        /// The job to all.
+        parent: JobId,
     },
     /// It is not in the dead-letter queue.
     #[error("job {job} is not in the dead-letter queue")]

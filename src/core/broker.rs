@@ -23,7 +23,7 @@ use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::staging::Staging;
 use super::state::State;
-use super::submit::{ClassicClient, Taking};
+use super::submit::{ClassicClient, Takings};
 use super::waiting::Waits;
 use super::worker::{Hello, Lease, LeaseStage, Worker, Workers};
 
@@ -56,7 +56,7 @@ pub struct Broker {
     pub(super) assigning: HashMap<JobId, Assigning>,
     /// Their number by client, toward its cap.
     pub(super) assigning_of: HashMap<ClientId, u32>,
-    pub(super) stuck: HashMap<(ClientId, super::subject::RoutingKey), WorkerId>,
+    pub(super) stuck: super::schedule::Stuck,
     pub(super) assignments: u64,
 
     pub(super) clients: BTreeMap<ConnId, ClientId>,
@@ -66,7 +66,7 @@ pub struct Broker {
     /// Connections of classic clients.
     pub(super) classic: BTreeMap<ConnId, ClassicClient>,
     /// Jobs that are being taken or announced.
-    pub(super) enqueuing: HashMap<JobId, Taking>,
+    pub(super) enqueuing: Takings,
     /// Announced jobs whose inputs are here and that are being taken.
     pub(super) completing: HashSet<JobId>,
     /// Announced jobs that are being dropped, and whether they were handed in again meanwhile.
@@ -95,6 +95,9 @@ pub struct Broker {
     pub(super) due: BTreeSet<(Micros, Due)>,
     pub(super) dirty: bool,
     pub(super) draining: bool,
+    /// Events that were taken, for looks at invariants.
+    #[cfg(debug_assertions)]
+    pub(super) events: u64,
 }
 
 impl Broker {
@@ -113,13 +116,13 @@ impl Broker {
             pinned: BTreeMap::new(),
             assigning: HashMap::new(),
             assigning_of: HashMap::new(),
-            stuck: HashMap::new(),
+            stuck: super::schedule::Stuck::default(),
             assignments: 0,
             clients: BTreeMap::new(),
             conns_of: BTreeMap::new(),
             caps_named: BTreeMap::new(),
             classic: BTreeMap::new(),
-            enqueuing: HashMap::new(),
+            enqueuing: Takings::default(),
             completing: HashSet::new(),
             withdrawing: HashMap::new(),
             sources: Sources::default(),
@@ -136,6 +139,8 @@ impl Broker {
             due: BTreeSet::new(),
             dirty: false,
             draining: false,
+            #[cfg(debug_assertions)]
+            events: 0,
         }
     }
 
@@ -222,6 +227,8 @@ impl Broker {
             self.schedule();
         }
         self.tell_who_waits();
+        #[cfg(debug_assertions)]
+        self.assert_invariants();
     }
 
     /// The next thing to do.

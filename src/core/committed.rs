@@ -108,7 +108,7 @@ impl Broker {
         let changed = *applied != Applied::Stale;
         match record {
             Record::Announce { job, .. } => {
-                self.enqueuing.remove(&job.job);
+                self.enqueuing.remove(job.job);
                 if changed {
                     self.announced(job.job);
                 }

@@ -6,7 +6,7 @@ use super::action::Action;
 use super::broker::Broker;
 use super::event::WorkerClass;
 use super::ids::{Attempt, ClientId, ConnId, JobId, Run, WorkerId};
-use super::limits::{ASSIGNMENTS_PER_PASS_MAX, Config, STUCK_MAX};
+use super::limits::{ASSIGNMENTS_PER_PASS_MAX, Config};
 use super::locality::Choice;
 use super::queue::Takes;
 use super::record::{AttemptEnd, Record};
@@ -24,7 +24,7 @@ pub(super) struct Assigning {
     /// The worker whose credit it took.
     pub(super) worker: WorkerId,
     /// The client whose cap it counts toward, if it does.
-    capped: Option<ClientId>,
+    pub(super) capped: Option<ClientId>,
 }
 
 impl Broker {
@@ -158,10 +158,7 @@ impl Broker {
         self.waits.forget(id);
         self.forget_delay(id);
         if self.config.policy == super::schedule::Policy::Sticky {
-            if self.stuck.len() >= STUCK_MAX {
-                self.stuck.clear();
-            }
-            self.stuck.insert((client, key), worker);
+            self.stuck.insert(client, key, worker);
         }
         self.propose(Record::Assign { job: id, run, attempt, worker, class });
     }

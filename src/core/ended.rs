@@ -4,6 +4,7 @@
 
 use super::action::Action;
 use super::broker::Broker;
+use super::capacity::give_back;
 use super::due::Due;
 use super::ids::{ClientId, Index, JobId, Micros, Run};
 use super::job::{Ending, Job, Phase};
@@ -110,6 +111,7 @@ impl Broker {
             | Phase::Gathering { .. } => {}
         }
         self.submitters.remove(&job.id);
+        give_back(&mut self.submitters);
         self.no_longer_undelivered(&job.client, job.id);
     }
 

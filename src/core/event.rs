@@ -336,10 +336,21 @@ pub struct Submission {
 }
 
 impl Submission {
+    /// Bytes of what it is called by, and its client, program and datasets.
+    pub fn names_bytes(&self) -> u64 {
+        names_bytes(&self.client, &self.key, &self.exec, &self.datasets)
+    }
+
     /// What it asks of a worker.
     pub fn payload_kind(&self) -> PayloadKind {
         kind_of(&self.exec, self.names)
     }
+}
+
+/// Bytes of the texts that a job keeps in memory. The set that is made of its inputs is not its own word.
+pub(super) fn names_bytes(client: &ClientId, key: &RoutingKey, exec: &str, datasets: &[CacheId]) -> u64 {
+    let sets = datasets.iter().filter(|cache| !cache.is_of_a_job()).map(|cache| cache.as_str().len());
+    (client.0.len() + key.bytes() + exec.len() + sets.sum::<usize>()) as u64
 }
 
 /// The kind of a payload that names this program, and files so. A JobRequest names a program, so that logs of all versions

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use super::action::{Action, Refusal};
 use super::broker::Broker;
+use super::capacity::give_back;
 use super::due::Due;
 use super::event::{Inputs, Submission};
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
-use super::job::{Job, Phase};
+use super::job::Phase;
 use super::record::{AttemptEnd, Record};
 use super::state::Applied;
 use super::worker::LeaseStage;
@@ -32,6 +33,11 @@ enum Source {
 }
 
 impl Sources {
+    /// Whether the connection is there from which a job's inputs come.
+    pub(super) fn is_here(&self, job: JobId) -> bool {
+        matches!(self.of.get(&job), Some(Source::Here(_)))
+    }
+
     /// Jobs that need their client's connection.
     pub(super) fn len(&self) -> usize {
         self.of.len()
@@ -69,7 +75,7 @@ impl Broker {
         if self.completing.contains(&id) {
             return;
         }
-        let pending = || self.enqueuing.get(&id).and_then(|taking| taking.announced.as_deref());
+        let pending = || self.enqueuing.get(id).and_then(|taking| taking.announced.as_deref());
         let (run, job) = match self.state.job(id) {
             Some(job) if job.announced && !job.has_ended() => (job.run, job.submission()),
             Some(_) => return,
@@ -97,7 +103,7 @@ impl Broker {
     pub(super) fn end_taking(&mut self, job: &Submission) {
         match job.inputs {
             Inputs::Here => {
-                self.enqueuing.remove(&job.job);
+                self.enqueuing.remove(job.job);
             }
             Inputs::Expected => {
                 self.completing.remove(&job.job);
@@ -158,7 +164,7 @@ impl Broker {
         let run = match self.state.job(id) {
             Some(job) if job.announced && !job.has_ended() => job.run,
             Some(_) => return,
-            None if self.enqueuing.get(&id).is_some_and(|taking| taking.announced.is_some()) => Run(1),
+            None if self.enqueuing.get(id).is_some_and(|taking| taking.announced.is_some()) => Run(1),
             None => return,
         };
         if run == Run(1) && !self.completing.contains(&id) {
@@ -185,6 +191,7 @@ impl Broker {
             self.waits.forget(id);
             self.drop_source(id);
             self.submitters.remove(&id);
+            give_back(&mut self.submitters);
             self.settle(id, job.run, None);
             // The same job again goes on with what there is of its inputs.
             if again.as_ref().is_none_or(|again| again.job.fingerprint != job.fingerprint) {
@@ -372,7 +379,11 @@ impl Broker {
     /// A dead job has another run. Its client had its end and keeps nothing for it: inputs that are not here come again
     /// only if it hands the job in again.
     pub(super) fn revived(&mut self, id: JobId) {
-        if self.state.job(id).is_some_and(Job::needs_client) {
+        let Some(job) = self.state.job(id) else { return };
+        let (client, needs_client) = (job.client.clone(), job.needs_client());
+        // Its last end is none any more.
+        self.no_longer_undelivered(&client, id);
+        if needs_client {
             self.source_away(id);
         }
         self.wait_until(id, self.now);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::event::{Inputs, Submission, WorkerClass, kind_of};
+use super::event::{Inputs, Submission, WorkerClass, kind_of, names_bytes};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 use super::payload::{FileNames, PayloadKind};
 use super::queue::{Place, Rank};
@@ -167,6 +167,11 @@ impl Job {
             delivered: false,
             phase: Phase::Queued { not_before: at },
         }
+    }
+
+    /// Bytes of the texts that it keeps in memory.
+    pub fn names_bytes(&self) -> u64 {
+        names_bytes(&self.client, &self.key, &self.exec, &self.datasets)
     }
 
     /// Whether its client has, or may have, its answer.

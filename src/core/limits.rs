@@ -17,6 +17,9 @@ pub const HISTORY_MAX: usize = 64;
 /// Pairs of client and key that the policy `sticky` remembers a worker for. Beyond that it begins anew.
 pub const STUCK_MAX: usize = 65_536;
 
+/// Bytes of the names in those pairs, to the same end.
+pub const STUCK_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 /// What a job weighs in the sharing between clients, beside its bytes.
 pub const JOB_COST_BYTES: u64 = 64 * 1024;
 
@@ -61,6 +64,8 @@ pub struct Config {
     pub results_max: usize,
     /// Jobs in all: waiting, running, ended and dead.
     pub jobs_max: usize,
+    /// Bytes of what they are called by, which is in memory for as long as they are known.
+    pub names_bytes_max: u64,
     /// How long a job that waits for inputs outlives its client's connection.
     pub input_wait: Duration,
     /// After this time a worker that runs nothing, offers nothing and has answered is taken to have lost a credit (CR09).
@@ -80,6 +85,7 @@ impl Default for Config {
             result_ttl: Duration::from_secs(3600),
             results_max: 100_000,
             jobs_max: 1_000_000,
+            names_bytes_max: 256 << 20,
             input_wait: Duration::from_secs(60),
             credit_leak_after: Duration::from_secs(5),
         }

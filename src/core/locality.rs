@@ -292,7 +292,7 @@ impl Broker {
                 return self.give_or_wait(job, &sets, worker, cost, last);
             }
         } else {
-            let stuck_to = self.stuck.get(&(job.client.clone(), job.key.clone())).copied();
+            let stuck_to = self.stuck.get(&job.client, &job.key);
             let chosen = policy.choose(others, stuck_to).or_else(|| policy.choose(candidates, stuck_to));
             if let Some(worker) = chosen {
                 return Choice::Give(worker.id);

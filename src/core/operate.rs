@@ -24,7 +24,7 @@ impl Broker {
             Some(job) if job.has_ended() => return Err(OperateError::Ended { job: id }),
             Some(job) => (job.run, standing(job)),
             // It is being taken: the record comes behind the one that takes it.
-            None if self.enqueuing.contains_key(&id) => (Run(1), Standing::Queued),
+            None if self.enqueuing.contains(id) => (Run(1), Standing::Queued),
             None => return Err(OperateError::Unknown { job: id }),
         };
         let index = self.propose(Record::Cancel { at: self.now, job: id, run, by });
@@ -67,6 +67,9 @@ impl Broker {
             return Ok(self.state.dead().map(|job| (job.id, job.run)).collect());
         };
         let job = self.state.job(id).ok_or(OperateError::Unknown { job: id })?;
+        if let Some((parent, _)) = job.child_of {
+            return Err(OperateError::Part { job: id, parent });
+        }
         match job.phase {
             Phase::Dead { .. } => Ok(vec![(id, job.run)]),
             Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } | Phase::Done { .. } => {

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use super::capacity::give_back;
 use super::ids::{ClientId, JobId};
 use super::limits::{JOB_COST_BYTES, LANE_QUANTUM_BYTES};
 use super::payload::PayloadKind;
@@ -414,14 +415,52 @@ impl Queues {
         lane.is_some_and(|lane| lane.all().iter().any(|jobs| jobs.contains_key(&place)))
     }
 
+    /// How many keys have jobs.
+    pub fn keys_len(&self) -> usize {
+        self.lanes.len()
+    }
+
     /// Whether a key has jobs.
     pub fn has(&self, key: &RoutingKey) -> bool {
         self.lanes.contains_key(key)
     }
 
+    /// Says which invariant does not hold, if one does not.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mut all = 0;
+        for (key, queue) in &self.lanes {
+            let lanes = || queue.ring.iter().chain(queue.parked.values());
+            let len: usize = lanes().map(Lane::len).sum();
+            if len != queue.len || len == 0 {
+                return Err(format!("key {key} has {len} jobs, and {} are counted", queue.len));
+            }
+            if let Some(lane) = lanes().find(|lane| lane.len() == 0) {
+                return Err(format!("client {} has a lane of key {key}, and no jobs there", lane.client));
+            }
+            if lanes().map(|lane| &lane.client).collect::<HashSet<_>>().len() != lanes().count() {
+                return Err(format!("a client has two lanes of key {key}"));
+            }
+            let is_noted = |client: &ClientId| self.parked.get(client).is_some_and(|keys| keys.contains(key));
+            if let Some(client) = queue.parked.keys().find(|client| !is_noted(client)) {
+                return Err(format!("client {client} is parked at key {key} for good"));
+            }
+            all += len;
+        }
+        if all != self.len {
+            return Err(format!("{all} jobs wait, and {} are counted", self.len));
+        }
+        let keys: Vec<&RoutingKey> = self.turns.iter().chain(&self.unwanted).collect();
+        let distinct: HashSet<&RoutingKey> = keys.iter().copied().collect();
+        if keys.len() != distinct.len() || distinct != self.lanes.keys().collect() {
+            return Err(format!("{} keys have jobs, and {} have turns", self.lanes.len(), keys.len()));
+        }
+        Ok(())
+    }
+
     fn drop_if_empty(&mut self, key: &RoutingKey) {
         if self.lanes.get(key).is_some_and(|queue| queue.len == 0) {
             self.lanes.remove(key);
+            give_back(&mut self.lanes);
             if !self.unwanted.remove(key) {
                 self.turns.retain(|turn| turn != key);
             }

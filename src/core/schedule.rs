@@ -1,12 +1,42 @@
 //! Which worker gets a job, among those that may have it: the named policies (SC04-SC07, C14).
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
+use super::ids::{ClientId, WorkerId};
+use super::limits::{STUCK_BYTES_MAX, STUCK_MAX};
+use super::subject::RoutingKey;
 use super::worker::Worker;
+
+/// The workers that had the last jobs of clients, by client and key, for [`Policy::Sticky`].
+#[derive(Debug, Default)]
+pub(super) struct Stuck {
+    of: HashMap<(ClientId, RoutingKey), WorkerId>,
+    /// Bytes of the names.
+    bytes: usize,
+}
+
+impl Stuck {
+    /// The worker that had a client's last job of a key.
+    pub(super) fn get(&self, client: &ClientId, key: &RoutingKey) -> Option<WorkerId> {
+        self.of.get(&(client.clone(), key.clone())).copied()
+    }
+
+    /// A worker gets a job. Where too much is remembered, it begins anew.
+    pub(super) fn insert(&mut self, client: ClientId, key: RoutingKey, worker: WorkerId) {
+        let bytes = client.0.len() + key.bytes();
+        if self.of.len() >= STUCK_MAX || self.bytes.saturating_add(bytes) > STUCK_BYTES_MAX {
+            *self = Stuck::default();
+        }
+        if self.of.insert((client, key), worker).is_none() {
+            self.bytes += bytes;
+        }
+    }
+}
 
 /// How a worker is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +83,7 @@ impl Policy {
     pub(super) fn choose<'a>(
         self,
         workers: impl Iterator<Item = &'a Worker>,
-        stuck_to: Option<super::ids::WorkerId>,
+        stuck_to: Option<WorkerId>,
     ) -> Option<&'a Worker> {
         let least_load = |worker: &Worker| (worker.held.len(), Reverse(worker.credit), worker.last_assigned);
         match self {
@@ -95,5 +125,29 @@ impl FromStr for Policy {
             .into_iter()
             .find(|policy| policy.name() == name)
             .ok_or_else(|| PolicyError(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::core::subject::routing_key;
+
+    #[test]
+    fn what_clients_stick_to_is_forgotten_by_number_and_by_bytes() {
+        let worker = WorkerId(uuid::Uuid::from_u128(1));
+        let key = |name: &str| routing_key(&format!("job.submit.{name}"), None).unwrap();
+        let mut stuck = Stuck::default();
+        for number in 0..STUCK_MAX {
+            stuck.insert(number.to_string().as_str().into(), key("x"), worker);
+        }
+        assert_eq!(stuck.get(&"0".into(), &key("x")), Some(worker));
+        stuck.insert("0".into(), key("y"), worker);
+        assert_eq!((stuck.get(&"0".into(), &key("x")), stuck.of.len()), (None, 1));
+        for number in 0..1000 {
+            stuck.insert("c".into(), key(&format!("{number}{}", "z".repeat(60_000))), worker);
+            assert!(stuck.bytes <= STUCK_BYTES_MAX && !stuck.of.is_empty());
+        }
     }
 }

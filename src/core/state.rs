@@ -29,6 +29,8 @@ pub struct State {
     /// Ids under which there was a dataset, and is none.
     datasets_removed: BTreeSet<CacheId>,
     seq: u64,
+    /// Bytes of the names of all jobs.
+    names_bytes: u64,
 }
 
 /// What a record did.
@@ -69,6 +71,11 @@ impl State {
         self.jobs.len()
     }
 
+    /// Bytes of what all jobs are called by.
+    pub fn names_bytes(&self) -> u64 {
+        self.names_bytes
+    }
+
     /// The dead-letter queue, the longest dead first.
     pub fn dead(&self) -> impl Iterator<Item = &Job> {
         self.dead.iter().filter_map(|(_, job)| self.job(*job))
@@ -97,6 +104,11 @@ impl State {
     /// All datasets, in the order of their ids.
     pub fn datasets(&self) -> impl Iterator<Item = &Arc<Dataset>> {
         self.datasets.values()
+    }
+
+    /// How many datasets there are.
+    pub fn dataset_count(&self) -> usize {
+        self.datasets.len()
     }
 
     /// The datasets that are the inputs of jobs.
@@ -133,6 +145,7 @@ impl State {
         let (caps, datasets_removed) = (caps.into_iter().collect(), datasets_removed.into_iter().collect());
         let mut state = State { caps, datasets, datasets_removed, seq, ..State::default() };
         for job in jobs.values() {
+            state.names_bytes += job.names_bytes();
             match job.phase {
                 Phase::Leased { .. } if job.is_capped() => {
                     *state.running.entry(job.client.clone()).or_default() += 1;
@@ -149,6 +162,38 @@ impl State {
         }
         state.jobs = jobs;
         state
+    }
+
+    /// Says which invariant does not hold, if one does not.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let (mut running, mut dead, mut names_bytes) = (BTreeMap::new(), BTreeSet::new(), 0);
+        for (id, job) in &self.jobs {
+            names_bytes += job.names_bytes();
+            match &job.phase {
+                Phase::Leased { .. } if job.is_capped() => {
+                    *running.entry(job.client.clone()).or_default() += 1
+                }
+                Phase::Dead { .. } if job.child_of.is_none() => drop(dead.insert((job.seq, *id))),
+                Phase::Gathering { left } => {
+                    let children = job.children.iter().filter_map(|child| self.job(*child));
+                    let open = children.filter(|child| !child.has_ended()).count();
+                    if open != *left {
+                        return Err(format!("{id} waits for {left} children, and {open} have not ended"));
+                    }
+                }
+                Phase::Queued { .. } | Phase::Leased { .. } | Phase::Done { .. } | Phase::Dead { .. } => {}
+            }
+        }
+        if running != self.running {
+            return Err(format!("{running:?} run, and {:?} are counted", self.running));
+        }
+        if dead != self.dead {
+            return Err(format!("{} jobs are dead, and {} are listed", dead.len(), self.dead.len()));
+        }
+        if names_bytes != self.names_bytes {
+            return Err(format!("names have {names_bytes} bytes, and {} are counted", self.names_bytes));
+        }
+        Ok(())
     }
 
     /// Changes the state by a committed record.
@@ -237,7 +282,7 @@ impl State {
             return Applied::Stale;
         }
         let job = Job { announced: true, inputs_kept: false, ..Job::new(at, self.next_seq(), submission) };
-        self.jobs.insert(job.id, Box::new(job));
+        self.insert(job);
         Applied::Changed
     }
 
@@ -270,11 +315,24 @@ impl State {
                 part.id = *child;
                 part.to_all = false;
                 part.child_of = Some((submission.job, *worker));
-                self.jobs.insert(*child, Box::new(part));
+                self.insert(part);
             }
         }
-        self.jobs.insert(submission.job, Box::new(job));
+        self.insert(job);
         Applied::Changed
+    }
+
+    fn insert(&mut self, job: Job) {
+        self.names_bytes += job.names_bytes();
+        if let Some(before) = self.jobs.insert(job.id, Box::new(job)) {
+            self.names_bytes -= before.names_bytes();
+        }
+    }
+
+    fn remove(&mut self, id: JobId) -> Option<Box<Job>> {
+        let job = self.jobs.remove(&id)?;
+        self.names_bytes -= job.names_bytes();
+        Some(job)
     }
 
     /// Drops a job that was announced and never taken.
@@ -283,7 +341,7 @@ impl State {
             Some(job) if job.run == run && job.announced && !job.has_ended() => {}
             Some(_) | None => return Applied::Stale,
         }
-        let Some(job) = self.jobs.remove(&id) else { return Applied::Stale };
+        let Some(job) = self.remove(id) else { return Applied::Stale };
         if let (Phase::Leased { .. }, true) = (&job.phase, job.is_capped()) {
             one_less(&mut self.running, &job.client);
         }
@@ -395,7 +453,9 @@ impl State {
     }
 
     fn revive(&mut self, id: JobId, run: Run) -> Applied {
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.run == run) else { return Applied::Stale };
+        // A child has counted toward its parent, and would do so once more.
+        let may = |job: &&mut Box<Job>| job.run == run && job.child_of.is_none();
+        let Some(job) = self.jobs.get_mut(&id).filter(may) else { return Applied::Stale };
         let Phase::Dead { at, .. } = job.phase else { return Applied::Stale };
         job.run = job.run.next();
         job.spent = 0;
@@ -418,12 +478,13 @@ impl State {
 
     fn forget(&mut self, id: JobId, run: Run) -> Applied {
         match self.jobs.get(&id) {
-            Some(job) if job.run == run && job.has_ended() => {
+            // Children go with their parent.
+            Some(job) if job.run == run && job.has_ended() && job.child_of.is_none() => {
                 self.dead.remove(&(job.seq, id));
-                let job = self.jobs.remove(&id);
+                let job = self.remove(id);
                 let children = job.iter().flat_map(|job| &job.children);
                 let mut gone: Vec<Job> =
-                    children.filter_map(|child| self.jobs.remove(child)).map(|job| *job).collect();
+                    children.filter_map(|child| self.remove(*child)).map(|job| *job).collect();
                 gone.extend(job.map(|job| *job));
                 Applied::Forgot(gone)
             }

@@ -1,11 +1,13 @@
 //! Clients: who they are, the jobs they hand in, and where their results go.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 
 use super::action::{Action, Refusal, Standing};
 use super::broker::{Broker, standing};
+use super::capacity::give_back;
 use super::due::Due;
 use super::event::{ClientPeer, Inputs, Submission};
 use super::ids::{ClientId, ConnId, JobId, Micros, WorkerId};
@@ -14,11 +16,46 @@ use super::payload::PayloadKind;
 use super::record::Record;
 use super::retry::mix;
 
+/// Jobs that are being taken or announced, and the bytes of their names.
+#[derive(Debug, Default)]
+pub(super) struct Takings {
+    of: HashMap<JobId, Taking>,
+    names_bytes: u64,
+}
+
+impl Takings {
+    pub(super) fn get(&self, job: JobId) -> Option<&Taking> {
+        self.of.get(&job)
+    }
+
+    pub(super) fn contains(&self, job: JobId) -> bool {
+        self.of.contains_key(&job)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.of.len()
+    }
+
+    fn insert(&mut self, job: JobId, taking: Taking) {
+        self.names_bytes += taking.names_bytes;
+        if let Some(before) = self.of.insert(job, taking) {
+            self.names_bytes -= before.names_bytes;
+        }
+    }
+
+    pub(super) fn remove(&mut self, job: JobId) {
+        self.names_bytes -= self.of.remove(&job).map_or(0, |taking| taking.names_bytes);
+        give_back(&mut self.of);
+    }
+}
+
 /// A job that is being taken or announced.
 #[derive(Debug)]
 pub(super) struct Taking {
     fingerprint: [u8; 32],
     client: ClientId,
+    /// With those of its children.
+    names_bytes: u64,
     /// What was handed in, if it is only announced.
     pub(super) announced: Option<Box<Submission>>,
 }
@@ -106,7 +143,7 @@ impl Broker {
         if self.resubmitted(conn, &job) {
             return;
         }
-        if let Some(taking) = self.enqueuing.get(&id) {
+        if let Some(taking) = self.enqueuing.get(id) {
             if taking.fingerprint == job.fingerprint && taking.client == job.client {
                 self.submitters.insert(id, conn);
             } else {
@@ -125,12 +162,19 @@ impl Broker {
         }
         let (held, limit) = (self.state.job_count() + self.enqueuing.len(), self.config.jobs_max);
         let children = if job.to_all { self.children_of(&job) } else { Vec::new() };
+        // Children are called as their job is.
+        let names_bytes = job.names_bytes().saturating_mul(children.len() as u64 + 1);
+        let names_held = self.state.names_bytes() + self.enqueuing.names_bytes;
+        let names_limit = self.config.names_bytes_max;
         let is_taken = |(child, _): &(JobId, WorkerId)| {
-            self.state.job(*child).is_some() || self.enqueuing.contains_key(child)
+            self.state.job(*child).is_some() || self.enqueuing.contains(*child)
         };
         let refusal = match () {
             () if self.draining => Some(Refusal::Draining),
             () if held + children.len() >= limit => Some(Refusal::Full { held, limit }),
+            () if names_held.saturating_add(names_bytes) > names_limit => {
+                Some(Refusal::NamesFull { bytes: names_bytes, held: names_held, limit: names_limit })
+            }
             () if children.iter().any(is_taken) => Some(Refusal::Conflict { job: id }),
             () if job.to_all && children.is_empty() || job.require_worker => self.no_worker_for(&job),
             () => None,
@@ -143,7 +187,8 @@ impl Broker {
         }
         let is_announced = job.inputs == Inputs::Expected;
         let announced = is_announced.then(|| Box::new(job.clone()));
-        let taking = Taking { fingerprint: job.fingerprint, client: job.client.clone(), announced };
+        let taking =
+            Taking { fingerprint: job.fingerprint, client: job.client.clone(), names_bytes, announced };
         self.enqueuing.insert(id, taking);
         self.submitters.insert(id, conn);
         let at = self.now;

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use super::action::{Action, Waiting};
 use super::broker::Broker;
+use super::capacity::give_back;
 use super::ids::{JobId, WorkerId};
 use super::job::Job;
 use super::payload::PayloadKind;
@@ -15,6 +16,9 @@ use super::subject::{RoutingKey, matches};
 
 /// Jobs of one key that are told when a worker joins or leaves. A client with more of them has understood by then.
 const TOLD_AT_ONCE_MAX: usize = 1000;
+
+/// Keys without jobs that are kept in mind, beside as many as have some.
+const KEYS_KEPT: usize = 64;
 
 /// Why jobs of a key cannot be given out, as far as that is for want of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +43,7 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    /// Whether a client that was told the other knows this one. The number of workers alone is no news.
+    /// Whether this is news to a client that was told the other. The number of workers alone is none.
     fn is_news_after(self, told: Option<Cause>) -> bool {
         match (self, told) {
             (Cause::Worker, Some(Cause::Worker))
@@ -57,7 +61,7 @@ impl Cause {
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     told: HashMap<JobId, Cause>,
-    /// Keys that had jobs since the last worker joined or left.
+    /// Keys that have jobs, and some that had.
     causes: HashMap<RoutingKey, Causes>,
     /// Jobs to look at once all is given out that can be.
     to_look_at: Vec<JobId>,
@@ -78,6 +82,7 @@ impl Waits {
     /// A job does not wait any more.
     pub(super) fn forget(&mut self, job: JobId) {
         self.told.remove(&job);
+        give_back(&mut self.told);
     }
 
     /// Jobs whose clients were told.
@@ -98,6 +103,10 @@ impl Broker {
             self.tell_if_in_vain(job);
         }
         self.waits.to_look_at = jobs;
+        if self.waits.causes.len() > KEYS_KEPT.max(2 * self.queues.keys_len()) {
+            self.waits.causes.retain(|key, _| self.queues.has(key));
+            give_back(&mut self.waits.causes);
+        }
     }
 
     /// Looks again at the keys that workers asked for which joined or left.

@@ -507,6 +507,23 @@ impl Workers {
         }
     }
 
+    /// Says which invariant does not hold, if one does not.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let held = self.all.values().flat_map(|worker| worker.held.keys().map(|job| (*job, worker.id)));
+        if held.collect::<BTreeSet<_>>() != self.holders {
+            return Err("who holds which job is not what workers hold".to_owned());
+        }
+        let conns = self.all.values().filter_map(|worker| Some((worker.conn()?, worker.id)));
+        if conns.collect::<BTreeMap<_, _>>() != self.by_conn {
+            return Err("workers and their connections do not agree".to_owned());
+        }
+        let over = |worker: &&Worker| worker.parallel_max.is_some_and(|max| worker.credit > max);
+        match self.all.values().find(over) {
+            Some(worker) => Err(format!("worker {} has a credit of {}", worker.id, worker.credit)),
+            None => Ok(()),
+        }
+    }
+
     /// A worker is gone for good.
     pub fn remove(&mut self, worker: WorkerId) -> Option<Worker> {
         let gone = self.all.remove(&worker)?;

@@ -6,6 +6,7 @@ use chunking::message::AnswerStatus;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::collect::Lister;
 use super::durable::Then;
 use super::parts::Named;
 use super::{Asked, Leader, answers, outcome};
@@ -20,6 +21,9 @@ use crate::units::ByteSize;
 
 /// What one answer lists at most.
 pub(super) const LISTED_MAX: usize = 1000;
+
+/// Questions of one connection whose answers are still to come. Our own clients ask a quarter of that at a time.
+const QUESTIONS_WAITING_MAX: usize = 256;
 
 /// Patterns of a worker that a status lists.
 const PATTERNS_LISTED_MAX: usize = 20;
@@ -36,6 +40,14 @@ impl Leader {
                 return self.answer_error(conn, verb, id, &format!("the question is no JSON: {error}"));
             }
         };
+        let waiting = self.questions_of(conn);
+        if waiting >= QUESTIONS_WAITING_MAX {
+            let text = format!(
+                "{waiting} questions of this connection wait for their answers, and {QUESTIONS_WAITING_MAX} may: ask again when some \
+                 have come"
+            );
+            return self.answer_error(conn, verb, id, &text);
+        }
         if let Some(answered) = self.ask_datasets(conn, verb, id, &question) {
             return self.answered(conn, verb, id, answered);
         }
@@ -74,6 +86,13 @@ impl Leader {
             )),
         };
         self.answered(conn, verb, id, answered);
+    }
+
+    /// Questions of a connection whose answers are still to come.
+    fn questions_of(&self, conn: ConnId) -> usize {
+        let listers = self.listers.iter().filter_map(Lister::by);
+        let asked = self.asked.values().chain(self.checks.values().flatten()).chain(listers);
+        asked.chain(self.datasets.questions()).filter(|asked| asked.conn == conn).count()
     }
 
     pub(super) fn answered(
@@ -257,6 +276,7 @@ impl Leader {
                 "driver": self.config.driver, "durability": self.durability(), "draining": self.broker.is_draining(),
                 "connections": self.connections, "frames_damaged": self.frames_damaged,
                 "acks_refused": self.acks_refused,
+                "job_names_bytes": state.names_bytes(), "peer_names_bytes": self.hello_names_bytes,
                 "spool_bytes": fill.bytes, "spool_bytes_max": fill.bytes_max, "blobs": fill.blobs,
                 "buffers": fill.buffers, "buffers_in_use": fill.buffers_in_use, "buffers_promised": fill.promised,
                 "chunks_passed_through": fill.passed_through, "chunks_voided": fill.voided,

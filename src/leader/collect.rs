@@ -31,6 +31,16 @@ pub(super) enum Lister {
     },
 }
 
+impl Lister {
+    /// Whom to answer.
+    pub(super) fn by(&self) -> Option<&Asked> {
+        match self {
+            Lister::Own => None,
+            Lister::Asked { by, .. } => Some(by),
+        }
+    }
+}
+
 impl Leader {
     /// The first look for files that nothing refers to: after those that were being brought had time to come again.
     pub(super) fn collect_later(&mut self) {

@@ -177,6 +177,9 @@ pub enum Output {
 /// So many results that do not count are each worth a line in the log.
 const REFUSALS_LOGGED_MAX: u64 = 16;
 
+/// Bytes of the names of all peers that are connected: ids of clients, patterns of workers.
+const HELLO_NAMES_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
 /// Why a connection has to end at once.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(transparent)]
@@ -191,6 +194,8 @@ pub struct Leader {
     now: Micros,
     broker: Broker,
     sessions: HashMap<ConnId, Session>,
+    /// Bytes of what they said hello with.
+    hello_names_bytes: u64,
     /// Where connections come from.
     hosts: HashMap<ConnId, IpAddr>,
     store: PayloadStore,
@@ -255,6 +260,7 @@ impl Leader {
             started: now,
             now,
             sessions: HashMap::new(),
+            hello_names_bytes: 0,
             hosts: HashMap::new(),
             store: PayloadStore::default(),
             commits: Commits::Memory,
@@ -307,7 +313,16 @@ impl Leader {
         let payload = payload.into();
         let payload_crc = payload.crc();
         let heard = session.hear(head, payload, &mut *self.make_id);
-        if let Err(error @ SessionError::BadAnnouncement(_)) = &heard {
+        let heard = match heard {
+            Ok(Heard::Announced(event)) => {
+                room_for_names(session, &mut self.hello_names_bytes, event).map(Heard::Announced)
+            }
+            Ok(Heard::Event(event @ (Event::ClientHello { .. } | Event::WorkerHello { .. }))) => {
+                room_for_names(session, &mut self.hello_names_bytes, event).map(Heard::Event)
+            }
+            heard => heard,
+        };
+        if let Err(error @ (SessionError::BadAnnouncement(_) | SessionError::NamesFull { .. })) = &heard {
             let refused = session.hello_refused(head.msg_id, &error.to_string());
             self.send(conn, refused);
         }
@@ -366,6 +381,7 @@ impl Leader {
     pub fn closed(&mut self, now: Micros, conn: ConnId) {
         self.pass_time(now);
         if let Some(session) = self.sessions.remove(&conn) {
+            self.hello_names_bytes -= session.names_bytes();
             debug!(peer = %session.name(), "disconnected");
             self.bulk_broke(conn);
             self.relay.closed(conn);
@@ -774,4 +790,15 @@ impl Leader {
         let frame = smaller.find_map(|result| session.result(id, result)?.ok())?;
         Some((frame, Named::Brought))
     }
+}
+
+/// Counts the names of a peer that says hello, if there is room for them.
+fn room_for_names(session: &mut Session, held: &mut u64, hello: Event) -> Result<Event, SessionError> {
+    let (bytes, limit) = (session.names_bytes(), HELLO_NAMES_BYTES_MAX);
+    if held.saturating_add(bytes) > limit {
+        session.forget_names();
+        return Err(SessionError::NamesFull { bytes, held: *held, limit });
+    }
+    *held += bytes;
+    Ok(hello)
 }

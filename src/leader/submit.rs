@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::Leader;
-use super::relay::BlobId;
+use super::relay::{BlobId, TooMany};
 use super::store::{Input, UNLOGGED_BYTES_MAX};
 use super::transfers::named_in;
 use crate::conn::{Session, SubmitBody, WireFrame};
@@ -71,11 +71,21 @@ impl RefusalText {
     }
 }
 
+impl From<TooMany> for RefusalText {
+    fn from(too_many: TooMany) -> Self {
+        let (value, limit) = (too_many.value as u64, too_many.limit as u64);
+        RefusalText::numbers(Reason::BUSY, value, limit, too_many.to_string())
+    }
+}
+
 impl From<&Refusal> for RefusalText {
     fn from(refusal: &Refusal) -> Self {
         let (reason, value, limit, hop) = match refusal {
             Refusal::Conflict { .. } => (Reason::CONFLICT, 0, 0, LEADER),
             Refusal::Full { held, limit } => (Reason::BUSY, *held as u64, *limit as u64, LEADER),
+            Refusal::NamesFull { bytes, held, limit } => {
+                (Reason::BUSY, held.saturating_add(*bytes), *limit, LEADER)
+            }
             Refusal::NoWorker { .. } | Refusal::NoDatasets { .. } | Refusal::NoReader { .. } => {
                 (Reason::NO_WORKER, 0, 0, LEADER)
             }

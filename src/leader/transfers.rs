@@ -30,6 +30,9 @@ use crate::core::ids::Micros;
 /// Why a part of a result is not here, if nobody noted why: the leader's log has it.
 const UNKNOWN_LOSS: &str = "it could not be read; the leader's own output says why";
 
+/// Parts of its result that one attempt may bring: an archive and two outputs, and what it began with in an earlier life.
+const ATTEMPT_PARTS_MAX: usize = 8;
+
 /// Where a chunk goes.
 #[derive(Debug)]
 pub struct ChunkPlace {
@@ -339,12 +342,12 @@ impl Leader {
                 text,
             ));
         }
-        let mut plans = Vec::with_capacity(blobs.len());
+        let (mut plans, mut ids) = (Vec::with_capacity(blobs.len()), HashSet::new());
         for (id, name, size) in blobs {
             let plan = ChunkPlan::new(*size, CHUNK_BYTES_MAX);
             let plan =
                 plan.map_err(|error| RefusalText::invalid(format!("input file \"{name}\": {error}")))?;
-            if self.relay.knows(*id) || plans.iter().any(|(other, _, _, _)| other == id) {
+            if self.relay.knows(*id) || !ids.insert(*id) {
                 let text = format!(
                     "input file \"{name}\" names the blob {id}, which is another one's: use a new id"
                 );
@@ -368,6 +371,10 @@ impl Leader {
                  send less with one job"
             );
             return Err(RefusalText::numbers(Reason::TOO_LARGE, bytes, room, text));
+        }
+        let names_bytes = plans.iter().map(|(_, name, _, _)| name.len()).sum();
+        if let Some(too_many) = self.relay.too_many(plans.len(), names_bytes) {
+            return Err(too_many.into());
         }
         for (id, name, size, plan) in plans {
             self.relay.expect(id, announced(job, name, size), plan, to_all);
@@ -533,6 +540,19 @@ impl Leader {
         });
     }
 
+    /// Whether one more part of an attempt's result may come. One that brings others than it began with has left those.
+    fn has_place_for_part(&mut self, job: JobId, attempt: Attempt) -> bool {
+        let Some(coming) = self.blobs.coming.get_mut(&job) else { return true };
+        let of_it = |coming: &[(Attempt, BlobId)]| coming.iter().filter(|(of, _)| *of == attempt).count();
+        if of_it(coming) >= ATTEMPT_PARTS_MAX {
+            let relay = &mut self.relay;
+            let left = |(of, blob): &mut (Attempt, BlobId)| *of == attempt && !relay.is_brought(*blob);
+            let left: Vec<BlobId> = coming.extract_if(.., left).map(|(_, blob)| blob).collect();
+            left.into_iter().for_each(|blob| relay.forget(blob));
+        }
+        of_it(coming) < ATTEMPT_PARTS_MAX
+    }
+
     /// Parts of a result that were lost here, by a fault of the spool, and why.
     pub(super) fn lost_parts(&self, result: ResultId) -> Vec<(BlobId, String)> {
         let parts = self.blobs.of_result(result).iter().copied();
@@ -638,6 +658,9 @@ impl Leader {
             |conn: &ConnId| self.sessions.get(conn).is_some_and(|session| session.has(Features::TRANSFERS));
         let client = client.filter(takes);
         self.make_way(job, attempt, client);
+        if !self.has_place_for_part(job, attempt) {
+            return false;
+        }
         self.relay.expect(id, open.clone(), plan, true);
         self.blobs.coming.entry(job).or_default().push((attempt, id));
         if let Some(client) = client {

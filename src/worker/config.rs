@@ -15,6 +15,7 @@ use super::limits::{PARALLEL_DEFAULT, PARALLEL_MAX, STOP_GRACE, WELCOME_WAIT};
 use crate::core::retry::Backoff;
 use crate::core::subject::{PatternError, WORKER_PATTERN_DEFAULT, worker_patterns};
 use crate::model::limits::{NAME_BYTES_MAX, PATTERNS_MAX};
+use crate::peer::is_address;
 use crate::peer::{PROBE_BACKOFF, Tuning, WELCOME_WAIT_MAX};
 
 /// How a worker is set up. `WorkerConfig::new(leader)` has the defaults.
@@ -127,9 +128,9 @@ impl WorkerConfig {
             Some(cap) if !(0.10..=0.95).contains(&cap) => return Err(ConfigError::CpuCap { value: cap }),
             Some(_) | None => {}
         }
-        match self.leader.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
-            Some((host, Ok(_))) if !host.is_empty() => Ok(self),
-            Some(_) | None => Err(ConfigError::Leader { value: self.leader }),
+        match is_address(&self.leader) {
+            true => Ok(self),
+            false => Err(ConfigError::Leader { value: self.leader }),
         }
     }
 }
@@ -194,6 +195,8 @@ mod tests {
             (WorkerConfig { leader: "localhost".into(), ..sound.clone() }, "write host:port"),
             (WorkerConfig { leader: ":5000".into(), ..sound.clone() }, "write host:port"),
             (WorkerConfig { leader: "h:70000".into(), ..sound.clone() }, "write host:port"),
+            (WorkerConfig { leader: "h:0".into(), ..sound.clone() }, "write host:port"),
+            (WorkerConfig { leader: "a b:5000".into(), ..sound.clone() }, "write host:port"),
             (WorkerConfig { parallel_max: 0, ..sound.clone() }, "0 jobs at a time: give 1 to 10000"),
             (WorkerConfig { cpu_cap: Some(0.05), ..sound.clone() }, "0.10 to 0.95"),
             (WorkerConfig { cpu_cap: Some(f64::NAN), ..sound.clone() }, "0.10 to 0.95"),

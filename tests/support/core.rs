@@ -571,6 +571,9 @@ impl Rig {
                 let why = match refusal {
                     Refusal::Conflict { .. } => "conflict".to_owned(),
                     Refusal::Full { held, limit } => format!("full {held} of {limit}"),
+                    Refusal::NamesFull { bytes, held, limit } => {
+                        format!("names {held} and {bytes} of {limit}")
+                    }
                     Refusal::NoWorker { key } => format!("no worker for {key}"),
                     Refusal::NoCapableWorker { key, workers, bytes, limit } => {
                         format!("{workers} stock workers for {key}, {bytes} of {limit}")

@@ -284,7 +284,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         match news {
             News::Greeting { .. } => unreached.greeted = true,
             News::Unanswered { text } => {
-                self.tell_waiting(Some(Waiting { reason: Reason::NONE, text }));
+                self.tell_waiting(Waiting { reason: Reason::NONE, text });
             }
             News::Up { mode, address, outbox, writer } => {
                 let needed = Features::DATASETS.with(Features::TRANSFERS);
@@ -370,7 +370,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             Some(Kind::Refused) if own => {
                 let refusal = Refusal::from(self.decoded::<Refused>(frame)?);
                 if [Reason::BUSY, Reason::DRAINING].contains(&refusal.reason) {
-                    self.tell_waiting(Some(Waiting { reason: refusal.reason, text: refusal.text }));
+                    self.tell_waiting(Waiting { reason: refusal.reason, text: refusal.text });
                     self.ask_again = Some(Instant::now() + ASK_AGAIN_AFTER);
                     return Ok(());
                 }
@@ -546,7 +546,12 @@ impl<F: FnMut(PutEvent)> Putting<F> {
     fn on_upload(&mut self, blob: Uuid) -> Result<(), PutError> {
         let Some(status) = self.upload(blob).map(Upload::status) else { return Ok(()) };
         let what = if blob == self.generation { "the manifest" } else { "a pack" };
-        self.tell_waiting(status.waiting);
+        match status.waiting {
+            Some(waiting) => self.tell_waiting(waiting),
+            // What it waits for next is news again, also if it is the same.
+            None if !self.is_waiting() => self.waiting = None,
+            None => {}
+        }
         match status.state {
             State::Sending => {}
             State::Arrived(_) => {
@@ -587,10 +592,14 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         self.arrived = here.iter().fold(self.arrived, |sum, parcel| sum.saturating_add(parcel.bytes));
     }
 
-    fn tell_waiting(&mut self, waiting: Option<Waiting>) {
-        if let Some(told) = waiting
-            && self.waiting.as_ref() != Some(&told)
-        {
+    /// Whether a part of it waits for room at the leader.
+    fn is_waiting(&self) -> bool {
+        let uploads = self.manifest.iter().chain(self.parcels.iter().map(|parcel| &parcel.upload));
+        uploads.into_iter().any(|upload| upload.status().waiting.is_some())
+    }
+
+    fn tell_waiting(&mut self, told: Waiting) {
+        if self.waiting.as_ref() != Some(&told) {
             (self.events)(PutEvent::Waiting { reason: told.reason, text: told.text.clone() });
             self.waiting = Some(told);
         }

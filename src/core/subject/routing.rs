@@ -33,6 +33,12 @@ impl RoutingKey {
         &self.text
     }
 
+    /// Bytes that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let is_one = Arc::ptr_eq(&self.text, &self.folded);
+        self.text.len() + if is_one { 0 } else { self.folded.len() }
+    }
+
     /// The key in the form that equality, order and hash go by.
     pub fn folded(&self) -> &str {
         &self.folded

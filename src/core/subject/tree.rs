@@ -13,6 +13,9 @@ use super::{Segments, WILDCARD_ONE, WILDCARD_TAIL, fold, is_folded, segments};
 /// Subjects up to this length are folded without an allocation.
 const FOLD_BYTES_INLINE: usize = 256;
 
+/// A tree of up to so many nodes keeps their memory.
+const NODES_KEPT: usize = 1024;
+
 type NodeId = usize;
 
 const ROOT: NodeId = 0;
@@ -146,7 +149,25 @@ impl<T: Ord> SubjectTree<T> {
         let Ok(place) = subscribers.binary_search(subscriber) else { return false };
         subscribers.remove(place);
         self.prune(id, path);
+        if self.nodes.len() > NODES_KEPT && self.node_count() < self.nodes.len() / 8 {
+            self.compact();
+        }
         true
+    }
+
+    /// Gives back the memory of nodes that are not in use. All others get new places.
+    fn compact(&mut self) {
+        let (mut nodes, mut order) = (Vec::with_capacity(self.node_count() * 2), vec![ROOT]);
+        while let Some(node) = order.get(nodes.len()).and_then(|id| self.nodes.get_mut(*id)) {
+            let mut node = std::mem::take(node);
+            for child in node.literals.values_mut().chain(&mut node.any_one) {
+                order.push(*child);
+                *child = order.len() - 1;
+            }
+            node.literals.shrink_to_fit();
+            nodes.push(node);
+        }
+        (self.nodes, self.free) = (nodes, Vec::new());
     }
 
     /// Frees the node at the end of `path` if it is empty, then its parent if that became empty, and so on.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use tracing::info;
 
-use super::spread::AtWorker;
+use super::held::AtWorker;
 use crate::core::Event;
 use crate::core::ids::{CacheId, ConnId, WorkerId};
 use crate::leader::Leader;

@@ -195,6 +195,7 @@ impl Leader {
         let names = names.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
         // The second of one name would find the first there, and be skipped.
         fit_in_set(names.iter().collect::<BTreeSet<_>>()).map_err(|error| error.to_string())?;
+        self.room_for_set(&cache).map_err(|refusal| refusal.text().to_owned())?;
         if self.datasets.came.len() >= WAITING_MAX {
             return Err(format!("{WAITING_MAX} puts wait for others of the same sets: put it again later"));
         }

@@ -35,6 +35,18 @@ struct Pack {
     used_at: Micros,
 }
 
+/// Bytes of manifests that are kept in memory for those who may need them once more. One may exceed it.
+const MANIFESTS_KEPT_BYTES_MAX: u64 = 128 * 1024 * 1024;
+
+/// A manifest in memory.
+#[derive(Debug)]
+struct KeptManifest {
+    manifest: Arc<Manifest>,
+    /// Bytes that it has on the disk.
+    bytes: u64,
+    used_at: Micros,
+}
+
 /// What is here.
 #[derive(Debug, Default)]
 pub(super) struct Library {
@@ -45,7 +57,7 @@ pub(super) struct Library {
     also: HashMap<Piece, BTreeSet<BlobId>>,
     /// Where pieces will be.
     coming: HashMap<Piece, BlobId>,
-    manifests: HashMap<BlobId, (Arc<Manifest>, Micros)>,
+    manifests: HashMap<BlobId, KeptManifest>,
     /// Manifests that are being read.
     reading: HashSet<BlobId>,
     /// Manifests of an earlier life, and those that were read.
@@ -210,9 +222,14 @@ impl Library {
 
     /// A manifest, if it is in memory.
     pub(super) fn manifest(&mut self, id: BlobId, now: Micros) -> Option<Arc<Manifest>> {
-        let (manifest, used_at) = self.manifests.get_mut(&id)?;
-        *used_at = now;
-        Some(manifest.clone())
+        let kept = self.manifests.get_mut(&id)?;
+        kept.used_at = now;
+        Some(kept.manifest.clone())
+    }
+
+    /// Pieces that are here or will be.
+    pub(super) fn piece_count(&self) -> usize {
+        self.pieces.len() + self.coming.len()
     }
 
     /// A manifest is about to be read; false if it is being read already.
@@ -225,10 +242,20 @@ impl Library {
         self.reading.contains(&id)
     }
 
-    pub(super) fn manifest_read(&mut self, id: BlobId, manifest: Arc<Manifest>, now: Micros) {
+    /// A manifest was read. Where they are too many, those leave the memory that nobody needed for longest.
+    pub(super) fn manifest_read(&mut self, id: BlobId, manifest: Arc<Manifest>, bytes: u64, now: Micros) {
         self.reading.remove(&id);
         self.known_manifests.insert(id);
-        self.manifests.insert(id, (manifest, now));
+        self.manifests.insert(id, KeptManifest { manifest, bytes, used_at: now });
+        while self.manifests.len() > 1
+            && self.manifests.values().map(|kept| kept.bytes).sum::<u64>() > MANIFESTS_KEPT_BYTES_MAX
+        {
+            let others = self.manifests.iter().filter(|(other, _)| **other != id);
+            let Some(oldest) = others.min_by_key(|(_, kept)| kept.used_at).map(|(other, _)| *other) else {
+                return;
+            };
+            self.manifests.remove(&oldest);
+        }
     }
 
     /// A manifest could not be read.
@@ -238,7 +265,7 @@ impl Library {
 
     /// Manifests that nobody needed for a while leave the memory.
     pub(super) fn rest(&mut self, now: Micros) {
-        self.manifests.retain(|_, (_, used_at)| used_at.plus(MANIFEST_REST) > now);
+        self.manifests.retain(|_, kept| kept.used_at.plus(MANIFEST_REST) > now);
     }
 
     /// The packs that have pieces of a manifest.
@@ -267,6 +294,23 @@ mod tests {
 
     fn layout(pieces: impl Iterator<Item = u64>) -> Arc<Layout> {
         Arc::new(Layout::new(pieces.map(|piece| Piece::of(&piece.to_le_bytes())).collect()).unwrap())
+    }
+
+    #[test]
+    fn manifests_have_so_much_memory_and_the_one_unused_for_longest_leaves_it() {
+        let (mut library, manifest) = (Library::default(), Arc::new(Manifest::default()));
+        let id = |n: u64| Uuid::from_u64_pair(0, n);
+        for n in 0..4 {
+            library.manifest_read(id(n), manifest.clone(), MANIFESTS_KEPT_BYTES_MAX / 4, Micros(n));
+        }
+        assert!(library.manifest(id(0), Micros(10)).is_some());
+        library.manifest_read(id(4), manifest.clone(), 1, Micros(11));
+        let kept = |library: &Library| {
+            (0..9).filter(|n| library.manifests.contains_key(&id(*n))).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&library), [0, 2, 3, 4]);
+        library.manifest_read(id(5), manifest, 2 * MANIFESTS_KEPT_BYTES_MAX, Micros(12));
+        assert_eq!(kept(&library), [5], "one that is needed is there, however large it is");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod agents;
 mod classic;
+mod held;
 mod library;
 mod make;
 mod put;
@@ -30,11 +31,11 @@ use crate::core::ids::{CacheId, ConnId, JobId, Micros, WorkerId};
 use crate::store::look::Looked;
 use agents::Agents;
 use classic::{Came, Lineage};
+use held::AtWorker;
 use library::Library;
 pub(super) use make::PackMaker;
 use put::Putting;
 use questions::Inspection;
-use spread::AtWorker;
 use staging::Staging;
 use stock::Frames;
 
@@ -86,6 +87,13 @@ impl Datasets {
         self.tick_at
     }
 
+    /// Questions whose answers are still to come.
+    pub(super) fn questions(&self) -> impl Iterator<Item = &super::Asked> {
+        let statuses = self.statuses.values().flatten().map(|(_, asked)| asked);
+        let inspections = self.inspections.values().map(Inspection::by);
+        self.removals.values().flatten().chain(statuses).chain(inspections)
+    }
+
     /// Whether a blob is a part of a dataset, or about to be.
     pub(super) fn knows(&self, blob: BlobId) -> bool {
         self.library.knows(blob) || self.puts.values().any(|put| put.brings_manifest(blob))
@@ -135,6 +143,8 @@ impl Leader {
         self.stock_left(conn);
         self.worker_left(conn);
         self.agent_left(conn);
+        // Nobody hears the answers any more, and workers may take for ever to give them.
+        self.datasets.inspections.retain(|_, inspection| inspection.by().conn != conn);
     }
 
     /// Time has passed.
@@ -145,6 +155,7 @@ impl Leader {
         }
         self.puts_due();
         self.workers_gone();
+        self.forget_gone_workers();
         self.stock_due();
         self.sweep();
         self.watch_datasets();
@@ -155,6 +166,8 @@ impl Leader {
         let deadlines = self.datasets.puts.values().filter_map(Putting::deadline).min();
         let sweep = (!self.datasets.library.is_empty()).then(|| self.now.plus(SWEEP_EVERY));
         let waits = self.datasets.puts.values().any(|putting| putting.missing().next().is_some());
+        let is_away = |at: &AtWorker| at.conn.is_none();
+        let waits = waits || self.datasets.workers.values().any(is_away);
         let workers = waits.then(|| self.now.plus(LOOK_FOR_WORKERS_EVERY));
         let stock = self.stock_deadline().into_iter().chain(workers);
         let due = deadlines.into_iter().chain(stock).chain(sweep).chain(self.datasets.tick_at).min();

@@ -37,6 +37,10 @@ const BAD_PACKS_MAX: u32 = 2;
 const PUTS_MAX: usize = 64;
 const PUTS_OF_CONN_MAX: usize = 8;
 
+/// Datasets that are kept, and pieces of them: what is known of each is in memory.
+const DATASETS_MAX: usize = 65_536;
+const PIECES_MAX: usize = 4 * 1024 * 1024;
+
 /// Bytes of manifests of such puts: they are held in memory until their sets are kept.
 const MANIFESTS_COMING_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
@@ -299,7 +303,20 @@ impl Leader {
                 return Err(RefusalText::numbers(Reason::BUSY, count as u64, limit as u64, text));
             }
         }
-        Ok(())
+        self.room_for_set(&putting.cache)
+    }
+
+    /// Whether one more set may be kept.
+    pub(super) fn room_for_set(&self, cache: &CacheId) -> Result<(), RefusalText> {
+        let sets = self.broker.state().dataset_count();
+        if sets >= DATASETS_MAX && self.broker.state().dataset(cache).is_none() {
+            let text = format!(
+                "the leader keeps {sets} datasets, and at most {DATASETS_MAX}: remove some, or put files together"
+            );
+            return Err(RefusalText::numbers(Reason::BUSY, sets as u64, DATASETS_MAX as u64, text));
+        }
+        // A manifest and a pack at least.
+        self.relay.too_many(2, 0).map_or(Ok(()), |too_many| Err(too_many.into()))
     }
 
     /// Puts what is there already: for other workers, if they are others.
@@ -416,7 +433,8 @@ impl Leader {
             self.datasets.library.not_read(blob);
             return;
         }
-        self.datasets.library.manifest_read(blob, manifest.clone(), self.now);
+        let bytes = self.relay.size(blob);
+        self.datasets.library.manifest_read(blob, manifest.clone(), bytes, self.now);
         let puts = self.datasets.puts.iter();
         let waits = |putting: &Putting| putting.put.manifest == blob && putting.stage == Stage::Manifest;
         let request = puts.filter(|(_, putting)| waits(putting)).map(|(request, _)| *request).next();
@@ -464,6 +482,14 @@ impl Leader {
                 ByteSize(spool_max)
             );
             return Err(RefusalText::numbers(Reason::SPOOL_FULL, bytes, spool_max, text));
+        }
+        let pieces = self.datasets.library.piece_count().saturating_add(manifest.pieces().len());
+        if pieces > PIECES_MAX {
+            let text = format!(
+                "the datasets at the leader would have {pieces} pieces, and at most {PIECES_MAX} are kept in mind: remove some, or put \
+                 fewer and larger files"
+            );
+            return Err(RefusalText::numbers(Reason::BUSY, pieces as u64, PIECES_MAX as u64, text));
         }
         putting.manifest = Some(manifest);
         putting.stage = Stage::Pieces;

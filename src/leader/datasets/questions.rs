@@ -9,7 +9,7 @@ use chunking::message::{Inspect, Name};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::spread::{AtWorker, NotHeld};
+use super::held::{AtWorker, NotHeld};
 use crate::core::Event;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, WorkerId};
@@ -31,6 +31,13 @@ pub(super) struct Inspection {
     packs_bad: Vec<String>,
     /// Workers that are asked, and what they said.
     workers: BTreeMap<WorkerId, Option<(String, String)>>,
+}
+
+impl Inspection {
+    /// Whom to answer.
+    pub(super) fn by(&self) -> &Asked {
+        &self.by
+    }
 }
 
 impl Leader {
@@ -296,7 +303,8 @@ impl Leader {
         match result {
             Ok(Looked::Manifest(manifest)) => {
                 let manifest = Arc::new((**manifest).clone());
-                self.datasets.library.manifest_read(blob, manifest, self.now);
+                let bytes = self.relay.size(blob);
+                self.datasets.library.manifest_read(blob, manifest, bytes, self.now);
             }
             Ok(Looked::Pack(_) | Looked::Pieces { .. } | Looked::Bytes { .. }) => {}
             // A put brings it again.

@@ -1,20 +1,19 @@
 //! Workers: what they hold, what they are to hold, and the way from one to the other. A worker gets one set at a time: it is asked to
 //! hold it, says what it lacks, and gets the packs that have that, as they come or from the disk.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use chunking::dataset::Piece;
 use chunking::dataset::pack::Layout;
-use chunking::message::{
-    Features, Have, Hold, HoldFlags, Lack, Lacking, Name, Pack, PieceList, Reason, Release, SetState,
-};
+use chunking::message::{Features, Hold, HoldFlags, Lack, Lacking, Name, Pack, PieceList, Reason, Release};
 use chunking::{Digest, DigestKind};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
+use super::held::{AtWorker, NotHeld, reason};
 use super::library::PackState;
-use super::stock::{Stock, may_fit};
+use super::stock::may_fit;
 use crate::conn::Session;
 use crate::core::Event;
 use crate::core::dataset::{Dataset, TARGET_NONE};
@@ -29,9 +28,6 @@ use crate::store::look::LookAt;
 
 /// Packs that are opened to a worker at a time: enough that it never waits for the next, few enough that both ends stay small.
 const PACKS_OPEN_MAX: usize = 8;
-
-/// Sets that a worker may have; what it says beyond is not noted.
-const SETS_AT_WORKER_MAX: usize = 65_536;
 
 /// What a worker is asked to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,47 +63,6 @@ pub(super) struct Push {
     /// Bytes that were sent.
     pub(super) sent: u64,
     since: Micros,
-}
-
-/// A worker, as far as datasets go.
-#[derive(Debug, Default)]
-pub(super) struct AtWorker {
-    pub(super) conn: Option<ConnId>,
-    /// Whether it has said what it has.
-    pub(super) told: bool,
-    pub(super) budget: u64,
-    pub(super) used: u64,
-    pub(super) held: BTreeMap<CacheId, [u8; 32]>,
-    /// Sets that it could not take, or does not have any more: they are not pushed again unasked.
-    pub(super) not_held: HashMap<CacheId, ([u8; 32], NotHeld)>,
-    pub(super) push: Option<Push>,
-    /// Sets that it is asked to hold next: those that jobs wait for first.
-    pub(super) queue: Vec<CacheId>,
-    /// If it is a stock worker.
-    pub(super) stock: Option<Stock>,
-}
-
-/// Why a worker does not hold a set that it was to hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NotHeld {
-    Failed(String),
-    Gone(String),
-}
-
-impl AtWorker {
-    /// A stock worker, of which nothing is known.
-    pub(super) fn of_stock(conn: ConnId, stock: Stock) -> Self {
-        AtWorker { conn: Some(conn), told: true, stock: Some(stock), ..AtWorker::default() }
-    }
-
-    fn holds(&self, wish: &Wish) -> bool {
-        self.held.get(&wish.cache) == Some(&wish.digest)
-    }
-
-    /// Whether a set waits for its turn.
-    pub(super) fn is_queued(&self, cache: &CacheId) -> bool {
-        self.queue.contains(cache)
-    }
 }
 
 impl Leader {
@@ -161,66 +116,9 @@ impl Leader {
         self.datasets.workers.get(&worker).is_some_and(|at| at.held.get(cache) == Some(digest))
     }
 
-    /// A worker says what it has.
-    pub(super) fn worker_has(&mut self, conn: ConnId, have: &Have) {
-        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
-        let at = self.datasets.workers.entry(worker).or_default();
-        if at.conn != Some(conn) {
-            // A new connection: what was on its way on the last one begins anew.
-            *at = AtWorker {
-                conn: Some(conn),
-                not_held: std::mem::take(&mut at.not_held),
-                ..AtWorker::default()
-            };
-        }
-        (at.budget, at.used, at.told) = (have.budget, have.used, true);
-        if have.anew != 0 {
-            at.held.clear();
-            self.broker.handle(self.now, Event::HoldsNothing { worker });
-        }
-        for set in have.sets.as_slice() {
-            let Ok(cache) = CacheId::parse(set.cache_id.as_str()) else {
-                debug!(%worker, cache = set.cache_id.as_str(), "a worker names a set that cannot be one");
-                continue;
-            };
-            match set.state {
-                SetState::Held => self.worker_holds(worker, cache, set.digest.bytes),
-                SetState::Gone => {
-                    // Zeros stand for a set that it was told to drop.
-                    let given_up = Some(set.digest.bytes).filter(|digest| *digest != [0; 32]);
-                    self.worker_lost(worker, cache, set.text.as_str(), given_up);
-                }
-                SetState::Lost => self.worker_lost(worker, cache, set.text.as_str(), None),
-                SetState::Wanted => self.worker_wants(worker, conn, cache),
-            }
-        }
-        self.agent_told(worker);
-        self.reconcile(worker);
-    }
-
-    fn worker_holds(&mut self, worker: WorkerId, cache: CacheId, digest: [u8; 32]) {
-        let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
-        if at.held.len() >= SETS_AT_WORKER_MAX && !at.held.contains_key(&cache) {
-            return;
-        }
-        at.held.insert(cache.clone(), digest);
-        at.not_held.remove(&cache);
-        self.broker.handle(self.now, Event::Holding { worker, cache: cache.clone(), digest, missing: 0 });
-        // What was removed while it was away is removed there, too.
-        let is_removed = self.broker.state().is_dataset_removed(&cache);
-        match self.broker.state().dataset(&cache).cloned() {
-            Some(dataset) if dataset.digest == digest => self.found_at(worker, &dataset),
-            Some(dataset) => self.release_old(worker, &dataset),
-            None if is_removed || cache.is_of_a_job() => {
-                self.release(worker, &cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
-            }
-            None => {}
-        }
-    }
-
     /// A worker has a set already. Who put it hears so: the worker may have been about to say what it has when the put began to wait
     /// for it. If it has just got it, its own answer follows.
-    fn found_at(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
+    pub(super) fn found_at(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
         let push = self.datasets.workers.get(&worker).and_then(|at| at.push.as_ref());
         if push.is_none_or(|push| push.wish.generation != dataset.generation) {
             let result = CachePutResult::stored(dataset.cache.as_str(), 0, u64::from(dataset.files));
@@ -230,7 +128,7 @@ impl Leader {
 
     /// A worker that has another content of a set than counts, and is not to get that or cannot, gives it up: no job is to see
     /// it. Those that are to get it keep what they have until then, for what the two share need not be sent.
-    fn release_old(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
+    pub(super) fn release_old(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
         let Some(known) = self.broker.worker(worker) else { return };
         let is_to_hold = self.is_to_hold(known, dataset);
         let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.stock.is_none()) else { return };
@@ -255,21 +153,8 @@ impl Leader {
         self.broker.handle(self.now, Event::NotHolding { worker, cache: cache.clone() });
     }
 
-    /// A worker does not hold a set any more. What it gave up, now or before this leader knew of it, it does not get back unasked.
-    fn worker_lost(&mut self, worker: WorkerId, cache: CacheId, text: &str, given_up: Option<[u8; 32]>) {
-        let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
-        if at.held.remove(&cache).is_some() {
-            info!(%worker, %cache, "a worker does not hold a dataset any more: {text}");
-        }
-        let has_room = at.not_held.len() < SETS_AT_WORKER_MAX || at.not_held.contains_key(&cache);
-        if let Some(digest) = given_up.filter(|_| has_room) {
-            at.not_held.insert(cache.clone(), (digest, NotHeld::Gone(text.to_owned())));
-        }
-        self.broker.handle(self.now, Event::NotHolding { worker, cache });
-    }
-
     /// A job at a worker needs a set that it has not.
-    fn worker_wants(&mut self, worker: WorkerId, conn: ConnId, cache: CacheId) {
+    pub(super) fn worker_wants(&mut self, worker: WorkerId, conn: ConnId, cache: CacheId) {
         let Some(dataset) = self.broker.state().dataset(&cache).cloned() else {
             let text = format!("the leader keeps no dataset {cache}");
             return self.release(worker, &cache, Uuid::nil(), Reason::UNKNOWN, &text);
@@ -290,7 +175,14 @@ impl Leader {
         at.queue.insert(0, cache);
     }
 
-    fn release(&mut self, worker: WorkerId, cache: &CacheId, generation: Uuid, reason: Reason, text: &str) {
+    pub(super) fn release(
+        &mut self,
+        worker: WorkerId,
+        cache: &CacheId,
+        generation: Uuid,
+        reason: Reason,
+        text: &str,
+    ) {
         let Some(conn) = self.datasets.workers.get(&worker).and_then(|at| at.conn) else { return };
         let Ok(cache_id) = Name::try_from(cache.as_str().to_owned()) else { return };
         let release = Release { reason, text: text.into(), cache_id };
@@ -309,9 +201,15 @@ impl Leader {
             self.broker.handle(self.now, Event::HoldsNothing { worker });
             self.inspections_without(worker);
         }
-        // Those that are gone for good are not kept in mind.
-        let known: HashSet<WorkerId> = self.broker.workers().map(|worker| worker.id).collect();
-        self.datasets.workers.retain(|worker, at| at.conn.is_some() || known.contains(worker));
+        self.forget_gone_workers();
+        self.watch_datasets();
+    }
+
+    /// Those that are gone for good are not kept in mind.
+    pub(super) fn forget_gone_workers(&mut self) {
+        let broker = &self.broker;
+        let is_known = |worker: &WorkerId| broker.worker(*worker).is_some();
+        self.datasets.workers.retain(|worker, at| at.conn.is_some() || is_known(worker));
     }
 
     // --- what is to be held
@@ -687,7 +585,7 @@ impl Leader {
             }
             CacheStatus::Failed | CacheStatus::Other(_) => {
                 info!(%worker, %cache, "a worker cannot hold a dataset: {}", result.message);
-                at.not_held.insert(cache.clone(), (digest, NotHeld::Failed(result.message.clone())));
+                at.not_held.insert(cache.clone(), (digest, NotHeld::Failed(reason(&result.message))));
                 if at.stock.is_some() {
                     // It cannot be told to give up what it has: it counts for nothing.
                     at.held.remove(&cache);

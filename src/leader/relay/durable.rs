@@ -33,7 +33,7 @@ impl Relay {
         (blob.opened, blob.unchecked) = (digest.is_some(), digest.is_none());
         blob.seal = if digest.is_some() { Seal::Set } else { Seal::Open };
         self.spool_bytes += blob.bytes;
-        self.blobs.insert(id, blob);
+        self.insert(id, blob);
     }
 
     /// The inputs of a job of an earlier life that had begun to come: they keep their place, as they had it then.

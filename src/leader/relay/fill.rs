@@ -1,6 +1,13 @@
 //! How full the relay is.
 
 use super::Relay;
+use super::blob::{Blob, BlobId};
+
+/// Blobs that are known at a time, of all jobs, results and datasets.
+const BLOBS_MAX: usize = 262_144;
+
+/// Bytes of their names.
+const BLOB_NAMES_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// How full it is, for status, and for those who look for leaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +43,29 @@ pub struct Fill {
 }
 
 impl Relay {
+    pub(super) fn insert(&mut self, id: BlobId, blob: Blob) {
+        self.names_bytes += blob.open.name.as_str().len();
+        if let Some(before) = self.blobs.insert(id, blob) {
+            self.names_bytes -= before.open.name.as_str().len();
+        }
+    }
+
+    /// Why there is no room for so many blobs with names of so many bytes more, if there is none: what is known of each is in
+    /// memory, however little of it has come.
+    pub(in crate::leader) fn too_many(&self, more: usize, names_bytes: usize) -> Option<TooMany> {
+        let (count, bytes) =
+            (self.blobs.len().saturating_add(more), self.names_bytes.saturating_add(names_bytes));
+        match () {
+            () if count > BLOBS_MAX => Some(TooMany { value: count, limit: BLOBS_MAX, of: "large files" }),
+            () if bytes > BLOB_NAMES_BYTES_MAX => Some(TooMany {
+                value: bytes,
+                limit: BLOB_NAMES_BYTES_MAX,
+                of: "bytes of names of large files",
+            }),
+            () => None,
+        }
+    }
+
     pub(in crate::leader) fn fill(&self) -> Fill {
         Fill {
             blobs: self.blobs.len(),
@@ -53,5 +83,27 @@ impl Relay {
             bytes_copied: self.pool.bytes_copied(),
             parts: self.parts.len(),
         }
+    }
+}
+
+/// More than may be known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::leader) struct TooMany {
+    /// How much there would be.
+    pub(in crate::leader) value: usize,
+    /// How much there may be.
+    pub(in crate::leader) limit: usize,
+    /// Of what.
+    pub(in crate::leader) of: &'static str,
+}
+
+impl std::fmt::Display for TooMany {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TooMany { value, limit, of } = self;
+        write!(
+            f,
+            "the leader would have {value} {of} to keep in mind, and takes at most {limit}: wait for jobs to end, "
+        )?;
+        f.write_str("remove datasets, or pack files together")
     }
 }

@@ -115,7 +115,9 @@ impl Relay {
         let Ok(nothing) = ChunkPlan::new(0, CHUNK_BYTES_MAX) else { return };
         let open = || Open { purpose, ..announced(JobId(uuid::Uuid::nil()), "", 0) };
         let unnamed = || Blob { file: FileRoom::Grows, ..Blob::new(open(), nothing, true) };
-        self.blobs.entry(id).or_insert_with(unnamed);
+        if !self.blobs.contains_key(&id) {
+            self.insert(id, unnamed());
+        }
         self.file_grows(id, bytes.len() as u64);
         self.store(id, index, head, bytes);
         self.pump();
@@ -132,7 +134,9 @@ impl Relay {
     ) -> Result<Option<Digest>, PlanError> {
         let plan = ChunkPlan::new(size, CHUNK_BYTES_MAX)?;
         let Some(blob) = self.blobs.get_mut(&id) else { return Ok(None) };
+        self.names_bytes -= blob.open.name.as_str().len();
         blob.open = Open { purpose, ..announced(owner, name, size) };
+        self.names_bytes += blob.open.name.as_str().len();
         blob.opened = true;
         blob.plan = plan;
         blob.seen = Bitmap::new(plan.count());

@@ -23,6 +23,7 @@ mod through;
 
 pub(super) use blob::{BlobId, Shown, announced};
 pub use fill::Fill;
+pub(super) use fill::TooMany;
 pub(super) use local::ChunkRoom;
 pub(super) use room::WaitingPart;
 pub use senders::BUFFER_LEASE;
@@ -141,6 +142,8 @@ pub(super) struct Relay {
     pool: Pool,
     now: Micros,
     blobs: HashMap<BlobId, Blob>,
+    /// Bytes of their names.
+    names_bytes: usize,
     /// Blobs that a connection brings or gets, in the order of their turns.
     by_conn: HashMap<ConnId, VecDeque<BlobId>>,
     /// Chunks that were handed to a connection and are not sent.
@@ -190,6 +193,7 @@ impl Relay {
             config,
             now: Micros::default(),
             blobs: HashMap::new(),
+            names_bytes: 0,
             by_conn: HashMap::new(),
             chunks_out: HashMap::new(),
             promised: 0,
@@ -231,7 +235,9 @@ impl Relay {
     /// A request names a blob that will be brought. One that is known stays as it is.
     pub(super) fn expect(&mut self, id: BlobId, open: Open, plan: ChunkPlan, keep: bool) {
         let keep = keep || self.config.durable;
-        self.blobs.entry(id).or_insert_with(|| Blob::new(open, plan, keep));
+        if !self.blobs.contains_key(&id) {
+            self.insert(id, Blob::new(open, plan, keep));
+        }
     }
 
     /// These blobs are the inputs of one job.
@@ -343,7 +349,8 @@ impl Relay {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let keeps_source = open.flags.has(OpenFlags::KEEPS_SOURCE);
         blob.keep |= !keeps_source;
-        blob.open = Open { owner: blob.open.owner, ..open };
+        let (owner, name) = (blob.open.owner, std::mem::take(&mut blob.open.name));
+        blob.open = Open { owner, name, ..open };
         blob.opened = true;
         let (outstanding, arriving, told, heard_at) = (0, 0, None, self.now);
         let nudged = false;

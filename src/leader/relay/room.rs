@@ -12,6 +12,7 @@ use chunking::message::{Open, Reason};
 
 use super::blob::{Blob, FileRoom};
 use super::{BlobId, Out, Relay};
+use crate::core::capacity::give_back;
 use crate::core::ids::{JobId, Micros};
 use crate::store::blobs::{Class, DiskOp};
 use crate::store::space::Space;
@@ -278,6 +279,8 @@ impl Relay {
         self.uncharge(id);
         let sender = self.sender_left(id);
         let Some(blob) = self.blobs.remove(&id) else { return };
+        give_back(&mut self.blobs);
+        self.names_bytes -= blob.open.name.as_str().len();
         self.reserved -= blob.reserved.unwrap_or_default();
         if let Some(conn) = sender.filter(|_| blob.digest.is_none()) {
             self.abort(conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");

@@ -1,0 +1,165 @@
+//! What workers say that they have of datasets, as far as it is noted.
+
+use std::collections::{BTreeMap, HashMap};
+
+use chunking::message::{Have, Reason, SetState};
+use tracing::{debug, info};
+use uuid::Uuid;
+
+use super::spread::{Push, Wish};
+use super::stock::Stock;
+use crate::conn::Session;
+use crate::core::Event;
+use crate::core::ids::{CacheId, ConnId, WorkerId};
+use crate::leader::Leader;
+
+/// Sets that a worker may have; what it says beyond is not noted.
+const SETS_AT_WORKER_MAX: usize = 65_536;
+
+/// The same of all workers together, with what they could not take.
+const SETS_AT_WORKERS_MAX: usize = 524_288;
+
+/// Bytes of a reason that is kept.
+const REASON_BYTES_MAX: usize = 256;
+
+/// A worker, as far as datasets go.
+#[derive(Debug, Default)]
+pub(super) struct AtWorker {
+    pub(super) conn: Option<ConnId>,
+    /// Whether it has said what it has.
+    pub(super) told: bool,
+    pub(super) budget: u64,
+    pub(super) used: u64,
+    pub(super) held: BTreeMap<CacheId, [u8; 32]>,
+    /// Sets that it could not take, or does not have any more: they are not pushed again unasked.
+    pub(super) not_held: HashMap<CacheId, ([u8; 32], NotHeld)>,
+    pub(super) push: Option<Push>,
+    /// Sets that it is asked to hold next: those that jobs wait for first.
+    pub(super) queue: Vec<CacheId>,
+    /// If it is a stock worker.
+    pub(super) stock: Option<Stock>,
+}
+
+/// Why a worker does not hold a set that it was to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NotHeld {
+    Failed(String),
+    Gone(String),
+}
+
+/// A peer's text, as it is kept.
+pub(super) fn reason(text: &str) -> String {
+    let mut text = text.to_owned();
+    text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
+    text
+}
+
+impl AtWorker {
+    /// Sets of which something is noted.
+    fn noted(&self) -> usize {
+        self.held.len() + self.not_held.len()
+    }
+
+    /// A stock worker, of which nothing is known.
+    pub(super) fn of_stock(conn: ConnId, stock: Stock) -> Self {
+        AtWorker { conn: Some(conn), told: true, stock: Some(stock), ..AtWorker::default() }
+    }
+
+    pub(super) fn holds(&self, wish: &Wish) -> bool {
+        self.held.get(&wish.cache) == Some(&wish.digest)
+    }
+
+    /// Whether a set waits for its turn.
+    pub(super) fn is_queued(&self, cache: &CacheId) -> bool {
+        self.queue.contains(cache)
+    }
+}
+
+impl Leader {
+    /// A worker says what it has.
+    pub(super) fn worker_has(&mut self, conn: ConnId, have: &Have) {
+        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+        let at = self.datasets.workers.entry(worker).or_default();
+        if at.conn != Some(conn) {
+            // A new connection: what was on its way on the last one begins anew.
+            *at = AtWorker {
+                conn: Some(conn),
+                not_held: std::mem::take(&mut at.not_held),
+                ..AtWorker::default()
+            };
+        }
+        (at.budget, at.used, at.told) = (have.budget, have.used, true);
+        if have.anew != 0 {
+            at.held.clear();
+            self.broker.handle(self.now, Event::HoldsNothing { worker });
+        }
+        let noted: usize = self.datasets.workers.values().map(AtWorker::noted).sum();
+        let mut room = SETS_AT_WORKERS_MAX.saturating_sub(noted);
+        for set in have.sets.as_slice() {
+            let Ok(cache) = CacheId::parse(set.cache_id.as_str()) else {
+                debug!(%worker, cache = set.cache_id.as_str(), "a worker names a set that cannot be one");
+                continue;
+            };
+            // One text for all workers that have it.
+            let known = self.broker.state().dataset(&cache).map(|dataset| dataset.cache.clone());
+            let cache = known.unwrap_or(cache);
+            match set.state {
+                SetState::Held => self.worker_holds(worker, cache, set.digest.bytes, &mut room),
+                SetState::Gone => {
+                    // Zeros stand for a set that it was told to drop.
+                    let given_up = Some(set.digest.bytes).filter(|digest| *digest != [0; 32]);
+                    self.worker_lost(worker, cache, set.text.as_str(), given_up, &mut room);
+                }
+                SetState::Lost => self.worker_lost(worker, cache, set.text.as_str(), None, &mut room),
+                SetState::Wanted => self.worker_wants(worker, conn, cache),
+            }
+        }
+        self.agent_told(worker);
+        self.reconcile(worker);
+    }
+
+    fn worker_holds(&mut self, worker: WorkerId, cache: CacheId, digest: [u8; 32], room: &mut usize) {
+        let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
+        if !at.held.contains_key(&cache) {
+            if at.held.len() >= SETS_AT_WORKER_MAX || *room == 0 {
+                return;
+            }
+            *room -= 1;
+        }
+        at.held.insert(cache.clone(), digest);
+        at.not_held.remove(&cache);
+        self.broker.handle(self.now, Event::Holding { worker, cache: cache.clone(), digest, missing: 0 });
+        // What was removed while it was away is removed there, too.
+        let is_removed = self.broker.state().is_dataset_removed(&cache);
+        match self.broker.state().dataset(&cache).cloned() {
+            Some(dataset) if dataset.digest == digest => self.found_at(worker, &dataset),
+            Some(dataset) => self.release_old(worker, &dataset),
+            None if is_removed || cache.is_of_a_job() => {
+                self.release(worker, &cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
+            }
+            None => {}
+        }
+    }
+
+    /// A worker does not hold a set any more. What it gave up, now or before this leader knew of it, it does not get back unasked.
+    fn worker_lost(
+        &mut self,
+        worker: WorkerId,
+        cache: CacheId,
+        text: &str,
+        given_up: Option<[u8; 32]>,
+        room: &mut usize,
+    ) {
+        let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
+        if at.held.remove(&cache).is_some() {
+            info!(%worker, %cache, "a worker does not hold a dataset any more: {text}");
+        }
+        let is_noted = at.not_held.contains_key(&cache);
+        let has_room = is_noted || at.not_held.len() < SETS_AT_WORKER_MAX && *room > 0;
+        if let Some(digest) = given_up.filter(|_| has_room) {
+            *room -= usize::from(!is_noted);
+            at.not_held.insert(cache.clone(), (digest, NotHeld::Gone(reason(text))));
+        }
+        self.broker.handle(self.now, Event::NotHolding { worker, cache });
+    }
+}
