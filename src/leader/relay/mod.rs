@@ -5,8 +5,8 @@
 //! waits: in memory, as far as the pool's share goes, else in the blob's spool file. What was passed on is not kept where
 //! the sender keeps the source; if it is needed again, the sender is asked again.
 //!
-//! Windows are how senders are slowed down: a window is a promise of buffers, and all promises and all buffers in use
-//! together never exceed the pool. Buffers count themselves (`peer::Pool`), so whatever becomes of a chunk, its buffer
+//! Windows are how senders are slowed down: buffers are kept free for fast ones (`senders.rs`), and those and all that are in
+//! use together never exceed the pool. Buffers count themselves (`peer::Pool`), so whatever becomes of a chunk, its buffer
 //! comes back.
 
 mod blob;
