@@ -118,7 +118,7 @@ impl Crowd {
             for (at, feeder) in feeders.iter().enumerate() {
                 feeder.runtime.block_on(async {
                     let request = JobRequest { exec_name: format!("crawl{at}"), ..JobRequest::default() };
-                    let bytes = Bytes::from(vec![at as u8; 3 * MIB]);
+                    let bytes = Bytes::from(noise::noise(3 * MIB, at as u64));
                     feeder.client.submit(JobSpec::from(request).bytes("in.bin", bytes)).await.unwrap();
                 });
             }
