@@ -55,9 +55,69 @@ impl Deref for Summed {
     }
 }
 
+/// A payload that begins with bytes of its own, and goes on with some that others share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fronted {
+    front: Vec<u8>,
+    rest: Summed,
+}
+
+impl Fronted {
+    /// These bytes, and those behind them.
+    pub const fn new(front: Vec<u8>, rest: Summed) -> Self {
+        Fronted { front, rest }
+    }
+
+    /// All of its bytes.
+    pub fn len(&self) -> usize {
+        self.front.len() + self.rest.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of its own.
+    pub fn front(&self) -> &[u8] {
+        &self.front
+    }
+
+    /// The CRC-32 of all of it. The bytes that are shared are not read for it.
+    pub fn crc(&self) -> u32 {
+        if self.front.is_empty() {
+            return self.rest.crc();
+        }
+        let of = |crc, len: usize| crc32fast::Hasher::new_with_initial_len(crc, len as u64);
+        let mut all = of(crc32fast::hash(&self.front), self.front.len());
+        all.combine(&of(self.rest.crc(), self.rest.len()));
+        all.finalize()
+    }
+
+    /// What it shares.
+    pub fn into_rest(self) -> Summed {
+        self.rest
+    }
+}
+
+impl From<Summed> for Fronted {
+    fn from(payload: Summed) -> Self {
+        Fronted::new(Vec::new(), payload)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_payload_in_two_has_the_checksum_of_both_together() {
+        for at in [0, 1, 6, 7] {
+            let (front, rest) = b"payload".split_at(at);
+            let fronted = Fronted::new(front.to_vec(), rest.to_vec().into());
+            assert_eq!((fronted.crc(), fronted.len()), (crc32fast::hash(b"payload"), 7), "{at}");
+        }
+    }
 
     #[test]
     fn a_payload_that_changed_behind_its_checksum_is_not_sound() {

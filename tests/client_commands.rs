@@ -656,8 +656,8 @@ async fn those_that_only_ask_wait_for_the_welcome_and_say_when_none_came() {
         let (ended, ()) = with(&words, async { until_closed(leader.accept().await).await }).await;
         assert_eq!((ended.code, ended.out.as_str()), (3, ""), "{args:?}");
         let said = format!(
-            "heft: no answer to the hello from {} within 700ms: the leader may be busy, or is a stock one, which answers no \
-             questions\n",
+            "heft: no answer to the hello from {} within 700ms: the leader may be busy, or it looks like a classic one, which \
+             answers no questions: it tells no status, cancels no jobs, keeps no results or dead jobs to ask for, and no datasets\n",
             leader.address
         );
         assert_eq!(ended.err, said, "{args:?}");

@@ -216,6 +216,21 @@ async fn dd04_a_stock_leader_gets_the_same_id_again_and_the_job_is_told_that_its
 }
 
 #[tokio::test]
+async fn who_cancels_a_job_at_a_classic_leader_hears_that_it_goes_on() {
+    let leader = FakeLeader::start().await;
+    let options = classic();
+    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+    let client = client.unwrap();
+    let mut job = client.submit(calc()).await.unwrap();
+    let request = peer.next().await.request();
+    job.cancel("not needed").await;
+    let is_said = |event: &JobEvent| matches!(event, JobEvent::Waiting { text, .. } if text.contains("classic leader, which cancels no job"));
+    while !is_said(&event(&mut job).await) {}
+    peer.result(&ok(&request, "done all the same")).await;
+    assert_eq!(end(&mut job).await.unwrap().stdout, "done all the same");
+}
+
+#[tokio::test]
 async fn c07_the_first_result_wins_and_late_or_strange_ones_are_dropped() {
     let leader = FakeLeader::start().await;
     let options = options();

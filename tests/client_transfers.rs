@@ -242,8 +242,9 @@ async fn a_stock_leader_gets_no_large_job_and_a_slow_one_gets_it_with_its_welcom
     let content = noise(4 * MIB);
     let mut refused = client.submit(JobSpec::from(calc()).bytes("m", content.clone())).await.unwrap();
     let error = end(&mut refused).await.unwrap_err();
-    let JobError::NoWelcome { leader: silent, bytes, limit, .. } = error else { panic!("{error}") };
-    assert_eq!((silent, bytes.0, limit.0), (leader.address.clone(), 4 * MIB as u64, 4_194_304));
+    let JobError::NoWelcome { leader: silent, refusal, .. } = error else { panic!("{error}") };
+    let in_base64 = (4 * MIB as u64).div_ceil(3) * 4;
+    assert_eq!((silent, refusal.value, refusal.limit), (leader.address.clone(), in_base64, 4_194_304));
 
     let mut job = client.submit(JobSpec::from(calc()).bytes("m", content.clone())).await.unwrap();
     peer.welcome_with(FEATURES.with(Features::TRANSFERS)).await;

@@ -74,3 +74,22 @@ fn s22_the_child_that_a_classic_worker_had_ends_at_once() {
     rig.expect(["+orphan j1@x", "drop input j1"]);
     assert!(matches!(rig.job(1).phase, Phase::Done { ending: Ending::Gathered { ok: false }, .. }));
 }
+
+#[test]
+fn s22_a_child_that_waits_for_a_busy_classic_worker_ends_at_once_and_one_for_ours_is_kept() {
+    let mut rig = Rig::new();
+    rig.client("alice");
+    rig.stock("x", "calcA", 1);
+    rig.submit(job(1));
+    rig.skip_to("x: assign j1#1");
+    rig.worker("w1", "calcA", 1);
+    rig.submit(job(3));
+    rig.skip_to("w1: assign j3#1");
+    rig.submit(job_to_all(2));
+    rig.skip();
+    let state = rig.broker.state().clone();
+    rig.restart(state);
+    rig.expect(["+orphan j2@x", "+requeue j1#1 WorkerLost free now"]);
+    let kept = rig.broker.state().job(rig.child(2, "w1")).unwrap();
+    assert!(matches!(kept.phase, Phase::Queued { .. }), "its worker is expected back");
+}

@@ -321,6 +321,38 @@ fn a_new_run_of_a_classic_client_gets_its_own_results_and_one_that_only_comes_ba
 }
 
 #[test]
+fn old_results_that_wait_their_turn_do_not_go_to_a_classic_client_that_submits_something_new() {
+    let leader = Leader::start(&[]);
+    let old = 12;
+    hand_in_and_leave(&leader, "sample", old, LARGE);
+    // It submits nothing for longer than a new run would, so the old results begin to come.
+    let mut again = classic(&leader, "sample");
+    let first = next_result(&mut again).unwrap();
+    let _worker = worker(&leader, 600);
+    submit(&mut again, id(100));
+    // The leader has heard that before more of them had their turn: a few are on their way, and only when one is out does the next
+    // follow.
+    let mut asks = Raw::client(&leader, "asks");
+    let until = Instant::now() + Duration::from_secs(60);
+    while asks.ask("status", &json!({}))["jobs"]["done"] != old + 1 {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    again.stream.set_read_timeout(Some(Duration::from_secs(4))).unwrap();
+    let mut came = BTreeSet::from([first]);
+    while let Some(job) = next_result(&mut again) {
+        assert!(came.insert(job), "{job} came twice");
+    }
+    assert!(came.remove(&id(100)), "its own");
+    assert!(came.len() <= 5, "{} of the last run came", came.len());
+    drop(again);
+    // The others wait for one that only comes back.
+    let mut back = classic(&leader, "sample");
+    let rest = results(&mut back, old - u32::try_from(came.len()).unwrap());
+    assert!(rest.is_disjoint(&came));
+}
+
+#[test]
 fn a_client_that_pipelines_jobs_and_reads_late_is_not_cut_off() {
     let leader = Leader::start(&["--durability", "memory"]);
     let jobs = scaled(4_000, 60_000);

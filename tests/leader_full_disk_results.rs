@@ -118,6 +118,31 @@ fn a_result_that_somebody_fetched_makes_room_and_one_that_nobody_has_does_not() 
 }
 
 #[test]
+fn a_result_that_its_client_has_makes_room_before_one_that_another_fetched() {
+    let Some(disk) = SmallDisk::new(64) else { return };
+    let leader = disk.leader(&[]);
+    let _worker = Worker::start(leader.port, &[MAKE], &[]);
+    let ended = |job: &str| until(&leader, "it has ended", |_| phase(&leader, job) == "done");
+    let left = made_and_left(&leader, 20);
+    ended(&left);
+    // Somebody else looks at it; its client may come back for it.
+    let files = TempDir::new();
+    fetch(&leader, &left, &files);
+    // The client of this one has it, and did not want its files.
+    let (code, out, err) =
+        heft(&["submit", &leader.addr(), "make", "--output", "json", "--timeout", "40s", "--", "20"]);
+    assert_eq!(code, Some(0), "{err}");
+    let delivered: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let delivered = delivered["job_id"].as_str().unwrap().to_owned();
+    let is_kept = |job: &str| heft(&["result", "get", &leader.addr(), job]).0 == Some(0);
+    ended(&made_and_left(&leader, 20));
+    assert_eq!((is_kept(&left), is_kept(&delivered)), (true, false));
+    // Where there is no other room, the one that was fetched goes, too.
+    ended(&made_and_left(&leader, 20));
+    assert!(!is_kept(&left));
+}
+
+#[test]
 fn a_result_of_all_workers_makes_room_once_those_of_each_were_fetched() {
     let Some(disk) = SmallDisk::new(64) else { return };
     let leader = disk.leader(&[]);
@@ -193,6 +218,41 @@ fn results_find_room_when_uploads_have_taken_all_that_they_may() {
     let _worker = Worker::start(leader.port, &[MAKE], &["--max-par", "2"]);
     for job in jobs {
         let (code, lines) = job.finish();
+        assert_eq!(code, Some(0), "{lines:#?}");
+    }
+}
+
+#[test]
+fn a_large_result_is_not_left_behind_by_uploads_that_keep_coming() {
+    const UPLOADS: u64 = 18;
+    let Some(disk) = SmallDisk::new(96) else { return };
+    let leader = disk.leader(&[]);
+    let files = TempDir::new();
+    let (gate, input) = (files.join("gate"), files.join("in.bin"));
+    std::fs::write(&input, vec![7; 12 << 20]).unwrap();
+    let gated = format!("while [ ! -e {} ]; do sleep 0.05; done; {}", gate.display(), MAKE.1);
+    let slow = ("slow", "sleep 0.3; echo slow");
+    let _worker = Worker::start(leader.port, &[("gated", &gated), slow], &["--max-par", "2"]);
+    let mut large = submit(&leader, "gated", &["--out", files.text(), "--timeout", "100s", "--", "50"]);
+    let job = taken(&mut large);
+    let upload = || {
+        let file = format!("{}=in.bin", input.display());
+        submit(&leader, "slow", &["--file", &file, "--compress", "none", "--timeout", "100s"])
+    };
+    let uploads: Vec<Proc> = (0..UPLOADS).map(|_| upload()).collect();
+    until(&leader, "uploads wait", |status| status["leader"]["uploads_waiting"].as_u64() >= Some(2));
+    std::fs::write(&gate, "").unwrap();
+    let waits = until(&leader, "it waits", |status| status["leader"]["results_waiting"] == 1);
+    let trouble = waits["leader"]["disk_trouble"].as_str().unwrap();
+    assert!(trouble.contains(&format!("Uploads wait behind a part of the result of job {job}")), "{trouble}");
+    // Seven uploads have their place, and four of them make the room. At the end of the queue three
+    // would be left.
+    let comes = until(&leader, "it comes", |status| status["leader"]["results_waiting"] == 0);
+    assert!(comes["jobs"]["done"].as_u64().unwrap() < UPLOADS - 5, "it came behind them: {comes:#}");
+    let (code, lines) = large.finish();
+    assert_eq!(code, Some(0), "{lines:#?}");
+    for upload in uploads {
+        let (code, lines) = upload.finish();
         assert_eq!(code, Some(0), "{lines:#?}");
     }
 }

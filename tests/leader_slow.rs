@@ -408,6 +408,55 @@ fn a_cancel_gets_to_a_worker_while_a_large_input_goes_down_slowly() {
     works.stop();
 }
 
+/// Its chunks come one at a time, each when the one before is out: the line is idle whenever one begins.
+#[test]
+fn a_line_that_is_idle_between_chunks_is_known_to_be_slow_all_the_same() {
+    let write_stall = heft::driver::Options::default().write_stall;
+    let leader = hasty_leader_with(Config::default(), write_stall);
+    let line = Line::start(leader, 300_000, 1 << 30);
+    let slow_client = Line::start(leader, 1 << 30, 240_000);
+    let dir = TempDir::new();
+    let (came_down, cancelled_at) = (line.came_down.clone(), Arc::new(AtomicUsize::new(usize::MAX)));
+    let cancelled = cancelled_at.clone();
+    let run = move |job: Job, context: JobContext| {
+        let (came_down, cancelled) = (came_down.clone(), cancelled.clone());
+        async move {
+            if job.request.as_ref().unwrap().exec_name == "wait" {
+                context.cancelled().await;
+                cancelled.store(came_down.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            job.result(JobStatus::Ok)
+        }
+    };
+    let config =
+        WorkerConfig { work_dir: dir.0.clone(), ..WorkerConfig::new(format!("127.0.0.1:{}", line.port)) };
+    let works = Works::start(Worker::new(config, run).unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let connect = async |port: u16, id: &str| {
+            Client::connect(&format!("127.0.0.1:{port}"), &Options::new(id)).await.unwrap()
+        };
+        let client = connect(leader, "c").await;
+        let request = |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
+        let mut wait = client.submit(request("wait")).await.unwrap();
+        let file = Bytes::from(noise::noise(3_300_000, 11));
+        let sender = connect(slow_client.port, "s").await;
+        let mut down = sender.submit(JobSpec::from(request("down")).bytes("in.bin", file)).await.unwrap();
+        // The third chunk has begun.
+        passed(&line.came_down, (2 << 20) + 80_000).await;
+        let before = line.came_down.load(Ordering::Relaxed);
+        wait.cancel("enough").await;
+        let patience = Duration::from_secs(60);
+        for job in [&mut wait, &mut down] {
+            tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end").unwrap();
+        }
+        let waited = cancelled_at.load(Ordering::Relaxed) - before;
+        assert!(waited < SMALL_WAITS, "{waited} bytes came before the cancel");
+        client.close().await;
+    });
+    works.stop();
+}
+
 #[test]
 fn a_small_result_gets_away_from_a_worker_while_a_large_one_goes_up_slowly() {
     let leader = hasty_leader();

@@ -116,6 +116,38 @@ fn held(job: Uuid, run: u32, attempt: u32) -> HeldJob {
 }
 
 #[tokio::test]
+async fn jobs_of_a_classic_leader_that_are_read_when_its_connection_is_over_do_not_run() {
+    let classic = |config: &mut WorkerConfig| {
+        (config.welcome_wait, config.parallel_max) = (Duration::from_millis(20), 64);
+    };
+    let scene = scene(classic).await;
+    let (mut conn, _) = scene.accept().await;
+    // It reads no result, and the worker in the end no job.
+    let large = "x".repeat(3_000_000);
+    for _ in 0..5 {
+        conn.assign(Uuid::new_v4(), &large).await;
+    }
+    let (mut sent, mut before) = (5, 0);
+    while before == sent || before == 0 {
+        // No more at a time than it takes beyond its credit.
+        for _ in 0..2_000 {
+            conn.assign(Uuid::new_v4(), "small").await;
+            sent += 1;
+        }
+        let mut same = 0;
+        while before < sent && same < 10 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            same = if scene.runs() == before { same + 1 } else { 0 };
+            before = scene.runs();
+        }
+    }
+    socket2::SockRef::from(&conn.stream).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(conn);
+    scene.accept().await;
+    assert_eq!(scene.runs(), before, "the leader gives them to another");
+}
+
+#[tokio::test]
 async fn a_hello_announces_and_credit_follows_the_answer() {
     let scene = scene(|config| {
         config.patterns = vec!["job.assign.A.*".into(), "job.assign.common.>".into()];

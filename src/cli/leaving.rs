@@ -55,7 +55,10 @@ impl Reached {
             }
             // Parts of a result come before the job has ended.
             JobEvent::Submitted { .. } | JobEvent::Downloading { .. } => *self = Reached::Taken,
-            JobEvent::Progress { .. } | JobEvent::Waiting { .. } | JobEvent::ResultMayBeLost { .. } => {}
+            JobEvent::Progress { .. }
+            | JobEvent::Waiting { .. }
+            | JobEvent::Ignored { .. }
+            | JobEvent::ResultMayBeLost { .. } => {}
         }
     }
 }

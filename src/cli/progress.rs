@@ -117,6 +117,7 @@ impl Line {
             | JobEvent::Waiting { .. }
             | JobEvent::Reconnecting { .. }
             | JobEvent::Moved { .. }
+            | JobEvent::Ignored { .. }
             | JobEvent::ResultMayBeLost { .. } => None,
         };
         let text = describe(event, rate);
@@ -134,7 +135,7 @@ impl Line {
                 self.log_unless(self.away);
                 self.away = true;
             }
-            JobEvent::ResultMayBeLost { .. } => {
+            JobEvent::Ignored { .. } | JobEvent::ResultMayBeLost { .. } => {
                 let text = format!("job {}: {}", self.job, self.text);
                 self.note(&text);
             }
@@ -226,6 +227,7 @@ fn as_json(job: Uuid, event: &JobEvent, rate: Option<u64>, text: &str) -> Value 
         }
         JobEvent::Reconnecting { .. } => ("reconnecting", None),
         JobEvent::Moved { .. } => ("moved", None),
+        JobEvent::Ignored { .. } => ("ignored", None),
         JobEvent::ResultMayBeLost { .. } => ("result-may-be-lost", None),
     };
     json!({
@@ -277,6 +279,9 @@ fn describe(event: &JobEvent, rate: Option<u64>) -> String {
             format!("{leader} is away ({why}); trying again in {}", about(*retry_in))
         }
         JobEvent::Moved { from } => format!("{from} stays away; waiting for another leader"),
+        JobEvent::Ignored { leader, what } => {
+            format!("{leader} has not answered the hello and is taken for a classic leader: there {what}")
+        }
         JobEvent::ResultMayBeLost { leader } => format!(
             "{leader} is a stock leader, and those drop the results of clients that are away: if the job ended \
              meanwhile, no result comes (stop with Ctrl-C or --timeout, and submit it anew if running it twice does no harm)"

@@ -1,12 +1,13 @@
 //! The task behind a client: it drives [`Dispatch`] with what connections and callers report, and does what it says. One
 //! task owns all state of a client; callers reach it by commands and never wait for a connection inside it.
 
+mod parked;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::Kind;
-use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::message::{
     Abort, Body as _, Cancel, Features, Grant, Progress, Reason, Received, Refused, Stage, Submitted, Verdict,
 };
@@ -25,12 +26,12 @@ use super::inputs::{Failed, Inputs};
 use super::job::{Ending, JobEvent};
 use super::receipts::Receipts;
 use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, NewJob, Permit, Remote, Sink};
+use super::wishes::Wishes;
 use super::{LATE_WELCOME_WAIT, LinkState, Options, QUESTIONS_MAX};
 use crate::core::ids::Micros;
 use crate::model::{JobResult, JsonModel};
 use crate::peer::{InFrame, LinkWriter, OutFrame, PROBE_BACKOFF, silent};
 use crate::transfer::{Report, Upload, Waiting, Wire};
-use crate::units::{ByteSize, Span};
 
 /// Commands and news that wait for the driver.
 const COMMANDS_MAX: usize = 256;
@@ -40,10 +41,6 @@ const OUTBOX_MAX: usize = 3 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX;
 
 /// How long connections get to send what is left when the client closes.
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
-
-/// How long a job that needs transfers at least waits for the Welcome of a leader that has been silent for long: it may be on its
-/// way.
-const LATE_WELCOME_WAIT_MIN: Duration = Duration::from_secs(2);
 
 struct Job {
     subject: String,
@@ -56,7 +53,8 @@ struct Job {
     run: u32,
     /// Its result, while parts of it are still to come.
     result: Option<(Bytes, Vec<Named>)>,
-    /// It needs transfers, and the leader it is meant for has not said that it takes them: when to give up.
+    wishes: Wishes,
+    /// It needs a heft leader, and the one it is meant for has not said that it is one: when to give up.
     parked: Option<(Conn, Instant)>,
 }
 
@@ -249,12 +247,12 @@ impl Driver {
         if self.jobs.contains_key(&new.id) {
             return Err(ClientError::JobIdInUse(new.id));
         }
-        let NewJob { id, subject, payload, blobs, sink, permit } = new;
+        let NewJob { id, subject, payload, blobs, wishes, sink, permit } = new;
         let inputs = Inputs::start(blobs, &self.upload_news);
         self.blobs.extend(inputs.ids().map(|blob| (blob, id)));
         self.arrivals.want(id, &self.downloads);
-        let job =
-            Job { subject, payload, inputs, sink, permit, cancel: None, run: 0, result: None, parked: None };
+        let (cancel, run, result, parked) = (None, 0, None, None);
+        let job = Job { subject, payload, inputs, sink, permit, cancel, run, result, wishes, parked };
         self.jobs.insert(id, job);
         self.handle(Event::Submit(id));
         Ok(())
@@ -272,6 +270,12 @@ impl Driver {
         self.stop_inputs(id);
         if let Some(conn) = self.dispatch.conn_of(id) {
             self.send_cancel(conn, id);
+            if self.up(conn).is_some_and(|up| up.mode == Mode::Classic) {
+                let leader = self.address(conn);
+                let text =
+                    format!("the job's end: {leader} is taken for a classic leader, which cancels no job");
+                self.tell(id, JobEvent::Waiting { reason: Reason::NONE, text });
+            }
         }
         true
     }
@@ -337,10 +341,11 @@ impl Driver {
             self.dispatch.handle(self.now(), Event::NotSent(conn, id));
             return;
         };
-        if !job.inputs.is_empty() && !up.mode.has(Features::TRANSFERS) {
+        if job.needs_more_than(&up.mode) {
             return self.park(conn, id);
         }
         job.parked = None;
+        let ignored = job.wishes.ignored().filter(|_| up.mode == Mode::Classic);
         let (blobs, blobs_max) = (job.inputs.len(), up.mode.blobs_max());
         // A job with more than there may be at all is for the leader to judge.
         if blobs > 0 && *on_it > 0 && on_it.saturating_add(blobs) > blobs_max {
@@ -366,6 +371,10 @@ impl Driver {
         // Sooner than that it is told to all jobs.
         if let Some(waited) = silent_for.filter(|waited| *waited > PROBE_BACKOFF.first) {
             self.tell(id, JobEvent::Waiting { reason: Reason::NONE, text: silent(&leader, waited) });
+        }
+        if let Some(what) = ignored {
+            tracing::warn!(job = %id, %leader, "the leader is taken for a classic one, which does not keep to all that the job asks for: {what}");
+            self.tell(id, JobEvent::Ignored { leader: leader.clone(), what });
         }
         if again && classic {
             tracing::info!(job = %id, %leader, "submitted again to a stock leader, which loses results of clients that are away");
@@ -515,84 +524,6 @@ impl Driver {
         };
         if let Err(error) = read {
             tracing::warn!(leader = %self.address(conn), %job, %error, "skipped a message that cannot be read");
-        }
-    }
-
-    /// A heft leader that was slower than the wait: from now on it is one.
-    fn take_late_welcome(&mut self, conn: Conn, frame: &InFrame) {
-        let Some(mode) = Mode::of_welcome(&frame.payload) else { return };
-        let Some(connection) = self.conns.get_mut(conn) else { return };
-        let Some(up) = &mut connection.up else { return };
-        up.mode.clone_from(&mode);
-        let leader = connection.address.clone();
-        self.set_state(conn, LinkState::Up { leader, mode });
-        self.send_questions();
-        let parked = self.jobs.iter().filter(|(_, job)| job.parked.is_some_and(|(on, _)| on == conn));
-        let parked: Vec<Uuid> = parked.map(|(id, _)| *id).collect();
-        for job in parked {
-            self.send(conn, job, false);
-        }
-        // Wishes that a classic leader could not have been told.
-        let unwanted = self.jobs.iter().filter(|(_, job)| job.cancel.is_some());
-        let unwanted: Vec<Uuid> = unwanted.map(|(id, _)| *id).collect();
-        for job in unwanted.into_iter().filter(|job| self.dispatch.conn_of(*job) == Some(conn)) {
-            self.send_cancel(conn, job);
-        }
-    }
-
-    /// Holds a job back that the leader cannot take as far as we know.
-    fn park(&mut self, conn: Conn, id: Uuid) {
-        let now = Instant::now();
-        let Some(connection) = self.conns.get(conn) else { return };
-        let until = match connection.up.as_ref().map(|up| &up.mode) {
-            // It has said what it can do.
-            Some(Mode::Announced { .. }) => now,
-            Some(Mode::Classic) | None => {
-                (connection.greeted + self.late_welcome_wait).max(now + LATE_WELCOME_WAIT_MIN)
-            }
-        };
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        job.parked = Some((conn, until));
-        self.parked.insert(id);
-        if until > now {
-            let leader = self.address(conn);
-            let wait = Span::rounded(until - now);
-            let text = format!(
-                "the job has large files, which only a heft leader takes: waiting up to {wait} for {leader} to say that it is one"
-            );
-            tracing::info!(job = %id, %leader, "{text}");
-            self.tell(id, JobEvent::Waiting { reason: Reason::NONE, text });
-        }
-    }
-
-    /// Refuses jobs that no leader has offered to take.
-    fn give_up_parked(&mut self) {
-        let now = Instant::now();
-        self.parked.retain(|id| self.jobs.get(id).is_some_and(|job| job.parked.is_some()));
-        let over =
-            |id: &&Uuid| self.jobs.get(*id).and_then(|job| job.parked).is_some_and(|(_, until)| until <= now);
-        let over: Vec<Uuid> = self.parked.iter().filter(over).copied().collect();
-        for id in over {
-            let Some(job) = self.jobs.get(&id) else { continue };
-            let connection = job.parked.and_then(|(conn, _)| self.conns.get(conn));
-            let leader = connection.map(|connection| connection.address.clone()).unwrap_or_default();
-            let (bytes, limit) = (job.inputs.total(), u64::from(FRAME_BODY_BYTES_MAX));
-            if let Some(waited) = connection.and_then(Connection::silent_for).map(Span::rounded) {
-                let (bytes, limit) = (ByteSize(bytes), ByteSize(limit));
-                self.end(id, Err(JobError::NoWelcome { job: id, leader, waited, bytes, limit }));
-                continue;
-            }
-            let in_base64 = bytes.div_ceil(3).saturating_mul(4);
-            let text = format!(
-                "the job's files have {bytes} bytes ({}), which are {} in base64, and a leader without transfers takes a job \
-                 of at most {limit} ({}) in all: submit it to a heft leader, or make the files smaller",
-                ByteSize(bytes),
-                ByteSize(in_base64),
-                ByteSize(limit)
-            );
-            let hop = format!("leader {leader}");
-            let refusal = Refusal { reason: Reason::TOO_LARGE, value: in_base64, limit, hop, text };
-            self.end(id, Err(JobError::Refused { job: id, refusal }));
         }
     }
 

@@ -5,7 +5,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::model::ModelError;
-use crate::units::{ByteSize, Span};
+use crate::units::Span;
 
 /// Why something could not be asked of a leader.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -63,9 +63,9 @@ pub enum ClientError {
     /// The job id is in use by an unfinished job of this client.
     #[error("job {0} is already under way from this client: give the new one another id")]
     JobIdInUse(Uuid),
-    /// The leader is a stock one, or too old.
+    /// The leader is a classic one, or too old.
     #[error(
-        "the leader at {leader} does not know `{feature}`: it is a stock or an older one, or was too busy to answer the \
+        "the leader at {leader} does not know `{feature}`: it is a classic or an older one, or was too busy to answer the \
          hello in time"
     )]
     NotSupported {
@@ -76,8 +76,8 @@ pub enum ClientError {
     },
     /// The leader took the connection, but did not answer the hello in the time given.
     #[error(
-        "no answer to the hello from {leader} within {waited}: the leader may be busy, or is a stock one, which answers \
-         no questions"
+        "no answer to the hello from {leader} within {waited}: the leader may be busy, or it looks like a classic one, which \
+         answers no questions: it tells no status, cancels no jobs, keeps no results or dead jobs to ask for, and no datasets"
     )]
     NoWelcome {
         /// Its address.
@@ -204,12 +204,12 @@ pub enum JobError {
         /// Why.
         refusal: Refusal,
     },
-    /// Its files are too large for a classic leader, and this one did not answer the hello: it may
-    /// be one, or not have heard it.
+    /// It is not for a classic leader, and this one did not answer the hello: it may be one, or not
+    /// have heard it.
     #[error(
-        "job {job} was not sent: {leader} took the connection, but has not answered the hello for {waited}, and the job's \
-         files ({bytes}) are more than a leader takes that does not ({limit}): the line may be dead, the leader overloaded, \
-         or a classic one; try again, give it more time (--connect-wait), or submit to a heft leader"
+        "job {job} was not sent: {leader} took the connection, but has not answered the hello for {waited}: the line may be \
+         dead, the leader overloaded (try again, or give it more time with --connect-wait), or a classic one, and then {}",
+        refusal.text
     )]
     NoWelcome {
         /// The job.
@@ -218,10 +218,8 @@ pub enum JobError {
         leader: String,
         /// How long it was waited for.
         waited: Span,
-        /// What the job's files come to.
-        bytes: ByteSize,
-        /// What a classic leader takes in all.
-        limit: ByteSize,
+        /// Why a classic leader does not get it.
+        refusal: Box<Refusal>,
     },
     /// One of its files could not be sent; the leader was told to forget the job.
     #[error("job {job} ends here: its file {name:?} could not be sent ({reason}): {why}")]

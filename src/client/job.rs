@@ -83,6 +83,13 @@ pub enum JobEvent {
         /// The address of the leader that had it.
         from: String,
     },
+    /// It was sent to a leader that is taken for a classic one, which ignores some of what it asks for.
+    Ignored {
+        /// The leader's address.
+        leader: String,
+        /// What becomes of it instead, for people.
+        what: String,
+    },
     /// It was submitted again to a stock leader, which drops results of clients that are away: if the job ended
     /// meanwhile, no result will come.
     ResultMayBeLost {

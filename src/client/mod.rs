@@ -37,6 +37,7 @@ mod receipts;
 mod remote;
 mod single;
 mod spec;
+mod wishes;
 
 pub use ask::{DeadJob, DeadPage, QUESTION_ANSWER_BYTES_MAX, QUESTIONS_MAX};
 pub use connection::{Mode, REDIRECTS_MAX};

@@ -14,6 +14,7 @@ use super::ask::Question;
 use super::error::ClientError;
 use super::job::{Ending, JobEvent};
 use super::spec::Prepared;
+use super::wishes::Wishes;
 use super::{LinkState, Options};
 use crate::model::limits::CLIENT_ID_BYTES_MAX;
 use crate::transfer::Blob;
@@ -61,6 +62,7 @@ pub(super) struct NewJob {
     pub(super) subject: String,
     pub(super) payload: Bytes,
     pub(super) blobs: Vec<Blob>,
+    pub(super) wishes: Wishes,
     pub(super) sink: Sink,
     pub(super) permit: Permit,
 }
@@ -120,8 +122,8 @@ impl Remote {
     pub(super) async fn submit(&self, subject: String, job: Prepared, sink: Sink) -> Result<(), ClientError> {
         let permit = self.room(job.memory_bytes()).await?;
         let (reply, answer) = oneshot::channel();
-        let Prepared { id, payload, blobs } = job;
-        let job = NewJob { id, subject, payload, blobs, sink, permit };
+        let Prepared { id, payload, blobs, wishes } = job;
+        let job = NewJob { id, subject, payload, blobs, wishes, sink, permit };
         let submit = Command::Submit { job, reply };
         self.commands.send(submit).await.map_err(|_| ClientError::Closed)?;
         answer.await.unwrap_or(Err(ClientError::Closed))

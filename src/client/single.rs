@@ -20,6 +20,7 @@ use super::fetch::fetch;
 use super::job::{EVENTS_KEPT_MAX, JobHandle};
 use super::remote::{Command, Remote, Sink};
 use super::spec::{JobSpec, Prepared, payload_room, prepared, too_large};
+use super::wishes::Wishes;
 use crate::units::Span;
 
 /// How a connection stands.
@@ -295,7 +296,8 @@ pub(super) fn raw_job(subject: &str, payload: Bytes) -> Result<Prepared, ClientE
     if bytes > room {
         return Err(too_large(bytes, room));
     }
-    Ok(Prepared { id: Uuid::new_v4(), payload, blobs: Vec::new() })
+    let wishes = Wishes::of_raw(&payload, subject);
+    Ok(Prepared { id: Uuid::new_v4(), payload, blobs: Vec::new(), wishes })
 }
 
 pub(super) async fn ask(

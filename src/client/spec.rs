@@ -15,6 +15,7 @@ use chunking::{ChunkPlan, DigestKind, Generation};
 use uuid::Uuid;
 
 use super::error::ClientError;
+use super::wishes::Wishes;
 use crate::core::subject::routing_key;
 use crate::model::{BlobRef, InputFile, JobRequest, JsonModel};
 use crate::transfer::{Blob, Compression, Source, blob_id};
@@ -77,6 +78,7 @@ pub(super) struct Prepared {
     pub(super) id: Uuid,
     pub(super) payload: Bytes,
     pub(super) blobs: Vec<Blob>,
+    pub(super) wishes: Wishes,
 }
 
 impl Prepared {
@@ -122,13 +124,16 @@ pub(super) async fn prepared(
     if spec.request.client_id.is_empty() {
         client_id.clone_into(&mut spec.request.client_id);
     }
+    let inputs = spec.inputs.iter().map(|input| input.name.as_str());
+    let wishes = Wishes::of(&spec.request, inputs, subject);
     let room = payload_room(subject)?.min(assigned_room(subject, &spec.request.exec_name));
     let on_disk = |input: &Input| matches!(input.source, Source::File(_));
     if spec.inputs.iter().any(on_disk) {
         let built = tokio::task::spawn_blocking(move || build(spec, room)).await;
-        return built.unwrap_or(Err(ClientError::Closed));
+        let built = built.unwrap_or(Err(ClientError::Closed));
+        return built.map(|prepared| Prepared { wishes, ..prepared });
     }
-    build(spec, room)
+    build(spec, room).map(|prepared| Prepared { wishes, ..prepared })
 }
 
 /// A file of the job, with its bytes apart.
@@ -142,7 +147,7 @@ fn build(spec: JobSpec, room: u64) -> Result<Prepared, ClientError> {
     if spec.inputs.is_empty() && spec.request.json_bytes() as u64 <= room {
         let payload = Bytes::from(spec.request.to_json());
         if payload.len() as u64 <= room {
-            return Ok(Prepared { id, payload, blobs: Vec::new() });
+            return Ok(Prepared { id, payload, blobs: Vec::new(), wishes: Wishes::default() });
         }
     }
     let JobSpec { mut request, inputs, digest, compression } = spec;
@@ -207,7 +212,8 @@ impl Builder {
             }
             request.files.push(file);
         }
-        Ok(Prepared { id: request.job_id, payload: request.to_json().into(), blobs })
+        let (id, payload) = (request.job_id, request.to_json().into());
+        Ok(Prepared { id, payload, blobs, wishes: Wishes::default() })
     }
 
     fn blob(&self, place: u32, name: &str, source: &Source) -> Result<Blob, ClientError> {

@@ -14,9 +14,10 @@ use uuid::Uuid;
 use super::{FEATURES, Role, Session};
 use crate::core::ids::{Attempt, JobId, Run, WorkerId};
 use crate::peer::SOFTWARE;
-use crate::summed::Summed;
+use crate::summed::{Fronted, Summed};
 
-/// A frame as it goes to the socket: a head, payload bytes that others may share, and a checksum.
+/// A frame as it goes to the socket: a head, with what of the payload is this frame's own, payload bytes that others may share, and a
+/// checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireFrame {
     /// The head.
@@ -41,17 +42,23 @@ impl WireFrame {
 
 impl Session {
     pub(super) fn frame(&self, head: Head<'_>, payload: impl Into<Summed>) -> Result<WireFrame, EncodeError> {
-        let payload = payload.into();
+        self.frame_of(head, payload.into().into())
+    }
+
+    /// What a payload has for itself stands with the head, so that others go on sharing the rest.
+    fn frame_of(&self, head: Head<'_>, payload: Fronted) -> Result<WireFrame, EncodeError> {
         let payload_len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         let head = Head { payload_len, ..head };
-        let mut bytes = Vec::with_capacity(head_len(self.generation, head.subject));
+        let (front, crc) = (payload.front(), || payload.crc());
+        let mut bytes = Vec::with_capacity(head_len(self.generation, head.subject) + front.len());
         let trailer = if self.has(Features::CHECKSUMS) {
-            Bytes::copy_from_slice(&head.append_summed(self.generation, payload.crc(), &mut bytes)?)
+            Bytes::copy_from_slice(&head.append_summed(self.generation, crc(), &mut bytes)?)
         } else {
             head.append(self.generation, &mut bytes)?;
             Bytes::new()
         };
-        Ok(WireFrame { head: bytes.into(), payload: payload.into_bytes(), trailer })
+        bytes.extend_from_slice(front);
+        Ok(WireFrame { head: bytes.into(), payload: payload.into_rest().into_bytes(), trailer })
     }
 
     /// A message of ours; `None` if the peer did not announce that it can hear it.
@@ -84,9 +91,9 @@ impl Session {
     }
 
     /// A job for this worker.
-    pub fn assign(&mut self, subject: &str, job: JobId, payload: Summed) -> Result<WireFrame, EncodeError> {
+    pub fn assign(&mut self, subject: &str, job: JobId, payload: Fronted) -> Result<WireFrame, EncodeError> {
         let head = Head { msg_id: job.0, subject, ..Head::new(Kind::AssignJob) };
-        let frame = self.frame(head, payload)?;
+        let frame = self.frame_of(head, payload)?;
         if let Role::Worker { last_job, .. } = &mut self.role {
             *last_job = Some(job);
         }

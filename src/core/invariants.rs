@@ -9,9 +9,11 @@ use super::ids::{ClientId, JobId};
 use super::job::{Job, Phase};
 use super::record::Record;
 
-/// Up to so many jobs every event is looked after.
+/// Up to so many jobs, with names of so many bytes, every event is looked after.
 #[cfg(debug_assertions)]
 const JOBS_FEW: usize = 1_000;
+#[cfg(debug_assertions)]
+const NAMES_BYTES_FEW: u64 = 1024 * 1024;
 
 /// With more of them, every so many events.
 #[cfg(debug_assertions)]
@@ -30,7 +32,7 @@ impl Broker {
     #[allow(clippy::panic, reason = "a broken index is a mistake of ours, and tests have to see it")]
     pub(super) fn assert_invariants(&mut self) {
         self.events += 1;
-        let few = self.state.job_count() <= JOBS_FEW;
+        let few = self.state.job_count() <= JOBS_FEW && self.state.names_bytes() <= NAMES_BYTES_FEW;
         if (few || self.events.is_multiple_of(EVENTS_BETWEEN))
             && let Err(broken) = self.check_invariants()
         {

@@ -4,6 +4,8 @@
 //! Nobody is connected. Workers of ours that had jobs are expected back with them, and clients with the inputs they still have: each for
 //! as long as one that is away, but no less than a lease, as all of them have to find the leader again first.
 
+use std::collections::HashSet;
+
 use super::broker::{Broker, EarlierLife};
 use super::due::Due;
 use super::event::WorkerClass;
@@ -22,8 +24,9 @@ impl Broker {
         (broker.state, broker.index) = (state, index);
         let mut order: Vec<(u64, JobId)> = broker.state.jobs().map(|job| (job.seq, job.id)).collect();
         order.sort_unstable();
+        let classic = broker.classic_workers();
         for (_, id) in &order {
-            broker.expect_workers_of(*id);
+            broker.expect_workers_of(*id, &classic);
         }
         let mut ended: Vec<(Micros, JobId, Run)> = Vec::new();
         for (_, id) in order {
@@ -60,8 +63,25 @@ impl Broker {
         broker
     }
 
-    /// The worker that has a job, or that alone may have it, is expected back.
-    fn expect_workers_of(&mut self, id: JobId) {
+    /// Workers that are known to be classic, by the jobs that they had. The log says so of assignments alone, and what waits for
+    /// such a worker mostly waits behind one.
+    fn classic_workers(&self) -> HashSet<WorkerId> {
+        let classic = self.state.jobs().filter_map(|job| match job.phase {
+            Phase::Leased { worker, class: WorkerClass::Classic | WorkerClass::OneAtATime, .. } => {
+                Some(worker)
+            }
+            Phase::Leased { class: WorkerClass::Leasing, .. }
+            | Phase::Queued { .. }
+            | Phase::Gathering { .. }
+            | Phase::Done { .. }
+            | Phase::Dead { .. } => None,
+        });
+        classic.collect()
+    }
+
+    /// The worker that has a job, or that alone may have it, is expected back, unless it is a classic one: those come back as
+    /// others.
+    fn expect_workers_of(&mut self, id: JobId, classic: &HashSet<WorkerId>) {
         let Some(job) = self.state.job(id) else { return };
         let (worker, held) = match (&job.phase, job.child_of) {
             // It is lost, as soon as the rest is known.
@@ -73,6 +93,7 @@ impl Broker {
                 let lease = Lease::given(run, attempt);
                 (*worker, Some((id, lease)))
             }
+            (Phase::Queued { .. }, Some((_, worker))) if classic.contains(&worker) => return,
             (Phase::Queued { .. }, Some((_, worker))) => (worker, None),
             (Phase::Queued { .. } | Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. }, _) => {
                 return;

@@ -122,6 +122,16 @@ impl Broker {
         })
     }
 
+    /// Whether a connection may still get a result that was to go to it. While the result waited its turn a classic client may have
+    /// submitted something new: then it is another run of its program, and the result is not for that. And any client may have
+    /// said hello again, under another name.
+    pub fn may_get(&self, conn: ConnId, id: JobId) -> bool {
+        self.state.job(id).is_none_or(|job| {
+            self.submitter_of(id, &job.client) == Some(conn)
+                || self.clients.get(&conn) == Some(&job.client) && self.may_redeliver(conn, job.seq)
+        })
+    }
+
     pub(super) fn client_left(&mut self, conn: ConnId) {
         if let Some(classic) = self.classic.remove(&conn) {
             self.due.remove(&(classic.from, Due::Redeliver(conn)));

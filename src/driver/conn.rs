@@ -99,7 +99,7 @@ impl<S: Socket> Hub<S> {
             Ok(socket) => Rc::new(socket),
             Err(error) => return warn!(%addr, "cannot serve a connection: {error}"),
         };
-        let outbox = Rc::new(Outbox::new(socket.clone()));
+        let outbox = Rc::new(Outbox::new(socket.clone(), self.answers.clone()));
         self.outboxes.borrow_mut().insert(conn, outbox.clone());
         self.count_connections();
         let writer = spawn_local({
@@ -140,6 +140,7 @@ impl<S: Socket> Hub<S> {
         }
         self.outboxes.borrow_mut().remove(&conn);
         self.count_connections();
+        self.moved.conn_ended();
         socket.shut_down();
     }
 
@@ -150,6 +151,16 @@ impl<S: Socket> Hub<S> {
     /// Sends what could not be sent at once, until the outbox is closed and empty or the peer takes nothing.
     async fn write_out(&self, conn: ConnId, outbox: &Outbox<S>) {
         while outbox.ready().await.is_some() {
+            if let Some((place, at, len)) = outbox.wanted() {
+                match place.read(at, len).await {
+                    Ok(bytes) => outbox.was_read(bytes),
+                    Err(error) => {
+                        warn!(peer = %self.leader.borrow().name(conn), "what waits for it cannot be read: {error}; cutting it off");
+                        outbox.cut_off();
+                        self.with_leader(|leader, now| leader.closed(now, conn));
+                    }
+                }
+            }
             let sent = outbox.flush();
             self.note_speed(&mut self.leader.borrow_mut(), conn, outbox);
             if !sent.is_none() {
@@ -179,6 +190,8 @@ impl<S: Socket> Hub<S> {
         let mut filling = Filling::default();
         // The chunk that comes was given up: it is nobody's.
         let mut given_up = false;
+        // Where the frame that comes is, if it is large.
+        let mut large = None;
         while !outbox.has_ended() {
             let step = inlet.poll();
             if !matches!(step, Ok(Step::Read | Step::Piece(_))) {
@@ -192,6 +205,7 @@ impl<S: Socket> Hub<S> {
                         self.leader.borrow_mut().connected(conn, generation, Some(addr.ip()));
                         knows = true;
                     }
+                    self.moved.add(frame.payload.len());
                     let payload = Bytes::copy_from_slice(frame.payload);
                     let payload = match frame.payload_crc {
                         Some(crc) => Summed::known(payload, crc),
@@ -215,6 +229,7 @@ impl<S: Socket> Hub<S> {
                         inlet.expect_chunks(leader.brings_blobs(conn));
                         leader.is_client(conn)
                     };
+                    large = None;
                     // There is no memory for the chunk whose first piece that was.
                     if self.leader.borrow().waits_for_turn(conn) {
                         self.turn_comes(conn, outbox).await;
@@ -223,6 +238,7 @@ impl<S: Socket> Hub<S> {
                     // Not so a worker: its leases would run out unheard, and what it sends makes few answers.
                     if is_client {
                         outbox.answers_taken().await;
+                        self.log_caught_up(conn, outbox).await;
                         pulse.rested();
                     }
                 }
@@ -298,6 +314,22 @@ impl<S: Socket> Hub<S> {
                     self.with_leader(|leader, now| leader.bulk_ends(now, conn));
                 }
                 Ok(Step::Read) => {
+                    if inlet.is_whole_aside() {
+                        if let Err(error) = self.bring_back(conn, outbox, &mut inlet, &large).await {
+                            return End::Over(format!(
+                                "its large frame cannot be read from the disk: {error}"
+                            ));
+                        }
+                        pulse.rested();
+                        continue;
+                    }
+                    let began = Instant::now();
+                    if let Err(error) = self.make_way(conn, outbox, &mut inlet, &mut large).await {
+                        return End::Over(format!("there is no room for its large frame: {error}"));
+                    }
+                    if began.elapsed() >= LONG_FRAME / 2 {
+                        pulse.rested();
+                    }
                     if knows && coming.is_long(Instant::now()) {
                         self.with_leader(|leader, now| leader.moves(now, conn));
                     }

@@ -17,9 +17,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
 
+use super::inbound::Inbound;
 use super::journal::LogThread;
 use super::lane::Pipes;
-use super::outbox::{Cargo, Look, Outbox, Sent};
+use super::outbox::{AllAnswers, Cargo, Look, Outbox, Sent};
+use super::parking::Parking;
+use super::room::Moved;
 use super::socket::Socket;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
@@ -112,6 +115,10 @@ pub(super) async fn serve<S: Socket>(
     spawn_local(async move { lazy.send_lazily_for_ever().await });
     let slow = hub.clone();
     spawn_local(async move { slow.look_after_the_slow_for_ever().await });
+    let parking = hub.clone();
+    spawn_local(async move { parking.make_room_for_ever().await });
+    let trimming = hub.clone();
+    spawn_local(async move { trimming.moved.trim_for_ever().await });
     let spinning = hub.clone();
     spawn_local(async move { spinning.spin_for_ever().await });
     let living = hub.clone();
@@ -162,10 +169,20 @@ pub(super) struct Hub<S> {
     /// Notified when nothing can be committed any more.
     failed: Notify,
     pub(super) outboxes: RefCell<HashMap<ConnId, Rc<Outbox<S>>>>,
+    /// What waits for all of them.
+    pub(super) answers: AllAnswers,
     pub(super) pipes: Pipes,
     /// Bytes that lines go on from which had to let go of buffers.
     copied: Arc<AtomicUsize>,
     scarce: Cell<bool>,
+    /// Where payloads are for those that do not read.
+    pub(super) parking: Parking,
+    /// Notified when the memory for payloads on their way is taken.
+    pub(super) room_short: Notify,
+    /// Payloads that came and went.
+    pub(super) moved: Moved,
+    /// Large frames that come.
+    pub(super) inbound: Inbound,
     started: Instant,
     /// What time it was then.
     started_at: Micros,
@@ -207,9 +224,14 @@ impl<S: Socket> Hub<S> {
             log,
             failed: Notify::new(),
             outboxes: RefCell::default(),
+            answers: AllAnswers::default(),
             pipes: Pipes::default(),
             copied: Arc::default(),
             scarce: Cell::default(),
+            parking: Parking::new(&options.data),
+            room_short: Notify::new(),
+            moved: Moved::default(),
+            inbound: Inbound::default(),
             started: Instant::now(),
             started_at,
             due_changed: Notify::new(),
@@ -230,7 +252,7 @@ impl<S: Socket> Hub<S> {
         }
     }
 
-    fn now(&self) -> Micros {
+    pub(super) fn now(&self) -> Micros {
         self.started_at.plus(self.started.elapsed())
     }
 
@@ -241,6 +263,9 @@ impl<S: Socket> Hub<S> {
         self.work_off(&mut leader);
         if !leader.has_transfers() {
             self.busied();
+        }
+        if leader.is_short_of_room() {
+            self.room_short.notify_one();
         }
         // A moment that moved away is noticed when the old one comes.
         let sooner = |due: Micros| self.asleep_until.get().is_none_or(|asleep| due < asleep);
@@ -301,6 +326,7 @@ impl<S: Socket> Hub<S> {
             warn!(peer = %leader.name(conn), waiting, "too slow: it does not take what it is sent; cutting it off");
             outbox.cut_off();
         }
+        self.bound_answers(leader);
         if outbox.is_cut() {
             // What is meant for it from now on has to be kept for its next connection.
             leader.closed(self.now(), conn);
@@ -335,7 +361,10 @@ impl<S: Socket> Hub<S> {
     fn execute(&self, output: Output) -> Option<ConnId> {
         match output {
             Output::Send { conn, frame } => self.push(conn, frame, Cargo::Answer),
-            Output::Posted { conn, frame } => self.push(conn, frame, Cargo::Posted),
+            Output::Posted { conn, frame } => {
+                self.moved.add(frame.len());
+                self.push(conn, frame, Cargo::Posted)
+            }
             Output::SendBehind { conn, frame } => {
                 self.outboxes.borrow().get(&conn)?.push_behind(frame);
                 Some(conn)

@@ -1,5 +1,5 @@
-//! Memory for the leader's buffers, in huge pages where the system has them: a chunk that goes to the disk past the page cache is
-//! then found in one step, and not page by page.
+//! The leader's memory. Its buffers are in huge pages where the system has them: a chunk that goes to the disk past the page cache is
+//! then found in one step, and not page by page. And what the allocator keeps of memory that was freed goes back to the system.
 #![allow(unsafe_code)]
 
 use bytes::BytesMut;
@@ -33,6 +33,21 @@ fn advise(memory: &mut [u8]) {
 
 #[cfg(not(target_os = "linux"))]
 fn advise(_memory: &mut [u8]) {}
+
+/// Has the allocator return the pages to the system that nothing is in. glibc keeps what was freed below a block that is in use, and
+/// after the first large payload so much more that a rush of them would stay for ever. It takes a few milliseconds.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub(super) fn trim() {
+    unsafe extern "C" {
+        fn malloc_trim(pad: usize) -> i32;
+    }
+    // SAFETY: glibc has it, for any thread at any time; it moves nothing and takes only a number.
+    unsafe { malloc_trim(0) };
+}
+
+/// Other allocators return memory by themselves.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub(super) fn trim() {}
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,7 @@ mod conn;
 mod descriptors;
 mod filling;
 mod hub;
+mod inbound;
 mod journal;
 #[cfg(target_os = "linux")]
 mod lane;
@@ -13,7 +14,9 @@ mod lane;
 mod lane;
 mod memory;
 mod outbox;
+mod parking;
 mod portable;
+mod room;
 mod socket;
 mod spin;
 pub mod spool;

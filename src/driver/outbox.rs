@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use super::lane::Pipe;
+use super::parking::{Place, SLICE_BYTES};
 use super::socket::Socket;
 use crate::conn::{Want, WireChunk, WireFrame};
 use crate::peer::{Pace, Speed};
@@ -43,8 +44,40 @@ const SMALL_FRAME_BYTES_MAX: usize = 1024;
 const ANSWERS_BYTES_MAX: usize = 8 * 1024 * 1024;
 const ANSWERS_BYTES_LOW: usize = ANSWERS_BYTES_MAX - 256 * 1024;
 
+/// Answers that wait for all peers. Beyond it those go for whom most wait.
+const ALL_ANSWERS_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+/// Beyond so many no client is read for which more than a few wait.
+const ALL_ANSWERS_BYTES_HIGH: usize = ALL_ANSWERS_BYTES_MAX / 4;
+const FEW_ANSWERS_BYTES: usize = 256 * 1024;
+
+/// Answers that wait for all peers, in bytes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AllAnswers(Rc<Cell<usize>>);
+
+impl AllAnswers {
+    fn add(&self, bytes: usize) {
+        self.0.set(self.0.get() + bytes);
+    }
+
+    fn take(&self, bytes: usize) {
+        self.0.set(self.0.get().saturating_sub(bytes));
+    }
+
+    /// How many there are, if that is too many.
+    pub(super) fn are_too_many(&self) -> Option<usize> {
+        Some(self.0.get()).filter(|bytes| *bytes > ALL_ANSWERS_BYTES_MAX)
+    }
+}
+
 /// Pieces that one call writes.
 const SLICES_MAX: usize = 64;
+
+/// Room for so many pieces is kept when none waits.
+const PIECES_KEPT_MAX: usize = 256;
+
+/// Payloads of fewer bytes stay in memory, whoever does not read them.
+const PARKED_BYTES_MIN: usize = 16 * 1024;
 
 /// What waits for one peer.
 pub(super) struct Outbox<S> {
@@ -64,6 +97,13 @@ pub(super) struct Outbox<S> {
     /// Of that, what nobody waits for: answers to what the peer sent, and news.
     answers: Cell<usize>,
     answers_low: Notify,
+    all_answers: AllAnswers,
+    /// The payloads, as far as they are in memory.
+    posted: Cell<usize>,
+    /// Since when the socket does not take all of those.
+    posted_since: Cell<Option<Instant>>,
+    /// Where those are that are not.
+    place: RefCell<Option<Rc<Place>>>,
     /// Bytes that the socket took.
     written: Cell<u64>,
     /// How much of that the peer is known to have, and when it last had more.
@@ -82,7 +122,9 @@ pub(super) struct Outbox<S> {
 }
 
 struct Piece {
+    /// What is in memory of it.
     bytes: Bytes,
+    parked: Parked,
     cargo: Cargo,
     then: Then,
     /// Whether its bytes are not a buffer's of the pool any more.
@@ -114,7 +156,35 @@ impl Drop for Copied {
     }
 }
 
+/// Whether a piece is on the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Parked {
+    No,
+    /// It is being written to there, all of these bytes, and is still in memory.
+    Going {
+        at: u64,
+        len: usize,
+    },
+    /// What follows is there, and not in memory.
+    There {
+        at: u64,
+        len: usize,
+    },
+}
+
 impl Piece {
+    fn new(bytes: Bytes, cargo: Cargo, then: Then) -> Self {
+        Piece { bytes, parked: Parked::No, cargo, then, is_copy: false }
+    }
+
+    /// Where what follows what is in memory lies on the disk, with how much that is.
+    fn follows(&self) -> Option<(u64, usize)> {
+        match self.parked {
+            Parked::There { at, len } if len > 0 => Some((at, len)),
+            Parked::No | Parked::Going { .. } | Parked::There { .. } => None,
+        }
+    }
+
     /// What it takes to keep it.
     fn cost(&self) -> usize {
         PIECE_BYTES + self.bytes.len()
@@ -200,9 +270,10 @@ impl Sent {
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 impl<S: Socket> Outbox<S> {
-    pub(super) fn new(socket: Rc<S>) -> Self {
+    pub(super) fn new(socket: Rc<S>, all_answers: AllAnswers) -> Self {
         Outbox {
             socket,
+            all_answers,
             pieces: RefCell::default(),
             bulk: RefCell::default(),
             asked: Cell::default(),
@@ -213,6 +284,9 @@ impl<S: Socket> Outbox<S> {
             bytes: Cell::default(),
             answers: Cell::default(),
             answers_low: Notify::new(),
+            posted: Cell::default(),
+            posted_since: Cell::default(),
+            place: RefCell::default(),
             written: Cell::default(),
             progress: Cell::new((0, Instant::now())),
             looked_at: Cell::default(),
@@ -265,7 +339,7 @@ impl<S: Socket> Outbox<S> {
         let mut parts = parts.into_iter().filter(|bytes| !bytes.is_empty()).peekable();
         while let Some(bytes) = parts.next() {
             let then = if parts.peek().is_some() { Then::More } else { Then::Ends };
-            self.put(pieces, Piece { bytes, cargo, then, is_copy: false });
+            self.put(pieces, Piece::new(bytes, cargo, then));
         }
     }
 
@@ -333,7 +407,8 @@ impl<S: Socket> Outbox<S> {
         }
         for piece in self.pieces.borrow_mut().iter_mut() {
             let is_large = piece.cargo.is_of_chunk() && piece.bytes.len() > SMALL_FRAME_BYTES_MAX;
-            if is_large && !piece.is_copy && has_room(piece.bytes.len()) {
+            let is_here = piece.parked == Parked::No;
+            if is_large && is_here && !piece.is_copy && has_room(piece.bytes.len()) {
                 piece.bytes = Copied::of(&piece.bytes, copied);
                 piece.is_copy = true;
             }
@@ -392,18 +467,35 @@ impl<S: Socket> Outbox<S> {
             // Nothing was on its way to it until now.
             self.progress.set((self.written.get(), Instant::now()));
         }
-        self.bytes.set(self.bytes.get() + piece.cost());
-        if piece.cargo == Cargo::Answer {
-            self.answers.set(self.answers.get() + piece.cost());
-        }
+        self.put_on(piece.cargo, piece.cost());
         pieces.push_back(piece);
+    }
+
+    fn put_on(&self, cargo: Cargo, bytes: usize) {
+        self.bytes.set(self.bytes.get() + bytes);
+        match cargo {
+            Cargo::Answer => {
+                self.answers.set(self.answers.get() + bytes);
+                self.all_answers.add(bytes);
+            }
+            Cargo::Posted => self.posted.set(self.posted.get() + bytes),
+            Cargo::Chunk | Cargo::Piece => {}
+        }
     }
 
     /// Bytes of a piece are out, or all of it is gone with what it took.
     fn take_off(&self, cargo: Cargo, bytes: usize) {
         self.bytes.set(self.bytes.get().saturating_sub(bytes));
-        if cargo == Cargo::Answer {
-            self.answers.set(self.answers.get().saturating_sub(bytes));
+        match cargo {
+            Cargo::Answer => {
+                self.answers.set(self.answers.get().saturating_sub(bytes));
+                self.all_answers.take(bytes);
+            }
+            Cargo::Posted => self.posted.set(self.posted.get().saturating_sub(bytes)),
+            Cargo::Chunk | Cargo::Piece => {}
+        }
+        if self.posted.get() == 0 {
+            self.posted_since.set(None);
         }
         if self.answers.get() <= ANSWERS_BYTES_LOW {
             self.answers_low.notify_one();
@@ -412,11 +504,20 @@ impl<S: Socket> Outbox<S> {
 
     /// Waits while too many answers wait for the peer: what it sends would only make more. It ends with the connection.
     pub(super) async fn answers_taken(&self) {
-        if self.answers.get() > ANSWERS_BYTES_MAX {
-            while self.answers.get() > ANSWERS_BYTES_LOW && !self.ended.get() {
+        let are_many = |most: usize| {
+            let all = self.all_answers.0.get() > ALL_ANSWERS_BYTES_HIGH;
+            self.answers.get() > if all { FEW_ANSWERS_BYTES } else { most }
+        };
+        if are_many(ANSWERS_BYTES_MAX) {
+            while are_many(ANSWERS_BYTES_LOW) && !self.ended.get() {
                 self.answers_low.notified().await;
             }
         }
+    }
+
+    /// Bytes of answers that wait for the peer.
+    pub(super) fn answers(&self) -> usize {
+        self.answers.get()
     }
 
     /// Whether nothing waits to be sent, and what passes through would not have to wait.
@@ -442,7 +543,7 @@ impl<S: Socket> Outbox<S> {
     /// waits until the chunk is out.
     pub(super) fn push_place(&self, head: Bytes) {
         if !self.closing.get() {
-            let place = Piece { bytes: head, cargo: Cargo::Chunk, then: Then::Place, is_copy: false };
+            let place = Piece::new(head, Cargo::Chunk, Then::Place);
             self.put(&mut self.pieces.borrow_mut(), place);
         }
     }
@@ -487,7 +588,7 @@ impl<S: Socket> Outbox<S> {
         let mut pieces = self.pieces.borrow_mut();
         if let Some(front) = pieces.front_mut().filter(|front| front.then == Then::Place) {
             front.then = Then::More;
-            let end = Piece { bytes: rest, cargo: Cargo::Chunk, then: Then::Ends, is_copy: false };
+            let end = Piece::new(rest, Cargo::Chunk, Then::Ends);
             self.bytes.set(self.bytes.get() + end.cost());
             pieces.insert(1, end);
             self.left_over_if_closing();
@@ -511,7 +612,7 @@ impl<S: Socket> Outbox<S> {
                 let part = Bytes::from_static(ZEROS.get(..missing.min(ZEROS.len())).unwrap_or_default());
                 missing -= part.len();
                 let then = if missing == 0 { Then::Ends } else { Then::More };
-                let piece = Piece { bytes: part, cargo: Cargo::Chunk, then, is_copy: true };
+                let piece = Piece { is_copy: true, ..Piece::new(part, Cargo::Chunk, then) };
                 self.bytes.set(self.bytes.get() + piece.cost());
                 pieces.insert(at, piece);
                 if missing == 0 {
@@ -523,8 +624,9 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Waits until the socket takes something.
+    /// Waits until the socket takes something of the chunk that passes through.
     pub(super) async fn writable(&self) {
+        self.judge_with(true);
         self.socket.writable().await;
     }
 
@@ -540,10 +642,12 @@ impl<S: Socket> Outbox<S> {
         loop {
             self.advance(&mut pieces, 0, &mut sent);
             self.refill(&mut pieces, &mut sent);
-            let until_place = pieces.iter().take_while(|piece| piece.then != Then::Place);
-            let slices: Vec<io::IoSlice<'_>> =
-                until_place.take(SLICES_MAX).map(|piece| io::IoSlice::new(&piece.bytes)).collect();
+            let slices = next_slices(&pieces);
             if slices.is_empty() {
+                if pieces.front().is_some_and(|front| front.follows().is_some()) {
+                    // The writer reads it from the disk.
+                    self.left_over.notify_one();
+                }
                 break;
             }
             match self.socket.write(&slices) {
@@ -552,6 +656,13 @@ impl<S: Socket> Outbox<S> {
                     self.advance(&mut pieces, written, &mut sent);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.posted.get() > 0 && self.posted_since.get().is_none() {
+                        self.posted_since.set(Some(Instant::now()));
+                    }
+                    // A line that is idle whenever a chunk begins shows how fast it is only in between.
+                    if has_chunk(&pieces) {
+                        self.judge_with(true);
+                    }
                     self.left_over.notify_one();
                     break;
                 }
@@ -574,11 +685,22 @@ impl<S: Socket> Outbox<S> {
                 return self.take_off(front.cargo, written);
             }
             written -= front.bytes.len();
+            if front.follows().is_some() {
+                self.take_off(front.cargo, front.bytes.len());
+                return front.bytes.clear();
+            }
             self.take_off(front.cargo, front.cost());
             if front.then == Then::Ends {
                 sent.count(front.cargo);
             }
+            let was_parked = front.parked != Parked::No;
             pieces.pop_front();
+            if was_parked && pieces.iter().all(|piece| piece.parked == Parked::No) {
+                self.place.take();
+            }
+        }
+        if pieces.capacity() > PIECES_KEPT_MAX {
+            pieces.shrink_to(PIECES_KEPT_MAX);
         }
     }
 
@@ -586,10 +708,13 @@ impl<S: Socket> Outbox<S> {
     pub(super) fn cut_off(&self) {
         self.cut.set(true);
         self.cut_short.notify_one();
-        self.pieces.borrow_mut().clear();
-        self.bulk.borrow_mut().clear();
+        self.pieces.take();
+        self.bulk.take();
+        self.place.take();
         self.bytes.set(0);
-        self.answers.set(0);
+        self.all_answers.take(self.answers.take());
+        self.posted.set(0);
+        self.posted_since.set(None);
         self.close();
         self.end();
     }
@@ -683,6 +808,87 @@ impl<S: Socket> Outbox<S> {
     /// Whether the peer was cut off.
     pub(super) fn is_cut(&self) -> bool {
         self.cut.get()
+    }
+}
+
+impl<S> Drop for Outbox<S> {
+    fn drop(&mut self) {
+        self.all_answers.take(self.answers.get());
+    }
+}
+
+/// What comes next of what is in memory, as far as it can be written now.
+fn next_slices(pieces: &VecDeque<Piece>) -> Vec<io::IoSlice<'_>> {
+    let mut slices = Vec::with_capacity(pieces.len().min(SLICES_MAX));
+    for piece in pieces.iter().take(SLICES_MAX).take_while(|piece| piece.then != Then::Place) {
+        if !piece.bytes.is_empty() {
+            slices.push(io::IoSlice::new(&piece.bytes));
+        }
+        if piece.follows().is_some() {
+            break;
+        }
+    }
+    slices
+}
+
+impl<S: Socket> Outbox<S> {
+    /// Payloads in memory that the socket does not take, with since when. None while some of them are on the disk already.
+    pub(super) fn stuck(&self) -> Option<(Instant, usize)> {
+        let since = self.posted_since.get().filter(|_| self.place.borrow().is_none())?;
+        let is_long = |piece: &&Piece| piece.cargo == Cargo::Posted && piece.bytes.len() >= PARKED_BYTES_MIN;
+        let bytes: usize = self.pieces.borrow().iter().filter(is_long).map(|piece| piece.bytes.len()).sum();
+        (bytes > 0).then_some((since, bytes))
+    }
+
+    /// Moves them to a place on the disk. Whatever the socket takes meanwhile is taken from memory.
+    pub(super) async fn park(&self, place: Place) -> io::Result<()> {
+        let place = Rc::new(place);
+        let (mut going, mut next) = (Vec::new(), place.start());
+        for piece in self.pieces.borrow_mut().iter_mut() {
+            if piece.cargo == Cargo::Posted && piece.bytes.len() >= PARKED_BYTES_MIN {
+                piece.parked = Parked::Going { at: next, len: piece.bytes.len() };
+                next += piece.bytes.len() as u64;
+                going.push(piece.bytes.clone());
+            }
+        }
+        self.place.replace(Some(place.clone()));
+        let written = place.write(place.start(), going).await;
+        let mut is_needed = false;
+        let mut pieces = self.pieces.borrow_mut();
+        for piece in pieces.iter_mut() {
+            let Parked::Going { at, len } = piece.parked else { continue };
+            piece.parked = Parked::No;
+            if written.is_ok() {
+                let left = piece.bytes.len();
+                self.take_off(piece.cargo, left);
+                piece.bytes = Bytes::new();
+                piece.parked = Parked::There { at: at + (len - left) as u64, len: left };
+                is_needed = true;
+            }
+        }
+        if !is_needed {
+            self.place.take();
+        }
+        written
+    }
+
+    /// What of the next piece has to be read from the disk, once the socket takes more: where it is, from where, how much.
+    pub(super) fn wanted(&self) -> Option<(Rc<Place>, u64, usize)> {
+        let pieces = self.pieces.borrow();
+        let (at, len) = pieces.front().filter(|front| front.bytes.is_empty())?.follows()?;
+        Some((self.place.borrow().clone()?, at, len.min(SLICE_BYTES)))
+    }
+
+    /// It was read.
+    pub(super) fn was_read(&self, bytes: Bytes) {
+        let mut pieces = self.pieces.borrow_mut();
+        let Some(front) = pieces.front_mut().filter(|front| front.bytes.is_empty()) else { return };
+        if let Some((at, len)) = front.follows() {
+            let read = bytes.len().min(len);
+            front.parked = Parked::There { at: at + read as u64, len: len - read };
+            self.put_on(front.cargo, bytes.len());
+            front.bytes = bytes;
+        }
     }
 }
 

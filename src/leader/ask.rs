@@ -312,10 +312,12 @@ impl Leader {
             1 => format!("{waits} (the result of 1 job among them)"),
             results => format!("{waits} (the results of {results} jobs among them)"),
         };
+        let first = self.relay.first_in_words().map(|first| format!("Uploads wait behind {first}. "));
+        let first = first.unwrap_or_default();
         let fill = self.relay.fill();
         Some(format!(
             "{waits}: {} of {} are free, and {} are kept for the log and for results (--disk-reserve). {} are large files and results \
-             that the leader keeps. It helps if jobs end or are cancelled (`heft cancel`), if results that nobody has yet are fetched \
+             that the leader keeps. {first}It helps if jobs end or are cancelled (`heft cancel`), if results that nobody has yet are fetched \
              (`heft result get`), if others free space on that disk, or if the leader gets a larger one (--data)",
             ByteSize(room.space.free),
             ByteSize(room.space.total),

@@ -9,7 +9,11 @@ use bytes::Bytes;
 use tracing::{error, warn};
 use uuid::Uuid;
 
+use super::children::Assigned;
+use super::pacing::{Memory, Posting};
+use super::store::UNLOGGED_BYTES_MAX;
 use super::{Leader, Output, gathered, outcome};
+use crate::conn::WireFrame;
 use crate::consensus::Single;
 use crate::core::action::Action;
 use crate::core::ids::{Attempt, ConnId, Index, JobId, Micros, Run, WorkerId};
@@ -50,6 +54,14 @@ pub(super) struct Logging {
 /// them in memory at once.
 const READS_MAX: usize = 32;
 
+/// And so many bytes, of which one payload may have more.
+const READ_BYTES_MAX: u64 = 16 << 20;
+
+/// While more bytes of payloads wait for the log, no large frames are read, and nothing of clients.
+const LOG_BEHIND_BYTES: u64 = 16 << 20;
+
+const _: () = assert!(LOG_BEHIND_BYTES < UNLOGGED_BYTES_MAX);
+
 /// After so many bytes in the log it is looked how much room is left.
 const MEASURE_AFTER_BYTES: u64 = 1 << 20;
 
@@ -60,7 +72,8 @@ pub(super) struct Fetching {
     wanted: HashMap<Key, Vec<u64>>,
     /// Those that will be.
     to_read: VecDeque<Key>,
-    reading: usize,
+    /// Those that are being read, with their bytes.
+    reading: HashMap<Key, u64>,
     waiting: HashMap<u64, Waiting>,
     next: u64,
     /// Jobs whose results somebody gets once they have been read, with how many do.
@@ -83,6 +96,10 @@ struct Waiting {
 }
 
 impl Fetching {
+    fn may_read(&self) -> bool {
+        self.reading.len() < READS_MAX && self.reading.values().sum::<u64>() < READ_BYTES_MAX
+    }
+
     /// Whether somebody gets the result of a job once it has been read.
     pub(super) fn is_wanted(&self, job: JobId) -> bool {
         self.results.contains_key(&job)
@@ -281,6 +298,17 @@ impl Leader {
         }
     }
 
+    /// Whether so much waits for the log that it is better to wait for it before more is read. Not for one that takes nothing: what then comes
+    /// is refused, and whoever has something else to say is heard.
+    pub fn is_log_behind(&self) -> bool {
+        match &self.commits {
+            Commits::Memory => false,
+            Commits::Log(logging) => {
+                logging.trouble.is_none() && self.store.unlogged_bytes() > LOG_BEHIND_BYTES
+            }
+        }
+    }
+
     /// Why the leader has to stop, if it has to: nothing can be committed any more.
     pub fn why_failed(&self) -> Option<&str> {
         match &self.commits {
@@ -360,11 +388,11 @@ impl Leader {
 
     /// Has payloads read, as far as few enough are.
     fn read_on(&mut self) {
-        while self.fetching.reading < READS_MAX {
+        while self.fetching.may_read() {
             let Some(key) = self.fetching.to_read.pop_front() else { break };
             match self.store.away(key) {
                 Some(place) => {
-                    self.fetching.reading += 1;
+                    self.fetching.reading.insert(key, place.len.into());
                     self.outputs.push_back(Output::Log(LogOp::Read { key, place }));
                 }
                 None => self.is_here(key),
@@ -373,7 +401,7 @@ impl Leader {
     }
 
     fn payload_read(&mut self, key: Key, result: Result<Bytes, String>) {
-        self.fetching.reading = self.fetching.reading.saturating_sub(1);
+        self.fetching.reading.remove(&key);
         match result {
             Ok(payload) => self.store.was_read(key, payload),
             Err(why) => self.payload_lost(key, why),
@@ -445,9 +473,17 @@ impl Leader {
                     | Phase::Dead { .. } => false,
                 };
                 let is_current = self.broker.state().job(job).is_some_and(is_its);
-                let frame = if is_current { self.assign(conn, worker, job) } else { None };
-                let is_sent = frame.is_some();
-                self.send_posted(conn, bytes, frame, None);
+                let is_wanted = is_current && self.sessions.contains_key(&conn);
+                let assigned = if is_wanted { self.assign(conn, worker, job) } else { None };
+                let is_sent = assigned.is_some();
+                let posting = assigned.map(|Assigned { frame, common }| {
+                    let memory = match common {
+                        Some(common) => Memory::Common(common),
+                        None => self.memory_of(self.payload_of_job(job), &frame),
+                    };
+                    Posting { frame, memory }
+                });
+                self.send_posted(conn, bytes, posting, None);
                 if is_sent {
                     self.send_inputs(conn, job, attempt);
                     self.unstage_for(conn, job);
@@ -459,8 +495,12 @@ impl Leader {
                 }
             }
             Then::Deliver { conn, job, run } => {
-                let frame = self.deliver(conn, job, run);
-                self.send_posted(conn, bytes, frame, Some((job, run)));
+                let posting = self.deliver(conn, job, run).map(|frame| {
+                    let result = self.broker.state().job(job).and_then(outcome::returned);
+                    let kept = result.map(|result| self.memory_of(Key::Result(result), &frame));
+                    Posting { frame, memory: kept.unwrap_or(Memory::Own) }
+                });
+                self.send_posted(conn, bytes, posting, Some((job, run)));
             }
             Then::Stage { job } => self.stage(job),
             Then::Answer { conn, verb, id, job } => {
@@ -468,8 +508,18 @@ impl Leader {
                 if let Err(text) = &answer {
                     self.answer_error(conn, &verb, id, text);
                 }
-                self.send_posted(conn, bytes, answer.ok(), None);
+                let posting = answer.ok().map(|frame| Posting { frame, memory: Memory::Own });
+                self.send_posted(conn, bytes, posting, None);
             }
+        }
+    }
+
+    /// Whose memory a frame takes that may have a payload as it is kept. What no log has stays in memory as long as it is needed, whoever
+    /// is sent it.
+    fn memory_of(&self, key: Key, frame: &WireFrame) -> Memory {
+        match self.commits {
+            Commits::Memory if self.store.holds(key, &frame.payload) => Memory::Kept,
+            Commits::Memory | Commits::Log(_) => Memory::Own,
         }
     }
 

@@ -17,7 +17,10 @@ impl Leader {
         let unknown = || OperateError::Unknown { job }.to_string();
         let Explanation { job, run, client, key, phase, policy, datasets, waits, workers } =
             self.broker.explain(job).ok_or_else(unknown)?;
-        let result_waits = self.result_waits(job);
+        let result_waits = self.result_waits(job).map(|why| no_room("result-room", &why));
+        let input_room = waits.as_ref().filter(|waits| matches!(waits, WaitsFor::Client));
+        let input_room = input_room.and_then(|_| self.relay.why_inputs_wait(job));
+        let input_room = input_room.map(|why| no_room("input-room", &format!("room for its inputs: {why}")));
         let (phase, worker) = match phase {
             Phase::Queued { .. } => ("queued", None),
             Phase::Leased { worker, .. } if self.broker.is_returning(worker, job) => {
@@ -32,7 +35,7 @@ impl Leader {
         Ok(json!({
             "job_id": job.to_string(), "run": run.0, "client_id": client.to_string(), "key": key.as_str(), "phase": phase,
             "worker": worker, "policy": policy.name(), "datasets": datasets.iter().map(named).collect::<Vec<_>>(),
-            "waits": waits.map(|waits| self.waits(&waits)).or(result_waits.map(result_room)), "workers": listed,
+            "waits": input_room.or(waits.map(|waits| self.waits(&waits))).or(result_waits), "workers": listed,
             "more": workers.len() > LISTED_MAX,
         }))
     }
@@ -62,10 +65,10 @@ impl Leader {
     }
 }
 
-/// The result of a job that has run finds no room here.
-fn result_room(why: String) -> Value {
+/// The inputs of a job, or its result, find no room here.
+fn no_room(name: &str, why: &str) -> Value {
     let nothing = Value::Null;
-    json!({ "for": "result-room", "text": why, "worker": nothing, "waited_ms": nothing, "left_ms": nothing })
+    json!({ "for": name, "text": why, "worker": nothing, "waited_ms": nothing, "left_ms": nothing })
 }
 
 fn named(named: &Named) -> Value {

@@ -6,6 +6,7 @@
 mod answers;
 mod ask;
 mod bulk;
+mod children;
 mod collect;
 mod datasets;
 mod durable;
@@ -48,6 +49,7 @@ use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
 use crate::summed::Summed;
 use bulk::{Apart, Bulk};
+use children::Commons;
 use collect::Lister;
 use datasets::Datasets;
 use durable::{Assignment, Commits, Fetching, Then};
@@ -203,6 +205,8 @@ pub struct Leader {
     fetching: Fetching,
     /// What goes to peers as they take it.
     pacing: Pacing,
+    /// What the workers of one job get alike.
+    commons: Commons,
     relay: Relay,
     blobs: Blobs,
     datasets: Datasets,
@@ -266,6 +270,7 @@ impl Leader {
             commits: Commits::Memory,
             fetching: Fetching::default(),
             pacing: Pacing::default(),
+            commons: Commons::default(),
             outputs: VecDeque::new(),
             asked: HashMap::new(),
             next_token: Token(0),
@@ -646,6 +651,7 @@ impl Leader {
                 Action::Deliver { conn, job, run } => self.post(conn, Then::Deliver { conn, job, run }),
                 Action::ForgetInput { job } => {
                     self.forget_staging(job);
+                    self.commons.forget(job);
                     self.store.forget_input(job);
                     self.forget_inputs(job);
                 }
@@ -654,8 +660,14 @@ impl Leader {
                     self.forget_parts(result);
                 }
                 Action::Operated { token, answer } => self.operated(token, answer),
-                Action::DatasetPut { dataset, replaced } => self.dataset_put(&dataset, replaced),
-                Action::DatasetRemoved { dataset } => self.dataset_removed(&dataset),
+                Action::DatasetPut { dataset, replaced } => {
+                    self.commons.clear();
+                    self.dataset_put(&dataset, replaced);
+                }
+                Action::DatasetRemoved { dataset } => {
+                    self.commons.clear();
+                    self.dataset_removed(&dataset);
+                }
                 Action::AskAgent { agent, cache } => self.ask_agent(agent, cache),
                 Action::StageInputs { job } => self.stage_inputs(job),
                 Action::Close { conn, why } => {
@@ -723,7 +735,8 @@ impl Leader {
 
     /// The frame with a job's result, behind the transfers of its parts.
     fn deliver(&mut self, conn: ConnId, id: JobId, run: Run) -> Option<WireFrame> {
-        let Some(session) = self.sessions.get(&conn) else {
+        let may_get = self.broker.may_get(conn, id);
+        let Some(session) = self.sessions.get(&conn).filter(|_| may_get) else {
             self.broker.handle(self.now, Event::NotDelivered { job: id });
             return None;
         };

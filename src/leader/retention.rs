@@ -2,14 +2,16 @@
 //! when others wait for their room.
 //!
 //! For room, where results outlive the leader, only those go that somebody has, and of those the
-//! oldest first: first what its client has got whole, then what somebody else has fetched whole,
-//! then what its client has without the large parts, which it did not want. One that nobody has
-//! stays for its time, and so does one of which a classic client got the beginning, until somebody
+//! oldest first: first what its client has and somebody has got whole, then what its client has
+//! without the large parts, which it did not want, and last what its client has not got and somebody
+//! else has fetched whole: the client may come back for it. One that nobody has stays for its time, and so does one of which a classic client got the beginning, until somebody
 //! has fetched the rest. Who has fetched what is known as long as the leader lives.
 
 use super::parts::is_made;
 use super::relay::BlobId;
+use super::transfers::GotBy;
 use super::{Leader, outcome};
+use crate::conn::Session;
 use crate::core::Event;
 use crate::core::ids::{ConnId, JobId, ResultId};
 use crate::core::job::Job;
@@ -47,22 +49,32 @@ impl Leader {
         // What somebody is getting is not taken from under it.
         let may_go = |job: &Job| (too_many || self.has_parts(job)) && !self.is_being_got(job);
         let not_held = |job: &Job| !self.is_held_for_fetch(job.id) && may_go(job);
-        let is_got = |job: &Job| not_held(job) && self.is_got(job);
-        let got = || self.broker.oldest_ended(true, is_got).or_else(|| self.broker.oldest_that(is_got));
-        let only_sent = self.is_durable() && !too_many;
-        let is_sent = |job: &Job| not_held(job) && (too_many || !self.is_cut(job));
-        let sent = || self.broker.oldest_ended(only_sent, is_sent);
-        // The limit of results holds, whoever waits.
-        let any = || self.broker.oldest_ended(only_sent, may_go).filter(|_| too_many);
-        let got = if too_many || !self.blobs.has_got() { None } else { got() };
-        got.or_else(sent).or_else(any)
+        if too_many {
+            // The limit of results holds, whoever waits.
+            let any = || self.broker.oldest_ended(false, may_go);
+            return self.broker.oldest_ended(false, not_held).or_else(any);
+        }
+        let got_by = |least: GotBy| move |job: &Job| not_held(job) && self.is_got(job, least);
+        let is_sent = |job: &Job| not_held(job) && !self.is_cut(job);
+        let (is_any_got, is_durable) = (self.blobs.has_got(), self.is_durable());
+        let whole = || {
+            let sent = self.broker.oldest_ended(true, got_by(GotBy::Anybody));
+            sent.or_else(|| self.broker.oldest_that(got_by(GotBy::ItsClient))).filter(|_| is_any_got)
+        };
+        let sent = || self.broker.oldest_ended(true, is_sent);
+        // Its client has nothing of it, and may come back.
+        let fetched = || self.broker.oldest_that(got_by(GotBy::Anybody)).filter(|_| is_any_got);
+        let unsent = || self.broker.oldest_ended(false, is_sent).filter(|_| !is_durable);
+        whole().or_else(sent).or_else(fetched).or_else(unsent)
     }
 
-    /// Whether somebody has all large parts of a job's result, and of those of its children.
-    fn is_got(&self, job: &Job) -> bool {
+    /// Whether somebody, or its client, has all large parts of a job's result, and of those of its children.
+    fn is_got(&self, job: &Job, least: GotBy) -> bool {
         let children = job.children.iter().filter_map(|child| self.broker.state().job(*child));
         let mut results = children.chain([job]).filter_map(outcome::returned);
-        results.all(|result| self.blobs.of_result(result).is_empty() || self.blobs.is_got(result))
+        results.all(|result| {
+            self.blobs.of_result(result).is_empty() || self.blobs.got_by(result).is_some_and(|by| by >= least)
+        })
     }
 
     /// Whether a client that takes no large parts was told to fetch those of a job's result, and nobody has.
@@ -84,7 +96,10 @@ impl Leader {
         };
         let parts = self.blobs.of_result(result);
         if !parts.is_empty() && parts.iter().all(is_here) {
-            self.blobs.got(result);
+            let owner = self.broker.state().job(job).map(|job| &job.client);
+            let client = self.sessions.get(&conn).and_then(Session::client);
+            let is_its = client.is_some_and(|client| Some(client) == owner);
+            self.blobs.got(result, if is_its { GotBy::ItsClient } else { GotBy::Anybody });
         }
     }
 }

@@ -171,6 +171,11 @@ impl PayloadStore {
         self.slot(key).map_or(0, |slot| slot.len.into())
     }
 
+    /// Whether these bytes are those of a payload in memory, and no copy.
+    pub(super) fn holds(&self, key: Key, bytes: &Bytes) -> bool {
+        self.warm.get(&key).is_some_and(|payload| payload.as_ptr() == bytes.as_ptr())
+    }
+
     // --- in the log
 
     /// Where the log has a payload that is not in memory. `None` if it is, or is nowhere.

@@ -10,6 +10,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::Leader;
+use super::children::{Assigned, Common, Rewriting, for_child};
 use super::relay::{BlobId, TooMany};
 use super::store::{Input, UNLOGGED_BYTES_MAX};
 use super::transfers::named_in;
@@ -301,7 +302,7 @@ impl Leader {
     }
 
     /// The frame that brings a job to its worker; none if that cannot be.
-    pub(super) fn assign(&mut self, conn: ConnId, worker: WorkerId, id: JobId) -> Option<WireFrame> {
+    pub(super) fn assign(&mut self, conn: ConnId, worker: WorkerId, id: JobId) -> Option<Assigned> {
         let job = self.broker.state().job(id)?;
         if job.goes_by_transfer() && !self.takes_transfers(conn) {
             // The set of its inputs went while it was on its way to a stock worker.
@@ -312,14 +313,28 @@ impl Leader {
             warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
             return None;
         };
-        let mut payload = if owner == id { payload } else { for_child(&payload, id).into() };
-        if self.sessions.get(&conn).is_some_and(|session| !session.is_announced()) {
-            let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner));
-            payload = self.for_stock_worker(worker, payload, from_ours, job, staged);
-        }
-        let limit = match self.sessions.get(&conn) {
-            Some(session) if !session.is_announced() => time_limit_in(&payload),
-            Some(_) | None => None,
+        let is_classic = self.sessions.get(&conn).is_some_and(|session| !session.is_announced());
+        let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner)).filter(|_| is_classic);
+        let rewriting = match is_classic {
+            true => self.rewriting(worker, from_ours, staged.is_some()),
+            false => Rewriting::None,
+        };
+        let made = |payload: Summed| {
+            let payload = self.rewritten(payload, rewriting, from_ours, job, staged);
+            let limit = if is_classic { time_limit_in(&payload) } else { None };
+            (payload, limit)
+        };
+        let (payload, common, limit) = if owner == id {
+            let (payload, limit) = made(payload);
+            (payload.into(), None, limit)
+        } else {
+            let kept = self.commons.get(owner, is_classic, rewriting);
+            let common = kept.unwrap_or_else(|| {
+                let for_all = made(for_child(&payload, JobId(Uuid::nil())).into());
+                Common::new(owner, is_classic, rewriting, for_all)
+            });
+            let common = self.commons.keep(common);
+            (common.payload(id), Some(common.id()), common.limit())
         };
         let attempt = job.attempt;
         let subject = Session::assign_subject(job.key.as_str(), worker);
@@ -329,7 +344,7 @@ impl Leader {
             self.broker.handle(self.now, Event::TimeLimit { worker, job: id, attempt, limit });
         }
         match assigned {
-            Ok(frame) => Some(frame),
+            Ok(frame) => Some(Assigned { frame, common }),
             // What does not fit was refused at the door, so this is a mistake of ours; the job ends, not the worker.
             Err(error) => {
                 warn!(job = %id, "cannot be sent to a worker: {error}");
@@ -350,21 +365,25 @@ impl Leader {
     /// flat form.
     ///
     /// Inputs that are a set by now (C01) are named by that.
-    fn for_stock_worker(
+    fn rewriting(&self, worker: WorkerId, from_ours: bool, is_staged: bool) -> Rewriting {
+        let knows_paths = self.has_agent(worker) || self.knows_cache_put(worker);
+        if from_ours || is_staged || knows_paths { Rewriting::Paths } else { Rewriting::Names }
+    }
+
+    /// The request, written so.
+    fn rewritten(
         &self,
-        worker: WorkerId,
         payload: Summed,
+        rewriting: Rewriting,
         from_ours: bool,
         job: &Job,
         staged: Option<&CacheId>,
     ) -> Summed {
-        let has_agent = self.has_agent(worker);
-        let (staged, payload) = match staged {
-            Some(cache) => (true, by_set(&payload, cache).into()),
-            None => (false, payload),
-        };
-        if !from_ours && !has_agent && !staged && !self.knows_cache_put(worker) {
-            return flat_if(job.names, &payload).map_or(payload, Summed::from);
+        let payload = staged.map_or(payload.clone(), |cache| by_set(&payload, cache).into());
+        match rewriting {
+            Rewriting::None => return payload,
+            Rewriting::Names => return flat_if(job.names, &payload).map_or(payload, Summed::from),
+            Rewriting::Paths => {}
         }
         let is_set = |cache_id: &str| {
             let cache = CacheId::parse(cache_id).ok();
@@ -457,7 +476,7 @@ fn flat_if(names: FileNames, payload: &[u8]) -> Option<Bytes> {
 fn flattened(payload: &[u8]) -> Option<Bytes> {
     let mut request = JobRequest::parse(payload).ok()?;
     for file in &mut request.files {
-        file.name = file.name.rsplit_once('/').map_or(file.name.as_str(), |(_, flat)| flat).to_owned();
+        file.name = names::without_folders(&file.name).to_owned();
     }
     Some(request.to_json().into())
 }
@@ -496,18 +515,6 @@ fn with_id(payload: &Bytes, id: JobId) -> Bytes {
 
 /// Bytes that this adds.
 const ID_MEMBER_BYTES: usize = ",\"JobId\":\"\"".len() + uuid::fmt::Hyphenated::LENGTH;
-
-/// The payload of a child of a job to all workers: the same, under its own id (M17).
-fn for_child(payload: &Bytes, child: JobId) -> Bytes {
-    match JobRequest::parse(payload) {
-        Ok(mut request) => {
-            request.job_id = child.0;
-            request.deliver = Deliver::One;
-            request.to_json().into()
-        }
-        Err(_) => payload.clone(),
-    }
-}
 
 /// The datasets that a request's files are of, each once. What cannot be one's id is a file's own, in the flat form (C02).
 fn datasets_in(request: &JobRequest) -> Vec<CacheId> {

@@ -59,6 +59,15 @@ pub enum Arrival {
     Skip,
 }
 
+/// Who has all parts of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum GotBy {
+    /// Somebody that fetched them.
+    Anybody,
+    /// The client whose result it is.
+    ItsClient,
+}
+
 /// The blobs of jobs and of results.
 #[derive(Debug, Default)]
 pub(super) struct Blobs {
@@ -72,8 +81,8 @@ pub(super) struct Blobs {
     named: HashMap<BlobId, usize>,
     /// Why parts of results that are kept are not here.
     lost: HashMap<BlobId, String>,
-    /// Results of which somebody has got all parts.
-    got: HashSet<ResultId>,
+    /// Results of which somebody has got all parts, and who.
+    got: HashMap<ResultId, GotBy>,
     /// Results whose clients take no parts: they have the beginning, and were told how to fetch the rest.
     cut: HashSet<ResultId>,
     /// Jobs whose results wait for room, and the connections of their clients that were told.
@@ -116,8 +125,9 @@ impl Blobs {
     }
 
     /// Somebody has got all parts of a result.
-    pub(super) fn got(&mut self, result: ResultId) {
-        self.got.insert(result);
+    pub(super) fn got(&mut self, result: ResultId, by: GotBy) {
+        let known = self.got.entry(result).or_insert(by);
+        *known = (*known).max(by);
     }
 
     /// A client that takes no parts gets a result without them.
@@ -127,7 +137,7 @@ impl Blobs {
 
     /// Whether nobody may have the parts of a result, though its client has the result.
     pub(super) fn is_cut(&self, result: ResultId) -> bool {
-        self.cut.contains(&result) && !self.is_got(result)
+        self.cut.contains(&result) && self.got_by(result).is_none()
     }
 
     /// Whether there is such a result.
@@ -140,9 +150,9 @@ impl Blobs {
         !self.of_result.is_empty()
     }
 
-    /// Whether somebody has got all parts of a result.
-    pub(super) fn is_got(&self, result: ResultId) -> bool {
-        self.got.contains(&result)
+    /// Who has got all parts of a result, if anybody has.
+    pub(super) fn got_by(&self, result: ResultId) -> Option<GotBy> {
+        self.got.get(&result).copied()
     }
 
     /// The parts of a result.

@@ -5,6 +5,8 @@
 //! made of each piece while it is in the cache. A large frame of a stock peer comes in pieces and is never gathered.
 //! Leaders, workers and clients read with it; a driver brings the socket.
 
+mod aside;
+
 use std::io::IoSliceMut;
 
 use bytes::{Bytes, BytesMut};
@@ -15,6 +17,7 @@ use uuid::Uuid;
 
 use super::buffers::{BUFFER_BYTES, PoolBuf};
 use super::parts::Part;
+use aside::Aside;
 
 /// What a connection without traffic holds.
 const IDLE_BYTES: usize = 4 * 1024;
@@ -145,6 +148,8 @@ pub struct Inlet {
     end: usize,
     /// Whether a chunk was read last: then another one is likely, and is read into the front of its buffer.
     after_chunk: bool,
+    /// The frame that is gathered, if its first bytes are elsewhere.
+    aside: Option<Aside>,
     state: State,
 }
 
@@ -174,6 +179,7 @@ impl Inlet {
             start: 0,
             end: 0,
             after_chunk: false,
+            aside: None,
             state: State::Frames,
         }
     }
@@ -209,6 +215,7 @@ impl Inlet {
     pub fn poll(&mut self) -> Result<Step<'_>, FrameError> {
         loop {
             match self.state {
+                State::Frames if self.aside.is_some() => return Ok(Step::Read),
                 State::Frames => match self.next_chunk()? {
                     Some(start) => self.state = State::Offered(start),
                     None if matches!(self.state, State::Dropping) => {}
@@ -364,7 +371,7 @@ impl Inlet {
         } else if self.small.is_empty() {
             self.small.resize(IDLE_BYTES, 0);
         }
-        let most = if self.after_chunk && matches!(self.state, State::Frames) {
+        let most = if self.after_chunk && self.aside.is_none() && matches!(self.state, State::Frames) {
             self.before_next_chunk()
         } else {
             usize::MAX
@@ -414,7 +421,12 @@ impl Inlet {
             // Twice as much, so that a large frame is not moved over and over.
             let len = self.small.len();
             if len - held < wanted {
-                self.small.resize((held + wanted).max(if idle { 0 } else { 2 * len }), 0);
+                let least = held + wanted;
+                // No more than the frame has, and what may stand behind it.
+                let most = least.max(self.gathers().saturating_add(READ_BYTES));
+                let room = least.max(if idle { 0 } else { 2 * len }).min(most);
+                self.small.reserve_exact(room.saturating_sub(len));
+                self.small.resize(room, 0);
             }
         }
     }
@@ -440,6 +452,9 @@ impl Inlet {
     pub fn finish(&self) -> Result<(), FrameError> {
         if let State::Filling { have, end, .. } = &self.state {
             return Err(FrameError::Truncated { missing: end - have });
+        }
+        if let Some(Aside { len, whole }) = self.aside {
+            return Err(FrameError::Truncated { missing: whole.saturating_sub(len + self.end - self.start) });
         }
         self.decoder.finish(self.small.get(self.start..self.end).unwrap_or_default())
     }

@@ -23,7 +23,7 @@ pub use inlet::{ChunkStart, InChunk, Inlet, Step};
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
 pub(crate) use link::{LOOKS_PER_STALL, WRITE_STALL_TIMEOUT, read_some};
 pub(crate) use pace::{Pace, Speed};
-pub use parts::{PARTS_MAX, Part, Parts};
+pub use parts::{PEER_PARTS_MAX, Part, Parts};
 pub use probe::PROBE_CLIENT_ID;
 pub(crate) use probe::Probe;
 pub use pulse::{

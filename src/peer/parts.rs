@@ -16,7 +16,7 @@ use super::buffers::BUFFER_BYTES;
 use super::inlet::InChunk;
 
 /// Parts that a worker or a client keeps. One is at most a chunk long.
-pub const PARTS_MAX: usize = 16;
+pub const PEER_PARTS_MAX: usize = 16;
 
 /// The first bytes of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub struct Parts {
 
 impl Default for Parts {
     fn default() -> Self {
-        Parts::new(PARTS_MAX)
+        Parts::new(PEER_PARTS_MAX)
     }
 }
 

@@ -291,6 +291,11 @@ impl Upload {
         self.shared.end(State::Refused(told));
     }
 
+    /// What it waits for, if it waits.
+    pub fn waiting(&self) -> Option<Waiting> {
+        self.shared.lock().outgoing.waiting().cloned()
+    }
+
     /// What it has to tell.
     pub fn status(&self) -> Status {
         // Before the look, so that what changes behind it is told again.

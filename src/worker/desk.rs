@@ -273,7 +273,7 @@ impl Desk {
     }
 
     /// Whether jobs are run at Start.
-    fn leased(&self) -> bool {
+    pub(super) fn is_leased(&self) -> bool {
         self.leader.is_some_and(|features| features.has(Features::LEASES))
     }
 
@@ -283,7 +283,7 @@ impl Desk {
         self.leader = Some(features);
         let unsettled: Vec<Uuid> = self.results.unsettled().map(|(job, _)| job).collect();
         unsettled.into_iter().for_each(|job| self.answer(job));
-        if !self.leased() {
+        if !self.is_leased() {
             for assigned in std::mem::take(&mut self.assigned) {
                 match assigned.inputs {
                     // A leader that knows no sets sends none; what lacks is the handler's to say.
@@ -403,7 +403,7 @@ impl Desk {
             );
         }
         let mut started = None;
-        if self.leader.is_some() && !self.leased() {
+        if self.leader.is_some() && !self.is_leased() {
             // A classic leader says no Start. Sets that may have changed are read first all the same.
             match inputs {
                 Inputs::Sets => started = Some(Numbers::UNSAID),
@@ -488,7 +488,7 @@ impl Desk {
     }
 
     fn say_running(&mut self, job: Uuid, numbers: Numbers) {
-        if self.leased() {
+        if self.is_leased() {
             let run = numbers.run.unwrap_or(1);
             self.todo.push_back(Todo::SayRunning { job, run, attempt: numbers.attempt });
         }
@@ -612,12 +612,12 @@ impl Desk {
         let Some(stored) = self.results.get(job) else { return };
         let (run, attempt) = (stored.run, stored.attempt);
         let takes_transfers = self.leader.is_some_and(|features| features.has(Features::TRANSFERS));
-        let todo = match stored.answer.large.clone().filter(|_| takes_transfers && self.leased()) {
+        let todo = match stored.answer.large.clone().filter(|_| takes_transfers && self.is_leased()) {
             Some(large) => Todo::Return { job, numbers: Numbers { run, attempt }, large },
             None => Todo::Answer { job, payload: stored.answer.payload.clone() },
         };
         self.todo.push_back(todo);
-        if !self.leased() && self.settle(job, run) {
+        if !self.is_leased() && self.settle(job, run) {
             self.todo.push_back(Todo::Clean { job });
         }
     }

@@ -101,9 +101,12 @@ pub const TRANSFERS_MAX: usize = 8192;
 /// faster.
 pub const UPLOADS_MAX: usize = 16;
 
+/// The same with those that wait until the leader has room for them, if it takes so many.
+pub const UPLOADS_OPEN_MAX: usize = 256;
+
 /// Results with parts that go by transfer that may wait for the leader without keeping the places
-/// of their jobs, whatever their size: so many are open at once.
-pub const RETURNING_MAX: usize = UPLOADS_MAX;
+/// of their jobs, whatever their size.
+pub const RETURNING_MAX: usize = 16;
 
 /// The same in bytes, by default: these are files on the worker's disk.
 pub const RETURNING_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;

@@ -2,7 +2,8 @@
 //!
 //! A result is returned until the leader has settled it. After a lost connection its transfers are
 //! opened again, and what the leader has is not sent twice. No more transfers are open than the
-//! leader takes; other results wait for their turn. A part that the leader could never have room
+//! leader takes, and few of them move at a time; other results wait for their turn. One for which
+//! the leader has no room moves nothing, and takes nobody's turn: a smaller one may fit. A part that the leader could never have room
 //! for, or that cannot be read, does not hold up the job: the result then goes without it, as
 //! FAILED, and says why. A result that the leader does not want is given up. The session owns it
 //! and sends what it gives.
@@ -20,7 +21,7 @@ use uuid::Uuid;
 use super::desk::Numbers;
 use super::fit::{Large, Part, append_note, reference};
 use super::handler::Content;
-use super::limits::{PROGRESS_EVERY, UPLOADS_MAX};
+use super::limits::{PROGRESS_EVERY, UPLOADS_MAX, UPLOADS_OPEN_MAX};
 use crate::model::{JobResult, JobStatus, JsonModel};
 use crate::peer::{LinkWriter, OutFrame};
 use crate::transfer::{Blob, Compression, Source, State, Upload, Waiting, Wire};
@@ -105,7 +106,8 @@ pub(super) struct Returns {
     blobs: HashMap<Uuid, Uuid>,
     /// Jobs whose turn to open transfers comes when others are done.
     waiting: VecDeque<Uuid>,
-    uploads_max: usize,
+    /// How many transfers the leader takes.
+    open_max: usize,
     news: mpsc::UnboundedSender<Uuid>,
 }
 
@@ -113,13 +115,13 @@ impl Returns {
     /// None yet. Uploads tell `news` when they have something to say.
     pub(super) fn new(news: mpsc::UnboundedSender<Uuid>) -> Self {
         let (jobs, blobs, waiting) = (HashMap::new(), HashMap::new(), VecDeque::new());
-        Returns { jobs, blobs, waiting, uploads_max: UPLOADS_MAX, news }
+        Returns { jobs, blobs, waiting, open_max: UPLOADS_MAX, news }
     }
 
     /// How many transfers of one connection the leader takes.
     pub(super) fn on_limit(&mut self, transfers: Option<u64>) {
         let listed = transfers.and_then(|transfers| usize::try_from(transfers).ok());
-        self.uploads_max = listed.unwrap_or(UPLOADS_MAX).clamp(1, UPLOADS_MAX);
+        self.open_max = listed.unwrap_or(UPLOADS_MAX).clamp(1, UPLOADS_OPEN_MAX);
     }
 
     /// Sends a result, or sends it again on another connection. [`open`](Self::open) is to follow.
@@ -172,15 +174,20 @@ impl Returns {
 
     /// Opens the transfers of those whose turn it is.
     pub(super) fn open(&mut self, writer: &LinkWriter, wire: Wire, out: &mut Vec<OutFrame>) {
-        let open = |held: &Return| if held.opened && !held.answered { held.uploads.len() } else { 0 };
-        let mut under_way: usize = self.jobs.values().map(open).sum();
+        if self.waiting.is_empty() {
+            return;
+        }
+        let under_way = || self.jobs.values().filter(|held| held.opened && !held.answered);
+        let mut open: usize = under_way().map(|held| held.uploads.len()).sum();
+        let mut moving: usize = under_way().map(Return::moving).sum();
         while let Some(job) = self.waiting.front().copied() {
             if let Some(held) = self.jobs.get_mut(&job) {
-                let wanted = under_way + held.uploads.len();
-                if under_way > 0 && wanted > self.uploads_max {
+                let uploads = held.uploads.len();
+                let is_many = moving > 0 && moving + uploads > UPLOADS_MAX;
+                if is_many || open > 0 && open + uploads > self.open_max {
                     return;
                 }
-                under_way = wanted;
+                (open, moving) = (open + uploads, moving + uploads);
                 held.opened = true;
                 out.extend(held.uploads.iter().map(|upload| upload.connected(writer.clone(), wire)));
             }
@@ -244,6 +251,12 @@ impl Returns {
 }
 
 impl Return {
+    /// Transfers that move, or may at any time: not those that wait until the leader has room.
+    fn moving(&self) -> usize {
+        let no_room = |why: &Waiting| matches!(why.reason, Reason::DISK_FULL | Reason::SPOOL_FULL);
+        self.uploads.iter().filter(|upload| !upload.waiting().is_some_and(|why| no_room(&why))).count()
+    }
+
     fn turn(&mut self, job: Uuid) -> Turn {
         let (mut done, mut total) = (0, 0);
         let mut digests: HashMap<Uuid, Digest> = HashMap::new();

@@ -372,6 +372,8 @@ impl<H: Handler> Session<H> {
         }
         let turn = self.returns.on_news(upload);
         self.take_turn(turn);
+        // One that has to wait for room there leaves its turn to another.
+        self.open_returns();
     }
 
     fn take_turn(&mut self, turn: Turn) {
@@ -419,6 +421,11 @@ impl<H: Handler> Session<H> {
                 let parsed = Arc::new(Job::new(job, frame.subject.as_str(), frame.payload.clone()));
                 if self.config.cache_only {
                     warn!(%job, "a job came, and this worker keeps a cache alone; it is left to the leader");
+                    return Ok(());
+                }
+                if self.line.is_ending() && !self.desk.is_leased() {
+                    // It has given the job to another by now, or is about to: it would run twice.
+                    warn!(%job, "a job came before the end of a connection that is over; it is left to the leader");
                     return Ok(());
                 }
                 let inputs = self.inputs_of(&parsed);

@@ -141,6 +141,7 @@ async fn taken(job: &mut JobHandle) -> Option<Instant> {
             | JobEvent::Downloading { .. }
             | JobEvent::Reconnecting { .. }
             | JobEvent::Moved { .. }
+            | JobEvent::Ignored { .. }
             | JobEvent::ResultMayBeLost { .. } => {}
         }
     }

@@ -13,6 +13,11 @@ pub fn is_flat(name: &str) -> bool {
     !name.trim().is_empty() && !name.contains(['/', '\\']) && !name.contains("..")
 }
 
+/// What is left of a name without its folders.
+pub fn without_folders(name: &str) -> &str {
+    name.rsplit_once('/').map_or(name, |(_, file)| file)
+}
+
 /// Names that cannot be without their folders.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FlatError {
@@ -43,7 +48,7 @@ pub enum FlatError {
 pub fn flattened<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<&'a str>, FlatError> {
     let mut taken: HashMap<String, &str> = HashMap::new();
     let flat = names.into_iter().map(|name| {
-        let flat = name.rsplit_once('/').map_or(name, |(_, file)| file);
+        let flat = without_folders(name);
         if !is_flat(flat) {
             return Err(FlatError::Refused { name: name.to_owned() });
         }

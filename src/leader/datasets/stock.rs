@@ -21,6 +21,8 @@ use super::spread::Wish;
 use crate::conn::Session;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
+use crate::leader::children::CommonId;
+use crate::leader::pacing::{Memory, Posting};
 use crate::leader::relay::BlobId;
 use crate::leader::{Leader, Output};
 use crate::model::{CacheEntry, CachePutRequest, CachePutResult, CacheStatus, JsonModel};
@@ -234,7 +236,9 @@ impl Leader {
                 CachePutResult::failed(wish.cache.as_str(), text),
             );
         };
-        self.send(conn, [frame]);
+        // One at a time for each worker, and the same for all of them.
+        let memory = Memory::Common(CommonId::Set(wish.generation));
+        self.post_now(conn, Posting { frame, memory });
         self.count_sent(conn, bytes);
         let by = self.now.plus(ANSWER_WAIT);
         let what = Wrote { digest: wish.digest, files: wish.files.into() };

@@ -346,9 +346,11 @@ impl Relay {
     /// Whether more of a blob may wait here. One that stays here, as a result does, is let in as a whole, if it fits or no
     /// other is on its way: so it can always come to its end, and the worker that brings it is free again, however full
     /// the spool is of what waits for a worker. Inputs that stay are let in with all others of their job, if they fit: two
-    /// jobs with half of their inputs each would wait for each other.
+    /// jobs with half of their inputs each would wait for each other. And they leave what gets free to a result that waits
+    /// for room, or each of them would take a piece of it and the result would never find enough at once.
     fn may_stay(&mut self, id: BlobId) -> bool {
         let (full, trouble) = (self.full(), self.disk_trouble.is_some());
+        let behind = self.waits_behind_result(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return false };
         if !blob.keep {
             return full.is_none();
@@ -358,6 +360,10 @@ impl Relay {
             return false;
         }
         if blob.reserved.is_none() && !trouble {
+            if let Some(reason) = behind {
+                self.turned_down.insert(id, reason);
+                return false;
+            }
             let (together, is_input, class) = (blob.together.clone(), blob.is_input(), blob.class());
             let together = together.unwrap_or_else(|| Arc::from([id]));
             let more = self.unreserved(&together);
@@ -365,11 +371,11 @@ impl Relay {
             // A result may exceed it; of inputs there is no end.
             let is_first = self.reserved == 0 && !is_input;
             if taken > self.config.spool_bytes_max && !is_first {
-                self.turned_down.insert(id, Reason::SPOOL_FULL);
+                self.turn_down(id, Reason::SPOOL_FULL);
                 return false;
             }
             if !self.fits(class, self.unmade(&together)) {
-                self.turned_down.insert(id, Reason::DISK_FULL);
+                self.turn_down(id, Reason::DISK_FULL);
                 return false;
             }
             self.reserve(&together);
@@ -430,6 +436,9 @@ impl Relay {
 
     /// The same in words, for who has to wait.
     pub(super) fn why_full(&self, id: BlobId, reason: Reason) -> String {
+        if let Some(why) = self.why_behind_result(id) {
+            return why;
+        }
         match &self.disk_trouble {
             Some((trouble, _)) if reason == Reason::DISK_FULL => trouble.clone(),
             None if reason == Reason::DISK_FULL => self.why_no_room(id).unwrap_or_default(),
@@ -448,9 +457,10 @@ impl Relay {
         )
     }
 
-    /// Whether senders wait because there is no room.
+    /// Whether senders wait because there is no room, and none is being made.
     pub(in crate::leader) fn is_short(&self) -> bool {
-        (self.full().is_some() || !self.turned_down.is_empty()) && self.somebody_waits()
+        let is_short = (self.full().is_some() || !self.turned_down.is_empty()) && self.somebody_waits();
+        is_short && !self.is_making_room()
     }
 
     fn somebody_waits(&self) -> bool {
@@ -489,6 +499,7 @@ impl Relay {
         self.pause_the_silent();
         self.wait_no_longer();
         self.take_back_places();
+        self.choose_first_in_line();
         let stall = self.config.input_stall;
         let (mut stalled, mut slow) = (Vec::new(), Vec::new());
         let may_stall = |blob: &Blob| blob.is_flowing() && (!blob.keep || blob.is_input());

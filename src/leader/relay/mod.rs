@@ -13,6 +13,7 @@ mod blob;
 mod durable;
 mod fill;
 mod flow;
+mod in_line;
 mod lagging;
 mod local;
 mod pieces;
@@ -164,6 +165,8 @@ pub(super) struct Relay {
     reserved: u64,
     /// Blobs that wait for a place that is large enough, and what is too small.
     turned_down: HashMap<BlobId, Reason>,
+    /// The part of a result among them that uploads leave the room to.
+    first_in_line: Option<BlobId>,
     /// The room on the disk.
     room: room::Room,
     /// Why the disk takes nothing, if it does not.
@@ -204,6 +207,7 @@ impl Relay {
             spool_bytes: 0,
             reserved: 0,
             turned_down: HashMap::new(),
+            first_in_line: None,
             room: room::Room::default(),
             disk_trouble: None,
             starved: VecDeque::new(),
@@ -213,7 +217,7 @@ impl Relay {
             slow_senders: HashSet::new(),
             slow_receivers: HashSet::new(),
             coming: HashMap::new(),
-            parts: Parts::new(pieces::PARTS_MAX),
+            parts: Parts::new(pieces::LEADER_PARTS_MAX),
             senders: senders::Senders::default(),
             lagging: lagging::Lagging::default(),
             out: VecDeque::new(),

@@ -16,8 +16,8 @@ use super::{BlobId, ChunkRoom, Linger, Memory, Relay, Starts};
 use crate::core::ids::{ConnId, Micros};
 use crate::peer::{ChunkStart, InChunk, Part};
 
-/// First bytes of chunks that are kept, at most a chunk each. The oldest makes room.
-pub(super) const PARTS_MAX: usize = 64;
+/// First bytes of chunks that the leader keeps, of all connections, at most a chunk each. The oldest makes room.
+pub(super) const LEADER_PARTS_MAX: usize = 64;
 
 /// A chunk in pieces of which nothing comes for so long gives its buffer back; what came of it is kept.
 const PAUSED_AFTER: Duration = Duration::from_secs(10);

@@ -285,7 +285,7 @@ fn parts_are_bounded_and_the_oldest_goes_first() {
         rig.bring(SENDER, blob, 1);
         rig.relay.keep_part(Part::new(id(blob), head(0), CHUNK_BYTES_MAX, b"first bytes").unwrap());
     }
-    assert_eq!((rig.relay.fill().parts, rig.relay.fill().buffers_in_use), (PARTS_MAX, 0));
+    assert_eq!((rig.relay.fill().parts, rig.relay.fill().buffers_in_use), (LEADER_PARTS_MAX, 0));
     assert_eq!((rig.relay.held_part(id(1)), rig.relay.held_part(id(200))), (HeldPart(None), told(0, 11)));
     (1..=200).for_each(|blob| rig.relay.forget(id(blob)));
     assert_eq!(rig.relay.fill().parts, 0);

@@ -11,6 +11,7 @@ use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Open, Reason};
 
 use super::blob::{Blob, FileRoom};
+use super::flow::LOOKS_MAX;
 use super::{BlobId, Out, Relay};
 use crate::core::capacity::give_back;
 use crate::core::ids::{JobId, Micros};
@@ -20,6 +21,9 @@ use crate::units::ByteSize;
 
 /// While blobs come, or wait for room, it is measured this often.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the room of a file that is being removed is waited for.
+const GOING_MAX: Duration = Duration::from_secs(2);
 
 /// The room on the disk, as far as it is known.
 #[derive(Debug, Default)]
@@ -35,6 +39,8 @@ pub(super) struct Room {
     made: u64,
     /// Bytes of files that blobs are still to get that were let in.
     pending: u64,
+    /// Bytes of files that are being removed, and since when.
+    going: Option<(u64, Micros)>,
     measured_at: Micros,
 }
 
@@ -91,6 +97,21 @@ impl Relay {
         self.measure();
     }
 
+    /// Whether files are being removed that make enough room for one of those that wait for the disk: how much is free is known
+    /// only when they are gone.
+    pub(super) fn is_making_room(&self) -> bool {
+        let going = self.room.going.filter(|(_, since)| since.plus(GOING_MAX) > self.now);
+        let Some((going, _)) = going.filter(|_| self.disk_trouble.is_none()) else { return false };
+        let would_fit = |id: BlobId| {
+            self.blobs.get(&id).is_some_and(|blob| {
+                let bytes = blob.together.as_ref().map_or_else(|| self.unmade(&[id]), |ids| self.unmade(ids));
+                self.fits(blob.class(), bytes.saturating_sub(going))
+            })
+        };
+        let waits = self.waits_for_disk().filter(|id| self.waits_behind_result(*id).is_none());
+        waits.take(LOOKS_MAX).any(would_fit)
+    }
+
     /// Whether uploads find no room at all.
     pub(super) fn is_low(&self) -> bool {
         !self.fits(Class::Upload, 0)
@@ -102,6 +123,11 @@ impl Relay {
             let kept = self.config.disk_reserve.kept_from(class, space.total);
             space.free >= bytes.saturating_add(self.room.pending).saturating_add(kept)
         })
+    }
+
+    /// Whether what waits for a peer may take so many bytes of the disk: no more than uploads may.
+    pub(in crate::leader) fn may_park(&self, bytes: u64) -> bool {
+        self.disk_trouble.is_none() && self.fits(Class::Upload, bytes)
     }
 
     /// Why a new job of so many bytes cannot go into the log: what is left is for the ends of those that are there.
@@ -302,13 +328,15 @@ impl Relay {
             }
         }
         if blob.on_disk {
-            self.gave_room(id);
+            self.gave_room(id, blob.open.size.max(blob.bytes));
         }
         self.pump();
     }
 
     /// The files of a blob go: there is room again, perhaps.
-    fn gave_room(&mut self, id: BlobId) {
+    fn gave_room(&mut self, id: BlobId, bytes: u64) {
+        let going = self.room.going.filter(|(_, since)| since.plus(GOING_MAX) > self.now);
+        self.room.going = Some((going.map_or(0, |(bytes, _)| bytes).saturating_add(bytes), self.now));
         self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
         if self.waits_for_disk().next().is_some() || self.is_low() {
             // It must not wait to be written again: another blob, or the log, needs the room.

@@ -1,0 +1,180 @@
+//! Memory for what waits for peers that do not read: payloads that others need the memory of go to the disk, and of answers there
+//! are only so many. What is freed goes back to the system.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tracing::{debug, warn};
+
+use super::hub::Hub;
+use super::memory;
+use super::outbox::Outbox;
+use super::socket::Socket;
+use crate::core::ids::ConnId;
+use crate::leader::Leader;
+
+/// A payload that a socket has not taken after this time goes to the disk, if others wait for its memory.
+const PARK_AFTER: Duration = Duration::from_millis(50);
+
+/// How often it is looked for such payloads while somebody waits.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Where the disk takes none, a peer that has not taken its payloads after this time is cut off.
+const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// After so many bytes of payloads the allocator is asked to return what it does not need.
+const TRIM_AFTER_BYTES: u64 = 8 << 20;
+
+/// It is asked when fewer came and went in this time, or after so many times of it.
+const TRIM_EVERY: Duration = Duration::from_secs(2);
+const TRIM_LOOKS_MAX: u32 = 15;
+
+/// And so long after that.
+const TRIM_LATER: [Duration; 3] =
+    [Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(600)];
+
+/// Bytes of payloads that came and went.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    bytes: Cell<u64>,
+    trimmed_at: Cell<u64>,
+    is_much: Notify,
+}
+
+impl Moved {
+    /// So many did.
+    pub(super) fn add(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get() + bytes as u64);
+        if self.bytes.get() - self.trimmed_at.get() >= TRIM_AFTER_BYTES {
+            self.is_much.notify_one();
+        }
+    }
+
+    /// A connection ended: whatever was kept for it is freed.
+    pub(super) fn conn_ended(&self) {
+        self.is_much.notify_one();
+    }
+
+    /// Returns memory to the system when it becomes quiet after many payloads or a connection's end, and a few times later: what was in
+    /// use then may be freed by time alone. While nothing happens it does nothing.
+    pub(super) async fn trim_for_ever(&self) {
+        loop {
+            self.is_much.notified().await;
+            loop {
+                for _ in 0..TRIM_LOOKS_MAX {
+                    let before = self.bytes.get();
+                    tokio::time::sleep(TRIM_EVERY).await;
+                    if self.bytes.get() - before < TRIM_AFTER_BYTES {
+                        break;
+                    }
+                }
+                self.trim();
+                if !self.trims_again().await {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Returns some more later. Says whether there is reason to begin anew.
+    async fn trims_again(&self) -> bool {
+        for later in TRIM_LATER {
+            if tokio::time::timeout(later, self.is_much.notified()).await.is_ok() {
+                return true;
+            }
+            self.trim();
+        }
+        false
+    }
+
+    fn trim(&self) {
+        // Beside this thread: where much was freed it takes a while.
+        let trim = std::thread::Builder::new().name("trim".to_owned()).spawn(memory::trim);
+        if let Err(error) = trim {
+            debug!("no thread to give memory back: {error}");
+        }
+        self.trimmed_at.set(self.bytes.get());
+    }
+}
+
+/// Payloads that a peer does not take.
+struct Stuck<S> {
+    conn: ConnId,
+    outbox: Rc<Outbox<S>>,
+    since: Instant,
+    bytes: usize,
+}
+
+impl<S: Socket> Hub<S> {
+    /// Moves payloads to the disk that their peers do not take, as long as others wait for their memory.
+    pub(super) async fn make_room_for_ever(&self) {
+        loop {
+            self.room_short.notified().await;
+            while self.leader.borrow().is_short_of_room() {
+                let made = match self.longest_stuck() {
+                    Some(stuck) => self.park(stuck).await,
+                    None => false,
+                };
+                if !made {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+            }
+        }
+    }
+
+    fn longest_stuck(&self) -> Option<Stuck<S>> {
+        let outboxes = self.outboxes.borrow();
+        let stuck = outboxes.iter().filter_map(|(conn, outbox)| {
+            let (since, bytes) = outbox.stuck().filter(|(since, _)| since.elapsed() >= PARK_AFTER)?;
+            Some(Stuck { conn: *conn, outbox: outbox.clone(), since, bytes })
+        });
+        stuck.min_by_key(|stuck| stuck.since)
+    }
+
+    /// Says whether there is more room now.
+    async fn park(&self, stuck: Stuck<S>) -> bool {
+        let Stuck { conn, outbox, since, bytes } = stuck;
+        let fits = self.leader.borrow().may_park(bytes as u64);
+        let parked = match self.parking.place() {
+            Ok(place) if fits => outbox.park(place).await,
+            Ok(_) => Err(std::io::Error::other("the disk has no room for it (--disk-reserve)")),
+            Err(error) => Err(error),
+        };
+        let name = self.leader.borrow().name(conn);
+        match parked {
+            Ok(()) => {
+                debug!(peer = %name, bytes, "it does not take what it is sent: that waits on the disk");
+                self.with_leader(|leader, now| leader.parked(now, conn));
+            }
+            Err(_) if since.elapsed() < TAKEN_WITHIN => return false,
+            Err(error) => {
+                warn!(
+                    peer = %name, bytes,
+                    "it has not taken what it was sent {} s ago, others wait for the memory that this takes, and it cannot wait \
+                     on the disk: {error}; cutting it off", since.elapsed().as_secs()
+                );
+                outbox.cut_off();
+                self.with_leader(|leader, now| leader.closed(now, conn));
+            }
+        }
+        true
+    }
+
+    /// If too many answers wait for all peers together, those go for whom most wait.
+    pub(super) fn bound_answers(&self, leader: &mut Leader) {
+        while let Some(all) = self.answers.are_too_many() {
+            let outboxes = self.outboxes.borrow();
+            let most = outboxes.iter().max_by_key(|(_, outbox)| outbox.answers());
+            let Some((conn, outbox)) = most.map(|(conn, outbox)| (*conn, outbox.clone())) else { return };
+            drop(outboxes);
+            warn!(
+                peer = %leader.name(conn), waiting = outbox.answers(), all,
+                "too many answers wait for peers that do not read them, and most for this one; cutting it off"
+            );
+            outbox.cut_off();
+            leader.closed(self.now(), conn);
+        }
+    }
+}
