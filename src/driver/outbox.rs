@@ -3,6 +3,8 @@
 //! Whoever has something for a peer writes it at once, as far as the socket takes it; only what is left waits for the
 //! writer's task. So a chunk goes on from the task that read it, and no other is woken.
 
+mod piece;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -14,6 +16,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tracing::debug;
+
+pub(super) use piece::Cargo;
+use piece::{Bulk, Copied, Parked, Piece, Then};
 
 use super::lane::Pipe;
 use super::parking::{Place, SLICE_BYTES};
@@ -33,9 +38,6 @@ const FEW_BYTES: u64 = 64 * 1024;
 /// and waits; a leader that waited for one peer would make all wait). A peer that reads does not get there: payloads go to it as
 /// it takes them, chunks by windows, and a client is not read while too many answers wait for it.
 const OUTBOX_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// What a piece takes beside its bytes.
-const PIECE_BYTES: usize = 128;
 
 /// Frames up to this size are one piece.
 const SMALL_FRAME_BYTES_MAX: usize = 1024;
@@ -119,115 +121,6 @@ pub(super) struct Outbox<S> {
     over: Notify,
     /// For the reader, which waits for memory.
     turn: Notify,
-}
-
-struct Piece {
-    /// What is in memory of it.
-    bytes: Bytes,
-    parked: Parked,
-    cargo: Cargo,
-    then: Then,
-    /// Whether its bytes are not a buffer's of the pool any more.
-    is_copy: bool,
-}
-
-/// Bytes that are counted as long as they are here.
-struct Copied {
-    bytes: Vec<u8>,
-    all: Arc<AtomicUsize>,
-}
-
-impl Copied {
-    fn of(bytes: &[u8], all: &Arc<AtomicUsize>) -> Bytes {
-        all.fetch_add(bytes.len(), Ordering::Relaxed);
-        Bytes::from_owner(Copied { bytes: bytes.to_vec(), all: all.clone() })
-    }
-}
-
-impl AsRef<[u8]> for Copied {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Copied {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes.len(), Ordering::Relaxed);
-    }
-}
-
-/// Whether a piece is on the disk.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Parked {
-    No,
-    /// It is being written to there, all of these bytes, and is still in memory.
-    Going {
-        at: u64,
-        len: usize,
-    },
-    /// What follows is there, and not in memory.
-    There {
-        at: u64,
-        len: usize,
-    },
-}
-
-impl Piece {
-    fn new(bytes: Bytes, cargo: Cargo, then: Then) -> Self {
-        Piece { bytes, parked: Parked::No, cargo, then, is_copy: false }
-    }
-
-    /// Where what follows what is in memory lies on the disk, with how much that is.
-    fn follows(&self) -> Option<(u64, usize)> {
-        match self.parked {
-            Parked::There { at, len } if len > 0 => Some((at, len)),
-            Parked::No | Parked::Going { .. } | Parked::There { .. } => None,
-        }
-    }
-
-    /// What it takes to keep it.
-    fn cost(&self) -> usize {
-        PIECE_BYTES + self.bytes.len()
-    }
-}
-
-/// What goes in the order in which it was handed over.
-enum Bulk {
-    Chunk(WireChunk),
-    Frame(WireFrame),
-}
-
-/// What a frame is to whoever has it sent.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cargo {
-    /// An answer, or news.
-    Answer,
-    /// A payload that its sender waits for to be out.
-    Posted,
-    /// A chunk, or the last piece of one.
-    Chunk,
-    /// A piece of a chunk that others follow.
-    Piece,
-}
-
-impl Cargo {
-    fn is_of_chunk(self) -> bool {
-        match self {
-            Cargo::Answer | Cargo::Posted => false,
-            Cargo::Chunk | Cargo::Piece => true,
-        }
-    }
-}
-
-/// What follows when a piece is out.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Then {
-    /// More of its frame.
-    More,
-    /// Its frame is out.
-    Ends,
-    /// Whoever passes a chunk through writes its bytes here.
-    Place,
 }
 
 /// What has become of what was sent to a peer since the last look.

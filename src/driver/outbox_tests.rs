@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 
+use super::piece::PIECE_BYTES;
 use super::*;
 use crate::peer::Inlet;
 use bytes::Bytes;
