@@ -578,7 +578,7 @@ impl World {
                     .filter_map(|id| fs::read_link(worker.cache().join(id)).ok())
                     .flat_map(|link| {
                         let name = link.file_name().unwrap().to_str().unwrap().to_owned();
-                        [format!("{name}.manifest"), name]
+                        [format!("{name}.manifest"), format!("{name}.id"), name]
                     })
                     .collect();
                 links.sort();

@@ -57,7 +57,7 @@ async fn ca03_a_set_comes_piece_by_piece_and_is_visible_once_it_is_whole_and_cou
     assert_eq!((ack.status, ack.message.as_str()), (CacheStatus::Skipped, "already-present=5"));
     assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok, "one that is on its way is not in the way");
     scene.settles("unsynced", 0).await;
-    assert_eq!((scene.count("sets"), scene.count("staging"), scene.count("trash")), (2, 0, 0));
+    assert_eq!((scene.count("sets"), scene.count("staging"), scene.count("trash")), (3, 0, 0));
     // The next connection hears of it first.
     drop(conn);
     let mut conn = scene.accept().await;
@@ -103,7 +103,7 @@ async fn a_new_version_moves_what_changed_and_a_reader_sees_one_whole() {
     assert_eq!(ack.message, "added=3, skipped=1");
     assert!(lacked < 2 * MIB as u64, "{lacked} bytes lacked");
     assert!(!scene.visible("set").join("empty").exists(), "nothing of the old one is left");
-    scene.settles("sets", 2).await;
+    scene.settles("sets", 3).await;
 }
 
 #[tokio::test]
@@ -326,7 +326,7 @@ async fn no_room_is_said_before_bytes_move_and_the_longest_unused_goes_first() {
     sets[2].send_lacking(&mut conn).await;
     sets[2].acked(&mut conn).await;
     assert!(scene.visible("s0").exists() && !scene.visible("s1").exists());
-    scene.settles("sets", 4).await;
+    scene.settles("sets", 6).await;
 
     // What a job waits to use stays: one that has not started yet pins both.
     let (id, request) = job(&[("s0", "s"), ("s2", "s")]);
@@ -595,7 +595,7 @@ async fn ca05_a_classic_put_adds_what_is_new_and_overwrites_nothing() {
     for (name, content) in [("data/a.bin", "1"), ("cfg/b.cfg", "2"), ("c", "3")] {
         assert_eq!(fs::read_to_string(scene.visible("set").join(name)).unwrap(), content);
     }
-    scene.settles("sets", 2).await;
+    scene.settles("sets", 3).await;
     scene.kill().await;
     drop(conn);
     let mut conn = scene.accept().await;

@@ -108,7 +108,7 @@ async fn a_set_that_is_taken_back_and_asked_for_again_at_once_comes_whole() {
     assert_eq!(data.acked(&mut conn).await.status, CacheStatus::Ok);
     scene.assert_visible(&data);
     scene.settles("trash", 0).await;
-    assert_eq!((scene.count("sets"), scene.count("staging")), (2, 0));
+    assert_eq!((scene.count("sets"), scene.count("staging")), (3, 0));
 }
 
 #[tokio::test]

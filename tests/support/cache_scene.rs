@@ -132,7 +132,7 @@ impl Scene {
         fs::read_dir(self.private(part)).unwrap().count()
     }
 
-    /// Waits until a part of the private directory has so many entries.
+    /// Waits until a part of the private directory has so many entries; a set has three of them.
     pub async fn settles(&self, part: &str, count: usize) {
         let settled = async {
             while self.count(part) != count {
