@@ -39,7 +39,9 @@ const MIB: usize = 1 << 20;
 const SLOW_BYTES_S: u64 = 50_000;
 
 /// What a fast job carries in, or out.
-const FAST_BYTES: usize = 3 * MIB;
+fn fast_bytes() -> usize {
+    scaled(3, 48) as usize * MIB
+}
 
 /// A crowd that goes on until it is dropped.
 struct Crowd {
@@ -245,7 +247,7 @@ impl Pair {
             patterns: vec!["job.assign.fast".to_owned()],
             ..WorkerConfig::new(self.address.clone())
         };
-        let made = Bytes::from(noise::noise(FAST_BYTES, 9));
+        let made = Bytes::from(noise::noise(fast_bytes(), 9));
         let run = move |job: Job, context: JobContext| {
             let made = made.clone();
             async move {
@@ -266,7 +268,7 @@ impl Pair {
     /// How long a job takes whose input is large, or whose result is.
     fn job(&self, input: bool) -> Duration {
         static INPUT: std::sync::OnceLock<Bytes> = std::sync::OnceLock::new();
-        let bytes = INPUT.get_or_init(|| noise::noise(FAST_BYTES, 5).into()).clone();
+        let bytes = INPUT.get_or_init(|| noise::noise(fast_bytes(), 5).into()).clone();
         self.runtime.block_on(async {
             let request = JobRequest { exec_name: "fast".to_owned(), ..JobRequest::default() };
             let spec = JobSpec::from(request);
@@ -348,10 +350,10 @@ fn who_opens_transfers_all_the_time_and_sends_nothing_keeps_nobody_waiting() {
 
 #[test]
 fn slow_receivers_keep_nobody_waiting() {
-    beside("slow receivers", |crowd, leader| crowd.slow_receivers(leader, 60, false));
+    beside("slow receivers", |crowd, leader| crowd.slow_receivers(leader, scaled(60, 100) as usize, false));
 }
 
 #[test]
 fn silent_receivers_keep_nobody_waiting() {
-    beside("silent receivers", |crowd, leader| crowd.slow_receivers(leader, 60, true));
+    beside("silent receivers", |crowd, leader| crowd.slow_receivers(leader, scaled(60, 100) as usize, true));
 }

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use chunking::frame::{LENGTH_BYTES, head_len};
 use chunking::limits::FRAME_BODY_BYTES_MAX;
-use chunking::{Generation, InboundLimits};
+use chunking::{Generation, InboundLimits, Kind};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
 
 use super::filling::{Filling, take};
 use super::hub::Hub;
+use super::open_rate::OpenRate;
 use super::outbox::Outbox;
 use super::socket::Socket;
 use super::through::Passing;
@@ -188,6 +189,7 @@ impl<S: Socket> Hub<S> {
         let mut coming = Coming::default();
         let mut pulse = Pulse::with_window(self.leader.borrow().frame_window());
         let mut filling = Filling::default();
+        let mut opens = OpenRate::new(Instant::now());
         // The chunk that comes was given up: it is nobody's.
         let mut given_up = false;
         // Where the frame that comes is, if it is large.
@@ -206,6 +208,7 @@ impl<S: Socket> Hub<S> {
                         knows = true;
                     }
                     self.moved.add(frame.head.subject.len() + frame.payload.len());
+                    let is_open = frame.head.kind().is_ok_and(|kind| kind == Kind::Open);
                     let payload = Bytes::copy_from_slice(frame.payload);
                     let payload = match frame.payload_crc {
                         Some(crc) => Summed::known(payload, crc),
@@ -230,6 +233,10 @@ impl<S: Socket> Hub<S> {
                         leader.is_client(conn)
                     };
                     large = None;
+                    if let Some(rest) = is_open.then(|| opens.opened(Instant::now())).flatten() {
+                        tokio::time::sleep(rest).await;
+                        pulse.rested();
+                    }
                     // There is no memory for the chunk whose first piece that was.
                     if self.leader.borrow().waits_for_turn(conn) {
                         self.turn_comes(conn, outbox).await;

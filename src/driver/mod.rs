@@ -13,6 +13,7 @@ mod lane;
 #[path = "no_lane.rs"]
 mod lane;
 mod memory;
+mod open_rate;
 mod outbox;
 mod parking;
 mod portable;
