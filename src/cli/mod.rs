@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use chunking::message::Reason;
 use clap::ValueEnum;
+use rustix::process::Signal;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
@@ -59,6 +60,21 @@ pub async fn stop_signal() {
         Err(_) => {
             tokio::signal::ctrl_c().await.ok();
         }
+    }
+}
+
+/// Sees to it that a write beyond the limit of a file's size (`ulimit -f`) fails with an error, as one to a full disk does.
+/// By default the signal that comes with it ends the process without a word. It is caught and not ignored: programs that
+/// jobs run would inherit that.
+pub fn outlive_file_limit() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let caught = runtime.and_then(|runtime| {
+        let _entered = runtime.enter();
+        // The handler stays for the life of the process.
+        signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
+    });
+    if let Err(error) = caught {
+        tracing::warn!("a file that grows beyond the limit of the system will end this process: {error}");
     }
 }
 

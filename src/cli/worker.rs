@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
@@ -209,6 +210,7 @@ fn pass_env(name: &str) -> Result<String, exec::PassError> {
 
 /// Runs a worker until it is told to stop.
 pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
+    keep_secrets();
     let exec = ExecConfig { launcher: this_program(), ..absolute(args.exec_config())? };
     let cache_dir = args.cache_dir();
     if !args.allow_shared_dirs {
@@ -278,6 +280,14 @@ fn open(args: &WorkerArgs, exec: Exec) -> Result<Worker<Exec>> {
             Ok(Worker::new(config, exec).map_err(|error| Usage(error.to_string()))?)
         }
         Err(error) => Err(Usage(error.to_string()).into()),
+    }
+}
+
+/// Closes this process's memory and environment to others of its user: programs of jobs could read there what they are not
+/// passed. It costs core dumps. Nothing is closed to root.
+fn keep_secrets() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!("jobs can read this worker's environment: {error}");
     }
 }
 
