@@ -307,9 +307,18 @@ pub(crate) fn print_json(value: &Value) -> io::Result<()> {
     print(format!("{value}\n").as_bytes())
 }
 
-/// A peer's text without what could move a terminal's cursor.
+/// A peer's text without what could move a terminal's cursor or turn the text around it.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => printable.push(c),
+            c if c.is_control() => printable.push(' '),
+            c if log::moves(c) => printable.extend(c.escape_default()),
+            c => printable.push(c),
+        }
+    }
+    printable
 }
 
 /// About how long, for people: `7us`, `480ms`, `1.5s`, `1h30m`.

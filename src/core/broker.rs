@@ -271,6 +271,11 @@ impl Broker {
         &self.state
     }
 
+    /// Whether a worker is connected there.
+    pub fn is_at(&self, worker: WorkerId, conn: ConnId) -> bool {
+        self.workers.at(conn) == Some(worker)
+    }
+
     /// The workers, connected or away.
     pub fn workers(&self) -> impl Iterator<Item = &Worker> {
         self.workers.iter()
@@ -337,6 +342,14 @@ impl Broker {
 
     fn worker_hello(&mut self, hello: Hello) {
         let (worker, conn, class) = (hello.worker, hello.conn, hello.class);
+        let is_another =
+            |known: &Worker| known.class != class && known.conn().is_some_and(|known| known != conn);
+        if self.workers.get(worker).is_some_and(is_another) {
+            // A worker that comes back is of the kind it was. This is somebody else, who would take its jobs over.
+            let why = "its worker id is that of a connected worker of another kind";
+            self.actions.push_back(Action::Close { conn, why });
+            return;
+        }
         // A second hello under another name: whoever spoke here before is not there any more.
         if let Some(before) = self.workers.at(conn).filter(|before| *before != worker) {
             self.worker_left(before);
@@ -580,7 +593,9 @@ impl Broker {
         };
         let wait = match no_room {
             Some(AfterNoRoom::Again { times }) => Backoff::NO_ROOM.delay(times, entropy),
-            Some(AfterNoRoom::Another | AfterNoRoom::GiveUp) | None => Backoff::DELIVERY.delay(waits, entropy),
+            Some(AfterNoRoom::Another | AfterNoRoom::GiveUp) | None => {
+                Backoff::DELIVERY.delay(waits, entropy)
+            }
         };
         if no_room.is_some()
             && let Some(conn) = self.submitter_of(id, &job.client)

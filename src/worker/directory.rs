@@ -212,7 +212,7 @@ impl JobDirectory {
     pub fn remove(self) -> io::Result<()> {
         // In this order: whoever makes the directory again may put large parts beside it at once.
         self.remove_outputs()?;
-        remove_all(self.path())
+        remove_if_there(self.path())
     }
 
     /// Removes the large parts alone.
@@ -275,9 +275,7 @@ fn remove_unheld(root: &Path) -> io::Result<usize> {
                 }
             }
             None if is_job_directory(name) => match lock(&path) {
-                Ok(Some(_held)) => {
-                    remove_if_there(&outputs_beside(&path)).and_then(|()| remove_all(&path))
-                }
+                Ok(Some(_held)) => remove_if_there(&outputs_beside(&path)).and_then(|()| remove_all(&path)),
                 Ok(None) => continue,
                 Err(error) => Err(error),
             },
