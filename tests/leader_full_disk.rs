@@ -143,6 +143,9 @@ fn a_job_whose_contents_are_taken_apart_is_refused_where_the_disk_has_no_room_fo
                 | Output::Posted { .. }
                 | Output::Chunk { .. }
                 | Output::Through { .. }
+                | Output::Turn { .. }
+                | Output::LetGo { .. }
+                | Output::Supply { .. }
                 | Output::Disk(_)
                 | Output::Log(_)
                 | Output::Close { .. } => {}

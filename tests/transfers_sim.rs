@@ -125,6 +125,8 @@ struct Conn {
     inlets: [Option<Inlet>; 2],
     /// The chunk that comes and passes through to another connection.
     passing: Option<(ChunkStart, ConnId)>,
+    /// Whether a chunk waits for memory, and whether its CRC is to be made then.
+    waits: Option<bool>,
     known: bool,
     /// Broken; the leader has not noticed.
     cut: bool,
@@ -340,8 +342,10 @@ impl World {
             Some(Inlet::detecting(InboundLimits::CLASSIC)),
             Some(Inlet::speaking(chunking::Generation::F2, InboundLimits::DIALLED)),
         ];
-        self.conns
-            .insert(id, Conn { who, lanes, inlets, passing: None, known: false, cut: false, closing: false });
+        self.conns.insert(
+            id,
+            Conn { who, lanes, inlets, passing: None, waits: None, known: false, cut: false, closing: false },
+        );
         self.with_peer(id, |world, ctx| match who {
             Who::Client(number) => world.clients[number].connected(id, ctx),
             Who::Worker(number) => world.workers[number].connected(id, ctx),
@@ -590,6 +594,9 @@ impl World {
                         }
                         touched.insert(conn);
                     }
+                    // Lines here let go of nothing.
+                    Output::LetGo { .. } | Output::Supply { .. } => {}
+                    Output::Turn { conn } => self.at(self.now + 1, Wake::Delivers(conn, Dir::ToLeader)),
                     Output::Through { conn, head } => {
                         self.seen.passed_through += 1;
                         if let Some(conn) = self.conns.get_mut(&conn) {
@@ -636,8 +643,8 @@ impl World {
     fn check(&self) {
         let fill = self.leader.fill();
         assert!(
-            fill.buffers_in_use + fill.promised <= fill.buffers,
-            "more is promised and in use than there is: {fill:?}"
+            fill.buffers_in_use + fill.kept_free <= fill.buffers,
+            "more is kept free and in use than there is: {fill:?}"
         );
     }
 

@@ -13,7 +13,7 @@ pub use dataset::DatasetSays;
 pub(crate) use hear::read_result;
 pub use hear::{AckBody, AckSays, BulkOf, Heard, SubmitBody};
 pub use say::WireFrame;
-pub use transfer::{TransferSays, WireChunk};
+pub use transfer::{TransferSays, Want, WireChunk};
 
 use chunking::Generation;
 use chunking::message::Features;

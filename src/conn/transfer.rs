@@ -105,7 +105,14 @@ impl Session {
         };
         // Who knows no pieces gets it whole.
         let from = if cut == Cut::Never { 0 } else { from };
-        WireChunk { transfer: id, head: *head, bytes, from, cut }
+        let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        WireChunk { transfer: id, head: *head, sent_len, bytes, base: 0, is_copy: false, from, cut }
+    }
+
+    /// A chunk of so many bytes, none of which is here yet: they are asked for as the line takes them.
+    pub fn chunk_elsewhere(&self, id: Uuid, head: &ChunkHead, sent_len: u32, from: u32) -> WireChunk {
+        let chunk = self.chunk(id, head, Bytes::new(), from);
+        WireChunk { sent_len, base: chunk.from, ..chunk }
     }
 }
 
@@ -122,16 +129,86 @@ enum Cut {
 pub struct WireChunk {
     transfer: Uuid,
     head: ChunkHead,
+    /// All of its bytes.
+    sent_len: u32,
+    /// Those of them that are here, and where they begin.
     bytes: Bytes,
+    base: u32,
+    /// Whether those are nobody else's.
+    is_copy: bool,
     /// Bytes that are out, or that the peer has.
     from: u32,
     cut: Cut,
 }
 
+/// Bytes of a chunk that are to go out next, and are not here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// The transfer's id.
+    pub transfer: Uuid,
+    /// Where the chunk begins in its blob.
+    pub offset: u64,
+    /// From which of its bytes on.
+    pub from: u32,
+    /// Whether all of them have to be there at once, as the peer knows no pieces.
+    pub whole: bool,
+}
+
 impl WireChunk {
     /// Bytes that are still to go.
     pub fn left(&self) -> usize {
-        self.bytes.len().saturating_sub(self.from as usize)
+        self.sent_len.saturating_sub(self.from) as usize
+    }
+
+    /// The transfer's id, and where the chunk begins in its blob.
+    pub fn name(&self) -> (Uuid, u64) {
+        (self.transfer, self.head.offset)
+    }
+
+    /// The bytes that are here and not out.
+    pub fn here(&self) -> &[u8] {
+        let out = self.from.saturating_sub(self.base) as usize;
+        self.bytes.get(out..).unwrap_or_default()
+    }
+
+    /// Whether its bytes are nobody else's.
+    pub fn is_copy(&self) -> bool {
+        self.is_copy
+    }
+
+    /// The same bytes as [`WireChunk::here`], elsewhere.
+    pub fn go_on_from(&mut self, copy: Bytes) {
+        (self.bytes, self.base, self.is_copy) = (copy, self.from, true);
+    }
+
+    /// Lets go of its bytes; they are asked for when they are needed. Not of one that is being sent as a whole.
+    pub fn let_go(&mut self) {
+        (self.bytes, self.base) = (Bytes::new(), self.from);
+    }
+
+    /// What has to be here before the next frame, if it is not.
+    pub fn wants(&self) -> Option<Want> {
+        let here = self.from >= self.base && (self.from - self.base) as usize <= self.bytes.len();
+        let has_some = here && self.bytes.len() > (self.from - self.base) as usize;
+        let whole = !self.may_be_cut();
+        let is_whole = self.base == 0 && self.bytes.len() == self.sent_len as usize;
+        let lacks = self.left() > 0 && (!has_some || whole && !is_whole);
+        let (transfer, offset, from) = (self.transfer, self.head.offset, self.from);
+        lacks.then_some(Want { transfer, offset, from, whole })
+    }
+
+    /// Bytes that were asked for are here. False if it is another chunk's.
+    pub fn supply(&mut self, want: &Want, bytes: Bytes) -> bool {
+        let fits = self.wants() == Some(*want) && !bytes.is_empty();
+        if fits {
+            (self.bytes, self.base, self.is_copy) = (bytes, want.from, true);
+        }
+        fits
+    }
+
+    /// Whether it is the one that this is asked for.
+    pub fn is_asked_for(&self, want: &Want) -> bool {
+        (self.transfer, self.head.offset) == (want.transfer, want.offset)
     }
 
     /// Whether the peer has some of it, or some of it is out.
@@ -151,24 +228,24 @@ impl WireChunk {
             return None;
         }
         match piece_bytes.filter(|_| self.may_be_cut()) {
-            None if self.from == 0 => self.whole(),
+            None if self.from == 0 && self.bytes.len() == self.sent_len as usize => self.whole(),
             piece_bytes => self.piece(piece_bytes.unwrap_or(CHUNK_PIECE_BYTES_MAX)),
         }
     }
 
     fn whole(&mut self) -> Option<WireFrame> {
-        let sent_len = u32::try_from(self.bytes.len()).ok()?;
-        let head = self.head.frame_head(self.transfer, sent_len).ok()?;
-        self.from = sent_len;
+        let head = self.head.frame_head(self.transfer, self.sent_len).ok()?;
+        self.from = self.sent_len;
         let payload = self.bytes.clone();
         Some(WireFrame { head: Bytes::copy_from_slice(&head), payload, trailer: Bytes::new() })
     }
 
     fn piece(&mut self, most: u32) -> Option<WireFrame> {
-        let sent_len = u32::try_from(self.bytes.len()).ok()?;
-        let len = most.clamp(1, CHUNK_PIECE_BYTES_MAX).min(sent_len.checked_sub(self.from)?);
-        let (from, to) = (self.from as usize, (self.from + len) as usize);
-        let bytes = self.bytes.slice(from..to);
+        let sent_len = self.sent_len;
+        let at = self.from.checked_sub(self.base)?;
+        let here = u32::try_from(self.bytes.len()).ok()?.checked_sub(at)?;
+        let len = most.clamp(1, CHUNK_PIECE_BYTES_MAX).min(here);
+        let bytes = self.bytes.slice(at as usize..(at + len) as usize);
         let piece = Piece { head: self.head, sent_len, from: self.from, bytes: &bytes };
         let (head, trailer) = piece.frame(self.transfer, self.cut == Cut::Summed).ok()?;
         self.from += len;

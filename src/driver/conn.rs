@@ -18,12 +18,13 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
 
+use super::filling::{Filling, take};
 use super::hub::Hub;
 use super::outbox::Outbox;
 use super::socket::Socket;
 use super::through::Passing;
 use crate::core::ids::ConnId;
-use crate::leader::ChunkPlace;
+use crate::leader::{Arrival, ChunkPlace, Memory};
 use crate::peer::{Inlet, Part, Pulse, Step, tune};
 use crate::summed::Summed;
 
@@ -40,7 +41,7 @@ const _: () = assert!(
 );
 
 /// A peer whose frames take longer than this is told of while their bytes come: what it has to say stands behind them.
-const LONG_FRAME: Duration = Duration::from_secs(2);
+pub(super) const LONG_FRAME: Duration = Duration::from_secs(2);
 
 /// A peer that is hung up on gets so long to take what waits for it; the last of that says why.
 const REASON_WAIT: Duration = Duration::from_secs(5);
@@ -79,7 +80,7 @@ impl Coming {
 }
 
 /// Why a connection ended, and with that what becomes of what waits for its peer.
-enum End {
+pub(super) enum End {
     /// The peer says nothing more. It may still read, and gets all of it, as long as it takes something.
     Over(String),
     /// It said what its session does not allow. It gets the reason, if it takes it soon.
@@ -186,6 +187,7 @@ impl<S: Socket> Hub<S> {
         let mut knows = false;
         let mut coming = Coming::default();
         let mut pulse = Pulse::with_window(self.leader.borrow().frame_window());
+        let mut filling = Filling::default();
         // The chunk that comes was given up: it is nobody's.
         let mut given_up = false;
         // Where the frame that comes is, if it is large.
@@ -228,6 +230,11 @@ impl<S: Socket> Hub<S> {
                         leader.is_client(conn)
                     };
                     large = None;
+                    // There is no memory for the chunk whose first piece that was.
+                    if self.leader.borrow().waits_for_turn(conn) {
+                        self.turn_comes(conn, outbox).await;
+                        pulse.rested();
+                    }
                     // Not so a worker: its leases would run out unheard, and what it sends makes few answers.
                     if is_client {
                         outbox.answers_taken().await;
@@ -243,10 +250,18 @@ impl<S: Socket> Hub<S> {
                         pipe = if is_free { self.pipes.take() } else { None };
                         pipe.is_some()
                     };
-                    let place =
+                    let arrival =
                         self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start, is_free));
-                    match (place, pipe) {
-                        (Some(ChunkPlace { buffer, through: Some(to), .. }), Some(pipe)) => {
+                    filling = Filling::default();
+                    match (arrival, pipe) {
+                        (
+                            Arrival::Here(ChunkPlace {
+                                memory: Memory::Pooled(buffer),
+                                through: Some(to),
+                                ..
+                            }),
+                            Some(pipe),
+                        ) => {
                             let (chunk, means) = ((start, to), (buffer, pipe));
                             let passed =
                                 self.pass_through(conn, socket, &mut inlet, chunk, means, passing).await;
@@ -256,9 +271,15 @@ impl<S: Socket> Hub<S> {
                             pulse.rested();
                             S::pause().await;
                         }
-                        (Some(ChunkPlace { buffer, check: true, .. }), _) => inlet.take(buffer),
-                        (Some(ChunkPlace { buffer, check: false, .. }), _) => inlet.take_unchecked(buffer),
-                        (None, _) => inlet.skip(),
+                        (Arrival::Here(ChunkPlace { memory, check, .. }), _) => {
+                            take(&mut inlet, memory, check);
+                        }
+                        (Arrival::Waits { check }, _) => {
+                            let Some(memory) = self.turn_comes(conn, outbox).await else { continue };
+                            pulse.rested();
+                            take(&mut inlet, memory, check);
+                        }
+                        (Arrival::Skip, _) => inlet.skip(),
                     }
                 }
                 Ok(Step::Came(chunk)) => {
@@ -311,6 +332,17 @@ impl<S: Socket> Hub<S> {
                     }
                     if knows && coming.is_long(Instant::now()) {
                         self.with_leader(|leader, now| leader.moves(now, conn));
+                    }
+                    // Of a chunk, the inlet stays here: its memory may be taken from it.
+                    if inlet.filling().is_some() && passing.borrow().is_none() {
+                        match self.fill(conn, socket, outbox, &mut inlet, &mut pulse, &mut filling).await {
+                            Ok(_) => coming.more(Instant::now()),
+                            Err(why) => {
+                                cut.replace(inlet.cut());
+                                return why;
+                            }
+                        }
+                        continue;
                     }
                     let rest_until = passing.borrow().as_ref().map(|passing| passing.deadline.into());
                     let mut until = if knows { rest_until } else { Some(hello_until) };

@@ -6,8 +6,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use chunking::limits::CLASSIC_INBOUND_BODY_BYTES_MAX;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
@@ -24,9 +27,10 @@ use super::socket::Socket;
 use super::spin::{SpinMode, Spinner};
 use super::spool::Spool;
 use super::storage::{Files, Prepared};
+use crate::conn::Want;
 use crate::core::ids::{ConnId, Micros};
 use crate::leader::{Leader, Output};
-use crate::peer::{LOOKS_PER_STALL, Tuning, WRITE_STALL_TIMEOUT};
+use crate::peer::{BUFFER_BYTES, LOOKS_PER_STALL, Tuning, WRITE_STALL_TIMEOUT};
 
 /// How long a frame that is in no hurry waits for one to go along with.
 const LAZY_WAIT: Duration = Duration::from_millis(1);
@@ -168,6 +172,9 @@ pub(super) struct Hub<S> {
     /// What waits for all of them.
     pub(super) answers: AllAnswers,
     pub(super) pipes: Pipes,
+    /// Bytes that lines go on from which had to let go of buffers.
+    copied: Arc<AtomicUsize>,
+    scarce: Cell<bool>,
     /// Where payloads are for those that do not read.
     pub(super) parking: Parking,
     /// Notified when the memory for payloads on their way is taken.
@@ -219,6 +226,8 @@ impl<S: Socket> Hub<S> {
             outboxes: RefCell::default(),
             answers: AllAnswers::default(),
             pipes: Pipes::default(),
+            copied: Arc::default(),
+            scarce: Cell::default(),
             parking: Parking::new(&options.data),
             room_short: Notify::new(),
             moved: Moved::default(),
@@ -270,14 +279,39 @@ impl<S: Socket> Hub<S> {
     /// follows.
     fn work_off(&self, leader: &mut Leader) {
         let mut touched = BTreeSet::new();
+        self.scarce.set(leader.is_scarce());
         loop {
             while let Some(output) = leader.poll_output() {
-                if let Some(conn) = self.execute(output) {
+                if let Output::LetGo { conn } = output {
+                    self.let_go(leader, conn);
+                } else if let Output::Supply { conn, want, bytes } = output {
+                    self.supply(leader, conn, &want, bytes);
+                    touched.insert(conn);
+                } else if let Some(conn) = self.execute(output) {
                     touched.insert(conn);
                 }
             }
             let Some(conn) = touched.pop_first() else { return };
             self.flush(leader, conn);
+        }
+    }
+
+    /// A slow line holds buffers that others need.
+    fn let_go(&self, leader: &mut Leader, conn: ConnId) {
+        let outbox = self.outboxes.borrow().get(&conn).cloned();
+        if let Some(outbox) = outbox {
+            let copies_max = leader.fill().buffers.saturating_mul(BUFFER_BYTES);
+            outbox.let_go(copies_max, &self.copied, |blob, offset| leader.keeps_for(conn, blob, offset));
+            leader.line_lags(self.now(), conn);
+        }
+    }
+
+    /// Bytes are here that a line asked for.
+    fn supply(&self, leader: &mut Leader, conn: ConnId, want: &Want, bytes: Bytes) {
+        let outbox = self.outboxes.borrow().get(&conn).cloned();
+        if let Some(outbox) = outbox {
+            let sent = outbox.supply(want, bytes);
+            self.note_sent(leader, conn, sent);
         }
     }
 
@@ -315,6 +349,9 @@ impl<S: Socket> Hub<S> {
         if sent.chunks > 0 {
             leader.chunks_sent(self.now(), conn, sent.chunks);
         }
+        if let Some(want) = sent.wants {
+            leader.chunk_wanted(self.now(), conn, want);
+        }
         if sent.posted > 0 {
             leader.posted(self.now(), conn, sent.posted);
         }
@@ -341,7 +378,7 @@ impl<S: Socket> Hub<S> {
                 None
             }
             Output::Chunk { conn, chunk } => {
-                self.outboxes.borrow().get(&conn)?.push_chunk(chunk);
+                self.outboxes.borrow().get(&conn)?.push_chunk(chunk, self.scarce.get());
                 Some(conn)
             }
             Output::Through { conn, head } => {
@@ -349,6 +386,12 @@ impl<S: Socket> Hub<S> {
                 self.outboxes.borrow().get(&conn)?.push_place(head);
                 None
             }
+            Output::Turn { conn } => {
+                self.outboxes.borrow().get(&conn)?.give_turn();
+                None
+            }
+            // Done with the leader at hand.
+            Output::LetGo { .. } | Output::Supply { .. } => None,
             Output::Disk(operation) => {
                 self.spool.execute(operation);
                 None

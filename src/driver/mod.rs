@@ -3,6 +3,7 @@
 mod choice;
 mod conn;
 mod descriptors;
+mod filling;
 mod hub;
 mod inbound;
 mod journal;

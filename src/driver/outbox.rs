@@ -3,21 +3,30 @@
 //! Whoever has something for a peer writes it at once, as far as the socket takes it; only what is left waits for the
 //! writer's task. So a chunk goes on from the task that read it, and no other is woken.
 
+mod piece;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tracing::debug;
 
+pub(super) use piece::Cargo;
+use piece::{Bulk, Copied, Parked, Piece, Then};
+
 use super::lane::Pipe;
 use super::parking::{Place, SLICE_BYTES};
 use super::socket::Socket;
-use crate::conn::{WireChunk, WireFrame};
+use crate::conn::{Want, WireChunk, WireFrame};
 use crate::peer::{Pace, Speed};
+use chunking::limits::CHUNK_PIECE_BYTES_MAX;
+use uuid::Uuid;
 
 /// A peer that takes more than this between two looks is not slow.
 const QUICK_BYTES: u64 = 4 * 1024 * 1024;
@@ -29,9 +38,6 @@ const FEW_BYTES: u64 = 64 * 1024;
 /// and waits; a leader that waited for one peer would make all wait). A peer that reads does not get there: payloads go to it as
 /// it takes them, chunks by windows, and a client is not read while too many answers wait for it.
 const OUTBOX_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// What a piece takes beside its bytes.
-const PIECE_BYTES: usize = 128;
 
 /// Frames up to this size are one piece.
 const SMALL_FRAME_BYTES_MAX: usize = 1024;
@@ -81,6 +87,10 @@ pub(super) struct Outbox<S> {
     pieces: RefCell<VecDeque<Piece>>,
     /// Chunks that follow, whole or in pieces as the line then is, and what must not overtake them.
     bulk: RefCell<VecDeque<Bulk>>,
+    /// What was asked for of the first of them.
+    asked: Cell<Option<Want>>,
+    /// Whether buffers were scarce when the last one was handed over.
+    scarce: Cell<bool>,
     pace: Cell<Pace>,
     /// The speed that the system was set for, and whether the leader knows that the line is slow.
     tuned: Cell<Option<Speed>>,
@@ -109,88 +119,8 @@ pub(super) struct Outbox<S> {
     /// For the writer, which may wait for a socket that takes nothing.
     cut_short: Notify,
     over: Notify,
-}
-
-struct Piece {
-    /// What is in memory of it.
-    bytes: Bytes,
-    parked: Parked,
-    cargo: Cargo,
-    then: Then,
-}
-
-/// Whether a piece is on the disk.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Parked {
-    No,
-    /// It is being written to there, all of these bytes, and is still in memory.
-    Going {
-        at: u64,
-        len: usize,
-    },
-    /// What follows is there, and not in memory.
-    There {
-        at: u64,
-        len: usize,
-    },
-}
-
-impl Piece {
-    fn new(bytes: Bytes, cargo: Cargo, then: Then) -> Self {
-        Piece { bytes, parked: Parked::No, cargo, then }
-    }
-
-    /// Where what follows what is in memory lies on the disk, with how much that is.
-    fn follows(&self) -> Option<(u64, usize)> {
-        match self.parked {
-            Parked::There { at, len } if len > 0 => Some((at, len)),
-            Parked::No | Parked::Going { .. } | Parked::There { .. } => None,
-        }
-    }
-
-    /// What it takes to keep it.
-    fn cost(&self) -> usize {
-        PIECE_BYTES + self.bytes.len()
-    }
-}
-
-/// What goes in the order in which it was handed over.
-enum Bulk {
-    Chunk(WireChunk),
-    Frame(WireFrame),
-}
-
-/// What a frame is to whoever has it sent.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cargo {
-    /// An answer, or news.
-    Answer,
-    /// A payload that its sender waits for to be out.
-    Posted,
-    /// A chunk, or the last piece of one.
-    Chunk,
-    /// A piece of a chunk that others follow.
-    Piece,
-}
-
-impl Cargo {
-    fn is_of_chunk(self) -> bool {
-        match self {
-            Cargo::Answer | Cargo::Posted => false,
-            Cargo::Chunk | Cargo::Piece => true,
-        }
-    }
-}
-
-/// What follows when a piece is out.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Then {
-    /// More of its frame.
-    More,
-    /// Its frame is out.
-    Ends,
-    /// Whoever passes a chunk through writes its bytes here.
-    Place,
+    /// For the reader, which waits for memory.
+    turn: Notify,
 }
 
 /// What has become of what was sent to a peer since the last look.
@@ -211,11 +141,13 @@ pub(super) enum Look {
 pub(super) struct Sent {
     pub(super) chunks: u32,
     pub(super) posted: u32,
+    /// What is to go out next, and is not here.
+    pub(super) wants: Option<Want>,
 }
 
 impl Sent {
     pub(super) fn is_none(self) -> bool {
-        self.chunks == 0 && self.posted == 0
+        self.chunks == 0 && self.posted == 0 && self.wants.is_none()
     }
 
     fn count(&mut self, cargo: Cargo) {
@@ -237,6 +169,8 @@ impl<S: Socket> Outbox<S> {
             all_answers,
             pieces: RefCell::default(),
             bulk: RefCell::default(),
+            asked: Cell::default(),
+            scarce: Cell::default(),
             pace: Cell::default(),
             tuned: Cell::default(),
             told_slow: Cell::default(),
@@ -255,6 +189,7 @@ impl<S: Socket> Outbox<S> {
             left_over: Notify::new(),
             cut_short: Notify::new(),
             over: Notify::new(),
+            turn: Notify::new(),
         }
     }
 
@@ -277,8 +212,10 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Takes a chunk; it is sent with the next [`Outbox::flush`], or when the line has taken what is before it.
-    pub(super) fn push_chunk(&self, chunk: WireChunk) {
+    /// Takes a chunk; it is sent with the next [`Outbox::flush`], or when the line has taken what is before it. Where buffers are
+    /// scarce, a line that is not known to be fast takes it in pieces.
+    pub(super) fn push_chunk(&self, chunk: WireChunk, scarce: bool) {
+        self.scarce.set(scarce);
         if !self.closing.get() {
             self.judge();
             self.bulk.borrow_mut().push_back(Bulk::Chunk(chunk));
@@ -299,14 +236,14 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Moves on chunks that wait: all of them if the line is fast, else the next frame, once nothing of the one before is left.
+    /// Moves on chunks that wait: the next frame of them, once nothing of the one before is left.
     fn refill(&self, pieces: &mut VecDeque<Piece>, sent: &mut Sent) {
         let mut bulk = self.bulk.borrow_mut();
         while let Some(front) = bulk.front_mut() {
+            if has_chunk(pieces) {
+                return;
+            }
             if self.pace.get().speed() != Speed::Fast {
-                if has_chunk(pieces) {
-                    return;
-                }
                 self.judge_with(false);
             }
             let Bulk::Chunk(chunk) = front else {
@@ -316,7 +253,17 @@ impl<S: Socket> Outbox<S> {
                 }
                 continue;
             };
-            let frame = chunk.next_frame(self.pace.get().speed().piece_bytes());
+            if let Some(want) = chunk.wants() {
+                if self.asked.replace(Some(want)) != Some(want) {
+                    sent.wants = Some(want);
+                }
+                return;
+            }
+            let speed = self.pace.get().speed();
+            // A line that turns out to be slow has no whole chunk to take first.
+            let is_careful = speed == Speed::Unknown && self.scarce.get();
+            let unknown = is_careful.then_some(CHUNK_PIECE_BYTES_MAX);
+            let frame = chunk.next_frame(speed.piece_bytes().or(unknown));
             let is_last = frame.is_none() || chunk.left() == 0;
             match frame {
                 Some(frame) if is_last => self.put_frame(pieces, frame, Cargo::Chunk),
@@ -328,6 +275,55 @@ impl<S: Socket> Outbox<S> {
                 bulk.pop_front();
             }
         }
+    }
+
+    /// The line is slow, and others need the buffers of the pool: chunks that wait and are kept elsewhere let go of theirs, and what
+    /// is being sent goes on from a copy, as far as all copies together have no more than so many bytes.
+    pub(super) fn let_go(
+        &self,
+        copy_bytes_max: usize,
+        copied: &Arc<AtomicUsize>,
+        mut is_kept: impl FnMut(Uuid, u64) -> bool,
+    ) {
+        let has_room = |bytes: usize| bytes <= copy_bytes_max.saturating_sub(copied.load(Ordering::Relaxed));
+        for bulk in self.bulk.borrow_mut().iter_mut() {
+            let Bulk::Chunk(chunk) = bulk else { continue };
+            if chunk.here().is_empty() || chunk.is_copy() {
+                continue;
+            }
+            let (transfer, offset) = chunk.name();
+            if is_kept(transfer, offset) {
+                chunk.let_go();
+            } else if has_room(chunk.here().len()) {
+                chunk.go_on_from(Copied::of(chunk.here(), copied));
+            }
+        }
+        for piece in self.pieces.borrow_mut().iter_mut() {
+            let is_large = piece.cargo.is_of_chunk() && piece.bytes.len() > SMALL_FRAME_BYTES_MAX;
+            let is_here = piece.parked == Parked::No;
+            if is_large && is_here && !piece.is_copy && has_room(piece.bytes.len()) {
+                piece.bytes = Copied::of(&piece.bytes, copied);
+                piece.is_copy = true;
+            }
+        }
+    }
+
+    /// What was asked for, or nothing if it cannot be had: then the chunk is not sent.
+    pub(super) fn supply(&self, want: &Want, bytes: Bytes) -> Sent {
+        let mut sent = Sent::default();
+        if self.asked.get() != Some(*want) {
+            return sent;
+        }
+        self.asked.set(None);
+        let mut bulk = self.bulk.borrow_mut();
+        if let Some(Bulk::Chunk(chunk)) = bulk.front_mut()
+            && chunk.is_asked_for(want)
+            && !chunk.supply(want, bytes)
+        {
+            bulk.pop_front();
+            sent.count(Cargo::Chunk);
+        }
+        sent
     }
 
     /// Looks how fast the line is, before more is sent over it.
@@ -509,7 +505,7 @@ impl<S: Socket> Outbox<S> {
                 let part = Bytes::from_static(ZEROS.get(..missing.min(ZEROS.len())).unwrap_or_default());
                 missing -= part.len();
                 let then = if missing == 0 { Then::Ends } else { Then::More };
-                let piece = Piece::new(part, Cargo::Chunk, then);
+                let piece = Piece { is_copy: true, ..Piece::new(part, Cargo::Chunk, then) };
                 self.bytes.set(self.bytes.get() + piece.cost());
                 pieces.insert(at, piece);
                 if missing == 0 {
@@ -621,6 +617,17 @@ impl<S: Socket> Outbox<S> {
         self.ended.set(true);
         self.over.notify_one();
         self.answers_low.notify_one();
+        self.turn.notify_one();
+    }
+
+    /// It is the reader's turn.
+    pub(super) fn give_turn(&self) {
+        self.turn.notify_one();
+    }
+
+    /// Waits until it is the reader's turn, or the connection is over.
+    pub(super) async fn turn(&self) {
+        self.turn.notified().await;
     }
 
     /// Whether the connection is over.
@@ -678,7 +685,9 @@ impl<S: Socket> Outbox<S> {
             if is_empty && self.closing.get() {
                 return None;
             }
-            if is_empty || is_place {
+            // Nothing can be written before what was asked for is here.
+            let is_supplied = self.asked.get().is_none() || !self.pieces.borrow().is_empty();
+            if is_empty || is_place || !is_supplied {
                 self.left_over.notified().await;
                 continue;
             }

@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 
+use super::piece::PIECE_BYTES;
 use super::*;
 use crate::peer::Inlet;
 use bytes::Bytes;
@@ -24,6 +25,10 @@ impl Socket for Taps {
 
     async fn read(&self, inlet: Inlet) -> (io::Result<usize>, Inlet) {
         (Ok(0), inlet)
+    }
+
+    fn try_read(&self, _: &mut Inlet) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -183,15 +188,19 @@ fn a_line_is_known_to_be_slow_by_a_chunk_that_is_all_there_was() {
 
 /// A peer that knows pieces, and its chunk of so many bytes.
 fn chunk(bytes: usize) -> WireChunk {
+    let bytes = Bytes::from(vec![7; bytes]);
+    session().chunk(Uuid::nil(), &chunking::ChunkHead::plain(0, &bytes), bytes, 0)
+}
+
+fn session() -> crate::conn::Session {
     use crate::conn::Session;
     use crate::core::ids::ConnId;
     let hello =
         br#"{"ClientId":"c","DesiredParallelism":1,"Heft":{"Version":1,"Features":["transfers","pieces"]}}"#;
     let mut session = Session::new(ConnId(1), chunking::Generation::F2);
     let head = chunking::Head { subject: "c", ..chunking::Head::new(chunking::Kind::HelloClient) };
-    session.hear(&head, Bytes::from_static(hello).into(), &mut uuid::Uuid::new_v4).unwrap();
-    let bytes = Bytes::from(vec![7; bytes]);
-    session.chunk(uuid::Uuid::nil(), &chunking::ChunkHead::plain(0, &bytes), bytes, 0)
+    session.hear(&head, Bytes::from_static(hello).into(), &mut Uuid::new_v4).unwrap();
+    session
 }
 
 /// Makes the line one that took so little in so long.
@@ -208,8 +217,8 @@ fn chunks_for_a_slow_line_go_piece_by_piece_and_small_frames_go_before_them_but_
     let outbox = Outbox::new(socket.clone(), AllAnswers::default());
     slow(&outbox);
     assert!(!outbox.is_free() && outbox.is_quiet(), "nothing passes through to it");
-    outbox.push_chunk(chunk(100_000));
-    outbox.push_chunk(chunk(50_000));
+    outbox.push_chunk(chunk(100_000), false);
+    outbox.push_chunk(chunk(50_000), false);
     outbox.push_behind(frame(10));
     assert!(outbox.flush().is_none());
     // One piece of 20,000 bytes waits, and nothing else.
@@ -229,18 +238,18 @@ fn chunks_for_a_slow_line_go_piece_by_piece_and_small_frames_go_before_them_but_
 }
 
 #[test]
-fn chunks_for_a_fast_line_go_whole_and_all_at_once() {
+fn chunks_for_a_fast_line_go_whole_and_one_after_the_other() {
     let socket = Rc::new(Taps::default());
     let outbox = Outbox::new(socket.clone(), AllAnswers::default());
     let (mut pace, now) = (Pace::default(), Instant::now());
     pace.look(now, 0, true);
     pace.look(now + Duration::from_millis(1), 2 << 20, true);
     outbox.pace.set(pace);
-    outbox.push_chunk(chunk(100_000));
-    outbox.push_chunk(chunk(50_000));
+    outbox.push_chunk(chunk(100_000), false);
+    outbox.push_chunk(chunk(50_000), false);
     outbox.flush();
-    assert_eq!(outbox.bytes.get(), 2 * 64 + 150_000 + 4 * PIECE_BYTES);
-    assert!(outbox.bulk.borrow().is_empty() && !outbox.is_free());
+    assert_eq!(outbox.bytes.get(), 64 + 100_000 + 2 * PIECE_BYTES);
+    assert!(outbox.bulk.borrow().len() == 1 && !outbox.is_free());
     socket.takes.set(1 << 20);
     assert_eq!(outbox.flush().chunks, 2);
     assert!(outbox.is_free());
@@ -250,14 +259,47 @@ fn chunks_for_a_fast_line_go_whole_and_all_at_once() {
 fn what_waits_for_a_slow_line_is_gone_when_it_is_cut_off() {
     let outbox = Outbox::new(Rc::new(Taps::default()), AllAnswers::default());
     slow(&outbox);
-    outbox.push_chunk(chunk(100_000));
+    outbox.push_chunk(chunk(100_000), false);
     outbox.push_behind(frame(10));
     outbox.flush();
     outbox.cut_off();
     assert_eq!((outbox.bytes.get(), outbox.bulk.borrow().len()), (0, 0));
-    outbox.push_chunk(chunk(100_000));
+    outbox.push_chunk(chunk(100_000), false);
     outbox.push_behind(frame(10));
     assert_eq!((outbox.bytes.get(), outbox.bulk.borrow().len()), (0, 0));
+}
+
+#[test]
+fn a_slow_line_lets_go_of_its_buffers_and_asks_for_parts_as_it_takes_them() {
+    let socket = Rc::new(Taps::default());
+    let outbox = Outbox::new(socket.clone(), AllAnswers::default());
+    let pool = crate::peer::Pool::new(2);
+    let session = session();
+    let pooled = |len: usize| {
+        let bytes = pool.take().unwrap().freeze(len);
+        session.chunk(Uuid::nil(), &chunking::ChunkHead::plain(0, &bytes), bytes, 0)
+    };
+    outbox.push_chunk(pooled(100_000), true);
+    outbox.push_chunk(pooled(50_000), true);
+    outbox.flush();
+    assert_eq!(pool.in_use(), 2);
+    let copied = Arc::default();
+    outbox.let_go(1 << 20, &copied, |_, _| true);
+    assert_eq!((pool.in_use(), copied.load(Ordering::Relaxed)), (0, 65_536), "a piece goes on from a copy");
+    socket.takes.set(1 << 20);
+    let sent = outbox.flush();
+    let want = sent.wants.unwrap();
+    assert_eq!((sent.chunks, want.from, copied.load(Ordering::Relaxed)), (0, 65_536, 0));
+    assert!(outbox.flush().wants.is_none(), "it asks once");
+    assert_eq!(outbox.supply(&want, vec![0; 34_464].into()).chunks, 0);
+    let sent = outbox.flush();
+    assert_eq!((sent.chunks, sent.wants.map(|want| want.from)), (1, Some(0)), "then for the next one");
+    assert_eq!(
+        outbox.supply(&sent.wants.unwrap(), Bytes::new()).chunks,
+        1,
+        "what cannot be had is passed over"
+    );
+    assert!(outbox.has_nothing());
 }
 
 /// Sends all that waits, as a writer does.

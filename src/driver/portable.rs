@@ -41,6 +41,12 @@ impl Socket for TokioSocket {
         (got, inlet)
     }
 
+    fn try_read(&self, inlet: &mut Inlet) -> io::Result<usize> {
+        let bytes = self.stream().try_read_vectored(&mut inlet.room())?;
+        inlet.filled(bytes);
+        Ok(bytes)
+    }
+
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.write.try_write_vectored(slices)
     }

@@ -17,6 +17,9 @@ pub(super) trait Socket: Sized + 'static {
     /// system may write to its buffers at any time. So it is never dropped while it waits: [`Socket::shut_down`] ends it.
     async fn read(&self, inlet: Inlet) -> (io::Result<usize>, Inlet);
 
+    /// Reads what is there, if anything is. The inlet stays with the caller, who waits by [`Socket::readable`].
+    fn try_read(&self, inlet: &mut Inlet) -> io::Result<usize>;
+
     /// Writes as much as the socket takes at once.
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
 

@@ -9,6 +9,7 @@ mod bulk;
 mod children;
 mod collect;
 mod datasets;
+mod deliver;
 mod durable;
 mod explain;
 mod gathered;
@@ -24,24 +25,24 @@ mod transfers;
 mod waiting;
 
 pub use recover::Recovered;
-pub use relay::{Fill, Passed, RelayConfig, Verify};
-pub use transfers::ChunkPlace;
+pub use relay::{BUFFER_LEASE, Fill, Linger, Memory, Passed, RelayConfig, Verify};
+pub use transfers::{Arrival, ChunkPlace};
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use chunking::message::{Features, LimitId, LimitList, Reason};
-use chunking::{EncodeError, Generation, Head, limits};
+use chunking::message::{Features, LimitId, LimitList};
+use chunking::{Generation, Head, limits};
 use thiserror::Error;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, WireChunk, WireFrame};
+use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, Want, WireChunk, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
-use crate::core::ids::{Attempt, ConnId, JobId, Micros, ResultId, Run, Token};
+use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run, Token};
 use crate::core::{Broker, Config, Event};
 use crate::peer::{KEEPALIVE_EVERY, SILENCE_MAX, frame_window};
 use crate::store::blobs::DiskOp;
@@ -54,7 +55,6 @@ use datasets::Datasets;
 use durable::{Assignment, Commits, Fetching, Then};
 use gathered::Fetcher;
 use pacing::Pacing;
-use parts::Named;
 use relay::{BlobId, Relay};
 use store::PayloadStore;
 use transfers::Blobs;
@@ -144,6 +144,25 @@ pub enum Output {
         conn: ConnId,
         /// Its head.
         head: Bytes,
+    },
+    /// A line is slow, and others need the buffers that wait for it: it lets go of them; then [`Leader::line_lags`].
+    LetGo {
+        /// Which.
+        conn: ConnId,
+    },
+    /// Bytes that a line asked for ([`Leader::chunk_wanted`]); none if they cannot be had.
+    Supply {
+        /// Where.
+        conn: ConnId,
+        /// What it asked for.
+        want: Want,
+        /// The bytes, or the first of them.
+        bytes: Bytes,
+    },
+    /// A connection whose chunk had to wait may be read again ([`Arrival::Waits`]).
+    Turn {
+        /// Which.
+        conn: ConnId,
     },
     /// Do something with a spool file; then [`Leader::disk_done`].
     Disk(DiskOp),
@@ -703,87 +722,6 @@ impl Leader {
         let session = self.sessions.get(&conn).filter(|_| now);
         let frame = session.and_then(|session| session.start(job, run, attempt, lease));
         self.send(conn, frame);
-    }
-
-    /// Whether a client may be sent other bytes than a worker's result has: without its parts, or cut.
-    fn cuts(&self, conn: ConnId, result: ResultId) -> bool {
-        let takes_parts = self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS));
-        let has_parts = !self.blobs.of_result(result).is_empty();
-        // Under the longest subject it would not fit.
-        let longest = limits::FRAME_BODY_BYTES_MAX as usize - limits::SUBJECT_BYTES_MAX - 39;
-        let may_be_cut = self.store.result(result).is_some_and(|result| result.len() > longest);
-        has_parts && (!takes_parts || !self.lost_parts(result).is_empty()) || may_be_cut
-    }
-
-    /// The frame with a job's result, behind the transfers of its parts.
-    fn deliver(&mut self, conn: ConnId, id: JobId, run: Run) -> Option<WireFrame> {
-        let may_get = self.broker.may_get(conn, id);
-        let Some(session) = self.sessions.get(&conn).filter(|_| may_get) else {
-            self.broker.handle(self.now, Event::NotDelivered { job: id });
-            return None;
-        };
-        // While its result waited its time may have been over, and it may have been submitted again.
-        let Some(job) = self.broker.state().job(id) else {
-            let text = "the result was kept until now, and is not any more (--result-ttl)".to_owned();
-            self.refuse(conn, id, submit::RefusalText::new(Reason::UNKNOWN, text));
-            return None;
-        };
-        if !job.has_ended() || job.run != run {
-            return None;
-        }
-        let (result, takes_parts) = (outcome::returned(job), session.has(Features::TRANSFERS));
-        let cut = result.filter(|result| !takes_parts && !self.blobs.of_result(*result).is_empty());
-        let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
-        let (address, is_ours) = (&self.config.address, session.is_announced());
-        let whole = outcome::result_of(&self.broker, &self.store, job, address, is_ours);
-        let mut whole = outcome::without_lost(whole, &lost);
-        if cut.is_some() {
-            whole = outcome::without_parts(whole, address);
-        }
-        if !takes_parts && self.has_results_apart(job) {
-            whole = outcome::with_results_apart(whole, id, address);
-        }
-        // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
-        let frame = match session.result(id, whole.clone()) {
-            None => {
-                // That is all it ever gets.
-                self.broker.handle(self.now, Event::Delivered { job: id, run });
-                return None;
-            }
-            Some(Ok(frame)) => Some((frame, Named::Brought)),
-            Some(Err(error)) => self.smaller_result(conn, id, &whole, &error),
-        };
-        let named = frame.as_ref().map_or(Named::Brought, |(_, named)| *named);
-        if let Some(cut) = cut {
-            self.blobs.cut(cut);
-        }
-        if let Some(result) = result {
-            self.send_parts(conn, id, result, named, false);
-        }
-        self.hold_children(conn, id);
-        frame.map(|(frame, _)| frame)
-    }
-
-    /// A result that does not fit, so that it does: with what is long of it beside it, or cut.
-    fn smaller_result(
-        &mut self,
-        conn: ConnId,
-        id: JobId,
-        whole: &[u8],
-        error: &EncodeError,
-    ) -> Option<(WireFrame, Named)> {
-        let result = self.broker.state().job(id).and_then(outcome::returned);
-        if let Some(result) = result.filter(|_| self.takes_transfers(conn))
-            && let Some(apart) = self.parts_apart(id, result, whole)
-            && let Some(Ok(frame)) = self.sessions.get(&conn)?.result(id, apart.into())
-        {
-            return Some((frame, Named::Made));
-        }
-        let (job, session) = (self.broker.state().job(id)?, self.sessions.get(&conn)?);
-        warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
-        let mut smaller = outcome::cut_down(job, whole, &self.config.address);
-        let frame = smaller.find_map(|result| session.result(id, result)?.ok())?;
-        Some((frame, Named::Brought))
     }
 }
 

@@ -2,6 +2,7 @@
 //! bytes are the relay's matter.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,16 +15,16 @@ use super::parts::{Named, is_made};
 use super::relay::{BlobId, News, Out, TRANSFERS_MAX, announced};
 use super::submit::RefusalText;
 use super::{Leader, Output};
-use crate::conn::{Session, TransferSays};
+use crate::conn::{Session, TransferSays, Want};
 use crate::core::Event;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
 use crate::core::job::Phase;
 use crate::core::record::AttemptEnd;
 use crate::model::{BlobRef, JobRequest, Source};
-use crate::peer::{ChunkStart, InChunk, Part, PoolBuf};
+use crate::peer::{ChunkStart, InChunk, Part};
 use crate::store::blobs::Class;
 
-use super::relay::Passed;
+use super::relay::{Linger, Memory, Passed, Starts};
 use crate::core::ids::Micros;
 
 /// Why a part of a result is not here, if nobody noted why: the leader's log has it.
@@ -35,13 +36,27 @@ const ATTEMPT_PARTS_MAX: usize = 8;
 /// Where a chunk goes.
 #[derive(Debug)]
 pub struct ChunkPlace {
-    /// The buffer to read it into.
-    pub buffer: PoolBuf,
+    /// The memory to read it into.
+    pub memory: Memory,
     /// Whether its CRC is to be made.
     pub check: bool,
     /// The connection it is to be passed on to while it comes, behind the head in [`Output::Through`]; at its end
     /// [`Leader::chunk_passed`]. `None` if it is to be read whole; then [`Leader::chunk`].
     pub through: Option<ConnId>,
+}
+
+/// What becomes of a chunk that begins.
+#[derive(Debug)]
+pub enum Arrival {
+    /// It is read to here.
+    Here(ChunkPlace),
+    /// There is no memory for it yet: nothing is read until [`Output::Turn`]; then [`Leader::turn`].
+    Waits {
+        /// Whether its CRC is to be made then.
+        check: bool,
+    },
+    /// It passes by.
+    Skip,
 }
 
 /// Who has all parts of a result.
@@ -169,21 +184,60 @@ impl Leader {
         self.relay.has_transfers()
     }
 
-    /// A chunk begins: gives the buffer to read it into, or `None` if it is to pass by. `is_free` says whether nothing
-    /// waits to be sent to a connection.
+    /// A chunk begins: finds memory to read it into. `is_free` says whether nothing waits to be sent to a connection.
     pub fn chunk_starts(
         &mut self,
         now: Micros,
         conn: ConnId,
         start: &ChunkStart,
         is_free: impl FnOnce(ConnId) -> bool,
-    ) -> Option<ChunkPlace> {
+    ) -> Arrival {
         self.pass_time(now);
         let check = !self.relay.passes_unseen(start.transfer);
-        let buffer = self.relay.chunk_starts(conn, start);
-        let through = if buffer.is_some() { self.way_through(conn, start, is_free) } else { None };
+        let arrival = match self.relay.chunk_starts(conn, start) {
+            Starts::Here(memory) => {
+                let is_pooled = matches!(memory, Memory::Pooled(_));
+                let through = if is_pooled { self.way_through(conn, start, is_free) } else { None };
+                Arrival::Here(ChunkPlace { memory, check, through })
+            }
+            Starts::Waits => Arrival::Waits { check },
+            Starts::Skip => Arrival::Skip,
+        };
         self.act();
-        buffer.map(|buffer| ChunkPlace { buffer, check, through })
+        arrival
+    }
+
+    /// Whether a connection is not to be read, as there is no memory for what it brings.
+    pub fn waits_for_turn(&self, conn: ConnId) -> bool {
+        self.relay.waits_for_turn(conn)
+    }
+
+    /// Where a connection that had to wait reads on, if it is its turn.
+    pub fn turn(&mut self, conn: ConnId) -> Option<Memory> {
+        self.relay.turn(conn)
+    }
+
+    /// A chunk of which so many bytes are here is not whole after [`BUFFER_LEASE`].
+    pub fn chunk_lingers(&mut self, now: Micros, conn: ConnId, have: usize) -> Linger {
+        self.pass_time(now);
+        let linger = self.relay.chunk_lingers(conn, have);
+        self.act();
+        linger
+    }
+
+    /// Nothing comes of a chunk that is outside of the pool. Says whether it has to wait for its turn again.
+    pub fn chunk_rests(&mut self, now: Micros, conn: ConnId, have: usize) -> bool {
+        self.pass_time(now);
+        let waits = self.relay.chunk_rests(conn, have);
+        self.act();
+        waits
+    }
+
+    /// A buffer has gone back to the pool.
+    pub fn buffer_is_free(&mut self, now: Micros) {
+        self.pass_time(now);
+        self.relay.pump();
+        self.act();
     }
 
     fn way_through(
@@ -237,6 +291,30 @@ impl Leader {
         if self.sessions.contains_key(&conn) {
             self.relay.line_is_slow(conn, is_slow);
         }
+    }
+
+    /// A line has let go of the buffers that waited for it.
+    pub fn line_lags(&mut self, now: Micros, conn: ConnId) {
+        self.pass_time(now);
+        self.relay.line_lags(conn);
+        self.act();
+    }
+
+    /// Whether buffers are few.
+    pub fn is_scarce(&self) -> bool {
+        self.relay.is_scarce()
+    }
+
+    /// Whether a chunk that waits for a line is kept here, too: then the line can ask for it.
+    pub fn keeps_for(&mut self, conn: ConnId, blob: BlobId, offset: u64) -> bool {
+        self.relay.keeps_for(conn, blob, offset)
+    }
+
+    /// A line is ready for bytes of a chunk that are not with it; then [`Output::Supply`].
+    pub fn chunk_wanted(&mut self, now: Micros, conn: ConnId, want: Want) {
+        self.pass_time(now);
+        self.relay.wanted(conn, want);
+        self.act();
     }
 
     /// So many chunks have left for a connection, and their buffers are free.
@@ -538,6 +616,12 @@ impl Leader {
     fn opened(&mut self, conn: ConnId, id: BlobId, mut open: Open) {
         let Some(session) = self.sessions.get(&conn) else { return };
         let owner = JobId(open.owner);
+        // A client is one, however many connections it has.
+        let peer = session.client().map_or(conn.0, |client| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            client.hash(&mut hasher);
+            hasher.finish()
+        });
         let job = self.broker.state().job(owner);
         let may = match open.purpose {
             Purpose::Dataset => self.dataset_opened(conn, id, &mut open),
@@ -555,6 +639,7 @@ impl Leader {
             }
         };
         if may {
+            self.relay.is_of(conn, peer);
             self.relay.open(conn, id, open);
         } else {
             self.relay.turn_away(conn, id);
@@ -629,6 +714,23 @@ impl Leader {
                     self.outputs.push_back(Output::Chunk { conn, chunk });
                 }
                 Out::Disk(operation) => self.outputs.push_back(Output::Disk(operation)),
+                Out::LetGo { conn } => self.outputs.push_back(Output::LetGo { conn }),
+                Out::Supply { conn, want, bytes } => {
+                    self.outputs.push_back(Output::Supply { conn, want, bytes });
+                }
+                Out::Elsewhere { conn, blob, head, len, from } => {
+                    let session = self.sessions.get(&conn);
+                    let chunk = session.map(|session| session.chunk_elsewhere(blob, &head, len, from));
+                    let Some(chunk) = chunk else {
+                        self.relay.chunks_sent(conn, 1);
+                        continue;
+                    };
+                    if self.datasets.knows(blob) {
+                        self.count_sent(conn, chunk.left() as u64);
+                    }
+                    self.outputs.push_back(Output::Chunk { conn, chunk });
+                }
+                Out::Turn { conn } => self.outputs.push_back(Output::Turn { conn }),
                 Out::News(news) => self.blob_news(news),
             }
         }

@@ -9,7 +9,7 @@ mod aside;
 
 use std::io::IoSliceMut;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use chunking::chunk::{CHUNK_FRAME_HEAD_BYTES, CHUNK_HEAD_BYTES};
 use chunking::frame::Trailers;
 use chunking::{ChunkHead, Decoder, Frame, FrameError, Generation, InboundLimits, Kind};
@@ -77,7 +77,7 @@ enum State {
     /// A chunk is read into its buffer, up to `end`. Of one that was passed on in part, the buffer has the rest alone.
     Filling {
         start: ChunkStart,
-        buffer: PoolBuf,
+        memory: Memory,
         have: usize,
         end: usize,
         is_rest: bool,
@@ -87,6 +87,55 @@ enum State {
     Dropping,
     /// A large frame comes in pieces.
     Streaming,
+}
+
+/// Where a chunk that comes is read to.
+#[derive(Debug)]
+enum Memory {
+    /// A buffer of the pool.
+    Pooled(PoolBuf),
+    /// Memory of its own, which grows as the chunk comes.
+    Own(BytesMut),
+    /// Nowhere: what comes is read over what came before.
+    Dropped(BytesMut),
+}
+
+impl Memory {
+    /// Room for what comes next, behind what is here.
+    fn room(&mut self, have: usize, end: usize) -> &mut [u8] {
+        let most = end.min(have.saturating_add(READ_BYTES));
+        match self {
+            Memory::Pooled(buffer) => buffer.room(have..end).unwrap_or_default(),
+            Memory::Own(own) => {
+                own.resize(most, 0);
+                own.get_mut(have..).unwrap_or_default()
+            }
+            Memory::Dropped(scratch) => {
+                scratch.resize(most - have, 0);
+                scratch
+            }
+        }
+    }
+
+    /// Bytes that are here, up to `have`, or the last of them.
+    fn get(&self, from: usize, have: usize) -> &[u8] {
+        match self {
+            Memory::Pooled(buffer) => buffer.get(from..have).unwrap_or_default(),
+            Memory::Own(own) => own.get(from..have).unwrap_or_default(),
+            Memory::Dropped(scratch) => scratch.get(..have.saturating_sub(from)).unwrap_or_default(),
+        }
+    }
+
+    fn freeze(self, len: usize) -> Bytes {
+        match self {
+            Memory::Pooled(buffer) => buffer.freeze(len),
+            Memory::Own(mut own) => {
+                own.truncate(len);
+                own.freeze()
+            }
+            Memory::Dropped(_) => Bytes::new(),
+        }
+    }
 }
 
 /// One connection's receiving end.
@@ -175,12 +224,12 @@ impl Inlet {
                 State::Offered(start) | State::Passing(start) => return Ok(Step::Chunk(start)),
                 State::Filling { have, end, .. } if have < end => return Ok(Step::Read),
                 State::Filling { .. } => {
-                    if let State::Filling { start, buffer, have, crc, .. } =
+                    if let State::Filling { start, memory, have, crc, .. } =
                         std::mem::replace(&mut self.state, State::Dropping)
                     {
                         self.after_chunk = true;
                         let ChunkStart { transfer, head, .. } = start;
-                        let bytes = buffer.freeze(have);
+                        let bytes = memory.freeze(have);
                         return Ok(Step::Came(InChunk {
                             transfer,
                             head,
@@ -201,15 +250,51 @@ impl Inlet {
 
     /// Reads the chunk that was shown into this buffer, and makes its CRC.
     pub fn take(&mut self, buffer: PoolBuf) {
-        self.fill(buffer, Some(crc32fast::Hasher::new()));
+        self.fill(Memory::Pooled(buffer), Some(crc32fast::Hasher::new()));
+    }
+
+    /// The same into memory of its own, which grows as the chunk comes.
+    pub fn take_apart(&mut self) {
+        self.fill(Memory::Own(BytesMut::new()), Some(crc32fast::Hasher::new()));
+    }
+
+    /// The chunk that comes leaves the pool: what is here of it is copied, and the rest is read to behind that.
+    pub fn leave_pool(&mut self) {
+        if let State::Filling { memory, have, .. } = &mut self.state
+            && let Memory::Pooled(buffer) = memory
+        {
+            *memory = Memory::Own(buffer.get(..*have).unwrap_or_default().into());
+        }
+    }
+
+    /// Nothing is kept of the chunk that comes: it is one that did not come whole.
+    pub fn drop_chunk(&mut self) {
+        if let State::Filling { memory, .. } = &mut self.state {
+            *memory = Memory::Dropped(BytesMut::new());
+        }
+    }
+
+    /// Bytes that are here of the chunk that comes, and whether they are in a buffer of the pool.
+    pub fn filling(&self) -> Option<(usize, bool)> {
+        match &self.state {
+            State::Filling { memory, have, end, .. } if have < end => {
+                Some((*have, matches!(memory, Memory::Pooled(_))))
+            }
+            State::Filling { .. }
+            | State::Frames
+            | State::Offered(_)
+            | State::Passing(_)
+            | State::Dropping
+            | State::Streaming => None,
+        }
     }
 
     /// Reads the chunk that was shown into this buffer, for whoever passes it on to one that makes its CRC.
     pub fn take_unchecked(&mut self, buffer: PoolBuf) {
-        self.fill(buffer, None);
+        self.fill(Memory::Pooled(buffer), None);
     }
 
-    fn fill(&mut self, mut buffer: PoolBuf, mut crc: Option<crc32fast::Hasher>) {
+    fn fill(&mut self, mut memory: Memory, mut crc: Option<crc32fast::Hasher>) {
         let State::Offered(start) = self.state else { return };
         let wanted = in_memory(start.sent_len);
         if wanted > BUFFER_BYTES {
@@ -218,11 +303,17 @@ impl Inlet {
         }
         let here = self.small.get(self.start..self.end).unwrap_or_default();
         let here = here.get(..wanted.min(here.len())).unwrap_or_default();
-        let have = buffer.copy_in(0, here);
+        let have = match &mut memory {
+            Memory::Pooled(buffer) => buffer.copy_in(0, here),
+            Memory::Own(own) | Memory::Dropped(own) => {
+                own.extend_from_slice(here);
+                here.len()
+            }
+        };
         update(&mut crc, here);
         self.start += have;
         self.decoder.skip_payload(start.sent_len);
-        self.state = State::Filling { start, buffer, have, end: wanted, is_rest: false, crc };
+        self.state = State::Filling { start, memory, have, end: wanted, is_rest: false, crc };
     }
 
     /// The chunk that was shown is read by the caller, who passes it on as it comes. What is here of it already goes to
@@ -252,7 +343,8 @@ impl Inlet {
         if let State::Passing(start) = self.state {
             self.decoder.skip_payload(start.sent_len);
             let end = end.min(BUFFER_BYTES);
-            self.state = State::Filling { start, buffer, have, end, is_rest: true, crc: None };
+            let memory = Memory::Pooled(buffer);
+            self.state = State::Filling { start, memory, have, end, is_rest: true, crc: None };
         }
     }
 
@@ -285,9 +377,12 @@ impl Inlet {
             usize::MAX
         };
         match &mut self.state {
-            State::Filling { buffer, have, end, .. } => {
-                let chunk = buffer.room(*have..*end).unwrap_or_default();
-                let behind = self.small.get_mut(..CHUNK_FRAME_HEAD_BYTES).unwrap_or_default();
+            State::Filling { memory, have, end, .. } => {
+                let missing = *end - *have;
+                let chunk = memory.room(*have, *end);
+                // What follows the chunk is read with it only if all of it can be.
+                let behind = if chunk.len() < missing { 0 } else { CHUNK_FRAME_HEAD_BYTES };
+                let behind = self.small.get_mut(..behind).unwrap_or_default();
                 [IoSliceMut::new(chunk), IoSliceMut::new(behind)]
             }
             State::Frames | State::Offered(_) | State::Passing(_) | State::Dropping | State::Streaming => {
@@ -339,9 +434,9 @@ impl Inlet {
     /// So many bytes were read to where [`Inlet::room`] said.
     pub fn filled(&mut self, bytes: usize) {
         let behind = match &mut self.state {
-            State::Filling { buffer, have, end, crc, .. } => {
+            State::Filling { memory, have, end, crc, .. } => {
                 let read = (*have + bytes).min(*end);
-                update(crc, buffer.get(*have..read).unwrap_or_default());
+                update(crc, memory.get(*have, read));
                 let behind = bytes - (read - *have);
                 *have = read;
                 behind
@@ -372,10 +467,11 @@ impl Inlet {
     /// The connection is over: gives what is here of the chunk in whose middle it ended. The next one goes on with it.
     pub fn cut(&mut self) -> Option<Part> {
         match &self.state {
-            State::Filling { start, buffer, have, is_rest: false, .. } => {
+            State::Filling { memory: Memory::Dropped(_), .. } => None,
+            State::Filling { start, memory, have, is_rest: false, .. } => {
                 // If all of it came and nobody looked any more, its last byte has to come again.
                 let most = in_memory(start.sent_len).saturating_sub(1);
-                let here = buffer.get(..most.min(*have)).unwrap_or_default();
+                let here = memory.get(0, most.min(*have));
                 Part::new(start.transfer, start.head, start.sent_len, here)
             }
             State::Filling { .. }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use chunking::InboundLimits;
 use heft::core::ids::ConnId;
-use heft::leader::{ChunkPlace, Passed};
+use heft::leader::{Arrival, ChunkPlace, Memory, Passed};
 use heft::peer::{Inlet, Step};
 
 use super::{Dir, Heard, Who, World};
@@ -45,6 +45,12 @@ impl World {
 
     /// Reads as a driver does. False if the connection has to end.
     fn leader_reads(&mut self, id: ConnId, inlet: &mut Inlet, mut left: usize) -> bool {
+        // One that has to wait for memory is not read before it is its turn.
+        if let Some(check) = self.conns.get(&id).and_then(|conn| conn.waits) {
+            let Some(memory) = self.leader.turn(id) else { return true };
+            self.conns.get_mut(&id).unwrap().waits = None;
+            take(inlet, memory, check);
+        }
         loop {
             let now = self.micros();
             match inlet.poll() {
@@ -65,24 +71,32 @@ impl World {
                     let conns = &self.conns;
                     let is_free =
                         |to: ConnId| conns.get(&to).is_some_and(|to| !to.closing && to.lanes[1].is_free());
-                    let Some(place) = self.leader.chunk_starts(now, id, &start, is_free) else {
-                        inlet.skip();
-                        self.work_off();
-                        continue;
+                    let place = match self.leader.chunk_starts(now, id, &start, is_free) {
+                        Arrival::Here(place) => place,
+                        Arrival::Waits { check } => {
+                            self.work_off();
+                            self.conns.get_mut(&id).unwrap().waits = Some(check);
+                            return true;
+                        }
+                        Arrival::Skip => {
+                            inlet.skip();
+                            self.work_off();
+                            continue;
+                        }
                     };
-                    let ChunkPlace { buffer, check, through } = place;
+                    let ChunkPlace { memory, check, through } = place;
                     self.work_off();
                     if let Some(to) = through {
                         self.conns.get_mut(&id).unwrap().passing = Some((start, to));
                         if self.faults.voids && self.random.chance(5) {
                             self.seen.stalls += 1;
-                            drop(buffer);
+                            drop(memory);
                             inlet.skip();
                             self.ends_passing(id, Passed::Stalled, None);
                             continue;
                         }
                     }
-                    if check { inlet.take(buffer) } else { inlet.take_unchecked(buffer) }
+                    take(inlet, memory, check);
                 }
                 Ok(Step::Came(chunk)) => {
                     self.conns.get_mut(&id).unwrap().lanes[0].chunks_came += 1;
@@ -152,5 +166,13 @@ impl World {
                 return true;
             }
         }
+    }
+}
+
+fn take(inlet: &mut Inlet, memory: Memory, check: bool) {
+    match (memory, check) {
+        (Memory::Pooled(buffer), true) => inlet.take(buffer),
+        (Memory::Pooled(buffer), false) => inlet.take_unchecked(buffer),
+        (Memory::Own, _) => inlet.take_apart(),
     }
 }

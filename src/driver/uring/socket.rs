@@ -119,6 +119,13 @@ impl Socket for RingSocket {
         }
     }
 
+    fn try_read(&self, inlet: &mut Inlet) -> io::Result<usize> {
+        let bytes = receive(&self.fd, &mut inlet.room())?;
+        self.empty.set(false);
+        inlet.filled(bytes);
+        Ok(bytes)
+    }
+
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         Ok(self.wrote(match slices {

@@ -34,10 +34,10 @@ pub(super) struct Up {
 
 impl Up {
     /// What may come is not waited for any longer; gives how many chunks that were.
-    pub(super) fn write_off(&mut self) -> usize {
+    pub(super) fn write_off(&mut self) -> u32 {
         let outstanding = std::mem::take(&mut self.outstanding);
         self.written_off = self.written_off.saturating_add(outstanding);
-        outstanding as usize
+        outstanding
     }
 }
 
@@ -65,6 +65,8 @@ pub(super) struct Down {
     pub(super) asked_times: u32,
     /// Chunks that are being read for it from the disk.
     pub(super) reading: Bitmap,
+    /// Chunks that it was sent, whose bytes its line asks for as it takes them.
+    pub(super) elsewhere: BTreeSet<u32>,
     pub(super) done_sent: bool,
     /// It has the blob, checked.
     pub(super) finished: bool,
@@ -86,6 +88,7 @@ impl Down {
             asked: Bitmap::new(chunks),
             asked_times: 0,
             reading: Bitmap::new(chunks),
+            elsewhere: BTreeSet::new(),
             done_sent: false,
             finished: false,
             moved_at: now,
@@ -94,9 +97,15 @@ impl Down {
 
     /// It is sent a chunk now. Gives how many of its bytes it has already, if it has the first ones of the very same.
     pub(super) fn goes_on_from(&mut self, index: u32, head: &ChunkHead, len: usize) -> u32 {
+        self.elsewhere.remove(&index);
         let part = self.part.take_if(|part| part.index == index);
         let fits = |part: &PartOf| part.crc_sent == head.crc_sent && (part.bytes as usize) < len;
         part.filter(fits).map_or(0, |part| part.bytes)
+    }
+
+    /// Whether it needs a chunk that is here no more.
+    pub(super) fn is_done_with(&self, index: u32) -> bool {
+        self.finished || self.sent.contains(index) && !self.elsewhere.contains(&index)
     }
 
     /// A chunk that it was sent has to go out again, and what follows it too. False if it was not sent.
@@ -214,6 +223,8 @@ pub(super) struct Blob {
     pub(super) hungry: bool,
     /// Whether it is among those that could not have one.
     pub(super) waits: bool,
+    /// The connection that has to bring others before more of it may come.
+    pub(super) held_by: Option<ConnId>,
     /// Whether a chunk of it broke off as it passed through: what came of that was lost, and is not to be the next time.
     pub(super) breaks: bool,
 }
@@ -251,6 +262,7 @@ impl Blob {
             together: None,
             hungry: false,
             waits: false,
+            held_by: None,
             breaks: false,
         }
     }

@@ -26,6 +26,8 @@ pub struct Fill {
     pub buffers: usize,
     /// Chunks that senders may send and have not.
     pub promised: usize,
+    /// Buffers that are kept free for them: those of fast ones alone.
+    pub kept_free: usize,
     /// Connections that bring or get a blob.
     pub connections: usize,
     /// Chunks that were handed to connections and are not sent.
@@ -72,7 +74,8 @@ impl Relay {
             in_memory: self.in_memory,
             buffers_in_use: self.pool.in_use(),
             buffers: self.pool.buffers_max(),
-            promised: self.promised,
+            promised: self.promised_in_all(),
+            kept_free: self.promised,
             connections: self.by_conn.len(),
             chunks_out: self.chunks_out.values().sum(),
             passed_through: self.passed_through,

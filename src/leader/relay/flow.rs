@@ -24,7 +24,7 @@ const OUTBOX_CHUNKS_MAX: u32 = 4;
 const OUTBOX_CHUNKS_SLOW: u32 = 2;
 
 /// Buffers that no window may promise, so that what lies on the disk can always be read back.
-const BUFFERS_FOR_READING: usize = 4;
+pub(super) const BUFFERS_FOR_READING: usize = 4;
 
 /// A window is made larger by at least so many chunks at a time, so that Grants are few.
 const GRANT_CHUNKS_MIN: u32 = 4;
@@ -48,7 +48,7 @@ impl Relay {
     /// Gives a chunk that has come to those that wait for it; keeps it for those that cannot take it yet.
     pub(super) fn pass_on(&mut self, id: BlobId, index: u32, head: ChunkHead, bytes: Bytes) {
         let now = self.now;
-        let Relay { blobs, chunks_out, out, slow_receivers, .. } = self;
+        let Relay { blobs, chunks_out, out, slow_receivers, lagging, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return };
         let mut waits = blob.keep || !blob.is_flowing();
         let Blob { downs, stored, seen, up, .. } = blob;
@@ -67,6 +67,14 @@ impl Relay {
             down.sent.insert(index);
             down.moved_at = now;
             let from = down.goes_on_from(index, &head, bytes.len());
+            lagging.is_sent(down.conn, now);
+            if lagging.lags(down.conn) {
+                // It stays here until its line has taken it.
+                (waits, _) = (true, down.elsewhere.insert(index));
+                let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                out.push_back(Out::Elsewhere { conn: down.conn, blob: id, head, len, from });
+                continue;
+            }
             out.push_back(Out::Chunk { conn: down.conn, blob: id, head, bytes: bytes.clone(), from });
         }
         if waits {
@@ -84,7 +92,8 @@ impl Relay {
         lacking.all(|down| {
             let pending = self.chunks_out.get(&down.conn).copied().unwrap_or_default();
             let has_room = down.window > 0 && pending < outbox_chunks_max(&self.slow_receivers, down.conn);
-            has_room && !comes_later(down, index, &blob.stored, &blob.seen, blob.up.as_ref(), self.now)
+            let goes_at_once = has_room && !self.lagging.lags(down.conn);
+            goes_at_once && !comes_later(down, index, &blob.stored, &blob.seen, blob.up.as_ref(), self.now)
         })
     }
 
@@ -105,7 +114,7 @@ impl Relay {
     fn feed_one(&mut self, id: BlobId, conn: ConnId) -> bool {
         let (now, spare) = (self.now, self.spare());
         let outbox_max = outbox_chunks_max(&self.slow_receivers, conn);
-        let Relay { blobs, chunks_out, out, pool, starved, .. } = self;
+        let Relay { blobs, chunks_out, out, pool, starved, lagging, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return false };
         let Blob { downs, stored, seen, up, .. } = blob;
         let Some(down) = downs.iter_mut().find(|down| down.conn == conn && down.granted) else {
@@ -125,6 +134,12 @@ impl Relay {
             return false;
         }
         match (&chunk.place, chunk.bytes()) {
+            _ if lagging.lags(conn) => {
+                let from = down.goes_on_from(*index, &chunk.head, chunk.len as usize);
+                out.push_back(Out::Elsewhere { conn, blob: id, head: chunk.head, len: chunk.len, from });
+                down.sent.insert(*index);
+                down.elsewhere.insert(*index);
+            }
             (_, Some(bytes)) => {
                 let from = down.goes_on_from(*index, &chunk.head, bytes.len());
                 out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes: bytes.clone(), from });
@@ -143,6 +158,7 @@ impl Relay {
             }
         }
         *pending += 1;
+        lagging.is_sent(conn, now);
         down.window -= 1;
         down.moved_at = now;
         true
@@ -172,6 +188,7 @@ impl Relay {
     pub(in crate::leader) fn chunks_sent(&mut self, conn: ConnId, count: u32) {
         let Some(pending) = self.chunks_out.get_mut(&conn) else { return };
         *pending = pending.saturating_sub(count);
+        self.lagging.is_out(conn, self.now);
         self.feed_conn(conn);
         self.pump();
     }
@@ -222,30 +239,33 @@ impl Relay {
 
     /// Promises a sender as much as there is; gives the number of chunks.
     pub(super) fn promise(&mut self, id: BlobId, first: bool) -> u32 {
-        let (free, window, may_stay) = (self.free(), self.window(), self.may_stay(id));
-        let spool_room = self.spool_room();
-        let Some(blob) = self.blobs.get_mut(&id) else { return 0 };
+        let (window, may_stay) = (self.window(), self.may_stay(id));
+        let Some(blob) = self.blobs.get(&id) else { return 0 };
         let (wanted, flowing) = (blob.wanted(), blob.is_flowing() && !blob.keep);
         let waits_here = if flowing { blob.in_memory } else { blob.writing };
-        let room = if flowing || blob.keep { free } else { spool_room.min(free) };
-        let Some(up) = blob.up.as_mut() else { return 0 };
+        let room = if flowing || blob.keep { usize::MAX } else { self.spool_room() };
+        let Some(conn) = blob.up.as_ref().map(|up| up.conn).filter(|_| wanted > 0) else { return 0 };
+        let most = self.may_promise(conn);
+        let Some(up) = self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut()) else { return 0 };
         if room == 0 || !flowing && !may_stay {
             return 0;
         }
         let under_way = up.outstanding.saturating_add(u32::try_from(waits_here).unwrap_or(u32::MAX));
         let more = window.saturating_sub(under_way);
-        let more = more.min(wanted).min(u32::try_from(room).unwrap_or(u32::MAX));
+        let more = more.min(wanted).min(u32::try_from(room).unwrap_or(u32::MAX)).min(most);
         // A few at a time, unless nothing is on its way or these are the last.
         if more < GRANT_CHUNKS_MIN.min(wanted) && up.outstanding > 0 && !first {
             return 0;
         }
         up.outstanding += more;
-        self.promised += more as usize;
+        self.promised_to(conn, more);
         more
     }
 
     /// Hands out windows to those that bring, in turn, as long as there are buffers; tells the others to wait, and why.
     pub(in crate::leader) fn pump(&mut self) {
+        self.give_turns();
+        self.supply_lines();
         if self.spare() > 0 {
             for conn in std::mem::take(&mut self.starved) {
                 self.feed_conn(conn);
@@ -278,30 +298,36 @@ impl Relay {
         let (no_buffers, full) = (self.free() == 0, self.full().or(no_place));
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let (wanted, flowing) = (blob.wanted(), blob.is_flowing() && !blob.keep);
-        let Some(up) = blob.up.as_mut() else { return };
-        let conn = up.conn;
+        let Some(conn) = blob.up.as_ref().map(|up| up.conn) else { return };
         if window > 0 {
             return self.say(conn, id, Says::Grant(grant(window, Reason::NONE, "")));
         }
+        let held_back = no_place.is_none() && full.is_none() && self.is_held_back(conn);
+        let no_buffers = no_buffers && !held_back || self.lacks_place(conn);
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let Some(up) = blob.up.as_mut() else { return };
         if wanted == 0 || up.outstanding > 0 {
             // It has all it wants, or is looked at again when its next chunk has come.
             return;
         }
-        if !std::mem::replace(&mut blob.waits, true) {
-            self.waiting.push_back(id);
-        }
+        let is_new = !std::mem::replace(&mut blob.waits, true);
         let why = full.filter(|_| !flowing).or(no_buffers.then_some(Reason::POOL_FULL));
         if let Some(reason) = why.filter(|reason| up.told != Some(*reason)) {
             up.told = Some(reason);
             let text = self.why_full(id, reason);
             self.say(conn, id, Says::Grant(grant(0, reason, &text)));
         }
+        match (is_new, held_back) {
+            (true, true) => self.hold(conn, id),
+            (true, false) => self.waiting.push_back(id),
+            (false, _) => {}
+        }
     }
 
     /// Time matters while something waits in memory, or somebody waits for something.
     fn arm(&mut self) {
         let waits = self.in_memory > 0 || !self.by_conn.is_empty() || self.disk_trouble.is_some();
-        let waits = waits || self.is_low();
+        let waits = waits || self.is_low() || self.senders_wait();
         if self.tick_at.is_none() && waits {
             self.tick_at = Some(self.now.plus(STUCK_AFTER));
         }
@@ -310,7 +336,8 @@ impl Relay {
     /// Chunks that may still wait here, beside what is promised or about to be here.
     pub(super) fn spool_room(&self) -> usize {
         let chunk = u64::from(CHUNK_BYTES_MAX);
-        let coming = ((self.promised + self.arriving) as u64).saturating_mul(chunk).max(self.reserved);
+        let coming =
+            ((self.promised_in_all() + self.arriving) as u64).saturating_mul(chunk).max(self.reserved);
         let taken = self.spool_bytes.saturating_add(coming);
         let room = self.config.spool_bytes_max.saturating_sub(taken) / chunk;
         usize::try_from(room).unwrap_or(usize::MAX)
@@ -456,7 +483,7 @@ impl Relay {
         let stuck = |blob: &Blob| {
             blob.in_memory > 0 && blob.downs.iter().all(|down| down.moved_at.plus(STUCK_AFTER) <= now)
         };
-        if self.free() == 0 && self.somebody_waits() {
+        if self.is_scarce() {
             let blobs: Vec<BlobId> =
                 self.blobs.iter().filter(|(_, blob)| stuck(blob)).map(|(id, _)| *id).collect();
             for id in blobs {
@@ -465,6 +492,9 @@ impl Relay {
         }
         self.try_the_disk_again();
         self.look_for_room();
+        self.take_back_promises();
+        self.have_lines_let_go();
+        self.leave_pool();
         self.nudge_the_silent();
         self.pause_the_silent();
         self.wait_no_longer();
@@ -514,11 +544,11 @@ impl Relay {
     /// it once more, until it is heard of again. It is not held against it if both are used.
     fn nudge_the_silent(&mut self) {
         let now = self.now;
-        let mut nudged = Vec::new();
+        let (mut nudged, mut written_off) = (Vec::new(), Vec::new());
         for (id, blob) in &mut self.blobs {
             let up = blob.up.as_mut().filter(|up| up.outstanding > 0);
             if let Some(up) = up.filter(|up| up.heard_at.plus(SILENT_AFTER) <= now) {
-                self.promised -= up.write_off();
+                written_off.push((up.conn, up.write_off()));
                 // One that stays silent gets nothing more until it is heard of: what it has may still come, if there is
                 // room by then, and others need the buffers.
                 if !std::mem::replace(&mut up.nudged, true) {
@@ -526,6 +556,10 @@ impl Relay {
                     nudged.push(*id);
                 }
             }
+        }
+        for (conn, chunks) in written_off {
+            self.unpromise(conn, chunks);
+            self.look_at_held(conn);
         }
         nudged.into_iter().for_each(|id| self.make_hungry(id));
     }

@@ -120,8 +120,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const WORKER: ConnId = ConnId(1);
-    const CLIENT: ConnId = ConnId(2);
     const RESULT: u128 = 100;
+
+    /// The connection that brings an input: each has one of its own, as those of one share what it may send.
+    fn client(number: u128) -> ConnId {
+        ConnId(1_000 + u64::try_from(number).unwrap())
+    }
 
     /// A relay with a disk of 160 MiB, of which uploads leave 16 free and results 8.
     struct Rig(Relay);
@@ -146,7 +150,7 @@ mod tests {
             if purpose == Purpose::Input {
                 self.0.belong_together(&[id]);
             }
-            self.0.open(if purpose == Purpose::Input { CLIENT } else { WORKER }, id, open);
+            self.0.open(if purpose == Purpose::Input { client(number) } else { WORKER }, id, open);
         }
 
         /// An input that is here.
@@ -218,11 +222,11 @@ mod tests {
         assert!(rig.0.first_in_words().is_some());
         assert_eq!(rig.heard().0, [1]);
         // Its sender comes back.
-        rig.0.closed(CLIENT);
+        rig.0.closed(client(1));
         rig.bring(1, Purpose::Input, 40);
         assert_eq!(rig.heard().0, [1]);
         // Its place was taken back meanwhile, and the file has its room.
-        rig.0.closed(CLIENT);
+        rig.0.closed(client(1));
         rig.0.blobs.get_mut(&Uuid::from_u128(1)).unwrap().reserved = None;
         rig.bring(1, Purpose::Input, 40);
         assert_eq!(rig.heard().0, [1]);

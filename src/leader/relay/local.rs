@@ -32,6 +32,14 @@ impl ChunkRoom {
         }
     }
 
+    /// The first bytes.
+    pub(in crate::leader) fn get(&self, len: usize) -> &[u8] {
+        match self {
+            ChunkRoom::Pooled(buffer) => buffer.get(..len).unwrap_or_default(),
+            ChunkRoom::Own(own) => own.get(..len).unwrap_or_default(),
+        }
+    }
+
     pub(in crate::leader) fn freeze(self, len: usize) -> Bytes {
         match self {
             ChunkRoom::Pooled(buffer) => buffer.freeze(len),

@@ -5,8 +5,8 @@
 //! waits: in memory, as far as the pool's share goes, else in the blob's spool file. What was passed on is not kept where
 //! the sender keeps the source; if it is needed again, the sender is asked again.
 //!
-//! Windows are how senders are slowed down: a window is a promise of buffers, and all promises and all buffers in use
-//! together never exceed the pool. Buffers count themselves (`peer::Pool`), so whatever becomes of a chunk, its buffer
+//! Windows are how senders are slowed down: buffers are kept free for fast ones (`senders.rs`), and those and all that are in
+//! use together never exceed the pool. Buffers count themselves (`peer::Pool`), so whatever becomes of a chunk, its buffer
 //! comes back.
 
 mod blob;
@@ -14,9 +14,11 @@ mod durable;
 mod fill;
 mod flow;
 mod in_line;
+mod lagging;
 mod local;
 mod pieces;
 mod room;
+mod senders;
 mod spool;
 mod through;
 
@@ -25,6 +27,9 @@ pub use fill::Fill;
 pub(super) use fill::TooMany;
 pub(super) use local::ChunkRoom;
 pub(super) use room::WaitingPart;
+pub use senders::BUFFER_LEASE;
+pub(super) use senders::Starts;
+pub use senders::{Linger, Memory};
 pub use through::Passed;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -35,9 +40,9 @@ use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Abort, Done, Grant, Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkError, ChunkHead, ChunkPlan, Codec, Digest, DigestKind, Ranges};
 
-use crate::conn::TransferSays as Says;
+use crate::conn::{TransferSays as Says, Want};
 use crate::core::ids::{ConnId, JobId, Micros};
-use crate::peer::{ChunkStart, InChunk, Parts, Pool, PoolBuf};
+use crate::peer::{ChunkStart, InChunk, Parts, Pool};
 use crate::store::blobs::DiskOp;
 use crate::store::space::Reserve;
 use blob::{Blob, Down, FileRoom, Seal, Up};
@@ -102,6 +107,14 @@ pub(super) enum Out {
     Chunk { conn: ConnId, blob: BlobId, head: ChunkHead, bytes: Bytes, from: u32 },
     /// Do something with a spool file.
     Disk(DiskOp),
+    /// Send a chunk of so many bytes, which are here and asked for as the line takes them.
+    Elsewhere { conn: ConnId, blob: BlobId, head: ChunkHead, len: u32, from: u32 },
+    /// A line is to let go of buffers; then [`Relay::line_lags`].
+    LetGo { conn: ConnId },
+    /// What a line asked for, or nothing.
+    Supply { conn: ConnId, want: Want, bytes: Bytes },
+    /// A connection that had to wait is read again.
+    Turn { conn: ConnId },
     /// Something that the leader has to know.
     News(News),
 }
@@ -171,6 +184,8 @@ pub(super) struct Relay {
     coming: HashMap<ConnId, pieces::Coming>,
     /// First bytes of chunks that broke off.
     parts: Parts,
+    senders: senders::Senders,
+    lagging: lagging::Lagging,
     out: VecDeque<Out>,
 }
 
@@ -203,6 +218,8 @@ impl Relay {
             slow_receivers: HashSet::new(),
             coming: HashMap::new(),
             parts: Parts::new(pieces::LEADER_PARTS_MAX),
+            senders: senders::Senders::default(),
+            lagging: lagging::Lagging::default(),
             out: VecDeque::new(),
         }
     }
@@ -378,27 +395,27 @@ impl Relay {
         self.abort(conn, id, reason, text);
     }
 
-    /// A chunk begins: gives the buffer for it, or `None` to let it pass by.
-    pub(super) fn chunk_starts(&mut self, conn: ConnId, start: &ChunkStart) -> Option<PoolBuf> {
+    /// A chunk begins: finds memory for it, or lets it pass by.
+    pub(super) fn chunk_starts(&mut self, conn: ConnId, start: &ChunkStart) -> Starts {
         let id = start.transfer;
         let Some(blob) = self.blobs.get_mut(&id) else {
             self.abort(conn, id, Reason::UNKNOWN, "no such transfer is under way");
-            return None;
+            return Starts::Skip;
         };
         let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) else {
             self.abort(conn, id, Reason::UNKNOWN, "this connection has not opened the transfer");
-            return None;
+            return Starts::Skip;
         };
         (up.heard_at, up.nudged) = (self.now, false);
-        if up.outstanding > 0 {
+        let was_promised = up.outstanding > 0;
+        if was_promised {
             up.outstanding -= 1;
-            self.promised -= 1;
         } else if up.written_off > 0 {
             up.written_off -= 1;
         } else {
             self.sender_left(id);
             self.abort(conn, id, Reason::WINDOW_IGNORED, "more chunks came than the window allowed");
-            return None;
+            return Starts::Skip;
         }
         let wanted = match blob.plan.check(&start.head, start.sent_len) {
             Ok(index) => !blob.seen.contains(index),
@@ -407,24 +424,27 @@ impl Relay {
                 false
             }
         };
-        // What is in a window has a buffer. For anything else there may be none, and it is asked for again.
-        let buffer = if wanted { self.buffer() } else { None };
+        self.spend(conn, u32::from(was_promised));
+        let starts = if wanted { self.find_memory(conn) } else { Starts::Skip };
         match self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut()) {
-            Some(up) if buffer.is_some() => {
+            Some(up) if !matches!(starts, Starts::Skip) => {
                 up.arriving += 1;
                 self.arriving += 1;
             }
             Some(_) | None => {
+                self.unpromise(conn, 0);
+                self.look_at_held(conn);
                 self.make_hungry(id);
                 self.pump();
             }
         }
-        buffer
+        starts
     }
 
     /// A chunk has come.
     pub(super) fn chunk(&mut self, conn: ConnId, chunk: InChunk) {
         let id = chunk.transfer;
+        self.has_come(conn, true);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) else { return };
         // One that was opened anew in the middle of it has been counted out.
@@ -470,9 +490,9 @@ impl Relay {
             }
             let again = blob.seen.missing();
             // All that was sent has come; the rest of the window was spent on what could not be recognised.
-            if let Some(up) = &mut blob.up {
-                self.promised -= up.write_off();
-            }
+            let written_off = blob.up.as_mut().map_or(0, Up::write_off);
+            self.unpromise(conn, written_off);
+            self.look_at_held(conn);
             self.say(conn, id, Says::Verdict(Verdict::Resend(again)));
             self.make_hungry(id);
             return self.pump();
@@ -695,10 +715,10 @@ impl Relay {
 
     /// Nobody brings a blob any more, for now or for good: what it was promised is free for others.
     fn sender_left(&mut self, id: BlobId) -> Option<ConnId> {
+        self.hold_no_more(id);
         self.turned_down.remove(&id);
         let blob = self.blobs.get_mut(&id)?;
         let up = blob.up.take()?;
-        self.promised -= up.outstanding as usize;
         self.arriving -= up.arriving as usize;
         // Inputs keep the place that they have: who brings them comes back, or their job goes.
         if blob.together.is_none() {
@@ -706,6 +726,8 @@ impl Relay {
             self.uncharge(id);
         }
         self.unlink(up.conn, id);
+        self.unpromise(up.conn, up.outstanding);
+        self.look_at_held(up.conn);
         Some(up.conn)
     }
 
@@ -714,6 +736,7 @@ impl Relay {
     /// A connection ended.
     pub(super) fn closed(&mut self, conn: ConnId) {
         self.keep_coming(conn);
+        self.hold_none(conn);
         for id in self.by_conn.remove(&conn).unwrap_or_default() {
             let Some(blob) = self.blobs.get_mut(&id) else { continue };
             blob.downs.retain(|down| down.conn != conn);
@@ -727,6 +750,8 @@ impl Relay {
         self.chunks_out.remove(&conn);
         self.slow_senders.remove(&conn);
         self.slow_receivers.remove(&conn);
+        self.sender_closed(conn);
+        self.lagging.closed(conn);
         self.pump();
     }
 

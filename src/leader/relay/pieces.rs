@@ -1,6 +1,6 @@
 //! Chunks that come in pieces, and the first bytes of chunks whose sender went away in the middle of them.
 //!
-//! A chunk in pieces is one of its window, and has a buffer of the pool, as one that comes whole; a connection has one such at a
+//! A chunk in pieces is one of its window, and finds its memory as one that comes whole does; a connection has one such at a
 //! time. What a connection that ended left of a chunk waits outside of the pool, where it keeps nobody from a buffer: the next
 //! Grant names it, and its sender goes on from there.
 
@@ -11,9 +11,10 @@ use chunking::Bitmap;
 use chunking::message::{HeldPart, Piece};
 
 use super::blob::{Down, Stored, Up};
-use super::{BlobId, Relay};
+use super::senders::BUFFER_LEASE;
+use super::{BlobId, ChunkRoom, Linger, Memory, Relay, Starts};
 use crate::core::ids::{ConnId, Micros};
-use crate::peer::{ChunkStart, InChunk, Part, PoolBuf};
+use crate::peer::{ChunkStart, InChunk, Part};
 
 /// First bytes of chunks that the leader keeps, of all connections, at most a chunk each. The oldest makes room.
 pub(super) const LEADER_PARTS_MAX: usize = 64;
@@ -44,8 +45,9 @@ pub(super) fn comes_later(
 pub(super) struct Coming {
     start: ChunkStart,
     have: usize,
+    since: Micros,
     /// None if it is not wanted: then it passes by.
-    buffer: Option<PoolBuf>,
+    room: Option<ChunkRoom>,
 }
 
 impl Relay {
@@ -65,15 +67,15 @@ impl Relay {
                 self.piece_begins(conn, start, from)
             }
         };
-        if let Some(buffer) = &mut coming.buffer {
-            buffer.copy_in(from, bytes);
+        if let Some(room) = &mut coming.room {
+            room.copy_in(from, bytes);
         }
         coming.have = from.saturating_add(bytes.len());
         self.hear_of(conn, id);
         if coming.have < all {
             self.coming.insert(conn, coming);
-        } else if let Some(buffer) = coming.buffer {
-            let bytes = buffer.freeze(all);
+        } else if let Some(room) = coming.room {
+            let bytes = room.freeze(all);
             let crc = Some(crc32fast::hash(&bytes));
             self.chunk(conn, InChunk { transfer: id, head, crc, bytes });
         }
@@ -81,24 +83,32 @@ impl Relay {
 
     /// A piece that goes on with nothing on this connection: a chunk begins with it, or its first bytes were kept.
     fn piece_begins(&mut self, conn: ConnId, start: ChunkStart, from: usize) -> Coming {
-        let mut buffer = self.chunk_starts(conn, &start);
+        // One that has to wait is not read on until it is its turn; this piece is here.
+        let mut room = match self.chunk_starts(conn, &start) {
+            Starts::Here(Memory::Pooled(buffer)) => Some(ChunkRoom::Pooled(buffer)),
+            Starts::Here(Memory::Own) | Starts::Waits => Some(ChunkRoom::Own(Vec::new())),
+            Starts::Skip => None,
+        };
+        let since = self.now;
         if from > 0 {
             let is_it = |part: &Part| {
                 (part.head, part.sent_len, part.bytes().len()) == (start.head, start.sent_len, from)
             };
-            let kept = self.parts.take(start.transfer).filter(is_it);
-            match (&mut buffer, kept) {
-                (Some(buffer), Some(part)) => {
-                    buffer.copy_in(0, part.bytes());
+            let kept = self.parts.take(start.transfer);
+            match (&mut room, kept) {
+                (Some(room), Some(part)) if is_it(&part) => {
+                    room.copy_in(0, part.bytes());
                 }
-                (Some(_), None) => {
-                    let coming = Coming { start, have: from, buffer: buffer.take() };
+                (Some(_), _) => {
+                    let coming = Coming { start, have: from, since, room: room.take() };
                     self.arrives_no_more(conn, &coming);
                 }
-                (None, _) => {}
+                // It may still be of use, when its sender may go on.
+                (None, Some(part)) => self.keep_part(part),
+                (None, None) => {}
             }
         }
-        Coming { start, have: from, buffer }
+        Coming { start, have: from, since, room }
     }
 
     fn hear_of(&mut self, conn: ConnId, id: BlobId) {
@@ -112,7 +122,7 @@ impl Relay {
 
     /// A chunk that had begun to come does not come whole.
     fn arrives_no_more(&mut self, conn: ConnId, coming: &Coming) {
-        if coming.buffer.is_none() {
+        if coming.room.is_none() {
             return;
         }
         let id = coming.start.transfer;
@@ -123,6 +133,7 @@ impl Relay {
             up.arriving -= counted;
             self.arriving -= counted as usize;
         }
+        self.has_come(conn, false);
         self.make_hungry(id);
     }
 
@@ -134,11 +145,11 @@ impl Relay {
     }
 
     fn keep_what_came(&mut self, coming: &Coming) {
-        let Coming { start: ChunkStart { transfer, head, sent_len }, have, buffer: Some(buffer) } = coming
+        let Coming { start: ChunkStart { transfer, head, sent_len }, have, room: Some(room), .. } = coming
         else {
             return;
         };
-        let here = buffer.get(..*have).unwrap_or_default();
+        let here = room.get(*have);
         if let Some(part) = Part::new(*transfer, *head, *sent_len, here) {
             self.keep_part(part);
         }
@@ -169,6 +180,32 @@ impl Relay {
         blobs.into_iter().for_each(|id| self.feed(id));
     }
 
+    /// Chunks in pieces that hold buffers for longer than a moment leave the pool, where others need them.
+    pub(super) fn leave_pool(&mut self) {
+        let now = self.now;
+        let is_late = |coming: &Coming| {
+            matches!(coming.room, Some(ChunkRoom::Pooled(_))) && coming.since.plus(BUFFER_LEASE) <= now
+        };
+        let late = self.coming.iter().filter(|(_, coming)| is_late(coming));
+        let late: Vec<ConnId> = late.map(|(conn, _)| *conn).collect();
+        for conn in late {
+            let Some(mut coming) = self.coming.remove(&conn) else { continue };
+            let how = self.chunk_lingers(conn, coming.have);
+            match how {
+                Linger::Stays => {}
+                Linger::Leaves | Linger::Waits => {
+                    let here = coming.room.as_ref().map(|room| room.get(coming.have).to_vec());
+                    coming.room = here.map(ChunkRoom::Own);
+                }
+                Linger::Dropped => {
+                    self.arrives_no_more(conn, &coming);
+                    coming.room = None;
+                }
+            }
+            self.coming.insert(conn, coming);
+        }
+    }
+
     /// Gives back the buffers of chunks in pieces of which nothing comes any more.
     pub(super) fn pause_the_silent(&mut self) {
         let now = self.now;
@@ -180,7 +217,7 @@ impl Relay {
         let silent: Vec<ConnId> = self
             .coming
             .iter()
-            .filter(|(conn, coming)| coming.buffer.is_some() && is_silent(**conn, &coming.start.transfer))
+            .filter(|(conn, coming)| coming.room.is_some() && is_silent(**conn, &coming.start.transfer))
             .map(|(conn, _)| *conn)
             .collect();
         for conn in silent {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::peer::BUFFER_BYTES;
+use crate::peer::{BUFFER_BYTES, PoolBuf};
 use crate::store::blobs::DiskDone;
 use chunking::Bitmap;
 use chunking::message::{Name, Purpose};
@@ -37,6 +37,13 @@ fn open(size: u64) -> Open {
     }
 }
 
+fn buffer(starts: Starts) -> Option<PoolBuf> {
+    match starts {
+        Starts::Here(Memory::Pooled(buffer)) => Some(buffer),
+        Starts::Here(Memory::Own) | Starts::Waits | Starts::Skip => None,
+    }
+}
+
 fn room(window: u32) -> Grant {
     Grant { window, reason: Reason::NONE, text: "".into(), held: Ranges::default(), part: Default::default() }
 }
@@ -64,7 +71,8 @@ impl Rig {
                     self.chunks.push((conn, head.offset));
                 }
                 Out::Disk(DiskOp::Write { blob, index, bytes, .. }) => self.writes.push((blob, index, bytes)),
-                Out::Disk(_) | Out::News(_) => {}
+                Out::Disk(_) | Out::Turn { .. } | Out::News(_) => {}
+                Out::Elsewhere { .. } | Out::LetGo { .. } | Out::Supply { .. } => {}
             }
         }
     }
@@ -73,14 +81,40 @@ impl Rig {
     fn chunk(&mut self, number: u128, index: u64) -> bool {
         let head = ChunkHead::plain(index * MIB, &[0; BUFFER_BYTES]);
         let start = ChunkStart { transfer: id(number), head, sent_len: CHUNK_BYTES_MAX };
-        let buffer = self.relay.chunk_starts(SENDER, &start);
-        let taken = buffer.map(|mut buffer| {
+        let starts = match self.relay.chunk_starts(SENDER, &start) {
+            // What is to be written is, and it is its turn.
+            Starts::Waits => {
+                self.work_off();
+                for (blob, index, bytes) in std::mem::take(&mut self.writes) {
+                    drop(bytes);
+                    self.relay.disk_done(DiskDone::Written { blob, index, result: Ok(()) });
+                }
+                self.relay.turn(SENDER).map_or(Starts::Skip, Starts::Here)
+            }
+            starts @ (Starts::Here(_) | Starts::Skip) => starts,
+        };
+        let taken = buffer(starts).map(|mut buffer| {
             buffer.room(0..BUFFER_BYTES).unwrap().fill(0);
             let bytes = buffer.freeze(BUFFER_BYTES);
             self.relay.chunk(SENDER, InChunk { transfer: id(number), head, crc: Some(head.crc_sent), bytes });
         });
         self.work_off();
         taken.is_some()
+    }
+
+    /// Brings a blob as far as windows go; gives how many chunks that were, and why it has to wait then.
+    fn bring_all(&mut self, number: u128) -> (u64, Vec<Reason>) {
+        let mut next = 0;
+        loop {
+            let (window, waits) = self.windows(number);
+            if window == 0 {
+                return (next, waits);
+            }
+            for _ in 0..window {
+                assert!(self.chunk(number, next));
+                next += 1;
+            }
+        }
     }
 
     /// Windows that the sender of a blob was given, and why it has to wait.
@@ -126,28 +160,25 @@ fn no_blob_gets_more_than_a_quarter_of_the_buffers_and_none_more_than_there_are(
 }
 
 #[test]
-fn who_finds_no_buffer_is_told_once_and_gets_its_window_when_there_is_one() {
+fn transfers_of_a_connection_share_what_it_may_send() {
     let mut rig = Rig::new(8, 1 << 40);
-    rig.bring(1, 50, false);
-    rig.bring(2, 50, false);
-    rig.bring(3, 50, false);
-    assert_eq!((rig.windows(1).0, rig.windows(2).0), (2, 2));
-    assert_eq!(rig.windows(3), (0, vec![Reason::POOL_FULL]));
+    (1..=5).for_each(|number| rig.bring(number, 50, false));
+    assert_eq!((rig.windows(1).0, rig.windows(4).0), (2, 2));
+    assert_eq!(rig.windows(5), (0, vec![]), "it waits for the others");
     rig.pass(Duration::from_millis(100));
-    assert_eq!(rig.windows(3), (0, vec![]), "told once");
+    assert_eq!(rig.windows(5), (0, vec![]));
     rig.relay.forget(id(1));
     rig.work_off();
-    assert_eq!(rig.windows(3).0, 2);
+    assert_eq!(rig.windows(5).0, 2);
 }
 
 #[test]
 fn a_full_spool_makes_those_wait_that_nobody_takes_and_no_others() {
     let mut rig = Rig::new(48, 6 * MIB);
     rig.bring(1, 50, false);
-    let (window, waits) = rig.windows(1);
-    assert!((1..=8).contains(&window) && waits.is_empty());
-    (0..u64::from(window)).for_each(|index| assert!(rig.chunk(1, index)));
-    assert_eq!(rig.windows(1), (0, vec![Reason::SPOOL_FULL]));
+    let (came, waits) = rig.bring_all(1);
+    assert!((1..=8).contains(&came));
+    assert_eq!(waits, [Reason::SPOOL_FULL]);
     rig.relay.attach(WORKER, id(1), JOB, 1);
     rig.relay.granted(WORKER, id(1), &room(8));
     rig.work_off();
@@ -188,19 +219,21 @@ fn a_full_disk_is_told_once_and_tried_again_after_a_while() {
 }
 
 #[test]
-fn what_its_receiver_does_not_take_goes_to_the_disk_when_others_wait_for_buffers() {
-    let mut rig = Rig::new(8, 1 << 40);
-    rig.bring(1, 50, false);
-    rig.relay.attach(WORKER, id(1), JOB, 1);
-    rig.work_off();
-    let window = u64::from(rig.windows(1).0);
-    (0..window).for_each(|index| assert!(rig.chunk(1, index)));
-    assert_eq!((rig.windows(1).0, rig.writes.len()), (0, 0), "it waits in memory for its worker");
-    rig.bring(2, 50, false);
+fn what_its_receiver_does_not_take_goes_to_the_disk_when_buffers_are_scarce() {
+    let mut rig = Rig::new(16, 1 << 40);
+    let mut came = 0;
+    for number in 1..=2 {
+        assert_eq!(rig.writes.len(), 0, "it waits in memory for its worker");
+        rig.bring(number, 50, false);
+        rig.relay.attach(WORKER, id(number), JOB, 1);
+        rig.work_off();
+        came += rig.bring_all(number).0;
+        rig.pass(Duration::from_millis(100));
+    }
+    assert_eq!(rig.writes.len() as u64, 0, "there are others");
     rig.bring(3, 50, false);
-    assert_eq!(rig.relay.free(), 0);
     rig.pass(Duration::from_millis(100));
-    assert_eq!(rig.writes.len() as u64, window);
+    assert_eq!(rig.writes.len() as u64, came);
     rig.pass(Duration::from_secs(1));
     assert!(rig.relay.fill().in_memory == 0);
 }
@@ -211,8 +244,7 @@ fn a_slow_receiver_is_told_of_once() {
     rig.bring(1, 50, false);
     rig.relay.attach(WORKER, id(1), JOB, 1);
     rig.work_off();
-    let window = u64::from(rig.windows(1).0);
-    (0..window).for_each(|index| assert!(rig.chunk(1, index)));
+    assert!(rig.bring_all(1).0 > 0);
     for _ in 0..3 {
         rig.pass(Duration::from_secs(1));
     }
@@ -330,7 +362,7 @@ fn a_chunk_that_has_begun_to_come_has_its_place_in_the_spool() {
     let start = ChunkStart { transfer: id(1), head, sent_len: CHUNK_BYTES_MAX };
     let coming = rig.relay.chunk_starts(SENDER, &start);
     rig.pass(Duration::from_millis(100));
-    assert_eq!((coming.is_some(), rig.windows(2).0), (true, 0), "the third place is taken");
+    assert_eq!((matches!(coming, Starts::Here(_)), rig.windows(2).0), (true, 0), "the third place is taken");
     rig.relay.closed(SENDER);
     rig.bring(2, 2, false);
     assert_eq!(rig.windows(2).0, 2, "and free when it does not come after all");
@@ -475,7 +507,8 @@ fn what_is_gathered_counts_on_the_disk_as_what_it_is_for() {
             Out::Disk(DiskOp::Write { blob, index, .. }) => {
                 relay.disk_done(DiskDone::Written { blob, index, result: Ok(()) });
             }
-            Out::Disk(_) | Out::Say { .. } | Out::Chunk { .. } | Out::News(_) => {}
+            Out::Disk(_) | Out::Say { .. } | Out::Chunk { .. } | Out::Turn { .. } | Out::News(_) => {}
+            Out::Elsewhere { .. } | Out::LetGo { .. } | Out::Supply { .. } => {}
         }
     }
     assert_eq!(begun, purposes, "the disk's threads ask for what it is for, too");
@@ -487,4 +520,80 @@ fn what_is_gathered_counts_on_the_disk_as_what_it_is_for() {
     purposes.iter().for_each(|(number, _)| relay.forget(id(*number)));
     relay.disk_done(DiskDone::Measured { mark: 3 * MIB, space });
     assert_eq!(takes(&relay), (true, true), "nothing counts that is gone");
+}
+
+/// Slow, silent and hostile ones beside a fast one: at every step the fast one's chunk finds a buffer at once, and the slow ones come on.
+#[test]
+fn a_fast_sender_finds_buffers_whatever_a_hundred_others_do() {
+    let mut rig = Rig::new(48, 1 << 40);
+    let bring = |rig: &mut Rig, conn: ConnId, number: u128| {
+        let plan = ChunkPlan::new(1000 * MIB, CHUNK_BYTES_MAX).unwrap();
+        rig.relay.expect(id(number), open(1000 * MIB), plan, true);
+        rig.relay.open(conn, id(number), open(1000 * MIB));
+        rig.work_off();
+    };
+    let starts = |number: u128, index: u64| {
+        let head = ChunkHead::plain(index * MIB, &[0; 16]);
+        ChunkStart {
+            transfer: id(number),
+            head: ChunkHead { raw_len: CHUNK_BYTES_MAX, ..head },
+            sent_len: CHUNK_BYTES_MAX,
+        }
+    };
+    bring(&mut rig, SENDER, 1);
+    // Ten connections of one client open transfers and send nothing; the others begin a chunk each, and stop.
+    for conn in 100..110 {
+        rig.relay.is_of(ConnId(conn), 7);
+        (0..50).for_each(|number| bring(&mut rig, ConnId(conn), u128::from(conn) * 1000 + number));
+    }
+    let mut held = HashMap::new();
+    let mut parked = 0;
+    for conn in 200..300 {
+        let number = u128::from(conn) * 1000;
+        bring(&mut rig, ConnId(conn), number);
+        match rig.relay.chunk_starts(ConnId(conn), &starts(number, 0)) {
+            Starts::Here(Memory::Pooled(buffer)) => drop(held.insert(conn, buffer)),
+            Starts::Here(Memory::Own) | Starts::Waits => parked += 1,
+            Starts::Skip => panic!("it was allowed to send"),
+        }
+        // A driver looks after a moment.
+        if held.len() >= 30 {
+            rig.relay.set_now(rig.relay.now.plus(BUFFER_LEASE));
+            held.retain(|conn, _| rig.relay.chunk_lingers(ConnId(*conn), 1000) == Linger::Stays);
+            assert!(held.len() <= 24, "half of them are free again");
+            rig.relay.pump();
+            rig.work_off();
+        }
+    }
+    assert_eq!(parked, 0, "there are buffers for those that are new");
+    let mut next = 0;
+    for _ in 0..200 {
+        let (window, _) = rig.windows(1);
+        for _ in 0..window {
+            let before = rig.relay.fill().buffers_in_use;
+            assert!(before < 48, "{:?}", rig.relay.fill());
+            assert!(rig.chunk(1, next), "at once");
+            next += 1;
+        }
+        for (blob, index, bytes) in std::mem::take(&mut rig.writes) {
+            drop(bytes);
+            rig.relay.disk_done(DiskDone::Written { blob, index, result: Ok(()) });
+        }
+        rig.pass(Duration::from_millis(10));
+    }
+    assert!(next > 400, "{next} chunks came");
+    assert!(rig.relay.senders_in_places() > 0 && rig.relay.senders_in_places() <= 48);
+    // A slow one is whole: the next one that waits has its place.
+    let turns = |rig: &mut Rig| (200..300).filter(|conn| rig.relay.turn(ConnId(*conn)).is_some()).count();
+    turns(&mut rig);
+    let before = rig.relay.senders_in_places();
+    for conn in 200..210 {
+        rig.relay.closed(ConnId(conn));
+    }
+    assert!(turns(&mut rig) > 0 && rig.relay.senders_in_places() == before, "places are used again");
+    (100..300).for_each(|conn| rig.relay.closed(ConnId(conn)));
+    rig.relay.closed(SENDER);
+    rig.writes.clear();
+    let fill = rig.relay.fill();
+    assert_eq!((fill.promised, fill.kept_free, rig.relay.senders_in_places()), (0, 0, 0), "{fill:?}");
 }

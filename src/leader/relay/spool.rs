@@ -60,7 +60,7 @@ impl Relay {
         let Some(Blob { downs, stored, in_memory, cached, .. }) = self.blobs.get_mut(&id) else { return };
         let all = &mut self.in_memory;
         cached.retain(|index| {
-            let lacks = downs.iter().any(|down| !down.finished && !down.sent.contains(*index));
+            let lacks = downs.iter().any(|down| !down.is_done_with(*index));
             if only_sent && lacks {
                 return true;
             }
@@ -135,8 +135,7 @@ impl Relay {
                 self.spill(id);
             }
         } else if !blob.keep && blob.is_flowing() {
-            let sent =
-                |index: &u32| blob.downs.iter().all(|down| down.finished || down.sent.contains(*index));
+            let sent = |index: &u32| blob.downs.iter().all(|down| down.is_done_with(*index));
             let gone: Vec<u32> = blob
                 .stored
                 .iter()
@@ -252,6 +251,9 @@ impl Relay {
     }
 
     fn was_read(&mut self, id: BlobId, index: u32, conn: ConnId, result: Result<Bytes, String>) {
+        if self.lagging.is_read_for(conn, id, index) {
+            return self.supply_from(conn, result.as_deref().unwrap_or_default());
+        }
         let Relay { blobs, out, .. } = self;
         let blob = blobs.get_mut(&id).map(|blob| (&mut blob.downs, &blob.stored));
         let found = blob.and_then(|(downs, stored)| {

@@ -37,7 +37,8 @@ impl Relay {
         is_free: impl FnOnce(ConnId) -> bool,
     ) -> Option<ConnId> {
         let (id, now) = (start.transfer, self.now);
-        let Relay { blobs, chunks_out, config, slow_senders, .. } = self;
+        let Relay { blobs, chunks_out, config, slow_senders, lagging, .. } = self;
+        let lags = |to: ConnId| lagging.lags(to);
         if config.verify == Verify::Hop || slow_senders.contains(&conn) {
             return None;
         }
@@ -55,7 +56,7 @@ impl Relay {
             return None;
         }
         let pending = chunks_out.entry(down.conn).or_default();
-        if lacking.next().is_some() || *pending > 0 || !is_free(down.conn) {
+        if lacking.next().is_some() || *pending > 0 || lags(down.conn) || !is_free(down.conn) {
             return None;
         }
         *pending += 1;
@@ -70,6 +71,7 @@ impl Relay {
     /// A chunk that was to pass through has come to its end, one way or the other.
     pub(in crate::leader) fn passed(&mut self, conn: ConnId, start: &ChunkStart, how: Passed) {
         let id = start.transfer;
+        self.has_come(conn, how == Passed::Whole);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         if let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) {
             let counted = up.arriving.min(1);

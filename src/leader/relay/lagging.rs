@@ -1,0 +1,170 @@
+//! Lines that take what they are sent slowly, while buffers are scarce: they hold none.
+//!
+//! What waits for such a line stays where it is kept, on the disk or in the spool, and the line asks for a part of it whenever
+//! it has sent the one before. So a slow receiver costs a part of a chunk, and no buffer but for the moment in which the chunk is read.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::blob::Blob;
+use super::{BlobId, Out, Relay};
+use crate::conn::Want;
+use crate::core::ids::{ConnId, Micros};
+use crate::store::blobs::DiskOp;
+
+/// A chunk whose line took nothing whole for so long lets go of its buffer, where buffers are scarce.
+const LINE_LEASE: Duration = Duration::from_millis(100);
+
+/// A line that sends a chunk within this time is not slow.
+const QUICK_CHUNK: Duration = Duration::from_millis(250);
+
+/// Bytes of a chunk that a slow line gets at a time. One that knows no pieces gets the whole chunk.
+const SUPPLY_BYTES: usize = 256 * 1024;
+
+/// Lines that lag.
+#[derive(Debug, Default)]
+pub(super) struct Lagging {
+    conns: HashSet<ConnId>,
+    /// When each line to which chunks go last sent one, or got the first.
+    since: HashMap<ConnId, Micros>,
+    /// What lines wait for, those that wait longest first.
+    waiting: VecDeque<(ConnId, Want)>,
+    /// What is being read for lines.
+    reading: HashMap<ConnId, (Want, BlobId, u32)>,
+    /// Bytes that lines have got and not sent.
+    supplied: HashMap<ConnId, usize>,
+}
+
+impl Lagging {
+    pub(super) fn lags(&self, conn: ConnId) -> bool {
+        self.conns.contains(&conn)
+    }
+
+    /// A line gets a chunk.
+    pub(super) fn is_sent(&mut self, conn: ConnId, now: Micros) {
+        self.since.entry(conn).or_insert(now);
+    }
+
+    /// A line has sent a chunk.
+    pub(super) fn is_out(&mut self, conn: ConnId, now: Micros) {
+        self.supplied.remove(&conn);
+        if self.since.insert(conn, now).is_some_and(|since| since.plus(QUICK_CHUNK) >= now) {
+            self.conns.remove(&conn);
+        }
+    }
+
+    /// Whether a chunk was read for a line to take a part of it.
+    pub(super) fn is_read_for(&self, conn: ConnId, id: BlobId, index: u32) -> bool {
+        self.reading.get(&conn).is_some_and(|(_, blob, at)| (*blob, *at) == (id, index))
+    }
+
+    pub(super) fn closed(&mut self, conn: ConnId) {
+        self.conns.remove(&conn);
+        self.since.remove(&conn);
+        self.waiting.retain(|(other, _)| *other != conn);
+        self.reading.remove(&conn);
+        self.supplied.remove(&conn);
+    }
+}
+
+impl Relay {
+    /// Has lines let go of buffers that others need.
+    pub(super) fn have_lines_let_go(&mut self) {
+        let now = self.now;
+        let Relay { chunks_out, lagging, .. } = self;
+        lagging.since.retain(|conn, _| chunks_out.get(conn).is_some_and(|out| *out > 0));
+        if !self.is_scarce() {
+            return;
+        }
+        let late = self.lagging.since.iter().filter(|(_, since)| since.plus(LINE_LEASE) <= now);
+        let late: Vec<ConnId> = late.map(|(conn, _)| *conn).collect();
+        for conn in late {
+            self.out.push_back(Out::LetGo { conn });
+        }
+    }
+
+    /// Whether a chunk that waits for a line is kept here, too. If so, it stays until the line has taken it.
+    pub(in crate::leader) fn keeps_for(&mut self, conn: ConnId, id: BlobId, offset: u64) -> bool {
+        let Some(blob) = self.blobs.get_mut(&id) else { return false };
+        let Some(index) = index_of(blob, offset).filter(|index| blob.stored.contains_key(index)) else {
+            return false;
+        };
+        blob.down(conn).is_some_and(|down| {
+            down.elsewhere.insert(index);
+            true
+        })
+    }
+
+    /// A line has let go of its buffers. Its further chunks are taken from where they are kept.
+    pub(in crate::leader) fn line_lags(&mut self, conn: ConnId) {
+        self.lagging.conns.insert(conn);
+        self.pump();
+    }
+
+    /// A line is ready for a part of a chunk.
+    pub(in crate::leader) fn wanted(&mut self, conn: ConnId, want: Want) {
+        self.lagging.supplied.remove(&conn);
+        self.lagging.waiting.retain(|(other, _)| *other != conn);
+        self.lagging.waiting.push_back((conn, want));
+        self.supply_lines();
+    }
+
+    /// Gives lines what they ask for, as far as there is room for that.
+    pub(super) fn supply_lines(&mut self) {
+        let most = self.config.buffers.saturating_mul(crate::peer::BUFFER_BYTES);
+        while let Some((conn, want)) = self.lagging.waiting.front().copied() {
+            let supplied: usize = self.lagging.supplied.values().sum();
+            if supplied >= most {
+                return;
+            }
+            let index = self.blobs.get(&want.transfer).and_then(|blob| index_of(blob, want.offset));
+            let stored = self.blobs.get(&want.transfer).zip(index);
+            let stored = stored.and_then(|(blob, index)| Some((index, blob.stored.get(&index)?)));
+            match stored {
+                Some((index, chunk)) => {
+                    if let Some(bytes) = chunk.bytes().cloned() {
+                        self.lagging.waiting.pop_front();
+                        self.lagging.reading.insert(conn, (want, want.transfer, index));
+                        self.supply_from(conn, &bytes);
+                        continue;
+                    }
+                    let (len, crc) = (chunk.len, chunk.head.crc_sent);
+                    let Some(buffer) = self.buffer() else { return };
+                    self.lagging.waiting.pop_front();
+                    let blob = want.transfer;
+                    self.lagging.reading.insert(conn, (want, blob, index));
+                    self.out.push_back(Out::Disk(DiskOp::Read { blob, index, len, crc, conn, buffer }));
+                }
+                // It is here no more, and whoever gets it has no use for it, or asks for it again.
+                None => {
+                    self.lagging.waiting.pop_front();
+                    self.out.push_back(Out::Supply { conn, want, bytes: Bytes::new() });
+                }
+            }
+        }
+    }
+
+    /// A chunk is at hand of which a line takes a part. Without bytes it cannot be had.
+    pub(super) fn supply_from(&mut self, conn: ConnId, chunk: &[u8]) {
+        let Some((want, id, index)) = self.lagging.reading.remove(&conn) else { return };
+        let from = want.from as usize;
+        let most = if want.whole { chunk.len() } else { SUPPLY_BYTES };
+        let to = chunk.len().min(from.saturating_add(most));
+        let part = chunk.get(from..to).unwrap_or_default();
+        if to == chunk.len() || part.is_empty() {
+            // That is the last of it.
+            if let Some(down) = self.blobs.get_mut(&id).and_then(|blob| blob.down(conn)) {
+                down.elsewhere.remove(&index);
+            }
+            self.settle_memory(id);
+        }
+        self.lagging.supplied.insert(conn, part.len());
+        self.out.push_back(Out::Supply { conn, want, bytes: Bytes::copy_from_slice(part) });
+    }
+}
+
+fn index_of(blob: &Blob, offset: u64) -> Option<u32> {
+    u32::try_from(offset / u64::from(blob.plan.chunk_bytes())).ok()
+}

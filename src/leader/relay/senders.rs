@@ -1,0 +1,488 @@
+//! Who brings: how much each connection may send at a time, and where what comes finds its memory.
+//!
+//! A promise is not memory. Fast senders are promised buffers of the pool, in equal shares, and each peer has one share, however many
+//! connections and transfers it has. One from which nothing has come yet may send a few chunks, for which nothing is kept free. A
+//! promise that is not used stays, and keeps nothing free any more. A chunk that comes holds its buffer for a moment: if it
+//! is not whole by then and buffers are scarce, it leaves the pool, and its connection is a slow one. Chunks of slow ones come
+//! into memory of their own, in places of which there are as many as there are buffers; those that find none are not read
+//! until it is their turn. So whatever slow, silent and hostile senders do, the pool is there for those that use it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use super::{BlobId, Out, Relay};
+use crate::core::ids::{ConnId, Micros};
+use crate::peer::PoolBuf;
+
+/// Chunks that a connection may send before one has come from it quickly.
+pub(super) const NEW_CHUNKS: u32 = 8;
+
+/// A chunk that is not whole after this time leaves the pool, where buffers are scarce.
+pub const BUFFER_LEASE: Duration = Duration::from_millis(100);
+
+/// A chunk that comes within this time comes quickly.
+const QUICK_CHUNK: Duration = Duration::from_millis(250);
+
+/// A promise that is not used for so long keeps no buffer free, where buffers are scarce.
+const PROMISE_IDLE: Duration = Duration::from_millis(250);
+
+/// A slow sender that has a place and sends nothing for so long makes room for the next one that waits for a place.
+const PLACE_IDLE: Duration = Duration::from_secs(2);
+
+/// One connection that brings.
+#[derive(Debug)]
+struct Sender {
+    peer: u64,
+    pace: Pace,
+    /// Chunks that it may send and has not, of all its transfers.
+    outstanding: u32,
+    /// Those of them for which buffers of the pool are kept free.
+    backed: u32,
+    /// When a chunk of it began or came, or it was promised something while it had nothing.
+    used_at: Micros,
+    /// When the chunk that comes got its memory.
+    began: Option<Micros>,
+    /// Transfers that wait until it may send more.
+    held: VecDeque<BlobId>,
+}
+
+/// How fast it brings chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// That is not known.
+    New,
+    Fast,
+    Slow,
+}
+
+/// What a chunk that begins has to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    Buffer,
+    Place,
+}
+
+/// All that bring.
+#[derive(Debug, Default)]
+pub(super) struct Senders {
+    /// Chunks that all of them may send and have not.
+    outstanding: usize,
+    by_conn: HashMap<ConnId, Sender>,
+    /// Who is behind a connection, before it brings anything.
+    peers: HashMap<ConnId, u64>,
+    /// Buffers that are kept free for each peer.
+    shares: HashMap<u64, u32>,
+    /// Slow ones that may bring a chunk, or do.
+    places: HashSet<ConnId>,
+    /// Those that wait for a place: a chunk of theirs has begun, or they would send one.
+    for_place: VecDeque<ConnId>,
+    /// Those whose chunk has begun and finds no buffer. Fast ones go first.
+    for_buffer: VecDeque<ConnId>,
+    /// Chunks that have begun and wait.
+    waiting: HashMap<ConnId, Waits>,
+    /// What has become of their waiting.
+    ready: HashMap<ConnId, Option<PoolBuf>>,
+    /// Bytes of chunks that left the pool and wait for a place.
+    parked: HashMap<ConnId, usize>,
+}
+
+/// Where a chunk that begins is read to.
+#[derive(Debug)]
+pub enum Memory {
+    /// A buffer of the pool.
+    Pooled(PoolBuf),
+    /// Memory of its own.
+    Own,
+}
+
+/// What becomes of a chunk that begins.
+#[derive(Debug)]
+pub(in crate::leader) enum Starts {
+    /// It is read to here.
+    Here(Memory),
+    /// It is not read until it is its connection's turn.
+    Waits,
+    /// It passes by.
+    Skip,
+}
+
+/// What becomes of a chunk that is not whole after [`BUFFER_LEASE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linger {
+    /// It stays where it is.
+    Stays,
+    /// It leaves the pool, and goes on.
+    Leaves,
+    /// It leaves the pool, and is not read until it is its connection's turn.
+    Waits,
+    /// It leaves the pool, and there is no room for it: it has to come again.
+    Dropped,
+}
+
+impl Relay {
+    /// Whoever is behind a connection: connections of the same share what one may send.
+    pub(in crate::leader) fn is_of(&mut self, conn: ConnId, peer: u64) {
+        self.senders.peers.insert(conn, peer);
+    }
+
+    /// Whether buffers are so few that whoever does not use one gives it up.
+    pub(in crate::leader) fn is_scarce(&self) -> bool {
+        self.spare() < self.config.buffers / 2 || !self.senders.waiting.is_empty()
+    }
+
+    fn sender(&mut self, conn: ConnId) -> &mut Sender {
+        let peer = self.senders.peers.get(&conn).copied().unwrap_or(conn.0);
+        let now = self.now;
+        self.senders.by_conn.entry(conn).or_insert_with(|| Sender {
+            peer,
+            pace: Pace::New,
+            outstanding: 0,
+            backed: 0,
+            used_at: now,
+            began: None,
+            held: VecDeque::new(),
+        })
+    }
+
+    /// Chunks that a connection may be promised now.
+    pub(super) fn may_promise(&mut self, conn: ConnId) -> u32 {
+        let free = self.free().saturating_sub(self.config.buffers / 8);
+        let chunks = |buffers: usize| u32::try_from(buffers).unwrap_or(u32::MAX);
+        let all = chunks(self.config.buffers.saturating_sub(super::flow::BUFFERS_FOR_READING));
+        let sender = self.sender(conn);
+        let (peer, pace, outstanding) = (sender.peer, sender.pace, sender.outstanding);
+        match pace {
+            Pace::New => NEW_CHUNKS.saturating_sub(outstanding),
+            Pace::Fast => {
+                let has = self.senders.shares.get(&peer).copied().unwrap_or_default();
+                let peers = chunks(self.senders.shares.len() + usize::from(has == 0));
+                let share = (all / peers.max(1)).max(1);
+                share.saturating_sub(has).min(chunks(free))
+            }
+            Pace::Slow if outstanding > 0 || self.senders.waiting.contains_key(&conn) => 0,
+            Pace::Slow => u32::from(self.takes_place(conn)),
+        }
+    }
+
+    /// Whether a slow connection has a place, or gets one; else it waits for one.
+    fn takes_place(&mut self, conn: ConnId) -> bool {
+        let places_max = self.config.buffers.max(1);
+        let senders = &mut self.senders;
+        if senders.places.contains(&conn) {
+            return true;
+        }
+        if senders.places.len() < places_max && senders.for_place.is_empty() {
+            return senders.places.insert(conn);
+        }
+        if !senders.for_place.contains(&conn) {
+            senders.for_place.push_back(conn);
+        }
+        false
+    }
+
+    /// A connection was promised so many chunks.
+    pub(super) fn promised_to(&mut self, conn: ConnId, chunks: u32) {
+        let now = self.now;
+        let sender = self.sender(conn);
+        if sender.outstanding == 0 {
+            sender.used_at = now;
+        }
+        sender.outstanding += chunks;
+        self.senders.outstanding += chunks as usize;
+        let sender = self.sender(conn);
+        if sender.pace == Pace::Fast {
+            sender.backed += chunks;
+            let peer = sender.peer;
+            *self.senders.shares.entry(peer).or_default() += chunks;
+            self.promised += chunks as usize;
+        }
+    }
+
+    /// So many chunks of a connection have begun to come.
+    pub(super) fn spend(&mut self, conn: ConnId, chunks: u32) {
+        let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
+        let chunks = chunks.min(sender.outstanding);
+        sender.outstanding -= chunks;
+        self.senders.outstanding -= chunks as usize;
+        // What is kept free is what comes first.
+        let no_more = sender.backed.saturating_sub(sender.outstanding).max(chunks);
+        self.keep_less_free(conn, no_more);
+    }
+
+    /// A connection may not send so many chunks any longer. If that is all, its place is free.
+    pub(super) fn unpromise(&mut self, conn: ConnId, chunks: u32) {
+        let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
+        let chunks = chunks.min(sender.outstanding);
+        sender.outstanding -= chunks;
+        self.senders.outstanding -= chunks as usize;
+        let surplus = sender.backed.saturating_sub(sender.outstanding);
+        let is_idle = sender.outstanding == 0 && sender.began.is_none();
+        self.keep_less_free(conn, surplus);
+        if is_idle && !self.senders.waiting.contains_key(&conn) {
+            self.senders.places.remove(&conn);
+        }
+    }
+
+    /// So many buffers are not kept free for a connection any longer.
+    fn keep_less_free(&mut self, conn: ConnId, buffers: u32) {
+        let Some(sender) = self.senders.by_conn.get_mut(&conn).filter(|_| buffers > 0) else { return };
+        let buffers = buffers.min(sender.backed);
+        sender.backed -= buffers;
+        self.promised -= buffers as usize;
+        if let Some(share) = self.senders.shares.get_mut(&sender.peer) {
+            *share = share.saturating_sub(buffers);
+            if *share == 0 {
+                self.senders.shares.remove(&sender.peer);
+            }
+        }
+    }
+
+    /// A blob waits until its connection may send more.
+    pub(super) fn hold(&mut self, conn: ConnId, id: BlobId) {
+        self.sender(conn).held.push_back(id);
+        if let Some(blob) = self.blobs.get_mut(&id) {
+            blob.held_by = Some(conn);
+        }
+    }
+
+    /// A blob does not wait for a connection any longer, as another one brings it, or none.
+    pub(super) fn hold_no_more(&mut self, id: BlobId) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let Some(conn) = blob.held_by.take() else { return };
+        blob.waits = false;
+        if let Some(sender) = self.senders.by_conn.get_mut(&conn) {
+            sender.held.retain(|held| *held != id);
+        }
+    }
+
+    /// The same of all that wait for a connection.
+    pub(super) fn hold_none(&mut self, conn: ConnId) {
+        let held = self.senders.by_conn.get_mut(&conn).map(|sender| std::mem::take(&mut sender.held));
+        for id in held.unwrap_or_default() {
+            self.hold_no_more(id);
+        }
+    }
+
+    /// The next ones of those that wait for their connection are looked at: as many as may find something.
+    pub(super) fn look_at_held(&mut self, conn: ConnId) {
+        for _ in 0..NEW_CHUNKS {
+            let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
+            let Some(id) = sender.held.pop_front() else { return };
+            if let Some(blob) = self.blobs.get_mut(&id) {
+                (blob.waits, blob.held_by) = (false, None);
+                self.make_hungry(id);
+            }
+        }
+    }
+
+    /// Whether a blob that waits does so because its connection has all that it may send, and not for room here.
+    pub(super) fn is_held_back(&mut self, conn: ConnId) -> bool {
+        let sender = self.sender(conn);
+        sender.outstanding > 0 || sender.began.is_some() || sender.pace == Pace::Slow
+    }
+
+    /// Whether a connection waits for a place.
+    pub(super) fn lacks_place(&self, conn: ConnId) -> bool {
+        self.senders.for_place.contains(&conn)
+    }
+
+    // --- chunks that come
+
+    /// A chunk of a connection begins: finds memory for it.
+    pub(super) fn find_memory(&mut self, conn: ConnId) -> Starts {
+        let now = self.now;
+        let (pace, spare) = (self.sender(conn).pace, self.spare());
+        // Those that wait already are not overtaken, but by those that are known to be fast.
+        let in_turn = pace == Pace::Fast || self.senders.for_buffer.is_empty();
+        let memory = match pace {
+            Pace::Slow => self.takes_place(conn).then_some(Memory::Own),
+            Pace::New | Pace::Fast if spare > 0 && in_turn => self.pool.take().map(Memory::Pooled),
+            Pace::New | Pace::Fast => None,
+        };
+        self.sender(conn).used_at = now;
+        if let Some(memory) = memory {
+            self.sender(conn).began = Some(now);
+            return Starts::Here(memory);
+        }
+        let senders = &mut self.senders;
+        let waits = match pace {
+            Pace::Slow => Waits::Place,
+            Pace::Fast => {
+                senders.for_buffer.push_front(conn);
+                Waits::Buffer
+            }
+            Pace::New => {
+                senders.for_buffer.push_back(conn);
+                Waits::Buffer
+            }
+        };
+        senders.waiting.insert(conn, waits);
+        Starts::Waits
+    }
+
+    /// What a connection that had to wait was given, if it is its turn: a buffer, or `None` if it has a place.
+    pub(in crate::leader) fn turn(&mut self, conn: ConnId) -> Option<Memory> {
+        let ready = self.senders.ready.remove(&conn)?;
+        Some(ready.map_or(Memory::Own, Memory::Pooled))
+    }
+
+    /// Whether a chunk of a connection waits for its turn.
+    pub(in crate::leader) fn waits_for_turn(&self, conn: ConnId) -> bool {
+        self.senders.waiting.contains_key(&conn) || self.senders.ready.contains_key(&conn)
+    }
+
+    /// Gives buffers and places to those that wait for them.
+    pub(super) fn give_turns(&mut self) {
+        let (now, places_max) = (self.now, self.config.buffers.max(1));
+        while self.spare() > 0
+            && let Some(conn) = self.senders.for_buffer.pop_front()
+        {
+            if self.senders.waiting.remove(&conn).is_none() {
+                continue;
+            }
+            let Some(buffer) = self.pool.take() else { return };
+            self.sender(conn).began = Some(now);
+            self.senders.ready.insert(conn, Some(buffer));
+            self.out.push_back(Out::Turn { conn });
+        }
+        while self.senders.places.len() < places_max
+            && let Some(conn) = self.senders.for_place.pop_front()
+        {
+            if self.senders.waiting.remove(&conn).is_some() {
+                self.senders.parked.remove(&conn);
+                self.senders.places.insert(conn);
+                (self.sender(conn).began, self.sender(conn).used_at) = (Some(now), now);
+                self.senders.ready.insert(conn, None);
+                self.out.push_back(Out::Turn { conn });
+            } else if self.senders.by_conn.get(&conn).is_some_and(|sender| !sender.held.is_empty()) {
+                self.senders.places.insert(conn);
+                self.sender(conn).used_at = now;
+                self.look_at_held(conn);
+            }
+        }
+    }
+
+    /// A chunk of which so many bytes are here is not whole after [`BUFFER_LEASE`].
+    pub(in crate::leader) fn chunk_lingers(&mut self, conn: ConnId, have: usize) -> Linger {
+        if !self.is_scarce() {
+            return Linger::Stays;
+        }
+        self.is_slow_sender(conn);
+        if self.takes_place(conn) {
+            return Linger::Leaves;
+        }
+        let parked: usize = self.senders.parked.values().sum();
+        if parked.saturating_add(have) > self.config.buffers.saturating_mul(crate::peer::BUFFER_BYTES) {
+            return Linger::Dropped;
+        }
+        self.senders.parked.insert(conn, have);
+        self.senders.waiting.insert(conn, Waits::Place);
+        Linger::Waits
+    }
+
+    /// Nothing comes of a chunk in memory of its own. Says whether its connection has to wait for its turn again.
+    pub(in crate::leader) fn chunk_rests(&mut self, conn: ConnId, have: usize) -> bool {
+        let others_wait = self.senders.for_place.iter().any(|other| *other != conn);
+        if !others_wait || !self.senders.places.remove(&conn) {
+            return false;
+        }
+        self.senders.parked.insert(conn, have);
+        self.senders.waiting.insert(conn, Waits::Place);
+        self.senders.for_place.push_back(conn);
+        self.pump();
+        true
+    }
+
+    pub(super) fn is_slow_sender(&mut self, conn: ConnId) {
+        let sender = self.sender(conn);
+        sender.pace = Pace::Slow;
+        let backed = sender.backed;
+        self.keep_less_free(conn, backed);
+    }
+
+    /// A chunk of a connection is here, or does not come after all.
+    pub(super) fn has_come(&mut self, conn: ConnId, whole: bool) {
+        let now = self.now;
+        self.senders.parked.remove(&conn);
+        let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
+        sender.used_at = now;
+        if let Some(began) = sender.began.take()
+            && whole
+        {
+            let quick = began.plus(QUICK_CHUNK) >= now;
+            sender.pace = match sender.pace {
+                Pace::New | Pace::Fast | Pace::Slow if quick => Pace::Fast,
+                Pace::New | Pace::Fast => Pace::New,
+                Pace::Slow => Pace::Slow,
+            };
+            if sender.pace == Pace::New {
+                let backed = sender.backed;
+                self.keep_less_free(conn, backed);
+            }
+        }
+        self.senders.places.remove(&conn);
+        self.look_at_held(conn);
+    }
+
+    /// Promises that are not used keep nothing free, and places that are not used go to others.
+    pub(super) fn take_back_promises(&mut self) {
+        let now = self.now;
+        if self.is_scarce() {
+            let idle = |sender: &Sender| sender.backed > 0 && sender.used_at.plus(PROMISE_IDLE) <= now;
+            let senders = self.senders.by_conn.iter().filter(|(_, sender)| idle(sender));
+            let idle: Vec<(ConnId, u32)> = senders.map(|(conn, sender)| (*conn, sender.backed)).collect();
+            for (conn, backed) in idle {
+                self.keep_less_free(conn, backed);
+            }
+        }
+        // What they waited for may have gone on another way.
+        let in_line = |conn: &ConnId, sender: &Sender| {
+            let comes = sender.outstanding > 0 || sender.began.is_some();
+            comes || self.senders.waiting.contains_key(conn) || self.senders.for_place.contains(conn)
+        };
+        let senders = self.senders.by_conn.iter().filter(|(_, sender)| !sender.held.is_empty());
+        let stuck = senders.filter(|(conn, sender)| !in_line(conn, sender));
+        let stuck: Vec<ConnId> = stuck.map(|(conn, _)| *conn).collect();
+        stuck.into_iter().for_each(|conn| self.look_at_held(conn));
+        if !self.senders.for_place.is_empty() {
+            let by_conn = &self.senders.by_conn;
+            let is_idle = |conn: &ConnId| {
+                let sender = by_conn.get(conn);
+                sender.is_none_or(|sender| sender.began.is_none() && sender.used_at.plus(PLACE_IDLE) <= now)
+            };
+            self.senders.places.retain(|conn| !is_idle(conn));
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn senders_in_places(&self) -> usize {
+        self.senders.places.len()
+    }
+
+    /// Chunks that all may send and have not.
+    pub(super) fn promised_in_all(&self) -> usize {
+        self.senders.outstanding
+    }
+
+    /// Whether time matters for those that bring.
+    pub(super) fn senders_wait(&self) -> bool {
+        !self.senders.waiting.is_empty() || !self.senders.for_place.is_empty()
+    }
+
+    /// A connection brings nothing any more.
+    pub(super) fn sender_closed(&mut self, conn: ConnId) {
+        if let Some(backed) = self.senders.by_conn.get(&conn).map(|sender| sender.backed) {
+            self.keep_less_free(conn, backed);
+        }
+        let senders = &mut self.senders;
+        let sender = senders.by_conn.remove(&conn);
+        senders.outstanding -= sender.map_or(0, |sender| sender.outstanding as usize);
+        senders.peers.remove(&conn);
+        senders.places.remove(&conn);
+        senders.waiting.remove(&conn);
+        senders.ready.remove(&conn);
+        senders.parked.remove(&conn);
+        senders.for_place.retain(|other| *other != conn);
+        senders.for_buffer.retain(|other| *other != conn);
+    }
+}
