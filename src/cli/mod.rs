@@ -353,6 +353,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_peers_text_does_not_turn_or_end_its_line() {
+        assert_eq!(printable("a\u{202e}b\u{2028}c\x1bd\ne größe"), "a\\u{202e}b\\u{2028}c d\ne größe");
+    }
+
+    #[test]
     fn times_are_shown_with_the_largest_units() {
         for (micros, text) in [
             (0, "0s"),

@@ -21,8 +21,7 @@ const LIST_FLAGS: OFlags =
 pub(super) fn remove_all(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let opened =
-                open_up(&OwnedFd::from(openat(CWD, directory, PATH_FLAGS, Mode::empty())?), DEPTH_MAX);
+            let opened = open_up(&openat(CWD, directory, PATH_FLAGS, Mode::empty())?, DEPTH_MAX);
             // What could be opened is removed at least.
             fs::remove_dir_all(directory).map_err(|error| opened.err().unwrap_or(error))
         }
