@@ -98,6 +98,7 @@ fn job_result(fields: &Value) -> JobResult {
             "OK" => JobStatus::Ok,
             "FAILED" => JobStatus::Failed,
             "DUPLICATE" => JobStatus::Duplicate,
+            "CANCELLED" => JobStatus::Cancelled,
             other => JobStatus::Other(other.to_owned()),
         },
         stdout: text(fields, "Stdout"),
