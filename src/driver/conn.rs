@@ -205,7 +205,7 @@ impl<S: Socket> Hub<S> {
                         self.leader.borrow_mut().connected(conn, generation, Some(addr.ip()));
                         knows = true;
                     }
-                    self.moved.add(frame.payload.len());
+                    self.moved.add(frame.head.subject.len() + frame.payload.len());
                     let payload = Bytes::copy_from_slice(frame.payload);
                     let payload = match frame.payload_crc {
                         Some(crc) => Summed::known(payload, crc),

@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Where the disk takes none, a peer that has not taken its payloads after this time is cut off.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 
-/// After so many bytes of payloads the allocator is asked to return what it does not need.
+/// After so many bytes of frames the allocator is asked to return what it does not need.
 const TRIM_AFTER_BYTES: u64 = 8 << 20;
 
 /// It is asked when fewer came and went in this time, or after so many times of it.
