@@ -62,6 +62,7 @@ fn main() -> ExitCode {
     let command = Cli::parse().command;
     if let Some(level) = command.log_level() {
         cli::log_to_stderr(level);
+        cli::outlive_file_limit();
     }
     let ended = match &command {
         Command::Leader(args) => cli::leader::run(args),

@@ -492,6 +492,23 @@ fn a_worker_that_comes_back_on_a_second_connection_ends_the_first() {
 }
 
 #[test]
+fn a_hello_with_the_id_of_a_connected_worker_of_another_kind_is_refused() {
+    let mut rig = Rig::new();
+    rig.client("alice");
+    rig.submit(job(1));
+    rig.skip();
+    rig.worker("w1", "calcA", 1);
+    rig.skip();
+    rig.hello("w1", WorkerClass::Classic, "calcA", None);
+    rig.expect(["w1/2: close, its worker id is that of a connected worker of another kind"]);
+    let second = rig.conn("w1/2");
+    rig.tell(Event::Closed { conn: second });
+    rig.expect([]);
+    assert_eq!(rig.worker_named("w1").conn(), Some(ConnId(2)));
+    assert!(rig.job(1).is_with(worker_id("w1")));
+}
+
+#[test]
 fn an_offer_that_was_lost_on_the_way_is_made_good_by_a_heartbeat_of_a_worker_that_has_nothing() {
     let mut rig = with_jobs(3);
     rig.hello("w1", WorkerClass::Leasing, "calcA", Some(2));

@@ -387,17 +387,17 @@ fn a_job_whose_announcement_is_on_its_way_when_the_leader_drains_is_refused() {
 // --- refused by a worker
 
 #[test]
-fn a_worker_whose_disk_is_full_is_told_to_drop_the_job_which_goes_elsewhere_and_it_counts() {
+fn a_worker_whose_disk_is_full_is_told_to_drop_the_job_which_goes_elsewhere() {
     let mut rig = receiving();
     rig.worker("w2", "calcA", 1);
     refused(&mut rig, 1, 1, AttemptEnd::DiskFull);
     rig.expect([
         "w1: abandon j1#1",
-        "+requeue j1#1 DiskFull counts now",
+        "+requeue j1#1 DiskFull free now",
         "+assign j1#2 w2",
         "w2: assign j1#2 not to start",
     ]);
-    assert_eq!((rig.job(1).spent, rig.room("w1"), rig.running("alice")), (1, 1, 1));
+    assert_eq!((rig.job(1).spent, rig.room("w1"), rig.running("alice")), (0, 1, 1));
     gives_up(&mut rig, "w1", 1);
     rig.credit("w1", 1);
     rig.expect([]);
@@ -450,8 +450,8 @@ fn a_revived_job_whose_client_does_not_bring_its_inputs_fails() {
     let mut rig = waits_with(config);
     rig.worker("w1", "calcA", 1);
     rig.skip();
-    refused(&mut rig, 1, 1, AttemptEnd::DiskFull);
-    rig.expect(["w1: abandon j1#1", "+dlq j1#1 DiskFull", "alice: result j1"]);
+    refused(&mut rig, 1, 1, AttemptEnd::InputsBad);
+    rig.expect(["w1: abandon j1#1", "+dlq j1#1 InputsBad", "alice: result j1"]);
     gives_up(&mut rig, "w1", 1);
     rig.expect(["w1: settle j1"]);
     rig.credit("w1", 1);

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use heft::core::Config;
 use heft::core::event::{Operation, Outcome};
+use heft::core::explain::WaitsFor;
 use heft::core::job::Phase;
-use heft::core::limits::HISTORY_MAX;
+use heft::core::limits::{HISTORY_MAX, NO_ROOM_ATTEMPTS_MAX};
 use heft::core::record::AttemptEnd;
 use rig::{Rig, SECOND, id, job, worker_id};
 
@@ -477,4 +478,80 @@ fn c17_a_duplicate_answer_for_a_job_that_has_its_result_changes_nothing() {
     rig.expect(["s1: settle j1"]);
     rig.ack("s1", 99);
     rig.expect(["s1: settle j99.0", "drop result r2"]);
+}
+
+// --- workers without room for the inputs
+
+#[test]
+fn a_job_waits_for_a_busy_worker_rather_than_go_back_to_one_without_room() {
+    let mut rig = submitted(Config::default());
+    rig.worker("full", "calcA", 1);
+    rig.expect(["+assign j1#1 full", "full: assign j1#1"]);
+    rig.worker("sound", "calcA", 1);
+    rig.submit(job(2));
+    rig.skip_to("sound: assign j2#1");
+    rig.skip();
+    rig.outcome("full", 1, Outcome::NoRoom);
+    rig.expect(["+requeue j1#1 DiskFull free now"]);
+    rig.credit("full", 1);
+    for _ in 0..60 {
+        rig.pass(SECOND);
+        rig.beat("full", &[]);
+        rig.beat("sound", &[(2, 1)]);
+    }
+    rig.expect([]);
+    let waits = rig.broker.explain(id(1)).unwrap().waits;
+    assert_eq!(waits, Some(WaitsFor::WorkerDisk { worker: worker_id("full"), until: None }));
+    assert_eq!((rig.job(1).spent, rig.job(1).history.len()), (0, 1));
+    // Others go to it as before.
+    rig.submit(job(3));
+    rig.skip_to("full: assign j3#1");
+    rig.ack("sound", 2);
+    rig.skip();
+    rig.credit("sound", 1);
+    rig.skip_to("sound: assign j1#2");
+}
+
+#[test]
+fn a_job_goes_back_to_the_worker_without_room_when_the_other_one_left() {
+    let mut rig = submitted(Config::default());
+    rig.worker("full", "calcA", 1);
+    rig.skip();
+    rig.stock("other", "calcA", 0);
+    rig.outcome("full", 1, Outcome::NoRoom);
+    rig.expect(["+requeue j1#1 DiskFull free now"]);
+    rig.credit("full", 1);
+    rig.close("other");
+    rig.skip_to("full: assign j1#2");
+}
+
+#[test]
+fn a_job_that_fits_nowhere_is_tried_for_minutes_and_its_client_is_told() {
+    let mut rig = submitted(Config { attempts_max: 1, ..Config::default() });
+    rig.note_waiting();
+    rig.worker("full", "calcA", 1);
+    rig.skip();
+    let begin = rig.now();
+    for attempt in 1..NO_ROOM_ATTEMPTS_MAX {
+        rig.outcome("full", 1, Outcome::NoRoom);
+        let lines = rig.take();
+        rig.credit("full", 1);
+        assert!(lines[0].contains("has no room on its disk"), "{lines:?}");
+        assert_eq!(lines[1], format!("+requeue j1#{attempt} DiskFull free later"));
+        let wait = rig.wait_of(1);
+        assert_about(wait, (1 << (attempt - 1)).min(60));
+        let waits = rig.broker.explain(id(1)).unwrap().waits;
+        assert!(matches!(waits, Some(WaitsFor::WorkerDisk { until: Some(_), .. })), "{waits:?}");
+        loop {
+            rig.pass(SECOND);
+            if rig.job(1).attempt.0 as usize > attempt {
+                break;
+            }
+            rig.beat("full", &[]);
+        }
+        rig.skip();
+    }
+    assert!(rig.now().since(begin) > SECOND * 400, "{:?}", rig.now().since(begin));
+    rig.outcome("full", 1, Outcome::NoRoom);
+    rig.expect(["+dlq j1#16 DiskFull", "alice: result j1"]);
 }

@@ -87,7 +87,7 @@ impl<W: fmt::Write> Plain<'_, W> {
 }
 
 /// Whether a character does something to what stands around it: ends the line, moves the cursor, changes the direction.
-fn moves(c: char) -> bool {
+pub(super) fn moves(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }

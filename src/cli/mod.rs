@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use chunking::message::Reason;
 use clap::ValueEnum;
+use rustix::process::Signal;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
@@ -61,6 +62,21 @@ pub async fn stop_signal() {
         Err(_) => {
             tokio::signal::ctrl_c().await.ok();
         }
+    }
+}
+
+/// Sees to it that a write beyond the limit of a file's size (`ulimit -f`) fails with an error, as one to a full disk does.
+/// By default the signal that comes with it ends the process without a word. It is caught and not ignored: programs that
+/// jobs run would inherit that.
+pub fn outlive_file_limit() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let caught = runtime.and_then(|runtime| {
+        let _entered = runtime.enter();
+        // The handler stays for the life of the process.
+        signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
+    });
+    if let Err(error) = caught {
+        tracing::warn!("a file that grows beyond the limit of the system will end this process: {error}");
     }
 }
 
@@ -296,9 +312,18 @@ pub(crate) fn print_json(value: &Value) -> io::Result<()> {
     print(format!("{value}\n").as_bytes())
 }
 
-/// A peer's text without what could move a terminal's cursor.
+/// A peer's text without what could move a terminal's cursor or turn the text around it.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => printable.push(c),
+            c if c.is_control() => printable.push(' '),
+            c if log::moves(c) => printable.extend(c.escape_default()),
+            c => printable.push(c),
+        }
+    }
+    printable
 }
 
 /// About how long, for people: `7us`, `480ms`, `1.5s`, `1h30m`.
@@ -331,6 +356,11 @@ pub(crate) fn about(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_peers_text_does_not_turn_or_end_its_line() {
+        assert_eq!(printable("a\u{202e}b\u{2028}c\x1bd\ne größe"), "a\\u{202e}b\\u{2028}c d\ne größe");
+    }
 
     #[test]
     fn times_are_shown_with_the_largest_units() {

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
@@ -209,6 +210,7 @@ fn pass_env(name: &str) -> Result<String, exec::PassError> {
 
 /// Runs a worker until it is told to stop.
 pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
+    keep_secrets();
     let is_cache_named = args.cache_dir.is_some();
     let allowed = args.allow_shared_dirs;
     make(&args.exe_dir, "exe", "--exe-dir", 0o755)?;
@@ -280,6 +282,14 @@ fn open(args: &WorkerArgs, is_cache_named: bool, exec: Exec) -> Result<Worker<Ex
             Ok(Worker::new(config, exec).map_err(|error| Usage(error.to_string()))?)
         }
         Err(error) => Err(Usage(error.to_string()).into()),
+    }
+}
+
+/// Closes this process's memory and environment to others of its user: programs of jobs could read there what they are not
+/// passed. It costs core dumps. Nothing is closed to root.
+fn keep_secrets() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!("jobs can read this worker's environment: {error}");
     }
 }
 

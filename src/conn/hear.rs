@@ -140,6 +140,8 @@ pub enum AckSays {
     ResultLost,
     /// Not done.
     GivenUp,
+    /// The same, for want of room for its inputs.
+    NoRoom,
 }
 
 /// What a segment of a pattern takes beside its bytes: it is a place in the tree by which workers are found.
@@ -481,6 +483,7 @@ pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Named, Vec<Uuid>) {
     let says = match result.status {
         JobStatus::Ok => AckSays::Result { ok: true },
         JobStatus::Duplicate => AckSays::ResultLost,
+        JobStatus::Cancelled if result.no_room => AckSays::NoRoom,
         JobStatus::Cancelled => AckSays::GivenUp,
         JobStatus::Failed | JobStatus::Other(_) => AckSays::Result { ok: false },
     };

@@ -55,12 +55,15 @@ impl Broker {
             (Outcome::GivenUp, Some(lease)) => {
                 self.attempt_over(worker, id, lease, AttemptEnd::GivenUp, true);
             }
+            (Outcome::NoRoom, Some(lease)) => {
+                self.attempt_over(worker, id, lease, AttemptEnd::DiskFull, true);
+            }
             // What it kept of the job is of no use to anybody.
             (Outcome::ResultLost, None) => {
                 let run = named.run.unwrap_or(run);
                 self.actions.push_back(Action::Settle { conn, job: id, run });
             }
-            (Outcome::GivenUp, None) => {}
+            (Outcome::GivenUp | Outcome::NoRoom, None) => {}
         }
     }
 

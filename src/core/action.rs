@@ -323,6 +323,11 @@ pub enum Waiting {
         /// How many they are.
         workers: usize,
     },
+    /// A worker had no room on its disk for its inputs.
+    WorkerDisk {
+        /// Which.
+        worker: WorkerId,
+    },
     /// No connected worker that matches its key takes payloads of its kind.
     NoReader {
         /// The key.
@@ -352,6 +357,11 @@ impl fmt::Display for Waiting {
                 f,
                 "the {workers} connected workers that match {key} cannot be sent the datasets that the job names: start a \
                  heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
+            ),
+            Waiting::WorkerDisk { worker } => write!(
+                f,
+                "worker {worker} has no room on its disk for the job's inputs: free space there, or start another \
+                 worker"
             ),
             Waiting::NoReader { key, workers, kind } => write!(
                 f,

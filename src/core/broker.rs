@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use super::action::{Action, Standing};
+use super::action::{Action, Standing, Waiting};
 use super::asks::Asks;
 use super::committed::Proposals;
 use super::dispatch::Assigning;
@@ -16,7 +16,7 @@ use super::holdings::Holdings;
 use super::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, Run, WorkerId};
 use super::inputs::{Resubmitted, Sources};
 use super::job::{Job, Phase};
-use super::limits::Config;
+use super::limits::{Config, HISTORY_MAX, NO_ROOM_ATTEMPTS_MAX};
 use super::locality::Delays;
 use super::queue::{Place, Queues};
 use super::record::{AttemptEnd, Record};
@@ -271,6 +271,11 @@ impl Broker {
         &self.state
     }
 
+    /// Whether a worker is connected there.
+    pub fn is_at(&self, worker: WorkerId, conn: ConnId) -> bool {
+        self.workers.at(conn) == Some(worker)
+    }
+
     /// The workers, connected or away.
     pub fn workers(&self) -> impl Iterator<Item = &Worker> {
         self.workers.iter()
@@ -337,6 +342,14 @@ impl Broker {
 
     fn worker_hello(&mut self, hello: Hello) {
         let (worker, conn, class) = (hello.worker, hello.conn, hello.class);
+        let is_another =
+            |known: &Worker| known.class != class && known.conn().is_some_and(|known| known != conn);
+        if self.workers.get(worker).is_some_and(is_another) {
+            // A worker that comes back is of the kind it was. This is somebody else, who would take its jobs over.
+            let why = "its worker id is that of a connected worker of another kind";
+            self.actions.push_back(Action::Close { conn, why });
+            return;
+        }
         // A second hello under another name: whoever spoke here before is not there any more.
         if let Some(before) = self.workers.at(conn).filter(|before| *before != worker) {
             self.worker_left(before);
@@ -540,10 +553,11 @@ impl Broker {
         let (run, attempt) = (lease.run, lease.attempt);
         // An assignment that is not applied yet is found stale when its turn comes, unless it is the one that holds.
         let counts = match why {
-            // A job that fits nowhere must not go round for ever.
-            AttemptEnd::DiskFull | AttemptEnd::InputsBad => true,
+            AttemptEnd::InputsBad => true,
             // That is its client's doing, and says nothing of the job.
             AttemptEnd::InputsStalled => false,
+            // It never started. How often that may happen has a limit of its own.
+            AttemptEnd::DiskFull => false,
             AttemptEnd::TimedOut
             | AttemptEnd::WorkerLost
             | AttemptEnd::NotHeld
@@ -555,7 +569,8 @@ impl Broker {
             self.propose(Record::Orphan { at: self.now, job: id, run });
             return;
         }
-        if spent >= self.config.attempts_max || !others {
+        let no_room = (why == AttemptEnd::DiskFull).then(|| self.after_no_room(job, worker));
+        if spent >= self.config.attempts_max || !others || no_room == Some(AfterNoRoom::GiveUp) {
             self.propose(Record::Dlq { at: self.now, job: id, run, attempt, why });
             return;
         }
@@ -576,8 +591,32 @@ impl Broker {
             | AttemptEnd::DiskFull
             | AttemptEnd::InputsBad => before,
         };
-        let not_before = self.now.plus(Backoff::DELIVERY.delay(waits, entropy));
+        let wait = match no_room {
+            Some(AfterNoRoom::Again { times }) => Backoff::NO_ROOM.delay(times, entropy),
+            Some(AfterNoRoom::Another | AfterNoRoom::GiveUp) | None => {
+                Backoff::DELIVERY.delay(waits, entropy)
+            }
+        };
+        if no_room.is_some()
+            && let Some(conn) = self.submitter_of(id, &job.client)
+        {
+            let why = Waiting::WorkerDisk { worker };
+            self.actions.push_back(Action::Waiting { conn, job: id, why });
+        }
+        let not_before = self.now.plus(wait);
         self.propose(Record::Requeue { job: id, run, attempt, why, counts, not_before });
+    }
+
+    /// What becomes of a job whose inputs a worker has no room for. One that fits nowhere must not go round for ever.
+    fn after_no_room(&self, job: &Job, worker: WorkerId) -> AfterNoRoom {
+        let times = job.no_room_attempts() + 1;
+        match self.may_find_room_elsewhere(job, Some(worker)) {
+            true if times < HISTORY_MAX => AfterNoRoom::Another,
+            false if times < NO_ROOM_ATTEMPTS_MAX => {
+                AfterNoRoom::Again { times: u32::try_from(times).unwrap_or(u32::MAX) }
+            }
+            true | false => AfterNoRoom::GiveUp,
+        }
     }
 
     // --- jobs
@@ -623,6 +662,20 @@ impl Broker {
             }
         }
     }
+}
+
+/// What becomes of a job whose inputs a worker has no room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterNoRoom {
+    /// It goes to another worker, or waits for one.
+    Another,
+    /// There is no other: it is tried again after a while.
+    Again {
+        /// How often that has happened.
+        times: u32,
+    },
+    /// That has happened too often.
+    GiveUp,
 }
 
 /// Where a job stands, to its client.

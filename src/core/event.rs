@@ -293,6 +293,8 @@ pub enum Outcome {
     ResultLost,
     /// The worker gave it up, because it was told to or on its own. That is no result.
     GivenUp,
+    /// The same, as the worker had no room on its disk for its inputs.
+    NoRoom,
 }
 
 /// The attempt that an answer is for, as far as its worker says: only those that lease know.

@@ -11,6 +11,7 @@ use super::ids::{CacheId, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
 use super::locality::{At, Choice, Cost, Stage};
 use super::payload::PayloadKind;
+use super::record::AttemptEnd;
 use super::schedule::Policy;
 use super::subject::RoutingKey;
 use super::worker::{LeaseStage, Worker};
@@ -50,6 +51,13 @@ pub struct Named {
 /// What a job waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
+    /// Not every worker has room on its disk for its inputs.
+    WorkerDisk {
+        /// Who had none last.
+        worker: WorkerId,
+        /// When it is tried again, if there is no other to wait for.
+        until: Option<Micros>,
+    },
     /// The time between two attempts.
     BackOff {
         /// Until then.
@@ -103,6 +111,14 @@ impl fmt::Display for WaitsFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WaitsFor::BackOff { .. } => f.write_str("an attempt failed, and the next one is not due yet"),
+            WaitsFor::WorkerDisk { worker, until: Some(_) } => write!(
+                f,
+                "worker {worker} has no room on its disk for its inputs: it is tried again, or another is"
+            ),
+            WaitsFor::WorkerDisk { worker, until: None } => write!(
+                f,
+                "worker {worker} has no room on its disk for its inputs: it waits for another one"
+            ),
             WaitsFor::Agent => f.write_str(
                 "the agent beside a stock worker gets its datasets first, or its inputs, which become one; that takes its turn",
             ),
@@ -185,6 +201,8 @@ pub enum Verdict {
     Possible,
     /// It could, but has no room.
     NoRoom,
+    /// It had no room on its disk for the inputs.
+    DiskFull,
     /// It has not been heard of for so long that it gets nothing.
     Silent,
     /// It has not answered for an earlier attempt.
@@ -216,6 +234,7 @@ impl Verdict {
             Verdict::WaitedFor => "has its datasets, or most of them: the job waits for it",
             Verdict::Possible => "could have it, and another is better",
             Verdict::NoRoom => "could have it, and has no room",
+            Verdict::DiskFull => "had no room on its disk for its inputs",
             Verdict::Silent => "has said nothing for longer than a lease",
             Verdict::OwesAnswer => "has not answered for an earlier attempt",
             Verdict::LostThere => "lost its result before",
@@ -323,6 +342,7 @@ impl Broker {
             }
             () if !worker.is_done_with(job.id) => Verdict::OwesAnswer,
             () if worker.silent => Verdict::Silent,
+            () if job.had_no_room_at(worker.id) => Verdict::DiskFull,
             () if !worker.has_room() => Verdict::NoRoom,
             () => Verdict::Possible,
         }
@@ -339,6 +359,7 @@ impl Broker {
             | Verdict::WaitedFor
             | Verdict::Possible
             | Verdict::NoRoom
+            | Verdict::DiskFull
             | Verdict::Silent
             | Verdict::OwesAnswer => true,
             Verdict::LostThere
@@ -357,9 +378,17 @@ impl Broker {
             Stage::Waiting { on, until } => Some(WaitsFor::Data { worker: on, since, until }),
             Stage::Back | Stage::Stranded => None,
         });
+        let full_last = job.history.last().filter(|note| note.why == AttemptEnd::DiskFull);
+        let full_last = full_last.map(|note| note.worker);
+        let is_full = |seen: &&Seen| seen.matches && seen.has_room && seen.verdict == Verdict::DiskFull;
+        let full = workers.iter().find(is_full).map(|seen| seen.id);
+        let full = full.map(|worker| WaitsFor::WorkerDisk { worker, until: None });
         Some(match choice {
             _ if self.draining => WaitsFor::Stop,
-            _ if not_before > self.now => WaitsFor::BackOff { until: not_before },
+            _ if not_before > self.now => match full_last {
+                Some(worker) => WaitsFor::WorkerDisk { worker, until: Some(not_before) },
+                None => WaitsFor::BackOff { until: not_before },
+            },
             _ if job.needs_client() && !self.queues.contains(&job.key, &job.client, job.place()) => {
                 WaitsFor::Client
             }
@@ -380,7 +409,7 @@ impl Broker {
             }
             Choice::Wait { on, until } => WaitsFor::Data { worker: on, since, until },
             Choice::Give(_) | Choice::Late => delayed.unwrap_or(WaitsFor::Turn),
-            Choice::Strand | Choice::Pass => delayed.unwrap_or(WaitsFor::Room),
+            Choice::Strand | Choice::Pass => delayed.or(full).unwrap_or(WaitsFor::Room),
         })
     }
 }

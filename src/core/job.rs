@@ -258,6 +258,16 @@ impl Job {
         matches!(self.phase, Phase::Leased { worker: held_by, .. } if held_by == worker)
     }
 
+    /// Attempts of this run, as far as they are noted, whose workers had no room for the inputs.
+    pub(super) fn no_room_attempts(&self) -> usize {
+        self.history.iter().filter(|note| note.why == AttemptEnd::DiskFull).count()
+    }
+
+    /// Whether a worker had no room for its inputs in this run.
+    pub fn had_no_room_at(&self, worker: WorkerId) -> bool {
+        self.history.iter().any(|note| note.worker == worker && note.why == AttemptEnd::DiskFull)
+    }
+
     /// Whether a worker that says it lost the result may be asked again: not in this run.
     pub fn was_lost_at(&self, worker: WorkerId) -> bool {
         self.history.iter().any(|note| note.worker == worker && note.why == AttemptEnd::ResultLost)

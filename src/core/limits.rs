@@ -14,6 +14,10 @@ pub const ASSIGNMENTS_PER_PASS_MAX: usize = 1_000;
 /// go first.
 pub const HISTORY_MAX: usize = 64;
 
+/// Attempts of a job at workers without room for its inputs, when there is no other worker to wait for. With
+/// [`Backoff::NO_ROOM`](super::retry::Backoff::NO_ROOM) between them that takes about ten minutes.
+pub const NO_ROOM_ATTEMPTS_MAX: usize = 16;
+
 /// Pairs of client and key that the policy `sticky` remembers a worker for. Beyond that it begins anew.
 pub const STUCK_MAX: usize = 65_536;
 

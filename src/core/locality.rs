@@ -271,16 +271,35 @@ impl Broker {
             && worker.is_done_with(job.id)
     }
 
+    /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it has no room for its
+    /// inputs; `full` is saying so.
+    pub(super) fn may_find_room_elsewhere(&self, job: &Job, full: Option<WorkerId>) -> bool {
+        if job.child_of.is_some() {
+            return false;
+        }
+        let sets = self.known_sets(&job.datasets);
+        let mut matching = Vec::new();
+        self.workers.matching(job.key.as_str(), &mut matching);
+        let others = matching.iter().filter(|worker| Some(**worker) != full && !job.had_no_room_at(**worker));
+        others.filter_map(|worker| self.workers.get(*worker)).any(|worker| {
+            let is_here = worker.conn().is_some() && !worker.silent;
+            is_here && self.may_have(job, worker) && self.may_have_sets(worker, &sets)
+        })
+    }
+
     // --- who gets a job
 
     /// What is to be done with a job, given the workers with room that match its key.
     pub(super) fn choose(&self, id: JobId, matching: &[WorkerId]) -> Choice {
         let Some(job) = self.state.job(id) else { return Choice::Pass };
         let sets = self.known_sets(&job.datasets);
+        // Who had no room on its disk for the inputs is asked again only if there is nobody else, busy or not.
+        let avoids_full = job.no_room_attempts() > 0 && self.may_find_room_elsewhere(job, None);
         let with_room = matching
             .iter()
             .filter_map(|worker| self.workers.get(*worker))
-            .filter(|worker| worker.has_room() && self.may_have(job, worker));
+            .filter(|worker| worker.has_room() && self.may_have(job, worker))
+            .filter(|worker| !(avoids_full && job.had_no_room_at(worker.id)));
         let candidates = with_room.clone().filter(|worker| self.may_have_sets(worker, &sets));
         // Another one than had it last, else the same (RT04).
         let last = job.history.last().map(|note| note.worker);

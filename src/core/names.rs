@@ -177,7 +177,11 @@ impl From<SafeName> for String {
 pub fn stays_inside(of: NameUse, name: &str) -> Result<(), NameError> {
     let rule = if name.starts_with(['/', '\\']) {
         NameRule::Absolute
-    } else if name.split(['/', '\\']).any(|segment| segment == "..") {
+    } else if name.contains('\0') {
+        // Where that ends a name, another one is left.
+        NameRule::Control { code: 0 }
+    } else if name.split(['/', '\\']).any(|segment| segment.trim_end_matches(' ') == "..") {
+        // Some systems leave the spaces out.
         NameRule::Parent
     } else if has_drive(name) {
         NameRule::Drive
@@ -299,6 +303,10 @@ mod tests {
             ("a/../../x", NameRule::Parent),
             ("a\\..\\x", NameRule::Parent),
             ("..", NameRule::Parent),
+            (".. ", NameRule::Parent),
+            ("a/..  /x", NameRule::Parent),
+            ("..\0", NameRule::Control { code: 0 }),
+            ("set\0/x", NameRule::Control { code: 0 }),
             ("c:/x", NameRule::Drive),
         ] {
             assert_eq!(stays_inside(NameUse::Cache, name).unwrap_err().rule, rule, "{name}");

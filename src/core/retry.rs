@@ -20,6 +20,10 @@ impl Backoff {
     pub const DELIVERY: Backoff =
         Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30), jitter_percent: 20 };
 
+    /// Between attempts of a job that no worker has room for: 1 s, doubling to 60 s, 20 % either way.
+    pub const NO_ROOM: Backoff =
+        Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60), jitter_percent: 20 };
+
     /// Between attempts to connect: 0.5 s, doubling to 30 s, 20 % either way (CL08).
     pub const CONNECT: Backoff =
         Backoff { first: Duration::from_millis(500), max: Duration::from_secs(30), jitter_percent: 20 };

@@ -43,6 +43,7 @@ impl Leader {
     fn waits(&self, waits: &WaitsFor) -> Value {
         let (name, worker, since, until) = match waits {
             WaitsFor::BackOff { until } => ("back-off", None, None, Some(until)),
+            WaitsFor::WorkerDisk { worker, until } => ("worker-disk", Some(worker), None, until.as_ref()),
             WaitsFor::Client => ("client", None, None, None),
             WaitsFor::Cap { .. } => ("cap", None, None, None),
             WaitsFor::Data { worker, since, until } => ("data", Some(worker), Some(since), Some(until)),
@@ -109,6 +110,7 @@ const fn verdict_name(verdict: Verdict) -> &'static str {
         Verdict::WaitedFor => "waited-for",
         Verdict::Possible => "possible",
         Verdict::NoRoom => "no-room",
+        Verdict::DiskFull => "disk-full",
         Verdict::Silent => "silent",
         Verdict::OwesAnswer => "owes-answer",
         Verdict::LostThere => "lost-there",

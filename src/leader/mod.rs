@@ -552,6 +552,7 @@ impl Leader {
             }
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => Outcome::GivenUp,
+            AckSays::NoRoom => Outcome::NoRoom,
         };
         self.forget_gathered_parts(job);
         self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
@@ -567,6 +568,7 @@ impl Leader {
             AckSays::PlainOk => Outcome::Returned { result: self.store.keep_result(payload), ok: true },
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => Outcome::GivenUp,
+            AckSays::NoRoom => Outcome::NoRoom,
         };
         self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
     }

@@ -114,6 +114,8 @@ pub struct JobResult {
     pub output_archive: Option<Vec<u8>>,
     /// Ours: the job went to the dead-letter queue.
     pub dead: bool,
+    /// Ours, with `CANCELLED`: the worker gave the job up as it had no room on its disk for its inputs.
+    pub no_room: bool,
     /// Ours: how many attempts were made.
     pub attempts: Option<u32>,
     /// Ours: which run of the job this is the result of.
@@ -157,6 +159,7 @@ impl JobResult {
             stderr: String::new(),
             output_archive: None,
             dead: false,
+            no_room: false,
             attempts: None,
             run: None,
             exit_code: None,
@@ -181,6 +184,7 @@ impl JsonModel for JobResult {
             "Stderr",
             "OutputArchive",
             "Dead",
+            "NoRoom",
             "Attempts",
             "Run",
             "ExitCode",
@@ -209,6 +213,7 @@ impl JsonModel for JobResult {
             stderr: object.text("Stderr")?.unwrap_or_default(),
             output_archive: object.bytes("OutputArchive")?,
             dead: object.flag("Dead")?.unwrap_or_default(),
+            no_room: object.flag("NoRoom")?.unwrap_or_default(),
             attempts: object.whole("Attempts", 0, u32::MAX.into())?,
             run: object.whole("Run", 0, u32::MAX.into())?,
             exit_code: object.int32("ExitCode")?,
@@ -229,6 +234,7 @@ impl JsonModel for JobResult {
         object.text("Stderr", &self.stderr);
         object.bytes_or_null("OutputArchive", self.output_archive.as_deref());
         object.flag_if_set("Dead", self.dead);
+        object.flag_if_set("NoRoom", self.no_room);
         object.whole_if_some("Attempts", self.attempts);
         object.whole_if_some("Run", self.run);
         object.whole_if_some("ExitCode", self.exit_code);

@@ -143,9 +143,12 @@ pub enum DirError {
     },
 }
 
-/// Whether the disk has no room.
+/// Whether the disk has no room, or a file may not grow (`ulimit -f`).
 pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// Whether no descriptor was left to open a file with.

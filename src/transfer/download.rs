@@ -293,9 +293,12 @@ impl Download {
             false => (Reason::IO, ""),
         };
         let (held, size) = self.progress();
+        let what = match self.open.name.as_str() {
+            "" => "what comes".to_owned(),
+            name => format!("\"{name}\""),
+        };
         let text = format!(
-            "cannot store \"{}\" {}: {error}, with {held} of {size} bytes there{next_step}",
-            self.open.name.as_str(),
+            "cannot store {what} {}: {error}, with {held} of {size} bytes there{next_step}",
             self.where_to
         );
         self.answer(Verdict::Failed { reason, text: text.into() }, out);

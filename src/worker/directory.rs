@@ -20,9 +20,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, lstat, openat};
+use rustix::io::Errno;
 use uuid::Uuid;
 
 use super::limits::DIRECTORY_TRIES_MAX;
+use super::removal::{make_accessible, remove_all};
 
 /// Where job directories of heft's workers are, in the work directory. No job id is such a name.
 const OWN: &str = "heft";
@@ -45,7 +47,7 @@ pub(super) fn create_output(path: &Path) -> io::Result<File> {
 }
 
 fn remove_if_there(directory: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(directory) {
+    match remove_all(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
@@ -171,7 +173,7 @@ impl JobDirectory {
         match fs::symlink_metadata(&path) {
             Ok(found) if found.is_dir() => {
                 let Some(lock) = lock(&path).map_err(told)? else { return Ok(None) };
-                fs::remove_dir_all(&path).map_err(told)?;
+                remove_all(&path).map_err(told)?;
                 drop(lock);
             }
             Ok(_) => fs::remove_file(&path).map_err(told)?,
@@ -207,7 +209,7 @@ impl JobDirectory {
     pub fn remove(self) -> io::Result<()> {
         // In this order: whoever makes the directory again may put large parts beside it at once.
         self.remove_outputs()?;
-        fs::remove_dir_all(self.path())
+        remove_if_there(self.path())
     }
 
     /// Removes the large parts alone.
@@ -270,9 +272,7 @@ fn remove_unheld(root: &Path) -> io::Result<usize> {
                 }
             }
             None if is_job_directory(name) => match lock(&path) {
-                Ok(Some(_held)) => {
-                    remove_if_there(&outputs_beside(&path)).and_then(|()| fs::remove_dir_all(&path))
-                }
+                Ok(Some(_held)) => remove_if_there(&outputs_beside(&path)).and_then(|()| remove_all(&path)),
                 Ok(None) => continue,
                 Err(error) => Err(error),
             },
@@ -304,10 +304,15 @@ fn is_job_directory(name: &str) -> bool {
 /// `None` if another worker holds the directory, or has just removed it.
 pub(super) fn lock(path: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let handle = match openat(CWD, path, flags, Mode::empty()) {
+    let open = || openat(CWD, path, flags, Mode::empty());
+    let handle = match open().or_else(|error| match error {
+        // Its job may have closed it.
+        Errno::ACCESS => make_accessible(path).map_err(|_| error).and_then(|()| open()),
+        _ => Err(error),
+    }) {
         Ok(handle) => handle,
         // Its holder has just removed it.
-        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     match flock(&handle, FlockOperation::NonBlockingLockExclusive) {
@@ -316,11 +321,11 @@ pub(super) fn lock(path: &Path) -> io::Result<Option<OwnedFd>> {
             let held = fstat(&handle)?;
             match lstat(path) {
                 Ok(named) if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino) => Ok(Some(handle)),
-                Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(None),
+                Ok(_) | Err(Errno::NOENT) => Ok(None),
                 Err(error) => Err(error.into()),
             }
         }
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(Errno::WOULDBLOCK) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

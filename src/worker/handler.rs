@@ -107,6 +107,12 @@ impl Job {
         }
     }
 
+    /// Says that the job cannot run here for want of room on the disk: the leader gives it to another worker, or to this one
+    /// later. It must not have begun.
+    pub fn no_room(&self, why: impl Into<String>) -> JobResult {
+        JobResult { stderr: why.into(), no_room: true, ..self.result(JobStatus::Cancelled) }
+    }
+
     /// A result that says why the job failed.
     pub fn failed(&self, why: impl Into<String>) -> JobResult {
         JobResult { stderr: why.into(), ..self.result(JobStatus::Failed) }

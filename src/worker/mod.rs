@@ -49,6 +49,7 @@ mod hello;
 pub mod limits;
 mod line;
 mod receive;
+mod removal;
 mod returning;
 mod session;
 mod spool;

@@ -649,6 +649,10 @@ impl<H: Handler> Session<H> {
             let numbers = get(&shared);
             result.run = numbers.run;
             result.attempts = numbers.run.map(|_| numbers.attempt);
+            if result.no_room && numbers.run.is_none() {
+                // A leader without leases takes every answer for the job's end.
+                (result.status, result.no_room) = (JobStatus::Failed, false);
+            }
             let failed = result.status != JobStatus::Ok;
             let given_up = result.status == JobStatus::Cancelled;
             match failed {

@@ -52,7 +52,8 @@ impl Leader {
     /// A worker said hello.
     pub(in crate::leader) fn worker_joined(&mut self, conn: ConnId) {
         let Some(session) = self.sessions.get(&conn) else { return };
-        let Some(worker) = session.worker() else { return };
+        // One whose hello was refused changes nothing for the worker whose id it has.
+        let Some(worker) = session.worker().filter(|worker| self.broker.is_at(*worker, conn)) else { return };
         let (is_stock, agent) = (session.takes_cache_puts(), session.agent());
         // On another connection it is another: the scheduler has forgotten whom it was paired with.
         self.datasets.agents.all.remove(&worker);

@@ -75,9 +75,9 @@ pub(super) fn of_job(
         .collect()
 }
 
-/// The system takes no NUL in a variable.
+/// The system takes no NUL in a variable. Without it the name could be another's, so something stands in its place.
 fn printable(text: &str) -> String {
-    text.replace('\0', "")
+    text.replace('\0', "\u{fffd}")
 }
 
 #[cfg(test)]
@@ -105,7 +105,7 @@ mod tests {
         let got = environment(&["LICENSE", "MISSING"], &of_worker);
         let expected = [
             ("HEFT_ATTEMPT", "3"),
-            ("HEFT_CLIENT", "ab"),
+            ("HEFT_CLIENT", "a\u{fffd}b"),
             ("HEFT_EXEC", "calc"),
             ("HEFT_JOB_ID", "00000000-0000-0000-0000-000000000007"),
             ("HEFT_WORKER", "00000000-0000-0000-0000-000000000009"),

@@ -26,9 +26,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chunking::message::{Purpose, Stage};
 use thiserror::Error;
+use tokio::task::JoinError;
 
 use self::archive::{Packed, Packing, pack};
-use self::inputs::{CachePlace, Inputs, write_all};
+use self::inputs::{CachePlace, InputError, Inputs, write_all};
 use self::process::{Ended, Keep, Start};
 use super::cache::{KeptSets, LinkMode};
 use super::directory::{OpenDirectory, outputs_beside};
@@ -38,8 +39,10 @@ use super::limits::{
     ARCHIVE_BYTES_MAX, ARCHIVE_FILES_MAX, ARCHIVE_INLINE_BYTES_MAX, OUTPUT_BYTES_MAX, STDERR_BYTES_MAX,
     STDOUT_BYTES_MAX,
 };
+use super::removal::remove_all;
 use crate::core::names::{NameError, SafeName};
 use crate::model::{InputFile, JobResult, JobStatus};
+use crate::transfer::is_full;
 
 /// Where executables and cached files are, and what is kept of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,11 +126,12 @@ impl Exec {
         };
         let directory = match context.open_directory().await {
             Ok(directory) => directory,
-            Err(error) => return job.failed(error.to_string()),
+            Err(error) => return not_begun(job, is_full(&error), error.to_string()),
         };
         let inputs = match self.write_inputs(inputs, &directory, context.sets.clone()).await {
-            Ok(inputs) => inputs,
-            Err(text) => return job.failed(text),
+            Ok(Ok(inputs)) => inputs,
+            Ok(Err(error)) => return not_begun(job, error.io().is_some_and(is_full), error.to_string()),
+            Err(error) => return job.failed(format!("writing the input files failed: {error}")),
         };
         if let Some(reason) = context.cancel_token().reason() {
             return job.failed(reason.to_string());
@@ -135,7 +139,7 @@ impl Exec {
         let outputs = outputs_beside(directory.path());
         let temporary = match Temporary::make(&outputs) {
             Ok(temporary) => temporary,
-            Err(error) => return job.failed(error.to_string()),
+            Err(error) => return not_begun(job, is_full(&error), error.to_string()),
         };
         let environment =
             environment::of_job(job, context.worker(), &temporary.0, &self.config.pass_env, |name| {
@@ -189,17 +193,13 @@ impl Exec {
         files: Vec<InputFile>,
         directory: &OpenDirectory,
         kept: Arc<KeptSets>,
-    ) -> Result<Inputs, String> {
+    ) -> Result<Result<Inputs, InputError>, JoinError> {
         let (directory, config) = (directory.clone(), self.config.clone());
-        let written = tokio::task::spawn_blocking(move || {
+        tokio::task::spawn_blocking(move || {
             let cache = CachePlace { directory: &config.cache_dir, link: config.cache_link, kept: &kept };
             write_all(&files, &directory, cache)
         })
-        .await;
-        match written {
-            Ok(written) => written.map_err(|error| error.to_string()),
-            Err(error) => Err(format!("writing the input files failed: {error}")),
-        }
+        .await
     }
 
     async fn pack(
@@ -240,6 +240,11 @@ impl Handler for Exec {
     }
 }
 
+/// The answer for a job that did not begin: where only room is missing, another worker may have it.
+fn not_begun(job: &Job, is_full: bool, why: String) -> JobResult {
+    if is_full { job.no_room(why) } else { job.failed(why) }
+}
+
 /// A directory for what a program needs while it runs, beside its own: what is in that is packed.
 struct Temporary(PathBuf);
 
@@ -255,7 +260,7 @@ impl Temporary {
 
     /// What cannot be removed now goes with the job's directory.
     fn remove(self) {
-        fs::remove_dir_all(&self.0).ok();
+        remove_all(&self.0).ok();
         // It stays if there are large parts in it.
         self.0.parent().map(fs::remove_dir);
     }
