@@ -217,7 +217,7 @@ impl Leader {
         self.relay.turn(conn)
     }
 
-    /// A chunk of which so many bytes are here is not whole after [`BUFFER_LEASE`].
+    /// A chunk of which so many bytes are here is not whole after [`super::BUFFER_LEASE`].
     pub fn chunk_lingers(&mut self, now: Micros, conn: ConnId, have: usize) -> Linger {
         self.pass_time(now);
         let linger = self.relay.chunk_lingers(conn, have);
