@@ -13,6 +13,7 @@ mod deliver;
 mod durable;
 mod explain;
 mod gathered;
+mod job_blobs;
 mod outcome;
 mod pacing;
 mod parts;
@@ -54,10 +55,10 @@ use collect::Lister;
 use datasets::Datasets;
 use durable::{Assignment, Commits, Fetching, Then};
 use gathered::Fetcher;
+use job_blobs::Blobs;
 use pacing::Pacing;
 use relay::{BlobId, Relay};
 use store::PayloadStore;
-use transfers::Blobs;
 
 /// How a leader behaves.
 #[derive(Clone, Debug)]

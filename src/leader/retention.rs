@@ -7,9 +7,9 @@
 //! else has fetched whole: the client may come back for it. One that nobody has stays for its time, and so does one of which a classic client got the beginning, until somebody
 //! has fetched the rest. Who has fetched what is known as long as the leader lives.
 
+use super::job_blobs::GotBy;
 use super::parts::is_made;
 use super::relay::BlobId;
-use super::transfers::GotBy;
 use super::{Leader, outcome};
 use crate::conn::Session;
 use crate::core::Event;

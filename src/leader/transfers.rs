@@ -1,7 +1,7 @@
 //! Transfers as jobs need them: which blobs a job brings, which its result leaves, who may bring and who gets them. The
 //! bytes are the relay's matter.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -57,108 +57,6 @@ pub enum Arrival {
     },
     /// It passes by.
     Skip,
-}
-
-/// Who has all parts of a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum GotBy {
-    /// Somebody that fetched them.
-    Anybody,
-    /// The client whose result it is.
-    ItsClient,
-}
-
-/// The blobs of jobs and of results.
-#[derive(Debug, Default)]
-pub(super) struct Blobs {
-    /// Inputs of jobs that have not ended.
-    inputs: HashMap<JobId, Vec<BlobId>>,
-    /// Parts of results that have not been acknowledged, with the attempt that made them.
-    coming: HashMap<JobId, Vec<(Attempt, BlobId)>>,
-    /// Parts of results that are kept.
-    of_result: HashMap<ResultId, Vec<BlobId>>,
-    /// Results that name a blob: a result that is sent again names the same ones.
-    named: HashMap<BlobId, usize>,
-    /// Why parts of results that are kept are not here.
-    lost: HashMap<BlobId, String>,
-    /// Results of which somebody has got all parts, and who.
-    got: HashMap<ResultId, GotBy>,
-    /// Results whose clients take no parts: they have the beginning, and were told how to fetch the rest.
-    cut: HashSet<ResultId>,
-    /// Jobs whose results wait for room, and the connections of their clients that were told.
-    pub(super) told: HashMap<JobId, ConnId>,
-}
-
-impl Blobs {
-    /// The inputs of a job.
-    pub(super) fn inputs(&self, job: JobId) -> &[BlobId] {
-        self.inputs.get(&job).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    /// The inputs of a job of an earlier life.
-    pub(super) fn restore_inputs(&mut self, job: JobId, blobs: Vec<BlobId>) {
-        self.inputs.insert(job, blobs);
-    }
-
-    /// The parts of a result of an earlier life.
-    pub(super) fn restore_parts(&mut self, result: ResultId, parts: Vec<BlobId>) {
-        for part in &parts {
-            *self.named.entry(*part).or_default() += 1;
-        }
-        self.of_result.insert(result, parts);
-    }
-
-    /// A part of a result of an earlier life cannot be used.
-    pub(super) fn lost_part(&mut self, part: BlobId, why: String) {
-        self.lost.insert(part, why);
-    }
-
-    /// A part of a result that was coming in an earlier life.
-    pub(super) fn restore_coming(&mut self, job: JobId, attempt: Attempt, part: BlobId) {
-        self.coming.entry(job).or_default().push((attempt, part));
-    }
-
-    /// Parts of an attempt's result that have not been acknowledged.
-    pub(super) fn coming(&self, job: JobId, attempt: Attempt) -> impl Iterator<Item = BlobId> {
-        let coming = self.coming.get(&job).into_iter().flatten();
-        coming.filter(move |(of, _)| *of == attempt).map(|(_, part)| *part)
-    }
-
-    /// Somebody has got all parts of a result.
-    pub(super) fn got(&mut self, result: ResultId, by: GotBy) {
-        let known = self.got.entry(result).or_insert(by);
-        *known = (*known).max(by);
-    }
-
-    /// A client that takes no parts gets a result without them.
-    pub(super) fn cut(&mut self, result: ResultId) {
-        self.cut.insert(result);
-    }
-
-    /// Whether nobody may have the parts of a result, though its client has the result.
-    pub(super) fn is_cut(&self, result: ResultId) -> bool {
-        self.cut.contains(&result) && self.got_by(result).is_none()
-    }
-
-    /// Whether there is such a result.
-    pub(super) fn has_got(&self) -> bool {
-        !self.got.is_empty()
-    }
-
-    /// Whether there are results with parts that are kept.
-    pub(super) fn has_kept(&self) -> bool {
-        !self.of_result.is_empty()
-    }
-
-    /// Who has got all parts of a result, if anybody has.
-    pub(super) fn got_by(&self, result: ResultId) -> Option<GotBy> {
-        self.got.get(&result).copied()
-    }
-
-    /// The parts of a result.
-    pub(super) fn of_result(&self, result: ResultId) -> &[BlobId] {
-        self.of_result.get(&result).map(Vec::as_slice).unwrap_or_default()
-    }
 }
 
 /// The blobs that a request names: id, name and size of each.
