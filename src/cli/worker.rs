@@ -12,8 +12,8 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
-use crate::peer::Tuning;
 use crate::units::{ByteSize, Span};
+use crate::wire::Tuning;
 use crate::worker::exec;
 use crate::worker::limits::{
     ARCHIVE_BYTES_MAX, OUTPUT_BYTES_MAX, PARALLEL_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX,

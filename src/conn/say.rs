@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{FEATURES, Role, Session};
 use crate::core::ids::{Attempt, JobId, Run, WorkerId};
-use crate::peer::SOFTWARE;
+use crate::model::SOFTWARE;
 use crate::summed::{Fronted, Summed};
 
 /// A frame as it goes to the socket: a head, with what of the payload is this frame's own, payload bytes that others may share, and a

@@ -26,8 +26,8 @@ use super::socket::Socket;
 use super::through::Passing;
 use crate::core::ids::ConnId;
 use crate::leader::{Arrival, ChunkPlace, Memory};
-use crate::peer::{Inlet, Part, Pulse, Step, tune};
 use crate::summed::Summed;
+use crate::wire::{Inlet, Part, Pulse, Step, tune};
 
 /// A stranger says hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);

@@ -16,7 +16,7 @@ use crate::core::action::{OperateError, Operated, Standing};
 use crate::core::event::{Operation, WorkerClass};
 use crate::core::ids::{ConnId, JobId, Token};
 use crate::core::job::{Job, Phase};
-use crate::peer::SOFTWARE;
+use crate::model::SOFTWARE;
 use crate::units::ByteSize;
 
 /// What one answer lists at most.

@@ -21,8 +21,8 @@ use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
 use crate::core::job::Phase;
 use crate::core::record::AttemptEnd;
 use crate::model::{BlobRef, JobRequest, Source};
-use crate::peer::{ChunkStart, InChunk, Part};
 use crate::store::blobs::Class;
+use crate::wire::{ChunkStart, InChunk, Part};
 
 use super::relay::{Linger, Memory, Passed, Starts};
 use crate::core::ids::Micros;

@@ -10,7 +10,7 @@ use super::blob::Blob;
 use super::pieces::comes_later;
 use super::{BlobId, Relay, Says, Verify, check_crcs, is_from};
 use crate::core::ids::ConnId;
-use crate::peer::ChunkStart;
+use crate::wire::ChunkStart;
 
 /// Chunks of fewer bytes are quicker gathered.
 const THROUGH_BYTES_MIN: u32 = 64 * 1024;
