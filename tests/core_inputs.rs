@@ -732,3 +732,33 @@ fn inputs_that_were_whole_when_the_client_left_are_enough() {
     rig.worker("w1", "calcA", 1);
     rig.expect(["+assign j1#1 w1", "w1: assign j1#1"]);
 }
+
+#[test]
+fn a_job_whose_inputs_the_leader_lost_waits_for_its_client_and_fails_without_it() {
+    let mut rig = receiving();
+    here(&mut rig, 1, true);
+    rig.expect(["+enqueue j1", "w1: start j1#1", "alice: submitted j1 Assigned behind 0"]);
+    rig.close("alice");
+    // The worker lacks a chunk that the leader has no more.
+    refused(&mut rig, 1, 1, AttemptEnd::InputsStalled);
+    rig.expect(["w1: abandon j1#1", "+requeue j1#1 InputsStalled free now"]);
+    gives_up(&mut rig, "w1", 1);
+    rig.expect([]);
+    rig.pass(Config::default().input_wait);
+    rig.expect([GONE, "drop input j1"]);
+}
+
+#[test]
+fn a_job_whose_inputs_the_leader_lost_is_given_out_again_once_its_client_is_back() {
+    let mut rig = receiving();
+    here(&mut rig, 1, true);
+    rig.skip();
+    rig.close("alice");
+    refused(&mut rig, 1, 1, AttemptEnd::InputsStalled);
+    rig.skip();
+    gives_up(&mut rig, "w1", 1);
+    rig.skip();
+    rig.client("alice");
+    rig.submit(announced(1));
+    rig.expect(["+assign j1#2 w1", "w1: assign j1#2"]);
+}

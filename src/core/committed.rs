@@ -131,6 +131,7 @@ impl Broker {
             }
             Record::Requeue { job, not_before, .. } => {
                 if changed {
+                    self.watch_source(*job);
                     self.wait_until(*job, *not_before);
                 }
             }

@@ -314,6 +314,13 @@ impl Broker {
         }
     }
 
+    /// A job is handed back. If it has come to need its client, which it did not before, that is waited for from now on.
+    pub(super) fn watch_source(&mut self, id: JobId) {
+        if !self.sources.of.contains_key(&id) {
+            self.source_came(id);
+        }
+    }
+
     /// Jobs whose inputs came over this connection are not given out until they are handed in again.
     pub(super) fn sources_left(&mut self, conn: ConnId) {
         for job in self.sources.at.remove(&conn).unwrap_or_default() {

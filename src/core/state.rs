@@ -383,6 +383,8 @@ impl State {
         let Some(job) = self.take_back(job, run, attempt, why) else { return Applied::Stale };
         job.spent += u32::from(counts);
         job.phase = Phase::Queued { not_before };
+        // What the leader holds does not stall: it has lost some of them, and the client alone can bring those again.
+        job.inputs_kept &= why != AttemptEnd::InputsStalled;
         Applied::Changed
     }
 

@@ -18,7 +18,7 @@ use super::{Leader, Output};
 use crate::conn::{Session, TransferSays, Want};
 use crate::core::Event;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
-use crate::core::job::Phase;
+use crate::core::job::{Job, Phase};
 use crate::core::record::AttemptEnd;
 use crate::model::{BlobRef, JobRequest, Source};
 use crate::store::blobs::Class;
@@ -534,7 +534,7 @@ impl Leader {
                     info!(job = %owner, peer = %self.name(conn), "refused a part of a result: {}", refusal.text());
                     return self.relay.turn_away_for(conn, id, refusal.reason(), refusal.text());
                 }
-                may && self.expect_part(id, &open)
+                may && self.expect_part(conn, id, &open)
             }
         };
         if may {
@@ -546,7 +546,7 @@ impl Leader {
     }
 
     /// A part of a result begins to come; the job's client gets it as it comes.
-    fn expect_part(&mut self, id: BlobId, open: &Open) -> bool {
+    fn expect_part(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
         let (job, attempt) = (JobId(open.owner), Attempt(open.attempt));
         if let Some(coming) = self.blobs.coming.get_mut(&job)
             && coming.iter().any(|(_, part)| *part == id)
@@ -557,8 +557,12 @@ impl Leader {
             self.relay.forget(id);
         }
         if self.relay.knows(id) {
-            return self.blobs.coming.get(&job).is_some_and(|coming| coming.contains(&(attempt, id)))
-                || self.blobs.named.contains_key(&id);
+            if self.blobs.named.contains_key(&id) {
+                return true;
+            }
+            // Nobody has answered with it yet, and an attempt that was made once more may have written something else.
+            self.relay.doubt_before(conn, id);
+            return self.blobs.coming.get(&job).is_some_and(|coming| coming.contains(&(attempt, id)));
         }
         let Ok(plan) = ChunkPlan::new(open.size, open.chunk_bytes) else { return false };
         let client = self.broker.state().job(job).filter(|job| job.child_of.is_none());
@@ -674,7 +678,7 @@ impl Leader {
                 };
                 self.inputs_refused(job, why);
             }
-            News::Stalled { owner, .. } => self.inputs_refused(owner, AttemptEnd::InputsStalled),
+            News::Stalled { blob, owner } => self.inputs_stalled(blob, owner),
         }
     }
 
@@ -687,6 +691,23 @@ impl Leader {
             }
             self.broker.handle(self.now, Event::InputsHere { job, kept });
         }
+    }
+
+    /// Workers wait for an input, and nothing of it comes. A job that goes to all workers had its inputs here before any got it:
+    /// nobody is asked for them again.
+    fn inputs_stalled(&mut self, blob: BlobId, job: JobId) {
+        let is_gathering = |job: &Job| matches!(job.phase, Phase::Gathering { .. });
+        if self.broker.state().job(job).is_some_and(is_gathering) {
+            if !self.relay.is_brought(blob) {
+                self.inputs_failed(
+                    job,
+                    Reason::IO,
+                    "the leader has lost it, and its client does not send it",
+                );
+            }
+            return;
+        }
+        self.inputs_refused(job, AttemptEnd::InputsStalled);
     }
 
     fn inputs_refused(&mut self, job: JobId, why: AttemptEnd) {

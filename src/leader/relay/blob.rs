@@ -180,7 +180,7 @@ pub(super) struct Blob {
     pub(super) resuming: Option<(ConnId, Box<Open>)>,
     /// What it hashes to, once it has come whole.
     pub(super) digest: Option<Digest>,
-    /// Whether who checked that asked for more: then the sender has to say it again.
+    /// Whether who checked that asked for more, or another brings it from now on: then the sender has to say it again.
     pub(super) doubted: bool,
     pub(super) up: Option<Up>,
     pub(super) downs: Vec<Down>,
@@ -344,6 +344,16 @@ impl Blob {
                 DigestKind::ChunkList => self.crcs.digest(&self.plan) == *digest,
                 DigestKind::Sha256 | DigestKind::Blake3 => true,
             }
+    }
+
+    /// What it hashes to, if that was ruled, nobody doubts it, and a sender says otherwise now. Chunks that it was asked for again
+    /// may have changed with their source: those make another chunk list.
+    pub(super) fn contradicts(&self, digest: &Digest) -> Option<Digest> {
+        let stands = match digest.kind {
+            DigestKind::ChunkList => !self.digest_fits(digest),
+            DigestKind::Sha256 | DigestKind::Blake3 => true,
+        };
+        self.digest.filter(|ruled| ruled != digest && !self.doubted && stands)
     }
 
     /// All of it has to come again, and go out again.

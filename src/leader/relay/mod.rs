@@ -18,6 +18,7 @@ mod lagging;
 mod local;
 mod pieces;
 mod room;
+mod ruling;
 mod senders;
 mod spool;
 mod through;
@@ -37,7 +38,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use chunking::limits::CHUNK_BYTES_MAX;
-use chunking::message::{Abort, Done, Grant, Open, OpenFlags, Reason, Verdict};
+use chunking::message::{Abort, Grant, Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkError, ChunkHead, ChunkPlan, Codec, Digest, DigestKind, Ranges};
 
 use crate::conn::{TransferSays as Says, Want};
@@ -45,13 +46,10 @@ use crate::core::ids::{ConnId, JobId, Micros};
 use crate::store::blobs::DiskOp;
 use crate::store::space::Reserve;
 use crate::wire::{ChunkStart, InChunk, Parts, Pool};
-use blob::{Blob, Down, FileRoom, Seal, Up};
+use blob::{Blob, Down, Seal, Up};
 
 /// Transfers that one connection may bring at a time.
 pub(super) const TRANSFERS_MAX: usize = 8192;
-
-/// Done frames in a row that bring nothing new before a sender is taken to be broken.
-const IDLE_ROUNDS_MAX: u32 = 8;
 
 /// How often a receiver may ask for chunks again beyond once for each chunk.
 const RESENDS_MAX: u32 = 64;
@@ -466,79 +464,6 @@ impl Relay {
                 }
             }
             Err(error) => tracing::warn!(blob = %id, "a chunk is asked for again: {error}"),
-        }
-        self.make_hungry(id);
-        self.pump();
-    }
-
-    /// Who brings a blob says that all of it was sent.
-    pub(super) fn done(&mut self, conn: ConnId, id: BlobId, done: &Done) {
-        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| is_from(blob, conn)) else {
-            return self.abort(conn, id, Reason::UNKNOWN, "no such transfer is under way");
-        };
-        if !blob.seen.is_complete() {
-            let held = blob.seen.held_count();
-            blob.idle_rounds = if held > blob.seen_at_done { 0 } else { blob.idle_rounds + 1 };
-            blob.seen_at_done = held;
-            if blob.idle_rounds > IDLE_ROUNDS_MAX {
-                let text = format!(
-                    "{} of {} chunks did not come whole in {IDLE_ROUNDS_MAX} rounds",
-                    blob.plan.count() - held,
-                    blob.plan.count()
-                );
-                return self.fail(id, Reason::BAD_CHUNK, text);
-            }
-            let again = blob.seen.missing();
-            // All that was sent has come; the rest of the window was spent on what could not be recognised.
-            let written_off = blob.up.as_mut().map_or(0, Up::write_off);
-            self.unpromise(conn, written_off);
-            self.look_at_held(conn);
-            self.say(conn, id, Says::Verdict(Verdict::Resend(again)));
-            self.make_hungry(id);
-            return self.pump();
-        }
-        if !blob.digest_fits(&done.digest) {
-            blob.wrong_digests += 1;
-            if blob.wrong_digests > 1 {
-                let text = format!("the digest {} is not that of the bytes that came, twice", done.digest);
-                return self.fail(id, Reason::BAD_DIGEST, text);
-            }
-            tracing::warn!(blob = %id, digest = %done.digest, "the digest is wrong: asking for all of it again");
-            return self.again_from_the_start(id);
-        }
-        blob.doubted = false;
-        self.parts.forget(id);
-        let is_new = blob.digest.replace(done.digest).is_none();
-        if self.config.durable && blob.seal != Seal::Set {
-            // Who brought it hears when it is certain.
-            self.want_seal(id);
-        } else if is_new || self.config.durable {
-            // One of an earlier life may be whole, and its job not taken yet.
-            self.arrived(id);
-        } else {
-            self.say(conn, id, Says::Verdict(Verdict::Ok));
-        }
-        self.feed(id);
-    }
-
-    /// All of a blob has to come again: at once, or when who brings it is back.
-    fn again_from_the_start(&mut self, id: BlobId) {
-        self.drop_all_stored(id);
-        self.parts.forget(id);
-        let Some(blob) = self.blobs.get_mut(&id) else { return };
-        blob.begin_anew();
-        if self.config.durable && std::mem::take(&mut blob.on_disk) {
-            // So that nothing of the old is taken for the new, also after a crash.
-            blob.file = FileRoom::Unmade;
-            self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
-        }
-        let (all, up, is_let_in) = (blob.seen.missing(), blob.up.as_ref(), blob.reserved.is_some());
-        let conn = up.map(|up| up.conn);
-        if is_let_in {
-            self.charge(id);
-        }
-        if let Some(conn) = conn {
-            self.say(conn, id, Says::Verdict(Verdict::Resend(all)));
         }
         self.make_hungry(id);
         self.pump();

@@ -2,7 +2,7 @@ use super::*;
 use crate::store::blobs::DiskDone;
 use crate::wire::{BUFFER_BYTES, PoolBuf};
 use chunking::Bitmap;
-use chunking::message::{Name, Purpose};
+use chunking::message::{Done, Name, Purpose};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -596,4 +596,99 @@ fn a_fast_sender_finds_buffers_whatever_a_hundred_others_do() {
     rig.writes.clear();
     let fill = rig.relay.fill();
     assert_eq!((fill.promised, fill.kept_free, rig.relay.senders_in_places()), (0, 0, 0), "{fill:?}");
+}
+
+/// What a sender heard of a blob since it was last asked for.
+fn verdicts(rig: &mut Rig, number: u128) -> Vec<Verdict> {
+    let said = std::mem::take(&mut rig.said).into_iter();
+    said.filter(|(conn, blob, _)| (*conn, *blob) == (SENDER, id(number)))
+        .filter_map(|(_, _, says)| match says {
+            Says::Verdict(verdict) => Some(verdict),
+            Says::Open(_) | Says::Grant(_) | Says::Done(_) | Says::Abort(_) | Says::Void(_) => None,
+        })
+        .collect()
+}
+
+fn is_conflict(verdicts: &[Verdict]) -> bool {
+    matches!(verdicts, [Verdict::Failed { reason: Reason::CONFLICT, .. }])
+}
+
+impl Rig {
+    fn done(&mut self, number: u128, digest: Digest) -> Vec<Verdict> {
+        self.relay.done(SENDER, id(number), &Done { digest });
+        self.work_off();
+        verdicts(self, number)
+    }
+
+    /// Brings a blob of one chunk whole; gives its digest.
+    fn bring_whole(&mut self, number: u128) -> Digest {
+        self.bring(number, 1, true);
+        assert!(self.chunk(number, 0));
+        let digest = {
+            let blob = &self.relay.blobs[&id(number)];
+            blob.crcs.digest(&blob.plan)
+        };
+        self.said.clear();
+        assert_eq!(self.done(number, digest), [Verdict::Ok]);
+        digest
+    }
+}
+
+#[test]
+fn what_was_ruled_whole_is_final_whatever_its_sender_says_of_it_later() {
+    let mut rig = Rig::new(16, 64 * MIB);
+    let digest = rig.bring_whole(1);
+    let wrong = Digest { bytes: [7; 32], ..digest };
+    let other_kind = Digest { kind: DigestKind::Sha256, ..digest };
+    for says in [wrong, other_kind, wrong] {
+        assert!(is_conflict(&rig.done(1, says)));
+        assert!(rig.relay.has_arrived(id(1)) && rig.relay.is_kept(id(1)));
+    }
+    assert_eq!(rig.done(1, digest), [Verdict::Ok], "the same is said again");
+
+    rig.relay.open(SENDER, id(1), Open { purpose: Purpose::Archive, ..open(MIB) });
+    rig.work_off();
+    let whole = |says: &Says| matches!(says, Says::Grant(grant) if grant.held.indices().eq([0]));
+    assert!(rig.said.iter().any(|(_, _, says)| whole(says)), "{:?}", rig.said);
+    assert!(is_conflict(&{
+        rig.said.clear();
+        rig.done(1, wrong)
+    }));
+    assert_eq!((rig.done(1, digest), rig.relay.is_kept(id(1))), (vec![Verdict::Ok], true));
+}
+
+#[test]
+fn a_part_that_another_connection_brings_before_it_is_answered_with_may_be_another() {
+    let mut rig = Rig::new(16, 64 * MIB);
+    let digest = rig.bring_whole(1);
+    let wrong = Digest { bytes: [7; 32], ..digest };
+    rig.relay.doubt_before(SENDER, id(1));
+    assert!(is_conflict(&rig.done(1, wrong)), "the same connection has had its say");
+    rig.relay.closed(SENDER);
+    rig.relay.doubt_before(SENDER, id(1));
+    rig.relay.open(SENDER, id(1), Open { purpose: Purpose::Archive, ..open(MIB) });
+    rig.work_off();
+    rig.said.clear();
+    let all = Bitmap::new(1).missing();
+    assert_eq!(rig.done(1, wrong), [Verdict::Resend(all)]);
+}
+
+#[test]
+fn a_full_digest_that_its_receiver_doubts_may_be_said_anew() {
+    let mut rig = Rig::new(16, 64 * MIB);
+    let sha256 = |byte| Digest { kind: DigestKind::Sha256, bytes: [byte; 32] };
+    let open = Open { digest: DigestKind::Sha256, ..open(MIB) };
+    rig.relay.expect(id(1), open.clone(), ChunkPlan::new(MIB, CHUNK_BYTES_MAX).unwrap(), true);
+    rig.relay.open(SENDER, id(1), open);
+    rig.relay.attach(WORKER, id(1), JOB, 1);
+    rig.relay.granted(WORKER, id(1), &room(4));
+    assert!(rig.chunk(1, 0));
+    rig.said.clear();
+    assert_eq!(rig.done(1, sha256(1)), [Verdict::Ok]);
+    assert!(is_conflict(&rig.done(1, sha256(2))));
+    rig.relay.verdict(WORKER, id(1), &Verdict::Resend(Bitmap::new(1).missing()));
+    rig.work_off();
+    rig.said.clear();
+    assert_eq!(rig.done(1, sha256(2)), [Verdict::Ok]);
+    assert_eq!(rig.relay.digest(id(1)), Some(sha256(2)));
 }
