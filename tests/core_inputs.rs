@@ -760,5 +760,5 @@ fn a_job_whose_inputs_the_leader_lost_is_given_out_again_once_its_client_is_back
     rig.skip();
     rig.client("alice");
     rig.submit(announced(1));
-    rig.expect(["+assign j1#2 w1", "w1: assign j1#2"]);
+    rig.expect(["alice/2: submitted j1 Queued behind 0", "+assign j1#2 w1", "w1: assign j1#2"]);
 }

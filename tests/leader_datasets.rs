@@ -15,9 +15,9 @@ mod raw;
 
 use std::path::{Path, PathBuf};
 
-use chunking::message::{Body, Have, Reason, Release, SetEntry, SetList, SetState};
+use chunking::message::{Body, Have, Reason, Release, SetEntry, SetList, SetState, Verdict};
 use chunking::{Digest, Kind};
-use datasets::{FakeWorker, Putter, Set};
+use datasets::{FakeWorker, Putter, Set, TakesBack};
 use heft::model::CacheStatus;
 use noise::noise;
 use procs::Leader;
@@ -510,4 +510,34 @@ fn a_put_that_waits_for_a_worker_hears_when_that_says_that_it_has_the_set_alread
     assert_eq!((over.targets, over.skipped, over.missing), (1, 1, 0));
     assert_eq!((over.received, over.moved), (0, 0));
     says.join().unwrap();
+}
+
+#[test]
+fn a_manifest_that_was_ruled_whole_is_final_and_its_set_can_be_had() {
+    let leader = Leader::start(&[]);
+    let files = files(20);
+    let set = set_of(&files);
+    let mut client = Raw::client(&leader, "c");
+    let put = Putter { takes_back: Some(TakesBack::WrongDone), ..Putter::new(&set, "set", "job.assign.>") };
+    let outcome = put.put(&mut client).unwrap();
+    let is_conflict = |verdict: &Verdict| matches!(verdict, Verdict::Failed { reason: Reason::CONFLICT, .. });
+    assert!(matches!(&outcome.verdicts[..], [verdict] if is_conflict(verdict)), "{outcome:?}");
+    assert!(outcome.stored.is_some(), "{outcome:?}");
+    let mut late = worker(&leader, 1, "job.assign.x");
+    late.run_until_shown("set");
+    assert_eq!(late.shown["set"]["data/a.bin"], files[0].1);
+}
+
+#[test]
+fn a_set_whose_manifest_was_given_up_is_not_kept() {
+    let leader = Leader::start(&[]);
+    let files = files(21);
+    let set = set_of(&files);
+    let mut client = Raw::client(&leader, "c");
+    let put = Putter { takes_back: Some(TakesBack::Abort), ..Putter::new(&set, "set", "job.assign.>") };
+    let refused = put.put(&mut client).unwrap().refused.expect("it is not kept");
+    assert!(refused.text.as_str().contains("put it again"), "{}", refused.text);
+    assert_eq!(client.ask("dataset.ls", &json!({}))["sets"], json!([]));
+    let again = Putter::new(&set, "set", "job.assign.>").put(&mut client).unwrap();
+    assert!(again.stored.is_some() && again.refused.is_none(), "{again:?}");
 }

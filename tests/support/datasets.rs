@@ -16,10 +16,10 @@ use chunking::dataset::pack::Layout;
 use chunking::dataset::{Cutter, Manifest, ManifestBuilder, Piece, sha256};
 use chunking::digest::BlobHasher;
 use chunking::message::{
-    Body, Done, Grant, Have, Hold, HoldFlags, Lack, Lacking, Open, OpenFlags, Pack, PieceList, Purpose, Put,
-    PutFlags, Refused, Release, SetList, Spread, SpreadStage, Verdict,
+    Abort, Body, Done, Grant, Have, Hold, HoldFlags, Lack, Lacking, Open, OpenFlags, Pack, PieceList,
+    Purpose, Put, PutFlags, Reason, Refused, Release, SetList, Spread, SpreadStage, Verdict,
 };
-use chunking::{Bitmap, ChunkHead, Codec, DigestKind, Inflater, Kind, Ranges};
+use chunking::{Bitmap, ChunkHead, Codec, Digest, DigestKind, Inflater, Kind, Ranges};
 use heft::model::{CachePutResult, JsonModel};
 use uuid::Uuid;
 
@@ -92,6 +92,8 @@ pub struct Outcome {
     pub acks: Vec<CachePutResult>,
     /// Bytes of packs that were sent.
     pub sent: u64,
+    /// What else was ruled of its blobs.
+    pub verdicts: Vec<Verdict>,
 }
 
 /// A put, as it is meant.
@@ -107,6 +109,17 @@ pub struct Putter<'a> {
     /// Leave after so many chunks.
     pub leave_after: Option<usize>,
     pub deadline_ms: u64,
+    /// What it says of its manifest, opened again, once that was ruled whole.
+    pub takes_back: Option<TakesBack>,
+}
+
+/// What a client says of a blob that is whole.
+#[derive(Clone, Copy)]
+pub enum TakesBack {
+    /// That it has another digest.
+    WrongDone,
+    /// That it gives it up.
+    Abort,
 }
 
 impl<'a> Putter<'a> {
@@ -122,6 +135,7 @@ impl<'a> Putter<'a> {
             spoil: 0,
             leave_after: None,
             deadline_ms: 0,
+            takes_back: None,
         }
     }
 
@@ -151,7 +165,10 @@ impl<'a> Putter<'a> {
                             let bytes = self.set.manifest.encode();
                             self.send_blob(raw, manifest_id, "manifest", &bytes, &mut outcome)?;
                         }
-                        Lacking::Pieces => self.send_pieces(raw, &lack.pieces, &mut outcome)?,
+                        Lacking::Pieces => {
+                            self.take_manifest_back(raw);
+                            self.send_pieces(raw, &lack.pieces, &mut outcome)?;
+                        }
                     }
                 }
                 Kind::Spread => {
@@ -169,7 +186,25 @@ impl<'a> Putter<'a> {
                     outcome.refused = Some(Refused::decode(&frame.payload).unwrap());
                     return Some(outcome);
                 }
+                Kind::Grant => {}
+                Kind::Verdict => outcome.verdicts.push(Verdict::decode(&frame.payload).unwrap()),
                 other => panic!("unexpected {other}"),
+            }
+        }
+    }
+
+    fn take_manifest_back(&self, raw: &mut Raw) {
+        let Some(how) = self.takes_back else { return };
+        let (id, size) = (self.manifest, self.set.manifest.encode().len());
+        open_frame(id, self.request, "manifest", size, raw);
+        match how {
+            TakesBack::WrongDone => {
+                let digest = Digest { kind: DigestKind::ChunkList, bytes: [7; 32] };
+                say(raw, id, Uuid::nil(), &Done { digest });
+            }
+            TakesBack::Abort => {
+                let abort = Abort { reason: Reason::CANCELLED, text: "not any more".into() };
+                say(raw, id, Uuid::nil(), &abort);
             }
         }
     }
@@ -210,6 +245,7 @@ impl<'a> Putter<'a> {
                     Kind::Grant => window += Grant::decode(&frame.payload).unwrap().window,
                     Kind::CacheAck => outcome.acks.push(CachePutResult::parse(&frame.payload).unwrap()),
                     Kind::Lack => {}
+                    Kind::Verdict => outcome.verdicts.push(Verdict::decode(&frame.payload).unwrap()),
                     other => panic!("unexpected {other} while a blob is sent"),
                 }
             }
@@ -233,6 +269,7 @@ impl<'a> Putter<'a> {
                     assert_eq!(Verdict::decode(&frame.payload).unwrap(), Verdict::Ok);
                     return Some(());
                 }
+                Kind::Verdict => outcome.verdicts.push(Verdict::decode(&frame.payload).unwrap()),
                 Kind::CacheAck => outcome.acks.push(CachePutResult::parse(&frame.payload).unwrap()),
                 other => panic!("unexpected {other} after Done"),
             }

@@ -509,7 +509,12 @@ impl Leader {
             return;
         };
         let conn = putting.conn;
+        let is_here = |blob: &BlobId| self.relay.is_kept(*blob);
         match self.datasets.library.cover(&manifest) {
+            Ok(packs) if !packs.iter().chain([&putting.put.manifest]).all(is_here) => {
+                let text = "a part of it was given up, or the leader's disk did not keep it: put it again";
+                self.refuse_put(conn, request, RefusalText::new(Reason::IO, text.to_owned()));
+            }
             Ok(packs) => {
                 putting.stage = Stage::Committing;
                 (putting.manifest, putting.manifest_bytes) = (None, 0);
