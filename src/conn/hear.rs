@@ -337,8 +337,9 @@ impl Session {
         let patterns = match &hello {
             Some(hello) => announced_patterns(head.subject, hello.patterns.iter().map(String::as_str))
                 .map_err(|error| SessionError::BadAnnouncement(error.to_string()))?,
-            None => hello_patterns([head.subject])
-                .map_err(|error| SessionError::BadHello(error.to_string()))?,
+            None => {
+                hello_patterns([head.subject]).map_err(|error| SessionError::BadHello(error.to_string()))?
+            }
         };
         let name: Arc<str> =
             hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
