@@ -14,6 +14,7 @@ use crate::core::Event;
 use crate::core::event::{ClientPeer, Doing, Named, WorkerClass};
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::payload::PayloadKind;
+use crate::core::record::Lack;
 use crate::core::subject::{announced_patterns, hello_patterns};
 use crate::model::limits::{CLIENT_ID_BYTES_MAX, QUOTE_CHARS_MAX};
 use crate::model::{
@@ -140,8 +141,8 @@ pub enum AckSays {
     ResultLost,
     /// Not done.
     GivenUp,
-    /// The same, for want of room for its inputs.
-    NoRoom,
+    /// The same, for want of something that another worker may have.
+    Lacks(Lack),
 }
 
 /// What a segment of a pattern takes beside its bytes: it is a place in the tree by which workers are found.
@@ -496,7 +497,8 @@ pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Named, Vec<Uuid>) {
     let says = match result.status {
         JobStatus::Ok => AckSays::Result { ok: true },
         JobStatus::Duplicate => AckSays::ResultLost,
-        JobStatus::Cancelled if result.no_room => AckSays::NoRoom,
+        JobStatus::Cancelled if result.no_directory => AckSays::Lacks(Lack::Directory),
+        JobStatus::Cancelled if result.no_room => AckSays::Lacks(Lack::Room),
         JobStatus::Cancelled => AckSays::GivenUp,
         JobStatus::Failed | JobStatus::Other(_) => AckSays::Result { ok: false },
     };

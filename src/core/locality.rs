@@ -271,8 +271,8 @@ impl Broker {
             && worker.is_done_with(job.id)
     }
 
-    /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it has no room for its
-    /// inputs; `full` is saying so.
+    /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it lacks room for its
+    /// inputs, or a directory; `full` is saying so.
     pub(super) fn may_find_room_elsewhere(&self, job: &Job, full: Option<WorkerId>) -> bool {
         if job.child_of.is_some() {
             return false;
@@ -280,7 +280,8 @@ impl Broker {
         let sets = self.known_sets(&job.datasets);
         let mut matching = Vec::new();
         self.workers.matching(job.key.as_str(), &mut matching);
-        let others = matching.iter().filter(|worker| Some(**worker) != full && !job.had_no_room_at(**worker));
+        let others =
+            matching.iter().filter(|worker| Some(**worker) != full && job.lacked_at(**worker).is_none());
         others.filter_map(|worker| self.workers.get(*worker)).any(|worker| {
             let is_here = worker.conn().is_some() && !worker.silent;
             is_here && self.may_have(job, worker) && self.may_have_sets(worker, &sets)
@@ -293,13 +294,13 @@ impl Broker {
     pub(super) fn choose(&self, id: JobId, matching: &[WorkerId]) -> Choice {
         let Some(job) = self.state.job(id) else { return Choice::Pass };
         let sets = self.known_sets(&job.datasets);
-        // Who had no room on its disk for the inputs is asked again only if there is nobody else, busy or not.
-        let avoids_full = job.no_room_attempts() > 0 && self.may_find_room_elsewhere(job, None);
+        // Who had no room on its disk for the inputs, or no directory, is asked again only if there is nobody else, busy or not.
+        let avoids_full = job.lacking_attempts() > 0 && self.may_find_room_elsewhere(job, None);
         let with_room = matching
             .iter()
             .filter_map(|worker| self.workers.get(*worker))
             .filter(|worker| worker.has_room() && self.may_have(job, worker))
-            .filter(|worker| !(avoids_full && job.had_no_room_at(worker.id)));
+            .filter(|worker| !(avoids_full && job.lacked_at(worker.id).is_some()));
         let candidates = with_room.clone().filter(|worker| self.may_have_sets(worker, &sets));
         // Another one than had it last, else the same (RT04).
         let last = job.history.last().map(|note| note.worker);

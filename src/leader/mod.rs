@@ -553,7 +553,7 @@ impl Leader {
             }
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => Outcome::GivenUp,
-            AckSays::NoRoom => Outcome::NoRoom,
+            AckSays::Lacks(lack) => Outcome::Lacks(lack),
         };
         self.forget_gathered_parts(job);
         self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
@@ -569,7 +569,7 @@ impl Leader {
             AckSays::PlainOk => Outcome::Returned { result: self.store.keep_result(payload), ok: true },
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => Outcome::GivenUp,
-            AckSays::NoRoom => Outcome::NoRoom,
+            AckSays::Lacks(lack) => Outcome::Lacks(lack),
         };
         self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
     }
