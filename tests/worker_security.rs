@@ -222,7 +222,7 @@ fn directories_that_others_can_change_are_refused_by_worker_and_leader() {
     }
     for (path, why) in foreign {
         let path = path.to_str().unwrap();
-        for flag in ["--work-dir", "--cache-dir"] {
+        for flag in ["--work-dir", "--cache-dir", "--exe-dir"] {
             let (code, said) = started(&mut worker_in(&dir, &[flag, path]));
             assert_eq!(code, Some(2), "{flag} {path}: {said}");
             assert!(said.contains(why) && said.contains("--allow-shared-dirs"), "{said}");
@@ -235,12 +235,29 @@ fn directories_that_others_can_change_are_refused_by_worker_and_leader() {
             assert!(said.contains(why) && said.contains("--allow-shared-dirs"), "{said}");
             leader = Command::new(env!("CARGO_BIN_EXE_heft"));
         }
-        let (code, said) = started(&mut worker_in(&dir, &["--work-dir", path, "--allow-shared-dirs"]));
-        assert_eq!(code, None, "{said}");
+        for flag in ["--work-dir", "--exe-dir"] {
+            let (code, said) = started(&mut worker_in(&dir, &[flag, path, "--allow-shared-dirs"]));
+            assert_eq!(code, None, "{said}");
+        }
     }
     chmod(&open, 0o1777);
     let (code, said) = started(&mut worker_in(&dir, &["--work-dir", open.to_str().unwrap()]));
     assert_eq!(code, None, "as open as /tmp: {said}");
+    // Nobody's program is exchanged there, but everybody can add one.
+    let (code, said) = started(&mut worker_in(&dir, &["--exe-dir", open.to_str().unwrap()]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("run with the rights of this worker"), "{said}");
+}
+
+#[test]
+fn a_directory_of_programs_that_is_roots_or_not_there_yet_is_taken() {
+    let dir = TempDir::new();
+    let missing = dir.join("new/exe");
+    for exe in ["/usr/bin", missing.to_str().unwrap()] {
+        let (code, said) = started(&mut worker_in(&dir, &["--exe-dir", exe]));
+        assert_eq!(code, None, "{exe}: {said}");
+    }
+    assert!(missing.is_dir());
 }
 
 #[test]
