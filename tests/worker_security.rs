@@ -156,6 +156,57 @@ fn a_job_that_puts_something_in_the_place_of_a_dataset_changes_nothing_for_later
     assert_eq!(reads(), "right".repeat(1000));
 }
 
+/// The first file takes long to copy, and meanwhile the second is changed.
+#[test]
+fn a_job_whose_dataset_is_changed_while_it_is_given_it_gets_it_again() {
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    let set = dir.join("set");
+    std::fs::create_dir_all(&set).unwrap();
+    std::fs::write(set.join("a.bin"), vec![7; 48 << 20]).unwrap();
+    std::fs::write(set.join("b.bin"), "right".repeat(1000)).unwrap();
+    std::fs::create_dir_all(dir.join("exe")).unwrap();
+    write_program(&dir.join("exe/reads"), "cat b.bin");
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" \"$@\" 2>&1", env!("CARGO_BIN_EXE_heft")]);
+    command.args(["worker", "127.0.0.1", &leader.port.to_string(), "--cache-link", "copy"]);
+    for (flag, name) in [("--exe-dir", "exe"), ("--work-dir", "jobs"), ("--cache-dir", "cache")] {
+        command.arg(flag).arg(dir.join(name));
+    }
+    let mut worker = Proc::start("heft worker", command.env("HEFT_LOG", "warn"));
+    let (code, _, err) = heft(&["dataset", &leader.addr(), "put", "set-1", set.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{err}");
+    let own = dir.join("jobs/heft");
+    let mut hits = 0;
+    for _ in 0..20 {
+        let addr = leader.addr();
+        let job = std::thread::spawn(move || {
+            let names = ["--cache", "set-1/a.bin", "--cache", "set-1/b.bin"];
+            heft(&[&["submit", &addr, "reads", "--progress", "none"], &names[..]].concat())
+        });
+        let is_begun = || {
+            let jobs = std::fs::read_dir(&own).into_iter().flatten().flatten();
+            jobs.into_iter().any(|job| job.path().join("a.bin").exists())
+        };
+        while !is_begun() && !job.is_finished() {
+            std::thread::yield_now();
+        }
+        let file = dir.join("cache/set-1/b.bin");
+        chmod(&file, 0o644);
+        std::fs::write(&file, "wrong".repeat(1000)).unwrap();
+        let (code, out, err) = job.join().unwrap();
+        assert_eq!((code, out), (Some(0), "right".repeat(1000)), "{err}");
+        // It may have had its copy before.
+        let handed_back = |line: &str| line.contains("handed back").then_some(());
+        let is_hit = worker.poll(handed_back);
+        hits += u32::from(is_hit);
+        if is_hit {
+            break;
+        }
+    }
+    assert!(hits > 0, "no job was given a file that changed");
+}
+
 /// Nobody.
 const STRANGER: u32 = 54_321;
 

@@ -643,6 +643,7 @@ impl<H: Handler> Session<H> {
         self.clean(id);
         let (handler, place) = (self.handler.clone(), self.place.clone());
         let (cancel, notes, shared) = (live.cancel.clone(), self.notes.clone(), live.numbers.clone());
+        let stopped = cancel.clone();
         let (spool, work_dir) = (self.spool.clone(), self.work_dir.clone());
         self.live.insert(id, live);
         self.jobs.spawn(async move {
@@ -658,7 +659,8 @@ impl<H: Handler> Session<H> {
                 (false, Some(_)) => work_dir.worked(&place.work_dir),
                 (false, None) => {}
             }
-            if result.no_room && numbers.run.is_none() {
+            let handed_back = result.status == JobStatus::Cancelled && stopped.reason().is_none();
+            if handed_back && numbers.run.is_none() {
                 // A leader without leases takes every answer for the job's end.
                 (result.status, result.no_room, result.no_directory) = (JobStatus::Failed, false, false);
             }

@@ -249,6 +249,8 @@ enum Fault {
     Room,
     /// This worker cannot use its work directory.
     Directory,
+    /// This worker had inputs of it, and does not have them as they were: they come again, here or elsewhere.
+    Inputs,
 }
 
 /// The directory of a job cannot be made, whatever the job is.
@@ -261,15 +263,17 @@ fn of_inputs(error: &InputError, directory: &OpenDirectory) -> Fault {
         error if error.io().is_some_and(is_full) => Fault::Room,
         _ if directory.is_gone() => Fault::Directory,
         InputError::Write { source, .. } if is_unusable(source) => Fault::Directory,
+        // A set is looked at again before the next job of it runs.
+        InputError::Changed { .. }
+        | InputError::Removed { .. }
+        | InputError::NotHere { .. }
+        | InputError::Cache { .. } => Fault::Inputs,
         InputError::Write { .. }
         | InputError::Open { .. }
-        | InputError::Cache { .. }
         | InputError::Name(_)
         | InputError::Twice { .. }
         | InputError::Folder { .. }
-        | InputError::NotHere { .. }
         | InputError::CacheMiss { .. }
-        | InputError::Changed { .. }
         | InputError::NotSupported { .. }
         | InputError::Nothing { .. } => Fault::Job,
     }
@@ -281,6 +285,10 @@ fn not_begun(job: &Job, fault: Fault, why: String) -> JobResult {
         Fault::Job => job.failed(why),
         Fault::Room => job.no_room(why),
         Fault::Directory => job.no_directory(why),
+        Fault::Inputs => {
+            tracing::warn!(job = %job.id, "the job is handed back: {why}");
+            job.handed_back(why)
+        }
     }
 }
 
