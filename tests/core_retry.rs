@@ -575,3 +575,78 @@ fn an_attempt_whose_worker_cannot_use_its_directory_does_not_count_and_goes_else
     rig.credit("other", 1);
     rig.skip_to("other: assign j1#2");
 }
+
+/// Jobs 1 to `count` found no room at "full", and "sound" could have them if it were not busy.
+fn without_room(count: u32) -> Rig {
+    let mut rig = Rig::with(Config { cap_default: 1_000, ..Config::default() });
+    rig.client("alice");
+    rig.worker("sound", "calcA", 1);
+    rig.submit(job(1_000));
+    rig.skip_to("sound: assign j1000#1");
+    rig.worker("full", "calcA", count);
+    rig.skip();
+    for number in 1..=count {
+        rig.submit(job(number));
+        rig.skip();
+    }
+    for number in 1..=count {
+        rig.outcome("full", number, Outcome::Lacks(Lack::Room));
+        rig.skip();
+    }
+    rig
+}
+
+#[test]
+fn any_number_of_jobs_that_find_no_room_keep_a_worker_from_no_other_job_of_their_key() {
+    let mut rig = without_room(200);
+    rig.credit("full", 1);
+    rig.expect([]);
+    rig.submit(job(500));
+    rig.skip_to("full: assign j500#1");
+    // Whom they wait for gets the first of them at once.
+    rig.ack("sound", 1_000);
+    rig.skip();
+    rig.credit("sound", 1);
+    rig.skip_to("sound: assign j1#2");
+    rig.expect([]);
+    let waits = rig.broker.explain(id(3)).unwrap().waits;
+    assert!(matches!(waits, Some(WaitsFor::Room | WaitsFor::WorkerLacks { .. })), "{waits:?}");
+}
+
+#[test]
+fn jobs_that_wait_for_another_worker_go_back_when_it_falls_silent_or_leaves() {
+    let mut rig = without_room(80);
+    rig.credit("full", 80);
+    rig.expect([]);
+    rig.close("sound");
+    rig.skip();
+    for _ in 0..10 {
+        rig.pass(SECOND);
+        rig.skip();
+    }
+    let leased = (1..=80).filter(|number| rig.job(*number).attempt.0 == 2).count();
+    assert_eq!(leased, 80);
+    rig.skip();
+}
+
+#[test]
+fn that_a_worker_hands_jobs_back_is_known_until_such_a_job_ends_there() {
+    let mut rig = without_room(2);
+    let lacked = |rig: &Rig| {
+        let worker = rig.broker.workers().find(|worker| worker.id == worker_id("full")).unwrap();
+        worker.lacked.map(|(lack, _)| lack)
+    };
+    assert_eq!(lacked(&rig), Some(Lack::Room));
+    rig.credit("full", 1);
+    rig.submit(job(500));
+    rig.skip_to("full: assign j500#1");
+    rig.ack("full", 500);
+    rig.skip();
+    assert_eq!(lacked(&rig), Some(Lack::Room), "a smaller one proves nothing");
+    rig.close("sound");
+    rig.credit("full", 1);
+    rig.skip_to("full: assign j1#2");
+    rig.ack("full", 1);
+    rig.skip();
+    assert_eq!(lacked(&rig), None);
+}

@@ -170,6 +170,12 @@ fn a_job_whose_inputs_find_no_room_waits_for_a_sound_worker_that_is_busy() {
     for job in &mut jobs {
         job.wait_for("the reason", |line| line.contains("has no room on its disk").then_some(()));
     }
+    until(&leader, "the worker without room is shown", |status| {
+        let workers = status["workers"].as_array().unwrap();
+        workers.iter().filter(|worker| worker["lacks"]["what"] == "room").count() == 1
+    });
+    let (_, shown, _) = heft(&["status", &leader.addr()]);
+    assert!(shown.contains("ago: it has no room on its disk"), "{shown}");
     fs::write(&go, "").unwrap();
     for job in jobs.iter_mut() {
         job.wait_for("its end", |line| line.contains("over").then_some(()));

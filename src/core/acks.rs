@@ -41,7 +41,12 @@ impl Broker {
         let run = job.run;
         match (outcome, lease) {
             (Outcome::Returned { result, ok }, _) if self.may_end(worker, job, named) => {
+                let had_lacked = job.lacked_at(worker).is_some();
                 self.propose(Record::Ack { at: self.now, job: id, run, worker, result, ok });
+                if let Some(worker) = self.workers.get_mut(worker) {
+                    // A job that has its place in spite of it proves nothing for larger ones.
+                    worker.lacked = worker.lacked.filter(|(lack, _)| !had_lacked && *lack == Lack::Room);
+                }
             }
             (Outcome::Returned { .. }, _) => {
                 self.actions.push_back(Action::AckRefused { conn, job: id });

@@ -544,6 +544,9 @@ impl Broker {
         why: AttemptEnd,
         others: bool,
     ) {
+        if let (Some(lack), Some(worker)) = (why.lack(), self.workers.get_mut(worker)) {
+            worker.lacked = Some((lack, self.now));
+        }
         // One that has ended keeps its worker's place until that answers; that is all that is lost with it.
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
         if !self.is_with(id, worker) {

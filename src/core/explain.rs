@@ -276,7 +276,7 @@ impl Broker {
         let chosen = match choice {
             Choice::Give(worker) => Some((worker, Verdict::First)),
             Choice::Wait { on, .. } => Some((on, Verdict::WaitedFor)),
-            Choice::Late | Choice::Strand | Choice::Pass => None,
+            Choice::Late | Choice::Strand | Choice::Elsewhere | Choice::Pass => None,
         };
         if let Some((worker, verdict)) = chosen {
             workers.iter_mut().filter(|seen| seen.id == worker).for_each(|seen| seen.verdict = verdict);
@@ -383,7 +383,7 @@ impl Broker {
         let delayed = delay.and_then(|delay| match delay.stage {
             Stage::Late { until } => Some(WaitsFor::Nearer { since, until }),
             Stage::Waiting { on, until } => Some(WaitsFor::Data { worker: on, since, until }),
-            Stage::Back | Stage::Stranded => None,
+            Stage::Back | Stage::Stranded | Stage::Elsewhere { .. } => None,
         });
         let lacked_last = job.history.last().and_then(|note| note.why.lack().map(|lack| (note.worker, lack)));
         let lacking = workers.iter().filter(|seen| seen.matches && seen.has_room).find_map(|seen| {
@@ -417,7 +417,9 @@ impl Broker {
             }
             Choice::Wait { on, until } => WaitsFor::Data { worker: on, since, until },
             Choice::Give(_) | Choice::Late => delayed.unwrap_or(WaitsFor::Turn),
-            Choice::Strand | Choice::Pass => delayed.or(lacking).unwrap_or(WaitsFor::Room),
+            Choice::Strand | Choice::Elsewhere | Choice::Pass => {
+                delayed.or(lacking).unwrap_or(WaitsFor::Room)
+            }
         })
     }
 }
