@@ -11,15 +11,15 @@ pub mod consensus;
 pub mod core;
 mod cpu;
 pub mod driver;
+mod fs;
 pub mod leader;
 pub mod model;
 #[cfg(test)]
-#[path = "../tests/support/noise.rs"]
 mod noise;
-mod own_dir;
 pub mod peer;
 pub mod store;
 pub mod summed;
 pub mod transfer;
 pub mod units;
+pub mod wire;
 pub mod worker;

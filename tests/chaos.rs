@@ -21,7 +21,7 @@ mod blobs;
 mod check;
 #[path = "chaos/clients.rs"]
 mod clients;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "chaos/plan.rs"]
 mod plan;

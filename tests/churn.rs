@@ -8,7 +8,7 @@
 
 #[path = "support/blobs.rs"]
 mod blobs;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/procs.rs"]
 mod procs;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use chunking::message::{Body, Open, OpenFlags, Purpose, Start};
 use chunking::{Codec, DigestKind, Generation, Head, Kind};
-use heft::transfer::blob_id;
+use heft::model::blob_id;
 use procs::{Leader, PATIENCE};
 use raw::Raw;
 use serde_json::{Value, json};

@@ -11,7 +11,7 @@ mod command;
 mod leader;
 #[path = "support/library.rs"]
 mod library;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/transfers.rs"]
 mod transfers;

@@ -9,7 +9,7 @@ mod blobs;
 mod leader;
 #[path = "support/library.rs"]
 mod library;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/transfers.rs"]
 mod transfers;

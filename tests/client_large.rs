@@ -9,7 +9,7 @@ mod blobs;
 mod command;
 #[path = "support/leader.rs"]
 mod leader;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/transfers.rs"]
 mod transfers;
@@ -17,8 +17,8 @@ mod transfers;
 use chunking::message::{Abort, AnswerStatus, Grant, Purpose, Reason, Standing, Verdict};
 use chunking::{Codec, DigestKind, Kind};
 use command::{Dir, Ended, end, heft, until_closed, with, zip};
+use heft::model::blob_id;
 use heft::model::{JobRequest, JobStatus, JsonModel};
-use heft::transfer::blob_id;
 use leader::{FakeLeader, Peer, ok};
 use serde_json::{Value, json};
 use transfers::*;

@@ -10,7 +10,7 @@
     dead_code
 )]
 
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/procs.rs"]
 mod procs;

@@ -7,7 +7,7 @@
 mod blobs;
 #[path = "support/leader.rs"]
 mod leader;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/transfers.rs"]
 mod transfers;

@@ -7,7 +7,7 @@
 mod blobs;
 #[path = "support/leader.rs"]
 mod leader;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/transfers.rs"]
 mod transfers;
@@ -19,8 +19,9 @@ use chunking::message::{
 };
 use chunking::{ChunkHead, Codec, DigestKind, Kind};
 use heft::client::{Client, Downloads, JobError, JobEvent, JobHandle, JobSpec, MultiClient, Options};
+use heft::model::blob_id;
 use heft::model::{JobRequest, JobResult, JsonModel};
-use heft::transfer::{Compression, MemorySink, blob_id};
+use heft::transfer::{Compression, MemorySink};
 use leader::{FEATURES, FakeLeader, PATIENCE, Peer, Seen, calc, ok, options};
 use serde_json::json;
 use std::path::Path;

@@ -12,7 +12,7 @@
 mod caches;
 #[path = "support/datasets.rs"]
 mod datasets;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/procs.rs"]
 mod procs;

@@ -9,7 +9,7 @@ mod support;
 
 #[path = "support/flips.rs"]
 mod flips;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/procs.rs"]
 mod procs;

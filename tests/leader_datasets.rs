@@ -6,7 +6,7 @@
 
 #[path = "support/datasets.rs"]
 mod datasets;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/procs.rs"]
 mod procs;

@@ -6,7 +6,7 @@
 
 #[path = "support/dead_lines.rs"]
 mod dead_lines;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/procs.rs"]
 mod procs;

@@ -13,7 +13,7 @@
     dead_code
 )]
 
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/procs.rs"]
 mod procs;

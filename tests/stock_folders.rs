@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/procs.rs"]
 mod procs;

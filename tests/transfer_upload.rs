@@ -6,7 +6,7 @@
 mod blobs;
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 
 use std::io::Write;
@@ -18,8 +18,10 @@ use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Abort, Body as _, Done, Features, Grant, Open, OpenFlags, Purpose, Reason, Verdict};
 use chunking::{ChunkHead, Codec, DigestKind, Inflater, Kind};
 use fake_leader::{Conn, PATIENCE};
-use heft::peer::{LinkReader, LinkWriter, Tuning, connect};
-use heft::transfer::{Blob, Compression, Source, State, Status, Upload, Wire, blob_id};
+use heft::model::blob_id;
+use heft::peer::{LinkReader, LinkWriter, connect};
+use heft::transfer::{Blob, Compression, Source, State, Status, Upload, Wire};
+use heft::wire::Tuning;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;

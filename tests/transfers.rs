@@ -8,7 +8,7 @@
 
 #[path = "support/blobs.rs"]
 mod blobs;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/procs.rs"]
 mod procs;

@@ -25,7 +25,7 @@ mod ends;
 mod faults;
 #[path = "transfers_sim/lane.rs"]
 mod lane;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "transfers_sim/reading.rs"]
 mod reading;
@@ -52,10 +52,10 @@ use heft::core::Config;
 use heft::core::ids::{ConnId, Micros};
 use heft::core::retry::mix;
 use heft::leader::{Leader, LeaderConfig, Output, Passed, RelayConfig, Verify};
-use heft::peer::{ChunkStart, Inlet, Pool};
 use heft::store::blobs::DiskOp;
 use heft::store::journal::SnapshotJob;
 use heft::store::space::Reserve;
+use heft::wire::{ChunkStart, Inlet, Pool};
 use lane::{Lane, Sent};
 use support::scaled;
 use uuid::Uuid;

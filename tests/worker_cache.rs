@@ -15,7 +15,7 @@ mod cache_scene;
 mod datasets;
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 
 use std::collections::BTreeSet;

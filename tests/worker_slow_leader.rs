@@ -5,7 +5,7 @@
 
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 
 use chunking::Kind;

@@ -11,7 +11,7 @@
 
 #[path = "support/fake_leader.rs"]
 mod fake_leader;
-#[path = "support/noise.rs"]
+#[path = "../src/noise.rs"]
 mod noise;
 #[path = "support/mod.rs"]
 mod support;
@@ -31,8 +31,9 @@ use chunking::message::{
 use chunking::{ChunkHead, Codec, DigestKind, Generation, Head, Kind, Ranges};
 use fake_leader::{Conn, PATIENCE, chunk_frame};
 use heft::core::retry::Backoff;
+use heft::model::blob_id;
 use heft::model::{BlobRef, InputFile, JobRequest, JobResult, JobStatus, JsonModel};
-use heft::transfer::{ChunkSink, Download, MemorySink, Report, blob_id};
+use heft::transfer::{ChunkSink, Download, MemorySink, Report};
 use heft::worker::{Content, Exec, ExecConfig, Handler, Job, JobContext, Summary, Worker, WorkerConfig};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;

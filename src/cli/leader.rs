@@ -13,13 +13,13 @@ use tracing::{info, warn};
 use crate::core::Config;
 use crate::core::schedule::Policy;
 use crate::driver::{Choice, Descriptors, Driver, Options, SpinMode, Storage};
+use crate::fs::own_dir::{Part, check_part};
 use crate::leader::{LeaderConfig, RelayConfig, Verify};
-use crate::own_dir::{Part, check_part};
-use crate::peer::{SILENCE_MAX, SILENCE_MIN, Tuning};
 use crate::store::blobs::{BLOBS, SPOOL};
 use crate::store::format::CONSENSUS;
 use crate::store::space::Reserve;
 use crate::units::{ByteSize, Span};
+use crate::wire::{SILENCE_MAX, SILENCE_MIN, Tuning};
 
 use super::{Unavailable, Usage, print};
 
@@ -54,6 +54,47 @@ enum Durability {
     Disk,
     /// Nothing.
     Memory,
+}
+
+/// What does the I/O (`--driver`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum DriverChoice {
+    /// io_uring where it can be had, else portable.
+    #[default]
+    Auto,
+    /// io_uring, or nothing.
+    Uring,
+    /// The one that runs everywhere.
+    Portable,
+}
+
+impl From<DriverChoice> for Choice {
+    fn from(choice: DriverChoice) -> Choice {
+        match choice {
+            DriverChoice::Auto => Choice::Auto,
+            DriverChoice::Uring => Choice::Uring,
+            DriverChoice::Portable => Choice::Portable,
+        }
+    }
+}
+
+/// Who checks a chunk that is passed on at once (`--verify`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum VerifyChoice {
+    /// The receiving end alone: it asks for a bad chunk again.
+    #[default]
+    End,
+    /// The leader too, before it passes the chunk on.
+    Hop,
+}
+
+impl From<VerifyChoice> for Verify {
+    fn from(choice: VerifyChoice) -> Verify {
+        match choice {
+            VerifyChoice::End => Verify::End,
+            VerifyChoice::Hop => Verify::Hop,
+        }
+    }
 }
 
 /// A segment has room for a few of the largest jobs.
@@ -149,7 +190,7 @@ pub struct LeaderArgs {
     /// Who checks the CRC of a chunk that goes on to its worker at once: the receiving end alone (then it goes from socket
     /// to socket inside the kernel, where that is to be had), or the leader too. What is stored is always checked here.
     #[arg(long, value_enum, default_value_t, env = "HEFT_VERIFY", value_name = "WHERE")]
-    verify: Verify,
+    verify: VerifyChoice,
 
     /// How long a job whose inputs its client still has waits for a client that is away.
     #[arg(long, default_value = "60s", value_name = "TIME")]
@@ -175,7 +216,7 @@ pub struct LeaderArgs {
     /// What does the I/O: io_uring (Linux), or what runs everywhere. With auto, io_uring where it can be had; the log says
     /// what was found.
     #[arg(long, value_enum, default_value_t, env = "HEFT_DRIVER", value_name = "DRIVER")]
-    driver: Choice,
+    driver: DriverChoice,
 
     /// How long to look for more before sleeping: auto, off, or a time such as 50us, at most 1ms. It makes small jobs quicker, for some
     /// processor time while they flow; where it does not pay, or the processors are busy, auto does not do it.
@@ -198,7 +239,7 @@ pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
         .into());
     }
     let descriptors = Descriptors::raise().map_err(Unavailable)?;
-    let driver = Driver::choose(args.driver).map_err(Unavailable)?;
+    let driver = Driver::choose(args.driver.into()).map_err(Unavailable)?;
     info!("{driver}; {descriptors}");
     let served = driver.run(serve(args, &driver));
     served.map_err(|error| Unavailable(format!("the driver {} cannot be run: {error}", driver.name())))?
@@ -294,7 +335,7 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
     let local = listener.local_addr()?;
     let host = if local.ip().is_unspecified() { "HOST".to_owned() } else { local.ip().to_string() };
     let relay = RelayConfig {
-        verify: args.verify,
+        verify: args.verify.into(),
         buffers,
         spool_bytes_max: args.spool_max.0,
         durable: args.durability == Durability::Disk,

@@ -43,7 +43,7 @@ use uuid::Uuid;
 
 use crate::client::dataset::PutError;
 use crate::client::{Client, ClientError, JobError, Options};
-use crate::own_dir::SharedDir;
+use crate::fs::own_dir::SharedDir;
 use crate::units::Span;
 
 /// Runs a command to its end on this thread.
@@ -127,7 +127,7 @@ impl std::error::Error for Usage {}
 
 /// Refuses a directory in which other users could lead a process's files elsewhere. Gives its path without links.
 pub(crate) fn check_own(what: &str, flag: &str, path: &std::path::Path) -> Result<PathBuf, Usage> {
-    crate::own_dir::check(path).map_err(|error| not_safe(what, flag, path, &error))
+    crate::fs::own_dir::check(path).map_err(|error| not_safe(what, flag, path, &error))
 }
 
 /// Why a directory is not taken, and what to do.

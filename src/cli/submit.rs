@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options};
 use crate::core::ids::CacheId;
+use crate::core::names::input_names;
 use crate::core::names::{NameUse, SafeName, flattened};
 use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus};
 use crate::transfer::{Compression, Source};
 use crate::units::{ByteSize, Span};
-use crate::worker::exec::check_names;
 use base64::Engine;
 use chunking::{Codec, DigestKind};
 use clap::{Args, ValueEnum};
@@ -189,7 +189,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let files = args.files.iter().map(|file| input_file(file)).collect::<anyhow::Result<Vec<_>>>()?;
     if !args.raw {
         let named = args.caches.iter().filter_map(|cached| cached.name.as_deref());
-        check_names(files.iter().map(|file| file.name.as_str()).chain(named))
+        input_names(files.iter().map(|file| file.name.as_str()).chain(named))
             .map_err(|error| Usage(format!("--file and --cache: {error}")))?;
     }
     let client_id = match &args.client {
@@ -214,7 +214,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     } else {
         let unanswered = "the leader did not say what is in the sets";
         let cached = before(args, deadline, unanswered, cached_files(&client, &args.caches)).await??;
-        check_names(
+        input_names(
             files
                 .iter()
                 .map(|file| &file.name)

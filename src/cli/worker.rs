@@ -12,9 +12,9 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
-use crate::own_dir::check_programs;
-use crate::peer::Tuning;
+use crate::fs::own_dir::check_programs;
 use crate::units::{ByteSize, Span};
+use crate::wire::Tuning;
 use crate::worker::exec;
 use crate::worker::limits::{
     ARCHIVE_BYTES_MAX, OUTPUT_BYTES_MAX, PARALLEL_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX,

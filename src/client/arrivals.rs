@@ -16,8 +16,9 @@ use uuid::Uuid;
 
 use super::dispatch::Conn;
 use super::downloads::{Downloads, Missing, Named, Part, Rest, Temporary};
-use crate::peer::{self, InChunk, InFrame, LinkWriter, OutFrame, Parts};
+use crate::peer::{InFrame, LinkWriter, OutFrame};
 use crate::transfer::{Download, DownloadState, Report, transfer_frame};
+use crate::wire::{self, InChunk, Parts};
 
 /// The shortest time between two reports of how far a job's downloads are.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -173,7 +174,7 @@ impl Arrivals {
     }
 
     /// A connection ended in the middle of a chunk: the next one goes on with it.
-    pub(super) fn keep(&self, part: peer::Part) {
+    pub(super) fn keep(&self, part: wire::Part) {
         let mut inner = self.lock();
         if inner.arriving.contains_key(&part.transfer) {
             inner.parts.keep(part);

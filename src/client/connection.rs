@@ -20,9 +20,10 @@ use super::arrivals::Arrivals;
 use super::dispatch::Conn;
 use crate::model::{ClientConfig, JsonModel};
 use crate::peer::{
-    self, AwaitedWelcome, InFrame, Item, LinkReader, LinkWriter, OutFrame, Patience, Probe, Signs, Silence,
+    self, AwaitedWelcome, InFrame, Item, LinkReader, LinkWriter, OutFrame, Patience, Probe, Silence,
 };
 use crate::units::Span;
+use crate::wire::Signs;
 
 /// Redirects that are followed in a row before the client goes back to the address it was given, and waits.
 pub const REDIRECTS_MAX: u32 = 8;

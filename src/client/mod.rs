@@ -54,7 +54,8 @@ use std::time::Duration;
 
 use crate::core::retry::Backoff;
 use crate::model::hello::CLIENT_CAP_DEFAULT;
-use crate::peer::{self, Tuning};
+use crate::peer;
+use crate::wire::Tuning;
 
 /// How long a job that needs transfers waits for the first answer of a leader, unless [`Options::connect_wait`] says.
 pub const LATE_WELCOME_WAIT: Duration = Duration::from_secs(10);

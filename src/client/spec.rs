@@ -17,8 +17,9 @@ use uuid::Uuid;
 use super::error::ClientError;
 use super::wishes::Wishes;
 use crate::core::subject::routing_key;
+use crate::model::blob_id;
 use crate::model::{BlobRef, InputFile, JobRequest, JsonModel};
-use crate::transfer::{Blob, Compression, Source, blob_id};
+use crate::transfer::{Blob, Compression, Source};
 
 /// Files of up to this size stay inside the request of a job that has blobs: a transfer of their own would take longer.
 const INLINE_BYTES_MAX: u64 = 64 * 1024;

@@ -11,7 +11,9 @@ use std::fmt;
 use thiserror::Error;
 
 pub use self::flat::{FlatError, flattened, is_flat, without_folders};
-pub use self::together::{Case, Clash, SetNameError, clash, fit_in_set, names_of_set};
+pub use self::together::{
+    Case, Clash, InputNamesError, SetNameError, clash, fit_in_set, input_names, names_of_set,
+};
 use super::limits::{QUOTED_CHARS_MAX, SEGMENT_BYTES_MAX, SEGMENTS_MAX};
 
 /// What a name is for; it opens the error's text.

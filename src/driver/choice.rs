@@ -14,7 +14,7 @@ use super::portable::TokioSocket;
 use super::storage::Prepared;
 
 /// What an operator wants (`--driver`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// io_uring where it can be had, else portable.
     #[default]

@@ -26,8 +26,8 @@ use super::socket::Socket;
 use super::through::Passing;
 use crate::core::ids::ConnId;
 use crate::leader::{Arrival, ChunkPlace, Memory};
-use crate::peer::{Inlet, Part, Pulse, Step, tune};
 use crate::summed::Summed;
+use crate::wire::{Inlet, Part, Pulse, Step, tune};
 
 /// A stranger says hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -251,14 +251,14 @@ impl<S: Socket> Hub<S> {
                 }
                 Ok(Step::Chunk(start)) => {
                     let mut pipe = None;
-                    let is_free = |to: ConnId| {
+                    let reserve_pipe = |to: ConnId| {
                         let outboxes = self.outboxes.borrow();
                         let is_free = outboxes.get(&to).is_some_and(|outbox| outbox.is_free());
                         pipe = if is_free { self.pipes.take() } else { None };
                         pipe.is_some()
                     };
                     let arrival =
-                        self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start, is_free));
+                        self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start, reserve_pipe));
                     filling = Filling::default();
                     match (arrival, pipe) {
                         (

@@ -12,7 +12,7 @@ use super::outbox::Outbox;
 use super::socket::Socket;
 use crate::core::ids::ConnId;
 use crate::leader::{BUFFER_LEASE, Linger, Memory};
-use crate::peer::{Inlet, Pulse};
+use crate::wire::{Inlet, Pulse};
 
 /// A chunk outside of the pool of which nothing comes for so long makes room for others that wait for a place.
 const REST_AFTER: Duration = Duration::from_secs(2);

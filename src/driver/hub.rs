@@ -30,7 +30,7 @@ use super::storage::{Files, Prepared};
 use crate::conn::Want;
 use crate::core::ids::{ConnId, Micros};
 use crate::leader::{Leader, Output};
-use crate::peer::{BUFFER_BYTES, LOOKS_PER_STALL, Tuning, WRITE_STALL_TIMEOUT};
+use crate::wire::{BUFFER_BYTES, LOOKS_PER_STALL, Tuning, WRITE_STALL_TIMEOUT};
 
 /// How long a frame that is in no hurry waits for one to go along with.
 const LAZY_WAIT: Duration = Duration::from_millis(1);

@@ -14,7 +14,7 @@ use super::outbox::Outbox;
 use super::parking::Place;
 use super::socket::Socket;
 use crate::core::ids::ConnId;
-use crate::peer::Inlet;
+use crate::wire::Inlet;
 
 /// A frame over so many bytes is large.
 const LARGE_BYTES: usize = 256 << 10;

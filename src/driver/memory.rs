@@ -4,7 +4,7 @@
 
 use bytes::BytesMut;
 
-use crate::peer::BUFFER_BYTES;
+use crate::wire::BUFFER_BYTES;
 
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;

@@ -24,7 +24,7 @@ use super::lane::Pipe;
 use super::parking::{Place, SLICE_BYTES};
 use super::socket::Socket;
 use crate::conn::{Want, WireChunk, WireFrame};
-use crate::peer::{Pace, Speed};
+use crate::wire::{Pace, Speed};
 use chunking::limits::CHUNK_PIECE_BYTES_MAX;
 use uuid::Uuid;
 

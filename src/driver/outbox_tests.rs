@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use super::piece::PIECE_BYTES;
 use super::*;
-use crate::peer::Inlet;
+use crate::wire::Inlet;
 use bytes::Bytes;
 
 /// A socket that takes as many bytes as it is told to.
@@ -273,7 +273,7 @@ fn what_waits_for_a_slow_line_is_gone_when_it_is_cut_off() {
 fn a_slow_line_lets_go_of_its_buffers_and_asks_for_parts_as_it_takes_them() {
     let socket = Rc::new(Taps::default());
     let outbox = Outbox::new(socket.clone(), AllAnswers::default());
-    let pool = crate::peer::Pool::new(2);
+    let pool = crate::wire::Pool::new(2);
     let session = session();
     let pooled = |len: usize| {
         let bytes = pool.take().unwrap().freeze(len);

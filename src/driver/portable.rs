@@ -11,7 +11,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::lane::Pipe;
 use super::socket::Socket;
-use crate::peer::{Inlet, limit_unsent, read_some, unacknowledged};
+use crate::wire::{Inlet, limit_unsent, read_some, unacknowledged};
 
 /// A socket of tokio's.
 pub(super) struct TokioSocket {

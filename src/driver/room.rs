@@ -32,12 +32,8 @@ const TRIM_EVERY: Duration = Duration::from_secs(2);
 const TRIM_LOOKS_MAX: u32 = 15;
 
 /// And so long after that. The first time is when a worker that left is not expected back any more (`--worker-grace`).
-const TRIM_LATER: [Duration; 4] = [
-    Duration::from_secs(4),
-    Duration::from_secs(10),
-    Duration::from_secs(60),
-    Duration::from_secs(600),
-];
+const TRIM_LATER: [Duration; 4] =
+    [Duration::from_secs(4), Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(600)];
 
 /// Bytes of payloads that came and went.
 #[derive(Debug, Default)]

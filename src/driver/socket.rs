@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use tokio::net::TcpStream;
 
 use super::lane::Pipe;
-use crate::peer::Inlet;
+use crate::wire::Inlet;
 
 /// The socket of one connection. What waits for it may be dropped and loses nothing, but for [`Socket::read`].
 pub(super) trait Socket: Sized + 'static {

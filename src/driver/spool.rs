@@ -195,7 +195,7 @@ pub fn check(data: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::core::ids::ConnId;
-    use crate::peer::Pool;
+    use crate::wire::Pool;
     use bytes::Bytes;
     use chunking::ChunkHead;
     use std::fs;

@@ -19,7 +19,7 @@ use super::outbox::Outbox;
 use super::socket::Socket;
 use crate::core::ids::ConnId;
 use crate::leader::Passed;
-use crate::peer::{ChunkStart, Inlet, PoolBuf};
+use crate::wire::{ChunkStart, Inlet, PoolBuf};
 
 /// A receiver that takes nothing for so long does not hold up its sender any longer.
 const RECEIVER_WAIT: Duration = Duration::from_millis(100);
@@ -216,7 +216,7 @@ impl<S: Socket> Hub<S> {
     pub(super) fn rest_came(
         &self,
         conn: ConnId,
-        chunk: &crate::peer::InChunk,
+        chunk: &crate::wire::InChunk,
         slot: &RefCell<Option<Passing<S>>>,
     ) -> bool {
         let Some(from) = slot.borrow().as_ref().map(|passing| passing.rest_from) else { return false };

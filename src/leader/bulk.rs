@@ -17,12 +17,12 @@ use super::submit::{Gathered, RefusalText};
 use super::{HangUp, Leader};
 use crate::conn::{AckBody, BulkOf, SubmitBody, read_result};
 use crate::core::ids::{ConnId, JobId, Micros};
+use crate::model::blob_id;
 use crate::model::{
     BlobRef, ContentEvent, ContentStream, JobRequest, JobResult, JobStatus, JsonModel, Residue, ResultSlot,
     Shape,
 };
 use crate::store::blobs::Class;
-use crate::transfer::blob_id;
 pub(super) use content::gather_chunks;
 use content::{Content, Held, Part, Sort};
 
@@ -332,6 +332,8 @@ impl Leader {
                     }
                 }
                 self.fit_texts(job, &mut result);
+                // Its worker may know the job by another.
+                result.job_id = job.0;
                 result
             }
             Err(why) => {

@@ -9,9 +9,9 @@ use super::Leader;
 use super::bulk::gather_chunks;
 use super::relay::{BlobId, Relay};
 use crate::core::ids::{JobId, ResultId};
+use crate::model::blob_id;
 use crate::model::limits::SUBJECT_BYTES_MAX;
 use crate::model::{BlobRef, JobResult, JsonModel, ResultSlot};
-use crate::transfer::blob_id;
 
 /// What stays as text of an output that goes apart.
 pub(super) const TEXT_HEAD_BYTES: usize = 64 * 1024;

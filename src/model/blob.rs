@@ -3,6 +3,7 @@
 //! between heft peers; a stock peer passes over it.
 
 use chunking::Digest;
+use chunking::message::Purpose;
 use uuid::Uuid;
 
 use super::error::{ModelError, Place, quote};
@@ -10,6 +11,19 @@ use super::json::{JsonModel, Object, ObjectWriter, Schema};
 
 const DIGEST_FORM: &str =
     "`kind:hex`, where kind is chunk-list, sha256 or blake3 and hex has 64 hexadecimal digits";
+
+/// The id of a blob, which is that of the transfers that move it. It is derived, so that who submits a job again, or sends
+/// a result again, names the same blobs: the owner is the job, `attempt` is 0 for inputs, and `index` is the place among
+/// the blobs of the same purpose.
+pub fn blob_id(owner: Uuid, attempt: u32, purpose: Purpose, index: u32) -> Uuid {
+    let mut named = Vec::with_capacity(32);
+    named.extend_from_slice(owner.as_bytes());
+    named.extend_from_slice(&attempt.to_le_bytes());
+    named.push(purpose as u8);
+    named.extend_from_slice(&index.to_le_bytes());
+    let digest = chunking::digest::blake3(&named);
+    digest.first_chunk().map_or(Uuid::nil(), |first| Uuid::from_bytes(*first))
+}
 
 /// A reference to a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,4 +63,25 @@ impl JsonModel for BlobRef {
 
 pub(super) fn bad_digest(place: Place, found: &str, expected: &'static str) -> ModelError {
     ModelError::BadDigest { place, found: format!("\"{}\"", quote(found)), expected }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blob_has_the_same_id_whenever_it_is_named_and_another_for_each_part() {
+        let job = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+        let id = blob_id(job, 0, Purpose::Input, 0);
+        assert_eq!(id, blob_id(job, 0, Purpose::Input, 0));
+        assert_eq!(id.to_string(), "b7ed4e6d-4efc-72a0-3151-e516f5a0284c");
+        for other in [
+            blob_id(Uuid::nil(), 0, Purpose::Input, 0),
+            blob_id(job, 1, Purpose::Input, 0),
+            blob_id(job, 0, Purpose::Archive, 0),
+            blob_id(job, 0, Purpose::Input, 1),
+        ] {
+            assert_ne!(id, other);
+        }
+    }
 }

@@ -6,6 +6,9 @@ use super::error::ModelError;
 use super::json::{JsonModel, Object, ObjectWriter, Schema};
 use super::limits::{FEATURES_MAX, NAME_BYTES_MAX, PATTERNS_MAX, SUBJECT_BYTES_MAX};
 
+/// How heft calls itself to other peers.
+pub const SOFTWARE: &str = concat!("heft ", env!("CARGO_PKG_VERSION"));
+
 /// How many jobs of one client may run at a time when it names no number of its own (CP02).
 pub const CLIENT_CAP_DEFAULT: u32 = 4;
 

@@ -15,10 +15,10 @@ pub mod limits;
 pub mod result;
 pub mod stream;
 
-pub use blob::BlobRef;
+pub use blob::{BlobRef, blob_id};
 pub use cache::{CacheEntry, CachePutRequest, CachePutResult, CacheStatus};
 pub use error::{ModelError, Place};
-pub use hello::{Announcement, ClientConfig, WorkerHello};
+pub use hello::{Announcement, ClientConfig, SOFTWARE, WorkerHello};
 pub use job::{Deliver, InputFile, JobRequest, Source};
 pub use json::JsonModel;
 pub use result::{JobResult, JobStatus, LostPart, WHOLE_RESULT};

@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::pulse::SILENCE_MAX;
 use crate::core::retry::Backoff;
 use crate::units::Span;
+use crate::wire::SILENCE_MAX;
 
 /// Between probes of an address whose leader has sent nothing: 2 s after the hello, doubling to a
 /// minute.

@@ -15,19 +15,16 @@ use chunking::message::{Body as _, Keepalive, LimitId, Piece, Welcome};
 use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
 use socket2::SockRef;
 use thiserror::Error;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use super::buffers::Pool;
-use super::inlet::{InChunk, Inlet, Step};
-use super::pace::{Pace, Speed};
-use super::parts::Part;
-use super::pulse::{Dead, Pulse, Signs, frame_window};
-use super::socket::{Tuning, is_loopback, tune};
-use super::unacked::{limit_unsent, unacknowledged};
+use crate::wire::{
+    Dead, InChunk, Inlet, LOOKS_PER_STALL, Pace, Part, Pool, Pulse, Signs, Speed, Step, Tuning,
+    WRITE_STALL_TIMEOUT, frame_window, is_loopback, limit_unsent, read_some, tune, unacknowledged,
+};
 
 /// Buffers of one connection: a few windows full, so that transfers whose disks are slow do not hold up the others at
 /// once.
@@ -38,13 +35,6 @@ const FEW_BYTES: u64 = 64 * 1024;
 
 /// Pieces that one call writes: what Linux takes (UIO_MAXIOV).
 const SLICES_MAX: usize = 1024;
-
-/// Who takes nothing of what waits for it for so long is given up: not a byte was acknowledged. A slow one that reads is not,
-/// however long the rest takes. Nor is a leader that sends meanwhile: it does not read a client that leaves its answers.
-pub(crate) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How often it is looked in that time whether something was taken.
-pub(crate) const LOOKS_PER_STALL: u32 = 6;
 
 /// Why a connection could not be made, or ended.
 #[derive(Debug, Error)]
@@ -319,28 +309,6 @@ impl Drop for LinkReader {
         // It may be over already. What was written still goes out.
         SockRef::from(self.read.as_ref()).shutdown(Shutdown::Both).ok();
     }
-}
-
-/// Reads what is there, or waits for it; says how many bytes came, none at the end. May be dropped while it waits.
-pub(crate) async fn read_some(read: &mut OwnedReadHalf, inlet: &mut Inlet) -> io::Result<usize> {
-    let bytes = match inlet.room() {
-        // A read that does not fill its buffer tells the runtime that there is no more, and saves asking.
-        [mut piece, behind] if behind.is_empty() => read.read(&mut piece).await?,
-        [_, _] => {
-            // A peer that always has more to say must not keep others from being heard.
-            tokio::task::coop::consume_budget().await;
-            loop {
-                read.readable().await?;
-                match read.try_read_vectored(&mut inlet.room()) {
-                    Ok(bytes) => break bytes,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-    };
-    inlet.filled(bytes);
-    Ok(bytes)
 }
 
 /// Sends frames, in the order in which they were queued. Clones write to the same connection. There is no task behind it:

@@ -1,6 +1,7 @@
 use super::*;
 use chunking::Decoder;
 use chunking::frame::Trailers;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
 
 fn summed(kind: Kind, payload: &[u8]) -> Vec<u8> {

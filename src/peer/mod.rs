@@ -5,33 +5,15 @@
 
 mod address;
 mod awaited;
-mod buffers;
-mod inlet;
 mod link;
-mod pace;
-mod parts;
 mod probe;
-mod pulse;
-mod socket;
-mod unacked;
 
 pub use address::{is_address, redirect_in};
 pub use awaited::PROBE_BACKOFF;
 pub(crate) use awaited::{AwaitedWelcome, Patience, Silence, dead_line, silent};
-pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
-pub use inlet::{ChunkStart, InChunk, Inlet, Step};
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
-pub(crate) use link::{LOOKS_PER_STALL, WRITE_STALL_TIMEOUT, read_some};
-pub(crate) use pace::{Pace, Speed};
-pub use parts::{PEER_PARTS_MAX, Part, Parts};
 pub use probe::PROBE_CLIENT_ID;
 pub(crate) use probe::Probe;
-pub use pulse::{
-    Dead, FRAME_BYTES_PER_SECOND_MIN, FRAME_WINDOW_MAX, KEEPALIVE_EVERY, Pulse, SILENCE_MAX, SILENCE_MIN,
-    Signs, frame_window,
-};
-pub use socket::{Tuning, is_loopback, tune};
-pub(crate) use unacked::{limit_unsent, unacknowledged};
 
 use std::time::Duration;
 
@@ -41,9 +23,6 @@ use crate::model::Announcement;
 
 /// The version of the protocol that this build announces.
 pub const PROTOCOL_VERSION: u32 = 1;
-
-/// How heft calls itself to others.
-pub const SOFTWARE: &str = concat!("heft ", env!("CARGO_PKG_VERSION"));
 
 /// How long a leader that is known for a heft one may take to answer the hello before another connection is tried. A leader
 /// that is paused, or whose disk stalls for a minute, is not cut off for it; a line that died just then is given up after all.

@@ -9,9 +9,10 @@ use chunking::message::Features;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::announcement;
 use super::link::{Item, LinkError, OutFrame, connect};
-use super::{Tuning, announcement};
 use crate::model::{ClientConfig, JsonModel};
+use crate::wire::Tuning;
 
 /// Who asks. It is the same for all: a classic leader may keep an entry for each id that it has
 /// ever seen.

@@ -20,7 +20,7 @@ use super::look::{LookAt, Looked, Looker};
 use super::map::{self, Map};
 use super::space::{Reserve, Space};
 use crate::core::ids::ConnId;
-use crate::peer::PoolBuf;
+use crate::wire::PoolBuf;
 
 /// Where blobs are that outlive the leader.
 pub const BLOBS: &str = "blobs";

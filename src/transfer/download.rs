@@ -20,7 +20,8 @@ use super::sink::ChunkSink;
 pub use super::stored::Report;
 use super::stored::{Done, Fault, Place, Task, Work};
 use super::transfer_frame;
-use crate::peer::{OutFrame, Parts};
+use crate::peer::OutFrame;
+use crate::wire::Parts;
 
 /// Tells downloads apart that had the same id one after the other, so that no report of one reaches the next.
 static SERIAL: AtomicU64 = AtomicU64::new(0);

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use super::outgoing::Work;
 use super::pieces::{PieceReader, PieceSource};
-use crate::peer::Pool;
+use crate::wire::Pool;
 
 /// Chunks of a file that may be in memory at a time: a batch that is read, and the one before it that is sent.
 pub(super) const READ_AHEAD_CHUNKS: usize = 2 * BATCH_CHUNKS;

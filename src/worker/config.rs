@@ -16,7 +16,8 @@ use crate::core::retry::Backoff;
 use crate::core::subject::{PatternError, WORKER_PATTERN_DEFAULT, announced_patterns};
 use crate::model::limits::{NAME_BYTES_MAX, PATTERNS_MAX};
 use crate::peer::is_address;
-use crate::peer::{PROBE_BACKOFF, Tuning, WELCOME_WAIT_MAX};
+use crate::peer::{PROBE_BACKOFF, WELCOME_WAIT_MAX};
+use crate::wire::Tuning;
 
 /// How a worker is set up. `WorkerConfig::new(leader)` has the defaults.
 #[derive(Clone, Debug, PartialEq)]

@@ -135,7 +135,7 @@ impl OpenDirectory {
 
     #[cfg(test)]
     pub(super) fn of(path: &Path) -> Self {
-        let handle = super::exec::beneath::open_root(path).unwrap();
+        let handle = crate::fs::dirfd::open_root(path).unwrap();
         OpenDirectory { path: path.to_owned(), handle: Arc::new(handle) }
     }
 }

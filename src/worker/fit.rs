@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use super::handler::{Attachment, Content};
 use super::limits::{ARCHIVE_INLINE_BYTES_MAX, RESULT_BYTES_MAX, TEXT_HEAD_BYTES};
+use crate::model::blob_id;
 use crate::model::{BlobRef, JobResult, JobStatus, JsonModel};
-use crate::transfer::blob_id;
 
 /// A result as it can be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

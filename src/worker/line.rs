@@ -15,9 +15,8 @@ use super::config::WorkerConfig;
 use super::limits::{
     BACKLOG_BYTES_MAX, BACKLOG_FRAMES_MAX, CONNECT_MAX, LEAVE_MAX, READ_REST, REDIRECTS_AT_ONCE_MAX,
 };
-use crate::peer::{
-    InChunk, InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, Part, Signs, connect,
-};
+use crate::peer::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
+use crate::wire::{InChunk, Part, Signs};
 use uuid::Uuid;
 
 /// How long a connection to which nothing can be sent any more is still read: its end is there, or on its way.

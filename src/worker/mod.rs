@@ -46,6 +46,7 @@ pub mod exec;
 mod fit;
 mod handler;
 mod hello;
+mod identity;
 pub mod limits;
 mod line;
 mod receive;

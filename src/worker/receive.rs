@@ -21,9 +21,10 @@ use super::exec::inputs;
 use super::handler::{Handler, Job};
 use super::limits::{PROGRESS_EVERY, TRANSFERS_MAX};
 use super::work_dir::{WorkDirState, is_unusable};
-use crate::core::names::SafeName;
-use crate::peer::{InChunk, OutFrame, Part, Parts};
+use crate::core::names::{SafeName, input_names};
+use crate::peer::OutFrame;
 use crate::transfer::{ChunkSink, Download, DownloadState, FileSink, Report, is_full, transfer_frame};
+use crate::wire::{InChunk, Part, Parts};
 
 /// The inputs of one job on their way.
 struct Reception {
@@ -102,7 +103,7 @@ impl Receptions {
         drop(self.take(job.id));
         let files = job.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default();
         let mut names =
-            inputs::names(files.iter().map(|file| file.name.as_str())).map_err(|error| error.to_string());
+            input_names(files.iter().map(|file| file.name.as_str())).map_err(|error| error.to_string());
         for (file, input, blob) in job.blobs() {
             if self.blobs.contains_key(&blob.id) {
                 names =

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use chunking::message::{Open, OpenFlags, Purpose};
 use chunking::{ChunkHead, Codec, Digest, DigestKind};
 use heft::core::ids::ConnId;
-use heft::peer::Pool;
 use heft::store::blobs::{BlobFiles, DiskDone, DiskOp, Found};
+use heft::wire::Pool;
 use uuid::Uuid;
 
 use super::coverage::Coverage;

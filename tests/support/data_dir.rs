@@ -14,7 +14,6 @@ use heft::core::Record;
 use heft::core::event::Inputs;
 use heft::core::ids::{ConnId, JobId};
 use heft::core::state::State;
-use heft::peer::Pool;
 use heft::store::blobs::{BlobFiles, DiskDone, DiskOp};
 use heft::store::disk::{DataDir, Disk};
 use heft::store::format::Owner;
@@ -22,6 +21,7 @@ use heft::store::journal::{Journal, LogDone, LogOp};
 use heft::store::log::Append;
 use heft::store::replay::Key;
 use heft::store::{self, Opened};
+use heft::wire::Pool;
 use uuid::Uuid;
 
 use super::log_records::{ack, append, enqueue};

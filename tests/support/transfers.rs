@@ -12,7 +12,7 @@ use crate::leader::{FEATURES, FakeLeader, Peer, Seen};
 use chunking::message::{Body, Done, Features, Grant, Open, OpenFlags, Purpose, Verdict};
 use chunking::{ChunkHead, Codec, DigestKind, Kind};
 use heft::model::BlobRef;
-use heft::transfer::blob_id;
+use heft::model::blob_id;
 use uuid::Uuid;
 
 pub use crate::blobs::*;

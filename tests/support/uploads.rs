@@ -3,8 +3,8 @@
 
 use chunking::message::{Body, Grant, Open, OpenFlags, Purpose};
 use chunking::{ChunkHead, Codec, DigestKind, Kind};
+use heft::model::blob_id;
 use heft::model::{BlobRef, InputFile, JobRequest, JsonModel};
-use heft::transfer::blob_id;
 use uuid::Uuid;
 
 use crate::raw::{Frame, Raw};

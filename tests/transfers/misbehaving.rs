@@ -3,8 +3,8 @@
 
 use chunking::message::{Abort, Body, Done, Open, OpenFlags, Purpose, Reason, Refused, Start, Verdict};
 use chunking::{ChunkHead, Codec, DigestKind, Kind};
+use heft::model::blob_id;
 use heft::model::{BlobRef, JobResult, JobStatus, JsonModel};
-use heft::transfer::blob_id;
 use uuid::Uuid;
 
 use crate::blobs::digest;

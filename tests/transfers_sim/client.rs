@@ -8,11 +8,11 @@ use chunking::message::{
 };
 use chunking::{ChunkHead, DigestKind, Kind};
 use heft::core::ids::ConnId;
+use heft::model::blob_id;
 use heft::model::{
     Announcement, BlobRef, ClientConfig, Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel,
 };
-use heft::peer::{InChunk, Parts};
-use heft::transfer::blob_id;
+use heft::wire::{InChunk, Parts};
 use uuid::Uuid;
 
 use super::ends::{Out, Receiving, Sending, chunk_frame, frame, json_frame, say};

@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use chunking::message::{Body, Done, Grant, Open, OpenFlags, Piece, Purpose, Reason, Verdict};
 use chunking::{Bitmap, ChunkHead, ChunkPlan, Digest, DigestKind, Generation, Head, Kind};
-use heft::peer::{InChunk, Parts};
 use heft::transfer::{Arrival, Incoming, Outgoing, Ruling, Work};
+use heft::wire::{InChunk, Parts};
 use uuid::Uuid;
 
 use super::content;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use chunking::InboundLimits;
 use heft::core::ids::ConnId;
 use heft::leader::{Arrival, ChunkPlace, Memory, Passed};
-use heft::peer::{Inlet, Step};
+use heft::wire::{Inlet, Step};
 
 use super::{Dir, Heard, Who, World};
 

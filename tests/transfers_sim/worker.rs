@@ -9,9 +9,9 @@ use chunking::message::{
 };
 use chunking::{DigestKind, Kind};
 use heft::core::ids::ConnId;
+use heft::model::blob_id;
 use heft::model::{Announcement, BlobRef, JobRequest, JobResult, JobStatus, JsonModel, Source, WorkerHello};
-use heft::peer::{InChunk, Parts};
-use heft::transfer::blob_id;
+use heft::wire::{InChunk, Parts};
 use uuid::Uuid;
 
 use super::ends::{Out, Receiving, Sending, json_frame, say};

@@ -16,6 +16,7 @@ use heft::core::event::{Inputs, Submission};
 use heft::core::ids::{ClientId, Index, JobId, Micros};
 use heft::core::payload::FileNames;
 use heft::core::subject::{RoutingKey, routing_key};
+use heft::model::blob_id;
 use heft::model::{BlobRef, InputFile, JobRequest, JsonModel as _};
 use heft::store::blobs::BLOBS;
 use heft::store::codec::Attached;
@@ -25,7 +26,6 @@ use heft::store::journal::{LogDone, LogOp};
 use heft::store::log::{Append, Log};
 use heft::store::replay::Files;
 use heft::store::{map, snapshot};
-use heft::transfer::blob_id;
 use uuid::Uuid;
 
 use super::GROUP;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use thiserror::Error;
 
-use super::{NameError, SafeName, excerpt};
+use super::{NameError, NameUse, SafeName, excerpt};
 
 /// Whether names that differ in case alone are two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,38 @@ pub(super) fn folded(name: &str) -> String {
     }
     let small = name.chars().flat_map(char::to_lowercase);
     small.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+}
+
+/// Names that cannot be those of one job's input files.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum InputNamesError {
+    /// One of them is not safe by itself.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// Two are the same.
+    #[error("invalid file name: \"{name}\" is given twice: give each input file its own name")]
+    Twice {
+        /// The name.
+        name: SafeName,
+    },
+    /// One is the folder of another.
+    #[error("invalid file name: \"{name}\" is a folder of another input file: give each its own name")]
+    Folder {
+        /// The name of the file that would have to be a folder.
+        name: SafeName,
+    },
+}
+
+/// Judges the names of all input files of a job together, before a byte of any is written.
+pub fn input_names<'a>(files: impl IntoIterator<Item = &'a str>) -> Result<Vec<SafeName>, InputNamesError> {
+    let names = files.into_iter().map(|name| SafeName::parse(NameUse::File, name));
+    let names = names.collect::<Result<Vec<_>, _>>()?;
+    // They lie on the worker's disk alone, which tells case apart, and jobs that classic workers take may have both.
+    match clash(&names, |name| name, Case::Told) {
+        Some(Clash::Same { second, .. }) => Err(InputNamesError::Twice { name: second.clone() }),
+        Some(Clash::Folder { file, .. }) => Err(InputNamesError::Folder { name: file.clone() }),
+        None => Ok(names),
+    }
 }
 
 /// Names that cannot be those of one set.

@@ -15,7 +15,7 @@ use super::operation;
 use super::ready::Ready;
 use crate::driver::lane::Pipe;
 use crate::driver::socket::Socket;
-use crate::peer::{Inlet, limit_unsent, unacknowledged};
+use crate::wire::{Inlet, limit_unsent, unacknowledged};
 
 /// Reads in a row that found something before others have their turn.
 const READS_IN_A_ROW: u32 = 32;

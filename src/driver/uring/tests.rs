@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::{RingSocket, probe, run};
 use crate::driver::lane::{Pipe, Pipes};
 use crate::driver::socket::Socket;
-use crate::peer::{Inlet, Pool, Step};
+use crate::wire::{Inlet, Pool, Step};
 
 /// Before this is over a test that hangs says so. No measurement.
 const PATIENCE: Duration = Duration::from_secs(60);

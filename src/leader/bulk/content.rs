@@ -8,7 +8,7 @@ use crate::core::ids::JobId;
 use crate::leader::parts::TEXT_HEAD_BYTES;
 use crate::leader::relay::{BlobId, ChunkRoom, Relay};
 use crate::model::BlobRef;
-use crate::peer::BUFFER_BYTES;
+use crate::wire::BUFFER_BYTES;
 
 /// Files up to this size stay in the request.
 const FILE_BYTES_MAX: usize = 64 * 1024;

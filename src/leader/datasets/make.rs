@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::restore::PACK;
 use crate::core::ids::JobId;
 use crate::leader::relay::{BlobId, ChunkRoom, Relay};
-use crate::peer::BUFFER_BYTES;
+use crate::wire::BUFFER_BYTES;
 
 /// The largest piece.
 pub(super) const PIECE_BYTES: usize = PIECE_BYTES_MAX as usize;

@@ -113,7 +113,7 @@ impl Relay {
 
     /// Gives lines what they ask for, as far as there is room for that.
     pub(super) fn supply_lines(&mut self) {
-        let most = self.config.buffers.saturating_mul(crate::peer::BUFFER_BYTES);
+        let most = self.config.buffers.saturating_mul(crate::wire::BUFFER_BYTES);
         while let Some((conn, want)) = self.lagging.waiting.front().copied() {
             let supplied: usize = self.lagging.supplied.values().sum();
             if supplied >= most {

@@ -10,8 +10,8 @@ use chunking::{Bitmap, ChunkHead, ChunkPlan, Digest, PlanError};
 use super::blob::{Blob, FileRoom, announced};
 use super::{BlobId, Relay};
 use crate::core::ids::JobId;
-use crate::peer::{BUFFER_BYTES, PoolBuf};
 use crate::store::blobs::Class;
+use crate::wire::{BUFFER_BYTES, PoolBuf};
 
 /// Where a chunk is gathered: in a buffer of the pool, or, where all are in use, in memory of its own.
 #[derive(Debug)]

@@ -42,9 +42,9 @@ use chunking::{ChunkError, ChunkHead, ChunkPlan, Codec, Digest, DigestKind, Rang
 
 use crate::conn::{TransferSays as Says, Want};
 use crate::core::ids::{ConnId, JobId, Micros};
-use crate::peer::{ChunkStart, InChunk, Parts, Pool};
 use crate::store::blobs::DiskOp;
 use crate::store::space::Reserve;
+use crate::wire::{ChunkStart, InChunk, Parts, Pool};
 use blob::{Blob, Down, FileRoom, Seal, Up};
 
 /// Transfers that one connection may bring at a time.
@@ -58,7 +58,7 @@ const RESENDS_MAX: u32 = 64;
 
 /// Who checks the CRC of a chunk that is passed on at once (`--verify`). What is stored is always checked, and so is
 /// every chunk at the end of its way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
     /// The receiving end alone: it asks for a bad chunk again.
     #[default]

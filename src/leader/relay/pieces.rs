@@ -14,7 +14,7 @@ use super::blob::{Down, Stored, Up};
 use super::senders::BUFFER_LEASE;
 use super::{BlobId, ChunkRoom, Linger, Memory, Relay, Starts};
 use crate::core::ids::{ConnId, Micros};
-use crate::peer::{ChunkStart, InChunk, Part};
+use crate::wire::{ChunkStart, InChunk, Part};
 
 /// First bytes of chunks that the leader keeps, of all connections, at most a chunk each. The oldest makes room.
 pub(super) const LEADER_PARTS_MAX: usize = 64;

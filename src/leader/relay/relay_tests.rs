@@ -1,6 +1,6 @@
 use super::*;
-use crate::peer::{BUFFER_BYTES, PoolBuf};
 use crate::store::blobs::DiskDone;
+use crate::wire::{BUFFER_BYTES, PoolBuf};
 use chunking::Bitmap;
 use chunking::message::{Name, Purpose};
 use std::time::Duration;

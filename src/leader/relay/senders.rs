@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::{BlobId, Out, Relay};
 use crate::core::ids::{ConnId, Micros};
-use crate::peer::PoolBuf;
+use crate::wire::PoolBuf;
 
 /// Chunks that a connection may send before one has come from it quickly.
 pub(super) const NEW_CHUNKS: u32 = 8;
@@ -372,7 +372,7 @@ impl Relay {
             return Linger::Leaves;
         }
         let parked: usize = self.senders.parked.values().sum();
-        if parked.saturating_add(have) > self.config.buffers.saturating_mul(crate::peer::BUFFER_BYTES) {
+        if parked.saturating_add(have) > self.config.buffers.saturating_mul(crate::wire::BUFFER_BYTES) {
             return Linger::Dropped;
         }
         self.senders.parked.insert(conn, have);

@@ -23,9 +23,10 @@ use super::pack::PackSink;
 use super::seal::Seal;
 use super::staged::Staged;
 use crate::model::CachePutResult;
-use crate::peer::{self, InChunk, OutFrame, Parts};
+use crate::peer::OutFrame;
 use crate::transfer::{Download, DownloadState, MemorySink, Report, is_full, transfer_frame};
 use crate::units::ByteSize;
+use crate::wire::{self, InChunk, Parts};
 use crate::worker::limits::PACKS_ANNOUNCED_MAX;
 
 /// A set on its way.
@@ -486,7 +487,7 @@ impl Cache {
     }
 
     /// The connection was lost in the middle of a chunk: if the same pack comes again, it goes on with it.
-    pub(in crate::worker) fn keep(&mut self, part: peer::Part) {
+    pub(in crate::worker) fn keep(&mut self, part: wire::Part) {
         self.broken.keep(part);
     }
 

@@ -38,8 +38,8 @@ use uuid::Uuid;
 
 use super::CacheId;
 use super::contents::Contents;
-use crate::own_dir::{Part, check_part, make_part};
-use crate::worker::exec::beneath::open_root;
+use crate::fs::dirfd::open_root;
+use crate::fs::own_dir::{Part, check_part, make_part};
 use crate::worker::limits::{SET_OPEN_TRIES_MAX, SYNCED_ONE_BY_ONE_MAX};
 
 /// Our own part of the cache directory.

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::disk::PRIVATE;
 use crate::core::names::SafeName;
-use crate::worker::exec::beneath::{make_folder, open, open_folder};
+use crate::fs::dirfd::{make_folder, open, open_folder};
 
 /// How files of a set get into a job's directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,7 +130,7 @@ pub fn check_link(cache_dir: &Path, work_dir: &Path, mode: LinkMode) -> io::Resu
 mod tests {
     use super::*;
     use crate::core::names::NameUse;
-    use crate::worker::exec::beneath::open_root;
+    use crate::fs::dirfd::open_root;
     use std::os::unix::fs::MetadataExt;
 
     fn name(text: &str) -> SafeName {

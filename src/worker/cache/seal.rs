@@ -7,12 +7,12 @@
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 
-use crate::worker::exec::inputs::Look;
+use crate::worker::identity::FileIdentity;
 
 /// What a file looked like when it was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::worker) struct Seal {
-    look: Look,
+    identity: FileIdentity,
     inode_changed: (i64, i64),
 }
 
@@ -29,14 +29,14 @@ pub(super) enum SealState {
 
 impl Seal {
     pub(super) fn of(file: &Metadata) -> Self {
-        Seal { look: Look::of(file), inode_changed: (file.ctime(), file.ctime_nsec()) }
+        Seal { identity: FileIdentity::of(file), inode_changed: (file.ctime(), file.ctime_nsec()) }
     }
 
     /// How what was found in its place stands.
     pub(super) fn on(&self, found: &Option<Metadata>) -> SealState {
         match found.as_ref().map(Seal::of) {
             Some(seal) if seal == *self => SealState::Whole,
-            Some(seal) if seal.look == self.look => SealState::Doubtful,
+            Some(seal) if seal.identity == self.identity => SealState::Doubtful,
             Some(_) | None => SealState::Broken,
         }
     }

@@ -22,7 +22,7 @@ use super::contents::{Contents, Place};
 use super::disk::{Disk, OpenSet, open_directory};
 use super::seal::{Seal, SealState};
 use crate::core::names::SafeName;
-use crate::worker::exec::beneath::{make_folder, open, open_folder};
+use crate::fs::dirfd::{make_folder, open, open_folder};
 use crate::worker::limits::STAGED_FILES_OPEN_MAX;
 
 /// The mode of a set's files: nobody writes them by accident.

@@ -19,10 +19,11 @@ use thiserror::Error;
 use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
-use super::beneath;
-use super::inputs::{Inputs, Look, next_step};
+use super::inputs::{Inputs, next_step};
+use crate::fs::dirfd;
 use crate::worker::directory::{OpenDirectory, create_output};
 use crate::worker::handler::Content;
+use crate::worker::identity::FileIdentity;
 
 /// Files from this size on are written in the ZIP64 form. Packing may make a file larger by a little, so it is a little
 /// less than what the classic form can count.
@@ -148,7 +149,7 @@ fn find(packing: &Packing<'_>, notes: &mut Vec<String>) -> Result<Vec<Found>, Pa
     while let Some(folder) = folders.pop() {
         let read_failed = |source| PackError::Read { path: folder.display().to_string(), source };
         // What was a folder when it was found, and is none now, was put there since.
-        let Some(open) = beneath::open_at(packing.directory.handle(), &folder).map_err(read_failed)? else {
+        let Some(open) = dirfd::open_at(packing.directory.handle(), &folder).map_err(read_failed)? else {
             skipped += 1;
             continue;
         };
@@ -168,7 +169,7 @@ fn find(packing: &Packing<'_>, notes: &mut Vec<String>) -> Result<Vec<Found>, Pa
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => folders.push(path),
                 FileType::RegularFile => {
-                    if packing.inputs.get(&path) == Some(&Look::of_stat(&stat)) {
+                    if packing.inputs.get(&path) == Some(&FileIdentity::of_stat(&stat)) {
                         continue;
                     }
                     let bytes = u64::try_from(stat.st_size).unwrap_or_default();
@@ -209,7 +210,7 @@ fn open_again(packing: &Packing<'_>, file: &Found) -> io::Result<fs::File> {
         return fs::File::open(&file.path);
     }
     // Names that a client may not give are still names that a program may have made, such as `nul` or `a\b`.
-    let opened = beneath::open_at(packing.directory.handle(), &file.path)?;
+    let opened = dirfd::open_at(packing.directory.handle(), &file.path)?;
     let is_plain = |file: &fs::File| file.metadata().is_ok_and(|found| found.is_file());
     opened
         .filter(is_plain)

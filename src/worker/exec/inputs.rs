@@ -5,31 +5,26 @@
 //! the job runs; then they only are looked at.
 
 use std::collections::HashMap;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Stat;
 use thiserror::Error;
 
-use super::beneath;
-use crate::core::names::{Case, Clash, NameError, NameUse, SafeName, clash};
+use crate::core::names::{InputNamesError, NameUse, SafeName, input_names};
+use crate::fs::dirfd;
 use crate::model::{InputFile, Source};
 use crate::transfer::is_full;
 use crate::worker::cache::{KeptSets, LinkMode, OpenSet, PRIVATE, open_set, place_file};
 use crate::worker::directory::OpenDirectory;
+use crate::worker::identity::FileIdentity;
 
 /// Why a job's inputs could not be laid out. Its text becomes the result's Stderr.
 #[derive(Debug, Error)]
 pub(crate) enum InputError {
     #[error(transparent)]
-    Name(#[from] NameError),
-    #[error("invalid file name: \"{name}\" is given twice: give each input file its own name")]
-    Twice { name: SafeName },
-    #[error("invalid file name: \"{name}\" is a folder of another input file: give each its own name")]
-    Folder { name: SafeName },
+    Names(#[from] InputNamesError),
     #[error(
         "input file \"{name}\" of {expected} bytes has not come by its transfer: {found} bytes are there"
     )]
@@ -63,9 +58,7 @@ impl InputError {
             InputError::Write { source, .. }
             | InputError::Open { source, .. }
             | InputError::Cache { source, .. } => Some(source),
-            InputError::Name(_)
-            | InputError::Twice { .. }
-            | InputError::Folder { .. }
+            InputError::Names(_)
             | InputError::NotHere { .. }
             | InputError::CacheMiss { .. }
             | InputError::Changed { .. }
@@ -80,49 +73,17 @@ pub(super) fn next_step(error: &io::Error) -> &'static str {
     if is_full(error) { ": free space there, or give the worker another --work-dir" } else { "" }
 }
 
-/// What an input file looked like when it was written; it has another look if the job changed it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::worker) struct Look {
-    inode: u64,
-    bytes: u64,
-    modified: (i64, i64),
-}
-
-impl Look {
-    pub(in crate::worker) fn of(file: &Metadata) -> Self {
-        Look { inode: file.ino(), bytes: file.len(), modified: (file.mtime(), file.mtime_nsec()) }
-    }
-
-    pub(super) fn of_stat(file: &Stat) -> Self {
-        let bytes = u64::try_from(file.st_size).unwrap_or_default();
-        let modified = (file.st_mtime, i64::try_from(file.st_mtime_nsec).unwrap_or_default());
-        Look { inode: file.st_ino, bytes, modified }
-    }
-}
-
 /// The inputs by name beneath the directory.
-pub(super) type Inputs = HashMap<PathBuf, Look>;
-
-/// Judges the names of all input files of a job together, before a byte of any is written.
-pub(crate) fn names<'a>(files: impl IntoIterator<Item = &'a str>) -> Result<Vec<SafeName>, InputError> {
-    let names = files.into_iter().map(|name| SafeName::parse(NameUse::File, name));
-    let names = names.collect::<Result<Vec<_>, _>>()?;
-    // They lie on this worker's disk alone, which tells case apart, and jobs that stock workers take may have both.
-    match clash(&names, |name| name, Case::Told) {
-        Some(Clash::Same { second, .. }) => Err(InputError::Twice { name: second.clone() }),
-        Some(Clash::Folder { file, .. }) => Err(InputError::Folder { name: file.clone() }),
-        None => Ok(names),
-    }
-}
+pub(super) type Inputs = HashMap<PathBuf, FileIdentity>;
 
 /// Makes the file of an input that comes by transfer.
 pub(in crate::worker) fn create(directory: &OpenDirectory, name: &SafeName) -> Result<File, InputError> {
-    beneath::create(directory.handle(), name).map_err(|source| write_failed(name, directory.path(), source))
+    dirfd::create(directory.handle(), name).map_err(|source| write_failed(name, directory.path(), source))
 }
 
 fn write_failed(name: &SafeName, directory: &Path, source: io::Error) -> InputError {
     if source.kind() == io::ErrorKind::AlreadyExists {
-        return InputError::Twice { name: name.clone() };
+        return InputNamesError::Twice { name: name.clone() }.into();
     }
     InputError::Write { name: name.clone(), directory: directory.to_owned(), source }
 }
@@ -155,7 +116,7 @@ pub(super) fn write_all(
     directory: &OpenDirectory,
     cache: CachePlace<'_>,
 ) -> Result<Inputs, InputError> {
-    let names = names(files.iter().map(|file| file.name.as_str()))?;
+    let names = input_names(files.iter().map(|file| file.name.as_str()))?;
     let mut inputs = Inputs::new();
     let mut sets = Sets::default();
     for (file, name) in files.iter().zip(names) {
@@ -172,14 +133,14 @@ fn write_one(
     directory: &Path,
     cache: CachePlace<'_>,
     sets: &mut Sets,
-) -> Result<Look, InputError> {
+) -> Result<FileIdentity, InputError> {
     let not_supported = |how| InputError::NotSupported { name: name.clone(), how };
     let content = match file.source() {
         Source::Inline(content) => content,
         Source::Cache(cache_id) => {
-            let inner = SafeName::parse(NameUse::File, file.name_in_set())?;
+            let inner = SafeName::parse(NameUse::File, file.name_in_set()).map_err(InputNamesError::from)?;
             let placed = place_cached(cache_id, &inner, (root, name), cache, sets)?;
-            let look = placed.and_then(|placed| placed.metadata()).map(|written| Look::of(&written));
+            let look = placed.and_then(|placed| placed.metadata()).map(|written| FileIdentity::of(&written));
             return look.map_err(|source| write_failed(name, directory, source));
         }
         Source::Blob(blob) => return came(blob.size, name, root, directory),
@@ -187,17 +148,22 @@ fn write_one(
         Source::Streamed { .. } | Source::Nothing => return Err(InputError::Nothing { name: name.clone() }),
     };
     let failed = |source: io::Error| write_failed(name, directory, source);
-    let mut target = beneath::create(root, name).map_err(failed)?;
+    let mut target = dirfd::create(root, name).map_err(failed)?;
     target.write_all(content).map_err(failed)?;
-    target.metadata().map(|written| Look::of(&written)).map_err(failed)
+    target.metadata().map(|written| FileIdentity::of(&written)).map_err(failed)
 }
 
 /// Looks at a file that a transfer brought.
-fn came(expected: u64, name: &SafeName, root: &OwnedFd, directory: &Path) -> Result<Look, InputError> {
+fn came(
+    expected: u64,
+    name: &SafeName,
+    root: &OwnedFd,
+    directory: &Path,
+) -> Result<FileIdentity, InputError> {
     let failed = |source: io::Error| write_failed(name, directory, source);
-    let found = beneath::open(root, name).map_err(failed)?.map(|file| file.metadata()).transpose();
+    let found = dirfd::open(root, name).map_err(failed)?.map(|file| file.metadata()).transpose();
     match found.map_err(failed)? {
-        Some(file) if file.len() == expected => Ok(Look::of(&file)),
+        Some(file) if file.len() == expected => Ok(FileIdentity::of(&file)),
         found => {
             let found = found.map_or(0, |file| file.len());
             Err(InputError::NotHere { name: name.clone(), expected, found })
@@ -214,7 +180,7 @@ fn place_cached(
     cache: CachePlace<'_>,
     sets: &mut Sets,
 ) -> Result<io::Result<File>, InputError> {
-    let id = SafeName::parse(NameUse::Cache, cache_id)?;
+    let id = SafeName::parse(NameUse::Cache, cache_id).map_err(InputNamesError::from)?;
     let cannot_read = |source| InputError::Cache {
         cache_id: cache_id.to_owned(),
         directory: cache.directory.to_owned(),
@@ -261,8 +227,7 @@ fn place_cached(
 }
 
 fn open(directory: &Path) -> Result<OwnedFd, InputError> {
-    beneath::open_root(directory)
-        .map_err(|source| InputError::Open { directory: directory.to_owned(), source })
+    dirfd::open_root(directory).map_err(|source| InputError::Open { directory: directory.to_owned(), source })
 }
 
 #[cfg(test)]
@@ -295,16 +260,19 @@ mod tests {
     fn a_file_that_came_by_transfer_is_looked_at_and_counts_as_input() {
         let root = tempfile::tempdir().unwrap();
         let file = InputFile { name: "d/big".into(), blob: Some(blob(3)), ..InputFile::default() };
-        let name = names([file.name.as_str()]).unwrap().remove(0);
+        let name = input_names([file.name.as_str()]).unwrap().remove(0);
         create(&OpenDirectory::of(root.path()), &name).unwrap().write_all(b"abc").unwrap();
-        assert!(matches!(create(&OpenDirectory::of(root.path()), &name), Err(InputError::Twice { .. })));
+        assert!(matches!(
+            create(&OpenDirectory::of(root.path()), &name),
+            Err(InputError::Names(InputNamesError::Twice { .. }))
+        ));
         let kept = KeptSets::new();
         let cache = CachePlace { directory: root.path(), link: LinkMode::Auto, kept: &kept };
         let inputs =
             write_all(&[file, InputFile::inline("small", "1")], &OpenDirectory::of(root.path()), cache)
                 .unwrap();
         assert_eq!(inputs.len(), 2);
-        let look = Look::of(&fs::metadata(root.path().join("d/big")).unwrap());
+        let look = FileIdentity::of(&fs::metadata(root.path().join("d/big")).unwrap());
         assert_eq!(inputs.get(Path::new("d/big")), Some(&look));
     }
 

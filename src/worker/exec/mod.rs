@@ -5,14 +5,12 @@
 //! the program of the next. It knows nothing of leaders; a session or an embedding program calls it as a [`Handler`].
 
 mod archive;
-pub(super) mod beneath;
 mod environment;
 pub(super) mod inputs;
 mod launch;
 mod process;
 
 pub use environment::{PASSED, PassError, check_passed};
-pub(crate) use inputs::names as check_names;
 pub use launch::{LAUNCH, launch};
 
 use std::fs;
@@ -270,9 +268,7 @@ fn of_inputs(error: &InputError, directory: &OpenDirectory) -> Fault {
         | InputError::Cache { .. } => Fault::Inputs,
         InputError::Write { .. }
         | InputError::Open { .. }
-        | InputError::Name(_)
-        | InputError::Twice { .. }
-        | InputError::Folder { .. }
+        | InputError::Names(_)
         | InputError::CacheMiss { .. }
         | InputError::NotSupported { .. }
         | InputError::Nothing { .. } => Fault::Job,

@@ -4,8 +4,8 @@ use chunking::message::{Features, Piece};
 use uuid::Uuid;
 
 use super::Session;
-use crate::peer::InChunk;
 use crate::transfer::Report;
+use crate::wire::InChunk;
 use crate::worker::handler::Handler;
 
 impl<H: Handler> Session<H> {

@@ -9,8 +9,9 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::{Session, message_frame};
-use crate::peer::{InFrame, Probe, Signs, Silence, dead_line, silent};
+use crate::peer::{InFrame, Probe, Silence, dead_line, silent};
 use crate::units::Span;
+use crate::wire::Signs;
 use crate::worker::handler::Handler;
 use crate::worker::hello::{features, hello};
 use crate::worker::limits::{HEARTBEAT, HEARTBEAT_MIN, WORKER_GRACE};

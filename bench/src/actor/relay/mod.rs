@@ -16,7 +16,7 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpStream};
 
 use anyhow::Context as _;
-use heft::peer::{Tuning, tune};
+use heft::wire::{Tuning, tune};
 
 pub(super) use client::client;
 pub(super) use fan::{receiver, relay as fan_relay, sender};

@@ -22,19 +22,19 @@ const LAST_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// Opens the directory that the names are beneath. It is the operator's, so links on the way to it are followed.
-pub(in crate::worker) fn open_root(path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open_root(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Makes a new file, and its folders as far as they are missing. A file that is there already is an error.
-pub(in crate::worker) fn create(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
+pub(crate) fn create(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
     let folder = make_folder(root, name, Mode::RWXU)?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(&folder, name.file(), flags, Mode::RUSR | Mode::WUSR)?.into())
 }
 
 /// Opens the folder of a file, made as far as it is missing.
-pub(in crate::worker) fn make_folder(root: &OwnedFd, name: &SafeName, mode: Mode) -> io::Result<OwnedFd> {
+pub(crate) fn make_folder(root: &OwnedFd, name: &SafeName, mode: Mode) -> io::Result<OwnedFd> {
     let mut folder = root.try_clone()?;
     for segment in name.folders() {
         match mkdirat(&folder, segment, mode) {
@@ -47,7 +47,7 @@ pub(in crate::worker) fn make_folder(root: &OwnedFd, name: &SafeName, mode: Mode
 }
 
 /// Opens the folder of a file that is there.
-pub(in crate::worker) fn open_folder(root: &OwnedFd, name: &SafeName) -> io::Result<OwnedFd> {
+pub(crate) fn open_folder(root: &OwnedFd, name: &SafeName) -> io::Result<OwnedFd> {
     let mut folder = root.try_clone()?;
     for segment in name.folders() {
         folder = openat(&folder, segment, FOLDER_FLAGS, Mode::empty())?;
@@ -56,7 +56,7 @@ pub(in crate::worker) fn open_folder(root: &OwnedFd, name: &SafeName) -> io::Res
 }
 
 /// Opens a plain file for reading; `None` if there is none of that name.
-pub(in crate::worker) fn open(root: &OwnedFd, name: &SafeName) -> io::Result<Option<File>> {
+pub(crate) fn open(root: &OwnedFd, name: &SafeName) -> io::Result<Option<File>> {
     match open_any(root, name) {
         Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
         // A folder on the way that is a file, or a link in place of a file or folder, means that the name is not there.
@@ -67,7 +67,7 @@ pub(in crate::worker) fn open(root: &OwnedFd, name: &SafeName) -> io::Result<Opt
 
 /// Opens a file or folder that is there, by whatever name a program gave it; `None` if there is none of that name, or a link on
 /// the way.
-pub(in crate::worker) fn open_at(root: &OwnedFd, path: &Path) -> io::Result<Option<File>> {
+pub(crate) fn open_at(root: &OwnedFd, path: &Path) -> io::Result<Option<File>> {
     let mut at = openat(root, ".", FOLDER_FLAGS, Mode::empty())?;
     let mut parts = path.components().peekable();
     while let Some(part) = parts.next() {

@@ -1,10 +1,14 @@
-//! What is set on a TCP connection before it carries frames.
+//! A TCP connection that carries frames: what is set on it, how it is read, and when it has stalled.
 
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
+
+use super::inlet::Inlet;
 
 /// How connections are tuned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,4 +59,33 @@ pub fn tune(stream: &TcpStream, tuning: &Tuning) -> io::Result<()> {
         let _unused = tuning;
     }
     Ok(())
+}
+
+/// Who takes nothing of what waits for it for so long is given up: not a byte was acknowledged. A slow one that reads is not,
+/// however long the rest takes. Nor is a leader that sends meanwhile: it does not read a client that leaves its answers.
+pub(crate) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often it is looked in that time whether something was taken.
+pub(crate) const LOOKS_PER_STALL: u32 = 6;
+
+/// Reads what is there, or waits for it; says how many bytes came, none at the end. May be dropped while it waits.
+pub(crate) async fn read_some(read: &mut OwnedReadHalf, inlet: &mut Inlet) -> io::Result<usize> {
+    let bytes = match inlet.room() {
+        // A read that does not fill its buffer tells the runtime that there is no more, and saves asking.
+        [mut piece, behind] if behind.is_empty() => read.read(&mut piece).await?,
+        [_, _] => {
+            // A peer that always has more to say must not keep others from being heard.
+            tokio::task::coop::consume_budget().await;
+            loop {
+                read.readable().await?;
+                match read.try_read_vectored(&mut inlet.room()) {
+                    Ok(bytes) => break bytes,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    };
+    inlet.filled(bytes);
+    Ok(bytes)
 }

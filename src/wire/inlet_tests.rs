@@ -1,5 +1,5 @@
 use super::*;
-use crate::peer::Pool;
+use crate::wire::Pool;
 use chunking::Head;
 
 const ID: Uuid = Uuid::from_u128(7);

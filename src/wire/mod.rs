@@ -1,0 +1,25 @@
+//! What both ends of a connection read and write with: buffers, the inlet that cuts a stream into
+//! frames and chunks, the judgement of slow and silent lines, and how a socket is set up.
+//!
+//! Leader, workers and clients stand on it. It knows frames and chunks, and nothing of peers or
+//! jobs.
+
+mod buffers;
+mod inlet;
+mod pace;
+mod parts;
+mod pulse;
+mod socket;
+mod unacked;
+
+pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
+pub use inlet::{ChunkStart, InChunk, Inlet, Step};
+pub(crate) use pace::{Pace, Speed};
+pub use parts::{PEER_PARTS_MAX, Part, Parts};
+pub use pulse::{
+    Dead, FRAME_BYTES_PER_SECOND_MIN, FRAME_WINDOW_MAX, KEEPALIVE_EVERY, Pulse, SILENCE_MAX, SILENCE_MIN,
+    Signs, frame_window,
+};
+pub(crate) use socket::{LOOKS_PER_STALL, WRITE_STALL_TIMEOUT, read_some};
+pub use socket::{Tuning, is_loopback, tune};
+pub(crate) use unacked::{limit_unsent, unacknowledged};
