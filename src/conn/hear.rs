@@ -302,23 +302,13 @@ impl Session {
         Ok(self.announced(config.and_then(|config| config.heft), event))
     }
 
-    /// What the payload of a worker's hello says. Classic workers send none (T10): bytes that are no announcement are
-    /// of one that was damaged, or of a peer that means something else.
-    fn worker_announcement(&self, payload: &[u8]) -> Result<Option<WorkerHello>, SessionError> {
-        match (self.generation, payload.len()) {
-            (Generation::F0 | Generation::F1 | Generation::F2, 0) => Ok(None),
-            (Generation::F0 | Generation::F1, bytes) => Err(SessionError::BadHello(format!(
-                "its payload has {bytes} bytes; that of a worker with this frame layout is empty"
-            ))),
-            (Generation::F2, _) => WorkerHello::parse(payload).map(Some).map_err(|error| {
-                let why = format!("its payload is no announcement of a worker: {error}");
-                // One that knows nothing of announcements is sent nothing that it does not know.
-                if announces(payload) {
-                    SessionError::BadAnnouncement(why)
-                } else {
-                    SessionError::BadHello(why)
-                }
-            }),
+    /// What the payload of a worker's hello says. Classic workers send none, and classic leaders pass over what
+    /// others put there (T10): so does this one, unless it looks like an announcement that was damaged.
+    fn worker_announcement(payload: &[u8]) -> Result<Option<WorkerHello>, SessionError> {
+        match WorkerHello::parse(payload) {
+            Ok(hello) => Ok(Some(hello)),
+            Err(error) if announces(payload) => Err(SessionError::BadAnnouncement(error.to_string())),
+            Err(_) => Ok(None),
         }
     }
 
@@ -329,7 +319,7 @@ impl Session {
         make_id: MakeId<'_>,
     ) -> Result<Heard, SessionError> {
         let id = WorkerId(if head.msg_id.is_nil() { make_id() } else { head.msg_id });
-        let hello = self.worker_announcement(payload)?;
+        let hello = Self::worker_announcement(payload)?;
         let announced = hello.as_ref().map(|hello| features_of(&hello.heft));
         let class = match announced {
             Some(features) if features.has(Features::LEASES) => WorkerClass::Leasing,
