@@ -10,7 +10,7 @@ mod raw;
 use std::io::Write;
 use std::time::Duration;
 
-use chunking::message::{Body, Refused, Submitted};
+use chunking::message::{Body, Reason, Refused, Submitted};
 use chunking::{Generation, Head, Kind};
 use procs::{Leader, PATIENCE, heft, stock_client, stock_worker};
 use raw::Raw;
@@ -605,4 +605,46 @@ fn a_worker_cannot_end_a_job_that_it_was_never_given() {
     let result: Value = serde_json::from_slice(&result.payload).unwrap();
     assert_eq!(result["Stdout"], "true");
     assert_well(&leader);
+}
+
+/// A worker's hello that says which process it is, and the first frame of the answer.
+fn hello_of(leader: &Leader, id: Uuid, instance: Option<u128>) -> (Raw, raw::Frame) {
+    let instance = instance.map(|number| format!(r#","Instance":"{}""#, Uuid::from_u128(number)));
+    let hello = format!(
+        r#"{{"Heft":{{"Version":1,"Features":["leases","keepalive","ask"]}},"Patterns":[]{}}}"#,
+        instance.unwrap_or_default()
+    );
+    let mut raw = Raw::connect(leader);
+    raw.send(Kind::HelloWorker, id, Uuid::nil(), "job.assign.x", hello.as_bytes());
+    let answer = raw.next().expect("an answer");
+    (raw, answer)
+}
+
+#[test]
+fn a_second_process_under_the_id_of_a_worker_that_lives_is_refused_with_the_reason() {
+    let leader = Leader::start(&[]);
+    let id = Uuid::from_u128(7);
+    let (mut first, welcome) = hello_of(&leader, id, Some(1));
+    assert_eq!(welcome.kind, Kind::Welcome);
+    for _ in 0..2 {
+        let (mut second, answer) = hello_of(&leader, id, Some(2));
+        let refused = Refused::decode(&answer.payload).unwrap();
+        assert_eq!((answer.kind, refused.reason), (Kind::Refused, Reason::CONFLICT));
+        let text = refused.text.as_str();
+        assert!(text.contains("connected from 127.0.0.1") && text.contains("another --id"), "{text}");
+        assert!(second.is_hung_up_on());
+    }
+    // The first has noticed nothing.
+    let status = first.ask("status", &json!({}));
+    assert_eq!(status["workers"].as_array().map(Vec::len), Some(1), "{status}");
+
+    let (mut back, welcome) = hello_of(&leader, id, Some(1));
+    assert_eq!(welcome.kind, Kind::Welcome, "the same process takes its connection over");
+    assert!(first.is_hung_up_on());
+    let (old, welcome) = hello_of(&leader, id, None);
+    assert_eq!(welcome.kind, Kind::Welcome, "one that does not say which it is does as it always did");
+    assert!(back.is_hung_up_on());
+    drop(old);
+    let (_, welcome) = hello_of(&leader, id, Some(2));
+    assert_eq!(welcome.kind, Kind::Welcome, "nobody is there any more");
 }

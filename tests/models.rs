@@ -142,6 +142,7 @@ fn worker_hello(fields: &Value) -> WorkerHello {
         cache_only: fields.get("CacheOnly").is_some_and(|flag| flag == &Value::Bool(true)),
         cache_for: fields.get("CacheFor").and_then(Value::as_str).map(str::to_owned),
         raw: fields.get("Raw").is_some_and(|flag| flag == &Value::Bool(true)),
+        instance: fields.get("Instance").and_then(Value::as_str).map(str::to_owned),
     }
 }
 

@@ -135,14 +135,16 @@ fn worker_hello() -> impl Strategy<Value = WorkerHello> {
         any::<bool>(),
         option::of(text()),
         any::<bool>(),
+        option::of(text()),
     )
-        .prop_map(|(heft, patterns, max_parallel, cache_only, cache_for, raw)| WorkerHello {
+        .prop_map(|(heft, patterns, max_parallel, cache_only, cache_for, raw, instance)| WorkerHello {
             heft,
             patterns,
             max_parallel,
             cache_only,
             cache_for,
             raw,
+            instance,
         })
 }
 

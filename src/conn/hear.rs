@@ -343,6 +343,8 @@ impl Session {
             Some(hello) if hello.cache_only => Some(Agent { only: served_by(hello)? }),
             Some(_) | None => None,
         };
+        let instance = hello.as_ref().and_then(|hello| hello.instance.as_deref());
+        self.instance = instance.and_then(|text| Uuid::parse_str(text).ok());
         // An agent runs nothing.
         let parallel_max = match &self.agent {
             Some(_) => Some(0),

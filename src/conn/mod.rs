@@ -56,6 +56,16 @@ pub enum SessionError {
     /// The same of a peer that announces itself, which can be told why.
     #[error("the hello is not valid: {0}")]
     BadAnnouncement(String),
+    /// Another process is connected under the id of this worker, and lives.
+    #[error(
+        "a worker with the id {worker} is connected from {host}: give this one another --id or work directory, or stop the other"
+    )]
+    IdInUse {
+        /// The id.
+        worker: WorkerId,
+        /// Where the other one is.
+        host: String,
+    },
     /// The names of all peers that are connected take as much memory as they may.
     #[error(
         "the names of those that are connected (client ids, patterns) take {held} bytes of the leader's memory, those of this one \
@@ -90,6 +100,8 @@ pub struct Session {
     role: Role,
     features: Option<Features>,
     agent: Option<Agent>,
+    /// Which process it is, if it says so.
+    instance: Option<Uuid>,
     /// Bytes of what it said hello with, as far as that is kept while it is connected.
     names_bytes: u64,
 }
@@ -104,7 +116,8 @@ pub struct Agent {
 impl Session {
     /// A connection whose first frame showed its generation.
     pub const fn new(conn: ConnId, generation: Generation) -> Self {
-        Session { conn, generation, role: Role::Stranger, features: None, agent: None, names_bytes: 0 }
+        let role = Role::Stranger;
+        Session { conn, generation, role, features: None, agent: None, instance: None, names_bytes: 0 }
     }
 
     /// Whether the peer announced itself with all of these features.
@@ -152,6 +165,11 @@ impl Session {
     /// Whom it serves, if it is an agent.
     pub fn agent(&self) -> Option<Agent> {
         self.agent
+    }
+
+    /// Which of several processes under one id it is, if it says so.
+    pub fn instance(&self) -> Option<Uuid> {
+        self.instance
     }
 
     /// How logs call it.

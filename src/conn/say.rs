@@ -168,9 +168,9 @@ impl Session {
     }
 
     /// The peer's announcement is not taken, and the connection will end. It knows this message, whatever is wrong with what it said.
-    pub fn hello_refused(&self, hello: Uuid, why: &str) -> Option<WireFrame> {
+    pub fn hello_refused(&self, hello: Uuid, reason: Reason, why: &str) -> Option<WireFrame> {
         let refused = Refused {
-            reason: Reason::INVALID,
+            reason,
             value: 0,
             limit: 0,
             hop: Name::try_from("leader".to_owned()).unwrap_or_default(),

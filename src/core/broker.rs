@@ -286,6 +286,11 @@ impl Broker {
         self.workers.get(worker)
     }
 
+    /// The connection on which a worker is, unless it has been silent there for too long.
+    pub fn alive_at(&self, worker: WorkerId) -> Option<ConnId> {
+        self.workers.get(worker).filter(|worker| !worker.silent)?.conn()
+    }
+
     /// The jobs that wait to be given out.
     pub fn queues(&self) -> &Queues {
         &self.queues

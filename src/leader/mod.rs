@@ -14,6 +14,7 @@ mod deliver;
 mod durable;
 mod explain;
 mod gathered;
+mod hello;
 mod job_blobs;
 mod outcome;
 mod pacing;
@@ -58,6 +59,7 @@ use collect::Lister;
 use commit_log::CommitLog;
 use datasets::Datasets;
 use gathered::Fetcher;
+use hello::{reason_for, room_for_names};
 use job_blobs::Blobs;
 use pacing::Pacing;
 use payloads::Payloads;
@@ -182,9 +184,6 @@ pub enum Output {
 
 /// So many results that do not count are each worth a line in the log.
 const REFUSALS_LOGGED_MAX: u64 = 16;
-
-/// Bytes of the names of all peers that are connected: ids of clients, patterns of workers.
-const HELLO_NAMES_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// Why a connection has to end at once.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -322,6 +321,8 @@ impl Leader {
         let payload = payload.into();
         let payload_crc = payload.crc();
         let heard = session.hear(head, payload, &mut *self.make_id);
+        let heard = heard.and_then(|heard| self.is_one_process(conn, heard));
+        let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
         let heard = match heard {
             Ok(Heard::Announced(event)) => {
                 room_for_names(session, &mut self.hello_names_bytes, event).map(Heard::Announced)
@@ -331,8 +332,10 @@ impl Leader {
             }
             heard => heard,
         };
-        if let Err(error @ (SessionError::BadAnnouncement(_) | SessionError::NamesFull { .. })) = &heard {
-            let refused = session.hello_refused(head.msg_id, &error.to_string());
+        if let Err(error) = &heard
+            && let Some(reason) = reason_for(error)
+        {
+            let refused = session.hello_refused(head.msg_id, reason, &error.to_string());
             self.send(conn, refused);
         }
         match heard? {
@@ -732,15 +735,4 @@ impl Leader {
         let frame = session.and_then(|session| session.start(job, run, attempt, lease));
         self.send(conn, frame);
     }
-}
-
-/// Counts the names of a peer that says hello, if there is room for them.
-fn room_for_names(session: &mut Session, held: &mut u64, hello: Event) -> Result<Event, SessionError> {
-    let (bytes, limit) = (session.names_bytes(), HELLO_NAMES_BYTES_MAX);
-    if held.saturating_add(bytes) > limit {
-        session.forget_names();
-        return Err(SessionError::NamesFull { bytes, held: *held, limit });
-    }
-    *held += bytes;
-    Ok(hello)
 }

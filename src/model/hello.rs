@@ -115,12 +115,14 @@ pub struct WorkerHello {
     pub cache_for: Option<String>,
     /// Whether it takes payloads that are no JobRequest (M19).
     pub raw: bool,
+    /// Tells its process from another one that was started under the same id.
+    pub instance: Option<String>,
 }
 
 impl JsonModel for WorkerHello {
     const SCHEMA: Schema = Schema {
         name: "WorkerHello",
-        members: &["Heft", "Patterns", "MaxParallel", "CacheOnly", "CacheFor", "Raw"],
+        members: &["Heft", "Patterns", "MaxParallel", "CacheOnly", "CacheFor", "Raw", "Instance"],
     };
 
     fn read(object: &Object<'_>) -> Result<Self, ModelError> {
@@ -132,6 +134,7 @@ impl JsonModel for WorkerHello {
             cache_only: object.flag("CacheOnly")?.unwrap_or_default(),
             cache_for: object.name("CacheFor", NAME_BYTES_MAX)?,
             raw: object.flag("Raw")?.unwrap_or_default(),
+            instance: object.name("Instance", NAME_BYTES_MAX)?,
         })
     }
 
@@ -142,6 +145,7 @@ impl JsonModel for WorkerHello {
         object.flag_if_set("CacheOnly", self.cache_only);
         object.text_if_some("CacheFor", self.cache_for.as_deref());
         object.flag_if_set("Raw", self.raw);
+        object.text_if_some("Instance", self.instance.as_deref());
     }
 }
 

@@ -26,6 +26,9 @@ pub struct WorkerConfig {
     pub leader: String,
     /// The worker's id; the same id after a restart lets the leader know it again.
     pub id: Uuid,
+    /// Tells this process from another one under the same id: the leader lets a worker take over its own connection, and no
+    /// other's.
+    pub instance: Uuid,
     /// What it calls itself in the leader's logs.
     pub name: Option<String>,
     /// What it subscribes to; empty means [`WORKER_PATTERN_DEFAULT`].
@@ -78,6 +81,7 @@ impl WorkerConfig {
         WorkerConfig {
             leader: leader.into(),
             id: Uuid::new_v4(),
+            instance: Uuid::new_v4(),
             name: None,
             patterns: Vec::new(),
             parallel_max: PARALLEL_DEFAULT,

@@ -40,6 +40,7 @@ pub(super) fn hello(config: &WorkerConfig) -> OutFrame {
         cache_only: config.cache_only,
         cache_for: config.cache_for.map(|worker| worker.to_string()),
         raw: config.takes_raw,
+        instance: Some(config.instance.to_string()),
     };
     OutFrame { msg_id: config.id, subject, ..OutFrame::new(Kind::HelloWorker, hello.to_json()) }
 }
