@@ -541,3 +541,33 @@ fn a_set_whose_manifest_was_given_up_is_not_kept() {
     let again = Putter::new(&set, "set", "job.assign.>").put(&mut client).unwrap();
     assert!(again.stored.is_some() && again.refused.is_none(), "{again:?}");
 }
+
+#[test]
+fn a_job_whose_dataset_no_cache_holds_says_which_worker_and_what_helps() {
+    let leader = Leader::start(&[]);
+    let set = set_of(&files(22));
+    let mut full = worker(&leader, 1, "job.assign.calc");
+    let why = "no room: needs 5 MB, the cache may hold 1 MB; raise --cache-budget or put a smaller set";
+    full.fails_with = Some(why.to_owned());
+    let mut client = Raw::client(&leader, "c");
+    Putter::new(&set, "big", "none").put(&mut client).unwrap();
+    let job = Uuid::from_u128(77);
+    let file = json!({"Name": "a", "CacheId": "big", "Content": null});
+    let request = json!({"JobId": job, "ClientId": "c", "ExecName": "calc", "Args": [], "Files": [file]});
+    client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.calc", request.to_string().as_bytes());
+    full.run_until(|_, frame| frame.kind == Kind::AssignJob);
+    full.have(vec![entry(SetState::Wanted, "big", set.manifest.digest())], false);
+    full.run_until(|worker, frame| frame.kind == Kind::Done && worker.received > 0);
+    let back = json!({"JobId": job, "ClientId": "c", "ExecName": "calc", "Status": "CANCELLED", "Stdout": "", "Stderr": "",
+        "OutputArchive": null, "Attempts": 1});
+    full.raw.send(Kind::AckJob, Uuid::nil(), job, "", back.to_string().as_bytes());
+    let expected = format!("worker {} cannot hold dataset big: {why}", full.id);
+    // It is told a moment later than what somebody waits for.
+    while !client.waits.contains(&expected) {
+        client.ask("status", &json!({}));
+    }
+    let explained = client.ask("explain", &json!({ "job_id": job }));
+    assert_eq!(explained["waits"]["for"], "worker-cache", "{explained}");
+    assert!(explained["waits"]["text"].as_str().unwrap().starts_with(&expected), "{explained}");
+    assert!(explained["workers"][0]["text"].as_str().unwrap().contains(why), "{explained}");
+}

@@ -4,13 +4,14 @@ use serde_json::{Value, json};
 
 use super::Leader;
 use super::ask::{LISTED_MAX, class_name};
+use crate::conn::Session;
 use crate::core::action::OperateError;
 use crate::core::explain::{Explanation, Named, Seen, Verdict, WaitsFor};
-use crate::core::ids::{JobId, Micros};
+use crate::core::ids::{CacheId, ConnId, JobId, Micros};
 use crate::core::job::Phase;
 use crate::core::locality::At;
 use crate::core::payload::PayloadKind;
-use crate::core::record::Lack;
+use crate::core::record::{AttemptEnd, Lack};
 
 impl Leader {
     /// Why a job is where it is, worker by worker.
@@ -32,12 +33,52 @@ impl Leader {
             Phase::Done { .. } => ("done", None),
             Phase::Dead { .. } => ("dead", None),
         };
-        let listed: Vec<Value> = workers.iter().take(LISTED_MAX).map(seen).collect();
+        let caches: Vec<CacheId> = datasets.iter().map(|named| named.cache.clone()).collect();
+        let listed = workers.iter().take(LISTED_MAX);
+        let listed: Vec<Value> = listed.map(|it| seen(it, self.unheld(it.id, &caches))).collect();
+        let waits = waits.map(|waits| self.cannot_be_held(job, &waits).unwrap_or_else(|| self.waits(&waits)));
         Ok(json!({
             "job_id": job.to_string(), "run": run.0, "client_id": client.to_string(), "key": key.as_str(), "phase": phase,
             "worker": worker, "policy": policy.name(), "datasets": datasets.iter().map(named).collect::<Vec<_>>(),
-            "waits": input_room.or(waits.map(|waits| self.waits(&waits))).or(result_waits), "workers": listed,
+            "waits": input_room.or(waits).or(result_waits), "workers": listed,
             "more": workers.len() > LISTED_MAX,
+        }))
+    }
+
+    /// Tells the client of a job that its worker handed it back because it cannot hold a dataset that the job names.
+    pub(super) fn tell_what_is_not_held(&mut self, conn: ConnId, id: JobId) {
+        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+        let Some(job) = self.broker.state().job(id).filter(|job| job.is_with(worker)) else { return };
+        let Some(why) = self.unheld(worker, &job.datasets) else { return };
+        let known = job.child_of.map_or(id, |(parent, _)| parent);
+        let Some(client) = self.broker.submitter_of(known, &job.client) else { return };
+        let text = format!("worker {worker} {why}");
+        let frame = self.sessions.get(&client).and_then(|session| session.waiting(known, &text));
+        self.send_lazily(client, frame);
+    }
+
+    /// What a job waits for whose last worker handed it back because it cannot hold a dataset that the job names.
+    fn cannot_be_held(&self, id: JobId, waits: &WaitsFor) -> Option<Value> {
+        let until = match waits {
+            WaitsFor::BackOff { until } => Some(until),
+            WaitsFor::Data { .. } | WaitsFor::Nearer { .. } | WaitsFor::Room | WaitsFor::Turn => None,
+            WaitsFor::WorkerLacks { .. }
+            | WaitsFor::Client
+            | WaitsFor::Cap { .. }
+            | WaitsFor::Worker
+            | WaitsFor::CapableWorker
+            | WaitsFor::Reader { .. }
+            | WaitsFor::Agent
+            | WaitsFor::Stop => return None,
+        };
+        let job = self.broker.state().job(id)?;
+        let last = job.history.last().filter(|note| note.why == AttemptEnd::GivenUp)?;
+        let why = self.unheld(last.worker, &job.datasets)?;
+        let left = until.map(|until| u64::try_from(until.since(self.now).as_millis()).unwrap_or(u64::MAX));
+        let text = format!("worker {} {why}; it is tried again, or another is", last.worker);
+        Some(json!({
+            "for": "worker-cache", "text": text, "worker": last.worker.to_string(), "waited_ms": Value::Null,
+            "left_ms": left,
         }))
     }
 
@@ -87,7 +128,9 @@ fn named(named: &Named) -> Value {
     })
 }
 
-fn seen(seen: &Seen) -> Value {
+fn seen(seen: &Seen, unheld: Option<String>) -> Value {
+    let text = seen.verdict.text();
+    let text = unheld.map_or_else(|| text.to_owned(), |unheld| format!("{text}; {unheld}"));
     let sets = seen.sets.iter().map(|(cache, at)| {
         let (state, missing) = match at {
             At::Held => ("held", Some(0)),
@@ -106,7 +149,7 @@ fn seen(seen: &Seen) -> Value {
         "agent": seen.agent.map(|agent| agent.to_string()), "sets": sets.collect::<Vec<_>>(),
         "missing_bytes": seen.cost.missing, "unsent_bytes": seen.cost.unsent,
         "move_ms": u64::try_from(seen.takes.as_millis()).unwrap_or(u64::MAX),
-        "verdict": verdict_name(seen.verdict), "text": seen.verdict.text(),
+        "verdict": verdict_name(seen.verdict), "text": text,
     })
 }
 

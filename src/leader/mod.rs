@@ -559,7 +559,10 @@ impl Leader {
                 Outcome::Returned { result: self.payloads.held.keep_result(payload), ok: true }
             }
             AckSays::ResultLost => Outcome::ResultLost,
-            AckSays::GivenUp => Outcome::GivenUp,
+            AckSays::GivenUp => {
+                self.tell_what_is_not_held(conn, job);
+                Outcome::GivenUp
+            }
             AckSays::Lacks(lack) => Outcome::Lacks(lack),
         };
         self.forget_gathered_parts(job);

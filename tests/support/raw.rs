@@ -26,6 +26,8 @@ pub struct Raw {
     buffer: Vec<u8>,
     /// Frames that came while an answer was waited for.
     aside: VecDeque<Frame>,
+    /// What jobs were said to wait for.
+    pub waits: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -45,7 +47,7 @@ impl Raw {
     pub fn on(stream: TcpStream) -> Raw {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
-        Raw { stream, decoder, buffer: Vec::new(), aside: VecDeque::new() }
+        Raw { stream, decoder, buffer: Vec::new(), aside: VecDeque::new(), waits: Vec::new() }
     }
 
     pub fn send(&mut self, kind: Kind, msg_id: Uuid, corr_id: Uuid, subject: &str, payload: &[u8]) {
@@ -75,8 +77,9 @@ impl Raw {
                 };
                 let consumed = self.buffer.len() - input.len();
                 self.buffer.drain(..consumed);
-                let waits = Progress::decode(&found.payload).is_ok_and(|told| told.stage == Stage::Waiting);
-                if found.kind == Kind::Progress && waits {
+                let told = Progress::decode(&found.payload).ok().filter(|told| told.stage == Stage::Waiting);
+                if let (Kind::Progress, Some(told)) = (found.kind, told) {
+                    self.waits.push(told.text.as_str().to_owned());
                     // That a job waits for a worker is told whenever that changes; it is no answer to anything.
                     continue;
                 }

@@ -76,6 +76,19 @@ impl AtWorker {
 }
 
 impl Leader {
+    /// The first of these sets that a worker said it cannot hold, in words, with why and what helps.
+    pub(in crate::leader) fn unheld(&self, worker: WorkerId, caches: &[CacheId]) -> Option<String> {
+        let at = self.datasets.workers.get(&worker)?;
+        let why = |cache: &CacheId| match at.not_held.get(cache) {
+            Some((digest, NotHeld::Failed(why))) => {
+                let is_same = self.broker.state().dataset(cache).is_some_and(|set| set.digest == *digest);
+                is_same.then(|| format!("cannot hold dataset {cache}: {why}"))
+            }
+            Some((_, NotHeld::Gone(_))) | None => None,
+        };
+        caches.iter().find_map(why)
+    }
+
     /// A worker says what it has.
     pub(super) fn worker_has(&mut self, conn: ConnId, have: &Have) {
         let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
