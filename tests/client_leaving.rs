@@ -120,3 +120,27 @@ fn the_timeout_also_ends_the_wait_for_a_leader_that_is_not_there_and_for_one_tha
         assert!(shown["error"].as_str().unwrap().contains("within 500ms (--timeout)"), "{shown}");
     }
 }
+
+#[test]
+fn a_pipe_to_which_nobody_writes_is_read_no_longer_than_the_timeout() {
+    let files = TempDir::new();
+    let pipe = files.join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let pipe = pipe.to_str().unwrap();
+    for more in [&[][..], &["--raw"]] {
+        // Nothing of it needs a leader.
+        let line = [&["submit", "127.0.0.1:1", "sums", "--timeout", "300ms", "--file", pipe], more].concat();
+        let (code, _, err) = heft(&line);
+        assert_eq!(code, Some(4), "{err}");
+        assert!(err.contains("nothing was sent") && err.contains(pipe) && err.contains("--timeout"), "{err}");
+    }
+}
+
+#[test]
+fn a_congestion_control_that_is_not_there_is_refused_by_its_flag() {
+    let line = ["submit", "127.0.0.1:1", "sums", "--tcp-congestion", "nope"];
+    let (code, _, err) = heft(&line);
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("--tcp-congestion") && err.contains("nope"), "{err}");
+}

@@ -159,7 +159,8 @@ fn ca11_a_job_gets_its_sets_where_they_are_where_they_are_not_and_fails_if_nobod
     // A name that the set has not.
     let (code, out, err) = world.job(&["here/none.bin"]);
     assert_eq!(code, Some(1), "{out}{err}");
-    assert!(format!("{out}{err}").contains("Cache miss: here"), "{out}{err}");
+    let why = r#"Cache miss: here: the set is here, and has no file "none.bin""#;
+    assert!(format!("{out}{err}").contains(why), "{out}{err}");
 }
 
 #[test]

@@ -235,3 +235,21 @@ fn a_disk_that_others_fill_lets_jobs_end_also_after_a_restart() {
     let end = last.finish();
     assert_eq!(end.0, Some(0), "{end:#?}");
 }
+
+#[test]
+fn a_disk_that_is_full_of_datasets_says_that_they_can_be_removed() {
+    let Some(disk) = SmallDisk::new(64) else { return };
+    let leader = disk.leader(&[]);
+    let files = TempDir::new();
+    let file = files.join("in.bin");
+    fs::write(&file, noise(5 * MIB, 3)).unwrap();
+    let (addr, file) = (leader.addr(), file.to_str().unwrap());
+    let (code, _, err) = heft(&["dataset", &addr, "put", "set", file, "--target", "none"]);
+    assert_eq!(code, Some(0), "{err}");
+    let _others = disk.fill();
+    let full = until(&leader, "it is known to be full", |status| !status["leader"]["disk_trouble"].is_null());
+    let trouble = full["leader"]["disk_trouble"].as_str().unwrap();
+    assert!(trouble.contains("`heft dataset HOST:PORT rm`"), "{trouble}");
+    let (_, shown, _) = heft(&["status", &addr]);
+    assert!(shown.contains("UPLOADS WAIT: ") && !shown.contains("WAIT: uploads wait"), "{shown}");
+}

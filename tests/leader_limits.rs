@@ -15,7 +15,7 @@ mod support;
 use chunking::message::{Body, Name, Open, OpenFlags, Purpose, Refused, SetEntry, SetState};
 use chunking::{Codec, Digest, DigestKind, Kind};
 use datasets::{FakeWorker, Putter, Set, say};
-use procs::{Leader, TempDir, eventually};
+use procs::{Leader, TempDir, eventually, heft};
 use raw::Raw;
 use serde_json::{Value, json};
 use support::scaled;
@@ -259,4 +259,21 @@ fn questions_that_wait_for_an_answer_have_a_limit_and_go_with_who_asked() {
     let mut client = Raw::client(&leader, "d");
     ask(&mut client, 1);
     assert!(client.ask("status", &json!({}))["leader"].is_object(), "it may ask");
+}
+
+#[test]
+fn limits_that_no_leader_could_work_with_are_refused_and_named() {
+    let dir = TempDir::new();
+    for (flag, value, why) in [
+        ("--lease", "0s", "give at least 1s"),
+        ("--lease", "1ms", "give at least 1s"),
+        ("--buffers", "99999TiB", "more than this machine has: give at most"),
+        ("--tcp-congestion", "nope", "--tcp-congestion"),
+    ] {
+        let data = dir.join("data");
+        let (code, out, err) = heft(&["leader", "0", "--data", data.to_str().unwrap(), flag, value]);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{flag} {value}: {err}");
+        assert!(err.contains(flag) && err.contains(why), "{flag} {value}: {err}");
+        assert!(!data.exists(), "nothing is made");
+    }
 }

@@ -29,7 +29,7 @@ pub struct ClientxArgs {
     #[arg(long, default_value_t)]
     policy: Policy,
     /// TCP congestion control by name.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = super::congestion)]
     tcp_congestion: Option<String>,
 }
 

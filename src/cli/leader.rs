@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::time::Duration;
 
 use chunking::limits::{CHUNK_BYTES_MAX, CLASSIC_INBOUND_BODY_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use tokio::net::TcpListener;
@@ -96,6 +97,9 @@ impl From<VerifyChoice> for Verify {
         }
     }
 }
+
+/// A worker beats six times in a lease: with less than this a pause of the machine would cost it its jobs.
+const LEASE_MIN: Duration = Duration::from_secs(1);
 
 /// A segment has room for a few of the largest jobs.
 const SEGMENT_BYTES_MIN: u64 = 64 * 1024;
@@ -224,7 +228,7 @@ pub struct LeaderArgs {
     spin: SpinMode,
 
     /// TCP congestion control by name. By default cubic to peers on this machine, the system's own to others.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = super::congestion)]
     tcp_congestion: Option<String>,
 }
 
@@ -300,7 +304,61 @@ fn storage(args: &LeaderArgs) -> anyhow::Result<Storage> {
     }
 }
 
+/// Buffers of one chunk each.
+fn buffers(args: &LeaderArgs) -> usize {
+    usize::try_from(args.buffers.0 / u64::from(CHUNK_BYTES_MAX)).unwrap_or(usize::MAX)
+}
+
+/// Bytes of memory that this machine has, if it says so.
+fn memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Refuses what no leader could work with, before anything is made.
+fn check_limits(args: &LeaderArgs) -> anyhow::Result<()> {
+    if args.spool_max.0 < SPOOL_BYTES_MIN {
+        return Err(
+            Usage(format!("--spool-max {} is too little: give at least 1 MiB", args.spool_max)).into()
+        );
+    }
+    if buffers(args) < BUFFERS_MIN {
+        return Err(Usage(format!(
+            "--buffers {} is too little for two windows: give at least {BUFFERS_MIN} MiB",
+            args.buffers
+        ))
+        .into());
+    }
+    if let Some(memory) = memory_bytes().filter(|memory| args.buffers.0 > *memory) {
+        return Err(Usage(format!(
+            "--buffers {} is more than this machine has: give at most {}, and leave some for everything else",
+            args.buffers,
+            ByteSize(memory)
+        ))
+        .into());
+    }
+    if args.silence.0 < SILENCE_MIN {
+        return Err(Usage(format!(
+            "--silence {} would take sound connections for dead: give at least {}",
+            args.silence,
+            Span(SILENCE_MIN)
+        ))
+        .into());
+    }
+    if args.lease.0 < LEASE_MIN {
+        return Err(Usage(format!(
+            "--lease {} would take workers for lost that are well: give at least {}",
+            args.lease,
+            Span(LEASE_MIN)
+        ))
+        .into());
+    }
+    Ok(())
+}
+
 async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
+    check_limits(args)?;
     let args = &LeaderArgs { data: data_dir(args)?, ..args.clone() };
     let storage = storage(args)?;
     let addr = SocketAddr::new(args.listen, args.port);
@@ -319,24 +377,11 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         input_wait: args.input_wait.0,
         ..Config::default()
     };
-    let buffers = usize::try_from(args.buffers.0 / u64::from(CHUNK_BYTES_MAX)).unwrap_or(usize::MAX);
-    if args.spool_max.0 < SPOOL_BYTES_MIN {
-        return Err(
-            Usage(format!("--spool-max {} is too little: give at least 1 MiB", args.spool_max)).into()
-        );
-    }
-    if buffers < BUFFERS_MIN {
-        return Err(Usage(format!(
-            "--buffers {} is too little for two windows: give at least {BUFFERS_MIN} MiB",
-            args.buffers
-        ))
-        .into());
-    }
     let local = listener.local_addr()?;
     let host = if local.ip().is_unspecified() { "HOST".to_owned() } else { local.ip().to_string() };
     let relay = RelayConfig {
         verify: args.verify.into(),
-        buffers,
+        buffers: buffers(args),
         spool_bytes_max: args.spool_max.0,
         durable: args.durability == Durability::Disk,
         disk_reserve: args.disk_reserve.map_or(Reserve::Auto, |size| Reserve::Bytes(size.0)),
@@ -346,14 +391,6 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         Durability::Disk => ("disk", PAYLOAD_BYTES_ON_DISK),
         Durability::Memory => ("memory: nothing outlives this leader", PAYLOAD_BYTES_IN_MEMORY),
     };
-    if args.silence.0 < SILENCE_MIN {
-        return Err(Usage(format!(
-            "--silence {} would take sound connections for dead: give at least {}",
-            args.silence,
-            Span(SILENCE_MIN)
-        ))
-        .into());
-    }
     let heartbeat = (args.lease.0 / 6).min(args.silence.0 / 4).min(LeaderConfig::default().heartbeat);
     let config = LeaderConfig {
         broker,

@@ -45,6 +45,7 @@ use crate::client::dataset::PutError;
 use crate::client::{Client, ClientError, JobError, Options};
 use crate::fs::own_dir::SharedDir;
 use crate::units::Span;
+use crate::wire::check_congestion;
 
 /// Runs a command to its end on this thread.
 fn block_on<F: Future<Output = anyhow::Result<ExitCode>>>(command: F) -> anyhow::Result<ExitCode> {
@@ -187,7 +188,7 @@ pub(crate) struct Reach {
     answer_wait: Span,
 
     /// TCP congestion control by name, such as cubic; without it, connections on this machine take cubic or reno.
-    #[arg(long, value_name = "NAME", global = true)]
+    #[arg(long, value_name = "NAME", global = true, value_parser = congestion)]
     tcp_congestion: Option<String>,
 }
 
@@ -223,6 +224,17 @@ impl Reach {
 pub(crate) fn job_id(text: &str) -> Result<Uuid, String> {
     let form = || format!("{text:?} is no job id: it is a Guid such as 00112233-4455-6677-8899-aabbccddeeff");
     text.parse().map_err(|_| form())
+}
+
+/// Reads the name of a congestion control from the command line.
+pub(crate) fn congestion(name: &str) -> Result<String, String> {
+    match check_congestion(name) {
+        Ok(()) => Ok(name.to_owned()),
+        Err(error) => Err(format!(
+            "this system has no such congestion control, or does not let you have it ({error}): \
+             /proc/sys/net/ipv4/tcp_allowed_congestion_control lists those that you may have"
+        )),
+    }
 }
 
 /// Reads a time limit from the command line.

@@ -186,7 +186,8 @@ async fn finish(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
-    let files = args.files.iter().map(|file| input_file(file)).collect::<anyhow::Result<Vec<_>>>()?;
+    let deadline = args.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout.0));
+    let files = input_files(args, deadline).await?;
     if !args.raw {
         let named = args.caches.iter().filter_map(|cached| cached.name.as_deref());
         input_names(files.iter().map(|file| file.name.as_str()).chain(named))
@@ -201,7 +202,6 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let asks = args.caches.iter().any(|cached| cached.inner.is_none());
     let reach = if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
     let options = Options { downloads, ..reach };
-    let deadline = args.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout.0));
     let client =
         before(args, deadline, "the leader was not reached", Client::connect(&args.leader, &options))
             .await??;
@@ -425,6 +425,27 @@ fn names_in(id: &str, status: &Value) -> Result<Vec<String>, Usage> {
         )));
     }
     Ok(names)
+}
+
+/// The files of the command line. A pipe is read until its end, by a thread of its own: whoever has to write to it may never come,
+/// and nothing but the end of the process stops such a read.
+async fn input_files(
+    args: &SubmitArgs,
+    deadline: Option<tokio::time::Instant>,
+) -> anyhow::Result<Vec<Input>> {
+    let (named, (read, done)) = (args.files.clone(), tokio::sync::oneshot::channel());
+    std::thread::Builder::new().name("inputs".to_owned()).spawn(move || {
+        let files = named.iter().map(|file| input_file(file)).collect::<anyhow::Result<Vec<_>>>();
+        read.send(files).ok();
+    })?;
+    tokio::select! {
+        files = done => files?,
+        () = sleep_until(deadline) => {
+            let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
+            Err(TimedOut::Unsent(format!("not all of {} was read within {after} (--timeout): nothing was sent to {}; a pipe is read \
+                until whoever writes to it closes it", args.files.join(" and "), args.leader)).into())
+        }
+    }
 }
 
 /// Reads `PATH[=NAME]`.

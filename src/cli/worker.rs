@@ -131,7 +131,7 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "NAME", value_parser = pass_env)]
     pub pass_env: Vec<String>,
     /// TCP congestion control, such as cubic or bbr [default: the system's; cubic to this machine]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = super::congestion)]
     pub tcp_congestion: Option<String>,
 }
 

@@ -320,22 +320,26 @@ impl Leader {
             return self.relay.disk_trouble().map(str::to_owned);
         }
         let waits = match room.waiting {
-            0 => "uploads wait".to_owned(),
-            1 => "1 large file waits for room".to_owned(),
-            waiting => format!("{waiting} large files wait for room"),
+            0 => String::new(),
+            1 => "1 large file waits for room: ".to_owned(),
+            waiting => format!("{waiting} large files wait for room: "),
         };
         let waits = match self.results_waiting() {
             0 => waits,
-            1 => format!("{waits} (the result of 1 job among them)"),
-            results => format!("{waits} (the results of {results} jobs among them)"),
+            1 => format!("{waits}the result of 1 job is among what waits; "),
+            results => format!("{waits}the results of {results} jobs are among what waits; "),
         };
         let first = self.relay.first_in_words().map(|first| format!("Uploads wait behind {first}. "));
         let first = first.unwrap_or_default();
         let fill = self.relay.fill();
+        let sets = match self.broker.state().dataset_count() {
+            0 => "",
+            _ => "if datasets that nobody needs are removed (`heft dataset HOST:PORT rm`), ",
+        };
         Some(format!(
-            "{waits}: {} of {} are free, and {} are kept for the log and for results (--disk-reserve). {} are large files and results \
+            "{waits}{} of {} are free, and {} are kept for the log and for results (--disk-reserve). {} are large files and results \
              that the leader keeps. {first}It helps if jobs end or are cancelled (`heft cancel`), if results that nobody has yet are fetched \
-             (`heft result get`), if others free space on that disk, or if the leader gets a larger one (--data)",
+             (`heft result get`), {sets}if others free space on that disk, or if the leader gets a larger one (--data)",
             ByteSize(room.space.free),
             ByteSize(room.space.total),
             ByteSize(room.reserve),

@@ -23,5 +23,5 @@ pub use pulse::{
 };
 pub use sending::{SendPhase, Sending};
 pub(crate) use socket::{LOOKS_PER_STALL, WRITE_STALL_TIMEOUT, read_some};
-pub use socket::{Tuning, is_loopback, tune};
+pub use socket::{Tuning, check_congestion, is_loopback, tune};
 pub(crate) use unacked::{limit_unsent, unacknowledged};

@@ -32,6 +32,16 @@ pub fn is_loopback(stream: &TcpStream) -> bool {
     })
 }
 
+/// Whether this system has a congestion control, and lets this user have it.
+pub fn check_congestion(name: &str) -> io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_congestion(name.as_bytes())?;
+    #[cfg(not(target_os = "linux"))]
+    let _unused = (socket, name);
+    Ok(())
+}
+
 /// Sets what every heft connection has: no delay for small frames, keep-alive, and a congestion control that suits.
 ///
 /// Only a congestion control that was asked for by name can fail; the rest makes things better where the system has it.

@@ -214,6 +214,9 @@ impl Relay {
         let bytes = blob.together.as_ref().map_or(blob.open.size, |together| self.unmade(together));
         let why = self.config.disk_reserve.why_short(blob.class(), space, bytes);
         let waiting = match blob.class() {
+            Class::Upload if self.blobs.values().any(Blob::is_dataset) => {
+                "waiting for jobs to end, for datasets to be removed (`heft dataset HOST:PORT rm`), or for space to be freed there"
+            }
             Class::Upload => "waiting for jobs to end, or for space to be freed there",
             Class::Result => {
                 "waiting for others to be fetched (`heft result get`), for jobs to end, or for space to be freed there"
@@ -401,6 +404,23 @@ mod tests {
             }
         }
         assert_eq!((granted, relay.results_waiting().count()), (vec![3], 0));
+    }
+
+    #[test]
+    fn who_waits_for_room_beside_datasets_hears_that_they_can_be_removed() {
+        const MIB: u64 = 1 << 20;
+        for (purpose, is_named) in [(Purpose::Dataset, true), (Purpose::Input, false)] {
+            let mut relay = Relay::new(RelayConfig { durable: true, ..RelayConfig::default() });
+            let space = Some(Space { free: 17 * MIB, total: 160 * MIB });
+            relay.disk_done(DiskDone::Measured { mark: 0, space });
+            for (number, purpose) in [(1, purpose), (2, Purpose::Input)] {
+                let (id, size) = (Uuid::from_u128(number), 20 * MIB);
+                let open = Open { purpose, ..announced(JobId(Uuid::nil()), "", size) };
+                relay.expect(id, open, ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), true);
+            }
+            let why = relay.why_no_room(Uuid::from_u128(2)).unwrap();
+            assert_eq!(why.contains("`heft dataset HOST:PORT rm`"), is_named, "{why}");
+        }
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(crate) enum InputError {
     Removed { cache_id: String },
     #[error("Cache miss: {cache_id}")]
     CacheMiss { cache_id: String },
+    #[error("Cache miss: {cache_id}: the set is here, and has no file \"{name}\"")]
+    NotInSet { cache_id: String, name: SafeName },
     #[error(
         "input file \"{name}\" comes as {how}, which is not supported yet: send its content inline, or name a CacheId"
     )]
@@ -61,6 +63,7 @@ impl InputError {
             InputError::Names(_)
             | InputError::NotHere { .. }
             | InputError::CacheMiss { .. }
+            | InputError::NotInSet { .. }
             | InputError::Changed { .. }
             | InputError::Removed { .. }
             | InputError::NotSupported { .. }
@@ -195,11 +198,13 @@ fn place_cached(
         None => vec![name.clone()],
     };
     let missing = || InputError::CacheMiss { cache_id: cache_id.to_owned() };
+    let wanted = inner.as_ref().unwrap_or(name);
     if let Some(kept) = cache.kept.get(set) {
         // Whatever lies under its name.
         let removed = || InputError::Removed { cache_id: cache_id.to_owned() };
         let kept = kept.as_ref().ok_or_else(removed)?;
-        let found = candidates.iter().find(|name| kept.has(name)).ok_or_else(missing)?;
+        let lacks = || InputError::NotInSet { cache_id: set.to_owned(), name: wanted.clone() };
+        let found = candidates.iter().find(|name| kept.has(name)).ok_or_else(lacks)?;
         let changed = || InputError::Changed { cache_id: cache_id.to_owned(), name: found.clone() };
         let placed = match place_file(kept.root(), found, true, root, target, cache.link) {
             Some(Ok(placed)) => placed,

@@ -270,6 +270,7 @@ fn of_inputs(error: &InputError, directory: &OpenDirectory) -> Fault {
         | InputError::Open { .. }
         | InputError::Names(_)
         | InputError::CacheMiss { .. }
+        | InputError::NotInSet { .. }
         | InputError::NotSupported { .. }
         | InputError::Nothing { .. } => Fault::Job,
     }
