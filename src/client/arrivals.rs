@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::dispatch::Conn;
 use super::downloads::{Downloads, Missing, Named, Part, Rest, Temporary};
 use crate::peer::{InFrame, LinkWriter, OutFrame};
-use crate::transfer::{Download, DownloadState, Report, transfer_frame};
+use crate::transfer::{Download, DownloadState, Report};
 use crate::wire::{self, InChunk, Parts};
 
 /// The shortest time between two reports of how far a job's downloads are.
@@ -274,7 +274,7 @@ impl Inner {
     fn open(&mut self, conn: Conn, writer: &LinkWriter, id: Uuid, open: Open, out: &mut Vec<OutFrame>) {
         let (job, purpose) = (open.owner, open.purpose);
         let refuse =
-            |reason: Reason, text: String| transfer_frame(id, &Verdict::Failed { reason, text: text.into() });
+            |reason: Reason, text: String| OutFrame::message(id, &Verdict::Failed { reason, text: text.into() });
         let Some(wanted) = self.wanted.get_mut(&job) else {
             return out.push(refuse(Reason::CANCELLED, "not wanted".to_owned()));
         };

@@ -286,9 +286,8 @@ impl Driver {
         if !up.mode.has(Features::CANCEL) {
             return;
         }
-        let mut payload = Vec::new();
-        Cancel { attempt: 0, text: why.into() }.encode(&mut payload);
-        let frame = OutFrame { msg_id: id, corr_id: id, ..OutFrame::new(Kind::Cancel, payload) };
+        let cancel = Cancel { attempt: 0, text: why.into() };
+        let frame = OutFrame { corr_id: id, ..OutFrame::message(id, &cancel) };
         // A connection that takes nothing ends soon, and the wish is kept for the next one.
         up.outbox.try_send(Outgoing::plain(frame)).ok();
     }
@@ -621,9 +620,7 @@ impl Driver {
     fn confirm(&mut self, id: Uuid) {
         let Some((conn, run)) = self.receipts.due(id, self.jobs.contains_key(&id)) else { return };
         let Some(up) = self.up(conn).filter(|up| up.mode.has(Features::RECEIPTS)) else { return };
-        let mut payload = Vec::new();
-        Received { run }.encode(&mut payload);
-        let frame = OutFrame { msg_id: id, ..OutFrame::new(Kind::Received, payload) };
+        let frame = OutFrame::message(id, &Received { run });
         // Without it the result comes again.
         up.outbox.try_send(Outgoing::plain(frame)).ok();
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::limits::{CHUNK_PIECE_BYTES_MAX, WINDOW_CHUNKS_MAX};
-use chunking::message::{Body as _, Keepalive, LimitId, Piece, Welcome};
+use chunking::message::{Body, Keepalive, LimitId, Piece, Welcome};
 use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
 use socket2::SockRef;
 use thiserror::Error;
@@ -116,6 +116,13 @@ impl OutFrame {
             subject: String::new(),
             payload: payload.into(),
         }
+    }
+
+    /// A message under this id.
+    pub fn message<M: Body>(msg_id: Uuid, message: &M) -> Self {
+        let mut payload = Vec::new();
+        message.encode(&mut payload);
+        OutFrame { msg_id, ..OutFrame::new(M::KIND, payload) }
     }
 
     fn head(&self) -> Head<'_> {
@@ -524,9 +531,7 @@ impl LinkWriter {
         let is_idle = self.0.written.load(Ordering::Relaxed) == *written && socket.pieces.is_empty();
         drop(socket);
         if is_idle && self.queue_locked().pieces.is_empty() {
-            let mut payload = Vec::new();
-            Keepalive {}.encode(&mut payload);
-            self.queue(OutFrame::new(Kind::Keepalive, payload)).ok();
+            self.queue(OutFrame::message(Uuid::nil(), &Keepalive {})).ok();
         }
         self.try_flush();
         *written = self.0.written.load(Ordering::Relaxed);

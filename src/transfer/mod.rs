@@ -33,17 +33,3 @@ pub use pieces::{PieceAt, PieceSource};
 pub use sink::{ChunkSink, FileSink, MemorySink};
 pub use source::{FileSource, Source, SourceError};
 pub use upload::{Blob, Compression, State, Status, Upload, Wire};
-
-use chunking::Kind;
-use chunking::message::Body;
-use uuid::Uuid;
-
-use crate::peer::OutFrame;
-
-/// A frame of a transfer.
-pub(crate) fn transfer_frame<M: Body>(transfer: Uuid, message: &M) -> OutFrame {
-    let mut payload = Vec::new();
-    message.encode(&mut payload);
-    let kind: Kind = M::KIND;
-    OutFrame { msg_id: transfer, ..OutFrame::new(kind, payload) }
-}

@@ -22,7 +22,7 @@ use super::handler::{Handler, Job};
 use super::limits::{PROGRESS_EVERY, TRANSFERS_MAX};
 use crate::core::names::{SafeName, input_names};
 use crate::peer::OutFrame;
-use crate::transfer::{ChunkSink, Download, DownloadState, FileSink, Report, is_full, transfer_frame};
+use crate::transfer::{ChunkSink, Download, DownloadState, FileSink, Report, is_full};
 use crate::wire::{InChunk, Part, Parts};
 
 /// The inputs of one job on their way.
@@ -139,12 +139,12 @@ impl Receptions {
         };
         let Some(blob) = known else {
             if open.purpose == Purpose::Input && is_past(open.owner) {
-                out.push(transfer_frame(id, &Verdict::Ok));
+                out.push(OutFrame::message(id, &Verdict::Ok));
                 return None;
             }
             let text = format!("transfer {id} is no input of a job that waits here (job {})", open.owner);
             let unknown = Abort { reason: Reason::UNKNOWN, text: text.into() };
-            out.push(transfer_frame(id, &unknown));
+            out.push(OutFrame::message(id, &unknown));
             return None;
         };
         let job = blob.job;
@@ -158,7 +158,7 @@ impl Receptions {
         let refuse = |reason: Reason, text: String| Verdict::Failed { reason, text: text.into() };
         if open.size != blob.size {
             let text = format!("transfer {id} has {} bytes; the job's request says {}", open.size, blob.size);
-            out.push(transfer_frame(id, &refuse(Reason::INVALID, text)));
+            out.push(OutFrame::message(id, &refuse(Reason::INVALID, text)));
             return Some(job);
         }
         let file = blob.file;
@@ -186,7 +186,7 @@ impl Receptions {
                 if let Verdict::Failed { text, .. } = &verdict {
                     warn!(%job, "cannot take an input: {text}");
                 }
-                out.push(transfer_frame(id, &verdict));
+                out.push(OutFrame::message(id, &verdict));
             }
         }
         Some(job)
@@ -220,7 +220,7 @@ impl Receptions {
     pub(super) fn done(&mut self, id: Uuid, done: &Done, out: &mut Vec<OutFrame>) -> Step {
         self.with(id, |download| download.on_done(done, out)).unwrap_or_else(|| {
             let text = format!("transfer {id} is not open here");
-            out.push(transfer_frame(id, &Abort { reason: Reason::UNKNOWN, text: text.into() }));
+            out.push(OutFrame::message(id, &Abort { reason: Reason::UNKNOWN, text: text.into() }));
             Step::Nothing
         })
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use chunking::Kind;
 use chunking::message::{
-    Abort, Body, Cancel, Done, Features, Grant, Open, Piece, Progress, Purpose, Refused, Settled, Stage,
+    Abort, Body as _, Cancel, Done, Features, Grant, Open, Piece, Progress, Purpose, Refused, Settled, Stage,
     Start, Verdict, Void, Welcome,
 };
 use tokio::sync::mpsc;
@@ -542,7 +542,7 @@ impl<H: Handler> Session<H> {
             let Note { stage, done, total, text, .. } = note;
             let progress = Progress { run, attempt, stage, done, total, text: text.into() };
             // A job that ends at once says that it runs together with its result.
-            self.say_lazily(message_frame(job, &progress));
+            self.say_lazily(OutFrame { corr_id: job, ..OutFrame::message(job, &progress) });
         }
     }
 
@@ -753,12 +753,6 @@ fn keep(result: JobResult, attached: Vec<Attachment>, numbers: Numbers, spool: O
         warn!(%job, "cannot keep the result as files: {error}; a restart of this worker loses it");
     }
     answer
-}
-
-fn message_frame<M: Body>(job: Uuid, message: &M) -> OutFrame {
-    let mut payload = Vec::new();
-    message.encode(&mut payload);
-    OutFrame { msg_id: job, corr_id: job, ..OutFrame::new(M::KIND, payload) }
 }
 
 fn first_line(text: &str) -> String {

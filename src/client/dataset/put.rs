@@ -340,7 +340,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             cache_id: name(self.spec.cache.as_str())?,
             target: name(&self.spec.target)?,
         };
-        let frame = OutFrame { msg_id: self.request, ..frame_of(&message) };
+        let frame = OutFrame::message(self.request, &message);
         self.send(frame, Vec::new());
         let again = std::mem::replace(&mut self.asked, true);
         (self.events)(PutEvent::Asked { leader: self.leader.clone(), again });
@@ -523,8 +523,8 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             let Some(parcel) = self.parcels.get_mut(place) else { return Ok(()) };
             parcel.opened = true;
             under_way += 1;
-            let (msg_id, corr_id) = (parcel.id, self.request);
-            let list = OutFrame { msg_id, corr_id, ..frame_of(&Pack { pieces: parcel.list.clone() }) };
+            let list = Pack { pieces: parcel.list.clone() };
+            let list = OutFrame { corr_id: self.request, ..OutFrame::message(parcel.id, &list) };
             let open = parcel.upload.connected(writer.clone(), wire);
             self.send(list, vec![open]);
         }
@@ -741,10 +741,4 @@ impl Unreached {
 /// Packs that may be under way on a connection to this leader.
 fn packs_max(mode: &Mode) -> usize {
     mode.blobs_max().min(PACKS_UNDER_WAY_MAX)
-}
-
-fn frame_of<M: Body>(message: &M) -> OutFrame {
-    let mut payload = Vec::new();
-    message.encode(&mut payload);
-    OutFrame::new(M::KIND, payload)
 }

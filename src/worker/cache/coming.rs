@@ -18,13 +18,13 @@ use uuid::Uuid;
 
 use super::CacheId;
 use super::contents::Contents;
-use super::keeper::{Cache, News, Part, ack, frame};
+use super::keeper::{Cache, News, Part, ack};
 use super::pack::PackSink;
 use super::seal::Seal;
 use super::staged::Staged;
 use crate::model::CachePutResult;
 use crate::peer::OutFrame;
-use crate::transfer::{Download, DownloadState, MemorySink, Report, is_full, transfer_frame};
+use crate::transfer::{Download, DownloadState, MemorySink, Report, is_full};
 use crate::units::ByteSize;
 use crate::wire::{self, InChunk, Parts};
 use crate::worker::limits::PACKS_ANNOUNCED_MAX;
@@ -257,7 +257,7 @@ impl Cache {
                     }
                     match part {
                         Some(contents) => self.prepare(generation, contents, out),
-                        None => out.push(frame(
+                        None => out.push(OutFrame::message(
                             generation,
                             &Lack { what: Lacking::Manifest, bytes: 0, pieces: Ranges::default() },
                         )),
@@ -392,7 +392,7 @@ impl Cache {
             Ok(None) => {}
             Err((reason, text)) => {
                 debug!(transfer = %id, "a transfer of a set is not taken: {text}");
-                out.push(transfer_frame(id, &Verdict::Failed { reason, text: text.into() }));
+                out.push(OutFrame::message(id, &Verdict::Failed { reason, text: text.into() }));
             }
         }
     }
@@ -405,17 +405,17 @@ impl Cache {
     ) -> Result<Option<Transfer>, (Reason, String)> {
         let Some(coming) = self.coming.get(&generation) else {
             // It is here, or was refused, and the leader knows that by now.
-            out.push(transfer_frame(generation, &Verdict::Ok));
+            out.push(OutFrame::message(generation, &Verdict::Ok));
             return Ok(None);
         };
         match coming.phase {
             Phase::Manifest => {}
             Phase::Checking | Phase::Reading | Phase::Preparing(..) | Phase::Showing(_) => {
-                out.push(transfer_frame(generation, &Verdict::Ok));
+                out.push(OutFrame::message(generation, &Verdict::Ok));
                 return Ok(None);
             }
             Phase::Receiving(_) => {
-                out.push(transfer_frame(generation, &Verdict::Ok));
+                out.push(OutFrame::message(generation, &Verdict::Ok));
                 self.say_lack(generation, out);
                 return Ok(None);
             }
@@ -611,7 +611,7 @@ impl Cache {
         }
         let (pieces, bytes) = staged.lacking();
         let what = if staged.is_whole() { Lacking::Nothing } else { Lacking::Pieces };
-        out.push(frame(generation, &Lack { what, bytes, pieces }));
+        out.push(OutFrame::message(generation, &Lack { what, bytes, pieces }));
     }
 
     fn show_if_whole(&mut self, generation: Uuid) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use chunking::limits::SETS_LISTED_MAX;
-use chunking::message::{Body, Have, Name, Reason, Release, SetEntry, SetList, SetState};
+use chunking::message::{Have, Name, Reason, Release, SetEntry, SetList, SetState};
 use chunking::{Digest, DigestKind, Kind};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -342,7 +342,7 @@ impl Cache {
     fn have(&self, anew: u8, sets: Vec<SetEntry>, out: &mut Vec<OutFrame>) {
         if self.told {
             let message = Have { anew, budget: self.budget, used: self.used(), sets: SetList::new(sets) };
-            out.push(frame(Uuid::nil(), &message));
+            out.push(OutFrame::message(Uuid::nil(), &message));
         }
     }
 
@@ -760,13 +760,6 @@ fn entry(state: SetState, cache: &CacheId, digest: Digest, text: &str) -> SetEnt
     // An id is far shorter than a name may be.
     let cache_id = Name::try_from(cache.as_str().to_owned()).unwrap_or_default();
     SetEntry { state, digest, cache_id, text: text.into() }
-}
-
-/// A frame about a generation.
-pub(super) fn frame<M: Body>(generation: Uuid, message: &M) -> OutFrame {
-    let mut payload = Vec::new();
-    message.encode(&mut payload);
-    OutFrame { msg_id: generation, ..OutFrame::new(M::KIND, payload) }
 }
 
 /// What became of a set, in the founding documents' words (T07).

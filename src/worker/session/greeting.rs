@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use super::{Session, message_frame};
-use crate::peer::{InFrame, Probe, Silence, dead_line, silent};
+use super::Session;
+use crate::peer::{InFrame, OutFrame, Probe, Silence, dead_line, silent};
 use crate::units::Span;
 use crate::wire::Signs;
 use crate::worker::handler::Handler;
@@ -112,6 +112,6 @@ impl<H: Handler> Session<H> {
             credit: self.purse.given(),
             jobs: HeldJobs::new(self.desk.held()),
         };
-        self.say(message_frame(Uuid::nil(), &beat));
+        self.say(OutFrame::message(Uuid::nil(), &beat));
     }
 }
