@@ -273,8 +273,9 @@ impl Inner {
 
     fn open(&mut self, conn: Conn, writer: &LinkWriter, id: Uuid, open: Open, out: &mut Vec<OutFrame>) {
         let (job, purpose) = (open.owner, open.purpose);
-        let refuse =
-            |reason: Reason, text: String| OutFrame::message(id, &Verdict::Failed { reason, text: text.into() });
+        let refuse = |reason: Reason, text: String| {
+            OutFrame::message(id, &Verdict::Failed { reason, text: text.into() })
+        };
         let Some(wanted) = self.wanted.get_mut(&job) else {
             return out.push(refuse(Reason::CANCELLED, "not wanted".to_owned()));
         };

@@ -123,9 +123,8 @@ pub(super) fn start(
     let caps = split_cap(options.desired.max(1), leaders.len());
     for (conn, (leader, cap)) in leaders.iter().zip(caps).enumerate() {
         let reporter = Reporter { conn, news: news_sender.clone(), arrivals: arrivals.clone() };
-        let kept =
-            connection::keep(leader.clone(), cap, options.clone(), reporter, OUTBOX_MAX, stopped.clone());
-        tasks.spawn(kept);
+        let uplink = connection::uplink(leader, cap, options);
+        tasks.spawn(connection::keep(uplink, reporter, OUTBOX_MAX, stopped.clone()));
     }
     let driver = Driver {
         started: Instant::now(),
@@ -420,6 +419,7 @@ impl Driver {
                 self.handle(Event::Down(conn, unsent));
                 self.tell_waiting(conn, &JobEvent::Reconnecting { leader, why, retry_in });
             }
+            News::Welcome { mode } => self.take_late_welcome(conn, mode),
             News::Frame(frame) => {
                 if let Some(connection) = self.conns.get_mut(conn) {
                     connection.heard = true;
@@ -477,16 +477,13 @@ impl Driver {
                 self.questions.take_answer(frame);
                 Ok(())
             }
-            Kind::Welcome => {
-                self.take_late_welcome(conn, frame);
-                Ok(())
-            }
             other @ (Kind::SubmitJob
             | Kind::AssignJob
             | Kind::AckJob
             | Kind::Credit
             | Kind::CachePut
             | Kind::CacheAck
+            | Kind::Welcome
             | Kind::HelloClient
             | Kind::HelloWorker
             | Kind::NotLeader

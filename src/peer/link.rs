@@ -223,9 +223,10 @@ impl LinkReader {
         self.pulse.rested();
     }
 
-    /// Whether a frame has begun to come and is not whole.
-    pub fn is_inside_frame(&self) -> bool {
-        self.inlet.is_inside_frame()
+    /// Whether a frame has begun to come that is not whole, and is a Welcome as far as can be seen.
+    pub fn is_inside_welcome(&self) -> bool {
+        let begun = || self.inlet.begun();
+        self.inlet.is_inside_frame() && begun().is_none_or(|code| code == Kind::Welcome.code())
     }
 
     /// Whether a Welcome answers the hello that we sent. Leaders that do not say which one they got are believed.

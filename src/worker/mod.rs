@@ -48,7 +48,6 @@ mod handler;
 mod hello;
 mod identity;
 pub mod limits;
-mod line;
 mod receive;
 mod removal;
 mod returning;

@@ -17,28 +17,24 @@ use chunking::message::{
     Refused, Spread as SpreadMessage, SpreadStage, Verdict,
 };
 use chunking::{DigestKind, Kind};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, interval, sleep_until, timeout};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, interval, sleep_until};
 use uuid::Uuid;
 
 use super::packs::plan;
 use super::scan::{self, Scanned, Watch};
 use super::tree::ScanError;
 use super::{DatasetSpec, PutError, PutEvent, PutReport, Spread, WorkerAck, stage};
-use crate::client::arrivals::Arrivals;
-use crate::client::connection::{self, Mode, News, Outgoing, Reporter};
+use crate::client::connection::{self, Mode};
 use crate::client::error::{ClientError, Refusal};
 use crate::client::{LATE_WELCOME_WAIT, Options, remote};
 use crate::model::{CachePutResult, CacheStatus, JsonModel};
-use crate::peer::{InFrame, LinkWriter, OutFrame};
+use crate::peer::{InFrame, LinkWriter, News, OutFrame, Uplink};
 use crate::transfer::{Blob, PieceSource, Source, State, Upload, Waiting, Wire};
 use crate::units::Span;
 
 /// Packs that are sent at a time: enough that the leader always has one to check and one that comes.
 pub const PACKS_UNDER_WAY_MAX: usize = 4;
-
-/// Frames and news that wait for each other.
-const QUEUE_MAX: usize = 256;
 
 /// The shortest time between two reports of how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -78,14 +74,16 @@ pub async fn put(
         () = until(deadline) => return Err(out_of_time("its files were still being read")),
     };
     let scan_took = started.elapsed();
-    let link = LinkTask::start(leader, options);
-    let mut putting = Putting::new(spec, scanned, options, leader, events, started, deadline);
+    let reach = options.connect_wait.unwrap_or(LATE_WELCOME_WAIT);
+    let welcome_wait = options.welcome_wait.max(reach.saturating_add(WELCOME_WAIT_MORE));
+    let mut uplink = connection::uplink(leader, 1, &Options { welcome_wait, ..options.clone() });
+    let (upload_news, uploads) = mpsc::unbounded_channel();
+    let mut putting = Putting::new(spec, scanned, options, leader, events, started, deadline, upload_news);
     putting.scan_took = scan_took;
-    let ended = putting.run(link.news, link.uploads, link.upload_news).await;
+    let ended = putting.run(&mut uplink, uploads).await;
     drop(putting);
-    drop(link.stop);
-    // What was said is on its way; a connection that does not close in time is left to itself.
-    timeout(CLOSE_WAIT, link.task).await.ok();
+    // What was said is on its way.
+    uplink.leave(CLOSE_WAIT).await;
     ended
 }
 
@@ -124,35 +122,9 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// The connection, kept up beside.
-struct LinkTask {
-    news: mpsc::Receiver<(usize, News)>,
-    uploads: mpsc::UnboundedReceiver<Uuid>,
-    upload_news: mpsc::UnboundedSender<Uuid>,
-    stop: watch::Sender<bool>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl LinkTask {
-    fn start(leader: &str, options: &Options) -> Self {
-        let (news_sender, news) = mpsc::channel(QUEUE_MAX);
-        let (upload_news, uploads) = mpsc::unbounded_channel();
-        let (stop, stopped) = watch::channel(false);
-        // Nothing comes by transfer: there is nobody to report to.
-        let arrivals = Arrivals::new(mpsc::unbounded_channel().0, mpsc::unbounded_channel().0);
-        let reporter = Reporter { conn: 0, news: news_sender, arrivals };
-        let mut options = options.clone();
-        let reach = options.connect_wait.unwrap_or(LATE_WELCOME_WAIT);
-        options.welcome_wait = options.welcome_wait.max(reach.saturating_add(WELCOME_WAIT_MORE));
-        let kept = connection::keep(leader.to_owned(), 1, options, reporter, QUEUE_MAX, stopped);
-        LinkTask { news, uploads, upload_news, stop, task: tokio::spawn(kept) }
-    }
-}
-
 /// The connection as it is now.
 struct Up {
     wire: Wire,
-    outbox: mpsc::Sender<Outgoing>,
     writer: LinkWriter,
     packs_max: usize,
 }
@@ -198,8 +170,10 @@ struct Putting<F> {
     stored: Option<Spread>,
     over: bool,
     acks: BTreeMap<String, WorkerAck>,
+    /// Frames that go out together.
+    out: Vec<OutFrame>,
     /// Where uploads say that they have news.
-    upload_news: Option<mpsc::UnboundedSender<Uuid>>,
+    upload_news: mpsc::UnboundedSender<Uuid>,
 }
 
 impl<F: FnMut(PutEvent)> Putting<F> {
@@ -211,6 +185,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         events: F,
         started: Instant,
         deadline: Option<Instant>,
+        upload_news: mpsc::UnboundedSender<Uuid>,
     ) -> Self {
         Putting {
             spec,
@@ -238,17 +213,16 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             stored: None,
             over: false,
             acks: BTreeMap::new(),
-            upload_news: None,
+            out: Vec::new(),
+            upload_news,
         }
     }
 
     async fn run(
         &mut self,
-        mut news: mpsc::Receiver<(usize, News)>,
+        uplink: &mut Uplink,
         mut uploads: mpsc::UnboundedReceiver<Uuid>,
-        upload_news: mpsc::UnboundedSender<Uuid>,
     ) -> Result<PutReport, PutError> {
-        self.upload_news = Some(upload_news);
         let reach_until = self.connect_wait.map(|wait| (Instant::now() + wait, wait));
         let mut unreached = Unreached::default();
         loop {
@@ -259,10 +233,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
                 self.deadline
             };
             tokio::select! {
-                came = news.recv() => match came {
-                    Some((_, news)) => self.on_news(news, &mut unreached)?,
-                    None => return Err(ClientError::Closed.into()),
-                },
+                news = uplink.next(|| false) => self.on_news(news, uplink, &mut unreached)?,
                 Some(blob) = uploads.recv() => self.on_upload(blob)?,
                 () = until(self.ask_again) => {
                     self.ask_again = None;
@@ -274,33 +245,26 @@ impl<F: FnMut(PutEvent)> Putting<F> {
                 }
                 () = until(limit) => return Err(self.timed_out()),
             }
+            uplink.send_all(&mut self.out);
             if let Some(report) = self.ended()? {
                 return Ok(report);
             }
         }
     }
 
-    fn on_news(&mut self, news: News, unreached: &mut Unreached) -> Result<(), PutError> {
+    fn on_news(&mut self, news: News, uplink: &Uplink, unreached: &mut Unreached) -> Result<(), PutError> {
         match news {
-            News::Greeting { .. } => unreached.greeted = true,
+            News::Greeted => unreached.greeted = true,
             News::Unanswered { text } => {
                 self.tell_waiting(Waiting { reason: Reason::NONE, text });
             }
-            News::Up { mode, address, outbox, writer } => {
-                let needed = Features::DATASETS.with(Features::TRANSFERS);
-                if !mode.has(needed) {
-                    let feature = "datasets";
-                    return Err(ClientError::NotSupported { leader: address, feature }.into());
-                }
-                let wire = Wire { features: mode.features(), loopback: writer.is_loopback() };
-                self.up = Some(Up { wire, outbox, writer, packs_max: packs_max(&mode) });
-                self.leader = address;
-                self.ask()?;
-            }
-            News::Down { why, retry_in, .. } => {
+            News::Classic => self.on_leader(&Mode::Classic, uplink)?,
+            News::Welcome(welcome) => self.on_leader(&Mode::of_welcome(&welcome), uplink)?,
+            News::Failed { why, retry_in } | News::Lost { why, retry_in, .. } => {
                 unreached.greeted = false;
                 unreached.why.clone_from(&why);
                 self.up = None;
+                self.out.clear();
                 self.ask_again = None;
                 self.planned.clear();
                 if let Some(manifest) = &self.manifest {
@@ -315,8 +279,22 @@ impl<F: FnMut(PutEvent)> Putting<F> {
                 }
             }
             News::Frame(frame) => self.on_frame(&frame)?,
+            // Nothing comes by transfer.
+            News::Chunk(_) => {}
         }
         Ok(())
+    }
+
+    fn on_leader(&mut self, mode: &Mode, uplink: &Uplink) -> Result<(), PutError> {
+        let Some(writer) = uplink.writer().cloned() else { return Ok(()) };
+        let leader = uplink.address().to_owned();
+        if !mode.has(Features::DATASETS.with(Features::TRANSFERS)) {
+            return Err(ClientError::NotSupported { leader, feature: "datasets" }.into());
+        }
+        let wire = Wire { features: mode.features(), loopback: writer.is_loopback() };
+        self.up = Some(Up { wire, writer, packs_max: packs_max(mode) });
+        self.leader = leader;
+        self.ask()
     }
 
     /// Says what is to be put; the leader answers with what it lacks.
@@ -341,17 +319,10 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             target: name(&self.spec.target)?,
         };
         let frame = OutFrame::message(self.request, &message);
-        self.send(frame, Vec::new());
+        self.out.push(frame);
         let again = std::mem::replace(&mut self.asked, true);
         (self.events)(PutEvent::Asked { leader: self.leader.clone(), again });
         Ok(())
-    }
-
-    /// A connection that takes no more is about to say so itself, and all is said again on the next.
-    fn send(&self, frame: OutFrame, opens: Vec<OutFrame>) {
-        if let Some(up) = &self.up {
-            up.outbox.try_send(Outgoing { frame, opens, job: None }).ok();
-        }
     }
 
     fn on_frame(&mut self, frame: &InFrame) -> Result<(), PutError> {
@@ -478,7 +449,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         }
         if let Some(manifest) = &self.manifest {
             let open = manifest.connected(writer, wire);
-            self.send(open, Vec::new());
+            self.out.push(open);
         }
         Ok(())
     }
@@ -494,7 +465,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             compression: self.spec.compression,
             source,
         };
-        let news = self.upload_news.clone().ok_or(ClientError::Closed)?;
+        let news = self.upload_news.clone();
         let bad = |why: String| ClientError::BadInput { name: self.spec.cache_id().to_owned(), why };
         Ok(Upload::start(blob, news).map_err(|error| bad(error.to_string()))?)
     }
@@ -526,7 +497,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             let list = Pack { pieces: parcel.list.clone() };
             let list = OutFrame { corr_id: self.request, ..OutFrame::message(parcel.id, &list) };
             let open = parcel.upload.connected(writer.clone(), wire);
-            self.send(list, vec![open]);
+            self.out.extend([list, open]);
         }
         Ok(())
     }

@@ -14,7 +14,6 @@ use crate::client::connection::Mode;
 use crate::client::dispatch::Conn;
 use crate::client::error::{JobError, Refusal};
 use crate::client::job::JobEvent;
-use crate::peer::InFrame;
 use crate::units::{ByteSize, Span};
 
 /// How long such a job at least waits for the Welcome of a leader that has been silent for long: it may be on its way.
@@ -52,8 +51,7 @@ impl Job {
 
 impl Driver {
     /// A heft leader that was slower than the wait: from now on it is one.
-    pub(super) fn take_late_welcome(&mut self, conn: Conn, frame: &InFrame) {
-        let Some(mode) = Mode::of_welcome(&frame.payload) else { return };
+    pub(super) fn take_late_welcome(&mut self, conn: Conn, mode: Mode) {
         let Some(connection) = self.conns.get_mut(conn) else { return };
         let Some(up) = &mut connection.up else { return };
         up.mode.clone_from(&mode);

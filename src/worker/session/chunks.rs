@@ -5,14 +5,14 @@ use uuid::Uuid;
 
 use super::Session;
 use crate::transfer::Report;
-use crate::wire::InChunk;
+use crate::wire::{InChunk, Part};
 use crate::worker::handler::Handler;
 
 impl<H: Handler> Session<H> {
     /// Keeps what came of a chunk, if the leader can go on with it.
-    pub(super) fn keep_cut(&mut self) {
+    pub(super) fn keep_cut(&mut self, cut: Option<Part>) {
         let knows = self.leader.is_some_and(|leader| leader.has(Features::PIECES));
-        let Some(part) = self.line.take_cut().filter(|_| knows) else { return };
+        let Some(part) = cut.filter(|_| knows) else { return };
         match &mut self.cache {
             Some(cache) if cache.owns(part.transfer) => cache.keep(part),
             Some(_) | None => self.receptions.keep(part),
