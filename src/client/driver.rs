@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::Kind;
-use chunking::message::{
-    Abort, Body as _, Cancel, Features, Grant, Progress, Reason, Received, Refused, Stage, Submitted, Verdict,
-};
+use chunking::message::{Body as _, Cancel, Features, Progress, Reason, Received, Refused, Stage, Submitted};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -31,7 +29,7 @@ use super::{LATE_WELCOME_WAIT, LinkState, Options, QUESTIONS_MAX};
 use crate::core::ids::Micros;
 use crate::model::{JobResult, JsonModel};
 use crate::peer::{InFrame, LinkWriter, OutFrame, PROBE_BACKOFF, silent};
-use crate::transfer::{Report, Upload, Waiting, Wire};
+use crate::transfer::{Report, Uploads, Waiting, Wire};
 
 /// Commands and news that wait for the driver.
 const COMMANDS_MAX: usize = 256;
@@ -131,12 +129,11 @@ pub(super) fn start(
         dispatch: Dispatch::new(leaders.len(), options.policy, options.grace),
         conns: leaders.iter().map(|leader| Connection::new(leader.clone(), None)).collect(),
         jobs: HashMap::new(),
-        blobs: HashMap::new(),
+        uploads: Uploads::new(upload_news),
         parked: HashSet::new(),
         late_welcome_wait: options.connect_wait.unwrap_or(LATE_WELCOME_WAIT),
         downloads: options.downloads.clone(),
         arrivals: arrivals.clone(),
-        upload_news,
         questions: Questions::default(),
         arrived: None,
         receipts: Receipts::default(),
@@ -196,15 +193,14 @@ struct Driver {
     dispatch: Dispatch,
     conns: Vec<Connection>,
     jobs: HashMap<Uuid, Job>,
-    /// The jobs of the blobs that are being sent.
-    blobs: HashMap<Uuid, Uuid>,
+    /// The blobs that are being sent, by job.
+    uploads: Uploads<Uuid>,
     /// Jobs that are, or were, held back.
     parked: HashSet<Uuid>,
     /// How long such a job waits for a leader's first Welcome.
     late_welcome_wait: Duration,
     downloads: Downloads,
     arrivals: Arrivals,
-    upload_news: mpsc::UnboundedSender<Uuid>,
     questions: Questions,
     /// The end that is being handled; `Deliver` takes it.
     arrived: Option<Ending>,
@@ -247,8 +243,7 @@ impl Driver {
             return Err(ClientError::JobIdInUse(new.id));
         }
         let NewJob { id, subject, payload, blobs, wishes, sink, permit } = new;
-        let inputs = Inputs::start(blobs, &self.upload_news);
-        self.blobs.extend(inputs.ids().map(|blob| (blob, id)));
+        let inputs = Inputs::start(id, blobs, &mut self.uploads);
         self.arrivals.want(id, &self.downloads);
         let (cancel, run, result, parked) = (None, 0, None, None);
         let job = Job { subject, payload, inputs, sink, permit, cancel, run, result, wishes, parked };
@@ -295,14 +290,11 @@ impl Driver {
     fn stop_inputs(&mut self, id: Uuid) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let on = job.inputs.on();
-        let stopped = job.inputs.stop();
-        for blob in &stopped {
-            self.blobs.remove(blob);
-        }
+        let stopped = job.inputs.stop(&mut self.uploads);
         let Some((conn, connection)) = on.and_then(|conn| Some((conn, self.conns.get_mut(conn)?))) else {
             return;
         };
-        connection.blobs = connection.blobs.saturating_sub(stopped.len());
+        connection.blobs = connection.blobs.saturating_sub(stopped);
         if connection.up.is_none() {
             return;
         }
@@ -357,7 +349,7 @@ impl Driver {
             ..OutFrame::new(Kind::SubmitJob, job.payload.clone())
         };
         let wire = Wire { features: up.mode.features(), loopback: up.writer.is_loopback() };
-        let opens = job.inputs.connected(conn, &up.writer, wire);
+        let opens = job.inputs.connected(conn, &up.writer, wire, &mut self.uploads);
         if up.outbox.try_send(Outgoing { frame, opens, job: Some(id) }).is_err() {
             self.dispatch.handle(self.now(), Event::NotSent(conn, id));
             return;
@@ -412,6 +404,7 @@ impl Driver {
                     job.inputs.disconnected(conn);
                     job.parked.take_if(|(on, _)| *on == conn);
                 }
+                self.uploads.lost(conn);
                 self.arrivals.disconnected();
                 let leader = self.address(conn);
                 self.questions.fail(conn, &leader, &why);
@@ -439,15 +432,7 @@ impl Driver {
                 self.take_result(conn, job, frame.payload.clone());
                 Ok(())
             }
-            Kind::Grant => Grant::decode(&frame.payload).map(|grant| {
-                self.with_upload(conn, frame.msg_id, |upload| upload.grant(&grant));
-            }),
-            Kind::Verdict => Verdict::decode(&frame.payload).map(|verdict| {
-                self.with_upload(conn, frame.msg_id, |upload| upload.verdict(&verdict));
-            }),
-            Kind::Abort => Abort::decode(&frame.payload).map(|abort| {
-                self.with_upload(conn, frame.msg_id, |upload| upload.abort(&abort));
-            }),
+            Kind::Grant | Kind::Verdict | Kind::Abort => self.uploads.on_frame(conn, frame).map(drop),
             Kind::Submitted => Submitted::decode(&frame.payload).map(|submitted| {
                 let Submitted { standing, run, ahead } = submitted;
                 // Its inputs are all there: that is told first.
@@ -523,23 +508,16 @@ impl Driver {
         }
     }
 
-    fn with_upload(&self, conn: Conn, blob: Uuid, then: impl FnOnce(&Upload)) {
-        let job = self.blobs.get(&blob).and_then(|job| self.jobs.get(job));
-        if let Some(upload) = job.and_then(|job| job.inputs.upload(conn, blob)) {
-            then(upload);
-        }
-    }
-
     /// Passes on what an upload has to tell; one that has failed for good ends its job.
     fn look_at_upload(&mut self, blob: Uuid) {
-        if let Some(id) = self.blobs.get(&blob).copied() {
+        if let Some(id) = self.uploads.owner(blob).copied() {
             self.look_at_uploads(id);
         }
     }
 
     fn look_at_uploads(&mut self, id: Uuid) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let told = job.inputs.look(std::time::Instant::now());
+        let told = job.inputs.look(std::time::Instant::now(), &self.uploads);
         if let Some((done, total)) = told.progress {
             self.tell(id, JobEvent::Uploading { done, total });
         }

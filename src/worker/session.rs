@@ -17,8 +17,7 @@ use std::time::Duration;
 
 use chunking::Kind;
 use chunking::message::{
-    Abort, Body as _, Cancel, Done, Features, Grant, Open, Piece, Progress, Purpose, Refused, Settled, Stage,
-    Start, Verdict, Void,
+    Body as _, Cancel, Features, Open, Progress, Purpose, Refused, Settled, Stage, Start,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -28,7 +27,7 @@ use uuid::Uuid;
 
 use super::attempt::{Brought, Outcome, Workplace, attempt};
 use super::backlog::Backlog;
-use super::cache::Cache;
+use super::cache::{self, Cache};
 use super::config::WorkerConfig;
 use super::credit::Purse;
 use super::desk::{Desk, Numbers, Offer, Todo};
@@ -115,7 +114,7 @@ pub(super) struct Session<H> {
 impl<H: Handler> Session<H> {
     pub(super) async fn run(
         config: WorkerConfig,
-        (cache, spool): (Option<Cache>, Option<Spool>),
+        (cache, spool): (Option<cache::Opened>, Option<Spool>),
         handler: Arc<H>,
         shutdown: impl Future<Output = ()>,
     ) -> Summary {
@@ -137,7 +136,7 @@ impl<H: Handler> Session<H> {
             directories: HashMap::new(),
             files: HashMap::new(),
             receptions: Receptions::new(reports.clone()),
-            cache,
+            cache: cache.map(|cache| cache.start(reports, cache_news)),
             returns: Returns::new(uploads),
             out: Vec::new(),
             lazy: 0,
@@ -158,9 +157,6 @@ impl<H: Handler> Session<H> {
             summary: Summary::default(),
         };
         session.load_spool();
-        if let Some(cache) = &mut session.cache {
-            cache.start(reports, cache_news);
-        }
         let mut shutdown = pin!(shutdown);
         // One alarm for all that is due. It is set anew only for what is due sooner: when it rings for what has been
         // done meanwhile, nothing is lost, and setting it costs more than most jobs.
@@ -439,37 +435,8 @@ impl<H: Handler> Session<H> {
                     self.desk.on_open(job, attempt);
                 }
             }
-            Kind::Done => {
-                let done = Done::decode(&frame.payload)?;
-                if self.is_of_set(frame.msg_id) {
-                    self.with_cache(|cache, out| cache.on_done(frame.msg_id, &done, out));
-                    return Ok(());
-                }
-                let step = self.receptions.done(frame.msg_id, &done, &mut self.out);
-                self.on_step(step);
-            }
-            Kind::Void => {
-                let void = Void::decode(&frame.payload)?;
-                if self.is_of_set(frame.msg_id) {
-                    self.with_cache(|cache, out| cache.on_void(frame.msg_id, &void, out));
-                    return Ok(());
-                }
-                let step = self.receptions.void(frame.msg_id, &void, &mut self.out);
-                self.on_step(step);
-            }
-            Kind::Piece => self.on_piece(frame.msg_id, &Piece::decode(&frame.payload)?),
-            Kind::Abort => {
-                let abort = Abort::decode(&frame.payload)?;
-                if self.is_of_set(frame.msg_id) {
-                    self.with_cache(|cache, out| cache.on_abort(frame.msg_id, &abort, out));
-                    return Ok(());
-                }
-                if !self.receptions.abort(frame.msg_id, &abort) {
-                    self.returns.abort(frame.msg_id, &abort);
-                }
-            }
-            Kind::Grant => self.returns.grant(frame.msg_id, &Grant::decode(&frame.payload)?),
-            Kind::Verdict => self.returns.verdict(frame.msg_id, &Verdict::decode(&frame.payload)?),
+            Kind::Done | Kind::Void | Kind::Piece | Kind::Abort => self.on_transfer(frame)?,
+            Kind::Grant | Kind::Verdict => self.returns.on_frame(frame)?,
             Kind::Start => {
                 let start = Start::decode(&frame.payload)?;
                 self.desk.on_start(job, start.run, start.attempt);
