@@ -263,3 +263,7 @@ pub(crate) fn refusal(id: Uuid, reason: Reason, text: impl Into<String>) -> OutF
     let text: String = text.into();
     OutFrame::message(id, &Verdict::Failed { reason, text: text.into() })
 }
+
+#[cfg(test)]
+#[path = "downloads_tests.rs"]
+mod tests;

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use chunking::message::{Abort, Body as _, Grant, Verdict};
+use chunking::message::{Abort, Body as _, Grant, Refused, Verdict};
 use chunking::{Kind, MessageError, PlanError};
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -49,6 +49,16 @@ impl<K> Uploads<K> {
         self.going.get(&id).map(|going| &going.owner)
     }
 
+    /// All of them, with their owners.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Uuid, &K)> {
+        self.going.iter().map(|(id, going)| (*id, &going.owner))
+    }
+
+    /// Whether a blob was opened on the present connection.
+    pub(crate) fn is_open(&self, id: Uuid) -> bool {
+        self.going.get(&id).is_some_and(|going| going.on.is_some())
+    }
+
     /// The frame that opens a transfer on a connection: it is to be sent there, behind whatever has to
     /// go before it.
     #[must_use]
@@ -84,6 +94,10 @@ impl<K> Uploads<K> {
             Some(Kind::Grant) => upload.grant(&Grant::decode(&frame.payload)?),
             Some(Kind::Verdict) => upload.verdict(&Verdict::decode(&frame.payload)?),
             Some(Kind::Abort) => upload.abort(&Abort::decode(&frame.payload)?),
+            Some(Kind::Refused) => {
+                let Refused { reason, text, .. } = Refused::decode(&frame.payload)?;
+                upload.abort(&Abort { reason, text });
+            }
             Some(_) | None => return Ok(false),
         }
         Ok(true)
