@@ -23,8 +23,8 @@ use super::error::{ClientError, JobError, Refusal};
 use super::inputs::{Failed, Inputs};
 use super::job::{Ending, JobEvent};
 use super::receipts::Receipts;
-use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, NewJob, Permit, Remote, Sink};
-use super::wishes::Wishes;
+use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, Permit, Remote, Sink};
+use super::spec::Prepared;
 use super::{LATE_WELCOME_WAIT, LinkState, Options, QUESTIONS_MAX};
 use crate::core::ids::Micros;
 use crate::model::{JobResult, JsonModel};
@@ -41,8 +41,7 @@ const OUTBOX_MAX: usize = 3 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX;
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
 
 struct Job {
-    subject: String,
-    payload: Bytes,
+    prepared: Prepared,
     inputs: Inputs,
     sink: Sink,
     permit: Permit,
@@ -51,7 +50,6 @@ struct Job {
     run: u32,
     /// Its result, while parts of it are still to come.
     result: Option<(Bytes, Vec<Named>)>,
-    wishes: Wishes,
     /// It needs a heft leader, and the one it is meant for has not said that it is one: when to give up.
     parked: Option<(Conn, Instant)>,
 }
@@ -222,7 +220,9 @@ impl Driver {
 
     fn take_command(&mut self, command: Command) {
         match command {
-            Command::Submit { job, reply } => reply.send(self.submit(job)).unwrap_or_default(),
+            Command::Submit { job, sink, permit, reply } => {
+                reply.send(self.submit(job, sink, permit)).unwrap_or_default();
+            }
             Command::Cancel { job, why, reply } => {
                 let known = self.cancel(job, why);
                 if let Some(reply) = reply {
@@ -238,15 +238,16 @@ impl Driver {
         }
     }
 
-    fn submit(&mut self, new: NewJob) -> Result<(), ClientError> {
-        if self.jobs.contains_key(&new.id) {
-            return Err(ClientError::JobIdInUse(new.id));
+    fn submit(&mut self, mut prepared: Prepared, sink: Sink, permit: Permit) -> Result<(), ClientError> {
+        let id = prepared.id;
+        if self.jobs.contains_key(&id) {
+            return Err(ClientError::JobIdInUse(id));
         }
-        let NewJob { id, subject, payload, blobs, wishes, sink, permit } = new;
+        let blobs = std::mem::take(&mut prepared.blobs);
         let inputs = Inputs::start(id, blobs, &mut self.uploads);
         self.arrivals.want(id, &self.downloads);
         let (cancel, run, result, parked) = (None, 0, None, None);
-        let job = Job { subject, payload, inputs, sink, permit, cancel, run, result, wishes, parked };
+        let job = Job { prepared, inputs, sink, permit, cancel, run, result, parked };
         self.jobs.insert(id, job);
         self.handle(Event::Submit(id));
         Ok(())
@@ -335,7 +336,7 @@ impl Driver {
             return self.park(conn, id);
         }
         job.parked = None;
-        let ignored = job.wishes.ignored().filter(|_| up.mode == Mode::Classic);
+        let ignored = job.prepared.wishes.ignored().filter(|_| up.mode == Mode::Classic);
         let (blobs, blobs_max) = (job.inputs.len(), up.mode.blobs_max());
         // A job with more than there may be at all is for the leader to judge.
         if blobs > 0 && *on_it > 0 && on_it.saturating_add(blobs) > blobs_max {
@@ -345,8 +346,8 @@ impl Driver {
         *on_it = on_it.saturating_add(blobs);
         let frame = OutFrame {
             msg_id: id,
-            subject: job.subject.clone(),
-            ..OutFrame::new(Kind::SubmitJob, job.payload.clone())
+            subject: job.prepared.subject.clone(),
+            ..OutFrame::new(Kind::SubmitJob, job.prepared.payload.clone())
         };
         let wire = Wire { features: up.mode.features(), loopback: up.writer.is_loopback() };
         let opens = job.inputs.connected(conn, &up.writer, wire, &mut self.uploads);

@@ -23,13 +23,13 @@ impl Job {
     /// Whether a leader cannot take it as it is meant, as far as we know.
     pub(super) fn needs_more_than(&self, mode: &Mode) -> bool {
         let is_too_large = !self.inputs.is_empty() && !mode.has(Features::TRANSFERS);
-        is_too_large || *mode == Mode::Classic && self.wishes.needed().is_some()
+        is_too_large || *mode == Mode::Classic && self.prepared.wishes.needed().is_some()
     }
 
     /// Why the leader does not get it: what a classic one would make of it.
     fn why_not(&self, leader: &str) -> Refusal {
         let hop = format!("leader {leader}");
-        if let Some(needed) = self.wishes.needed() {
+        if let Some(needed) = self.prepared.wishes.needed() {
             let text = format!(
                 "a classic leader would do something else with the job than it asks for: {needed}; submit it to a heft leader, or \
                  without that"
@@ -86,7 +86,7 @@ impl Driver {
         job.parked = Some((conn, until));
         self.parked.insert(id);
         if until > now {
-            let why = match job.wishes.needed() {
+            let why = match job.prepared.wishes.needed() {
                 Some(needed) => format!("the job needs a heft leader (of a classic one: {needed})"),
                 None => "the job has large files, which only a heft leader takes".to_owned(),
             };
