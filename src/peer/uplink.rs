@@ -87,11 +87,11 @@ pub(crate) enum News {
     Lost { why: String, retry_in: Duration, cut: Option<Part> },
 }
 
-type Dialling = Pin<Box<dyn Future<Output = Result<(LinkReader, LinkWriter), LinkError>> + Send + Sync>>;
+type Dialled = Result<Box<Link>, LinkError>;
 
 enum State {
     Waiting(Instant),
-    Dialling(Dialling),
+    Dialling(Pin<Box<dyn Future<Output = Dialled> + Send + Sync>>),
     Up(Box<Link>),
     /// Nothing more can be sent; what came before that is still read.
     Ending {
@@ -156,7 +156,7 @@ impl Backlog {
 /// What was waited for.
 enum Happened {
     Waited,
-    Dialled(Result<(LinkReader, LinkWriter), LinkError>),
+    Dialled(Dialled),
     Read(Result<Option<Item>, LinkError>),
     Sent(Result<(), LinkError>),
     Probed(bool),
@@ -184,6 +184,12 @@ impl Alarm {
 }
 
 impl Link {
+    fn new(reader: LinkReader, writer: LinkWriter) -> Self {
+        let greeted = Instant::now();
+        let half_until = Some(greeted + HALF_WELCOME_WAIT);
+        Link { reader, writer, backlog: None, greeted, half_until, living: None, probe: None }
+    }
+
     /// Half a Welcome is there, or half a frame that may be one.
     fn is_half(&self) -> bool {
         self.half_until.is_some() && self.reader.is_inside_welcome()
@@ -295,12 +301,13 @@ impl Uplink {
     fn on(&mut self, happened: Happened, holds_work: &impl Fn() -> bool) -> Option<News> {
         match happened {
             Happened::Waited => {
-                self.state = State::Dialling(self.dial());
+                self.dial();
                 None
             }
-            Happened::Dialled(Ok((reader, writer))) => self.greet(reader, writer),
+            Happened::Dialled(Ok(link)) => self.greet(link),
             Happened::Dialled(Err(error)) => {
-                let retry_in = self.wait();
+                let retry_in = self.route.on_failed();
+                self.end(retry_in);
                 Some(News::Failed { why: error.to_string(), retry_in })
             }
             Happened::Read(Ok(Some(Item::Frame(frame)))) => self.on_frame(frame),
@@ -332,28 +339,24 @@ impl Uplink {
         }
     }
 
-    fn dial(&self) -> Dialling {
+    fn dial(&mut self) {
         let (address, tuning) = (self.address().to_owned(), self.settings.tuning.clone());
         let limit = self.settings.connect_max;
-        Box::pin(async move {
+        self.state = State::Dialling(Box::pin(async move {
             match timeout(limit, connect(address.as_str(), &tuning)).await {
-                Ok(dialled) => dialled,
+                Ok(dialled) => dialled.map(|(reader, writer)| Box::new(Link::new(reader, writer))),
                 Err(_) => {
                     let text = format!("no answer within {} ms", limit.as_millis());
                     let source = std::io::Error::new(std::io::ErrorKind::TimedOut, text);
                     Err(LinkError::Connect { addr: address, source })
                 }
             }
-        })
+        }));
     }
 
-    fn greet(&mut self, reader: LinkReader, writer: LinkWriter) -> Option<News> {
-        let greeted = Instant::now();
-        self.awaited.on_hello(greeted);
-        let half_until = Some(greeted + HALF_WELCOME_WAIT);
-        let (backlog, living, probe) = (None, None, None);
-        self.state =
-            State::Up(Box::new(Link { reader, writer, backlog, greeted, half_until, living, probe }));
+    fn greet(&mut self, link: Box<Link>) -> Option<News> {
+        self.awaited.on_hello(link.greeted);
+        self.state = State::Up(link);
         self.send_all(&mut vec![(self.hello)()]);
         self.is_up().then_some(News::Greeted)
     }
@@ -387,14 +390,10 @@ impl Uplink {
 
     /// Nothing more can be sent: the connection ends when what came before that is read, or soon.
     pub(crate) fn broke(&mut self, why: String) {
-        match std::mem::replace(&mut self.state, State::Left) {
-            State::Up(link) => {
-                self.state = State::Ending { link, until: Instant::now() + READ_OUT_MAX, why };
-            }
-            other @ (State::Waiting(_) | State::Dialling(_) | State::Ending { .. } | State::Left) => {
-                self.state = other;
-            }
-        }
+        self.state = match std::mem::replace(&mut self.state, State::Left) {
+            State::Up(link) => State::Ending { link, until: Instant::now() + READ_OUT_MAX, why },
+            other @ (State::Waiting(_) | State::Dialling(_) | State::Ending { .. } | State::Left) => other,
+        };
     }
 
     /// Something came, and whatever the leader is, the line is not dead.
@@ -505,28 +504,22 @@ impl Uplink {
     fn redirect(&mut self, to: Option<String>) -> News {
         let (why, retry_in) = self.route.on_redirect(to);
         tracing::info!("{why}");
-        let (_, cut) = self.end(Instant::now() + retry_in);
+        let (_, cut) = self.end(retry_in);
         News::Lost { why, retry_in, cut }
     }
 
     /// The connection ends; the next is made after a wait.
     fn lose(&mut self, why: String) -> News {
         let retry_in = self.route.on_failed();
-        let (broke, cut) = self.end(Instant::now() + retry_in);
+        let (broke, cut) = self.end(retry_in);
         News::Lost { why: broke.unwrap_or(why), retry_in, cut }
     }
 
-    fn wait(&mut self) -> Duration {
-        let retry_in = self.route.on_failed();
-        self.state = State::Waiting(Instant::now() + retry_in);
-        retry_in
-    }
-
-    /// Lets go of the connection until then. Gives why nothing could be sent on it, if that was so,
-    /// and what came of a chunk that is not whole.
-    fn end(&mut self, until: Instant) -> (Option<String>, Option<Part>) {
+    /// Lets go of the connection, if there is one, and waits. Gives why nothing could be sent on it, if
+    /// that was so, and what came of a chunk that is not whole.
+    fn end(&mut self, wait: Duration) -> (Option<String>, Option<Part>) {
         self.awaited.on_lost();
-        match std::mem::replace(&mut self.state, State::Waiting(until)) {
+        match std::mem::replace(&mut self.state, State::Waiting(Instant::now() + wait)) {
             State::Up(mut link) => (None, link.reader.cut()),
             State::Ending { mut link, why, .. } => (Some(why), link.reader.cut()),
             State::Waiting(_) | State::Dialling(_) | State::Left => (None, None),

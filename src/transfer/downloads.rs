@@ -196,15 +196,14 @@ impl<K> Downloads<K> {
         };
         let was_receiving = *download.state() == DownloadState::Receiving;
         feed(download);
-        match download.state() {
+        let turn = match download.state() {
             DownloadState::Receiving => return Turn::Nothing,
             DownloadState::Whole | DownloadState::Failed { .. } if !was_receiving => return Turn::Nothing,
-            DownloadState::Whole | DownloadState::Failed { .. } => self.parts.forget(id),
-        }
-        match download.state() {
+            DownloadState::Whole => Turn::Whole,
             DownloadState::Failed { text, .. } => Turn::Failed(text.clone()),
-            DownloadState::Receiving | DownloadState::Whole => Turn::Whole,
-        }
+        };
+        self.parts.forget(id);
+        turn
     }
 
     /// A connection ended in the middle of a chunk: the next one goes on with it.
