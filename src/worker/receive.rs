@@ -21,6 +21,7 @@ use super::directory::JobDirectory;
 use super::exec::inputs;
 use super::handler::{Handler, Job};
 use super::limits::{PROGRESS_EVERY, TRANSFERS_MAX};
+use super::work_dir::{WorkDirState, is_unusable};
 use crate::core::names::{SafeName, input_names};
 use crate::peer::{InFrame, OutFrame};
 use crate::transfer::{ChunkSink, Downloads, FileSink, ONLY, Opened, Report, Turn, is_full, refusal};
@@ -73,13 +74,14 @@ pub(super) struct Receptions {
     blobs: HashMap<Uuid, Incoming>,
     /// Those that were opened, by job.
     downloads: Downloads<Uuid>,
+    work_dir: WorkDirState,
 }
 
 impl Receptions {
     /// None yet. Threads that write files report to `reports`.
-    pub(super) fn new(reports: mpsc::UnboundedSender<Report>) -> Self {
+    pub(super) fn new(reports: mpsc::UnboundedSender<Report>, work_dir: WorkDirState) -> Self {
         let downloads = Downloads::new(TRANSFERS_MAX, reports);
-        Receptions { jobs: HashMap::new(), blobs: HashMap::new(), downloads }
+        Receptions { jobs: HashMap::new(), blobs: HashMap::new(), downloads, work_dir }
     }
 
     /// A job was assigned, perhaps again. Gives whether inputs of it are still to come; `None` if none come by transfer.
@@ -164,7 +166,10 @@ impl Receptions {
             })
         });
         if let Err((reason, text)) = started {
-            warn!(%job, "cannot take an input: {text}");
+            match reason {
+                Reason::NO_DIRECTORY => self.work_dir.failed(&place.work_dir, &text),
+                _ => warn!(%job, "cannot take an input: {text}"),
+            }
             out.push(refusal(id, reason, text));
         }
         Some(job)
@@ -309,7 +314,10 @@ impl Reception {
         // A few calls to the system, once for each job: they do not hold up the frames.
         if self.directory.is_none() {
             let made = JobDirectory::make(&place.work_dir, self.job.id);
-            self.directory = Some(made.map_err(|error| failed(reason(&error), error.to_string()))?);
+            self.directory = Some(made.map_err(|error| {
+                let reason = if is_full(&error) { Reason::DISK_FULL } else { Reason::NO_DIRECTORY };
+                failed(reason, error.to_string())
+            })?);
         }
         let Some(directory) = &self.directory else {
             return Err(failed(Reason::IO, "the job has no directory".into()));
@@ -332,5 +340,9 @@ impl Reception {
 }
 
 fn reason(error: &std::io::Error) -> Reason {
-    if is_full(error) { Reason::DISK_FULL } else { Reason::IO }
+    match () {
+        () if is_full(error) => Reason::DISK_FULL,
+        () if is_unusable(error) => Reason::NO_DIRECTORY,
+        () => Reason::IO,
+    }
 }
