@@ -145,7 +145,7 @@ fn a_late_removal_of_an_earlier_generation_changes_nothing() {
     state.apply(&Record::DatasetGone { cache: cache("a"), generation: Uuid::from_u128(1) });
     assert_eq!(state, before);
     let sets = state.datasets().cloned().collect::<Vec<_>>();
-    assert_eq!(State::restore([], [], sets, [], 0), before);
+    assert_eq!(State::restore([], [], sets.into_iter().map(|set| (set, None)), [], 0), before);
     // One in time is kept in mind until there is another set.
     state.apply(&Record::DatasetGone { cache: cache("a"), generation: Uuid::from_u128(2) });
     assert!(state.is_dataset_removed(&cache("a")) && state.dataset(&cache("a")).is_none());

@@ -123,7 +123,7 @@ impl Broker {
             Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
         };
         // Who has not been told to start has no result, and that record is never lost.
-        let can_have_it = !job.announced && job.child_of.is_none_or(|(_, only)| only == worker);
+        let can_have_it = !job.is_announced() && job.child_of.is_none_or(|(_, only)| only == worker);
         is_early && is_leasing && is_free && can_have_it && attempt > job.attempt
     }
 
@@ -140,7 +140,7 @@ impl Broker {
             return false;
         }
         let mut matching = Vec::new();
-        self.workers.matching(job.key.as_str(), &mut matching);
+        self.workers.matching(job.submission.key.as_str(), &mut matching);
         self.retain_readers(job.payload_kind(), &mut matching);
         matching.iter().any(|other| *other != worker && !job.was_lost_at(*other))
     }

@@ -65,7 +65,7 @@ impl Asks {
     pub(super) fn stranded(&mut self, job: &Job, is_new: bool) {
         self.stranded = true;
         if is_new {
-            job.datasets.iter().for_each(|cache| self.retain(cache, |_, ask| ask.open));
+            job.datasets().iter().for_each(|cache| self.retain(cache, |_, ask| ask.open));
         }
     }
 
@@ -88,7 +88,7 @@ impl Asks {
 
     /// A job does not wait any more: sets that no other names are nobody's concern.
     pub(super) fn forget_unnamed(&mut self, delays: &Delays, job: &Job) {
-        for cache in job.datasets.iter().filter(|_| !self.of.is_empty()).collect::<Vec<_>>() {
+        for cache in job.datasets().iter().filter(|_| !self.of.is_empty()).collect::<Vec<_>>() {
             if delays.naming(cache).next().is_none() {
                 self.of.remove(cache);
             }
@@ -151,10 +151,13 @@ impl Broker {
 
     /// Whether a set is one job's inputs, and an agent has it, gets it or was asked to hold it whose worker could run the job now.
     fn is_under_way(&self, set: &Dataset) -> bool {
-        let Some(job) = set.cache.job().and_then(|id| self.state.job(id)) else { return false };
+        let Some(job) = self.state.staged_for(&set.cache).and_then(|id| self.state.job(id)) else {
+            return false;
+        };
         let could = |worker: WorkerId| {
             let worker = self.workers.get(worker).filter(|worker| worker.has_room());
-            worker.is_some_and(|worker| worker.wants(job.key.as_str()) && self.may_have(job, worker))
+            worker
+                .is_some_and(|worker| worker.wants(job.submission.key.as_str()) && self.may_have(job, worker))
         };
         let asks = self.asks.of.get(&set.cache).into_iter().flatten();
         let asked = asks.filter(|(_, ask)| ask.open).map(|(agent, _)| *agent);

@@ -212,6 +212,7 @@ impl Broker {
             Event::NotDelivered { job } => self.not_delivered(job),
             Event::ForgetEnded { job } => self.forget_ended(job),
             Event::PutDataset { dataset } => self.put_dataset(dataset),
+            Event::Staged { job, dataset } => self.staged(job, dataset),
             Event::RemoveDataset { cache } => self.remove_dataset(cache),
             Event::Holding { worker, cache, digest, missing } => {
                 self.holds(worker, cache, digest, missing);
@@ -333,6 +334,7 @@ impl Broker {
             | Record::Delivered { .. }
             | Record::Forget { .. }
             | Record::Dataset { .. }
+            | Record::Stage { .. }
             | Record::DatasetGone { .. } => None,
         });
         proposed.unwrap_or_else(|| self.cap_of(client))
@@ -389,7 +391,7 @@ impl Broker {
             self.actions.push_back(Action::Abandon { conn, job, attempt });
             return;
         }
-        if self.state.job(job).is_some_and(|job| job.announced) {
+        if self.state.job(job).is_some_and(|job| job.is_announced()) {
             // It is receiving: nothing runs before the job is taken.
             return;
         }
@@ -407,7 +409,7 @@ impl Broker {
         let began = before == Some(LeaseStage::Given);
         // Its place is free, if it has offered that.
         self.dirty |= doing == Doing::Returning && before.is_some_and(|before| before < stage);
-        let client = self.state.job(job).and_then(|known| self.submitter_of(job, &known.client));
+        let client = self.state.job(job).and_then(|known| self.submitter_of(job, &known.submission.client));
         if let (true, Some(conn)) = (began, client) {
             self.actions.push_back(Action::Running { conn, job, run, attempt });
         }
@@ -598,7 +600,7 @@ impl Broker {
             }
         };
         if no_room.is_some()
-            && let Some(conn) = self.submitter_of(id, &job.client)
+            && let Some(conn) = self.submitter_of(id, &job.submission.client)
         {
             let why = Waiting::WorkerDisk { worker };
             self.actions.push_back(Action::Waiting { conn, job: id, why });
@@ -634,7 +636,10 @@ impl Broker {
     pub(super) fn make_ready(&mut self, id: JobId) -> usize {
         let Some(job) = self.state.job(id) else { return 0 };
         let Phase::Queued { not_before } = job.phase else { return 0 };
-        if not_before > self.now || self.assigning.contains_key(&id) || (job.announced && job.to_all) {
+        if not_before > self.now
+            || self.assigning.contains_key(&id)
+            || (job.is_announced() && job.submission.to_all)
+        {
             return 0;
         }
         if job.needs_client() && !self.is_fed(id) {
@@ -658,7 +663,14 @@ impl Broker {
                 self.waits.look_at(id);
                 let Some(job) = self.state.job(id) else { return 0 };
                 self.staging.wake_for(job);
-                self.queues.push(&job.key, &job.client, place, id, job.size, job.rank())
+                self.queues.push(
+                    &job.submission.key,
+                    &job.submission.client,
+                    place,
+                    id,
+                    job.submission.size,
+                    job.rank(),
+                )
             }
         }
     }
@@ -682,7 +694,7 @@ enum AfterNoRoom {
 pub(super) fn standing(job: &Job) -> Standing {
     match job.phase {
         Phase::Queued { .. } => Standing::Queued,
-        Phase::Leased { .. } if job.announced => Standing::Assigned,
+        Phase::Leased { .. } if job.is_announced() => Standing::Assigned,
         Phase::Leased { .. } | Phase::Gathering { .. } => Standing::Running,
         Phase::Done { .. } | Phase::Dead { .. } => Standing::Finished,
     }

@@ -43,9 +43,11 @@ impl Broker {
     pub(super) fn committed(&mut self, up_to: Index) {
         while self.proposals.records.front().is_some_and(|(index, _)| *index <= up_to) {
             let Some((index, record)) = self.proposals.records.pop_front() else { return };
-            self.before(&record);
+            let staged = self.staged_by(&record);
+            staged.iter().for_each(|job| self.take_out(*job));
             let applied = self.state.apply(&record);
             self.after(&record, &applied);
+            staged.iter().for_each(|job| self.inputs_changed(*job));
             self.unpark(&record, &applied);
             self.send_answers(index, &record, &applied);
             self.dirty = true;
@@ -61,7 +63,7 @@ impl Broker {
             Record::Assign { .. } => {}
             Record::Withdraw { .. } => {
                 if let Applied::Withdrew(job) = applied {
-                    self.queues.unpark(&job.client);
+                    self.queues.unpark(&job.submission.client);
                 }
             }
             Record::Ack { job, .. }
@@ -71,7 +73,7 @@ impl Broker {
             | Record::Fail { job, .. }
             | Record::Orphan { job, .. } => {
                 if let Some(job) = self.state.job(*job) {
-                    self.queues.unpark(&job.client);
+                    self.queues.unpark(&job.submission.client);
                 }
             }
             Record::Announce { .. }
@@ -80,6 +82,7 @@ impl Broker {
             | Record::Delivered { .. }
             | Record::Forget { .. }
             | Record::Dataset { .. }
+            | Record::Stage { .. }
             | Record::DatasetGone { .. } => {}
         }
     }
@@ -90,16 +93,6 @@ impl Broker {
             // The job may have changed while the record was on its way.
             let answer = if *applied == Applied::Stale { too_late(record, did) } else { Ok(did) };
             self.actions.push_back(Action::Operated { token, answer });
-        }
-    }
-
-    /// What has to be undone while a job is as it was: where it waits depends on the datasets that it names.
-    fn before(&mut self, record: &Record) {
-        if let Record::Dataset { dataset } = record {
-            self.take_out(&dataset.cache);
-        }
-        if let Record::DatasetGone { cache, .. } = record {
-            self.take_out(cache);
         }
     }
 
@@ -148,14 +141,8 @@ impl Broker {
                 }
             }
             Record::Withdraw { job, .. } => self.withdrawn(*job, applied),
-            Record::Dataset { dataset } => {
-                self.dataset_put(dataset, applied);
-                self.inputs_changed(&dataset.cache);
-            }
-            Record::DatasetGone { cache, .. } => {
-                self.rouse(cache);
-                self.inputs_changed(cache);
-            }
+            Record::Dataset { dataset } | Record::Stage { dataset, .. } => self.dataset_put(dataset, applied),
+            Record::DatasetGone { cache, .. } => self.rouse(cache),
             Record::Delivered { job, run } => {
                 self.confirming.remove(&(*job, *run));
             }
@@ -184,7 +171,7 @@ impl Broker {
             | Phase::Leased { .. }
             | Phase::Gathering { .. } => None,
         };
-        let (key, client) = (job.key.clone(), job.client.clone());
+        let (key, client) = (job.submission.key.clone(), job.submission.client.clone());
         self.queues.remove(&key, &client, place);
         self.forget_delay(id);
         self.waits.forget(id);

@@ -139,10 +139,11 @@ impl Broker {
     fn assign(&mut self, id: JobId, worker: WorkerId) {
         let Some(job) = self.state.job(id) else { return };
         let (run, attempt) = (job.run, job.attempt.next());
-        let (client, key, is_capped) = (job.client.clone(), job.key.clone(), job.is_capped());
-        self.holdings.expect(worker, id, &job.datasets);
+        let (client, key, is_capped) =
+            (job.submission.client.clone(), job.submission.key.clone(), job.is_capped());
+        self.holdings.expect(worker, id, job.datasets());
         if let Some(agent) = self.holdings.agent_of(worker) {
-            self.asks.used(agent, &job.datasets);
+            self.asks.used(agent, job.datasets());
         }
         let Some(chosen) = self.workers.get_mut(worker) else { return };
         self.assignments += 1;
@@ -177,7 +178,7 @@ impl Broker {
                 self.queues.unpark(&client);
             }
         }
-        let (spent, start) = self.state.job(id).map_or((0, true), |job| (job.spent, !job.announced));
+        let (spent, start) = self.state.job(id).map_or((0, true), |job| (job.spent, !job.is_announced()));
         let Some(chosen) = self.workers.get_mut(worker) else { return };
         let Some(lease) =
             chosen.held.get_mut(&id).filter(|lease| lease.run == run && lease.attempt == attempt)

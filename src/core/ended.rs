@@ -36,15 +36,17 @@ impl Broker {
             let ended = self.ended.iter().take(LOOKS_MAX).filter_map(|(_, job, _)| self.state.job(*job));
             ended.filter(|job| may_go(job))
         };
-        let waits = |job: &Job| self.undelivered.get(&job.client).is_some_and(|jobs| jobs.contains(&job.id));
+        let waits = |job: &Job| {
+            self.undelivered.get(&job.submission.client).is_some_and(|jobs| jobs.contains(&job.id()))
+        };
         let sent = oldest().find(|job| job.delivered && !waits(job));
-        sent.or_else(|| oldest().next().filter(|_| !only_sent)).map(|job| job.id)
+        sent.or_else(|| oldest().next().filter(|_| !only_sent)).map(|job| job.id())
     }
 
     /// The job that ended longest ago of those that fit.
     pub fn oldest_that(&self, fits: impl Fn(&Job) -> bool) -> Option<JobId> {
         let ended = self.ended.iter().take(LOOKS_MAX).filter_map(|(_, job, _)| self.state.job(*job));
-        ended.filter(|job| fits(job)).map(|job| job.id).next()
+        ended.filter(|job| fits(job)).map(|job| job.id()).next()
     }
 
     /// A client has a result.
@@ -102,7 +104,7 @@ impl Broker {
                 self.actions.push_back(Action::ForgetResult { result: *result });
             }
             Phase::Dead { .. } if job.child_of.is_none() => {
-                self.actions.push_back(Action::ForgetInput { job: job.id });
+                self.actions.push_back(Action::ForgetInput { job: job.id() });
             }
             Phase::Done { .. }
             | Phase::Dead { .. }
@@ -110,9 +112,9 @@ impl Broker {
             | Phase::Leased { .. }
             | Phase::Gathering { .. } => {}
         }
-        self.submitters.remove(&job.id);
+        self.submitters.remove(&job.id());
         give_back(&mut self.submitters);
-        self.no_longer_undelivered(&job.client, job.id);
+        self.no_longer_undelivered(&job.submission.client, job.id());
     }
 
     /// A result is on its way to its client, or is forgotten.

@@ -77,7 +77,7 @@ impl Broker {
         }
         let pending = || self.enqueuing.get(id).and_then(|taking| taking.announced.as_deref());
         let (run, job) = match self.state.job(id) {
-            Some(job) if job.announced && !job.has_ended() => (job.run, job.submission()),
+            Some(job) if job.is_announced() && !job.has_ended() => (job.run, job.submission.clone()),
             Some(_) => return,
             None => match pending() {
                 Some(job) => (Run(1), job.clone()),
@@ -119,7 +119,8 @@ impl Broker {
             Phase::Leased { worker, attempt, .. } => self.start(worker, id, run, attempt),
             // What it needs of a worker may be less now.
             Phase::Queued { .. } => {
-                let (key, client, place) = (job.key.clone(), job.client.clone(), job.place());
+                let (key, client, place) =
+                    (job.submission.key.clone(), job.submission.client.clone(), job.place());
                 self.queues.remove(&key, &client, place);
                 self.forget_delay(id);
             }
@@ -143,7 +144,7 @@ impl Broker {
     pub(super) fn inputs_failed(&mut self, id: JobId, why: Arc<str>) {
         match self.state.job(id) {
             Some(job) if job.has_ended() => {}
-            Some(job) if !job.announced || self.completing.contains(&id) => {
+            Some(job) if !job.is_announced() || self.completing.contains(&id) => {
                 let run = job.run;
                 self.propose(Record::Fail { at: self.now, job: id, run, why });
             }
@@ -162,7 +163,7 @@ impl Broker {
             return;
         }
         let run = match self.state.job(id) {
-            Some(job) if job.announced && !job.has_ended() => job.run,
+            Some(job) if job.is_announced() && !job.has_ended() => job.run,
             Some(_) => return,
             None if self.enqueuing.get(id).is_some_and(|taking| taking.announced.is_some()) => Run(1),
             None => return,
@@ -186,7 +187,7 @@ impl Broker {
     pub(super) fn withdrawn(&mut self, id: JobId, applied: &Applied) {
         let again = self.withdrawing.remove(&id).flatten();
         if let Applied::Withdrew(job) = applied {
-            self.queues.remove(&job.key, &job.client, job.place());
+            self.queues.remove(&job.submission.key, &job.submission.client, job.place());
             self.forget_delay_of(job);
             self.waits.forget(id);
             self.drop_source(id);
@@ -194,7 +195,7 @@ impl Broker {
             give_back(&mut self.submitters);
             self.settle(id, job.run, None);
             // The same job again goes on with what there is of its inputs.
-            if again.as_ref().is_none_or(|again| again.job.fingerprint != job.fingerprint) {
+            if again.as_ref().is_none_or(|again| again.job.fingerprint != job.submission.fingerprint) {
                 self.actions.push_back(Action::ForgetInput { job: id });
             }
         }
@@ -219,7 +220,7 @@ impl Broker {
             return;
         }
         let announced =
-            |id: &JobId| self.state.job(*id).is_some_and(|job| job.announced && job.run == Run(1));
+            |id: &JobId| self.state.job(*id).is_some_and(|job| job.is_announced() && job.run == Run(1));
         let mut jobs: Vec<JobId> = self.sources.of.keys().copied().filter(announced).collect();
         jobs.sort_unstable();
         for job in jobs {
@@ -231,7 +232,7 @@ impl Broker {
         if self.completing.contains(&id) || self.withdrawing.contains_key(&id) {
             return;
         }
-        let client = self.state.job(id).map(|job| &job.client);
+        let client = self.state.job(id).map(|job| &job.submission.client);
         if let Some(conn) = client.and_then(|client| self.submitter_of(id, client)) {
             self.refuse(conn, id, Refusal::Draining);
         }
@@ -279,7 +280,7 @@ impl Broker {
         let lease = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
         let is_receiving = lease.is_some_and(|lease| lease.stage == LeaseStage::Given);
         if is_receiving && job.comes_by_transfer() {
-            let (run, start, lease) = (job.run, !job.announced, self.config.lease);
+            let (run, start, lease) = (job.run, !job.is_announced(), self.config.lease);
             self.actions.push_back(Action::Resume { conn, worker, job: id, run, attempt, lease, start });
         }
     }
@@ -303,7 +304,7 @@ impl Broker {
     /// A job that needs its client is known, or was handed in again: its inputs come over this connection.
     pub(super) fn source_came(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.needs_client()) else { return };
-        match self.submitter_of(id, &job.client) {
+        match self.submitter_of(id, &job.submission.client) {
             Some(conn) => {
                 self.drop_source(id);
                 self.sources.of.insert(id, Source::Here(conn));
@@ -331,7 +332,7 @@ impl Broker {
 
     fn take_out_of_queue(&mut self, id: JobId) {
         let Some(job) = self.state.job(id) else { return };
-        self.queues.remove(&job.key, &job.client, job.place());
+        self.queues.remove(&job.submission.key, &job.submission.client, job.place());
         self.forget_delay(id);
         self.waits.forget(id);
     }
@@ -359,7 +360,7 @@ impl Broker {
         // at when it is.
         let is_over = self.state.job(id).is_some_and(|job| match job.phase {
             Phase::Queued { .. } => true,
-            Phase::Leased { .. } => job.announced,
+            Phase::Leased { .. } => job.is_announced(),
             Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
         });
         if is_over && !self.assigning.contains_key(&id) {
@@ -372,7 +373,8 @@ impl Broker {
             return;
         }
         let Some(job) = self.state.job(id) else { return };
-        let why: Arc<str> = format!("input gone with client {}: submit it again", job.client).into();
+        let why: Arc<str> =
+            format!("input gone with client {}: submit it again", job.submission.client).into();
         self.inputs_failed(id, why);
     }
 
@@ -380,7 +382,7 @@ impl Broker {
     /// only if it hands the job in again.
     pub(super) fn revived(&mut self, id: JobId) {
         let Some(job) = self.state.job(id) else { return };
-        let (client, needs_client) = (job.client.clone(), job.needs_client());
+        let (client, needs_client) = (job.submission.client.clone(), job.needs_client());
         // Its last end is none any more.
         self.no_longer_undelivered(&client, id);
         if needs_client {

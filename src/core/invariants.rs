@@ -118,7 +118,7 @@ impl Broker {
             })
             .collect();
         for job in self.state.jobs() {
-            let id = job.id;
+            let id = job.id();
             match &job.phase {
                 Phase::Queued { not_before } => {
                     let is_somewhere = queued.contains_key(&id)
@@ -146,7 +146,7 @@ impl Broker {
 
     /// Whether a job cannot be given out because its inputs are with a client, or are to come first.
     fn waits_for_client(&self, job: &Job) -> bool {
-        job.announced && job.to_all || job.needs_client() && !self.sources.is_here(job.id)
+        job.is_announced() && job.submission.to_all || job.needs_client() && !self.sources.is_here(job.id())
     }
 
     /// What is noted beside the state is of jobs that are known.
@@ -154,7 +154,7 @@ impl Broker {
         for (client, jobs) in &self.undelivered {
             for id in jobs {
                 let job = self.state.job(*id);
-                holds(job.is_some_and(|job| job.has_ended() && job.client == *client), || {
+                holds(job.is_some_and(|job| job.has_ended() && job.submission.client == *client), || {
                     format!("the result of {id} waits for client {client}, and there is none: {job:?}")
                 })?;
             }
@@ -185,6 +185,8 @@ fn job_of(record: &Record) -> Option<JobId> {
         | Record::Revive { job, .. }
         | Record::Forget { job, .. }
         | Record::Delivered { job, .. } => Some(*job),
-        Record::Cap { .. } | Record::Dataset { .. } | Record::DatasetGone { .. } => None,
+        Record::Cap { .. } | Record::Dataset { .. } | Record::Stage { .. } | Record::DatasetGone { .. } => {
+            None
+        }
     }
 }

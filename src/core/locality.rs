@@ -153,8 +153,8 @@ impl Delays {
     }
 
     fn index(&mut self, place: Place, job: &Job) {
-        for cache in &job.datasets {
-            self.by_set.entry(cache.clone()).or_default().insert((place, job.id));
+        for cache in job.datasets() {
+            self.by_set.entry(cache.clone()).or_default().insert((place, job.id()));
         }
     }
 
@@ -178,22 +178,23 @@ impl Delays {
     }
 
     fn strand(&mut self, place: Place, job: &Job) {
-        let stranded = self.stranded.entry((job.key.clone(), job.client.clone())).or_default();
-        stranded.all.insert((place, job.id));
-        stranded.by_sets.entry(job.datasets.clone()).or_default().insert((place, job.id));
+        let stranded =
+            self.stranded.entry((job.submission.key.clone(), job.submission.client.clone())).or_default();
+        stranded.all.insert((place, job.id()));
+        stranded.by_sets.entry(job.datasets().to_vec()).or_default().insert((place, job.id()));
     }
 
     fn unstrand(&mut self, place: Place, job: &Job) {
         if self.stranded.is_empty() {
             return;
         }
-        let of = (job.key.clone(), job.client.clone());
+        let of = (job.submission.key.clone(), job.submission.client.clone());
         let Some(stranded) = self.stranded.get_mut(&of) else { return };
-        stranded.all.remove(&(place, job.id));
-        if let Some(jobs) = stranded.by_sets.get_mut(&job.datasets) {
-            jobs.remove(&(place, job.id));
+        stranded.all.remove(&(place, job.id()));
+        if let Some(jobs) = stranded.by_sets.get_mut(job.datasets()) {
+            jobs.remove(&(place, job.id()));
             if jobs.is_empty() {
-                stranded.by_sets.remove(&job.datasets);
+                stranded.by_sets.remove(job.datasets());
             }
         }
         if stranded.all.is_empty() {
@@ -203,9 +204,9 @@ impl Delays {
 
     fn unindex(&mut self, place: Place, job: &Job) {
         self.unstrand(place, job);
-        for cache in &job.datasets {
+        for cache in job.datasets() {
             if let Some(jobs) = self.by_set.get_mut(cache) {
-                jobs.remove(&(place, job.id));
+                jobs.remove(&(place, job.id()));
                 if jobs.is_empty() {
                     self.by_set.remove(cache);
                 }
@@ -225,7 +226,9 @@ impl Broker {
     /// What a worker has of a dataset.
     pub(super) fn at(&self, worker: WorkerId, dataset: &Dataset) -> At {
         // Who takes transfers gets a job's inputs by those, whatever else they are.
-        if dataset.cache.is_of_a_job() && self.workers.get(worker).is_some_and(|worker| worker.transfers) {
+        if self.state.staged_for(&dataset.cache).is_some()
+            && self.workers.get(worker).is_some_and(|worker| worker.transfers)
+        {
             return At::Held;
         }
         let holdings = self.holdings.at(worker, &dataset.cache).filter(|held| held.digest == dataset.digest);
@@ -268,7 +271,7 @@ impl Broker {
         !job.was_lost_at(worker.id)
             && (worker.transfers || !job.goes_by_transfer())
             && worker.reads >= job.payload_kind()
-            && worker.is_done_with(job.id)
+            && worker.is_done_with(job.id())
     }
 
     /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it has no room for its
@@ -277,9 +280,9 @@ impl Broker {
         if job.child_of.is_some() {
             return false;
         }
-        let sets = self.known_sets(&job.datasets);
+        let sets = self.known_sets(job.datasets());
         let mut matching = Vec::new();
-        self.workers.matching(job.key.as_str(), &mut matching);
+        self.workers.matching(job.submission.key.as_str(), &mut matching);
         let others = matching.iter().filter(|worker| Some(**worker) != full && !job.had_no_room_at(**worker));
         others.filter_map(|worker| self.workers.get(*worker)).any(|worker| {
             let is_here = worker.conn().is_some() && !worker.silent;
@@ -292,7 +295,7 @@ impl Broker {
     /// What is to be done with a job, given the workers with room that match its key.
     pub(super) fn choose(&self, id: JobId, matching: &[WorkerId]) -> Choice {
         let Some(job) = self.state.job(id) else { return Choice::Pass };
-        let sets = self.known_sets(&job.datasets);
+        let sets = self.known_sets(job.datasets());
         // Who had no room on its disk for the inputs is asked again only if there is nobody else, busy or not.
         let avoids_full = job.no_room_attempts() > 0 && self.may_find_room_elsewhere(job, None);
         let with_room = matching
@@ -311,7 +314,7 @@ impl Broker {
                 return self.give_or_wait(job, &sets, worker, cost, last);
             }
         } else {
-            let stuck_to = self.stuck.get(&job.client, &job.key);
+            let stuck_to = self.stuck.get(&job.submission.client, &job.submission.key);
             let chosen = policy.choose(others, stuck_to).or_else(|| policy.choose(candidates, stuck_to));
             if let Some(worker) = chosen {
                 return Choice::Give(worker.id);
@@ -341,7 +344,7 @@ impl Broker {
         cost: Cost,
         last: Option<WorkerId>,
     ) -> Choice {
-        let delay = self.delays.get(job.id);
+        let delay = self.delays.get(job.id());
         let since = delay.map_or(self.now, |delay| delay.since);
         let is_its_turn = delay.is_some_and(|delay| matches!(delay.stage, Stage::Late { .. }))
             || since.plus(LOCALITY_BYPASS_MAX) <= self.now;
@@ -374,7 +377,7 @@ impl Broker {
             .iter()
             .filter_map(|worker| self.workers.get(*worker))
             .filter(is_busy)
-            .filter(|worker| Some(worker.id) != last && worker.wants(job.key.as_str()))
+            .filter(|worker| Some(worker.id) != last && worker.wants(job.submission.key.as_str()))
             .filter(|worker| self.may_have(job, worker) && self.may_have_sets(worker, sets));
         self.nearest(workers, sets).filter(|(_, cost)| *cost < than).map(|(worker, _)| worker)
     }
@@ -404,7 +407,7 @@ impl Broker {
             Stage::Late { .. } => Rank::Late,
             Stage::Back | Stage::Waiting { .. } | Stage::Stranded => Rank::Aside,
         };
-        self.queues.push(&job.key, &job.client, place, id, job.size, rank);
+        self.queues.push(&job.submission.key, &job.submission.client, place, id, job.submission.size, rank);
         self.delays.index(place, job);
         if stage == Stage::Stranded {
             self.delays.strand(place, job);
@@ -441,8 +444,8 @@ impl Broker {
 
     /// The same of a job that is not known any more.
     pub(super) fn forget_delay_of(&mut self, job: &Job) {
-        if let Some(at) = self.delays.of.remove(&job.id).and_then(|delay| delay.stage.due()) {
-            self.due.remove(&(at, Due::Delay(job.id)));
+        if let Some(at) = self.delays.of.remove(&job.id()).and_then(|delay| delay.stage.due()) {
+            self.due.remove(&(at, Due::Delay(job.id())));
         }
         self.delays.unindex(job.place(), job);
         self.asks.forget_unnamed(&self.delays, job);
@@ -502,7 +505,7 @@ impl Broker {
         found.extend(self.stranded_for(worker, room));
         let (mut left, mut left_at_cap) = (room, room);
         let mut take = |id: JobId| {
-            let may_run = self.state.job(id).is_some_and(|job| self.may_run(&job.client));
+            let may_run = self.state.job(id).is_some_and(|job| self.may_run(&job.submission.client));
             let left = if may_run { &mut left } else { &mut left_at_cap };
             let takes = *left > 0;
             *left = left.saturating_sub(1);
@@ -537,10 +540,10 @@ impl Broker {
     /// it waits for, or could be sent it where others could not.
     fn is_for(&self, id: JobId, worker: &Worker) -> bool {
         let Some(job) = self.state.job(id) else { return false };
-        if !worker.wants(job.key.as_str()) || !self.may_have(job, worker) {
+        if !worker.wants(job.submission.key.as_str()) || !self.may_have(job, worker) {
             return false;
         }
-        let sets = self.known_sets(&job.datasets);
+        let sets = self.known_sets(job.datasets());
         if !self.may_have_sets(worker, &sets) {
             return false;
         }

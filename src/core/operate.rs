@@ -64,7 +64,7 @@ impl Broker {
     /// One dead job, or all of them.
     fn dead_jobs(&self, job: Option<JobId>) -> Result<Vec<(JobId, Run)>, OperateError> {
         let Some(id) = job else {
-            return Ok(self.state.dead().map(|job| (job.id, job.run)).collect());
+            return Ok(self.state.dead().map(|job| (job.id(), job.run)).collect());
         };
         let job = self.state.job(id).ok_or(OperateError::Unknown { job: id })?;
         if let Some((parent, _)) = job.child_of {

@@ -22,7 +22,7 @@ impl Broker {
         let mut broker = Broker::begin(config, now);
         broker.earlier = Some(EarlierLife { until: now, last_seq: state.last_seq() });
         (broker.state, broker.index) = (state, index);
-        let mut order: Vec<(u64, JobId)> = broker.state.jobs().map(|job| (job.seq, job.id)).collect();
+        let mut order: Vec<(u64, JobId)> = broker.state.jobs().map(|job| (job.seq, job.id())).collect();
         order.sort_unstable();
         let classic = broker.classic_workers();
         for (_, id) in &order {
@@ -32,7 +32,7 @@ impl Broker {
         for (_, id) in order {
             let Some(job) = broker.state.job(id) else { continue };
             let is_told = job.delivered || job.child_of.is_some();
-            let (client, run, needs_client) = (job.client.clone(), job.run, job.needs_client());
+            let (client, run, needs_client) = (job.submission.client.clone(), job.run, job.needs_client());
             match job.phase {
                 Phase::Queued { not_before } => {
                     if needs_client {
@@ -88,7 +88,7 @@ impl Broker {
             (Phase::Leased { class: WorkerClass::Classic | WorkerClass::OneAtATime, .. }, _) => return,
             (Phase::Leased { worker, attempt, class: WorkerClass::Leasing }, _) => {
                 let (run, attempt) = (job.run, *attempt);
-                self.holdings.expect(*worker, id, &job.datasets);
+                self.holdings.expect(*worker, id, job.datasets());
                 // Whether it began is not known: it says so. Until then the attempt does not count.
                 let lease = Lease::given(run, attempt);
                 (*worker, Some((id, lease)))
@@ -114,7 +114,7 @@ impl Broker {
             .jobs()
             .filter_map(|job| match job.phase {
                 Phase::Leased { worker, attempt, class: WorkerClass::Classic | WorkerClass::OneAtATime } => {
-                    Some((job.id, worker, Lease::given(job.run, attempt)))
+                    Some((job.id(), worker, Lease::given(job.run, attempt)))
                 }
                 Phase::Leased { class: WorkerClass::Leasing, .. }
                 | Phase::Queued { .. }

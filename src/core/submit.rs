@@ -127,8 +127,9 @@ impl Broker {
     /// said hello again, under another name.
     pub fn may_get(&self, conn: ConnId, id: JobId) -> bool {
         self.state.job(id).is_none_or(|job| {
-            self.submitter_of(id, &job.client) == Some(conn)
-                || self.clients.get(&conn) == Some(&job.client) && self.may_redeliver(conn, job.seq)
+            self.submitter_of(id, &job.submission.client) == Some(conn)
+                || self.clients.get(&conn) == Some(&job.submission.client)
+                    && self.may_redeliver(conn, job.seq)
         })
     }
 
@@ -162,7 +163,8 @@ impl Broker {
             return;
         }
         if let Some(known) = self.state.job(id) {
-            let is_same = known.fingerprint == job.fingerprint && known.client == job.client;
+            let is_same =
+                known.submission.fingerprint == job.fingerprint && known.submission.client == job.client;
             if is_same && known.child_of.is_none() {
                 self.submitted_again(conn, id);
             } else {
@@ -247,7 +249,7 @@ impl Broker {
     fn submitted_again(&mut self, conn: ConnId, id: JobId) {
         self.submitters.insert(id, conn);
         let Some(job) = self.state.job(id) else { return };
-        let (run, standing, is_announced) = (job.run, standing(job), job.announced && !job.has_ended());
+        let (run, standing, is_announced) = (job.run, standing(job), job.is_announced() && !job.has_ended());
         self.source_came(id);
         self.waits.tell_again(id);
         if is_announced {
@@ -311,7 +313,7 @@ impl Broker {
     /// delivered when [`Event::Delivered`](super::Event::Delivered) says so.
     pub(super) fn deliver(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };
-        let (client, run, seq) = (job.client.clone(), job.run, job.seq);
+        let (client, run, seq) = (job.submission.client.clone(), job.run, job.seq);
         let submitter = self.submitter_of(id, &client);
         let any = || {
             let conns = self.conns_of.get(&client)?;

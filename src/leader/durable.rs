@@ -209,6 +209,7 @@ impl Leader {
             | Record::Delivered { .. }
             | Record::Cap { .. }
             | Record::Dataset { .. }
+            | Record::Stage { .. }
             | Record::DatasetGone { .. } => None,
         }
     }

@@ -314,13 +314,13 @@ impl Leader {
             return None;
         };
         let is_classic = self.sessions.get(&conn).is_some_and(|session| !session.is_announced());
-        let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner)).filter(|_| is_classic);
+        let staged = (is_classic && job.is_staged()).then(|| CacheId::of_inputs(id));
         let rewriting = match is_classic {
             true => self.rewriting(worker, from_ours, staged.is_some()),
             false => Rewriting::None,
         };
         let made = |payload: Summed| {
-            let payload = self.rewritten(payload, rewriting, from_ours, job, staged);
+            let payload = self.rewritten(payload, rewriting, from_ours, job, staged.as_ref());
             let limit = if is_classic { time_limit_in(&payload) } else { None };
             (payload, limit)
         };
@@ -337,7 +337,7 @@ impl Leader {
             (common.payload(id), Some(common.id()), common.limit())
         };
         let attempt = job.attempt;
-        let subject = Session::assign_subject(job.key.as_str(), worker);
+        let subject = Session::assign_subject(job.submission.key.as_str(), worker);
         let session = self.sessions.get_mut(&conn)?;
         let assigned = session.assign(&subject, id, payload);
         if let (Ok(_), Some(limit)) = (&assigned, limit) {
@@ -382,7 +382,7 @@ impl Leader {
         let payload = staged.map_or(payload.clone(), |cache| by_set(&payload, cache).into());
         match rewriting {
             Rewriting::None => return payload,
-            Rewriting::Names => return flat_if(job.names, &payload).map_or(payload, Summed::from),
+            Rewriting::Names => return flat_if(job.submission.names, &payload).map_or(payload, Summed::from),
             Rewriting::Paths => {}
         }
         let is_set = |cache_id: &str| {
@@ -390,9 +390,10 @@ impl Leader {
             cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
         let written = by_path(&payload, |cache_id| from_ours || is_set(cache_id));
-        let flat = flat_if(job.names, written.as_deref().unwrap_or(&payload));
-        let written = flat.or(written).filter(|written| fits_assignment(job.key.as_str(), written.len()));
-        match (written, flat_if(job.names, &payload)) {
+        let flat = flat_if(job.submission.names, written.as_deref().unwrap_or(&payload));
+        let written =
+            flat.or(written).filter(|written| fits_assignment(job.submission.key.as_str(), written.len()));
+        match (written, flat_if(job.submission.names, &payload)) {
             (Some(written), _) | (None, Some(written)) => written.into(),
             (None, None) => payload,
         }
@@ -520,7 +521,7 @@ const ID_MEMBER_BYTES: usize = ",\"JobId\":\"\"".len() + uuid::fmt::Hyphenated::
 fn datasets_in(request: &JobRequest) -> Vec<CacheId> {
     let cache = |file: &InputFile| match file.source() {
         // Those of jobs' inputs are nobody's to name.
-        Source::Cache(cache_id) => CacheId::parse(cache_id).ok().filter(|cache| !cache.is_of_a_job()),
+        Source::Cache(cache_id) => CacheId::parse(cache_id).ok().filter(|cache| !cache.is_the_leaders()),
         Source::Inline(_) | Source::Streamed { .. } | Source::Blob(_) | Source::Url(_) | Source::Nothing => {
             None
         }

@@ -659,6 +659,14 @@ impl Rig {
             Record::Dataset { dataset } => {
                 format!("+dataset {} g{}", dataset.cache, dataset.generation.as_u128())
             }
+            Record::Stage { job, dataset } => {
+                format!(
+                    "+stage {} {} g{}",
+                    self.name_of_run(*job, Run(1)),
+                    dataset.cache,
+                    dataset.generation.as_u128()
+                )
+            }
             Record::DatasetGone { cache, generation } => {
                 format!("+dataset_gone {cache} g{}", generation.as_u128())
             }
