@@ -8,13 +8,13 @@ mod rig;
 use std::sync::Arc;
 use std::time::Duration;
 
+use heft::core::choose::Policy;
 use heft::core::dataset::Dataset;
 use heft::core::event::{Submission, WorkerClass};
 use heft::core::explain::{Explanation, Verdict, WaitsFor};
 use heft::core::holdings::MOVE_BYTES_PER_SECOND_START;
 use heft::core::ids::{CacheId, Micros};
 use heft::core::locality::{At, LOCALITY_BYPASS_MAX, LOCALITY_WAIT_MAX, LOCALITY_WAIT_MIN};
-use heft::core::schedule::Policy;
 use heft::core::state::State;
 use heft::core::{Config, Event, Record};
 use rig::{Rig, SECOND, id, job, job_for, job_to_all, with_policy, worker_id};

@@ -29,11 +29,11 @@ use std::time::Duration;
 
 use coverage::Coverage;
 use heft::core::action::Action;
+use heft::core::choose::Policy;
 use heft::core::event::{Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Ending, Job, Phase};
 use heft::core::retry::mix;
-use heft::core::schedule::Policy;
 use heft::core::{Broker, Config, Event, Record};
 use support::scaled;
 use uuid::Uuid;

@@ -56,7 +56,7 @@ pub struct Broker {
     pub(super) assigning: HashMap<JobId, Assigning>,
     /// Their number by client, toward its cap.
     pub(super) assigning_of: HashMap<ClientId, u32>,
-    pub(super) stuck: super::schedule::Stuck,
+    pub(super) stuck: super::choose::Stuck,
     pub(super) assignments: u64,
 
     pub(super) clients: BTreeMap<ConnId, ClientId>,
@@ -116,7 +116,7 @@ impl Broker {
             pinned: BTreeMap::new(),
             assigning: HashMap::new(),
             assigning_of: HashMap::new(),
-            stuck: super::schedule::Stuck::default(),
+            stuck: super::choose::Stuck::default(),
             assignments: 0,
             clients: BTreeMap::new(),
             conns_of: BTreeMap::new(),

@@ -158,7 +158,7 @@ impl Broker {
         }
         self.waits.forget(id);
         self.forget_delay(id);
-        if self.config.policy == super::schedule::Policy::Sticky {
+        if self.config.policy == super::choose::Policy::Sticky {
             self.stuck.insert(client, key, worker);
         }
         self.propose(Record::Assign { job: id, run, attempt, worker, class });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::broker::Broker;
+use super::choose::Policy;
 use super::dataset::Dataset;
 use super::event::WorkerClass;
 use super::ids::{CacheId, ClientId, JobId, Micros, Run, WorkerId};
@@ -12,7 +13,6 @@ use super::job::{Job, Phase};
 use super::locality::{At, Choice, Cost, Stage};
 use super::payload::PayloadKind;
 use super::record::AttemptEnd;
-use super::schedule::Policy;
 use super::subject::RoutingKey;
 use super::worker::{LeaseStage, Worker};
 

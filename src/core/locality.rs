@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::broker::Broker;
+use super::choose::Policy;
 use super::dataset::Dataset;
 use super::due::Due;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::Job;
 use super::queue::{Place, Rank};
-use super::schedule::Policy;
 use super::subject::RoutingKey;
 use super::worker::Worker;
 

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use heft::core::action::{Action, Refusal, Waiting};
+use heft::core::choose::Policy;
 use heft::core::event::{ClientPeer, Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Job, Phase};
 use heft::core::payload::{FileNames, PayloadKind};
-use heft::core::schedule::Policy;
 use heft::core::state::State;
 use heft::core::subject::{routing_key, worker_patterns};
 use heft::core::worker::Worker;
