@@ -20,7 +20,7 @@ impl Broker {
         let named = self.as_named_by(worker, named);
         let now = self.now;
         // One whose assignment is not applied yet has not heard of it: it answers for an earlier one.
-        let is_unsent = self.assigning.get(&id).is_some_and(|assigning| assigning.worker == worker);
+        let is_unsent = self.assigning.worker_of(id) == Some(worker);
         let held = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
         // And so does one that names another run than it was given.
         let is_earlier = held.zip(named.run).is_some_and(|(lease, run)| lease.run != run);

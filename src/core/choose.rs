@@ -1,14 +1,20 @@
-//! Which worker gets a job, among those that may have it: the named policies (SC04-SC07, C14).
+//! Which worker gets a job: who may have it, and the best of those by one of the named policies (SC04-SC07, C14). What becomes of a
+//! job that had better wait for a worker is `locality`'s matter.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::ids::{ClientId, WorkerId};
+use super::broker::Broker;
+use super::dataset::Dataset;
+use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
+use super::job::Job;
 use super::limits::{STUCK_BYTES_MAX, STUCK_MAX};
+use super::locality::{At, Cost, LOCALITY_BYPASS_MAX, Stage};
 use super::subject::RoutingKey;
 use super::worker::Worker;
 
@@ -96,6 +102,151 @@ impl Policy {
             Policy::Sticky => workers.min_by_key(|worker| (Some(worker.id) != stuck_to, least_load(worker))),
             Policy::LoadScore => workers.min_by_key(|worker| (load_permille(worker), worker.last_assigned)),
         }
+    }
+}
+
+/// What is to be done with a job that is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// This worker gets it.
+    Give(WorkerId),
+    /// It waits for a worker that has no room.
+    Wait {
+        /// Whom.
+        on: WorkerId,
+        /// Until then.
+        until: Micros,
+    },
+    /// It has waited, and goes behind others of its priority.
+    Late,
+    /// Workers that have room cannot be sent its datasets.
+    Strand,
+    /// None of these workers may have it.
+    Pass,
+}
+
+impl Broker {
+    /// Whether a worker can have what a job needs of datasets: it can be sent them, or has them all.
+    pub(super) fn may_have_sets(&self, worker: &Worker, sets: &[Arc<Dataset>]) -> bool {
+        worker.datasets || sets.iter().all(|set| self.at(worker.id, set) == At::Held)
+    }
+
+    /// Whether one of these workers can.
+    pub(super) fn any_may_have_sets(&self, datasets: &[CacheId], workers: &[WorkerId]) -> bool {
+        let sets = self.known_sets(datasets);
+        let may = |worker: &WorkerId| {
+            self.workers.get(*worker).is_some_and(|worker| self.may_have_sets(worker, &sets))
+        };
+        sets.is_empty() || workers.iter().any(may)
+    }
+
+    /// Whether nothing that has to do with room speaks against giving a job to a worker.
+    pub(super) fn may_have(&self, job: &Job, worker: &Worker) -> bool {
+        !job.was_lost_at(worker.id)
+            && (worker.transfers || !job.goes_by_transfer())
+            && worker.reads >= job.payload_kind()
+            && worker.is_done_with(job.id())
+    }
+
+    /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it has no room for its
+    /// inputs; `full` is saying so.
+    pub(super) fn may_find_room_elsewhere(&self, job: &Job, full: Option<WorkerId>) -> bool {
+        if job.child_of.is_some() {
+            return false;
+        }
+        let sets = self.known_sets(job.datasets());
+        let mut matching = Vec::new();
+        self.workers.matching(job.submission.key.as_str(), &mut matching);
+        let others = matching.iter().filter(|worker| Some(**worker) != full && !job.had_no_room_at(**worker));
+        others.filter_map(|worker| self.workers.get(*worker)).any(|worker| {
+            let is_here = worker.conn().is_some() && !worker.silent;
+            is_here && self.may_have(job, worker) && self.may_have_sets(worker, &sets)
+        })
+    }
+
+    /// What is to be done with a job, given the workers with room that match its key.
+    pub(super) fn choose(&self, id: JobId, matching: &[WorkerId]) -> Choice {
+        let Some(job) = self.state.job(id) else { return Choice::Pass };
+        let sets = self.known_sets(job.datasets());
+        // Who had no room on its disk for the inputs is asked again only if there is nobody else, busy or not.
+        let avoids_full = job.no_room_attempts() > 0 && self.may_find_room_elsewhere(job, None);
+        let with_room = matching
+            .iter()
+            .filter_map(|worker| self.workers.get(*worker))
+            .filter(|worker| worker.has_room() && self.may_have(job, worker))
+            .filter(|worker| !(avoids_full && job.had_no_room_at(worker.id)));
+        let candidates = with_room.clone().filter(|worker| self.may_have_sets(worker, &sets));
+        // Another one than had it last, else the same (RT04).
+        let last = job.history.last().map(|note| note.worker);
+        let others = candidates.clone().filter(|worker| Some(worker.id) != last);
+        let policy = self.config.policy;
+        if policy == Policy::Locality && !sets.is_empty() {
+            let nearest = self.nearest(others, &sets).or_else(|| self.nearest(candidates, &sets));
+            if let Some((worker, cost)) = nearest {
+                return self.give_or_wait(job, &sets, worker, cost, last);
+            }
+        } else {
+            let stuck_to = self.assigning.stuck.get(&job.submission.client, &job.submission.key);
+            let chosen = policy.choose(others, stuck_to).or_else(|| policy.choose(candidates, stuck_to));
+            if let Some(worker) = chosen {
+                return Choice::Give(worker.id);
+            }
+        }
+        if with_room.count() > 0 { Choice::Strand } else { Choice::Pass }
+    }
+
+    /// The worker that must move the fewest bytes; of these the one with the fewest jobs, then with the most credit.
+    fn nearest<'a>(
+        &self,
+        workers: impl Iterator<Item = &'a Worker>,
+        sets: &[Arc<Dataset>],
+    ) -> Option<(WorkerId, Cost)> {
+        let costs = workers.map(|worker| (worker, self.cost(worker.id, sets)));
+        let nearest = costs.min_by_key(|(worker, cost)| {
+            (*cost, worker.held.len(), Reverse(worker.credit), worker.last_assigned)
+        });
+        nearest.map(|(worker, cost)| (worker.id, cost))
+    }
+
+    fn give_or_wait(
+        &self,
+        job: &Job,
+        sets: &[Arc<Dataset>],
+        nearest: WorkerId,
+        cost: Cost,
+        last: Option<WorkerId>,
+    ) -> Choice {
+        let delay = self.locality.delays.get(job.id());
+        let since = delay.map_or(self.now, |delay| delay.since);
+        let is_its_turn = delay.is_some_and(|delay| matches!(delay.stage, Stage::Late { .. }))
+            || since.plus(LOCALITY_BYPASS_MAX) <= self.now;
+        if cost.missing == 0 || is_its_turn {
+            return Choice::Give(nearest);
+        }
+        let Some(on) = self.nearer_and_busy(job, sets, cost, last) else { return Choice::Give(nearest) };
+        let until = since.plus(self.wait_for(nearest, cost));
+        if until > self.now { Choice::Wait { on, until } } else { Choice::Late }
+    }
+
+    /// The nearest of the workers that are there without room and would have to move less than this.
+    fn nearer_and_busy(
+        &self,
+        job: &Job,
+        sets: &[Arc<Dataset>],
+        than: Cost,
+        last: Option<WorkerId>,
+    ) -> Option<WorkerId> {
+        let mut near = BTreeSet::new();
+        sets.iter().for_each(|set| self.locality.holdings.near(&set.cache, &mut near));
+        // One that has no job may still have no room, as it keeps its credit back while its machine is busy (CR10).
+        let is_busy = |worker: &&Worker| !worker.has_room() && worker.conn().is_some() && !worker.silent;
+        let workers = near
+            .iter()
+            .filter_map(|worker| self.workers.get(*worker))
+            .filter(is_busy)
+            .filter(|worker| Some(worker.id) != last && worker.wants(job.submission.key.as_str()))
+            .filter(|worker| self.may_have(job, worker) && self.may_have_sets(worker, sets));
+        self.nearest(workers, sets).filter(|(_, cost)| *cost < than).map(|(worker, _)| worker)
     }
 }
 

@@ -19,6 +19,8 @@ pub(super) struct Proposals {
     records: VecDeque<(Index, Record)>,
     /// Answers to operators that wait for a record.
     answers: VecDeque<(Index, Token, Operated)>,
+    /// The last one.
+    pub(super) index: Index,
 }
 
 impl Broker {
@@ -28,10 +30,11 @@ impl Broker {
     }
 
     pub(super) fn propose(&mut self, record: Record) -> Index {
-        self.index = self.index.next();
-        self.proposals.records.push_back((self.index, record.clone()));
-        self.actions.push_back(Action::Commit { index: self.index, record });
-        self.index
+        let index = self.proposals.index.next();
+        self.proposals.index = index;
+        self.proposals.records.push_back((index, record.clone()));
+        self.actions.push_back(Action::Commit { index, record });
+        index
     }
 
     /// Answers an operator once the record is committed.
@@ -101,7 +104,7 @@ impl Broker {
         let changed = *applied != Applied::Stale;
         match record {
             Record::Announce { job, .. } => {
-                self.enqueuing.remove(job.job);
+                self.intake.enqueuing.remove(job.job);
                 if changed {
                     self.announced(job.job);
                 }
@@ -144,7 +147,7 @@ impl Broker {
             Record::Dataset { dataset } | Record::Stage { dataset, .. } => self.dataset_put(dataset, applied),
             Record::DatasetGone { cache, .. } => self.rouse(cache),
             Record::Delivered { job, run } => {
-                self.confirming.remove(&(*job, *run));
+                self.results.confirming.remove(&(*job, *run));
             }
             Record::Forget { .. } | Record::Cap { .. } => {}
         }
@@ -178,7 +181,7 @@ impl Broker {
         self.end_staging(id);
         self.drop_source(id);
         if let Some((_, worker)) = child_of {
-            self.pinned.entry(worker).and_modify(|jobs| {
+            self.queues.pinned.entry(worker).and_modify(|jobs| {
                 jobs.remove(&place);
             });
         }
@@ -206,7 +209,7 @@ impl Broker {
         }
         for worker in self.workers.holders(job) {
             // One whose assignment is not applied has not heard of the job, and will not.
-            if self.assigning.get(&job).is_some_and(|assigning| assigning.worker == worker.id) {
+            if self.assigning.worker_of(job) == Some(worker.id) {
                 continue;
             }
             // It keeps the place it takes until it answers: its credit comes back with that, not before.

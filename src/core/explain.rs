@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::broker::Broker;
+use super::choose::Choice;
 use super::choose::Policy;
 use super::dataset::Dataset;
 use super::event::WorkerClass;
 use super::ids::{CacheId, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
-use super::locality::{At, Choice, Cost, Stage};
+use super::lease::LeaseStage;
+use super::locality::{At, Cost, Stage};
 use super::payload::PayloadKind;
 use super::record::AttemptEnd;
 use super::subject::RoutingKey;
-use super::worker::{LeaseStage, Worker};
+use super::worker::Worker;
 
 /// Where a job is, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -313,7 +315,7 @@ impl Broker {
             transfers: worker.transfers,
             datasets: worker.datasets,
             reads: worker.reads,
-            agent: self.holdings.agent_of(worker.id),
+            agent: self.locality.holdings.agent_of(worker.id),
             sets: sets.iter().map(|set| (set.cache.clone(), self.at(worker.id, set))).collect(),
             cost,
             takes: self.span_of_move(worker.id, cost.missing),
@@ -350,7 +352,7 @@ impl Broker {
 
     fn waits_for(&self, job: &Job, workers: &[Seen], choice: Choice) -> Option<WaitsFor> {
         let Phase::Queued { not_before } = job.phase else { return None };
-        if self.assigning.contains_key(&job.id()) {
+        if self.assigning.contains(job.id()) {
             return None;
         }
         let is_capable = |seen: &Seen| match seen.verdict {
@@ -371,7 +373,7 @@ impl Broker {
             | Verdict::ForAnother
             | Verdict::Ended => false,
         };
-        let delay = self.delays.get(job.id());
+        let delay = self.locality.delays.get(job.id());
         let since = delay.map_or(self.now, |delay| delay.since);
         let delayed = delay.and_then(|delay| match delay.stage {
             Stage::Late { until } => Some(WaitsFor::Nearer { since, until }),

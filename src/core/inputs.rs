@@ -4,19 +4,39 @@
 //! keeps track of the client's connection that the inputs come from: without it a job is not given out, and after a while
 //! it is given up. Bytes, spools and windows are the leader's matter; the broker hears only what came of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::action::{Action, Refusal};
 use super::broker::Broker;
-use super::capacity::give_back;
 use super::due::Due;
 use super::event::{Inputs, Submission};
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::job::Phase;
+use super::lease::LeaseStage;
 use super::record::{AttemptEnd, Record};
 use super::state::Applied;
-use super::worker::LeaseStage;
+use super::submit::Takings;
+
+/// Jobs that are being taken, and what they still need for that.
+#[derive(Debug, Default)]
+pub(super) struct Intake {
+    /// Jobs that are being taken or announced.
+    pub(super) enqueuing: Takings,
+    /// Announced jobs whose inputs are here and that are being taken.
+    pub(super) completing: HashSet<JobId>,
+    /// Announced jobs that are being dropped, and whether they were handed in again meanwhile.
+    pub(super) withdrawing: HashMap<JobId, Option<Resubmitted>>,
+    /// Where the inputs come from that are not here.
+    pub(super) sources: Sources,
+}
+
+impl Intake {
+    /// How much is kept.
+    pub(super) fn len(&self) -> usize {
+        self.enqueuing.len() + self.completing.len() + self.withdrawing.len() + self.sources.len()
+    }
+}
 
 /// Where the inputs come from that are not here: the connection that submitted the job last.
 #[derive(Debug, Default)]
@@ -58,7 +78,7 @@ impl Broker {
 
     /// A job is announced: an ordinary one may go to a worker that takes its inputs as they come.
     pub(super) fn announced(&mut self, id: JobId) {
-        if self.draining && !self.completing.contains(&id) {
+        if self.draining && !self.intake.completing.contains(&id) {
             return self.refuse_announced(id);
         }
         self.source_came(id);
@@ -66,16 +86,16 @@ impl Broker {
     }
 
     pub(super) fn inputs_here(&mut self, id: JobId, kept: bool) {
-        if let Some(dropped) = self.withdrawing.get_mut(&id) {
+        if let Some(dropped) = self.intake.withdrawing.get_mut(&id) {
             if let Some(again) = dropped {
                 again.here = Some(kept);
             }
             return;
         }
-        if self.completing.contains(&id) {
+        if self.intake.completing.contains(&id) {
             return;
         }
-        let pending = || self.enqueuing.get(id).and_then(|taking| taking.announced.as_deref());
+        let pending = || self.intake.enqueuing.get(id).and_then(|taking| taking.announced.as_deref());
         let (run, job) = match self.state.job(id) {
             Some(job) if job.is_announced() && !job.has_ended() => (job.run, job.submission.clone()),
             Some(_) => return,
@@ -95,7 +115,7 @@ impl Broker {
             self.propose(Record::Fail { at: self.now, job: id, run, why: refusal.to_string().into() });
             return;
         }
-        self.completing.insert(id);
+        self.intake.completing.insert(id);
         self.propose(Record::Enqueue { at: self.now, job, children, kept });
     }
 
@@ -103,10 +123,10 @@ impl Broker {
     pub(super) fn end_taking(&mut self, job: &Submission) {
         match job.inputs {
             Inputs::Here => {
-                self.enqueuing.remove(job.job);
+                self.intake.enqueuing.remove(job.job);
             }
             Inputs::Expected => {
-                self.completing.remove(&job.job);
+                self.intake.completing.remove(&job.job);
             }
         }
     }
@@ -144,7 +164,7 @@ impl Broker {
     pub(super) fn inputs_failed(&mut self, id: JobId, why: Arc<str>) {
         match self.state.job(id) {
             Some(job) if job.has_ended() => {}
-            Some(job) if !job.is_announced() || self.completing.contains(&id) => {
+            Some(job) if !job.is_announced() || self.intake.completing.contains(&id) => {
                 let run = job.run;
                 self.propose(Record::Fail { at: self.now, job: id, run, why });
             }
@@ -158,18 +178,18 @@ impl Broker {
 
     /// Drops an announced job. One that had an end before, or that is being taken, cannot go without a trace.
     fn drop_announced(&mut self, id: JobId, why: Arc<str>) {
-        if let Some(again) = self.withdrawing.get_mut(&id) {
+        if let Some(again) = self.intake.withdrawing.get_mut(&id) {
             *again = None;
             return;
         }
         let run = match self.state.job(id) {
             Some(job) if job.is_announced() && !job.has_ended() => job.run,
             Some(_) => return,
-            None if self.enqueuing.get(id).is_some_and(|taking| taking.announced.is_some()) => Run(1),
+            None if self.intake.enqueuing.get(id).is_some_and(|taking| taking.announced.is_some()) => Run(1),
             None => return,
         };
-        if run == Run(1) && !self.completing.contains(&id) {
-            self.withdrawing.insert(id, None);
+        if run == Run(1) && !self.intake.completing.contains(&id) {
+            self.intake.withdrawing.insert(id, None);
             self.propose(Record::Withdraw { job: id, run });
         } else {
             self.propose(Record::Fail { at: self.now, job: id, run, why });
@@ -178,21 +198,20 @@ impl Broker {
 
     /// A job that is being dropped is handed in again: it is announced anew once it is gone. False for any other.
     pub(super) fn resubmitted(&mut self, conn: ConnId, job: &Submission) -> bool {
-        let Some(again) = self.withdrawing.get_mut(&job.job) else { return false };
+        let Some(again) = self.intake.withdrawing.get_mut(&job.job) else { return false };
         *again = Some(Resubmitted { conn, job: job.clone(), here: None });
         true
     }
 
     /// An announced job is gone, unless it ended first.
     pub(super) fn withdrawn(&mut self, id: JobId, applied: &Applied) {
-        let again = self.withdrawing.remove(&id).flatten();
+        let again = self.intake.withdrawing.remove(&id).flatten();
         if let Applied::Withdrew(job) = applied {
             self.queues.remove(&job.submission.key, &job.submission.client, job.place());
             self.forget_delay_of(job);
             self.waits.forget(id);
             self.drop_source(id);
-            self.submitters.remove(&id);
-            give_back(&mut self.submitters);
+            self.clients.forget_submitter(id);
             self.settle(id, job.run, None);
             // The same job again goes on with what there is of its inputs.
             if again.as_ref().is_none_or(|again| again.job.fingerprint != job.submission.fingerprint) {
@@ -209,7 +228,7 @@ impl Broker {
 
     /// Whether a job that was announced is being dropped.
     pub fn is_withdrawing(&self, job: JobId) -> bool {
-        self.withdrawing.contains_key(&job)
+        self.intake.withdrawing.contains_key(&job)
     }
 
     /// No new jobs: those that are announced are not taken any more, either.
@@ -221,7 +240,7 @@ impl Broker {
         }
         let announced =
             |id: &JobId| self.state.job(*id).is_some_and(|job| job.is_announced() && job.run == Run(1));
-        let mut jobs: Vec<JobId> = self.sources.of.keys().copied().filter(announced).collect();
+        let mut jobs: Vec<JobId> = self.intake.sources.of.keys().copied().filter(announced).collect();
         jobs.sort_unstable();
         for job in jobs {
             self.refuse_announced(job);
@@ -229,7 +248,7 @@ impl Broker {
     }
 
     fn refuse_announced(&mut self, id: JobId) {
-        if self.completing.contains(&id) || self.withdrawing.contains_key(&id) {
+        if self.intake.completing.contains(&id) || self.intake.withdrawing.contains_key(&id) {
             return;
         }
         let client = self.state.job(id).map(|job| &job.submission.client);
@@ -243,8 +262,8 @@ impl Broker {
 
     /// Whether a worker is the one that has a job, or is about to have it.
     pub(super) fn is_with(&self, job: JobId, worker: WorkerId) -> bool {
-        match self.assigning.get(&job) {
-            Some(assigning) => assigning.worker == worker,
+        match self.assigning.worker_of(job) {
+            Some(next) => next == worker,
             None => self.state.job(job).is_some_and(
                 |job| matches!(job.phase, Phase::Leased { worker: holder, .. } if holder == worker),
             ),
@@ -289,7 +308,7 @@ impl Broker {
 
     /// Whether the inputs of a job that needs its client can come. One whose client was away too long ends here.
     pub(super) fn is_fed(&mut self, id: JobId) -> bool {
-        match self.sources.of.get(&id) {
+        match self.intake.sources.of.get(&id) {
             Some(Source::Here(_)) => true,
             Some(Source::Away(until)) => {
                 if *until <= self.now {
@@ -307,8 +326,8 @@ impl Broker {
         match self.submitter_of(id, &job.submission.client) {
             Some(conn) => {
                 self.drop_source(id);
-                self.sources.of.insert(id, Source::Here(conn));
-                self.sources.at.entry(conn).or_default().insert(id);
+                self.intake.sources.of.insert(id, Source::Here(conn));
+                self.intake.sources.at.entry(conn).or_default().insert(id);
                 self.make_ready(id);
             }
             None => self.source_away(id),
@@ -317,7 +336,7 @@ impl Broker {
 
     /// Jobs whose inputs came over this connection are not given out until they are handed in again.
     pub(super) fn sources_left(&mut self, conn: ConnId) {
-        for job in self.sources.at.remove(&conn).unwrap_or_default() {
+        for job in self.intake.sources.at.remove(&conn).unwrap_or_default() {
             self.source_away(job);
         }
     }
@@ -325,7 +344,7 @@ impl Broker {
     pub(super) fn source_away(&mut self, id: JobId) {
         self.drop_source(id);
         let until = self.now.plus(self.config.input_wait);
-        self.sources.of.insert(id, Source::Away(until));
+        self.intake.sources.of.insert(id, Source::Away(until));
         self.due.insert((until, Due::Source(id)));
         self.take_out_of_queue(id);
     }
@@ -339,12 +358,12 @@ impl Broker {
 
     /// A job does not need its client any more.
     pub(super) fn drop_source(&mut self, id: JobId) {
-        match self.sources.of.remove(&id) {
+        match self.intake.sources.of.remove(&id) {
             Some(Source::Here(conn)) => {
-                if let Some(jobs) = self.sources.at.get_mut(&conn) {
+                if let Some(jobs) = self.intake.sources.at.get_mut(&conn) {
                     jobs.remove(&id);
                     if jobs.is_empty() {
-                        self.sources.at.remove(&conn);
+                        self.intake.sources.at.remove(&conn);
                     }
                 }
             }
@@ -363,13 +382,13 @@ impl Broker {
             Phase::Leased { .. } => job.is_announced(),
             Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
         });
-        if is_over && !self.assigning.contains_key(&id) {
+        if is_over && !self.assigning.contains(id) {
             self.source_gone(id);
         }
     }
 
     fn source_gone(&mut self, id: JobId) {
-        if self.completing.contains(&id) || self.withdrawing.contains_key(&id) {
+        if self.intake.completing.contains(&id) || self.intake.withdrawing.contains_key(&id) {
             return;
         }
         let Some(job) = self.state.job(id) else { return };

@@ -5,15 +5,16 @@
 //! own priority go first, for a while, whose data is where the room is: a full queue is then served set by set. A job that
 //! waits stands in nobody's way: it is set aside, and found by its datasets when a worker that has them gets room.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::asks::Asks;
 use super::broker::Broker;
-use super::choose::Policy;
+use super::choose::Choice;
 use super::dataset::Dataset;
 use super::due::Due;
+use super::holdings::Holdings;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::Job;
 use super::queue::{Place, Rank};
@@ -62,24 +63,22 @@ pub enum At {
     Missing,
 }
 
-/// What is to be done with a job that is next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
-    /// This worker gets it.
-    Give(WorkerId),
-    /// It waits for a worker that has no room.
-    Wait {
-        /// Whom.
-        on: WorkerId,
-        /// Until then.
-        until: Micros,
-    },
-    /// It has waited, and goes behind others of its priority.
-    Late,
-    /// Workers that have room cannot be sent its datasets.
-    Strand,
-    /// None of these workers may have it.
-    Pass,
+/// Where data is, and who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Locality {
+    /// What workers hold of datasets.
+    pub(super) holdings: Holdings,
+    /// Jobs that wait for a worker that has their data.
+    pub(super) delays: Delays,
+    /// What agents were asked to hold for jobs that wait.
+    pub(super) asks: Asks,
+}
+
+impl Locality {
+    /// How much is kept.
+    pub(super) fn len(&self) -> usize {
+        self.holdings.len() + self.delays.len() + self.asks.len()
+    }
 }
 
 /// Jobs that wait for a worker that has their data, or did.
@@ -231,11 +230,12 @@ impl Broker {
         {
             return At::Held;
         }
-        let holdings = self.holdings.at(worker, &dataset.cache).filter(|held| held.digest == dataset.digest);
+        let holdings =
+            self.locality.holdings.at(worker, &dataset.cache).filter(|held| held.digest == dataset.digest);
         match holdings.map(|held| held.missing).min() {
             Some(0) => At::Held,
             Some(missing) => At::Coming { missing },
-            None if self.holdings.is_expected(worker, &dataset.cache) => At::Expected,
+            None if self.locality.holdings.is_expected(worker, &dataset.cache) => At::Expected,
             None => At::Missing,
         }
     }
@@ -252,134 +252,9 @@ impl Broker {
         })
     }
 
-    /// Whether a worker can have what a job needs of datasets: it can be sent them, or has them all.
-    pub(super) fn may_have_sets(&self, worker: &Worker, sets: &[Arc<Dataset>]) -> bool {
-        worker.datasets || sets.iter().all(|set| self.at(worker.id, set) == At::Held)
-    }
-
-    /// Whether one of these workers can.
-    pub(super) fn any_may_have_sets(&self, datasets: &[CacheId], workers: &[WorkerId]) -> bool {
-        let sets = self.known_sets(datasets);
-        let may = |worker: &WorkerId| {
-            self.workers.get(*worker).is_some_and(|worker| self.may_have_sets(worker, &sets))
-        };
-        sets.is_empty() || workers.iter().any(may)
-    }
-
-    /// Whether nothing that has to do with room speaks against giving a job to a worker.
-    pub(super) fn may_have(&self, job: &Job, worker: &Worker) -> bool {
-        !job.was_lost_at(worker.id)
-            && (worker.transfers || !job.goes_by_transfer())
-            && worker.reads >= job.payload_kind()
-            && worker.is_done_with(job.id())
-    }
-
-    /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it has no room for its
-    /// inputs; `full` is saying so.
-    pub(super) fn may_find_room_elsewhere(&self, job: &Job, full: Option<WorkerId>) -> bool {
-        if job.child_of.is_some() {
-            return false;
-        }
-        let sets = self.known_sets(job.datasets());
-        let mut matching = Vec::new();
-        self.workers.matching(job.submission.key.as_str(), &mut matching);
-        let others = matching.iter().filter(|worker| Some(**worker) != full && !job.had_no_room_at(**worker));
-        others.filter_map(|worker| self.workers.get(*worker)).any(|worker| {
-            let is_here = worker.conn().is_some() && !worker.silent;
-            is_here && self.may_have(job, worker) && self.may_have_sets(worker, &sets)
-        })
-    }
-
-    // --- who gets a job
-
-    /// What is to be done with a job, given the workers with room that match its key.
-    pub(super) fn choose(&self, id: JobId, matching: &[WorkerId]) -> Choice {
-        let Some(job) = self.state.job(id) else { return Choice::Pass };
-        let sets = self.known_sets(job.datasets());
-        // Who had no room on its disk for the inputs is asked again only if there is nobody else, busy or not.
-        let avoids_full = job.no_room_attempts() > 0 && self.may_find_room_elsewhere(job, None);
-        let with_room = matching
-            .iter()
-            .filter_map(|worker| self.workers.get(*worker))
-            .filter(|worker| worker.has_room() && self.may_have(job, worker))
-            .filter(|worker| !(avoids_full && job.had_no_room_at(worker.id)));
-        let candidates = with_room.clone().filter(|worker| self.may_have_sets(worker, &sets));
-        // Another one than had it last, else the same (RT04).
-        let last = job.history.last().map(|note| note.worker);
-        let others = candidates.clone().filter(|worker| Some(worker.id) != last);
-        let policy = self.config.policy;
-        if policy == Policy::Locality && !sets.is_empty() {
-            let nearest = self.nearest(others, &sets).or_else(|| self.nearest(candidates, &sets));
-            if let Some((worker, cost)) = nearest {
-                return self.give_or_wait(job, &sets, worker, cost, last);
-            }
-        } else {
-            let stuck_to = self.stuck.get(&job.submission.client, &job.submission.key);
-            let chosen = policy.choose(others, stuck_to).or_else(|| policy.choose(candidates, stuck_to));
-            if let Some(worker) = chosen {
-                return Choice::Give(worker.id);
-            }
-        }
-        if with_room.count() > 0 { Choice::Strand } else { Choice::Pass }
-    }
-
-    /// The worker that must move the fewest bytes; of these the one with the fewest jobs, then with the most credit.
-    fn nearest<'a>(
-        &self,
-        workers: impl Iterator<Item = &'a Worker>,
-        sets: &[Arc<Dataset>],
-    ) -> Option<(WorkerId, Cost)> {
-        let costs = workers.map(|worker| (worker, self.cost(worker.id, sets)));
-        let nearest = costs.min_by_key(|(worker, cost)| {
-            (*cost, worker.held.len(), Reverse(worker.credit), worker.last_assigned)
-        });
-        nearest.map(|(worker, cost)| (worker.id, cost))
-    }
-
-    fn give_or_wait(
-        &self,
-        job: &Job,
-        sets: &[Arc<Dataset>],
-        nearest: WorkerId,
-        cost: Cost,
-        last: Option<WorkerId>,
-    ) -> Choice {
-        let delay = self.delays.get(job.id());
-        let since = delay.map_or(self.now, |delay| delay.since);
-        let is_its_turn = delay.is_some_and(|delay| matches!(delay.stage, Stage::Late { .. }))
-            || since.plus(LOCALITY_BYPASS_MAX) <= self.now;
-        if cost.missing == 0 || is_its_turn {
-            return Choice::Give(nearest);
-        }
-        let Some(on) = self.nearer_and_busy(job, sets, cost, last) else { return Choice::Give(nearest) };
-        let until = since.plus(self.wait_for(nearest, cost));
-        if until > self.now { Choice::Wait { on, until } } else { Choice::Late }
-    }
-
     /// How long a job waits rather than have a worker move so much.
     pub(super) fn wait_for(&self, worker: WorkerId, cost: Cost) -> Duration {
         self.span_of_move(worker, cost.missing).clamp(LOCALITY_WAIT_MIN, LOCALITY_WAIT_MAX)
-    }
-
-    /// The nearest of the workers that are there without room and would have to move less than this.
-    fn nearer_and_busy(
-        &self,
-        job: &Job,
-        sets: &[Arc<Dataset>],
-        than: Cost,
-        last: Option<WorkerId>,
-    ) -> Option<WorkerId> {
-        let mut near = BTreeSet::new();
-        sets.iter().for_each(|set| self.holdings.near(&set.cache, &mut near));
-        // One that has no job may still have no room, as it keeps its credit back while its machine is busy (CR10).
-        let is_busy = |worker: &&Worker| !worker.has_room() && worker.conn().is_some() && !worker.silent;
-        let workers = near
-            .iter()
-            .filter_map(|worker| self.workers.get(*worker))
-            .filter(is_busy)
-            .filter(|worker| Some(worker.id) != last && worker.wants(job.submission.key.as_str()))
-            .filter(|worker| self.may_have(job, worker) && self.may_have_sets(worker, sets));
-        self.nearest(workers, sets).filter(|(_, cost)| *cost < than).map(|(worker, _)| worker)
     }
 
     // --- waiting
@@ -389,7 +264,7 @@ impl Broker {
         let stage = match choice {
             Choice::Wait { on, until } => Stage::Waiting { on, until },
             Choice::Late => {
-                let since = self.delays.get(id).map_or(self.now, |delay| delay.since);
+                let since = self.locality.delays.get(id).map_or(self.now, |delay| delay.since);
                 Stage::Late { until: since.plus(LOCALITY_BYPASS_MAX) }
             }
             Choice::Strand => Stage::Stranded,
@@ -408,52 +283,52 @@ impl Broker {
             Stage::Back | Stage::Waiting { .. } | Stage::Stranded => Rank::Aside,
         };
         self.queues.push(&job.submission.key, &job.submission.client, place, id, job.submission.size, rank);
-        self.delays.index(place, job);
+        self.locality.delays.index(place, job);
         if stage == Stage::Stranded {
-            self.delays.strand(place, job);
-            self.asks.stranded(job, !self.delays.of.contains_key(&id));
+            self.locality.delays.strand(place, job);
+            self.locality.asks.stranded(job, !self.locality.delays.of.contains_key(&id));
         }
         if let Some(at) = stage.due() {
             self.due.insert((at, Due::Delay(id)));
         }
-        let delay = self.delays.of.entry(id).or_insert(Delay { since: now, stage });
+        let delay = self.locality.delays.of.entry(id).or_insert(Delay { since: now, stage });
         delay.stage = stage;
     }
 
     /// A job is in the queue like any other again. That it waited, and since when, is still known.
     pub(super) fn undelay(&mut self, id: JobId) {
-        let Some(delay) = self.delays.of.get_mut(&id) else { return };
+        let Some(delay) = self.locality.delays.of.get_mut(&id) else { return };
         let stage = std::mem::replace(&mut delay.stage, Stage::Back);
         if let Some(at) = stage.due() {
             self.due.remove(&(at, Due::Delay(id)));
         }
         if let Some(job) = self.state.job(id) {
-            self.delays.unindex(job.place(), job);
+            self.locality.delays.unindex(job.place(), job);
         }
     }
 
     /// A job does not wait for a worker any more: it has one, or has ended, or cannot be given out for now.
     pub(super) fn forget_delay(&mut self, id: JobId) {
         self.undelay(id);
-        if self.delays.of.remove(&id).is_some()
+        if self.locality.delays.of.remove(&id).is_some()
             && let Some(job) = self.state.job(id)
         {
-            self.asks.forget_unnamed(&self.delays, job);
+            self.locality.asks.forget_unnamed(&self.locality.delays, job);
         }
     }
 
     /// The same of a job that is not known any more.
     pub(super) fn forget_delay_of(&mut self, job: &Job) {
-        if let Some(at) = self.delays.of.remove(&job.id()).and_then(|delay| delay.stage.due()) {
+        if let Some(at) = self.locality.delays.of.remove(&job.id()).and_then(|delay| delay.stage.due()) {
             self.due.remove(&(at, Due::Delay(job.id())));
         }
-        self.delays.unindex(job.place(), job);
-        self.asks.forget_unnamed(&self.delays, job);
+        self.locality.delays.unindex(job.place(), job);
+        self.locality.asks.forget_unnamed(&self.locality.delays, job);
     }
 
     /// A job has waited long enough for its worker, or for those that passed it.
     pub(super) fn delay_due(&mut self, id: JobId) {
-        let Some(Delay { since, stage }) = self.delays.get(id).copied() else { return };
+        let Some(Delay { since, stage }) = self.locality.delays.get(id).copied() else { return };
         match stage {
             Stage::Waiting { .. } => {
                 self.delay_at(id, Stage::Late { until: since.plus(LOCALITY_BYPASS_MAX) });
@@ -471,10 +346,10 @@ impl Broker {
     /// Workers got room, or hold something new: jobs that wait for just that are looked at again.
     pub(super) fn wake_for_room(&mut self) {
         let woken = self.workers.take_woken();
-        if self.delays.of.is_empty() {
+        if self.locality.delays.of.is_empty() {
             return;
         }
-        self.asks.wake(&woken);
+        self.locality.asks.wake(&woken);
         for worker in woken {
             for job in self.waiting_for(worker) {
                 self.make_ready(job);
@@ -494,12 +369,12 @@ impl Broker {
         let mut look = |jobs: &BTreeSet<(Place, JobId)>| {
             found.extend(jobs.iter().take(LOOKS_PER_SET_MAX.max(room)).filter(is_for));
         };
-        let held = self.holdings.sets_near(worker.id);
-        if held.len() < self.delays.by_set.len() {
-            held.iter().filter_map(|cache| self.delays.by_set.get(*cache)).for_each(&mut look);
+        let held = self.locality.holdings.sets_near(worker.id);
+        if held.len() < self.locality.delays.by_set.len() {
+            held.iter().filter_map(|cache| self.locality.delays.by_set.get(*cache)).for_each(&mut look);
         } else {
             let held: BTreeSet<&CacheId> = held.into_iter().collect();
-            let jobs = self.delays.by_set.iter().filter(|(cache, _)| held.contains(cache));
+            let jobs = self.locality.delays.by_set.iter().filter(|(cache, _)| held.contains(cache));
             jobs.for_each(|(_, jobs)| look(jobs));
         }
         found.extend(self.stranded_for(worker, room));
@@ -519,7 +394,9 @@ impl Broker {
         let may_have =
             |(_, id): &&(Place, JobId)| self.state.job(*id).is_some_and(|job| self.may_have(job, worker));
         let mut found = BTreeSet::new();
-        for (_, stranded) in self.delays.stranded.iter().filter(|((key, _), _)| worker.wants(key.as_str())) {
+        for (_, stranded) in
+            self.locality.delays.stranded.iter().filter(|((key, _), _)| worker.wants(key.as_str()))
+        {
             if worker.datasets {
                 found.extend(stranded.all.iter().filter(may_have).take(room));
                 continue;
@@ -547,7 +424,7 @@ impl Broker {
         if !self.may_have_sets(worker, &sets) {
             return false;
         }
-        let is_waited_for = self.delays.get(id).is_some_and(|delay| match delay.stage {
+        let is_waited_for = self.locality.delays.get(id).is_some_and(|delay| match delay.stage {
             Stage::Waiting { on, .. } => on == worker.id,
             Stage::Stranded => true,
             Stage::Back | Stage::Late { .. } => false,
@@ -557,7 +434,7 @@ impl Broker {
 
     /// What is kept under an id changed: jobs that wait and name it are looked at again.
     pub(super) fn rouse(&mut self, cache: &CacheId) {
-        for (_, job) in self.delays.by_set.get(cache).cloned().unwrap_or_default() {
+        for (_, job) in self.locality.delays.by_set.get(cache).cloned().unwrap_or_default() {
             self.make_ready(job);
         }
     }
@@ -565,10 +442,10 @@ impl Broker {
     /// A worker does not have a dataset any more: jobs that wait for that are looked at again.
     pub(super) fn rouse_waiting_for(&mut self, worker: WorkerId, cache: &CacheId) {
         let waits = |id: &JobId| {
-            let stage = self.delays.get(*id).map(|delay| delay.stage);
+            let stage = self.locality.delays.get(*id).map(|delay| delay.stage);
             matches!(stage, Some(Stage::Waiting { on, .. }) if on == worker)
         };
-        let jobs = self.delays.by_set.get(cache).into_iter().flatten().map(|(_, id)| *id);
+        let jobs = self.locality.delays.by_set.get(cache).into_iter().flatten().map(|(_, id)| *id);
         let jobs: Vec<JobId> = jobs.filter(waits).collect();
         for job in jobs {
             self.make_ready(job);
@@ -577,7 +454,7 @@ impl Broker {
 
     /// A worker is not there any more.
     pub(super) fn rouse_all_waiting_for(&mut self, worker: WorkerId) {
-        let sets: Vec<CacheId> = self.holdings.sets_near(worker).into_iter().cloned().collect();
+        let sets: Vec<CacheId> = self.locality.holdings.sets_near(worker).into_iter().cloned().collect();
         for cache in sets {
             self.rouse_waiting_for(worker, &cache);
         }

@@ -23,6 +23,7 @@ pub mod ids;
 mod inputs;
 mod invariants;
 pub mod job;
+pub mod lease;
 pub mod limits;
 pub mod locality;
 pub mod names;

@@ -24,7 +24,7 @@ impl Broker {
             Some(job) if job.has_ended() => return Err(OperateError::Ended { job: id }),
             Some(job) => (job.run, standing(job)),
             // It is being taken: the record comes behind the one that takes it.
-            None if self.enqueuing.contains(id) => (Run(1), Standing::Queued),
+            None if self.intake.enqueuing.contains(id) => (Run(1), Standing::Queued),
             None => return Err(OperateError::Unknown { job: id }),
         };
         let index = self.propose(Record::Cancel { at: self.now, job: id, run, by });

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::capacity::give_back;
-use super::ids::{ClientId, JobId};
+use super::ids::{ClientId, JobId, WorkerId};
 use super::limits::{JOB_COST_BYTES, LANE_QUANTUM_BYTES};
 use super::payload::PayloadKind;
 use super::subject::RoutingKey;
@@ -34,6 +34,8 @@ pub struct Queues {
     /// Clients that may not be served, and the keys where they wait.
     parked: HashMap<ClientId, HashSet<RoutingKey>>,
     len: usize,
+    /// Children of jobs to all workers, which only their worker may have: they wait in no key's queue.
+    pub(super) pinned: BTreeMap<WorkerId, BTreeMap<Place, JobId>>,
 }
 
 #[derive(Debug, Default)]

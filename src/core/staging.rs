@@ -88,7 +88,7 @@ impl Broker {
         if !std::mem::take(&mut self.staging.woken) {
             return;
         }
-        let workers: Vec<WorkerId> = self.holdings.pairs().map(|(worker, _)| worker).collect();
+        let workers: Vec<WorkerId> = self.locality.holdings.pairs().map(|(worker, _)| worker).collect();
         let made = self.state.staged_sets().count();
         if workers.is_empty() && made == 0 {
             return;
@@ -170,7 +170,7 @@ impl Broker {
 
     /// Whether a stock worker of these has an agent, so that it can have large inputs after all.
     pub(super) fn any_agent(&self, workers: &[WorkerId]) -> bool {
-        workers.iter().any(|worker| self.holdings.agent_of(*worker).is_some())
+        workers.iter().any(|worker| self.locality.holdings.agent_of(*worker).is_some())
     }
 
     /// The inputs of a job are a dataset by now.
@@ -255,7 +255,7 @@ impl Broker {
         if !job.is_staged() || !matches!(job.phase, Phase::Queued { .. }) {
             return;
         }
-        self.asks.wake_all();
+        self.locality.asks.wake_all();
         let mut matching = Vec::new();
         self.workers.matching(job.submission.key.as_str(), &mut matching);
         if self.any_agent_may_hold(std::slice::from_ref(cache), &matching) {

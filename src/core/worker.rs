@@ -2,50 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::event::WorkerClass;
-use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
+use super::ids::{ConnId, JobId, Micros, WorkerId};
+use super::lease::{Lease, LeaseStage};
 use super::limits::CREDIT_PER_MESSAGE_MAX;
 use super::payload::PayloadKind;
 use super::subject::{SubjectTree, matches, subscriptions};
-
-/// How far a worker is with a job that it was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LeaseStage {
-    /// It has not begun. Such an attempt does not count (C06).
-    Given,
-    /// It runs the job.
-    Started,
-    /// The job has ended there, and its result is on its way: it takes no place any more.
-    Returning,
-}
-
-/// A job that a worker was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// Which run.
-    pub run: Run,
-    /// Which attempt.
-    pub attempt: Attempt,
-    /// How far the worker is.
-    pub stage: LeaseStage,
-    /// When it is over unless renewed; never for a stock worker.
-    pub until: Option<Micros>,
-    /// When the broker looks at it next.
-    pub(super) watched_at: Option<Micros>,
-    /// When the job has had its time, and how much that was, where the worker does not see to it.
-    pub(super) time_limit: Option<(Micros, Duration)>,
-}
-
-impl Lease {
-    /// A job that is given to a worker, of which nothing was heard yet.
-    pub(super) fn given(run: Run, attempt: Attempt) -> Self {
-        Lease { run, attempt, stage: LeaseStage::Given, until: None, watched_at: None, time_limit: None }
-    }
-}
 
 /// A worker.
 #[derive(Clone, Debug)]
