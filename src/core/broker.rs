@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use super::action::{Action, Standing};
+use super::broken;
 use super::committed::Proposals;
 use super::dispatch::Assignments;
 use super::due::Due;
@@ -328,7 +329,9 @@ impl Broker {
                 self.brought_along(id, conn, *job, *attempt);
             }
         }
-        let Some(worker) = self.workers.get_mut(id) else { return };
+        let Some(worker) = self.workers.get_mut(id) else {
+            return broken!("worker {id} is connected, and is not known");
+        };
         worker.cpu_permille = cpu_permille;
         if std::mem::take(&mut worker.owes_inventory) {
             let listed: HashSet<JobId> = held.iter().map(|(job, _, _)| *job).collect();
@@ -416,7 +419,10 @@ impl Broker {
         if job.needs_client() && !self.is_fed(id) {
             return 0;
         }
-        let Some(job) = self.state.job(id) else { return 0 };
+        let Some(job) = self.state.job(id) else {
+            broken!("job {id} waited for its client, and is not known");
+            return 0;
+        };
         let place = job.place();
         self.dirty = true;
         match job.child_of {
@@ -432,7 +438,10 @@ impl Broker {
             None => {
                 self.undelay(id);
                 self.waits.look_at(id);
-                let Some(job) = self.state.job(id) else { return 0 };
+                let Some(job) = self.state.job(id) else {
+                    broken!("job {id} waits, and is not known");
+                    return 0;
+                };
                 self.staging.wake_for(job);
                 self.queues.push(
                     &job.submission.key,

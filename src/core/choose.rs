@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use super::broken;
 use super::broker::Broker;
 use super::dataset::Dataset;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
@@ -166,7 +167,10 @@ impl Broker {
 
     /// What is to be done with a job, given the workers with room that match its key.
     pub(super) fn choose(&self, id: JobId, matching: &[WorkerId]) -> Choice {
-        let Some(job) = self.state.job(id) else { return Choice::Pass };
+        let Some(job) = self.state.job(id) else {
+            broken!("job {id} is to be given out, and is not known");
+            return Choice::Pass;
+        };
         let sets = self.known_sets(job.datasets());
         // Who had no room on its disk for the inputs is asked again only if there is nobody else, busy or not.
         let avoids_full = job.no_room_attempts() > 0 && self.may_find_room_elsewhere(job, None);

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use super::action::{Action, OperateError, Operated};
+use super::broken;
 use super::broker::Broker;
 use super::ids::{Index, JobId, Run, Token, WorkerId};
 use super::job::{Ending, Phase};
@@ -162,7 +163,7 @@ impl Broker {
     }
 
     fn job_ended(&mut self, id: JobId, run: Run) {
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else { return broken!("job {id} has ended, and is not known") };
         let place = job.place();
         let (child_of, children) = (job.child_of, job.children.clone());
         let is_dead = matches!(job.phase, Phase::Dead { .. });

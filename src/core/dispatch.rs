@@ -14,6 +14,7 @@ use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::state::State;
 use super::subject::RoutingKey;
+use super::{broken, count_down};
 
 /// Jobs that a pass may find no worker for, although there is one for others of the same key.
 const PASSED_OVER_MAX: usize = 64;
@@ -71,10 +72,12 @@ impl Assignments {
     fn end(&mut self, job: JobId) -> Option<ClientId> {
         let client = self.of.remove(&job)?.capped?;
         if let Some(share) = self.shares.get_mut(&client) {
-            *share = share.saturating_sub(1);
+            count_down!(*share, 1, "client {client} has no share, and one less");
             if *share == 0 {
                 self.shares.remove(&client);
             }
+        } else {
+            broken!("job {job} took a share of client {client}, which has none");
         }
         Some(client)
     }
@@ -208,7 +211,9 @@ impl Broker {
     /// Proposes an assignment; the worker's credit and the client's share are taken at once, so that nobody else gets them
     /// before it counts.
     fn assign(&mut self, id: JobId, worker: WorkerId) {
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} is given to worker {worker}, and is not known");
+        };
         let (run, attempt) = (job.run, job.attempt.next());
         let (client, key, is_capped) =
             (job.submission.client.clone(), job.submission.key.clone(), job.is_capped());
@@ -216,8 +221,10 @@ impl Broker {
         if let Some(agent) = self.locality.holdings.agent_of(worker) {
             self.locality.asks.used(agent, job.datasets());
         }
-        let Some(chosen) = self.workers.get_mut(worker) else { return };
-        chosen.credit = chosen.credit.saturating_sub(1);
+        let Some(chosen) = self.workers.get_mut(worker) else {
+            return broken!("job {id} is given to worker {worker}, which is not known");
+        };
+        count_down!(chosen.credit, 1, "job {id} is given to worker {worker}, which has no room");
         chosen.last_assigned = self.assigning.begin(id, worker, is_capped.then(|| client.clone()));
         let class = chosen.class;
         let lease = Lease::given(run, attempt);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::broker::Broker;
 use super::ids::{CacheId, JobId, WorkerId};
 use super::lease::Lease;
+use super::{broken, count_down};
 
 /// What moving is taken to bring as long as nobody has measured it: a gigabit link, or a busy faster one.
 pub const MOVE_BYTES_PER_SECOND_START: u64 = 100 << 20;
@@ -167,12 +168,17 @@ impl Holdings {
     pub(super) fn unexpect(&mut self, worker: WorkerId, job: JobId) {
         let named = self.of.get_mut(&worker).and_then(|held| held.named.remove(&job));
         for cache in named.unwrap_or_default() {
-            let Some(workers) = self.expecting.get_mut(&cache) else { continue };
+            let Some(workers) = self.expecting.get_mut(&cache) else {
+                broken!("worker {worker} has job {job} that names {cache}, which nobody is to get");
+                continue;
+            };
             if let Some(jobs) = workers.get_mut(&worker) {
-                *jobs = jobs.saturating_sub(1);
+                count_down!(*jobs, 1, "worker {worker} is to get {cache} for no job");
                 if *jobs == 0 {
                     workers.remove(&worker);
                 }
+            } else {
+                broken!("worker {worker} has job {job} that names {cache}, and is not to get it");
             }
             if workers.is_empty() {
                 self.expecting.remove(&cache);

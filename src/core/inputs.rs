@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::action::{Action, Refusal};
+use super::broken;
 use super::broker::Broker;
 use super::due::Due;
 use super::event::{Inputs, Submission};
@@ -133,7 +134,7 @@ impl Broker {
 
     /// An announced job is taken: its worker may start, or it may go to any that can have it now.
     pub(super) fn inputs_came(&mut self, id: JobId) {
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else { return broken!("job {id} is taken, and is not known") };
         let run = job.run;
         match job.phase {
             Phase::Leased { worker, attempt, .. } => self.start(worker, id, run, attempt),
@@ -350,7 +351,9 @@ impl Broker {
     }
 
     fn take_out_of_queue(&mut self, id: JobId) {
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} waits for its client, and is not known");
+        };
         self.queues.remove(&job.submission.key, &job.submission.client, job.place());
         self.forget_delay(id);
         self.waits.forget(id);
@@ -391,7 +394,9 @@ impl Broker {
         if self.intake.completing.contains(&id) || self.intake.withdrawing.contains_key(&id) {
             return;
         }
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} waited for its client, and is not known");
+        };
         let why: Arc<str> =
             format!("input gone with client {}: submit it again", job.submission.client).into();
         self.inputs_failed(id, why);
@@ -400,7 +405,9 @@ impl Broker {
     /// A dead job has another run. Its client had its end and keeps nothing for it: inputs that are not here come again
     /// only if it hands the job in again.
     pub(super) fn revived(&mut self, id: JobId) {
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} has another run, and is not known");
+        };
         let (client, needs_client) = (job.submission.client.clone(), job.needs_client());
         // Its last end is none any more.
         self.no_longer_undelivered(&client, id);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::asks::Asks;
+use super::broken;
 use super::broker::Broker;
 use super::choose::Choice;
 use super::dataset::Dataset;
@@ -276,7 +277,7 @@ impl Broker {
     fn delay_at(&mut self, id: JobId, stage: Stage) {
         let now = self.now;
         self.undelay(id);
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else { return broken!("job {id} is set aside, and is not known") };
         let place = job.place();
         let rank = match stage {
             Stage::Late { .. } => Rank::Late,
@@ -328,7 +329,9 @@ impl Broker {
 
     /// A job has waited long enough for its worker, or for those that passed it.
     pub(super) fn delay_due(&mut self, id: JobId) {
-        let Some(Delay { since, stage }) = self.locality.delays.get(id).copied() else { return };
+        let Some(Delay { since, stage }) = self.locality.delays.get(id).copied() else {
+            return broken!("job {id} has waited long enough, and does not wait");
+        };
         match stage {
             Stage::Waiting { .. } => {
                 self.delay_at(id, Stage::Late { until: since.plus(LOCALITY_BYPASS_MAX) });
@@ -416,7 +419,10 @@ impl Broker {
     /// Whether a job that is set aside would go to this worker: all it needs is there or coming, or the worker is the one
     /// it waits for, or could be sent it where others could not.
     fn is_for(&self, id: JobId, worker: &Worker) -> bool {
-        let Some(job) = self.state.job(id) else { return false };
+        let Some(job) = self.state.job(id) else {
+            broken!("job {id} waits for its data, and is not known");
+            return false;
+        };
         if !worker.wants(job.submission.key.as_str()) || !self.may_have(job, worker) {
             return false;
         }

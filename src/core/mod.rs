@@ -6,6 +6,7 @@
 mod acks;
 pub mod action;
 mod asks;
+mod broken;
 mod broker;
 mod cache_id;
 pub(crate) mod capacity;
@@ -41,6 +42,7 @@ mod waiting;
 pub mod worker;
 
 pub use action::Action;
+pub(crate) use broken::{broken, count_down};
 pub use broker::Broker;
 pub use event::Event;
 pub use limits::Config;

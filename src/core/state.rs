@@ -16,6 +16,7 @@ use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{AttemptNote, Ending, InputsState, Job, Phase};
 use super::limits::HISTORY_MAX;
 use super::record::{AttemptEnd, Record};
+use super::{broken, count_down};
 
 /// All that outlives a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -352,7 +353,10 @@ impl State {
             Some(job) if job.run == run && job.is_announced() && !job.has_ended() => {}
             Some(_) | None => return Applied::Stale,
         }
-        let Some(job) = self.remove(id) else { return Applied::Stale };
+        let Some(job) = self.remove(id) else {
+            broken!("job {id} is to be dropped, and is not there");
+            return Applied::Stale;
+        };
         if let (Phase::Leased { .. }, true) = (&job.phase, job.is_capped()) {
             one_less(&mut self.running, &job.submission.client);
         }
@@ -505,10 +509,11 @@ impl State {
 }
 
 fn one_less(running: &mut BTreeMap<ClientId, u32>, client: &ClientId) {
-    if let Some(count) = running.get_mut(client) {
-        *count = count.saturating_sub(1);
-        if *count == 0 {
-            running.remove(client);
-        }
+    let Some(count) = running.get_mut(client) else {
+        return broken!("a job of client {client} was with a worker, and none is counted");
+    };
+    count_down!(*count, 1, "client {client} has no jobs at workers, and one less");
+    if *count == 0 {
+        running.remove(client);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 
 use super::action::{Action, Refusal, Standing};
+use super::broken;
 use super::broker::{Broker, standing};
 use super::capacity::give_back;
 use super::due::Due;
@@ -283,7 +284,7 @@ impl Broker {
     /// A job that is known comes again: its client hears where it stands, and gets the stored result (C17).
     fn submitted_again(&mut self, conn: ConnId, id: JobId) {
         self.clients.submitters.insert(id, conn);
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else { return broken!("job {id} came again, and is not known") };
         let (run, standing, is_announced) = (job.run, standing(job), job.is_announced() && !job.has_ended());
         self.source_came(id);
         self.waits.tell_again(id);
@@ -327,7 +328,7 @@ impl Broker {
         for (child, _) in children {
             self.make_ready(*child);
         }
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else { return broken!("job {id} is taken, and is not known") };
         let run = job.run;
         let (standing, ahead) = match job.phase {
             Phase::Leased { .. } => (Standing::Assigned, 0),

@@ -11,6 +11,7 @@ use super::lease::{Lease, LeaseStage};
 use super::limits::CREDIT_PER_MESSAGE_MAX;
 use super::payload::PayloadKind;
 use super::subject::{SubjectTree, matches, subscriptions};
+use super::{broken, count_down};
 
 /// A worker.
 #[derive(Clone, Debug)]
@@ -169,7 +170,7 @@ impl Worker {
         if self.parallel_max.is_none() {
             let beyond = delta.saturating_sub(taken);
             let late = beyond.min(self.lent);
-            self.lent = self.lent.saturating_sub(late);
+            self.lent -= late;
             let owed: u64 = self.sent.values().map(|owed| u64::from(*owed)).sum();
             self.ahead = self.ahead.saturating_add(beyond.saturating_sub(late)).min(owed);
         }
@@ -211,7 +212,7 @@ impl Worker {
     /// Notes that it was not sent a job after all.
     pub(super) fn unsend(&mut self, job: JobId) {
         if let Some(owed) = self.sent.get_mut(&job) {
-            *owed = owed.saturating_sub(1);
+            count_down!(*owed, 1, "worker {} owes no answer for job {job}, and one less", self.id);
             if *owed == 0 {
                 self.sent.remove(&job);
             }
@@ -235,7 +236,7 @@ impl Worker {
         self.refused.remove(&job);
         if let Some(owed) = self.sent.get_mut(&job) {
             self.answered = self.answered.saturating_add(1);
-            *owed = owed.saturating_sub(1);
+            count_down!(*owed, 1, "worker {} owes no answer for job {job}, and one less", self.id);
             if *owed == 0 {
                 self.sent.remove(&job);
             }
@@ -459,7 +460,9 @@ impl Workers {
 
     /// A worker's connection ended; it keeps what it holds for now, and gets nothing.
     pub fn leave(&mut self, worker: WorkerId, now: Micros) {
-        let Some(away) = self.all.get_mut(&worker) else { return };
+        let Some(away) = self.all.get_mut(&worker) else {
+            return broken!("worker {worker} leaves, and is not known");
+        };
         self.touched.insert(worker);
         if let Presence::Here(conn) = away.presence {
             self.by_conn.remove(&conn);
