@@ -517,3 +517,6 @@ fn one_less(running: &mut BTreeMap<ClientId, u32>, client: &ClientId) {
         running.remove(client);
     }
 }
+
+#[cfg(test)]
+mod transitions;
