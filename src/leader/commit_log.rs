@@ -20,6 +20,7 @@ const MEASURE_AFTER_BYTES: u64 = 1 << 20;
 
 /// What follows.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "most are of the largest, and none is kept")]
 pub(super) enum LogAction {
     /// Something for the thread of the log.
     Do(LogOp),

@@ -583,8 +583,8 @@ mod tests {
             ("wanted again", Outgoing::on_wanted_again),
         ];
         let name = |outgoing: &Outgoing| match outgoing.is_done_due() {
-            true => format!("{:?}, all handed out", outgoing.phase),
-            false => format!("{:?}", outgoing.phase),
+            true => format!("{:?}, all handed out", outgoing.sending.phase()),
+            false => format!("{:?}", outgoing.sending.phase()),
         };
         assert_table("src/transfer/outgoing.transitions.txt", &states, &events, name);
     }

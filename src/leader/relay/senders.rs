@@ -226,8 +226,11 @@ impl Relay {
 
     /// So many buffers are not kept free for a connection any longer.
     fn keep_less_free(&mut self, conn: ConnId, buffers: u32) {
-        let Some(sender) = self.senders.by_conn.get_mut(&conn).filter(|_| buffers > 0) else { return };
+        let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
         let buffers = buffers.min(sender.backed);
+        if buffers == 0 {
+            return;
+        }
         sender.backed -= buffers;
         self.promised -= buffers as usize;
         let Some(share) = self.senders.shares.get_mut(&sender.peer) else {
