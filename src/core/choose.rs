@@ -123,6 +123,8 @@ pub(super) enum Choice {
     Late,
     /// Workers that have room cannot be sent its datasets.
     Strand,
+    /// Workers that have room lacked something for it before, and there are others.
+    Elsewhere,
     /// None of these workers may have it.
     Pass,
 }
@@ -150,8 +152,8 @@ impl Broker {
             && worker.is_done_with(job.id())
     }
 
-    /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it has no room for its
-    /// inputs; `full` is saying so.
+    /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it lacks room for its
+    /// inputs, or a directory; `full` is saying so.
     pub(super) fn may_find_room_elsewhere(&self, job: &Job, full: Option<WorkerId>) -> bool {
         if job.child_of.is_some() {
             return false;
@@ -159,7 +161,8 @@ impl Broker {
         let sets = self.known_sets(job.datasets());
         let mut matching = Vec::new();
         self.workers.matching(job.submission.key.as_str(), &mut matching);
-        let others = matching.iter().filter(|worker| Some(**worker) != full && !job.had_no_room_at(**worker));
+        let others =
+            matching.iter().filter(|worker| Some(**worker) != full && job.lacked_at(**worker).is_none());
         others.filter_map(|worker| self.workers.get(*worker)).any(|worker| {
             let is_here = worker.conn().is_some() && !worker.silent;
             is_here && self.may_have(job, worker) && self.may_have_sets(worker, &sets)
@@ -173,13 +176,14 @@ impl Broker {
             return Choice::Pass;
         };
         let sets = self.known_sets(job.datasets());
-        // Who had no room on its disk for the inputs is asked again only if there is nobody else, busy or not.
-        let avoids_full = job.no_room_attempts() > 0 && self.may_find_room_elsewhere(job, None);
-        let with_room = matching
+        // Who had no room on its disk for the inputs, or no directory, is asked again only if there is nobody else, busy or not.
+        let avoids_full = job.lacking_attempts() > 0 && self.may_find_room_elsewhere(job, None);
+        let all_with_room = matching
             .iter()
             .filter_map(|worker| self.workers.get(*worker))
-            .filter(|worker| worker.has_room() && self.may_have(job, worker))
-            .filter(|worker| !(avoids_full && job.had_no_room_at(worker.id)));
+            .filter(|worker| worker.has_room() && self.may_have(job, worker));
+        let with_room =
+            all_with_room.clone().filter(|worker| !(avoids_full && job.lacked_at(worker.id).is_some()));
         let candidates = with_room.clone().filter(|worker| self.may_have_sets(worker, &sets));
         // Another one than had it last, else the same (RT04).
         let last = job.history.last().map(|note| note.worker);
@@ -203,7 +207,11 @@ impl Broker {
                 return Choice::Give(worker.id);
             }
         }
-        if with_room.count() > 0 { Choice::Strand } else { Choice::Pass }
+        match () {
+            () if with_room.count() > 0 => Choice::Strand,
+            () if all_with_room.count() > 0 => Choice::Elsewhere,
+            () => Choice::Pass,
+        }
     }
 
     /// The worker that must move the fewest bytes; of these the one with the fewest jobs, then with the most credit.

@@ -34,6 +34,10 @@ pub const LOCALITY_BYPASS_MAX: Duration = Duration::from_secs(60);
 /// Jobs of one dataset that are looked at for a worker that got room. Those that it misses go when their time is over.
 const LOOKS_PER_SET_MAX: usize = 64;
 
+/// A job that waits for another worker than such that lacked something for it is looked at again so often: whoever it waits
+/// for may have become silent, or have left.
+const ELSEWHERE_WAIT: Duration = Duration::from_secs(2);
+
 /// Jobs that are brought back for a worker at a time, whatever room it has.
 pub(super) const BROUGHT_BACK_MAX: usize = 256;
 
@@ -90,6 +94,8 @@ pub(super) struct Delays {
     by_set: BTreeMap<CacheId, BTreeSet<(Place, JobId)>>,
     /// Those that no worker with room may have, by their keys and clients.
     stranded: BTreeMap<(RoutingKey, ClientId), Stranded>,
+    /// Those that wait for another worker than such that lacked something for them, by their keys.
+    elsewhere: BTreeMap<RoutingKey, BTreeSet<(Place, JobId)>>,
 }
 
 /// Jobs of one key and client that no worker with room may have. None of them is looked at by the clock, so every worker that gets room has to find
@@ -131,13 +137,18 @@ pub(super) enum Stage {
     },
     /// Aside, until a worker has room that can be sent datasets.
     Stranded,
+    /// Aside, until a worker has room that has not lacked anything for it, or until then: there may be none any more.
+    Elsewhere {
+        /// Until then.
+        until: Micros,
+    },
 }
 
 impl Stage {
     /// When it is looked at again.
     fn due(self) -> Option<Micros> {
         match self {
-            Stage::Waiting { until, .. } | Stage::Late { until } => Some(until),
+            Stage::Waiting { until, .. } | Stage::Late { until } | Stage::Elsewhere { until } => Some(until),
             Stage::Back | Stage::Stranded => None,
         }
     }
@@ -145,7 +156,7 @@ impl Stage {
 
 impl Delays {
     pub(super) fn len(&self) -> usize {
-        self.of.len() + self.by_set.len() + self.stranded.len()
+        self.of.len() + self.by_set.len() + self.stranded.len() + self.elsewhere.len()
     }
 
     pub(super) fn get(&self, job: JobId) -> Option<&Delay> {
@@ -204,6 +215,12 @@ impl Delays {
 
     fn unindex(&mut self, place: Place, job: &Job) {
         self.unstrand(place, job);
+        if let Some(jobs) = self.elsewhere.get_mut(&job.submission.key) {
+            jobs.remove(&(place, job.id()));
+            if jobs.is_empty() {
+                self.elsewhere.remove(&job.submission.key);
+            }
+        }
         for cache in job.datasets() {
             if let Some(jobs) = self.by_set.get_mut(cache) {
                 jobs.remove(&(place, job.id()));
@@ -269,6 +286,7 @@ impl Broker {
                 Stage::Late { until: since.plus(LOCALITY_BYPASS_MAX) }
             }
             Choice::Strand => Stage::Stranded,
+            Choice::Elsewhere => Stage::Elsewhere { until: self.now.plus(ELSEWHERE_WAIT) },
             Choice::Give(_) | Choice::Pass => return,
         };
         self.delay_at(id, stage);
@@ -281,13 +299,16 @@ impl Broker {
         let place = job.place();
         let rank = match stage {
             Stage::Late { .. } => Rank::Late,
-            Stage::Back | Stage::Waiting { .. } | Stage::Stranded => Rank::Aside,
+            Stage::Back | Stage::Waiting { .. } | Stage::Stranded | Stage::Elsewhere { .. } => Rank::Aside,
         };
         self.queues.push(&job.submission.key, &job.submission.client, place, id, job.submission.size, rank);
         self.locality.delays.index(place, job);
         if stage == Stage::Stranded {
             self.locality.delays.strand(place, job);
             self.locality.asks.stranded(job, !self.locality.delays.of.contains_key(&id));
+        }
+        if matches!(stage, Stage::Elsewhere { .. }) {
+            self.locality.delays.elsewhere.entry(job.submission.key.clone()).or_default().insert((place, id));
         }
         if let Some(at) = stage.due() {
             self.due.insert((at, Due::Delay(id)));
@@ -337,7 +358,7 @@ impl Broker {
                 self.delay_at(id, Stage::Late { until: since.plus(LOCALITY_BYPASS_MAX) });
                 self.dirty = true;
             }
-            Stage::Late { .. } => {
+            Stage::Late { .. } | Stage::Elsewhere { .. } => {
                 self.make_ready(id);
             }
             Stage::Back | Stage::Stranded => {}
@@ -381,6 +402,7 @@ impl Broker {
             jobs.for_each(|(_, jobs)| look(jobs));
         }
         found.extend(self.stranded_for(worker, room));
+        found.extend(self.elsewhere_for(worker, room));
         let (mut left, mut left_at_cap) = (room, room);
         let mut take = |id: JobId| {
             let may_run = self.state.job(id).is_some_and(|job| self.may_run(&job.submission.client));
@@ -410,6 +432,18 @@ impl Broker {
         found
     }
 
+    /// Jobs that wait for another worker than such that lacked something for them, and may go to this one. Those that it misses
+    /// are looked at when their time is over.
+    fn elsewhere_for(&self, worker: &Worker, room: usize) -> BTreeSet<(Place, JobId)> {
+        let is_other = |(_, id): &&(Place, JobId)| {
+            let job = self.state.job(*id);
+            job.is_some_and(|job| job.lacked_at(worker.id).is_none() && self.may_have(job, worker))
+        };
+        let keys = self.locality.delays.elsewhere.iter().filter(|(key, _)| worker.wants(key.as_str()));
+        let looks = LOOKS_PER_SET_MAX.max(room);
+        keys.flat_map(|(_, jobs)| jobs.iter().take(looks).filter(is_other).take(room)).copied().collect()
+    }
+
     /// Whether a worker holds all of these that the leader has.
     fn holds_all(&self, worker: WorkerId, datasets: &[CacheId]) -> bool {
         let mut known = datasets.iter().filter_map(|cache| self.state.dataset(cache));
@@ -430,9 +464,13 @@ impl Broker {
         if !self.may_have_sets(worker, &sets) {
             return false;
         }
-        let is_waited_for = self.locality.delays.get(id).is_some_and(|delay| match delay.stage {
+        let stage = self.locality.delays.get(id).map(|delay| delay.stage);
+        if matches!(stage, Some(Stage::Elsewhere { .. })) && job.lacked_at(worker.id).is_some() {
+            return false;
+        }
+        let is_waited_for = stage.is_some_and(|stage| match stage {
             Stage::Waiting { on, .. } => on == worker.id,
-            Stage::Stranded => true,
+            Stage::Stranded | Stage::Elsewhere { .. } => true,
             Stage::Back | Stage::Late { .. } => false,
         });
         is_waited_for || self.cost(worker.id, &sets).unsent == 0
@@ -463,6 +501,17 @@ impl Broker {
         let sets: Vec<CacheId> = self.locality.holdings.sets_near(worker).into_iter().cloned().collect();
         for cache in sets {
             self.rouse_waiting_for(worker, &cache);
+        }
+        self.rouse_elsewhere();
+    }
+
+    /// Those that wait for another worker may have lost the last one: the first of them are looked at again now, the others
+    /// when their time is over.
+    pub(super) fn rouse_elsewhere(&mut self) {
+        let jobs = self.locality.delays.elsewhere.values().flatten();
+        let jobs: Vec<JobId> = jobs.take(BROUGHT_BACK_MAX).map(|(_, id)| *id).collect();
+        for job in jobs {
+            self.make_ready(job);
         }
     }
 }

@@ -73,7 +73,7 @@ struct Over {
     spent: u32,
     /// All that ended without a result.
     before: usize,
-    /// Those of them whose workers had no room for the inputs.
+    /// Those of them whose workers had no room for the inputs, or no directory.
     no_room_before: usize,
     /// Whether another worker may be asked for the job.
     may_others: bool,
@@ -106,7 +106,7 @@ impl Over {
         if self.spent.saturating_add(u32::from(counts)) >= attempts_max || !self.may_others {
             return Next::Dead;
         }
-        let wait = if self.why == AttemptEnd::DiskFull { self.wait_for_room() } else { Some(self.wait()) };
+        let wait = if self.why.lack().is_some() { self.wait_for_room() } else { Some(self.wait()) };
         wait.map_or(Next::Dead, |wait| Next::Again { counts, wait })
     }
 
@@ -116,7 +116,7 @@ impl Over {
             // That is its client's doing, and says nothing of the job.
             AttemptEnd::InputsStalled => false,
             // It never started. How often that may happen has a limit of its own.
-            AttemptEnd::DiskFull => false,
+            AttemptEnd::DiskFull | AttemptEnd::NoDirectory => false,
             AttemptEnd::TimedOut
             | AttemptEnd::WorkerLost
             | AttemptEnd::NotHeld
@@ -139,6 +139,7 @@ impl Over {
             | AttemptEnd::GivenUp
             | AttemptEnd::InputsStalled
             | AttemptEnd::DiskFull
+            | AttemptEnd::NoDirectory
             | AttemptEnd::InputsBad => before,
         };
         Backoff::DELIVERY.delay(failures, self.entropy)
@@ -185,6 +186,10 @@ impl Broker {
         why: AttemptEnd,
         may_others: bool,
     ) {
+        let lack = why.lack();
+        if let (Some(lack), Some(worker)) = (lack, self.workers.get_mut(worker)) {
+            worker.lacked = Some((lack, self.now));
+        }
         // One that has ended keeps its worker's place until that answers; that is all that is lost with it.
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
         if !self.is_with(id, worker) {
@@ -193,7 +198,6 @@ impl Broker {
         }
         let (run, attempt) = (lease.run, lease.attempt);
         let is_classic = |class| class != WorkerClass::Leasing;
-        let had_no_room = why == AttemptEnd::DiskFull;
         let over = Over {
             why,
             stage: lease.stage,
@@ -201,9 +205,9 @@ impl Broker {
             is_child: job.child_of.is_some(),
             spent: job.spent,
             before: job.history.len(),
-            no_room_before: job.no_room_attempts(),
+            no_room_before: job.lacking_attempts(),
             may_others,
-            is_room_elsewhere: had_no_room && self.may_find_room_elsewhere(job, Some(worker)),
+            is_room_elsewhere: lack.is_some() && self.may_find_room_elsewhere(job, Some(worker)),
             entropy: id.0.as_u64_pair().1 ^ u64::from(attempt.0),
         };
         // An assignment that is not applied yet is found stale when its turn comes, unless it is the one that holds.
@@ -211,8 +215,10 @@ impl Broker {
             Next::Orphaned => Record::Orphan { at: self.now, job: id, run },
             Next::Dead => Record::Dlq { at: self.now, job: id, run, attempt, why },
             Next::Again { counts, wait } => {
-                if had_no_room && let Some(conn) = self.submitter_of(id, &job.submission.client) {
-                    let why = Waiting::WorkerDisk { worker };
+                if let Some(lack) = lack
+                    && let Some(conn) = self.submitter_of(id, &job.submission.client)
+                {
+                    let why = Waiting::WorkerLacks { worker, lack };
                     self.actions.push_back(Action::Waiting { conn, job: id, why });
                 }
                 let not_before = self.now.plus(wait);

@@ -10,6 +10,7 @@ use super::ids::{ConnId, JobId, Micros, WorkerId};
 use super::lease::{Lease, LeaseStage};
 use super::limits::CREDIT_PER_MESSAGE_MAX;
 use super::payload::PayloadKind;
+use super::record::Lack;
 use super::subject::{SubjectTree, matches, subscriptions};
 use super::{broken, count_down};
 
@@ -71,6 +72,8 @@ pub struct Worker {
     pub(super) heard_at: Micros,
     /// Whether it let a lease run out and has said nothing since. It is given nothing until it does.
     pub(super) silent: bool,
+    /// What it lacked for a job that it handed back, and when, if no such job has ended there since.
+    pub lacked: Option<(Lack, Micros)>,
 }
 
 /// Whether a worker is there.
@@ -112,6 +115,7 @@ impl Worker {
             early_credit: 0,
             heard_at: now,
             silent: false,
+            lacked: None,
         }
     }
 
