@@ -187,7 +187,7 @@ impl Putting {
 /// The id that a client gives its set. Those of sets that the leader makes of jobs' inputs are nobody else's.
 pub(super) fn may_be_put(cache_id: &str) -> Result<CacheId, String> {
     let cache = CacheId::parse(cache_id).map_err(|error| error.to_string())?;
-    if cache.is_of_a_job() {
+    if cache.is_the_leaders() {
         return Err(format!("the CacheId {cache} is one that only the leader gives: choose another"));
     }
     Ok(cache)
@@ -329,7 +329,7 @@ impl Leader {
         if is_same {
             self.spread_begins(request, known);
         } else {
-            self.commit_dataset(Dataset { target, at: self.now, ..(**known).clone() });
+            self.commit_dataset(Dataset { target, at: self.now, ..(**known).clone() }, None);
         }
     }
 
@@ -508,7 +508,7 @@ impl Leader {
         let Some(manifest) = putting.manifest.clone().filter(|_| putting.stage == Stage::Pieces) else {
             return;
         };
-        let conn = putting.conn;
+        let (conn, staged) = (putting.conn, putting.staged);
         match self.datasets.library.cover(&manifest) {
             Ok(packs) => {
                 putting.stage = Stage::Committing;
@@ -524,7 +524,7 @@ impl Leader {
                     at: self.now,
                 };
                 self.say_lack(conn, request, Lacking::Nothing, 0, Default::default());
-                self.commit_dataset(dataset);
+                self.commit_dataset(dataset, staged);
             }
             Err((ranges, bytes)) => {
                 if putting.packs.is_empty() && putting.is_made_here() {
@@ -537,11 +537,15 @@ impl Leader {
         }
     }
 
-    pub(super) fn commit_dataset(&mut self, dataset: Dataset) {
+    fn commit_dataset(&mut self, dataset: Dataset, staged: Option<JobId>) {
         let dataset = Arc::new(dataset);
         self.datasets.library.use_packs(&dataset.packs, self.now);
         self.datasets.committing.insert(dataset.generation, dataset.clone());
-        self.broker.handle(self.now, Event::PutDataset { dataset });
+        let event = match staged {
+            Some(job) => Event::Staged { job, dataset },
+            None => Event::PutDataset { dataset },
+        };
+        self.broker.handle(self.now, event);
     }
 
     /// A pack is what its list says.

@@ -66,7 +66,7 @@ impl Leader {
                 None
             }),
             "dataset.rm" => self.dataset_asked(question).and_then(|dataset| {
-                if let Some(job) = dataset.cache.job() {
+                if let Some(job) = self.broker.state().staged_for(&dataset.cache) {
                     return Err(format!(
                         "{} is the inputs of job {job} and goes with it: cancel the job",
                         dataset.cache

@@ -94,7 +94,7 @@ impl Leader {
         let payload = self.payloads.held.input(id).ok_or("the request cannot be read")?.payload;
         let request = JobRequest::parse(&payload).map_err(|error| error.to_string())?;
         // What such a worker would refuse it is not sent (C08, WX08).
-        let names = self.broker.state().job(id).map_or(FileNames::Plain, |job| job.names);
+        let names = self.broker.state().job(id).map_or(FileNames::Plain, |job| job.submission.names);
         if let Some(file) = request.files.iter().find(|file| !is_for_stock(file, names)) {
             return Err(format!(
                 "the file \"{}\" is none that a stock worker takes",
@@ -116,7 +116,8 @@ impl Leader {
         if let Some((name, _, _)) = blobs.iter().find(|(_, blob, size)| !is_here(*blob, *size)) {
             return Err(format!("\"{name}\" is not at the leader"));
         }
-        let key = self.broker.state().job(id).map(|job| job.key.clone()).ok_or("the job is gone")?;
+        let key =
+            self.broker.state().job(id).map(|job| job.submission.key.clone()).ok_or("the job is gone")?;
         let by_set = by_set(&payload, &CacheId::of_inputs(id));
         let written = by_path(&by_set, |_| true).unwrap_or(by_set);
         let body = Session::assign_body_len(key.as_str(), written.len());
@@ -130,7 +131,7 @@ impl Leader {
 
     /// Whether a job still waits for a set of its inputs.
     fn is_to_be_staged(&self, job: JobId) -> bool {
-        let waits = |job: &Job| matches!(job.phase, Phase::Queued { .. }) && job.needs_transfers;
+        let waits = |job: &Job| matches!(job.phase, Phase::Queued { .. }) && job.needs_transfers();
         self.broker.state().job(job).is_some_and(waits)
     }
 
@@ -300,15 +301,15 @@ impl Leader {
 
     /// Sets that are no job's inputs any more, as an earlier life ended.
     pub(super) fn forget_stale_staged(&mut self) {
-        let sets = self.broker.state().staged_sets().map(|dataset| dataset.cache.clone());
+        let sets = self.broker.state().staged_sets().map(|(_, cache)| cache.clone());
         sets.collect::<Vec<CacheId>>().iter().for_each(|cache| self.staged(cache));
     }
 
     /// A set is kept. If it is the inputs of a job that does not name it, as it ended meanwhile or is elsewhere, it goes again.
     pub(super) fn staged(&mut self, cache: &CacheId) {
-        let job = cache.job().and_then(|job| self.broker.state().job(job));
-        let is_stale = cache.is_of_a_job() && !job.is_some_and(|job| !job.has_ended() && job.is_staged());
-        if is_stale {
+        let state = self.broker.state();
+        let Some(job) = state.staged_for(cache) else { return };
+        if !state.job(job).is_some_and(|job| !job.has_ended() && job.is_staged()) {
             self.broker.handle(self.now, Event::RemoveDataset { cache: cache.clone() });
         }
     }
