@@ -16,6 +16,7 @@ mod gathered;
 mod job_blobs;
 mod outcome;
 mod pacing;
+mod pack_maker;
 mod parts;
 mod recover;
 mod relay;

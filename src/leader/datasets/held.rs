@@ -6,8 +6,8 @@ use chunking::message::{Have, Reason, SetState};
 use tracing::{debug, info};
 use uuid::Uuid;
 
-use super::spread::{Push, Wish};
-use super::stock::Stock;
+use super::classic_workers::Stock;
+use super::distribution::{Push, Wish};
 use crate::conn::Session;
 use crate::core::Event;
 use crate::core::ids::{CacheId, ConnId, WorkerId};

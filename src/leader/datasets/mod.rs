@@ -4,17 +4,16 @@
 //! set at a time for each worker, whenever something changes: a set is put or removed, a worker joins, loses one or needs one.
 
 mod agents;
-mod classic;
+mod classic_put;
+mod classic_workers;
+mod distribution;
 mod held;
 mod library;
-mod make;
 mod put;
 mod putters;
 mod questions;
 mod restore;
-mod spread;
 mod staging;
-mod stock;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -30,14 +29,14 @@ use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, JobId, Micros, WorkerId};
 use crate::store::look::Looked;
 use agents::Agents;
-use classic::{Came, Lineage};
+use classic_put::{Came, Lineage};
+use classic_workers::Frames;
 use held::AtWorker;
 use library::Library;
-pub(super) use make::PackMaker;
 use put::Putting;
 use questions::Inspection;
+pub(super) use restore::PACK;
 use staging::Staging;
-use stock::Frames;
 
 /// How often what nobody needs any more is looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);

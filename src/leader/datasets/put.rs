@@ -14,7 +14,7 @@ use chunking::message::{Lack, Lacking, Name, Open, Pack, Put, PutFlags, Reason};
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use super::classic::Classic;
+use super::classic_put::Classic;
 use super::library::PackState;
 use super::putters::Awaited;
 use super::restore::{MANIFEST, PACK};

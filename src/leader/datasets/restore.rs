@@ -16,7 +16,7 @@ use crate::store::look::{LIST_CHUNKS_MAX, LookAt};
 use crate::store::map::Map;
 
 /// What the transfer of a pack is called.
-pub(super) const PACK: &str = "pack";
+pub(in crate::leader) const PACK: &str = "pack";
 
 /// What the transfer of a manifest is called.
 pub(super) const MANIFEST: &str = "manifest";

@@ -10,8 +10,7 @@ use chunking::limits::{CHUNK_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use chunking::message::Name;
 use tracing::{info, warn};
 
-use super::classic::put_of;
-use super::make::PackMaker;
+use super::classic_put::put_of;
 use super::put::Putting;
 use crate::conn::Session;
 use crate::core::Event;
@@ -21,6 +20,7 @@ use crate::core::job::{Job, Phase};
 use crate::core::names::{SafeName, is_flat, names_of_set};
 use crate::core::payload::FileNames;
 use crate::leader::durable::Then;
+use crate::leader::pack_maker::PackMaker;
 use crate::leader::relay::BlobId;
 use crate::leader::submit::{by_path, by_set};
 use crate::leader::{Leader, Output};

@@ -16,8 +16,8 @@ use chunking::limits::FRAME_BODY_BYTES_MAX;
 use tracing::{info, warn};
 use uuid::Uuid;
 
+use super::distribution::Wish;
 use super::held::AtWorker;
-use super::spread::Wish;
 use crate::conn::Session;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};

@@ -14,13 +14,13 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::library::PackState;
-use super::make::{Made, PIECE_BYTES, PackMaker};
 use super::put::{Putting, may_be_put};
 use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
 use crate::core::names::{SafeName, fit_in_set, names_of_set};
 use crate::core::subject::worker_patterns;
 use crate::leader::Leader;
+use crate::leader::pack_maker::{Made, PIECE_BYTES, PackMaker};
 use crate::leader::relay::BlobId;
 use crate::model::{CachePutRequest, CachePutResult, CacheStatus, JsonModel, Residue};
 use crate::units::ByteSize;

@@ -11,9 +11,9 @@ use chunking::{Digest, DigestKind};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
+use super::classic_workers::may_fit;
 use super::held::{AtWorker, NotHeld, reason};
 use super::library::PackState;
-use super::stock::may_fit;
 use crate::conn::Session;
 use crate::core::Event;
 use crate::core::dataset::{Dataset, TARGET_NONE};
