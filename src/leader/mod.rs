@@ -6,9 +6,11 @@
 mod answers;
 mod ask;
 mod bulk;
+mod cache_put;
 mod children;
 mod collect;
 mod datasets;
+mod datasets_wiring;
 mod deliver;
 mod durable;
 mod explain;
@@ -21,6 +23,7 @@ mod parts;
 mod recover;
 mod relay;
 mod retention;
+mod staging;
 mod store;
 mod submit;
 mod transfers;
@@ -53,12 +56,13 @@ use crate::wire::{KEEPALIVE_EVERY, SILENCE_MAX, frame_window};
 use bulk::{Apart, Bulk};
 use children::Commons;
 use collect::Lister;
-use datasets::Datasets;
+use datasets::{DatasetEvent, Datasets};
 use durable::{Assignment, Commits, Fetching, Then};
 use gathered::Fetcher;
 use job_blobs::Blobs;
 use pacing::Pacing;
 use relay::{BlobId, Relay};
+use staging::Stagings;
 use store::PayloadStore;
 
 /// How a leader behaves.
@@ -211,6 +215,7 @@ pub struct Leader {
     relay: Relay,
     blobs: Blobs,
     datasets: Datasets,
+    stagings: Stagings,
     bulks: HashMap<ConnId, Bulk>,
     /// Large frames that were taken apart, and wait until their contents are on the disk.
     gathered: Vec<(Vec<BlobId>, Apart)>,
@@ -253,7 +258,8 @@ impl Leader {
             broker: Broker::begin(config.broker.clone(), now),
             relay: Relay::new(config.relay.clone()),
             blobs: Blobs::default(),
-            datasets: Datasets::default(),
+            datasets: Datasets::new(config.blob_grace),
+            stagings: Stagings::default(),
             bulks: HashMap::new(),
             gathered: Vec::new(),
             listers: VecDeque::new(),
@@ -393,7 +399,7 @@ impl Leader {
             self.relay.closed(conn);
             self.broker.handle(self.now, Event::Closed { conn });
             self.unpost(conn);
-            self.datasets_closed(conn);
+            self.dataset_event(DatasetEvent::Closed { conn });
             self.release_fetched();
             self.hosts.remove(&conn);
             self.act();
@@ -469,7 +475,7 @@ impl Leader {
         self.tell_who_waits_for_room();
         self.release_fetched();
         self.collect_when_due();
-        self.datasets_tick();
+        self.dataset_event(DatasetEvent::Tick);
         self.act();
     }
 
@@ -488,6 +494,7 @@ impl Leader {
     /// When [`Leader::tick`] is due.
     pub fn next_deadline(&self) -> Option<Micros> {
         let own = self.collect_at.into_iter().chain(self.datasets.next_deadline());
+        let own = own.chain(self.stagings.next_deadline());
         self.broker.next_deadline().into_iter().chain(self.relay.next_deadline()).chain(own).min()
     }
 
@@ -665,13 +672,15 @@ impl Leader {
                 Action::Operated { token, answer } => self.operated(token, answer),
                 Action::DatasetPut { dataset, replaced } => {
                     self.commons.clear();
-                    self.dataset_put(&dataset, replaced);
+                    self.dataset_event(DatasetEvent::Kept { dataset, replaced });
                 }
                 Action::DatasetRemoved { dataset } => {
                     self.commons.clear();
-                    self.dataset_removed(&dataset);
+                    self.dataset_event(DatasetEvent::Removed { dataset });
                 }
-                Action::AskAgent { agent, cache } => self.ask_agent(agent, cache),
+                Action::AskAgent { agent, cache } => {
+                    self.dataset_event(DatasetEvent::AgentWanted { agent, cache });
+                }
                 Action::StageInputs { job } => self.stage_inputs(job),
                 Action::Close { conn, why } => {
                     warn!(peer = %self.name(conn), "closing the connection: {why}");

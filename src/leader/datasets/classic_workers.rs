@@ -7,6 +7,7 @@
 //! same in the set as it is now. Else the set is not held there, and whoever put it hears so.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,17 +17,13 @@ use chunking::limits::FRAME_BODY_BYTES_MAX;
 use tracing::{info, warn};
 use uuid::Uuid;
 
+use super::classic_put::SUBJECT;
 use super::distribution::Wish;
 use super::held::AtWorker;
-use crate::conn::Session;
+use super::{BlobId, DatasetAction, Datasets, Step};
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
-use crate::leader::children::CommonId;
-use crate::leader::pacing::{Memory, Posting};
-use crate::leader::relay::BlobId;
-use crate::leader::{Leader, Output};
 use crate::model::{CacheEntry, CachePutRequest, CachePutResult, CacheStatus, JsonModel};
-use crate::store::blobs::DiskOp;
 use crate::store::look::{LookAt, Wanted};
 
 /// How long a stock worker has to show that it knows CachePut. Puts wait for it once, when it has just joined.
@@ -47,12 +44,11 @@ const FRAMES_KEPT: usize = 2;
 /// What a file takes in a frame beside its name and its content.
 const ENTRY_BYTES: u64 = 32;
 
-/// The id of a put of nothing: the cache's own directory, which is there.
-const NOTHING: &str = ".";
-
 /// A stock worker, as far as datasets go.
 #[derive(Debug, Default)]
 pub(super) struct Stock {
+    /// Where it connects from.
+    host: Option<IpAddr>,
     knows: Knows,
     /// Sets that it was sent and has not answered for, by their generations.
     sent: HashMap<Uuid, Sent>,
@@ -88,6 +84,10 @@ struct Wrote {
 }
 
 impl Stock {
+    pub(super) fn host(&self) -> Option<IpAddr> {
+        self.host
+    }
+
     fn deadline(&self) -> Option<Micros> {
         let asked = match self.knows {
             Knows::Asked(until) => Some(until),
@@ -135,10 +135,19 @@ pub(super) fn may_fit(dataset: &Dataset) -> bool {
     dataset.bytes.div_ceil(3).saturating_mul(4).saturating_add(files) <= u64::from(FRAME_BODY_BYTES_MAX)
 }
 
-impl Leader {
+impl Datasets {
+    /// Whether a stock worker has shown that it knows CachePut, and with it `<CacheId>/<Name>`.
+    pub(in crate::leader) fn knows_cache_put(&self, worker: WorkerId) -> bool {
+        let at = self.workers.get(&worker);
+        at.and_then(|at| at.stock.as_ref()).is_some_and(|stock| stock.knows == Knows::Yes)
+    }
+}
+
+impl Step<'_> {
     /// A stock worker said hello.
-    pub(super) fn stock_joined(&mut self, conn: ConnId, worker: WorkerId) {
-        self.datasets.workers.insert(worker, AtWorker::of_stock(conn, Stock::default()));
+    pub(super) fn stock_joined(&mut self, conn: ConnId, worker: WorkerId, host: Option<IpAddr>) {
+        let stock = Stock { host, ..Stock::default() };
+        self.datasets.workers.insert(worker, AtWorker::of_stock(conn, stock));
         self.reconcile(worker);
     }
 
@@ -162,12 +171,6 @@ impl Leader {
         self.datasets.workers.get_mut(&worker)?.stock.as_mut()
     }
 
-    /// Whether a stock worker has shown that it knows CachePut, and with it `<CacheId>/<Name>`.
-    pub(in crate::leader) fn knows_cache_put(&self, worker: WorkerId) -> bool {
-        let at = self.datasets.workers.get(&worker);
-        at.and_then(|at| at.stock.as_ref()).is_some_and(|stock| stock.knows == Knows::Yes)
-    }
-
     /// Asks a stock worker whether it knows CachePut, once.
     pub(super) fn ask_stock(&mut self, worker: WorkerId) {
         let until = self.now.plus(KNOWS_WAIT);
@@ -177,18 +180,8 @@ impl Leader {
             return;
         }
         stock.knows = Knows::Asked(until);
-        let nothing = CachePutRequest {
-            cache_id: NOTHING.to_owned(),
-            entries: Vec::new(),
-            target_pattern: String::new(),
-            part_no: None,
-            part_count: None,
-        };
-        let id = (self.make_id)();
-        let session = self.sessions.get(&conn);
-        let frame = session.and_then(|session| session.cache_put(id, nothing.to_json().into()).ok());
-        self.send(conn, frame);
-        self.watch_datasets();
+        self.act(DatasetAction::AskClassic { conn });
+        self.watch();
     }
 
     /// Whether a worker can be given a set now. If a stock worker cannot, it is seen to that it can later, if ever.
@@ -220,12 +213,10 @@ impl Leader {
         let Some(payload) = self.datasets.frames.get(wish.generation) else {
             return self.read_for_frame(worker, &wish);
         };
-        let head = head_len(chunking::Generation::F2, Session::CACHE_PUT_SUBJECT) - LENGTH_BYTES;
+        let head = head_len(chunking::Generation::F2, SUBJECT) - LENGTH_BYTES;
         let body = head.saturating_add(payload.len());
         let bytes = payload.len() as u64;
-        let frame =
-            self.sessions.get(&conn).and_then(|session| session.cache_put(wish.generation, payload).ok());
-        let Some(frame) = frame else {
+        if body > FRAME_BODY_BYTES_MAX as usize {
             let text = format!(
                 "the set takes a frame of {body} bytes; a stock worker takes at most {FRAME_BODY_BYTES_MAX}: run a heft worker \
                  with --cache-only beside it"
@@ -235,11 +226,9 @@ impl Leader {
                 wish.generation,
                 CachePutResult::failed(wish.cache.as_str(), text),
             );
-        };
-        // One at a time for each worker, and the same for all of them.
-        let memory = Memory::Common(CommonId::Set(wish.generation));
-        self.post_now(conn, Posting { frame, memory });
-        self.count_sent(conn, bytes);
+        }
+        self.act(DatasetAction::SendSet { conn, generation: wish.generation, payload });
+        self.datasets.count_sent(worker, bytes);
         let by = self.now.plus(ANSWER_WAIT);
         let what = Wrote { digest: wish.digest, files: wish.files.into() };
         let before = self.wrote(worker, &wish.cache);
@@ -251,7 +240,7 @@ impl Leader {
             stock.sent.insert(wish.generation, Sent { cache: wish.cache, what, before });
             stock.answer_by = Some(by);
         }
-        self.watch_datasets();
+        self.watch();
     }
 
     /// Reads the contents of a set, unless that is being done.
@@ -261,7 +250,7 @@ impl Leader {
             return;
         }
         let Some(manifest) = self.manifest_of(generation) else {
-            if !self.relay.has_arrived(generation) {
+            if !self.facts.has_arrived(generation) {
                 let text = format!("the manifest of {} is damaged at the leader", wish.cache);
                 self.push_ended(worker, generation, CachePutResult::failed(wish.cache.as_str(), text));
             }
@@ -276,17 +265,16 @@ impl Leader {
             }
         }
         let packs = wanted.keys().copied().collect();
+        let mut looks = Vec::new();
         for (pack, pieces) in wanted {
             let Some((layout, _)) = library.pack(pack) else { continue };
             let mut left = pieces;
             let places = layout.pieces().iter().enumerate().filter(|(_, piece)| left.remove(piece));
             let pieces = places.filter_map(|(place, piece)| Some((*piece, layout.range(place)?))).collect();
             let wanted = Wanted { reader: generation, pieces };
-            let mut chunks = self.relay.chunks(pack);
-            chunks.retain(|(_, head, _)| wanted.is_in(head));
-            let at = LookAt::Pieces(Box::new(wanted));
-            self.outputs.push_back(Output::Disk(DiskOp::Look { blob: pack, chunks, at }));
+            looks.push((pack, LookAt::Pieces(Box::new(wanted))));
         }
+        looks.into_iter().for_each(|(blob, at)| self.act(DatasetAction::Look { blob, at }));
         let reading = Reading { packs, pieces: HashMap::new() };
         self.datasets.frames.reading.insert(generation, reading);
         self.frame_if_read(generation, &manifest);
@@ -329,7 +317,7 @@ impl Leader {
             Some(CacheEntry { name: file.name.clone(), content: content(file)?, sha256: None })
         };
         let entries: Option<Vec<CacheEntry>> = manifest.files().iter().map(entry).collect();
-        let dataset = self.broker.state().datasets().find(|dataset| dataset.generation == generation);
+        let dataset = self.facts.datasets().find(|dataset| dataset.generation == generation).cloned();
         let (Some(entries), Some(dataset)) = (entries, dataset) else {
             return self.no_frame(generation, "the leader lacks a part of it");
         };

@@ -6,12 +6,11 @@ use chunking::message::{Have, Reason, SetState};
 use tracing::{debug, info};
 use uuid::Uuid;
 
+use super::Step;
 use super::classic_workers::Stock;
 use super::distribution::{Push, Wish};
-use crate::conn::Session;
 use crate::core::Event;
 use crate::core::ids::{CacheId, ConnId, WorkerId};
-use crate::leader::Leader;
 
 /// Sets that a worker may have; what it says beyond is not noted.
 const SETS_AT_WORKER_MAX: usize = 65_536;
@@ -75,10 +74,9 @@ impl AtWorker {
     }
 }
 
-impl Leader {
+impl Step<'_> {
     /// A worker says what it has.
-    pub(super) fn worker_has(&mut self, conn: ConnId, have: &Have) {
-        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+    pub(super) fn worker_has(&mut self, conn: ConnId, worker: WorkerId, have: &Have) {
         let at = self.datasets.workers.entry(worker).or_default();
         if at.conn != Some(conn) {
             // A new connection: what was on its way on the last one begins anew.
@@ -91,7 +89,7 @@ impl Leader {
         (at.budget, at.used, at.told) = (have.budget, have.used, true);
         if have.anew != 0 {
             at.held.clear();
-            self.broker.handle(self.now, Event::HoldsNothing { worker });
+            self.tell(Event::HoldsNothing { worker });
         }
         let noted: usize = self.datasets.workers.values().map(AtWorker::noted).sum();
         let mut room = SETS_AT_WORKERS_MAX.saturating_sub(noted);
@@ -101,7 +99,7 @@ impl Leader {
                 continue;
             };
             // One text for all workers that have it.
-            let known = self.broker.state().dataset(&cache).map(|dataset| dataset.cache.clone());
+            let known = self.facts.dataset(&cache).map(|dataset| dataset.cache.clone());
             let cache = known.unwrap_or(cache);
             match set.state {
                 SetState::Held => self.worker_holds(worker, cache, set.digest.bytes, &mut room),
@@ -128,10 +126,10 @@ impl Leader {
         }
         at.held.insert(cache.clone(), digest);
         at.not_held.remove(&cache);
-        self.broker.handle(self.now, Event::Holding { worker, cache: cache.clone(), digest, missing: 0 });
+        self.tell(Event::Holding { worker, cache: cache.clone(), digest, missing: 0 });
         // What was removed while it was away is removed there, too.
-        let is_removed = self.broker.state().is_dataset_removed(&cache);
-        match self.broker.state().dataset(&cache).cloned() {
+        let is_removed = self.facts.is_removed(&cache);
+        match self.facts.dataset(&cache) {
             Some(dataset) if dataset.digest == digest => self.found_at(worker, &dataset),
             Some(dataset) => self.release_old(worker, &dataset),
             None if is_removed || cache.is_of_a_job() => {
@@ -160,6 +158,6 @@ impl Leader {
             *room -= usize::from(!is_noted);
             at.not_held.insert(cache.clone(), (digest, NotHeld::Gone(reason(text))));
         }
-        self.broker.handle(self.now, Event::NotHolding { worker, cache });
+        self.tell(Event::NotHolding { worker, cache });
     }
 }
