@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::collect::Lister;
-use super::durable::Then;
 use super::parts::Named;
+use super::tasks::Task;
 use super::{Asked, Leader, answers, outcome};
 use crate::conn::WireFrame;
 use crate::core::Event;
@@ -58,8 +58,8 @@ impl Leader {
                 Ok(Some(self.status()))
             }
             "result" => job_id(&question).and_then(|job| {
-                self.has_room_for_answer(conn)?;
-                self.post(conn, Then::Answer { conn, verb: verb.to_owned(), id, job });
+                self.pacing.has_room_for_answer(conn)?;
+                self.post(conn, Task::Answer { conn, verb: verb.to_owned(), id, job });
                 Ok(None)
             }),
             "dlq.ls" => self.dlq_ls(&question).map(Some),
@@ -114,7 +114,7 @@ impl Leader {
         self.next_token = self.next_token.next();
         self.asked.insert(self.next_token, Asked { conn, verb: verb.to_owned(), id });
         self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
-        if self.log_trouble().is_some() {
+        if self.log.trouble().is_some() {
             // What can be answered at once is.
             self.act_once();
             self.answer_those_that_wait();
@@ -124,7 +124,7 @@ impl Leader {
 
     /// The log takes nothing: those whose operations wait for it hear that now. What they asked for is done when it takes more.
     pub(super) fn answer_those_that_wait(&mut self) {
-        let Some(trouble) = self.log_trouble() else { return };
+        let Some(trouble) = self.log.trouble() else { return };
         let text = format!(
             "{trouble}; what was asked for is not certain yet, and is done as soon as there is room, unless the leader is stopped before: \
              see `heft status`"
@@ -201,7 +201,7 @@ impl Leader {
         }
         let returned = outcome::returned(job);
         let lost = returned.map(|result| self.lost_parts(result)).unwrap_or_default();
-        let whole = outcome::result_of(&self.broker, &self.store, job, &self.config.address, true);
+        let whole = outcome::result_of(&self.broker, &self.payloads.held, job, &self.config.address, true);
         let whole = outcome::without_lost(whole, &lost);
         let mut result: Value = serde_json::from_slice(&whole).map_err(|_| {
             format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
@@ -268,7 +268,7 @@ impl Leader {
         let queues: Vec<Value> =
             queues.map(|(key, jobs)| json!({ "key": key.as_str(), "queued": jobs })).collect();
         let fill = self.relay.fill();
-        let (log, room) = (self.log_cost(), self.relay.disk_room());
+        let (log, room) = (self.log.cost(), self.relay.disk_room());
         let uptime = self.now.since(self.started).as_millis();
         json!({
             "leader": {
@@ -282,13 +282,13 @@ impl Leader {
                 "chunks_passed_through": fill.passed_through, "chunks_voided": fill.voided,
                 "chunk_bytes_copied": fill.bytes_copied,
                 "log_records": log.records, "log_bytes": log.bytes, "log_syncs": log.syncs, "log_sync_us": log.sync_us,
-                "log_trouble": self.log_trouble(), "disk_trouble": self.disk_short(),
+                "log_trouble": self.log.trouble(), "disk_trouble": self.disk_short(),
                 "disk_free": room.map(|room| room.space.free), "disk_bytes": room.map(|room| room.space.total),
                 "disk_reserve": room.map(|room| room.reserve), "uploads_waiting": room.map(|room| room.waiting),
                 "results_waiting": self.results_waiting(),
                 "recovered_jobs": self.recovered_jobs,
                 "recovery_ms": u64::try_from(self.recovery.as_millis()).unwrap_or(u64::MAX),
-                "payload_bytes": self.store.input_bytes(), "result_bytes": self.store.result_bytes(),
+                "payload_bytes": self.payloads.held.input_bytes(), "result_bytes": self.payloads.held.result_bytes(),
             },
             "jobs": { "queued": queued, "running": running, "done": done, "dead": dead },
             "workers": workers, "clients": clients, "queues": queues,

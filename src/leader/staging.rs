@@ -12,10 +12,10 @@ use chunking::limits::{CHUNK_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use tracing::{info, warn};
 
 use super::datasets::{DatasetEvent, StagedInputs};
-use super::durable::Then;
 use super::pack_maker::PackMaker;
 use super::relay::BlobId;
 use super::submit::{by_path, by_set};
+use super::tasks::{Task, Turn};
 use super::{Leader, Output};
 use crate::conn::Session;
 use crate::core::Event;
@@ -26,7 +26,6 @@ use crate::core::payload::FileNames;
 use crate::model::{InputFile, JobRequest, JsonModel, Source};
 use crate::store::blobs::DiskOp;
 use crate::store::look::LookAt;
-use crate::store::replay::Key;
 use crate::units::ByteSize;
 
 /// Chunks of a pack that may wait for the disk before more are read.
@@ -79,7 +78,8 @@ enum NotStaged {
 impl Leader {
     /// A set is to be made of a job's inputs.
     pub(super) fn stage_inputs(&mut self, job: JobId) {
-        self.when_here(vec![Key::Input(job)], 0, Then::Stage { job });
+        self.when_here(Turn { task: Task::Stage { job }, bytes: 0 });
+        self.payloads_on();
     }
 
     /// Makes a set of a job's inputs; its payload is here.
@@ -105,7 +105,7 @@ impl Leader {
 
     /// The files of a job that are blobs here: name, blob and size of each. An error says why no stock worker could have the job.
     fn inputs_to_stage(&self, id: JobId) -> Result<Vec<(SafeName, BlobId, u64)>, String> {
-        let payload = self.store.input(id).ok_or("the request cannot be read")?.payload;
+        let payload = self.payloads.held.input(id).ok_or("the request cannot be read")?.payload;
         let request = JobRequest::parse(&payload).map_err(|error| error.to_string())?;
         // What such a worker would refuse it is not sent (C08, WX08).
         let names = self.broker.state().job(id).map_or(FileNames::Plain, |job| job.names);
