@@ -16,7 +16,7 @@ use crate::model::{CachePutRequest, CachePutResult, JsonModel, Residue};
 use crate::units::ByteSize;
 
 impl Leader {
-    /// A stock client puts a dataset, in a small frame.
+    /// A classic client puts a dataset, in a small frame.
     pub(super) fn classic_put(&mut self, conn: ConnId, request: Uuid, subject: &str, payload: &Bytes) {
         let read = CachePutRequest::parse(payload).map_err(|error| (String::new(), error.to_string()));
         let taken = read.and_then(|put| {
@@ -62,7 +62,7 @@ impl Leader {
         self.classic_came(conn, request, checked, &put, maker)
     }
 
-    /// A stock client's large frame has come, and was taken apart.
+    /// A classic client's large frame has come, and was taken apart.
     pub(super) fn classic_bulk(
         &mut self,
         conn: ConnId,
@@ -146,7 +146,7 @@ impl Leader {
 
     /// A classic client must not wait for ever: its put failed.
     fn fail_classic(&mut self, conn: ConnId, request: Uuid, cache: &str, why: &str) {
-        info!(peer = %self.name(conn), cache, "a classic client's put failed: {why}");
+        info!(peer = %self.name(conn), cache, "a stock client's put failed: {why}");
         self.cache_ack(conn, request, CachePutResult::failed(cache, why));
     }
 }

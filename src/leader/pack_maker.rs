@@ -1,4 +1,4 @@
-//! Packs that the leader makes itself, of contents that came in a frame of a stock client. Bytes are taken in order, as they come, and
+//! Packs that the leader makes itself, of contents that came in a frame of a classic client. Bytes are taken in order, as they come, and
 //! go on to the disk chunk by chunk; what is in memory is one chunk at most.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Agents: heft workers that keep a cache and run nothing (C01, C02). One shares its cache directory with the stock workers on its host
+//! Agents: heft workers that keep a cache and run nothing (C01, C02). One shares its cache directory with the classic workers on its host
 //! and holds for them what they are to hold. Which those are shows the address that both connect from, or the agent says it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use tracing::info;
 
-use super::classic_workers::Stock;
+use super::classic_workers::ClassicWorker;
 use super::held::AtWorker;
 use super::{DatasetAction, Step, WorkerKind};
 use crate::core::ids::{CacheId, ConnId, WorkerId};
@@ -52,7 +52,7 @@ impl Step<'_> {
                 let agent = Agent { conn, host, only, wanted: BTreeSet::new() };
                 self.datasets.agents.all.insert(worker, agent);
             }
-            WorkerKind::Classic => self.stock_joined(conn, worker, host),
+            WorkerKind::Classic => self.classic_joined(conn, worker, host),
         }
         self.pair_up(Some(worker));
     }
@@ -91,14 +91,14 @@ impl Step<'_> {
         wanted.into_iter().flatten().for_each(|cache| self.ask_agent(agent, cache));
     }
 
-    /// Pairs stock workers with agents anew. One that has just joined is paired as if it never was.
+    /// Pairs classic workers with agents anew. One that has just joined is paired as if it never was.
     fn pair_up(&mut self, joined: Option<WorkerId>) {
         let before: BTreeMap<WorkerId, WorkerId> = self.facts.pairs().into_iter().collect();
         let agents = &self.datasets.agents;
         if agents.all.is_empty() && before.is_empty() {
             return;
         }
-        let host = |at: &AtWorker| at.stock.as_ref().filter(|_| at.conn.is_some()).map(Stock::host);
+        let host = |at: &AtWorker| at.classic.as_ref().filter(|_| at.conn.is_some()).map(ClassicWorker::host);
         let workers = self.datasets.workers.iter();
         let pairs: BTreeMap<WorkerId, WorkerId> = workers
             .filter_map(|(worker, at)| Some((*worker, agents.meant_for(*worker, host(at)?)?)))
@@ -114,13 +114,13 @@ impl Step<'_> {
         }
     }
 
-    /// A stock worker has another agent, or none any more.
+    /// A classic worker has another agent, or none any more.
     pub(super) fn agent_changed(&mut self, worker: WorkerId, agent: Option<WorkerId>) {
         match agent {
             Some(agent) => {
                 info!(%worker, %agent, "an agent serves a stock worker");
                 // How a job's CacheId is to be written for it depends on that.
-                self.ask_stock(worker);
+                self.ask_classic(worker);
                 self.reconcile(agent);
             }
             // What an agent does not hold for it any more it may get itself.

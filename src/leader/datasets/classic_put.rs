@@ -1,4 +1,4 @@
-//! Puts of stock clients, whole in one frame (T06): the leader makes packs and a manifest of its contents, and from there it is a put
+//! Puts of classic clients, whole in one frame (T06): the leader makes packs and a manifest of its contents, and from there it is a put
 //! like any other. Files that are there are not overwritten (CA05): a put under an id that exists adds those that are not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -12,7 +12,8 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::library::PackState;
-use super::put::{Origin, Putting, may_be_put, room_for_set};
+use super::put::{may_be_put, room_for_set};
+use super::putting::{Origin, Putting};
 use super::{BlobId, DatasetAction, Datasets, Facts, Step};
 use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, WorkerId};
@@ -21,7 +22,7 @@ use crate::core::subject::worker_patterns;
 use crate::leader::pack_maker::Made;
 use crate::model::{CachePutRequest, CachePutResult, CacheStatus};
 
-/// How long a stock client's put waits for workers: it names no time of its own.
+/// How long a classic client's put waits for workers: it names no time of its own.
 const CLASSIC_WAIT: Duration = Duration::from_secs(600);
 
 /// The workers of a put that names none: all.
@@ -30,7 +31,7 @@ const TARGET_ALL: &str = "job.assign.>";
 /// What stands before the workers' pattern in a subject (S08).
 pub(super) const SUBJECT: &str = "cache.put";
 
-/// Puts of stock clients that may wait for their turn.
+/// Puts of classic clients that may wait for their turn.
 const WAITING_MAX: usize = 1024;
 
 /// Earlier contents of a set that are kept in mind.
@@ -63,7 +64,7 @@ pub(in crate::leader) struct Checked {
     pub(in crate::leader) names: Vec<SafeName>,
 }
 
-/// What a stock client has to hear of its put.
+/// What a classic client has to hear of its put.
 #[derive(Debug)]
 pub(super) struct Classic {
     pub(super) request: Uuid,
@@ -271,7 +272,7 @@ impl Step<'_> {
         packs.iter().filter(|pack| !needed.contains(*pack)).for_each(|pack| self.forget_part(*pack));
     }
 
-    /// A stock client must not wait for ever: its put failed.
+    /// A classic client must not wait for ever: its put failed.
     pub(super) fn fail_classic(&mut self, conn: ConnId, request: Uuid, cache: &str, why: &str) {
         info!(peer = %self.facts.peer_name(conn), cache, "a stock client's put failed: {why}");
         self.ack_classic(conn, request, CachePutResult::failed(cache, why));
@@ -281,7 +282,7 @@ impl Step<'_> {
         self.act(DatasetAction::CacheAck { conn, request, result });
     }
 
-    /// A stock client's put is over: what no worker answered it hears from the leader.
+    /// A classic client's put is over: what no worker answered it hears from the leader.
     pub(super) fn classic_over(&mut self, request: Uuid, text: &str) {
         let Some(putting) = self.datasets.puts.get(&request) else { return };
         let Origin::Classic(conn, classic) = &putting.origin else { return };

@@ -79,7 +79,7 @@ impl Step<'_> {
         self.facts.workers().filter(|worker| is_target(*worker, target)).map(|worker| worker.id).collect()
     }
 
-    /// The workers that are to hold a set: those of ours, agents of stock workers, and stock workers without one that may take it.
+    /// The workers that are to hold a set: those of ours, agents of classic workers, and classic workers without one that may take it.
     pub(super) fn targets_for(&self, dataset: &Dataset) -> Vec<WorkerId> {
         let all = self.facts.workers().filter(|worker| self.is_to_hold(*worker, dataset));
         all.map(|worker| worker.id).collect()
@@ -89,18 +89,18 @@ impl Step<'_> {
         if &*dataset.target == TARGET_NONE {
             return false;
         }
-        let stock = self.datasets.workers.get(&worker.id).and_then(|at| at.stock.as_ref());
-        match stock {
+        let classic = self.datasets.workers.get(&worker.id).and_then(|at| at.classic.as_ref());
+        match classic {
             None => {
-                let is_for = |stock: WorkerId| {
-                    self.facts.worker(stock).is_some_and(|stock| is_meant(stock, &dataset.target))
+                let is_for = |classic: WorkerId| {
+                    self.facts.worker(classic).is_some_and(|classic| is_meant(classic, &dataset.target))
                 };
                 is_target(worker, &dataset.target)
                     || worker.datasets && self.facts.served_by(worker.id).into_iter().any(is_for)
             }
-            Some(stock) => {
+            Some(classic) => {
                 let has_agent = || self.facts.agent_of(worker.id).is_some();
-                let takes = stock.may_know() && may_fit(dataset) && !has_agent();
+                let takes = classic.may_know() && may_fit(dataset) && !has_agent();
                 takes && is_meant(worker, &dataset.target)
             }
         }
@@ -126,7 +126,7 @@ impl Step<'_> {
     pub(super) fn release_old(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
         let Some(known) = self.facts.worker(worker) else { return };
         let is_to_hold = self.is_to_hold(known, dataset);
-        let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.stock.is_none()) else { return };
+        let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.classic.is_none()) else { return };
         if at.is_queued(&dataset.cache)
             || at.push.as_ref().is_some_and(|push| push.wish.cache == dataset.cache)
         {
@@ -306,7 +306,7 @@ impl Step<'_> {
                 return;
             }
             // It found it meanwhile, and may wait for word that this is the content which counts.
-            if at.stock.is_none() {
+            if at.classic.is_none() {
                 let conn = at.conn;
                 self.say_hold(conn, &wish, true);
             }
@@ -329,10 +329,10 @@ impl Step<'_> {
             since: now,
         });
         let Wish { cache, digest, bytes, .. } = wish.clone();
-        let is_stock = at.stock.is_some();
+        let is_classic = at.classic.is_some();
         self.tell(Event::Holding { worker, cache, digest, missing: bytes.max(1) });
-        if is_stock {
-            return self.feed_stock(worker);
+        if is_classic {
+            return self.feed_classic(worker);
         }
         self.say_hold(Some(conn), &wish, committed);
         if committed && !self.facts.has_arrived(generation) {
@@ -476,8 +476,8 @@ impl Step<'_> {
     /// Opens packs to a worker that have what it lacks.
     fn feed_push(&mut self, worker: WorkerId) {
         let Some(at) = self.datasets.workers.get(&worker) else { return };
-        if at.stock.is_some() {
-            return self.feed_stock(worker);
+        if at.classic.is_some() {
+            return self.feed_classic(worker);
         }
         let (Some(conn), Some(push)) = (at.conn, &at.push) else { return };
         let generation = push.wish.generation;
@@ -536,7 +536,7 @@ impl Step<'_> {
         if self.inspected(to, worker, &result) {
             return;
         }
-        if let Some(result) = self.stock_answered(worker, to, result) {
+        if let Some(result) = self.classic_answered(worker, to, result) {
             self.push_ended(worker, to, result);
         }
     }
@@ -560,7 +560,7 @@ impl Step<'_> {
             CacheStatus::Failed | CacheStatus::Other(_) => {
                 info!(%worker, %cache, "a worker cannot hold a dataset: {}", result.message);
                 at.not_held.insert(cache.clone(), (digest, NotHeld::Failed(reason(&result.message))));
-                if at.stock.is_some() {
+                if at.classic.is_some() {
                     // It cannot be told to give up what it has: it counts for nothing.
                     at.held.remove(&cache);
                 }

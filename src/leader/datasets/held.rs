@@ -7,7 +7,7 @@ use tracing::{debug, info};
 use uuid::Uuid;
 
 use super::Step;
-use super::classic_workers::Stock;
+use super::classic_workers::ClassicWorker;
 use super::distribution::{Push, Wish};
 use crate::core::Event;
 use crate::core::ids::{CacheId, ConnId, WorkerId};
@@ -35,8 +35,8 @@ pub(super) struct AtWorker {
     pub(super) push: Option<Push>,
     /// Sets that it is asked to hold next: those that jobs wait for first.
     pub(super) queue: Vec<CacheId>,
-    /// If it is a stock worker.
-    pub(super) stock: Option<Stock>,
+    /// If it is a classic worker.
+    pub(super) classic: Option<ClassicWorker>,
 }
 
 /// Why a worker does not hold a set that it was to hold.
@@ -59,9 +59,9 @@ impl AtWorker {
         self.held.len() + self.not_held.len()
     }
 
-    /// A stock worker, of which nothing is known.
-    pub(super) fn of_stock(conn: ConnId, stock: Stock) -> Self {
-        AtWorker { conn: Some(conn), told: true, stock: Some(stock), ..AtWorker::default() }
+    /// A classic worker, of which nothing is known.
+    pub(super) fn of_classic(conn: ConnId, classic: ClassicWorker) -> Self {
+        AtWorker { conn: Some(conn), told: true, classic: Some(classic), ..AtWorker::default() }
     }
 
     pub(super) fn holds(&self, wish: &Wish) -> bool {

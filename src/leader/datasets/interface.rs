@@ -45,7 +45,7 @@ pub(in crate::leader) enum DatasetEvent {
     StagingOver { job: JobId },
     /// A worker said hello.
     WorkerJoined { conn: ConnId, worker: WorkerId, host: Option<IpAddr>, kind: WorkerKind },
-    /// A stock worker has another agent, or none any more.
+    /// A classic worker has another agent, or none any more.
     AgentChanged { worker: WorkerId, agent: Option<WorkerId> },
     /// Jobs wait for a worker of this agent that name a dataset.
     AgentWanted { agent: WorkerId, cache: CacheId },
@@ -80,9 +80,9 @@ pub(in crate::leader) enum DatasetEvent {
 pub(in crate::leader) enum WorkerKind {
     /// One of ours that says itself what it has.
     Ours,
-    /// One of ours that keeps a cache for stock workers: for this one alone, or for those of its host.
+    /// One of ours that keeps a cache for classic workers: for this one alone, or for those of its host.
     Agent { only: Option<WorkerId> },
-    /// A stock worker.
+    /// A classic worker.
     Classic,
 }
 
@@ -115,15 +115,15 @@ pub(in crate::leader) enum DatasetAction {
     Refuse { conn: ConnId, request: Uuid, refusal: RefusalText },
     /// Tell whoever put a dataset how it ended at a worker.
     CacheAck { conn: ConnId, request: Uuid, result: CachePutResult },
-    /// Ask a stock worker whether it knows CachePut, by a put of nothing.
+    /// Ask a classic worker whether it knows CachePut, by a put of nothing.
     AskClassic { conn: ConnId },
-    /// Send a stock worker a dataset whole.
+    /// Send a classic worker a dataset whole.
     SendSet { conn: ConnId, generation: Uuid, payload: Bytes },
     /// Answer an operator.
     Answer { to: Asked, answer: Result<Value, String> },
     /// Tell the broker something, or propose a record to it.
     Tell(Event),
-    /// A stock worker is to have this agent; then [`DatasetEvent::AgentChanged`].
+    /// A classic worker is to have this agent; then [`DatasetEvent::AgentChanged`].
     Pair { worker: WorkerId, agent: Option<WorkerId> },
     /// No dataset is made of a job's inputs for now.
     NotStaged { job: JobId, why: String },
@@ -188,11 +188,11 @@ pub(in crate::leader) trait Facts {
     fn worker(&self, worker: WorkerId) -> Option<WorkerFacts<'_>>;
     /// All workers, connected or expected back.
     fn workers(&self) -> Box<dyn Iterator<Item = WorkerFacts<'_>> + '_>;
-    /// The stock workers that have agents, with those.
+    /// The classic workers that have agents, with those.
     fn pairs(&self) -> Vec<(WorkerId, WorkerId)>;
-    /// The agent of a stock worker.
+    /// The agent of a classic worker.
     fn agent_of(&self, worker: WorkerId) -> Option<WorkerId>;
-    /// The stock workers of an agent.
+    /// The classic workers of an agent.
     fn served_by(&self, agent: WorkerId) -> Vec<WorkerId>;
     /// Whether a job has not ended, and names the dataset that was made of its inputs.
     fn names_its_inputs(&self, job: JobId) -> bool;

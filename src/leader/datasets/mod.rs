@@ -15,8 +15,11 @@ mod interface;
 mod library;
 mod put;
 mod putters;
+mod putting;
 mod questions;
 mod staged;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -40,7 +43,7 @@ pub(super) use interface::{
     Again, DatasetAction, DatasetEvent, Facts, RestoredPart, Says, StagedInputs, WorkerFacts, WorkerKind,
 };
 use library::Library;
-use put::Putting;
+use putting::Putting;
 use questions::Inspection;
 
 /// A part of a dataset, as blobs are known.
@@ -66,11 +69,11 @@ pub(super) struct Datasets {
     library: Library,
     /// Puts under way, by their requests.
     puts: BTreeMap<Uuid, Putting>,
-    /// Puts of stock clients that wait for their turn.
+    /// Puts of classic clients that wait for their turn.
     came: VecDeque<Came>,
     /// What sets were before files were added to them.
     lineage: Lineage,
-    /// Frames for stock workers.
+    /// Frames for classic workers.
     frames: Frames,
     /// Workers that keep a cache for others.
     agents: Agents,
@@ -277,7 +280,7 @@ impl Step<'_> {
     /// A connection ended.
     fn closed(&mut self, conn: ConnId) {
         self.put_client_left(conn);
-        self.stock_left(conn);
+        self.classic_left(conn);
         self.worker_left(conn);
         self.agent_left(conn);
         // Nobody hears the answers any more, and workers may take for ever to give them.
@@ -293,7 +296,7 @@ impl Step<'_> {
         self.puts_due();
         self.workers_gone();
         self.forget_gone_workers();
-        self.stock_due();
+        self.classic_due();
         self.sweep();
         self.watch();
     }
@@ -306,8 +309,8 @@ impl Step<'_> {
         let is_away = |at: &AtWorker| at.conn.is_none();
         let waits = waits || self.datasets.workers.values().any(is_away);
         let workers = waits.then(|| self.now.plus(LOOK_FOR_WORKERS_EVERY));
-        let stock = self.stock_deadline().into_iter().chain(workers);
-        let due = deadlines.into_iter().chain(stock).chain(sweep).chain(self.datasets.tick_at).min();
+        let classic = self.classic_deadline().into_iter().chain(workers);
+        let due = deadlines.into_iter().chain(classic).chain(sweep).chain(self.datasets.tick_at).min();
         self.datasets.tick_at = due;
     }
 

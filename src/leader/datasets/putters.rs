@@ -9,7 +9,7 @@ use std::sync::Arc;
 use chunking::message::{Spread, SpreadStage};
 use uuid::Uuid;
 
-use super::put::{Origin, Putting};
+use super::putting::{Origin, Putting};
 use super::{DatasetAction, Says, Step};
 use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::WorkerId;
@@ -69,7 +69,7 @@ impl Step<'_> {
         let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
         putting.awaited.targets = targets.into_iter().map(|worker| (worker, None)).collect();
         match putting.origin {
-            // A stock client need not wait for an answer.
+            // A classic client need not wait for an answer.
             Origin::Classic(conn, _) if !self.facts.is_connected(conn) => return self.end_put(request),
             Origin::Client(conn) => {
                 let spread = putting.spread(SpreadStage::Stored, String::new());

@@ -266,8 +266,8 @@ impl Step<'_> {
             }
         }
         let holds = |at: &AtWorker| at.held.contains_key(&dataset.cache);
-        // A stock worker cannot be asked.
-        let workers = self.datasets.workers.iter().filter(|(_, at)| at.stock.is_none() && holds(at));
+        // A classic worker cannot be asked.
+        let workers = self.datasets.workers.iter().filter(|(_, at)| at.classic.is_none() && holds(at));
         let holders: Vec<(WorkerId, ConnId)> =
             workers.filter_map(|(worker, at)| Some((*worker, at.conn?))).collect();
         for (worker, conn) in holders {

@@ -1,11 +1,11 @@
-//! Sets that are made of jobs' inputs (C01), for the agents of stock workers that have the jobs. Reading
+//! Sets that are made of jobs' inputs (C01), for the agents of classic workers that have the jobs. Reading
 //! the inputs into packs is `leader::staging`'s matter; from there it is a put that nobody hears of.
 
 use chunking::dataset::pack::Layout;
 use chunking::message::Name;
 
 use super::classic_put::put_of;
-use super::put::{Origin, Putting};
+use super::putting::{Origin, Putting};
 use super::{BlobId, DatasetAction, StagedInputs, Step};
 use crate::core::Event;
 use crate::core::dataset::TARGET_NONE;
