@@ -26,6 +26,7 @@ mod recover;
 mod relay;
 mod retention;
 mod staging;
+mod stand_in;
 mod submit;
 mod tasks;
 mod transfers;
