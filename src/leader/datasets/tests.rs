@@ -523,13 +523,19 @@ fn a_put_that_breaks_off_leaves_what_came_whole_for_the_next() {
 fn packs_that_no_set_has_go_after_a_while_and_those_that_others_need_stay() {
     let mut bench = Bench::new();
     let two = manifest(&[("a", "one"), ("b", "three")]);
-    bench.put(9, &two, 10, TARGET_NONE);
-    bench.bring_manifest(9, 10, &two);
-    bench.bring_pack(9, 20, &["one"]);
-    assert!(bench.after(GRACE).is_empty(), "a put under way needs it");
+    let begin = |bench: &mut Bench| {
+        bench.put(9, &two, 10, TARGET_NONE);
+        bench.bring_manifest(9, 10, &two);
+        bench.bring_pack(9, 20, &["one"]);
+    };
+    begin(&mut bench);
     bench.on(DatasetEvent::Closed { conn: CLIENT });
     assert!(bench.after(GRACE / 2).is_empty());
     assert_eq!(bench.after(GRACE), ["forget 20"]);
+    begin(&mut bench);
+    assert!(bench.after(2 * GRACE).is_empty(), "a put under way needs it");
+    bench.on(DatasetEvent::Closed { conn: CLIENT });
+    assert_eq!(bench.after(SWEEP_EVERY), ["forget 20"]);
 
     let shares = manifest(&[("a", "one"), ("c", "four")]);
     bench.keep(&two, 10, 22, &["one", "three"]);
