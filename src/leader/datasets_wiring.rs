@@ -18,7 +18,7 @@ use super::pacing::{Memory, Posting};
 use super::recover::no_map;
 use super::relay::{BlobId, Relay};
 use super::submit::RefusalText;
-use super::{Asked, Leader, Output};
+use super::{Asked, Leader, LeaderConfig, Output};
 use crate::conn::{DatasetSays, Session};
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
@@ -39,6 +39,17 @@ pub(super) struct Seen<'a> {
     relay: &'a Relay,
     sessions: &'a HashMap<ConnId, Session>,
     spool_bytes_max: u64,
+}
+
+impl<'a> Seen<'a> {
+    fn of(
+        broker: &'a Broker,
+        relay: &'a Relay,
+        sessions: &'a HashMap<ConnId, Session>,
+        config: &LeaderConfig,
+    ) -> Self {
+        Seen { broker, relay, sessions, spool_bytes_max: config.relay.spool_bytes_max }
+    }
 }
 
 fn worker_facts(worker: &Worker) -> WorkerFacts<'_> {
@@ -135,14 +146,12 @@ impl Facts for Seen<'_> {
 impl Leader {
     /// What datasets may know now.
     pub(super) fn facts(&self) -> Seen<'_> {
-        let (broker, relay, sessions) = (&self.broker, &self.relay, &self.sessions);
-        Seen { broker, relay, sessions, spool_bytes_max: self.config.relay.spool_bytes_max }
+        Seen::of(&self.broker, &self.relay, &self.sessions, &self.config)
     }
 
     /// Hands datasets an event, and does what they want done.
     pub(super) fn dataset_event(&mut self, event: DatasetEvent) {
-        let (broker, relay, sessions) = (&self.broker, &self.relay, &self.sessions);
-        let facts = Seen { broker, relay, sessions, spool_bytes_max: self.config.relay.spool_bytes_max };
+        let facts = Seen::of(&self.broker, &self.relay, &self.sessions, &self.config);
         self.datasets.handle(self.now, &facts, event);
         self.datasets_on();
     }
@@ -153,15 +162,17 @@ impl Leader {
         by: Asked,
         question: &Value,
     ) -> Option<Result<Option<Value>, String>> {
-        let (broker, relay, sessions) = (&self.broker, &self.relay, &self.sessions);
-        let facts = Seen { broker, relay, sessions, spool_bytes_max: self.config.relay.spool_bytes_max };
+        let facts = Seen::of(&self.broker, &self.relay, &self.sessions, &self.config);
         let answered = self.datasets.ask(self.now, &facts, by, question);
         self.datasets_on();
         answered
     }
 
-    /// Does what datasets want done.
+    /// Does what datasets want done. What follows from that is done after it, not in the middle.
     fn datasets_on(&mut self) {
+        if std::mem::replace(&mut self.acts_for_datasets, true) {
+            return;
+        }
         while let Some(action) = self.datasets.poll() {
             match action {
                 DatasetAction::Say { conn, id, request, says } => {
@@ -248,6 +259,7 @@ impl Leader {
                 DatasetAction::Forget { blob } => self.relay.forget(blob),
             }
         }
+        self.acts_for_datasets = false;
     }
 
     /// How a put ended at a worker.

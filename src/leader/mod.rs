@@ -219,6 +219,8 @@ pub struct Leader {
     relay: Relay,
     blobs: Blobs,
     datasets: Datasets,
+    /// Whether what they want done is being done.
+    acts_for_datasets: bool,
     stagings: Stagings,
     bulks: HashMap<ConnId, Bulk>,
     /// Large frames that were taken apart, and wait until their contents are on the disk.
@@ -263,6 +265,7 @@ impl Leader {
             relay: Relay::new(config.relay.clone()),
             blobs: Blobs::default(),
             datasets: Datasets::new(config.blob_grace),
+            acts_for_datasets: false,
             stagings: Stagings::default(),
             bulks: HashMap::new(),
             gathered: Vec::new(),

@@ -59,8 +59,17 @@ impl Step<'_> {
 
     /// A connection ended.
     pub(super) fn agent_left(&mut self, conn: ConnId) {
+        let before = self.datasets.agents.all.len();
         self.datasets.agents.all.retain(|_, agent| agent.conn != conn);
         self.pair_up(None);
+        if self.datasets.agents.all.len() < before {
+            // Those that it served, and whom the broker has forgotten with it.
+            let workers = self.datasets.workers.iter().filter(|(_, at)| at.classic.is_some());
+            let alone = workers.map(|(worker, _)| *worker);
+            let alone: Vec<WorkerId> =
+                alone.filter(|worker| self.facts.agent_of(*worker).is_none()).collect();
+            alone.into_iter().for_each(|worker| self.reconcile(worker));
+        }
     }
 
     /// Jobs wait for a worker of this agent that name a set: it is asked to hold that next, whoever the set was put for and

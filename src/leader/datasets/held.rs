@@ -29,6 +29,8 @@ pub(super) struct AtWorker {
     pub(super) told: bool,
     pub(super) budget: u64,
     pub(super) used: u64,
+    /// What it said that it has. The broker hears of it, and of what is coming: there a set that comes
+    /// takes the place of the content it replaces, and all of it ends with the connection.
     pub(super) held: BTreeMap<CacheId, [u8; 32]>,
     /// Sets that it could not take, or does not have any more: they are not pushed again unasked.
     pub(super) not_held: HashMap<CacheId, ([u8; 32], NotHeld)>,
