@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::table::{Side, Table};
-use super::{Output, Reach, Usage, about, job_id, print, print_json, printable};
+use super::{Output, Reach, Unwritten, Usage, about, job_id, print, print_json, printable};
 
 const EXAMPLES: &str = "Examples:
   heft dlq 127.0.0.1:5000 ls
@@ -109,7 +109,7 @@ async fn ask(args: &DlqArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn done(output: Output, what: &str, count: u64) -> std::io::Result<()> {
+fn done(output: Output, what: &str, count: u64) -> Result<(), Unwritten> {
     match output {
         Output::Table => print(format!("{count} {what}\n").as_bytes()),
         Output::Json => print_json(&json!({ what: count })),

@@ -16,6 +16,7 @@ mod gaps;
 pub mod leader;
 mod leaving;
 mod log;
+mod print;
 mod progress;
 pub mod result;
 mod show;
@@ -26,6 +27,7 @@ mod unpack;
 pub mod worker;
 
 pub use log::log_to_stderr;
+pub(crate) use print::{Unwritten, print, print_json, print_to};
 
 use std::fmt;
 use std::io::{self, Write};
@@ -36,7 +38,6 @@ use std::time::Duration;
 use chunking::message::Reason;
 use clap::ValueEnum;
 use rustix::process::Signal;
-use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
@@ -86,15 +87,19 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const UNAVAILABLE: u8 = 3;
 pub(crate) const TIMED_OUT: u8 = 4;
 pub(crate) const INTERRUPTED: u8 = 130;
+/// What a shell reports of a command that SIGPIPE ended.
+pub(crate) const OUTPUT_CLOSED: u8 = 141;
 
 /// What stands below the help of `heft` itself.
 pub const AFTER_HELP: &str = "Exit codes:
   0    done; for a job: it ended OK; for a dataset: enough workers have it
-  1    the job FAILED, too few workers have the dataset, or the leader answered with an error
+  1    the job FAILED, too few workers have the dataset, the leader answered with an error, or the
+       output could not be written
   2    the command line or a file named on it is not right
   3    the leader refused, or cannot be reached; `heft leader` cannot listen, as on a port in use
   4    --timeout ran out
   130  interrupted
+  141  whoever read the output left before its end, as `head` does
 
 HEFT_LOG=info (or debug) shows what happens underneath.";
 
@@ -234,8 +239,11 @@ pub(crate) fn time_limit(text: &str) -> Result<Span, String> {
 
 /// Says what went wrong, and gives the exit code for it.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    say(&format!("{error:#}"));
-    ExitCode::from(code_of(error))
+    let code = code_of(error);
+    if code != OUTPUT_CLOSED {
+        say(&format!("{error:#}"));
+    }
+    ExitCode::from(code)
 }
 
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
@@ -261,6 +269,9 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
             JobError::CancelledUnsent { .. } => INTERRUPTED,
             JobError::BadResult { .. } => FAILED,
         };
+    }
+    if let Some(Unwritten::Closed) = error.downcast_ref() {
+        return OUTPUT_CLOSED;
     }
     if error.is::<Usage>() {
         return USAGE;
@@ -296,20 +307,6 @@ fn code_of_client(error: &ClientError) -> u8 {
 /// A line for the person at the terminal. That nobody reads it any more is no reason to stop.
 pub(crate) fn say(text: &str) {
     writeln!(io::stderr(), "heft: {}", printable(text)).ok();
-}
-
-/// Prints to standard output; an error only if it is not just closed, as by `| head`.
-pub(crate) fn print(bytes: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// Prints one JSON object on a line.
-pub(crate) fn print_json(value: &Value) -> io::Result<()> {
-    print(format!("{value}\n").as_bytes())
 }
 
 /// A peer's text without what could move a terminal's cursor or turn the text around it.

@@ -183,7 +183,7 @@ fn render(status: &Value) -> String {
     for (member, columns) in tables {
         let heads: Vec<(&'static str, Side)> = columns.iter().map(|(head, side, _)| (*head, *side)).collect();
         let mut table = Table::new(&heads);
-        for row in status.get(member).and_then(Value::as_array).into_iter().flatten() {
+        for row in rows_of(status, member) {
             table.row(columns.iter().map(|(_, _, column)| match *column {
                 "cpu_permille" => row.get(*column).and_then(Value::as_u64).map_or_else(
                     || "-".to_owned(),
@@ -195,8 +195,28 @@ fn render(status: &Value) -> String {
         let table = table.render();
         text.push('\n');
         text.push_str(&if table.is_empty() { format!("no {member}\n") } else { table });
+        if member == "workers" {
+            text.extend(rows_of(status, member).filter_map(lacking));
+        }
     }
     text
+}
+
+fn rows_of<'a>(status: &'a Value, member: &str) -> impl Iterator<Item = &'a Value> {
+    status.get(member).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// A line for a worker that hands jobs back.
+fn lacking(worker: &Value) -> Option<String> {
+    let lacks = worker.get("lacks").filter(|lacks| lacks.is_object())?;
+    let ago = lacks.get("ago_ms").and_then(Value::as_u64).map(Duration::from_millis).unwrap_or_default();
+    let why = match lacks.get("what").and_then(Value::as_str) {
+        Some("room") => "it has no room on its disk: free space there",
+        Some("directory") => "it cannot use its work directory: its log says why",
+        Some(_) | None => "it lacks something",
+    };
+    let ago = about(Duration::from_secs(ago.as_secs()));
+    Some(format!("        worker {} handed a job back {ago} ago: {why}\n", cell(worker, "id")))
 }
 
 #[cfg(test)]
@@ -247,5 +267,16 @@ no queues
         assert!(render(&results).contains("UPLOADS AND RESULTS WAIT: the disk is full\n"));
         assert!(render(&json!({"leader": {"results_waiting": 2}})).contains("RESULTS WAIT: 2 jobs have run"));
         assert!(render(&json!({})).contains("no workers"));
+        for (what, why) in
+            [("room", "it has no room on its disk"), ("directory", "it cannot use its work directory")]
+        {
+            let lacks = json!({"workers": [{"id": "w-1", "lacks": {"what": what, "ago_ms": 61_500}}, {"id": "w-2", "lacks": null}]});
+            let lacks = render(&lacks);
+            assert!(
+                lacks.contains(&format!("        worker w-1 handed a job back 1m1s ago: {why}")),
+                "{lacks}"
+            );
+            assert_eq!(lacks.matches("handed a job back").count(), 1);
+        }
     }
 }

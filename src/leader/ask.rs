@@ -1,6 +1,7 @@
 //! Questions on the same port: status, the dead-letter queue, cancel (docs/protocol.md, "Questions").
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chunking::message::AnswerStatus;
 use serde_json::{Value, json};
@@ -16,6 +17,8 @@ use crate::core::action::{OperateError, Operated, Standing};
 use crate::core::event::{Operation, WorkerClass};
 use crate::core::ids::{ConnId, JobId, Token};
 use crate::core::job::{Job, Phase};
+use crate::core::record::Lack;
+use crate::core::worker::Worker;
 use crate::model::SOFTWARE;
 use crate::units::ByteSize;
 
@@ -24,6 +27,9 @@ pub(super) const LISTED_MAX: usize = 1000;
 
 /// Questions of one connection whose answers are still to come. Our own clients ask a quarter of that at a time.
 const QUESTIONS_WAITING_MAX: usize = 256;
+
+/// For so long a status shows that a worker handed a job back: jobs that no other takes are tried there again more often.
+const LACK_SHOWN_FOR: Duration = Duration::from_secs(600);
 
 /// Patterns of a worker that a status lists.
 const PATTERNS_LISTED_MAX: usize = 20;
@@ -248,7 +254,7 @@ impl Leader {
                     "patterns_more": worker.patterns.len().saturating_sub(PATTERNS_LISTED_MAX),
                     "credit": worker.credit, "running": worker.held.len() - worker.returning(),
                     "returning": worker.returning(), "cpu_permille": worker.cpu_permille,
-                    "connected": worker.conn().is_some(),
+                    "connected": worker.conn().is_some(), "lacks": self.lacks(worker),
                 })
             })
             .collect();
@@ -293,6 +299,17 @@ impl Leader {
             "jobs": { "queued": queued, "running": running, "done": done, "dead": dead },
             "workers": workers, "clients": clients, "queues": queues,
         })
+    }
+
+    /// What a worker lacked for a job that it handed back lately.
+    fn lacks(&self, worker: &Worker) -> Value {
+        let lately = worker.lacked.map(|(lack, at)| (lack, self.now.since(at)));
+        let Some((lack, ago)) = lately.filter(|(_, ago)| *ago <= LACK_SHOWN_FOR) else { return Value::Null };
+        let what = match lack {
+            Lack::Room => "room",
+            Lack::Directory => "directory",
+        };
+        json!({ "what": what, "ago_ms": u64::try_from(ago.as_millis()).unwrap_or(u64::MAX) })
     }
 
     /// What waits for room on the disk, and what would help.

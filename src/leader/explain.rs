@@ -10,6 +10,7 @@ use crate::core::ids::{JobId, Micros};
 use crate::core::job::Phase;
 use crate::core::locality::At;
 use crate::core::payload::PayloadKind;
+use crate::core::record::Lack;
 
 impl Leader {
     /// Why a job is where it is, worker by worker.
@@ -43,7 +44,13 @@ impl Leader {
     fn waits(&self, waits: &WaitsFor) -> Value {
         let (name, worker, since, until) = match waits {
             WaitsFor::BackOff { until } => ("back-off", None, None, Some(until)),
-            WaitsFor::WorkerDisk { worker, until } => ("worker-disk", Some(worker), None, until.as_ref()),
+            WaitsFor::WorkerLacks { worker, lack, until } => {
+                let name = match lack {
+                    Lack::Room => "worker-disk",
+                    Lack::Directory => "worker-directory",
+                };
+                (name, Some(worker), None, until.as_ref())
+            }
             WaitsFor::Client => ("client", None, None, None),
             WaitsFor::Cap { .. } => ("cap", None, None, None),
             WaitsFor::Data { worker, since, until } => ("data", Some(worker), Some(since), Some(until)),
@@ -111,6 +118,7 @@ const fn verdict_name(verdict: Verdict) -> &'static str {
         Verdict::Possible => "possible",
         Verdict::NoRoom => "no-room",
         Verdict::DiskFull => "disk-full",
+        Verdict::NoDirectory => "no-directory",
         Verdict::Silent => "silent",
         Verdict::OwesAnswer => "owes-answer",
         Verdict::LostThere => "lost-there",

@@ -568,7 +568,7 @@ impl Leader {
             }
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => Outcome::GivenUp,
-            AckSays::NoRoom => Outcome::NoRoom,
+            AckSays::Lacks(lack) => Outcome::Lacks(lack),
         };
         self.forget_gathered_parts(job);
         self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
@@ -588,7 +588,7 @@ impl Leader {
             }
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => Outcome::GivenUp,
-            AckSays::NoRoom => Outcome::NoRoom,
+            AckSays::Lacks(lack) => Outcome::Lacks(lack),
         };
         self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
     }

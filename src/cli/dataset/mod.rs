@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::progress::Progress;
 use super::submit::CompressChoice;
-use super::{FAILED, Output, Reach, print, print_json, time_limit};
+use super::{FAILED, Output, Reach, Unwritten, print, print_json, time_limit};
 use crate::client::dataset::{TARGET_ALL, Wait};
 use crate::core::ids::CacheId;
 use crate::units::Span;
@@ -181,7 +181,7 @@ async fn ask(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-fn print_answer(output: Output, answer: &Value, text: &str) -> std::io::Result<()> {
+fn print_answer(output: Output, answer: &Value, text: &str) -> Result<(), Unwritten> {
     match output {
         Output::Json => print_json(answer),
         Output::Table => print(text.as_bytes()),
