@@ -94,6 +94,10 @@ impl Facts for Seen<'_> {
         self.broker.served_by(agent).collect()
     }
 
+    fn staged_for(&self, cache: &CacheId) -> Option<JobId> {
+        cache.job()
+    }
+
     fn names_its_inputs(&self, job: JobId) -> bool {
         self.broker.state().job(job).is_some_and(|job| !job.has_ended() && job.is_staged())
     }

@@ -637,7 +637,7 @@ impl Step<'_> {
             datasets.filter(|dataset| dataset.blobs().any(|part| part == blob)).cloned().collect()
         };
         for dataset in broken {
-            if let Some(job) = dataset.cache.job() {
+            if let Some(job) = self.facts.staged_for(&dataset.cache) {
                 self.staged_is_broken(job, text);
                 continue;
             }

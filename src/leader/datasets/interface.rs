@@ -194,6 +194,8 @@ pub(in crate::leader) trait Facts {
     fn agent_of(&self, worker: WorkerId) -> Option<WorkerId>;
     /// The classic workers of an agent.
     fn served_by(&self, agent: WorkerId) -> Vec<WorkerId>;
+    /// The job whose inputs a dataset is, if it is some.
+    fn staged_for(&self, cache: &CacheId) -> Option<JobId>;
     /// Whether a job has not ended, and names the dataset that was made of its inputs.
     fn names_its_inputs(&self, job: JobId) -> bool;
     /// Whether the dataset of a job's inputs can go: the job is gone, or waits and is with no worker.

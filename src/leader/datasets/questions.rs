@@ -71,7 +71,7 @@ impl Step<'_> {
                 None
             }),
             "dataset.rm" => self.dataset_asked(question).and_then(|dataset| {
-                if let Some(job) = dataset.cache.job() {
+                if let Some(job) = self.facts.staged_for(&dataset.cache) {
                     return Err(format!(
                         "{} is the inputs of job {job} and goes with it: cancel the job",
                         dataset.cache

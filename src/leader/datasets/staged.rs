@@ -37,15 +37,13 @@ impl Step<'_> {
 
     /// Sets that are no job's inputs any more, as an earlier life ended.
     pub(super) fn forget_stale_staged(&mut self) {
-        let sets = self.facts.datasets().map(|dataset| dataset.cache.clone());
-        let staged: Vec<CacheId> = sets.filter(CacheId::is_of_a_job).collect();
-        staged.iter().for_each(|cache| self.staged(cache));
+        let sets: Vec<CacheId> = self.facts.datasets().map(|dataset| dataset.cache.clone()).collect();
+        sets.iter().for_each(|cache| self.staged(cache));
     }
 
     /// A set is kept. If it is the inputs of a job that does not name it, as it ended meanwhile or is elsewhere, it goes again.
     pub(super) fn staged(&mut self, cache: &CacheId) {
-        let is_named = |job: JobId| self.facts.names_its_inputs(job);
-        if cache.is_of_a_job() && !cache.job().is_some_and(is_named) {
+        if self.facts.staged_for(cache).is_some_and(|job| !self.facts.names_its_inputs(job)) {
             self.tell(Event::RemoveDataset { cache: cache.clone() });
         }
     }

@@ -119,6 +119,9 @@ impl Facts for Books {
     fn served_by(&self, agent: WorkerId) -> Vec<WorkerId> {
         self.pairs.iter().filter(|(_, of)| **of == agent).map(|(worker, _)| *worker).collect()
     }
+    fn staged_for(&self, cache: &CacheId) -> Option<JobId> {
+        cache.job()
+    }
     fn names_its_inputs(&self, job: JobId) -> bool {
         self.staged_jobs.contains(&job)
     }
