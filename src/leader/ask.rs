@@ -54,7 +54,7 @@ impl Leader {
             );
             return self.answer_error(conn, verb, id, &text);
         }
-        if let Some(answered) = self.ask_datasets(conn, verb, id, &question) {
+        if let Some(answered) = self.ask_datasets(self.asked(conn, verb, id), &question) {
             return self.answered(conn, verb, id, answered);
         }
         let answered = match verb {
