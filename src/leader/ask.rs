@@ -54,7 +54,7 @@ impl Leader {
             );
             return self.answer_error(conn, verb, id, &text);
         }
-        if let Some(answered) = self.ask_datasets(conn, verb, id, &question) {
+        if let Some(answered) = self.ask_datasets(self.asked(conn, verb, id), &question) {
             return self.answered(conn, verb, id, answered);
         }
         let answered = match verb {
@@ -357,7 +357,7 @@ impl Leader {
         };
         let mut dead = self.broker.state().dead();
         if let Some(after) = after {
-            dead.by_ref().find(|job| job.id == after).ok_or_else(|| not_dead(after))?;
+            dead.by_ref().find(|job| job.id() == after).ok_or_else(|| not_dead(after))?;
         }
         let jobs: Vec<Value> = dead.by_ref().take(limit).map(|job| self.dead_job(job)).collect();
         Ok(json!({ "jobs": jobs, "more": dead.next().is_some() }))
@@ -375,8 +375,8 @@ impl Leader {
         let mut shown = self.dead_job(job);
         if let Value::Object(members) = &mut shown {
             members.insert("history".to_owned(), notes.collect());
-            members.insert("key".to_owned(), job.key.as_str().into());
-            members.insert("size".to_owned(), job.size.into());
+            members.insert("key".to_owned(), job.submission.key.as_str().into());
+            members.insert("size".to_owned(), job.submission.size.into());
         }
         Ok(shown)
     }
@@ -389,7 +389,7 @@ impl Leader {
             }
         };
         json!({
-            "job_id": job.id.to_string(), "client_id": job.client.to_string(), "exec": &*job.exec, "reason": reason,
+            "job_id": job.id().to_string(), "client_id": job.submission.client.to_string(), "exec": &*job.submission.exec, "reason": reason,
             "attempts": job.spent, "run": job.run.0, "dead_ms": u64::try_from(since).unwrap_or(u64::MAX),
         })
     }

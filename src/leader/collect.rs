@@ -9,6 +9,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::ask::LISTED_MAX;
+use super::datasets::DatasetEvent;
 use super::relay::BlobId;
 use super::{Asked, Leader, Output};
 use crate::core::ids::{ConnId, Micros};
@@ -98,7 +99,9 @@ impl Leader {
             |file: &Listed| Micros(file.written_at.saturating_mul(1_000_000)).plus(grace) <= self.now;
         // Who asks does not wait for those either that may bring their dataset again.
         let loose: HashSet<BlobId> = match &lister {
-            Lister::Asked { .. } => self.stale_packs(Duration::ZERO).into_iter().collect(),
+            Lister::Asked { .. } => {
+                self.datasets.stale_packs(self.now, &self.facts(), Duration::ZERO).into_iter().collect()
+            }
             Lister::Own => HashSet::new(),
         };
         let orphans: Vec<Listed> = listed
@@ -111,7 +114,7 @@ impl Leader {
         if !dry_run {
             for orphan in &orphans {
                 match loose.contains(&orphan.blob) {
-                    true => self.forget_part(orphan.blob),
+                    true => self.dataset_event(DatasetEvent::Unwanted { blob: orphan.blob }),
                     false => self.outputs.push_back(Output::Disk(DiskOp::Remove { blob: orphan.blob })),
                 }
             }

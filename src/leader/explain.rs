@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::Leader;
 use super::ask::{LISTED_MAX, class_name};
-use crate::conn::Session;
 use crate::core::action::OperateError;
 use crate::core::explain::{Explanation, Named, Seen, Verdict, WaitsFor};
 use crate::core::ids::{CacheId, ConnId, JobId, Micros};
@@ -35,7 +34,8 @@ impl Leader {
         };
         let caches: Vec<CacheId> = datasets.iter().map(|named| named.cache.clone()).collect();
         let listed = workers.iter().take(LISTED_MAX);
-        let listed: Vec<Value> = listed.map(|it| seen(it, self.unheld(it.id, &caches))).collect();
+        let listed: Vec<Value> =
+            listed.map(|it| seen(it, self.datasets.unheld(&self.facts(), it.id, &caches))).collect();
         let waits = waits.map(|waits| self.cannot_be_held(job, &waits).unwrap_or_else(|| self.waits(&waits)));
         Ok(json!({
             "job_id": job.to_string(), "run": run.0, "client_id": client.to_string(), "key": key.as_str(), "phase": phase,
@@ -47,11 +47,11 @@ impl Leader {
 
     /// Tells the client of a job that its worker handed it back because it cannot hold a dataset that the job names.
     pub(super) fn tell_what_is_not_held(&mut self, conn: ConnId, id: JobId) {
-        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+        let Some(worker) = self.worker_at(conn) else { return };
         let Some(job) = self.broker.state().job(id).filter(|job| job.is_with(worker)) else { return };
-        let Some(why) = self.unheld(worker, &job.datasets) else { return };
+        let Some(why) = self.datasets.unheld(&self.facts(), worker, job.datasets()) else { return };
         let known = job.child_of.map_or(id, |(parent, _)| parent);
-        let Some(client) = self.broker.submitter_of(known, &job.client) else { return };
+        let Some(client) = self.broker.submitter_of(known, &job.submission.client) else { return };
         let text = format!("worker {worker} {why}");
         let frame = self.sessions.get(&client).and_then(|session| session.waiting(known, &text));
         self.send_lazily(client, frame);
@@ -73,7 +73,7 @@ impl Leader {
         };
         let job = self.broker.state().job(id)?;
         let last = job.history.last().filter(|note| note.why == AttemptEnd::GivenUp)?;
-        let why = self.unheld(last.worker, &job.datasets)?;
+        let why = self.datasets.unheld(&self.facts(), last.worker, job.datasets())?;
         let left = until.map(|until| u64::try_from(until.since(self.now).as_millis()).unwrap_or(u64::MAX));
         let text = format!("worker {} {why}; it is tried again, or another is", last.worker);
         Some(json!({

@@ -6,10 +6,12 @@
 mod answers;
 mod ask;
 mod bulk;
+mod cache_put;
 mod children;
 mod collect;
 mod commit_log;
 mod datasets;
+mod datasets_wiring;
 mod deliver;
 mod durable;
 mod explain;
@@ -18,11 +20,13 @@ mod hello;
 mod job_blobs;
 mod outcome;
 mod pacing;
+mod pack_maker;
 mod parts;
 mod payloads;
 mod recover;
 mod relay;
 mod retention;
+mod staging;
 mod stand_in;
 mod submit;
 mod tasks;
@@ -57,13 +61,14 @@ use bulk::{Apart, Bulk};
 use children::Commons;
 use collect::Lister;
 use commit_log::CommitLog;
-use datasets::Datasets;
+use datasets::{DatasetEvent, Datasets};
 use gathered::Fetcher;
 use hello::{reason_for, room_for_names};
 use job_blobs::Blobs;
 use pacing::Pacing;
 use payloads::Payloads;
 use relay::{BlobId, Relay};
+use staging::Stagings;
 use tasks::{Assignment, HeldBack, Task, Turn};
 
 /// How a leader behaves.
@@ -213,6 +218,9 @@ pub struct Leader {
     relay: Relay,
     blobs: Blobs,
     datasets: Datasets,
+    /// Whether what they want done is being done.
+    acts_for_datasets: bool,
+    stagings: Stagings,
     bulks: HashMap<ConnId, Bulk>,
     /// Large frames that were taken apart, and wait until their contents are on the disk.
     gathered: Vec<(Vec<BlobId>, Apart)>,
@@ -255,7 +263,9 @@ impl Leader {
             broker: Broker::begin(config.broker.clone(), now),
             relay: Relay::new(config.relay.clone()),
             blobs: Blobs::default(),
-            datasets: Datasets::default(),
+            datasets: Datasets::new(config.blob_grace),
+            acts_for_datasets: false,
+            stagings: Stagings::default(),
             bulks: HashMap::new(),
             gathered: Vec::new(),
             listers: VecDeque::new(),
@@ -399,7 +409,7 @@ impl Leader {
             self.relay.closed(conn);
             self.broker.handle(self.now, Event::Closed { conn });
             self.unpost(conn);
-            self.datasets_closed(conn);
+            self.dataset_event(DatasetEvent::Closed { conn });
             self.release_fetched();
             self.hosts.remove(&conn);
             self.act();
@@ -475,7 +485,7 @@ impl Leader {
         self.tell_who_waits_for_room();
         self.release_fetched();
         self.collect_when_due();
-        self.datasets_tick();
+        self.dataset_event(DatasetEvent::Tick);
         self.act();
     }
 
@@ -494,6 +504,7 @@ impl Leader {
     /// When [`Leader::tick`] is due.
     pub fn next_deadline(&self) -> Option<Micros> {
         let own = self.collect_at.into_iter().chain(self.datasets.next_deadline());
+        let own = own.chain(self.stagings.next_deadline());
         self.broker.next_deadline().into_iter().chain(self.relay.next_deadline()).chain(own).min()
     }
 
@@ -678,13 +689,15 @@ impl Leader {
                 Action::Operated { token, answer } => self.operated(token, answer),
                 Action::DatasetPut { dataset, replaced } => {
                     self.commons.clear();
-                    self.dataset_put(&dataset, replaced);
+                    self.dataset_event(DatasetEvent::Kept { dataset, replaced });
                 }
                 Action::DatasetRemoved { dataset } => {
                     self.commons.clear();
-                    self.dataset_removed(&dataset);
+                    self.dataset_event(DatasetEvent::Removed { dataset });
                 }
-                Action::AskAgent { agent, cache } => self.ask_agent(agent, cache),
+                Action::AskAgent { agent, cache } => {
+                    self.dataset_event(DatasetEvent::AgentWanted { agent, cache });
+                }
                 Action::StageInputs { job } => self.stage_inputs(job),
                 Action::Close { conn, why } => {
                     warn!(peer = %self.name(conn), "closing the connection: {why}");

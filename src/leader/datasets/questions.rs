@@ -10,15 +10,14 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::held::{AtWorker, NotHeld};
+use super::{BlobId, DatasetAction, Datasets, Facts, Says, Step};
 use crate::core::Event;
 use crate::core::dataset::Dataset;
-use crate::core::ids::{CacheId, ConnId, WorkerId};
+use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
 use crate::core::subject::worker_patterns;
+use crate::leader::Asked;
 use crate::leader::ask::LISTED_MAX;
-use crate::leader::relay::BlobId;
-use crate::leader::{Asked, Leader, Output};
 use crate::model::CachePutResult;
-use crate::store::blobs::DiskOp;
 use crate::store::look::{LookAt, Looked};
 
 /// A question whether a set is as it was put, on its way.
@@ -40,16 +39,23 @@ impl Inspection {
     }
 }
 
-impl Leader {
-    /// Answers a question about datasets, now or later; `None` if it is about something else.
-    pub(in crate::leader) fn ask_datasets(
+impl Datasets {
+    /// Answers a question about datasets, now or by [`DatasetAction::Answer`]; `None` if it is about something else.
+    pub(in crate::leader) fn ask(
         &mut self,
-        conn: ConnId,
-        verb: &str,
-        id: Uuid,
+        now: Micros,
+        facts: &dyn Facts,
+        by: Asked,
         question: &Value,
     ) -> Option<Result<Option<Value>, String>> {
-        Some(match verb {
+        Step { datasets: self, facts, now }.ask(by, question)
+    }
+}
+
+impl Step<'_> {
+    /// Answers a question about datasets, now or later; `None` if it is about something else.
+    fn ask(&mut self, by: Asked, question: &Value) -> Option<Result<Option<Value>, String>> {
+        Some(match by.verb.as_str() {
             "dataset.ls" => Ok(Some(self.dataset_ls())),
             "dataset.status" => self.dataset_asked(question).map(|dataset| {
                 if self.manifest_of(dataset.generation).is_some()
@@ -57,7 +63,6 @@ impl Leader {
                 {
                     return Some(self.dataset_status(&dataset));
                 }
-                let by = self.asked(conn, verb, id);
                 self.datasets
                     .statuses
                     .entry(dataset.generation)
@@ -66,15 +71,14 @@ impl Leader {
                 None
             }),
             "dataset.rm" => self.dataset_asked(question).and_then(|dataset| {
-                if let Some(job) = dataset.cache.job() {
+                if let Some(job) = self.facts.staged_for(&dataset.cache) {
                     return Err(format!(
                         "{} is the inputs of job {job} and goes with it: cancel the job",
                         dataset.cache
                     ));
                 }
-                let by = self.asked(conn, verb, id);
                 self.datasets.removals.entry(dataset.cache.clone()).or_default().push(by);
-                self.broker.handle(self.now, Event::RemoveDataset { cache: dataset.cache.clone() });
+                self.tell(Event::RemoveDataset { cache: dataset.cache.clone() });
                 Ok(None)
             }),
             "dataset.verify" => self.dataset_asked(question).and_then(|dataset| {
@@ -84,7 +88,6 @@ impl Leader {
                             .to_owned(),
                     );
                 }
-                let by = self.asked(conn, verb, id);
                 self.dataset_verify(by, &dataset);
                 Ok(None)
             }),
@@ -101,13 +104,13 @@ impl Leader {
         let text =
             question.get("cache_id").and_then(Value::as_str).ok_or("the question names no cache_id")?;
         let cache = CacheId::parse(text).map_err(|error| error.to_string())?;
-        let known = self.broker.state().dataset(&cache).cloned();
+        let known = self.facts.dataset(&cache);
         known.ok_or_else(|| not_kept(&cache))
     }
 
     fn dataset_ls(&self) -> Value {
         let sets: Vec<Value> =
-            self.broker.state().datasets().take(LISTED_MAX).map(|dataset| self.shown(dataset)).collect();
+            self.facts.datasets().take(LISTED_MAX).map(|dataset| self.shown(dataset)).collect();
         let puts = self.datasets.puts.values().filter(|putting| putting.is_coming());
         let puts: Vec<Value> = puts
             .map(|putting| {
@@ -119,7 +122,7 @@ impl Leader {
                 })
             })
             .collect();
-        let more = self.broker.state().datasets().nth(LISTED_MAX).is_some();
+        let more = self.facts.datasets().nth(LISTED_MAX).is_some();
         json!({ "sets": sets, "puts": puts, "more": more })
     }
 
@@ -133,7 +136,7 @@ impl Leader {
                 _ => missing += 1,
             }
         }
-        let stored: u64 = dataset.blobs().map(|blob| self.relay.bytes_here(blob)).sum();
+        let stored: u64 = dataset.blobs().map(|blob| self.facts.bytes_here(blob)).sum();
         let ago = u64::try_from(self.now.since(dataset.at).as_millis()).unwrap_or(u64::MAX);
         json!({
             "cache_id": dataset.cache.as_str(), "digest": format!("sha256:{}", to_hex(&dataset.digest)),
@@ -176,7 +179,7 @@ impl Leader {
                         None => ("waiting", 0, dataset.bytes, ""),
                     }
                 };
-                let name = self.broker.worker(worker).map(|known| &*known.name);
+                let name = self.facts.worker(worker).map(|known| known.name);
                 let value = json!({
                     "id": worker.to_string(), "name": name.unwrap_or_default(), "state": state, "done": done,
                     "total": total, "text": text, "budget": at.budget, "used": at.used,
@@ -190,14 +193,12 @@ impl Leader {
 
     /// A manifest was read, or could not be: who asked for the files of its set hears what is known.
     pub(super) fn answer_statuses(&mut self, generation: Uuid) {
-        for (cache, Asked { conn, verb, id }) in
-            self.datasets.statuses.remove(&generation).unwrap_or_default()
-        {
-            let answered = match self.broker.state().dataset(&cache).cloned() {
-                Some(dataset) => Ok(Some(self.dataset_status(&dataset))),
+        for (cache, to) in self.datasets.statuses.remove(&generation).unwrap_or_default() {
+            let answer = match self.facts.dataset(&cache) {
+                Some(dataset) => Ok(self.dataset_status(&dataset)),
                 None => Err(not_kept(&cache)),
             };
-            self.answered(conn, &verb, id, answered);
+            self.act(DatasetAction::Answer { to, answer });
         }
     }
 
@@ -222,9 +223,9 @@ impl Leader {
 
     /// A set was removed: who asked for it hears so.
     pub(super) fn answer_removed(&mut self, cache: &CacheId, bytes: u64) {
-        for Asked { conn, verb, id } in self.datasets.removals.remove(cache).unwrap_or_default() {
-            let answer = json!({ "removed": true, "bytes": bytes });
-            self.answer(conn, &verb, id, answer);
+        for to in self.datasets.removals.remove(cache).unwrap_or_default() {
+            let answer = Ok(json!({ "removed": true, "bytes": bytes }));
+            self.act(DatasetAction::Answer { to, answer });
         }
     }
 
@@ -258,28 +259,21 @@ impl Leader {
             };
             inspection.packs.insert(blob);
             let asked = self.datasets.rechecks.entry(blob).or_default();
-            if asked.is_empty() {
-                let chunks = self.relay.chunks(blob);
-                self.outputs.push_back(Output::Disk(DiskOp::Look { blob, chunks, at }));
-            }
+            let is_first = asked.is_empty();
             asked.insert(question);
+            if is_first {
+                self.act(DatasetAction::Look { blob, at });
+            }
         }
         let holds = |at: &AtWorker| at.held.contains_key(&dataset.cache);
-        let holders: Vec<(WorkerId, Option<ConnId>)> = self
-            .datasets
-            .workers
-            .iter()
-            .filter(|(_, at)| holds(at))
-            .map(|(worker, at)| (*worker, at.conn))
-            .collect();
+        // A classic worker cannot be asked.
+        let workers = self.datasets.workers.iter().filter(|(_, at)| at.classic.is_none() && holds(at));
+        let holders: Vec<(WorkerId, ConnId)> =
+            workers.filter_map(|(worker, at)| Some((*worker, at.conn?))).collect();
         for (worker, conn) in holders {
             let cache_id = Name::try_from(dataset.cache.as_str().to_owned()).unwrap_or_default();
-            let session = conn.and_then(|conn| self.sessions.get(&conn));
-            let frame = session.and_then(|s| s.dataset(question, Uuid::nil(), &Inspect { cache_id }));
-            if let (Some(conn), Some(frame)) = (conn, frame) {
-                inspection.workers.insert(worker, None);
-                self.send(conn, [frame]);
-            }
+            inspection.workers.insert(worker, None);
+            self.say(conn, question, Uuid::nil(), Says::Inspect(Inspect { cache_id }));
         }
         self.datasets.inspections.insert(question, inspection);
         self.inspection_if_over(question);
@@ -303,7 +297,7 @@ impl Leader {
         match result {
             Ok(Looked::Manifest(manifest)) => {
                 let manifest = Arc::new((**manifest).clone());
-                let bytes = self.relay.size(blob);
+                let bytes = self.facts.blob_bytes(blob);
                 self.datasets.library.manifest_read(blob, manifest, bytes, self.now);
             }
             Ok(Looked::Pack(_) | Looked::Pieces { .. } | Looked::Bytes { .. }) => {}
@@ -347,13 +341,12 @@ impl Leader {
             .into_iter()
             .map(|(worker, said)| {
                 let (status, message) = said.unwrap_or_default();
-                let name = self.broker.worker(worker).map(|known| known.name.to_string());
+                let name = self.facts.worker(worker).map(|known| known.name.to_string());
                 json!({ "id": worker.to_string(), "name": name.unwrap_or_default(), "status": status, "message": message })
             })
             .collect();
-        let Asked { conn, verb, id } = inspection.by;
         let answer = json!({ "packs_good": inspection.packs_good, "packs_bad": inspection.packs_bad, "workers": workers });
-        self.answer(conn, &verb, id, answer);
+        self.act(DatasetAction::Answer { to: inspection.by, answer: Ok(answer) });
     }
 }
 
