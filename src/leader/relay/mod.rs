@@ -342,6 +342,10 @@ impl Relay {
         if self.looks_first(conn, id, &open) {
             return;
         }
+        if open.digest != DigestKind::ChunkList {
+            // Nobody here could check it, and who did may have been told of it in an earlier life.
+            self.doubt_before(conn, id);
+        }
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         // Opened twice on one connection: what the first opening allowed may be on its way.
         let before = blob.up.as_ref().filter(|up| up.conn == conn);
@@ -611,7 +615,9 @@ impl Relay {
         let again: Ranges = blob.ask_again();
         // Without any chunk it asks for Done alone.
         if !again.is_empty() || for_done {
-            // It has come whole before, and its digest is known; what comes again is checked by its CRC.
+            // It has come whole before, and its digest is known; what comes again is checked by its CRC. A full digest nobody
+            // here could check: it counts as it is said with what comes again.
+            blob.doubted |= blob.digest.is_some() && blob.open.digest != DigestKind::ChunkList;
             self.say(conn, id, Says::Verdict(Verdict::Resend(again)));
             self.make_hungry(id);
         }
