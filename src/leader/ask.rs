@@ -1,19 +1,27 @@
 //! Questions on the same port: status, the dead-letter queue, cancel (docs/protocol.md, "Questions").
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chunking::message::AnswerStatus;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::collect::Lister;
 use super::durable::Then;
 use super::parts::Named;
 use super::{Asked, Leader, answers, outcome};
+use crate::answers::ask::{self, Question, Which};
+use crate::answers::{
+    Cancelled, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Failure, Found, Jobs,
+    LeaderStatus, Payloads, Purged, QueueRow, Requeued, Status, Was, WorkerClass, WorkerRow,
+};
 use crate::conn::WireFrame;
+use crate::core;
 use crate::core::Event;
 use crate::core::action::{OperateError, Operated, Standing};
-use crate::core::event::{Operation, WorkerClass};
+use crate::core::event::Operation;
 use crate::core::ids::{ConnId, JobId, Token};
 use crate::core::job::{Job, Phase};
 use crate::model::SOFTWARE;
@@ -32,60 +40,75 @@ const PATTERNS_LISTED_MAX: usize = 20;
 const ERROR_CHARS_MAX: usize = 4000;
 
 impl Leader {
-    pub(super) fn ask(&mut self, conn: ConnId, verb: &str, id: Uuid, json: &[u8]) {
-        let question: Value = match serde_json::from_slice(json) {
-            Ok(question) => question,
-            Err(_) if json.is_empty() => Value::Null,
-            Err(error) => {
-                return self.answer_error(conn, verb, id, &format!("the question is no JSON: {error}"));
-            }
-        };
+    pub(super) fn ask(&mut self, conn: ConnId, verb: String, id: Uuid, json: &[u8]) {
+        let by = Asked { conn, verb: verb.into(), id };
         let waiting = self.questions_of(conn);
         if waiting >= QUESTIONS_WAITING_MAX {
             let text = format!(
                 "{waiting} questions of this connection wait for their answers, and {QUESTIONS_WAITING_MAX} may: ask again when some \
                  have come"
             );
-            return self.answer_error(conn, verb, id, &text);
+            return self.answer_error(&by, &text);
         }
-        if let Some(answered) = self.ask_datasets(conn, verb, id, &question) {
-            return self.answered(conn, verb, id, answered);
-        }
-        let answered = match verb {
-            "status" => {
+        let question = match Question::read(&by.verb, json) {
+            Ok(question) => question,
+            Err(text) => return self.answer_error(&by, &text),
+        };
+        match question {
+            Question::Status(_) => {
                 // What the next one is told.
                 self.relay.measure();
-                Ok(Some(self.status()))
+                let status = self.status();
+                self.answer(&by, &status);
             }
-            "result" => job_id(&question).and_then(|job| {
-                self.has_room_for_answer(conn)?;
-                self.post(conn, Then::Answer { conn, verb: verb.to_owned(), id, job });
-                Ok(None)
-            }),
-            "dlq.ls" => self.dlq_ls(&question).map(Some),
-            "dlq.show" => self.dlq_show(&question).map(Some),
-            "dlq.requeue" => {
-                self.which(&question).map(|job| self.operate(conn, verb, id, Operation::Revive { job }))
+            Question::GetResult(ask::GetResult { job_id }) => match self.has_room_for_answer(conn) {
+                Ok(()) => self.post(conn, Then::Answer { by, job: JobId(job_id) }),
+                Err(text) => self.answer_error(&by, &text),
+            },
+            Question::DlqLs(question) => {
+                let page = self.dlq_ls(&question);
+                self.answered(&by, page);
             }
-            "dlq.purge" => {
-                self.which(&question).map(|job| self.operate(conn, verb, id, Operation::Purge { job }))
+            Question::DlqShow(ask::DlqShow { job_id }) => {
+                let shown = self.dlq_show(JobId(job_id));
+                self.answered(&by, shown);
             }
-            "cancel" => job_id(&question).map(|job| {
-                let by: Arc<str> = self.name(conn).into();
-                self.operate(conn, verb, id, Operation::Cancel { job, by })
-            }),
-            "explain" => job_id(&question).and_then(|job| self.explain(job)).map(Some),
-            "blob.ls" => self.blob_ls(&question).map(Some),
-            "blob.gc" => self.blob_gc(self.asked(conn, verb, id), &question).map(|()| None),
-            "blob.verify" => self.blob_verify(self.asked(conn, verb, id), &question).map(|()| None),
-            other => Err(format!(
-                "\"{other}\" is no question this leader knows: ask status, result, dlq.ls, dlq.show, dlq.requeue, \
-                 dlq.purge, blob.ls, blob.verify, blob.gc, \
-                 dataset.ls, dataset.status, dataset.rm, dataset.verify, dataset.push, \
-                 explain or cancel"
-            )),
-        };
-        self.answered(conn, verb, id, answered);
+            Question::DlqRequeue(ask::DlqRequeue { which }) => {
+                self.operate(by, Operation::Revive { job: one_of(&which) });
+            }
+            Question::DlqPurge(ask::DlqPurge { which }) => {
+                self.operate(by, Operation::Purge { job: one_of(&which) });
+            }
+            Question::Cancel(ask::Cancel { job_id }) => {
+                let who: Arc<str> = self.name(conn).into();
+                self.operate(by, Operation::Cancel { job: JobId(job_id), by: who });
+            }
+            Question::Explain(ask::Explain { job_id }) => {
+                let explained = self.explain(JobId(job_id));
+                self.answered(&by, explained);
+            }
+            Question::BlobLs(ask::BlobLs { after }) => {
+                let page = self.blob_ls(after);
+                self.answer(&by, &page);
+            }
+            Question::BlobGc(ask::BlobGc { dry_run }) => self.blob_gc(by, dry_run),
+            Question::BlobVerify(ask::BlobVerify { blob }) => self.blob_verify(by, blob),
+            Question::DatasetLs(_) => {
+                let page = self.dataset_ls();
+                self.answer(&by, &page);
+            }
+            Question::DatasetStatus(ask::DatasetStatus { cache_id }) => {
+                self.ask_dataset_status(by, &cache_id)
+            }
+            Question::DatasetRm(ask::DatasetRm { cache_id }) => self.ask_dataset_rm(by, &cache_id),
+            Question::DatasetVerify(ask::DatasetVerify { cache_id }) => {
+                self.ask_dataset_verify(by, &cache_id)
+            }
+            Question::DatasetPush(ask::DatasetPush { cache_id, target }) => {
+                let pushed = self.dataset_push(&cache_id, target);
+                self.answered(&by, pushed);
+            }
+        }
     }
 
     /// Questions of a connection whose answers are still to come.
@@ -95,31 +118,23 @@ impl Leader {
         asked.chain(self.datasets.questions()).filter(|asked| asked.conn == conn).count()
     }
 
-    pub(super) fn answered(
-        &mut self,
-        conn: ConnId,
-        verb: &str,
-        id: Uuid,
-        answered: Result<Option<Value>, String>,
-    ) {
+    pub(super) fn answered<A: Serialize>(&mut self, by: &Asked, answered: Result<A, String>) {
         match answered {
-            Ok(Some(answer)) => self.answer(conn, verb, id, answer),
-            Ok(None) => {}
-            Err(text) => self.answer_error(conn, verb, id, &text),
+            Ok(answer) => self.answer(by, &answer),
+            Err(text) => self.answer_error(by, &text),
         }
     }
 
     /// Hands an operation to the broker; its answer comes when it is committed.
-    fn operate(&mut self, conn: ConnId, verb: &str, id: Uuid, operation: Operation) -> Option<Value> {
+    fn operate(&mut self, by: Asked, operation: Operation) {
         self.next_token = self.next_token.next();
-        self.asked.insert(self.next_token, Asked { conn, verb: verb.to_owned(), id });
+        self.asked.insert(self.next_token, by);
         self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
         if self.log_trouble().is_some() {
             // What can be answered at once is.
             self.act_once();
             self.answer_those_that_wait();
         }
-        None
     }
 
     /// The log takes nothing: those whose operations wait for it hear that now. What they asked for is done when it takes more.
@@ -129,65 +144,50 @@ impl Leader {
             "{trouble}; what was asked for is not certain yet, and is done as soon as there is room, unless the leader is stopped before: \
              see `heft status`"
         );
-        for (_, Asked { conn, verb, id }) in std::mem::take(&mut self.asked) {
-            self.answer_error(conn, &verb, id, &text);
+        for (_, by) in std::mem::take(&mut self.asked) {
+            self.answer_error(&by, &text);
         }
     }
 
     pub(super) fn operated(&mut self, token: Token, answer: Result<Operated, OperateError>) {
-        let Some(Asked { conn, verb, id }) = self.asked.remove(&token) else { return };
+        let Some(by) = self.asked.remove(&token) else { return };
         match answer {
-            Ok(Operated::Cancelled { was }) => {
-                let was = match was {
-                    Standing::Queued => "queued",
-                    Standing::Assigned => "assigned",
-                    Standing::Running => "running",
-                    Standing::Finished => "finished",
-                };
-                self.answer(conn, &verb, id, json!({ "was": was }));
-            }
-            Ok(Operated::Revived { jobs }) => {
-                self.answer(conn, &verb, id, json!({ "requeued": jobs }));
-            }
-            Ok(Operated::Purged { jobs }) => {
-                self.answer(conn, &verb, id, json!({ "purged": jobs }));
-            }
-            Err(error) => self.answer_error(conn, &verb, id, &error.to_string()),
+            Ok(Operated::Cancelled { was }) => self.answer(&by, &Cancelled { was: was.into() }),
+            Ok(Operated::Revived { jobs }) => self.answer(&by, &Requeued { requeued: jobs as u64 }),
+            Ok(Operated::Purged { jobs }) => self.answer(&by, &Purged { purged: jobs as u64 }),
+            Err(error) => self.answer_error(&by, &error.to_string()),
         }
     }
 
-    pub(super) fn answer(&mut self, conn: ConnId, verb: &str, id: Uuid, answer: Value) {
-        let Some(session) = self.sessions.get(&conn) else { return };
-        let parts = answers::parts(answer);
+    pub(super) fn answer<A: Serialize>(&mut self, by: &Asked, answer: &A) {
+        let Some(session) = self.sessions.get(&by.conn) else { return };
+        let parts = match serde_json::to_value(answer) {
+            Ok(answer) => answers::parts(answer),
+            Err(error) => return self.answer_error(by, &format!("the answer cannot be written: {error}")),
+        };
         let last = parts.len().saturating_sub(1);
         let frames = parts.iter().enumerate().map(|(at, part)| {
             let status = if at == last { AnswerStatus::Whole } else { AnswerStatus::MoreFollows };
-            session.answer(id, verb, status, part.as_bytes())
+            session.answer(by.id, by.verb.as_str(), status, part.as_bytes())
         });
         match frames.collect::<Option<Vec<_>>>() {
-            Some(frames) => frames.into_iter().for_each(|frame| self.send(conn, Some(frame))),
-            None => self.answer_error(conn, verb, id, "the answer does not fit a frame: ask for less"),
+            Some(frames) => frames.into_iter().for_each(|frame| self.send(by.conn, Some(frame))),
+            None => self.answer_error(by, "the answer does not fit a frame: ask for less"),
         }
     }
 
-    pub(super) fn answer_error(&mut self, conn: ConnId, verb: &str, id: Uuid, text: &str) {
-        let text: String = text.chars().take(ERROR_CHARS_MAX).collect();
-        let json = json!({ "error": text }).to_string();
+    pub(super) fn answer_error(&mut self, by: &Asked, text: &str) {
+        let error: String = text.chars().take(ERROR_CHARS_MAX).collect();
+        let json = serde_json::to_vec(&Failure { error }).unwrap_or_default();
         let frame = self
             .sessions
-            .get(&conn)
-            .and_then(|session| session.answer(id, verb, AnswerStatus::Error, json.as_bytes()));
-        self.send(conn, frame);
+            .get(&by.conn)
+            .and_then(|session| session.answer(by.id, by.verb.as_str(), AnswerStatus::Error, &json));
+        self.send(by.conn, frame);
     }
 
     /// The result of a job that has ended; its parts follow as transfers.
-    pub(super) fn result_answer(
-        &mut self,
-        conn: ConnId,
-        verb: &str,
-        id: Uuid,
-        job_id: JobId,
-    ) -> Result<WireFrame, String> {
+    pub(super) fn result_answer(&mut self, by: &Asked, job_id: JobId) -> Result<WireFrame, String> {
         let unknown = || OperateError::Unknown { job: job_id }.to_string();
         let job = self.broker.state().job(job_id).ok_or_else(unknown)?;
         if let Phase::Gathering { left } = job.phase {
@@ -203,96 +203,95 @@ impl Leader {
         let lost = returned.map(|result| self.lost_parts(result)).unwrap_or_default();
         let whole = outcome::result_of(&self.broker, &self.store, job, &self.config.address, true);
         let whole = outcome::without_lost(whole, &lost);
-        let mut result: Value = serde_json::from_slice(&whole).map_err(|_| {
+        let result = serde_json::from_slice(&whole).map_err(|_| {
             format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
         })?;
-        let frame = |leader: &Leader, result: &Value| {
-            let json = json!({ "found": true, "result": result }).to_string();
-            leader.sessions.get(&conn)?.answer(id, verb, AnswerStatus::Whole, json.as_bytes())
+        let frame = |leader: &Leader, result: Value| {
+            let json = serde_json::to_vec(&Found { found: true, result }).ok()?;
+            leader.sessions.get(&by.conn)?.answer(by.id, by.verb.as_str(), AnswerStatus::Whole, &json)
         };
         // A result that fills a frame does not fit an answer, which has a little more around it: what is long of it goes apart.
-        let (mut answer, mut named) = (frame(self, &result), Named::Brought);
+        let (mut answer, mut named) = (frame(self, result), Named::Brought);
         if let (None, Some(returned)) = (&answer, returned)
             && let Some(apart) = self.parts_apart(job_id, returned, &whole)
         {
-            result = serde_json::from_slice(&apart).unwrap_or_default();
-            (answer, named) = (frame(self, &result), Named::Made);
+            let result = serde_json::from_slice(&apart).unwrap_or_default();
+            (answer, named) = (frame(self, result), Named::Made);
         }
         let answer = answer.ok_or_else(|| format!("the result of job {job_id} does not fit an answer"))?;
         if let Some(result) = returned {
-            self.send_parts(conn, job_id, result, named, true);
+            self.send_parts(by.conn, job_id, result, named, true);
         }
-        self.hold_children(conn, job_id);
+        self.hold_children(by.conn, job_id);
         Ok(answer)
     }
 
-    fn status(&self) -> Value {
+    fn status(&self) -> Status {
         let state = self.broker.state();
-        let (mut queued, mut running, mut done, mut dead) = (0u64, 0u64, 0u64, 0u64);
+        let mut jobs = Jobs::default();
         for job in state.jobs().filter(|job| job.children.is_empty()) {
             match job.phase {
-                Phase::Queued { .. } => queued += 1,
-                Phase::Leased { .. } | Phase::Gathering { .. } => running += 1,
-                Phase::Done { .. } => done += 1,
-                Phase::Dead { .. } => dead += 1,
+                Phase::Queued { .. } => jobs.queued += 1,
+                Phase::Leased { .. } | Phase::Gathering { .. } => jobs.running += 1,
+                Phase::Done { .. } => jobs.done += 1,
+                Phase::Dead { .. } => jobs.dead += 1,
             }
         }
-        let workers: Vec<Value> = self
-            .broker
-            .workers()
-            .take(LISTED_MAX)
-            .map(|worker| {
-                json!({
-                    "id": worker.id.to_string(), "name": &*worker.name, "class": class_name(worker.class),
-                    "patterns": worker.patterns.iter().take(PATTERNS_LISTED_MAX).collect::<Vec<_>>(),
-                    "patterns_more": worker.patterns.len().saturating_sub(PATTERNS_LISTED_MAX),
-                    "credit": worker.credit, "running": worker.held.len() - worker.returning(),
-                    "returning": worker.returning(), "cpu_permille": worker.cpu_permille,
-                    "connected": worker.conn().is_some(),
-                })
-            })
-            .collect();
+        let workers = self.broker.workers().take(LISTED_MAX).map(|worker| WorkerRow {
+            id: worker.id.to_string(),
+            name: Some(worker.name.to_string()),
+            class: worker.class.into(),
+            patterns: worker.patterns.iter().take(PATTERNS_LISTED_MAX).cloned().collect(),
+            patterns_more: worker.patterns.len().saturating_sub(PATTERNS_LISTED_MAX) as u64,
+            credit: worker.credit,
+            running: (worker.held.len() - worker.returning()) as u64,
+            returning: worker.returning() as u64,
+            cpu_permille: Some(worker.cpu_permille),
+            connected: worker.conn().is_some(),
+        });
         let queued_by = self.broker.queues().len_by_client();
-        let clients: Vec<Value> = self
-            .broker
-            .clients()
-            .take(LISTED_MAX)
-            .map(|(client, connections)| {
-                json!({
-                    "id": client.to_string(), "cap": self.broker.cap_of(client), "in_flight": state.running(client),
-                    "queued": queued_by.get(client).copied().unwrap_or(0), "connections": connections,
-                })
-            })
-            .collect();
+        let clients = self.broker.clients().take(LISTED_MAX).map(|(client, connections)| ClientRow {
+            id: client.to_string(),
+            cap: self.broker.cap_of(client),
+            in_flight: state.running(client),
+            queued: queued_by.get(client).copied().unwrap_or(0) as u64,
+            connections: connections as u64,
+        });
         let queues = self.broker.queues().keys().take(LISTED_MAX);
-        let queues: Vec<Value> =
-            queues.map(|(key, jobs)| json!({ "key": key.as_str(), "queued": jobs })).collect();
-        let fill = self.relay.fill();
-        let (log, room) = (self.log_cost(), self.relay.disk_room());
-        let uptime = self.now.since(self.started).as_millis();
-        json!({
-            "leader": {
-                "software": SOFTWARE, "uptime_ms": u64::try_from(uptime).unwrap_or(u64::MAX),
-                "driver": self.config.driver, "durability": self.durability(), "draining": self.broker.is_draining(),
-                "connections": self.connections, "frames_damaged": self.frames_damaged,
-                "acks_refused": self.acks_refused,
-                "job_names_bytes": state.names_bytes(), "peer_names_bytes": self.hello_names_bytes,
-                "spool_bytes": fill.bytes, "spool_bytes_max": fill.bytes_max, "blobs": fill.blobs,
-                "buffers": fill.buffers, "buffers_in_use": fill.buffers_in_use, "buffers_promised": fill.promised,
-                "chunks_passed_through": fill.passed_through, "chunks_voided": fill.voided,
-                "chunk_bytes_copied": fill.bytes_copied,
-                "log_records": log.records, "log_bytes": log.bytes, "log_syncs": log.syncs, "log_sync_us": log.sync_us,
-                "log_trouble": self.log_trouble(), "disk_trouble": self.disk_short(),
-                "disk_free": room.map(|room| room.space.free), "disk_bytes": room.map(|room| room.space.total),
-                "disk_reserve": room.map(|room| room.reserve), "uploads_waiting": room.map(|room| room.waiting),
-                "results_waiting": self.results_waiting(),
-                "recovered_jobs": self.recovered_jobs,
-                "recovery_ms": u64::try_from(self.recovery.as_millis()).unwrap_or(u64::MAX),
-                "payload_bytes": self.store.input_bytes(), "result_bytes": self.store.result_bytes(),
+        let queues = queues.map(|(key, jobs)| QueueRow { key: key.as_str().to_owned(), queued: jobs as u64 });
+        Status {
+            leader: self.leader_status(),
+            jobs,
+            workers: workers.collect(),
+            clients: clients.collect(),
+            queues: queues.collect(),
+        }
+    }
+
+    fn leader_status(&self) -> LeaderStatus {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        LeaderStatus {
+            software: SOFTWARE.to_owned(),
+            uptime_ms: ms(self.now.since(self.started)),
+            driver: self.config.driver.to_owned(),
+            durability: self.durability(),
+            draining: self.broker.is_draining(),
+            connections: self.connections as u64,
+            frames_damaged: self.frames_damaged,
+            acks_refused: self.acks_refused,
+            job_names_bytes: self.broker.state().names_bytes(),
+            peer_names_bytes: self.hello_names_bytes,
+            results_waiting: self.results_waiting() as u64,
+            recovered_jobs: self.recovered_jobs as u64,
+            recovery_ms: ms(self.recovery),
+            spool: self.relay.fill().describe(),
+            log: self.commits.describe(),
+            disk: Disk { disk_trouble: self.disk_short(), ..self.relay.describe_disk() },
+            payloads: Payloads {
+                payload_bytes: self.store.input_bytes(),
+                result_bytes: self.store.result_bytes(),
             },
-            "jobs": { "queued": queued, "running": running, "done": done, "dead": dead },
-            "workers": workers, "clients": clients, "queues": queues,
-        })
+        }
     }
 
     /// What waits for room on the disk, and what would help.
@@ -326,85 +325,76 @@ impl Leader {
         ))
     }
 
-    fn dlq_ls(&self, question: &Value) -> Result<Value, String> {
-        let limit =
-            question.get("limit").and_then(Value::as_u64).and_then(|limit| usize::try_from(limit).ok());
+    fn dlq_ls(&self, question: &ask::DlqLs) -> Result<DeadPage, String> {
+        let limit = question.limit.and_then(|limit| usize::try_from(limit).ok());
         let limit = limit.unwrap_or(LISTED_MAX).clamp(1, LISTED_MAX);
-        let after = match question.get("after") {
-            None | Some(Value::Null) => None,
-            Some(_) => Some(job_id_in(question, "after")?),
-        };
         let mut dead = self.broker.state().dead();
-        if let Some(after) = after {
+        if let Some(after) = question.after.map(JobId) {
             dead.by_ref().find(|job| job.id == after).ok_or_else(|| not_dead(after))?;
         }
-        let jobs: Vec<Value> = dead.by_ref().take(limit).map(|job| self.dead_job(job)).collect();
-        Ok(json!({ "jobs": jobs, "more": dead.next().is_some() }))
+        let jobs = dead.by_ref().take(limit).map(|job| self.dead_job(job)).collect();
+        Ok(DeadPage { jobs, more: dead.next().is_some() })
     }
 
-    fn dlq_show(&self, question: &Value) -> Result<Value, String> {
-        let id = job_id(question)?;
+    fn dlq_show(&self, id: JobId) -> Result<DeadShown, String> {
         let job = self.broker.state().job(id).filter(|job| matches!(job.phase, Phase::Dead { .. }));
         let job = job.ok_or_else(|| not_dead(id))?;
-        let notes = job.history.iter().map(|note| {
-            json!({
-                "attempt": note.attempt.0, "worker": note.worker.to_string(), "why": note.why.text(),
-            })
+        let history = job.history.iter().map(|note| FailedAttempt {
+            attempt: note.attempt.0,
+            worker: note.worker.to_string(),
+            why: note.why.text().to_owned(),
         });
-        let mut shown = self.dead_job(job);
-        if let Value::Object(members) = &mut shown {
-            members.insert("history".to_owned(), notes.collect());
-            members.insert("key".to_owned(), job.key.as_str().into());
-            members.insert("size".to_owned(), job.size.into());
-        }
-        Ok(shown)
+        let (history, key) = (history.collect(), job.key.as_str().to_owned());
+        Ok(DeadShown { job: self.dead_job(job), history, key, size: job.size })
     }
 
-    fn dead_job(&self, job: &Job) -> Value {
+    fn dead_job(&self, job: &Job) -> DeadJob {
         let (reason, since) = match job.phase {
             Phase::Dead { at, why } => (why.text(), self.now.since(at).as_millis()),
             Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } | Phase::Done { .. } => {
                 ("", 0)
             }
         };
-        json!({
-            "job_id": job.id.to_string(), "client_id": job.client.to_string(), "exec": &*job.exec, "reason": reason,
-            "attempts": job.spent, "run": job.run.0, "dead_ms": u64::try_from(since).unwrap_or(u64::MAX),
-        })
-    }
-
-    /// One job, or all of them if the question says so.
-    fn which(&self, question: &Value) -> Result<Option<JobId>, String> {
-        if question.get("all").and_then(Value::as_bool) == Some(true) {
-            return Ok(None);
+        DeadJob {
+            job_id: job.id.to_string(),
+            client_id: job.client.to_string(),
+            exec: job.exec.to_string(),
+            reason: reason.to_owned(),
+            attempts: job.spent,
+            run: job.run.0,
+            dead_ms: u64::try_from(since).unwrap_or(u64::MAX),
         }
-        job_id(question).map(Some)
     }
 }
 
-/// What a worker is, in a word.
-pub(super) const fn class_name(class: WorkerClass) -> &'static str {
-    match class {
-        WorkerClass::Leasing => "heft",
-        WorkerClass::Classic => "stock",
-        WorkerClass::OneAtATime => "minimal",
+impl From<core::event::WorkerClass> for WorkerClass {
+    fn from(class: core::event::WorkerClass) -> Self {
+        match class {
+            core::event::WorkerClass::Leasing => WorkerClass::Heft,
+            core::event::WorkerClass::Classic => WorkerClass::Stock,
+            core::event::WorkerClass::OneAtATime => WorkerClass::Minimal,
+        }
+    }
+}
+
+impl From<Standing> for Was {
+    fn from(standing: Standing) -> Self {
+        match standing {
+            Standing::Queued => Was::Queued,
+            Standing::Assigned => Was::Assigned,
+            Standing::Running => Was::Running,
+            Standing::Finished => Was::Finished,
+        }
+    }
+}
+
+fn one_of(which: &Which) -> Option<JobId> {
+    match which {
+        Which::One(job) => Some(JobId(*job)),
+        Which::All => None,
     }
 }
 
 fn not_dead(job: JobId) -> String {
     OperateError::NotDead { job }.to_string()
-}
-
-fn job_id(question: &Value) -> Result<JobId, String> {
-    job_id_in(question, "job_id")
-}
-
-fn job_id_in(question: &Value, member: &str) -> Result<JobId, String> {
-    let text = question
-        .get(member)
-        .and_then(Value::as_str)
-        .ok_or_else(|| format!("the question names no {member}"))?;
-    text.parse()
-        .map(JobId)
-        .map_err(|_| format!("\"{text}\" is no job id: it is a Guid such as {}", Uuid::nil()))
 }

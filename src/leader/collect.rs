@@ -4,14 +4,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tracing::{info, warn};
-use uuid::Uuid;
 
 use super::ask::LISTED_MAX;
 use super::relay::BlobId;
 use super::{Asked, Leader, Output};
-use crate::core::ids::{ConnId, Micros};
+use crate::answers::{BlobPage, Checked, Collected};
+use crate::core::ids::Micros;
 use crate::store::blobs::{DiskDone, DiskOp, Listed};
 
 /// How often files that nothing refers to are looked for.
@@ -89,8 +88,7 @@ impl Leader {
                 return warn!("files that nothing refers to are not looked for: {error}");
             }
             (Err(error), Lister::Asked { by, .. }) => {
-                let (conn, verb, id) = (by.conn, by.verb.clone(), by.id);
-                return self.answer_error(conn, &verb, id, &error);
+                return self.answer_error(by, &error);
             }
         };
         let grace = self.config.blob_grace;
@@ -119,91 +117,64 @@ impl Leader {
                 info!(blobs = orphans.len(), bytes, "removed files of blobs that nothing refers to");
             }
         }
-        if let Lister::Asked { by: Asked { conn, verb, id }, .. } = lister {
-            let blobs: Vec<String> =
-                orphans.iter().take(LISTED_MAX).map(|orphan| orphan.blob.to_string()).collect();
-            let answer =
-                json!({ "orphans": orphans.len(), "bytes": bytes, "removed": !dry_run, "blobs": blobs });
-            self.answer(conn, &verb, id, answer);
+        if let Lister::Asked { by, .. } = lister {
+            let blobs = orphans.iter().take(LISTED_MAX).map(|orphan| orphan.blob.to_string()).collect();
+            let collected = Collected { orphans: orphans.len() as u64, bytes, removed: !dry_run, blobs };
+            self.answer(&by, &collected);
         }
     }
 
     // --- questions
 
     /// `blob.ls`: the blobs that are known, in the order of their ids.
-    pub(super) fn blob_ls(&self, question: &Value) -> Result<Value, String> {
-        let after = match question.get("after").and_then(Value::as_str) {
-            None => None,
-            Some(text) => Some(blob_id(text)?),
-        };
+    pub(super) fn blob_ls(&self, after: Option<BlobId>) -> BlobPage {
         let (blobs, more) = self.relay.list(after, LISTED_MAX);
-        let blobs: Vec<Value> = blobs
-            .into_iter()
-            .map(|(id, blob)| {
-                json!({
-                    "blob": id.to_string(), "job_id": blob.owner.0.to_string(), "purpose": blob.purpose, "name": blob.name,
-                    "size": blob.size, "here": blob.here, "state": blob.state,
-                })
-            })
-            .collect();
-        Ok(json!({ "blobs": blobs, "more": more, "durability": self.durability() }))
+        BlobPage { blobs, more, durability: self.durability() }
     }
 
     /// `blob.gc`: files that nothing refers to.
-    pub(super) fn blob_gc(&mut self, by: Asked, question: &Value) -> Result<(), String> {
+    pub(super) fn blob_gc(&mut self, by: Asked, dry_run: bool) {
         if !self.config.relay.durable {
-            return Err(
-                "this leader keeps nothing (--durability memory), so there is nothing to collect".to_owned()
+            return self.answer_error(
+                &by,
+                "this leader keeps nothing (--durability memory), so there is nothing to collect",
             );
         }
-        let dry_run = question.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
         if !dry_run {
             // Files that only wait to be written again are nobody's, either.
             self.outputs.push_back(Output::Disk(DiskOp::MakeRoom));
             self.relay.measure();
         }
         self.list_files(Lister::Asked { by, dry_run });
-        Ok(())
     }
 
     /// `blob.verify`: reads a blob and checks it.
-    pub(super) fn blob_verify(&mut self, by: Asked, question: &Value) -> Result<(), String> {
+    pub(super) fn blob_verify(&mut self, by: Asked, blob: BlobId) {
         if !self.config.relay.durable {
-            return Err(
-                "this leader keeps nothing (--durability memory), so there is nothing to verify".to_owned()
+            return self.answer_error(
+                &by,
+                "this leader keeps nothing (--durability memory), so there is nothing to verify",
             );
         }
-        let text = question.get("blob").and_then(Value::as_str).ok_or("the question names no blob")?;
-        let blob = blob_id(text)?;
         if !self.relay.knows(blob) {
-            return Err(format!("no blob {blob} is known here: `heft blob ls` lists them"));
+            return self
+                .answer_error(&by, &format!("no blob {blob} is known here: `heft blob ls` lists them"));
         }
         if !self.relay.has_file(blob) {
-            let Asked { conn, verb, id } = by;
-            let nothing = json!({ "blob": blob.to_string(), "good": 0, "bad": [] });
-            self.answer(conn, &verb, id, nothing);
-            return Ok(());
+            return self.answer(&by, &Checked { blob: blob.to_string(), ..Checked::default() });
         }
         self.checks.entry(blob).or_default().push(by);
         self.outputs.push_back(Output::Disk(DiskOp::Check { blob }));
-        Ok(())
     }
 
     fn answer_checked(&mut self, blob: BlobId, result: &Result<(Vec<u32>, Vec<String>), String>) {
-        let answer = match result {
-            Ok((good, bad)) => json!({ "blob": blob.to_string(), "good": good.len(), "bad": bad }),
-            Err(error) => json!({ "blob": blob.to_string(), "good": 0, "bad": [error] }),
+        let (good, bad) = match result {
+            Ok((good, bad)) => (good.len() as u64, bad.clone()),
+            Err(error) => (0, vec![error.clone()]),
         };
-        for Asked { conn, verb, id } in self.checks.remove(&blob).unwrap_or_default() {
-            self.answer(conn, &verb, id, answer.clone());
+        let checked = Checked { blob: blob.to_string(), good, bad };
+        for by in self.checks.remove(&blob).unwrap_or_default() {
+            self.answer(&by, &checked);
         }
     }
-
-    pub(super) fn asked(&self, conn: ConnId, verb: &str, id: Uuid) -> Asked {
-        Asked { conn, verb: verb.to_owned(), id }
-    }
-}
-
-fn blob_id(text: &str) -> Result<BlobId, String> {
-    text.parse().map_err(|_| format!("\"{text}\" is no blob's id: it is a Guid such as {}", Uuid::nil()))
 }

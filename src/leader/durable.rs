@@ -7,12 +7,12 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use tracing::{error, warn};
-use uuid::Uuid;
 
 use super::children::Assigned;
 use super::pacing::{Memory, Posting};
 use super::store::UNLOGGED_BYTES_MAX;
-use super::{Leader, Output, gathered, outcome};
+use super::{Asked, Leader, Output, gathered, outcome};
+use crate::answers::{Durability, Log};
 use crate::conn::WireFrame;
 use crate::consensus::Single;
 use crate::core::action::Action;
@@ -32,6 +32,22 @@ pub(super) enum Commits {
     Memory,
     /// The log.
     Log(Box<Logging>),
+}
+
+impl Commits {
+    /// The log as operators see it.
+    pub(super) fn describe(&self) -> Log {
+        match self {
+            Commits::Memory => Log::default(),
+            Commits::Log(logging) => Log {
+                log_records: logging.cost.records,
+                log_bytes: logging.cost.bytes,
+                log_syncs: logging.cost.syncs,
+                log_sync_us: logging.cost.sync_us,
+                log_trouble: logging.trouble.clone(),
+            },
+        }
+    }
 }
 
 /// The log, as the leader sees it.
@@ -116,7 +132,7 @@ pub(super) enum Then {
     /// Make a dataset of a job's inputs.
     Stage { job: JobId },
     /// Answer a question for a result.
-    Answer { conn: ConnId, verb: String, id: Uuid, job: JobId },
+    Answer { by: Asked, job: JobId },
 }
 
 impl Then {
@@ -278,16 +294,8 @@ impl Leader {
     }
 
     /// The same in a word, for status.
-    pub(super) fn durability(&self) -> &'static str {
-        if self.is_durable() { "disk" } else { "memory" }
-    }
-
-    /// What the log took so far.
-    pub(super) fn log_cost(&self) -> Cost {
-        match &self.commits {
-            Commits::Memory => Cost::default(),
-            Commits::Log(logging) => logging.cost,
-        }
+    pub(super) fn durability(&self) -> Durability {
+        if self.is_durable() { Durability::Disk } else { Durability::Memory }
     }
 
     /// Why the log takes nothing, if it does not.
@@ -503,13 +511,13 @@ impl Leader {
                 self.send_posted(conn, bytes, posting, Some((job, run)));
             }
             Then::Stage { job } => self.stage(job),
-            Then::Answer { conn, verb, id, job } => {
-                let answer = self.result_answer(conn, &verb, id, job);
+            Then::Answer { by, job } => {
+                let answer = self.result_answer(&by, job);
                 if let Err(text) = &answer {
-                    self.answer_error(conn, &verb, id, text);
+                    self.answer_error(&by, text);
                 }
                 let posting = answer.ok().map(|frame| Posting { frame, memory: Memory::Own });
-                self.send_posted(conn, bytes, posting, None);
+                self.send_posted(by.conn, bytes, posting, None);
             }
         }
     }

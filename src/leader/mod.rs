@@ -40,6 +40,7 @@ use thiserror::Error;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
+use crate::answers::ask::Verb;
 use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, Want, WireChunk, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
@@ -240,7 +241,7 @@ pub struct Leader {
 #[derive(Debug)]
 struct Asked {
     conn: ConnId,
-    verb: String,
+    verb: Verb,
     id: Uuid,
 }
 
@@ -364,7 +365,7 @@ impl Leader {
             Heard::Transfer { id, says } => self.transfer(conn, id, says),
             Heard::Piece { id, payload } => self.piece(conn, id, &payload),
             Heard::Dataset(says) => self.dataset_says(conn, says),
-            Heard::Ask { verb, id, json } => self.ask(conn, &verb, id, &json),
+            Heard::Ask { verb, id, json } => self.ask(conn, verb, id, &json),
             Heard::Alive => {}
             Heard::Skipped(why) => debug!(peer = %self.name(conn), "skipped a frame: {why}"),
         }

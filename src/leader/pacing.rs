@@ -515,7 +515,8 @@ mod tests {
 
     fn conn_of(then: &Then) -> ConnId {
         match then {
-            Then::Deliver { conn, .. } | Then::Answer { conn, .. } => *conn,
+            Then::Deliver { conn, .. } => *conn,
+            Then::Answer { by, .. } => by.conn,
             Then::Assign(assignment) => assignment.conn,
             Then::Stage { .. } => ConnId(0),
         }

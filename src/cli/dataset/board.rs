@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::answers::{AtWorker, AtWorkerState};
 use crate::cli::progress::{LINE_CHARS_MAX, Meter, Progress, eta_s, moving};
 use crate::cli::{Output, about, printable, say};
 use crate::client::dataset::PutEvent;
@@ -30,7 +31,7 @@ enum Form {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Row {
     name: String,
-    state: String,
+    state: AtWorkerState,
     done: u64,
     total: u64,
     text: String,
@@ -130,23 +131,20 @@ impl Board {
         }
     }
 
-    /// What the leader says of the workers: the answer to `dataset.status`.
-    pub(super) fn workers(&mut self, status: &Value) {
+    /// What the leader says of the workers in its answer to `dataset.status`.
+    pub(super) fn workers(&mut self, workers: &[AtWorker]) {
         let now = Instant::now();
-        for worker in status.get("workers").and_then(Value::as_array).into_iter().flatten() {
-            let text =
-                |member: &str| worker.get(member).and_then(Value::as_str).map(printable).unwrap_or_default();
-            let number = |member: &str| worker.get(member).and_then(Value::as_u64).unwrap_or_default();
-            let (id, state) = (text("id"), text("state"));
+        for at in workers {
+            let id = printable(&at.id);
             let row = Row {
-                name: text("name"),
-                state,
-                done: number("done"),
-                total: number("total"),
-                text: text("text"),
+                name: at.name.as_deref().map(printable).unwrap_or_default(),
+                state: at.state.clone(),
+                done: at.done,
+                total: at.total,
+                text: printable(&at.text),
             };
             let rate = self.meters.entry(id.clone()).or_default().rate(now, row.done);
-            let rate = rate.filter(|_| row.state == "coming");
+            let rate = rate.filter(|_| row.state == AtWorkerState::Coming);
             match rate {
                 Some(rate) => self.rates.insert(id.clone(), rate),
                 None => self.rates.remove(&id),
@@ -209,12 +207,12 @@ impl Board {
 
 /// A line for each worker: those that something happens to first.
 fn rows(rows: &BTreeMap<String, Row>, rates: &HashMap<String, u64>) -> Vec<String> {
-    let order = |state: &str| match state {
-        "coming" => 0,
-        "failed" => 1,
-        "waiting" => 2,
-        "held" => 4,
-        _ => 3,
+    let order = |state: &AtWorkerState| match state {
+        AtWorkerState::Coming => 0,
+        AtWorkerState::Failed => 1,
+        AtWorkerState::Waiting => 2,
+        AtWorkerState::Gone | AtWorkerState::Away | AtWorkerState::Other(_) => 3,
+        AtWorkerState::Held => 4,
     };
     let mut sorted: Vec<(&String, &Row)> = rows.iter().collect();
     sorted.sort_by_key(|(_, row)| order(&row.state));
@@ -227,7 +225,7 @@ fn rows(rows: &BTreeMap<String, Row>, rates: &HashMap<String, u64>) -> Vec<Strin
         };
         let rate = rates.get(*id).map(|rate| format!("  {}/s", ByteSize(*rate))).unwrap_or_default();
         let text = if row.text.is_empty() { String::new() } else { format!("  {}", row.text) };
-        format!("  {:width$}  {:8}{bytes}{rate}{text}", called(id, row), row.state)
+        format!("  {:width$}  {:8}{bytes}{rate}{text}", called(id, row), printable(row.state.as_str()))
     });
     let more = sorted.len().saturating_sub(WORKERS_SHOWN_MAX);
     shown.chain((more > 0).then(|| format!("  and {more} more workers"))).collect()
@@ -308,7 +306,7 @@ mod tests {
 
     fn row(name: &str, state: &str, done: u64, total: u64, text: &str) -> Row {
         let text = text.to_owned();
-        Row { name: name.to_owned(), state: state.to_owned(), done, total, text }
+        Row { name: name.to_owned(), state: state.to_owned().into(), done, total, text }
     }
 
     #[test]
