@@ -8,7 +8,7 @@ mod rig;
 use std::time::Duration;
 
 use heft::core::Config;
-use heft::core::event::{Operation, Outcome};
+use heft::core::event::{Operation, Outcome, WorkerClass};
 use heft::core::explain::WaitsFor;
 use heft::core::job::Phase;
 use heft::core::limits::{HISTORY_MAX, NO_ROOM_ATTEMPTS_MAX};
@@ -139,6 +139,25 @@ fn rt04_a_resend_goes_to_the_same_worker_where_no_other_has_credit() {
         "+assign j1#2 s1",
         "s1: assign j1#2",
     ]);
+}
+
+#[test]
+fn rt04_a_job_that_a_lost_classic_worker_may_run_still_goes_to_one_of_ours_first() {
+    for (has_room, to) in [(true, "w1"), (false, "s2")] {
+        let mut rig = submitted(Config::default());
+        rig.stock("s1", "calcA", 1);
+        rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
+        // It has more credit, and would be chosen.
+        rig.stock("s2", "calcA", 9);
+        rig.hello("w1", WorkerClass::Leasing, "calcA", Some(1));
+        if has_room {
+            rig.credit("w1", 1);
+        }
+        rig.skip();
+        rig.close("s1");
+        let (assign, sent) = (format!("+assign j1#2 {to}"), format!("{to}: assign j1#2"));
+        rig.expect(["+requeue j1#1 WorkerLost counts now", &assign, &sent]);
+    }
 }
 
 #[test]

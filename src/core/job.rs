@@ -268,6 +268,19 @@ impl Job {
         self.history.iter().any(|note| note.worker == worker && note.why == AttemptEnd::DiskFull)
     }
 
+    /// Whether the last attempt ended without a word from its worker, which may be at it still.
+    pub(super) fn may_still_run(&self) -> bool {
+        self.history.last().is_some_and(|note| match note.why {
+            AttemptEnd::TimedOut | AttemptEnd::WorkerLost => true,
+            AttemptEnd::NotHeld
+            | AttemptEnd::ResultLost
+            | AttemptEnd::GivenUp
+            | AttemptEnd::InputsStalled
+            | AttemptEnd::DiskFull
+            | AttemptEnd::InputsBad => false,
+        })
+    }
+
     /// Whether a worker that says it lost the result may be asked again: not in this run.
     pub fn was_lost_at(&self, worker: WorkerId) -> bool {
         self.history.iter().any(|note| note.worker == worker && note.why == AttemptEnd::ResultLost)

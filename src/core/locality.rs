@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::broker::Broker;
 use super::dataset::Dataset;
 use super::due::Due;
+use super::event::WorkerClass;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::Job;
 use super::queue::{Place, Rank};
@@ -303,6 +304,12 @@ impl Broker {
         let candidates = with_room.clone().filter(|worker| self.may_have_sets(worker, &sets));
         // Another one than had it last, else the same (RT04).
         let last = job.history.last().map(|note| note.worker);
+        // A classic worker that was lost may run it still, and all of a host run it in one directory: whoever
+        // marks its directories comes first.
+        let has_own_directory = |worker: &Worker| worker.class == WorkerClass::Leasing;
+        let avoids_classic = job.may_still_run()
+            && candidates.clone().any(|worker| Some(worker.id) != last && has_own_directory(worker));
+        let candidates = candidates.filter(|worker| !avoids_classic || has_own_directory(worker));
         let others = candidates.clone().filter(|worker| Some(worker.id) != last);
         let policy = self.config.policy;
         if policy == Policy::Locality && !sets.is_empty() {

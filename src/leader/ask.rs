@@ -9,13 +9,13 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::collect::Lister;
-use super::durable::Then;
 use super::parts::Named;
+use super::tasks::Task;
 use super::{Asked, Leader, answers, outcome};
 use crate::answers::ask::{self, Question, Which};
 use crate::answers::{
     Cancelled, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Failure, Found, Jobs,
-    LeaderStatus, Payloads, Purged, QueueRow, Requeued, Status, Was, WorkerClass, WorkerRow,
+    LeaderStatus, Purged, QueueRow, Requeued, Status, Was, WorkerClass, WorkerRow,
 };
 use crate::conn::WireFrame;
 use crate::core;
@@ -61,8 +61,8 @@ impl Leader {
                 let status = self.status();
                 self.answer(&by, &status);
             }
-            Question::GetResult(ask::GetResult { job_id }) => match self.has_room_for_answer(conn) {
-                Ok(()) => self.post(conn, Then::Answer { by, job: JobId(job_id) }),
+            Question::GetResult(ask::GetResult { job_id }) => match self.pacing.has_room_for_answer(conn) {
+                Ok(()) => self.post(conn, Task::Answer { by, job: JobId(job_id) }),
                 Err(text) => self.answer_error(&by, &text),
             },
             Question::DlqLs(question) => {
@@ -130,7 +130,7 @@ impl Leader {
         self.next_token = self.next_token.next();
         self.asked.insert(self.next_token, by);
         self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
-        if self.log_trouble().is_some() {
+        if self.log.trouble().is_some() {
             // What can be answered at once is.
             self.act_once();
             self.answer_those_that_wait();
@@ -139,7 +139,7 @@ impl Leader {
 
     /// The log takes nothing: those whose operations wait for it hear that now. What they asked for is done when it takes more.
     pub(super) fn answer_those_that_wait(&mut self) {
-        let Some(trouble) = self.log_trouble() else { return };
+        let Some(trouble) = self.log.trouble() else { return };
         let text = format!(
             "{trouble}; what was asked for is not certain yet, and is done as soon as there is room, unless the leader is stopped before: \
              see `heft status`"
@@ -201,7 +201,7 @@ impl Leader {
         }
         let returned = outcome::returned(job);
         let lost = returned.map(|result| self.lost_parts(result)).unwrap_or_default();
-        let whole = outcome::result_of(&self.broker, &self.store, job, &self.config.address, true);
+        let whole = outcome::result_of(&self.broker, &self.payloads.held, job, &self.config.address, true);
         let whole = outcome::without_lost(whole, &lost);
         let result = serde_json::from_slice(&whole).map_err(|_| {
             format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
@@ -285,12 +285,9 @@ impl Leader {
             recovered_jobs: self.recovered_jobs as u64,
             recovery_ms: ms(self.recovery),
             spool: self.relay.fill().describe(),
-            log: self.commits.describe(),
+            log: self.log.describe(),
             disk: Disk { disk_trouble: self.disk_short(), ..self.relay.describe_disk() },
-            payloads: Payloads {
-                payload_bytes: self.store.input_bytes(),
-                result_bytes: self.store.result_bytes(),
-            },
+            payloads: self.payloads.held.describe(),
         }
     }
 

@@ -18,7 +18,7 @@ impl Leader {
         let has_parts = !self.blobs.of_result(result).is_empty();
         // Under the longest subject it would not fit.
         let longest = limits::FRAME_BODY_BYTES_MAX as usize - limits::SUBJECT_BYTES_MAX - 39;
-        let may_be_cut = self.store.result(result).is_some_and(|result| result.len() > longest);
+        let may_be_cut = self.payloads.held.result(result).is_some_and(|result| result.len() > longest);
         has_parts && (!takes_parts || !self.lost_parts(result).is_empty()) || may_be_cut
     }
 
@@ -42,7 +42,7 @@ impl Leader {
         let cut = result.filter(|result| !takes_parts && !self.blobs.of_result(*result).is_empty());
         let lost = result.map(|result| self.lost_parts(result)).unwrap_or_default();
         let (address, is_ours) = (&self.config.address, session.is_announced());
-        let whole = outcome::result_of(&self.broker, &self.store, job, address, is_ours);
+        let whole = outcome::result_of(&self.broker, &self.payloads.held, job, address, is_ours);
         let mut whole = outcome::without_lost(whole, &lost);
         if cut.is_some() {
             whole = outcome::without_parts(whole, address);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::parts::RESULT_BYTES_MAX;
-use super::store::PayloadStore;
+use super::payloads::PayloadStore;
 use super::{Leader, outcome};
 use crate::core::Broker;
 use crate::core::ids::{ConnId, JobId, Micros};
@@ -162,7 +162,7 @@ impl Leader {
         if !self.may_have_results_apart(job) {
             return false;
         }
-        let lines = || lines(&self.broker, &self.store, job, &self.config.address);
+        let lines = || lines(&self.broker, &self.payloads.held, job, &self.config.address);
         self.has_parts(job) || lines().leave_something_out()
     }
 
@@ -171,9 +171,10 @@ impl Leader {
         if job.children.is_empty() {
             return false;
         }
-        let read = read_for_lines(&self.broker, &self.store, job);
+        let read = read_for_lines(&self.broker, &self.payloads.held, job);
         let (count, bytes) = read.fold((0, 0usize), |(count, bytes), child| {
-            let len = outcome::returned(child).map_or(0, |result| self.store.len_of(Key::Result(result)));
+            let len =
+                outcome::returned(child).map_or(0, |result| self.payloads.held.len_of(Key::Result(result)));
             let len = usize::try_from(len).unwrap_or(usize::MAX);
             (count + 1, bytes.saturating_add(len.saturating_mul(COST_MAX)).saturating_add(LINE_BYTES))
         });
@@ -197,8 +198,9 @@ impl Leader {
     /// Whether somebody is getting the result of a job, or of one of its children.
     pub(super) fn is_being_got(&self, job: &Job) -> bool {
         let is_got = |job: &Job| {
-            self.fetching.is_wanted(job.id)
-                || outcome::returned(job).is_some_and(|result| self.is_fetched(result))
+            outcome::returned(job).is_some_and(|result| {
+                self.payloads.held.is_pinned(Key::Result(result)) || self.is_fetched(result)
+            })
         };
         is_got(job) || children(&self.broker, job).any(is_got)
     }

@@ -8,6 +8,7 @@ mod ask;
 mod bulk;
 mod children;
 mod collect;
+mod commit_log;
 mod datasets;
 mod deliver;
 mod durable;
@@ -17,11 +18,12 @@ mod job_blobs;
 mod outcome;
 mod pacing;
 mod parts;
+mod payloads;
 mod recover;
 mod relay;
 mod retention;
-mod store;
 mod submit;
+mod tasks;
 mod transfers;
 mod waiting;
 
@@ -53,13 +55,14 @@ use crate::wire::{KEEPALIVE_EVERY, SILENCE_MAX, frame_window};
 use bulk::{Apart, Bulk};
 use children::Commons;
 use collect::Lister;
+use commit_log::CommitLog;
 use datasets::Datasets;
-use durable::{Assignment, Commits, Fetching, Then};
 use gathered::Fetcher;
 use job_blobs::Blobs;
 use pacing::Pacing;
+use payloads::Payloads;
 use relay::{BlobId, Relay};
-use store::PayloadStore;
+use tasks::{Assignment, HeldBack, Task, Turn};
 
 /// How a leader behaves.
 #[derive(Clone, Debug)]
@@ -201,9 +204,9 @@ pub struct Leader {
     hello_names_bytes: u64,
     /// Where connections come from.
     hosts: HashMap<ConnId, IpAddr>,
-    store: PayloadStore,
-    commits: Commits,
-    fetching: Fetching,
+    payloads: Payloads<Turn>,
+    log: CommitLog,
+    held_back: HeldBack,
     /// What goes to peers as they take it.
     pacing: Pacing,
     /// What the workers of one job get alike.
@@ -267,9 +270,9 @@ impl Leader {
             sessions: HashMap::new(),
             hello_names_bytes: 0,
             hosts: HashMap::new(),
-            store: PayloadStore::default(),
-            commits: Commits::Memory,
-            fetching: Fetching::default(),
+            payloads: Payloads::default(),
+            log: CommitLog::default(),
+            held_back: HeldBack::default(),
             pacing: Pacing::default(),
             commons: Commons::default(),
             outputs: VecDeque::new(),
@@ -540,7 +543,7 @@ impl Leader {
         }
         let outcome = match body.says {
             AckSays::Result { ok } if self.are_here(job, &body.parts) => {
-                let result = self.store.keep_result(body.payload);
+                let result = self.payloads.held.keep_result(body.payload);
                 self.keep_parts(job, result, body.parts);
                 Outcome::Returned { result, ok }
             }
@@ -550,7 +553,7 @@ impl Leader {
             }
             AckSays::PlainOk => {
                 let payload = outcome::plain_ok(self.broker.state().job(job), job);
-                Outcome::Returned { result: self.store.keep_result(payload), ok: true }
+                Outcome::Returned { result: self.payloads.held.keep_result(payload), ok: true }
             }
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => Outcome::GivenUp,
@@ -566,8 +569,12 @@ impl Leader {
         let AckBody { job, named, says, parts, payload } = body;
         self.forget_foreign_parts(job, &parts);
         let outcome = match says {
-            AckSays::Result { ok } => Outcome::Returned { result: self.store.keep_result(payload), ok },
-            AckSays::PlainOk => Outcome::Returned { result: self.store.keep_result(payload), ok: true },
+            AckSays::Result { ok } => {
+                Outcome::Returned { result: self.payloads.held.keep_result(payload), ok }
+            }
+            AckSays::PlainOk => {
+                Outcome::Returned { result: self.payloads.held.keep_result(payload), ok: true }
+            }
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => Outcome::GivenUp,
             AckSays::NoRoom => Outcome::NoRoom,
@@ -598,7 +605,7 @@ impl Leader {
     /// Does what the broker and the relay want done, and keeps results within their bytes.
     fn act(&mut self) {
         self.act_once();
-        self.store.settle();
+        self.payloads.held.settle();
         self.forget_results();
     }
 
@@ -622,7 +629,7 @@ impl Leader {
                 Action::Start { job, conn, attempt, .. }
                 | Action::Resume { job, conn, attempt, .. }
                 | Action::Abandon { job, conn, attempt } => {
-                    if let Some(action) = self.hold_back(job, conn, attempt, action) {
+                    if let Some(action) = self.held_back.take(job, conn, attempt, action) {
                         self.act_on(action);
                     }
                 }
@@ -641,7 +648,7 @@ impl Leader {
                 Action::Refuse { conn, job, refusal } => {
                     // The id of a conflict is another job's, and so is its payload.
                     if !matches!(refusal, Refusal::Conflict { .. }) {
-                        self.store.forget_input(job);
+                        self.payloads.held.forget_input(job);
                         self.forget_inputs(job);
                     }
                     self.refuse(conn, job, submit::RefusalText::from(&refusal));
@@ -651,15 +658,15 @@ impl Leader {
                         self.sessions.get(&conn).and_then(|session| session.running(job, run, attempt));
                     self.send_lazily(conn, frame);
                 }
-                Action::Deliver { conn, job, run } => self.post(conn, Then::Deliver { conn, job, run }),
+                Action::Deliver { conn, job, run } => self.post(conn, Task::Deliver { conn, job, run }),
                 Action::ForgetInput { job } => {
                     self.forget_staging(job);
                     self.commons.forget(job);
-                    self.store.forget_input(job);
+                    self.payloads.held.forget_input(job);
                     self.forget_inputs(job);
                 }
                 Action::ForgetResult { result } => {
-                    self.store.forget_result(result);
+                    self.payloads.held.forget_result(result);
                     self.forget_parts(result);
                 }
                 Action::Operated { token, answer } => self.operated(token, answer),

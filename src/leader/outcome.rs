@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::gathered;
-use super::store::PayloadStore;
+use super::payloads::PayloadStore;
 use crate::core::Broker;
 use crate::core::ids::{JobId, ResultId};
 use crate::core::job::{Ending, Job, Phase};

@@ -5,19 +5,14 @@
 //! So a client that comes back for all its results is never too slow for them, and the leader never has all of them in memory.
 //!
 //! All of them together have their bytes, too. Where those are taken by peers that do not read, the driver moves what waits for such a
-//! peer to the disk ([`Leader::parked`]): it gets that from there, and nothing more until it has it. So others wait for a moment only.
+//! peer to the disk ([`Pacing::parked`]): it gets that from there, and nothing more until it has it. So others wait for a moment only.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-
-use tracing::debug;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::children::CommonId;
-use super::durable::{Assignment, Then};
-use super::{Leader, Output};
-use crate::conn::{Session, WireFrame};
-use crate::core::Event;
-use crate::core::ids::{ConnId, JobId, Micros, Run};
-use crate::store::replay::Key;
+use super::tasks::{Task, Turn};
+use crate::conn::WireFrame;
+use crate::core::ids::{ConnId, JobId, Run};
 
 /// Bytes on their way to one peer. A frame that alone has more goes by itself.
 const PEER_BYTES_MAX: u64 = 8 << 20;
@@ -82,7 +77,7 @@ pub(super) struct Pacing {
 #[derive(Debug, Default)]
 struct Line {
     /// What waits its turn.
-    waiting: VecDeque<(u64, Then)>,
+    waiting: VecDeque<Turn>,
     /// How many of those are answers: a peer can ask for any number, while jobs and results are as many as are known.
     answers: usize,
     /// What is on its way.
@@ -155,9 +150,148 @@ enum Room {
     WhenItsTurnComes,
 }
 
+/// A line that ended.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    /// Tasks whose turn never came, but for results.
+    pub(super) tasks: Vec<Turn>,
+    /// Results that its client may not have.
+    pub(super) results: Vec<JobId>,
+}
+
 impl Pacing {
-    /// The next thing whose turn it is, with the bytes that are counted for it.
-    fn next(&mut self) -> Option<(u64, Then)> {
+    /// A task that ends in a frame for a peer waits its turn. Not a result that is on its way there already: a client that came back asks
+    /// for what it is about to get.
+    pub(super) fn wait(&mut self, conn: ConnId, turn: Turn) {
+        let line = self.lines.entry(conn).or_default();
+        match &turn.task {
+            Task::Deliver { job, run, .. } => {
+                if line.results.insert(*job, *run) == Some(*run) {
+                    return;
+                }
+            }
+            Task::Answer { .. } => line.answers += 1,
+            Task::Assign(_) | Task::Stage { .. } => {}
+        }
+        line.waiting.push_back(turn);
+        self.to_look.insert(conn);
+    }
+
+    /// Whether one more answer may wait for a peer; else, what it is told.
+    pub(super) fn has_room_for_answer(&self, conn: ConnId) -> Result<(), String> {
+        let waiting = self.lines.get(&conn).map_or(0, |line| line.answers);
+        if waiting < ANSWERS_WAITING_MAX {
+            return Ok(());
+        }
+        Err(format!(
+            "too many questions wait: {waiting}, and {ANSWERS_WAITING_MAX} may: read the answers first, then ask again"
+        ))
+    }
+
+    /// The driver gets a frame for a peer, for which so many bytes were counted. Not if the peer is gone.
+    pub(super) fn framed(
+        &mut self,
+        conn: ConnId,
+        counted: u64,
+        posting: &Posting,
+        result: Option<(JobId, Run)>,
+    ) -> bool {
+        let len = posting.frame.len() as u64;
+        if !self.lines.contains_key(&conn) {
+            return false;
+        }
+        let memory = self.made(conn, counted, len, posting.memory);
+        if let Some(line) = self.lines.get_mut(&conn) {
+            line.written_next.push_back(Parcel { bytes: len, memory, result });
+        }
+        true
+    }
+
+    /// No frame came of a task.
+    pub(super) fn not_framed(&mut self, conn: ConnId, counted: u64, result: Option<(JobId, Run)>) {
+        if let Some(line) = self.lines.get_mut(&conn) {
+            line.is_out(result);
+        }
+        self.release(conn, counted, Taken::Bytes(counted));
+    }
+
+    /// A frame goes to a peer that cannot wait its turn. It counts, so that others wait for it.
+    pub(super) fn framed_at_once(&mut self, conn: ConnId, posting: &Posting) -> bool {
+        self.lines.entry(conn).or_default().frames += 1;
+        self.framed(conn, 0, posting, None)
+    }
+
+    /// The driver has written the next frame for a peer: the result that it was, if it was one. Nothing if there is none.
+    pub(super) fn written(&mut self, conn: ConnId) -> Option<Option<(JobId, Run)>> {
+        let line = self.lines.get_mut(&conn)?;
+        let Parcel { bytes, memory, result } = line.written_next.pop_front()?;
+        line.is_out(result);
+        self.release(conn, bytes, memory);
+        Some(result)
+    }
+
+    /// A result was written to a client that says what it has.
+    pub(super) fn unconfirmed(&mut self, conn: ConnId, job: JobId, run: Run) {
+        if let Some(line) = self.lines.get_mut(&conn) {
+            line.unconfirmed.insert(job, run);
+        }
+    }
+
+    /// A client says that it has a result. Gives back the run whose result was sent to it, if one was.
+    pub(super) fn confirmed(&mut self, conn: ConnId, job: JobId, run: Option<Run>) -> Option<Run> {
+        let line = self.lines.get_mut(&conn)?;
+        let sent = *line.unconfirmed.get(&job)?;
+        let is_it = run.is_none_or(|run| run == sent);
+        is_it.then(|| line.unconfirmed.remove(&job)).flatten()
+    }
+
+    /// Jobs that were forgotten need no receipt any more.
+    pub(super) fn forget_unconfirmed(&mut self, conn: ConnId, is_known: impl Fn(JobId, Run) -> bool) {
+        let Some(line) = self.lines.get_mut(&conn) else { return };
+        if line.unconfirmed.len() > UNCONFIRMED_KEPT.max(2 * line.unconfirmed_known) {
+            line.unconfirmed.retain(|job, run| is_known(*job, *run));
+            line.unconfirmed_known = line.unconfirmed.len();
+        }
+    }
+
+    /// The results that are on their way to a peer, or wait for its receipt.
+    pub(super) fn results_for(&self, conn: ConnId) -> impl Iterator<Item = (JobId, Run)> + '_ {
+        let line = self.lines.get(&conn).into_iter();
+        let results = line.flat_map(|line| line.results.iter().chain(&line.unconfirmed));
+        results.map(|(job, run)| (*job, *run))
+    }
+
+    /// A connection ended.
+    pub(super) fn closed(&mut self, conn: ConnId) -> Ended {
+        let Some(line) = self.lines.remove(&conn) else { return Ended::default() };
+        // What is being read for it has not become a frame yet.
+        let framed: u64 = line.written_next.iter().map(|parcel| parcel.bytes).sum();
+        self.give_back(Taken::Bytes(line.bytes.saturating_sub(framed)));
+        line.written_next.iter().for_each(|parcel| self.give_back(parcel.memory));
+        if let Some(ticket) = line.ticket {
+            self.queue.remove(&ticket);
+        }
+        self.look_again();
+        let mut results: Vec<JobId> = line.unconfirmed.into_keys().collect();
+        results.extend(line.written_next.iter().filter_map(|parcel| Some(parcel.result?.0)));
+        let mut tasks = Vec::new();
+        for turn in line.waiting {
+            match turn.task {
+                Task::Deliver { job, .. } => results.push(job),
+                Task::Assign(_) | Task::Answer { .. } | Task::Stage { .. } => tasks.push(turn),
+            }
+        }
+        Ended { tasks, results }
+    }
+
+    /// Whether all memory for what is on its way is taken, or a peer that has nothing on its way waits for some. The driver then finds those
+    /// that do not read.
+    pub(super) fn is_short(&self) -> bool {
+        !self.queue.is_empty() || self.bytes > ALL_BYTES_MAX
+    }
+
+    /// The next task whose turn it is.
+    pub(super) fn next(&mut self) -> Option<Turn> {
         while let Some((ticket, conn)) = self.queue.first_key_value().map(|(ticket, conn)| (*ticket, *conn)) {
             let room = self.look(conn);
             if room == Some(Room::WhenItsTurnComes) {
@@ -198,26 +332,26 @@ impl Pacing {
     /// Whether there is room for what waits next for a peer; nothing if nothing waits.
     fn look(&self, conn: ConnId) -> Option<Room> {
         let line = self.lines.get(&conn)?;
-        let (bytes, _) = line.waiting.front()?;
-        Some(line.has_room(*bytes, self.bytes))
+        let turn = line.waiting.front()?;
+        Some(line.has_room(turn.bytes, self.bytes))
     }
 
     /// Whether others wait for room before it, and what it is to get is no small frame.
     fn comes_behind(&self, conn: ConnId) -> bool {
-        let is_small = |line: &Line| line.waiting.front().is_some_and(|(bytes, _)| *bytes <= SMALL_BYTES_MAX);
+        let is_small = |line: &Line| line.waiting.front().is_some_and(|turn| turn.bytes <= SMALL_BYTES_MAX);
         !self.queue.is_empty() && !self.lines.get(&conn).is_some_and(is_small)
     }
 
-    fn take(&mut self, conn: ConnId) -> Option<(u64, Then)> {
+    fn take(&mut self, conn: ConnId) -> Option<Turn> {
         let line = self.lines.get_mut(&conn)?;
-        let (bytes, then) = line.waiting.pop_front()?;
-        if matches!(then, Then::Answer { .. }) {
+        let turn = line.waiting.pop_front()?;
+        if matches!(turn.task, Task::Answer { .. }) {
             line.answers = line.answers.saturating_sub(1);
         }
         line.frames += 1;
-        line.bytes += bytes;
-        self.bytes += bytes;
-        Some((bytes, then))
+        line.bytes += turn.bytes;
+        self.bytes += turn.bytes;
+        Some(turn)
     }
 
     /// A frame was made of what was taken: it is counted as it is.
@@ -275,7 +409,7 @@ impl Pacing {
     }
 
     /// What the driver has for a peer is on the disk now.
-    fn parked(&mut self, conn: ConnId) {
+    pub(super) fn parked(&mut self, conn: ConnId) {
         let Some(line) = self.lines.get_mut(&conn).filter(|line| line.frames > 0) else { return };
         line.is_parked = true;
         let taken: Vec<Taken> = line
@@ -293,209 +427,8 @@ impl Pacing {
     }
 
     /// Whether nothing waits, and nothing is on its way.
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.lines.values().all(|line| line.waiting.is_empty() && line.frames == 0)
-    }
-}
-
-impl Leader {
-    /// Does something that ends in a frame with a payload for a peer, when it is its turn.
-    pub(super) fn post(&mut self, conn: ConnId, then: Then) {
-        if !self.sessions.contains_key(&conn) {
-            // It is gone, and so is its line: what was to be done finds that out.
-            return self.go_on_with(0, then);
-        }
-        let bytes = self.payloads_of(&then).iter().map(|key| self.store.len_of(*key)).sum();
-        let line = self.pacing.lines.entry(conn).or_default();
-        if let Then::Deliver { job, run, .. } = &then
-            && line.results.insert(*job, *run) == Some(*run)
-        {
-            // A client that came back asks for what it is about to get.
-            return;
-        }
-        if matches!(then, Then::Answer { .. }) {
-            line.answers += 1;
-        }
-        line.waiting.push_back((bytes, then));
-        self.pacing.to_look.insert(conn);
-        self.post_on();
-    }
-
-    /// Whether one more answer may wait for a peer; else, what it is told.
-    pub(super) fn has_room_for_answer(&self, conn: ConnId) -> Result<(), String> {
-        let waiting = self.pacing.lines.get(&conn).map_or(0, |line| line.answers);
-        if waiting < ANSWERS_WAITING_MAX {
-            return Ok(());
-        }
-        Err(format!(
-            "too many questions wait: {waiting}, and {ANSWERS_WAITING_MAX} may: read the answers first, then ask again"
-        ))
-    }
-
-    /// Does what has its turn now.
-    pub(super) fn post_on(&mut self) {
-        while let Some((bytes, then)) = self.pacing.next() {
-            let keys = self.payloads_of(&then);
-            self.when_here(keys, bytes, then);
-        }
-    }
-
-    fn payloads_of(&self, then: &Then) -> Vec<Key> {
-        match then {
-            Then::Deliver { job, .. } | Then::Answer { job, .. } => self.payloads_of_result(*job),
-            Then::Assign(Assignment { job, .. }) | Then::Stage { job } => vec![self.payload_of_job(*job)],
-        }
-    }
-
-    /// A frame goes to the driver; without one, its turn is over.
-    pub(super) fn send_posted(
-        &mut self,
-        conn: ConnId,
-        bytes: u64,
-        posting: Option<Posting>,
-        result: Option<(JobId, Run)>,
-    ) {
-        let is_here = self.sessions.contains_key(&conn) && self.pacing.lines.contains_key(&conn);
-        match posting.filter(|_| is_here) {
-            Some(Posting { frame, memory }) => {
-                let len = frame.len() as u64;
-                let memory = self.pacing.made(conn, bytes, len, memory);
-                if let Some(line) = self.pacing.lines.get_mut(&conn) {
-                    line.written_next.push_back(Parcel { bytes: len, memory, result });
-                }
-                self.outputs.push_back(Output::Posted { conn, frame });
-            }
-            None if is_here => {
-                if let Some(line) = self.pacing.lines.get_mut(&conn) {
-                    line.is_out(result);
-                }
-                self.pacing.release(conn, bytes, Taken::Bytes(bytes));
-            }
-            None => {}
-        }
-    }
-
-    /// A frame goes to the driver that cannot wait its turn. It counts, so that others wait for it.
-    pub(super) fn post_now(&mut self, conn: ConnId, posting: Posting) {
-        if self.sessions.contains_key(&conn) {
-            let line = self.pacing.lines.entry(conn).or_default();
-            line.frames += 1;
-            self.send_posted(conn, 0, Some(posting), None);
-        }
-    }
-
-    /// Whether all memory for what is on its way is taken, or a peer that has nothing on its way waits for some. The driver then finds those
-    /// that do not read.
-    pub fn is_short_of_room(&self) -> bool {
-        !self.pacing.queue.is_empty() || self.pacing.bytes > ALL_BYTES_MAX
-    }
-
-    /// What the driver has for a connection waits on the disk, and takes no memory.
-    pub fn parked(&mut self, now: Micros, conn: ConnId) {
-        self.pass_time(now);
-        self.pacing.parked(conn);
-        self.act();
-    }
-
-    /// Whether the disk has room for what waits for a peer.
-    pub fn may_park(&self, bytes: u64) -> bool {
-        self.relay.may_park(bytes)
-    }
-
-    /// So many of the [`Output::Posted`] frames for a connection were written, in their order.
-    pub fn posted(&mut self, now: Micros, conn: ConnId, frames: u32) {
-        self.pass_time(now);
-        // A client that says so has it when it has said so.
-        let says = self.confirms(conn);
-        for _ in 0..frames {
-            let Some(line) = self.pacing.lines.get_mut(&conn) else { return };
-            let Some(Parcel { bytes, memory, result }) = line.written_next.pop_front() else { break };
-            line.is_out(result);
-            if let Some((job, run)) = result {
-                if says {
-                    line.unconfirmed.insert(job, run);
-                } else {
-                    self.broker.handle(self.now, Event::Delivered { job, run });
-                }
-            }
-            self.pacing.release(conn, bytes, memory);
-        }
-        self.forget_unconfirmed(conn);
-        self.act();
-    }
-
-    /// Jobs that were forgotten need no receipt any more.
-    fn forget_unconfirmed(&mut self, conn: ConnId) {
-        let Some(line) = self.pacing.lines.get_mut(&conn) else { return };
-        if line.unconfirmed.len() > UNCONFIRMED_KEPT.max(2 * line.unconfirmed_known) {
-            let state = self.broker.state();
-            line.unconfirmed.retain(|job, run| state.job(*job).is_some_and(|job| job.run == *run));
-            line.unconfirmed_known = line.unconfirmed.len();
-        }
-    }
-
-    /// A client says that it has a result.
-    pub(super) fn received(&mut self, conn: ConnId, job: JobId, run: Option<Run>) {
-        let line = self.pacing.lines.get_mut(&conn);
-        let sent = line.and_then(|line| {
-            let sent = *line.unconfirmed.get(&job)?;
-            let is_it = run.is_none_or(|run| run == sent);
-            is_it.then(|| line.unconfirmed.remove(&job)).flatten()
-        });
-        match sent {
-            Some(run) => {
-                self.part_got(conn, job);
-                self.broker.handle(self.now, Event::Delivered { job, run });
-            }
-            None => {
-                debug!(%job, peer = %self.name(conn), "a receipt for a result that was not sent here, or is confirmed")
-            }
-        }
-    }
-
-    /// A connection ended: results that its client may not have are kept for its next one.
-    pub(super) fn unpost(&mut self, conn: ConnId) {
-        let Some(line) = self.pacing.lines.remove(&conn) else { return };
-        // What is being read for it has not become a frame yet.
-        let framed: u64 = line.written_next.iter().map(|parcel| parcel.bytes).sum();
-        self.pacing.give_back(Taken::Bytes(line.bytes.saturating_sub(framed)));
-        line.written_next.iter().for_each(|parcel| self.pacing.give_back(parcel.memory));
-        if let Some(ticket) = line.ticket {
-            self.pacing.queue.remove(&ticket);
-        }
-        self.pacing.look_again();
-        let mut kept: Vec<JobId> = line.unconfirmed.into_keys().collect();
-        kept.extend(line.written_next.iter().filter_map(|parcel| Some(parcel.result?.0)));
-        for (bytes, then) in line.waiting {
-            match then {
-                Then::Deliver { job, .. } => kept.push(job),
-                // It lets go of what waits behind it.
-                then @ Then::Assign(_) => self.go_on_with(bytes, then),
-                Then::Answer { .. } | Then::Stage { .. } => {}
-            }
-        }
-        let elsewhere = self.sent_to_client_of(&kept);
-        for job in kept.into_iter().filter(|job| !elsewhere.contains(job)) {
-            self.broker.handle(self.now, Event::NotDelivered { job });
-        }
-    }
-
-    /// Which results of these, all of one client, are on their way on another connection of it, or wait for its receipt there.
-    fn sent_to_client_of(&self, jobs: &[JobId]) -> HashSet<JobId> {
-        let state = self.broker.state();
-        let Some(client) = jobs.iter().find_map(|job| state.job(*job)).map(|job| &job.client) else {
-            return HashSet::new();
-        };
-        let is_its = |conn: &ConnId| self.sessions.get(conn).and_then(Session::client) == Some(client);
-        let lines = self.pacing.lines.iter().filter(|(conn, _)| is_its(conn));
-        let sent = lines.flat_map(|(_, line)| line.results.iter().chain(&line.unconfirmed));
-        let is_current = |job: JobId, run: Run| state.job(job).is_some_and(|job| job.run == run);
-        sent.filter(|(job, run)| is_current(**job, **run)).map(|(job, _)| *job).collect()
-    }
-
-    /// Whether all that was to be sent has been written.
-    pub fn has_posted_all(&self) -> bool {
-        self.pacing.is_idle()
     }
 }
 
@@ -503,28 +436,25 @@ impl Leader {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::core::action::Action;
-    use crate::core::ids::{Attempt, WorkerId};
+    use std::collections::HashSet;
 
     fn wait(pacing: &mut Pacing, conn: u64, number: u32, bytes: u64) {
         let (conn, job) = (ConnId(conn), JobId(uuid::Uuid::from_u128(number.into())));
-        let then = Then::Deliver { conn, job, run: Run(1) };
-        pacing.lines.entry(conn).or_default().waiting.push_back((bytes, then));
-        pacing.to_look.insert(conn);
+        pacing.wait(conn, Turn { task: Task::Deliver { conn, job, run: Run(1) }, bytes });
     }
 
-    fn conn_of(then: &Then) -> ConnId {
-        match then {
-            Then::Deliver { conn, .. } => *conn,
-            Then::Answer { by, .. } => by.conn,
-            Then::Assign(assignment) => assignment.conn,
-            Then::Stage { .. } => ConnId(0),
+    fn conn_of(task: &Task) -> ConnId {
+        match task {
+            Task::Deliver { conn, .. } => *conn,
+            Task::Answer { by, .. } => by.conn,
+            Task::Assign(assignment) => assignment.conn,
+            Task::Stage { .. } => ConnId(0),
         }
     }
 
     /// All that has its turn, with its connection and bytes.
     fn turns(pacing: &mut Pacing) -> Vec<(ConnId, u64)> {
-        std::iter::from_fn(|| pacing.next().map(|(bytes, then)| (conn_of(&then), bytes))).collect()
+        std::iter::from_fn(|| pacing.next().map(|turn| (conn_of(&turn.task), turn.bytes))).collect()
     }
 
     #[test]
@@ -542,35 +472,10 @@ mod tests {
             assert!(out.len() <= PEER_FRAMES_MAX);
         }
         assert_eq!((came, pacing.bytes, pacing.is_idle()), (60_000, 0, true));
-        (0..25).for_each(|number| wait(&mut pacing, 1, number, 3_900_000));
+        (60_000..60_025).for_each(|number| wait(&mut pacing, 1, number, 3_900_000));
         assert_eq!(turns(&mut pacing).len(), 2);
         pacing.release(ConnId(1), 3_900_000, Taken::Bytes(3_900_000));
         assert_eq!(turns(&mut pacing).len(), 1);
-    }
-
-    #[test]
-    fn what_follows_a_later_attempt_waits_behind_that_one_and_not_behind_an_earlier_one() {
-        let ids = Box::new(|| uuid::Uuid::from_u128(1));
-        let mut leader = Leader::new(crate::leader::LeaderConfig::default(), Micros(0), ids);
-        let (conn, job, worker) =
-            (ConnId(1), JobId(uuid::Uuid::from_u128(2)), WorkerId(uuid::Uuid::from_u128(3)));
-        leader.connected(conn, chunking::Generation::F2, None);
-        // There is no room, so both attempts wait.
-        leader.pacing.lines.entry(conn).or_default().frames = PEER_FRAMES_MAX;
-        let lease = std::time::Duration::from_secs(30);
-        let of = |attempt| Assignment { conn, worker, job, run: Run(1), attempt, lease, start: false };
-        leader.give(of(Attempt(1)));
-        leader.give(of(Attempt(2)));
-        let start = |attempt| Action::Start { conn, worker, job, run: Run(1), attempt, lease };
-        assert!(leader.hold_back(job, conn, Attempt(2), start(Attempt(2))).is_none(), "it waits");
-        // The first ran out of time: its turn passes without a frame.
-        let line = leader.pacing.lines.get_mut(&conn).unwrap();
-        let (bytes, first) = line.waiting.pop_front().unwrap();
-        leader.go_on_with(bytes, first);
-        let again = leader.hold_back(job, conn, Attempt(2), start(Attempt(2)));
-        assert!(again.is_none(), "the second has yet to be sent");
-        let late = leader.hold_back(job, conn, Attempt(1), start(Attempt(1)));
-        assert!(late.is_some(), "nothing waits behind the first any more");
     }
 
     #[test]
@@ -645,7 +550,7 @@ mod tests {
         let mut taken = Vec::new();
         for conn in 1..=100 {
             wait(&mut pacing, conn, 1, large);
-            let (bytes, _) = pacing.next().unwrap();
+            let Turn { bytes, .. } = pacing.next().unwrap();
             taken.push(pacing.made(ConnId(conn), bytes, large + 100, Memory::Common(CommonId::Request(1))));
         }
         assert_eq!(pacing.bytes, large + 100);

@@ -9,9 +9,9 @@ use chunking::message::Purpose;
 use tracing::{error, info};
 use uuid::Uuid;
 
-use super::durable::Commits;
+use super::commit_log::CommitLog;
+use super::payloads::{PayloadStore, Payloads};
 use super::relay::{BlobId, announced};
-use super::store::PayloadStore;
 use super::transfers::named_in;
 use super::{Leader, LeaderConfig};
 use crate::core::ids::{Attempt, JobId, Micros};
@@ -45,9 +45,9 @@ impl Leader {
         let mut leader = Leader::new(LeaderConfig { broker, ..config }, now, make_id);
         let Recovered { replay, blobs, requests } = recovered;
         let Replay { state, index, inputs, results, last_result, .. } = replay;
-        leader.commits = Commits::Log(Box::default());
+        leader.log = CommitLog::on_disk();
         leader.recovered_jobs = state.job_count();
-        leader.store = PayloadStore::restore(&inputs, &results, last_result);
+        leader.payloads = Payloads::new(PayloadStore::restore(&inputs, &results, last_result));
         let (mut maps, mut bad) = (HashMap::new(), HashMap::new());
         for Found { blob, map } in blobs {
             match map {

@@ -26,16 +26,16 @@ impl Leader {
             let state = self.broker.state();
             self.forgetting.take_if(|job| state.job(*job).is_none_or(|job| !job.has_ended()));
             let is_forgetting = self.forgetting.is_some();
-            let too_many = self.store.result_bytes() > self.config.result_bytes_max;
+            let too_many = self.payloads.held.result_bytes() > self.config.result_bytes_max;
             if is_forgetting || !too_many && !self.relay.is_short() {
                 break;
             }
-            let before = (self.store.result_bytes(), self.relay.fill().blobs);
+            let before = (self.payloads.held.result_bytes(), self.relay.fill().blobs);
             let Some(job) = self.next_to_go(too_many) else { break };
             self.forgetting = Some(job);
             self.broker.handle(self.now, Event::ForgetEnded { job });
             self.act_once();
-            if (self.store.result_bytes(), self.relay.fill().blobs) == before {
+            if (self.payloads.held.result_bytes(), self.relay.fill().blobs) == before {
                 // What is left belongs to jobs that have not ended.
                 break;
             }
@@ -56,7 +56,7 @@ impl Leader {
         }
         let got_by = |least: GotBy| move |job: &Job| not_held(job) && self.is_got(job, least);
         let is_sent = |job: &Job| not_held(job) && !self.is_cut(job);
-        let (is_any_got, is_durable) = (self.blobs.has_got(), self.is_durable());
+        let (is_any_got, is_durable) = (self.blobs.has_got(), self.log.is_durable());
         let whole = || {
             let sent = self.broker.oldest_ended(true, got_by(GotBy::Anybody));
             sent.or_else(|| self.broker.oldest_that(got_by(GotBy::ItsClient))).filter(|_| is_any_got)

@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use super::Leader;
 use super::children::{Assigned, Common, Rewriting, for_child};
+use super::payloads::{Input, UNLOGGED_BYTES_MAX};
 use super::relay::{BlobId, TooMany};
-use super::store::{Input, UNLOGGED_BYTES_MAX};
 use super::transfers::named_in;
 use crate::conn::{Session, SubmitBody, WireFrame};
 use crate::core::Event;
@@ -205,7 +205,7 @@ impl Leader {
             self.forget_gathered(gathered);
             return self.refuse(conn, job, refusal);
         }
-        if self.is_durable() && self.broker.is_withdrawing(job) {
+        if self.log.is_durable() && self.broker.is_withdrawing(job) {
             // The log is about to forget its payload, and a new one would go with it.
             self.forget_gathered(gathered);
             let text = "the job's inputs did not come in time, and it is just being dropped: submit it again"
@@ -231,7 +231,7 @@ impl Leader {
             {
                 return self.refuse(conn, job, refusal);
             }
-            self.store.keep_input(job, Input { payload: body.payload, from_ours });
+            self.payloads.held.keep_input(job, Input { payload: body.payload, from_ours });
         }
         self.broker.handle(self.now, Event::Submit { conn, job: submission });
     }
@@ -254,12 +254,14 @@ impl Leader {
             );
             return Some(RefusalText { reason: Reason::TOO_LARGE, value: body, limit, hop: LEADER, text });
         }
-        let (value, limit) =
-            (self.store.input_bytes().saturating_add(sent_bytes as u64), self.config.payload_bytes_max);
+        let (value, limit) = (
+            self.payloads.held.input_bytes().saturating_add(sent_bytes as u64),
+            self.config.payload_bytes_max,
+        );
         (value > limit).then(|| {
             let text = format!(
                 "the leader holds {} bytes of jobs that have not ended and takes at most {limit}: wait until some have",
-                self.store.input_bytes()
+                self.payloads.held.input_bytes()
             );
             RefusalText { reason: Reason::SPOOL_FULL, value, limit, hop: LEADER, text }
         })
@@ -267,7 +269,7 @@ impl Leader {
 
     /// Why a new job cannot go into the log now: the disk takes nothing, or is too slow for what comes.
     fn cannot_log(&mut self, bytes: usize) -> Option<RefusalText> {
-        if let Some(trouble) = self.log_trouble() {
+        if let Some(trouble) = self.log.trouble() {
             let text = format!("{trouble}; submit the job again when it takes more");
             return Some(RefusalText::numbers(Reason::DISK_FULL, bytes as u64, 0, text));
         }
@@ -277,8 +279,9 @@ impl Leader {
             let text = format!("{short}; free some space there, and submit the job again");
             return Some(RefusalText::numbers(Reason::DISK_FULL, bytes as u64, 0, text));
         }
-        let (value, limit) = (self.store.unlogged_bytes().saturating_add(bytes as u64), UNLOGGED_BYTES_MAX);
-        (self.is_durable() && value > limit).then(|| {
+        let (value, limit) =
+            (self.payloads.held.unlogged_bytes().saturating_add(bytes as u64), UNLOGGED_BYTES_MAX);
+        (self.log.is_durable() && value > limit).then(|| {
             let text = format!(
                 "{value} bytes of jobs and results wait for the leader's disk, and at most {limit} may: submit the job again later"
             );
@@ -309,7 +312,7 @@ impl Leader {
             return None;
         }
         let owner = job.child_of.map_or(id, |(parent, _)| parent);
-        let Some(Input { payload, from_ours }) = self.store.input(owner) else {
+        let Some(Input { payload, from_ours }) = self.payloads.held.input(owner) else {
             warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
             return None;
         };

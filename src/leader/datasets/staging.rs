@@ -20,14 +20,13 @@ use crate::core::ids::{CacheId, ConnId, JobId};
 use crate::core::job::{Job, Phase};
 use crate::core::names::{SafeName, is_flat, names_of_set};
 use crate::core::payload::FileNames;
-use crate::leader::durable::Then;
 use crate::leader::relay::BlobId;
 use crate::leader::submit::{by_path, by_set};
+use crate::leader::tasks::{Task, Turn};
 use crate::leader::{Leader, Output};
 use crate::model::{InputFile, JobRequest, JsonModel, Source};
 use crate::store::blobs::DiskOp;
 use crate::store::look::LookAt;
-use crate::store::replay::Key;
 use crate::units::ByteSize;
 
 /// Chunks of a pack that may wait for the disk before more are read.
@@ -65,7 +64,8 @@ enum NotStaged {
 impl Leader {
     /// A set is to be made of a job's inputs.
     pub(in crate::leader) fn stage_inputs(&mut self, job: JobId) {
-        self.when_here(vec![Key::Input(job)], 0, Then::Stage { job });
+        self.when_here(Turn { task: Task::Stage { job }, bytes: 0 });
+        self.payloads_on();
     }
 
     /// Makes a set of a job's inputs; its payload is here.
@@ -91,7 +91,7 @@ impl Leader {
 
     /// The files of a job that are blobs here: name, blob and size of each. An error says why no stock worker could have the job.
     fn inputs_to_stage(&self, id: JobId) -> Result<Vec<(SafeName, BlobId, u64)>, String> {
-        let payload = self.store.input(id).ok_or("the request cannot be read")?.payload;
+        let payload = self.payloads.held.input(id).ok_or("the request cannot be read")?.payload;
         let request = JobRequest::parse(&payload).map_err(|error| error.to_string())?;
         // What such a worker would refuse it is not sent (C08, WX08).
         let names = self.broker.state().job(id).map_or(FileNames::Plain, |job| job.names);

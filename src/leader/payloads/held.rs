@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
+use crate::answers::Payloads;
 use crate::core::ids::{JobId, ResultId};
 use crate::store::format::Place;
 use crate::store::replay::{Held, Key};
@@ -14,15 +15,15 @@ use crate::summed::Summed;
 const WARM_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes of payloads that wait for the log before new jobs are refused: they are in memory.
-pub(super) const UNLOGGED_BYTES_MAX: u64 = 512 << 20;
+pub(in crate::leader) const UNLOGGED_BYTES_MAX: u64 = 512 << 20;
 
 /// The payload of a job.
 #[derive(Clone, Debug)]
-pub(super) struct Input {
+pub(in crate::leader) struct Input {
     /// Its bytes.
-    pub(super) payload: Summed,
+    pub(in crate::leader) payload: Summed,
     /// Whether a client that announced itself wrote it.
-    pub(super) from_ours: bool,
+    pub(in crate::leader) from_ours: bool,
 }
 
 /// What is known of a payload.
@@ -64,7 +65,7 @@ impl From<&Held> for Slot {
 
 /// Payloads by what they belong to.
 #[derive(Debug, Default)]
-pub(super) struct PayloadStore {
+pub(in crate::leader) struct PayloadStore {
     inputs: HashMap<JobId, Slot>,
     results: HashMap<ResultId, Slot>,
     input_bytes: u64,
@@ -85,7 +86,7 @@ pub(super) struct PayloadStore {
 
 impl PayloadStore {
     /// The payloads that a log has.
-    pub(super) fn restore(
+    pub(in crate::leader) fn restore(
         inputs: &HashMap<JobId, Held>,
         results: &HashMap<ResultId, Held>,
         last_result: ResultId,
@@ -101,23 +102,28 @@ impl PayloadStore {
         }
     }
 
+    /// For operators.
+    pub(in crate::leader) fn describe(&self) -> Payloads {
+        Payloads { payload_bytes: self.input_bytes, result_bytes: self.result_bytes }
+    }
+
     /// Bytes of jobs that are held.
-    pub(super) fn input_bytes(&self) -> u64 {
+    pub(in crate::leader) fn input_bytes(&self) -> u64 {
         self.input_bytes
     }
 
     /// Bytes of results that are held.
-    pub(super) fn result_bytes(&self) -> u64 {
+    pub(in crate::leader) fn result_bytes(&self) -> u64 {
         self.result_bytes
     }
 
     /// Bytes that are in memory alone.
-    pub(super) fn unlogged_bytes(&self) -> u64 {
+    pub(in crate::leader) fn unlogged_bytes(&self) -> u64 {
         self.unlogged_bytes
     }
 
     /// Keeps the payload of a job. A job that is known keeps the one it has: it is the same, or the job is refused.
-    pub(super) fn keep_input(&mut self, job: JobId, input: Input) {
+    pub(in crate::leader) fn keep_input(&mut self, job: JobId, input: Input) {
         if !self.inputs.contains_key(&job) {
             self.input_bytes += input.payload.len() as u64;
             self.unlogged_bytes += input.payload.len() as u64;
@@ -127,14 +133,14 @@ impl PayloadStore {
     }
 
     /// The payload of a job, if it is in memory.
-    pub(super) fn input(&self, job: JobId) -> Option<Input> {
+    pub(in crate::leader) fn input(&self, job: JobId) -> Option<Input> {
         let slot = self.inputs.get(&job)?;
         let payload = self.warm.get(&Key::Input(job))?.clone();
         Some(Input { payload: Summed::known(payload, slot.crc), from_ours: slot.from_ours })
     }
 
     /// Drops the payload of a job.
-    pub(super) fn forget_input(&mut self, job: JobId) {
+    pub(in crate::leader) fn forget_input(&mut self, job: JobId) {
         if let Some(slot) = self.inputs.remove(&job) {
             self.input_bytes -= u64::from(slot.len);
             self.cool(Key::Input(job), &slot);
@@ -142,7 +148,7 @@ impl PayloadStore {
     }
 
     /// Keeps a result.
-    pub(super) fn keep_result(&mut self, payload: Summed) -> ResultId {
+    pub(in crate::leader) fn keep_result(&mut self, payload: Summed) -> ResultId {
         self.next = self.next.next();
         self.result_bytes += payload.len() as u64;
         self.unlogged_bytes += payload.len() as u64;
@@ -152,14 +158,14 @@ impl PayloadStore {
     }
 
     /// A result, if it is in memory.
-    pub(super) fn result(&self, result: ResultId) -> Option<Summed> {
+    pub(in crate::leader) fn result(&self, result: ResultId) -> Option<Summed> {
         let slot = self.results.get(&result)?;
         let payload = self.warm.get(&Key::Result(result))?.clone();
         Some(Summed::known(payload, slot.crc))
     }
 
     /// Drops a result.
-    pub(super) fn forget_result(&mut self, result: ResultId) {
+    pub(in crate::leader) fn forget_result(&mut self, result: ResultId) {
         if let Some(slot) = self.results.remove(&result) {
             self.result_bytes -= u64::from(slot.len);
             self.cool(Key::Result(result), &slot);
@@ -167,30 +173,30 @@ impl PayloadStore {
     }
 
     /// Bytes of a payload, in memory or in the log.
-    pub(super) fn len_of(&self, key: Key) -> u64 {
+    pub(in crate::leader) fn len_of(&self, key: Key) -> u64 {
         self.slot(key).map_or(0, |slot| slot.len.into())
     }
 
     /// Whether these bytes are those of a payload in memory, and no copy.
-    pub(super) fn holds(&self, key: Key, bytes: &Bytes) -> bool {
+    pub(in crate::leader) fn holds(&self, key: Key, bytes: &Bytes) -> bool {
         self.warm.get(&key).is_some_and(|payload| payload.as_ptr() == bytes.as_ptr())
     }
 
     // --- in the log
 
     /// Where the log has a payload that is not in memory. `None` if it is, or is nowhere.
-    pub(super) fn away(&self, key: Key) -> Option<Place> {
+    pub(in crate::leader) fn away(&self, key: Key) -> Option<Place> {
         let slot = self.slot(key).filter(|slot| !slot.lost)?;
         slot.place.filter(|_| !self.warm.contains_key(&key))
     }
 
     /// Why a payload cannot be read.
-    pub(super) fn why_lost(&self, key: Key) -> Option<&str> {
+    pub(in crate::leader) fn why_lost(&self, key: Key) -> Option<&str> {
         self.lost.get(&key).map(String::as_str)
     }
 
     /// The log has a payload.
-    pub(super) fn placed(&mut self, key: Key, place: Place) {
+    pub(in crate::leader) fn placed(&mut self, key: Key, place: Place) {
         if let Some(slot) = self.slot_mut(key) {
             let len = u64::from(slot.len);
             if slot.place.replace(place).is_none() {
@@ -201,14 +207,14 @@ impl PayloadStore {
     }
 
     /// The log has a payload elsewhere. One that came in its place meanwhile lies where it was written.
-    pub(super) fn moved(&mut self, key: Key, from: &Place, to: Place) {
+    pub(in crate::leader) fn moved(&mut self, key: Key, from: &Place, to: Place) {
         if let Some(slot) = self.slot_mut(key).filter(|slot| slot.place.as_ref() == Some(from)) {
             slot.place = Some(to);
         }
     }
 
     /// A payload was read from the log.
-    pub(super) fn was_read(&mut self, key: Key, payload: Bytes) {
+    pub(in crate::leader) fn was_read(&mut self, key: Key, payload: Bytes) {
         if self.slot(key).is_some() && !self.warm.contains_key(&key) {
             self.warm_up(key, payload);
             self.order.push_back(key);
@@ -216,7 +222,7 @@ impl PayloadStore {
     }
 
     /// A payload cannot be read.
-    pub(super) fn was_lost(&mut self, key: Key, why: String) {
+    pub(in crate::leader) fn was_lost(&mut self, key: Key, why: String) {
         if let Some(slot) = self.slot_mut(key) {
             slot.lost = true;
             self.lost.insert(key, why);
@@ -226,7 +232,7 @@ impl PayloadStore {
 
     /// A payload is about to be used. If it was used before, or nobody after us can, it is compared with its checksum:
     /// what is not sound in memory is read from the log again. An error says that the log has none.
-    pub(super) fn look_at(&mut self, key: Key, ends_here: bool) -> Result<(), String> {
+    pub(in crate::leader) fn look_at(&mut self, key: Key, ends_here: bool) -> Result<(), String> {
         let Some(slot) = self.slot_mut(key) else { return Ok(()) };
         let (crc, is_logged) = (slot.crc, slot.place.is_some());
         let is_due = std::mem::replace(&mut slot.used, true) || ends_here;
@@ -242,12 +248,17 @@ impl PayloadStore {
     }
 
     /// Somebody waits for a payload, and others with it: it stays in memory once it is there.
-    pub(super) fn pin(&mut self, key: Key) {
+    pub(in crate::leader) fn pin(&mut self, key: Key) {
         *self.pinned.entry(key).or_default() += 1;
     }
 
+    /// Whether somebody waits for it.
+    pub(in crate::leader) fn is_pinned(&self, key: Key) -> bool {
+        self.pinned.contains_key(&key)
+    }
+
     /// The same no more.
-    pub(super) fn unpin(&mut self, key: Key) {
+    pub(in crate::leader) fn unpin(&mut self, key: Key) {
         if let Some(count) = self.pinned.get_mut(&key) {
             *count -= 1;
             if *count == 0 {
@@ -257,7 +268,7 @@ impl PayloadStore {
     }
 
     /// Lets go of what the log has, as far as there is too much of it.
-    pub(super) fn settle(&mut self) {
+    pub(in crate::leader) fn settle(&mut self) {
         for _ in 0..self.order.len() {
             let Some(key) = self.order.front().copied().filter(|_| self.warm_bytes > WARM_BYTES_MAX) else {
                 break;

@@ -1,0 +1,254 @@
+//! Payloads of jobs and results, and the tasks that wait for those that left the memory.
+//!
+//! A machine of its own: a task says which payloads it needs ([`Payloads::want`]), and comes back
+//! when they are here, or will never be ([`PayloadAction::Ready`]). What is read from the log at a
+//! time is bounded, so a client that returns for many results does not have all of them in memory
+//! at once.
+
+mod held;
+
+pub(super) use held::{Input, PayloadStore, UNLOGGED_BYTES_MAX};
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+
+use crate::store::format::Place;
+use crate::store::replay::Key;
+
+/// Payloads that are read at a time.
+const READS_MAX: usize = 32;
+
+/// And so many bytes, of which one payload may have more.
+const READ_BYTES_MAX: u64 = 16 << 20;
+
+/// What the payloads want done.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum PayloadAction<T> {
+    /// Read one from the log; then [`Payloads::was_read`].
+    Read { key: Key, place: Place },
+    /// Go on with a task: what it needs is in memory, or is lost.
+    Ready(T),
+    /// Nobody has the bytes of one any more.
+    Lost { key: Key, why: String },
+}
+
+/// A task that waits.
+#[derive(Debug)]
+struct Waiting<T> {
+    /// All that it needs.
+    keys: Vec<Key>,
+    /// How many of them are not here.
+    missing: usize,
+    task: T,
+}
+
+/// All payloads, and who waits for them.
+#[derive(Debug)]
+pub(super) struct Payloads<T> {
+    pub(super) held: PayloadStore,
+    /// Payloads that are being read, or will be, with the tasks that wait for them.
+    wanted: HashMap<Key, Vec<u64>>,
+    /// Those that will be.
+    to_read: VecDeque<Key>,
+    /// Those that are being read, with their bytes.
+    reading: HashMap<Key, u64>,
+    waiting: HashMap<u64, Waiting<T>>,
+    last_task: u64,
+    actions: VecDeque<PayloadAction<T>>,
+}
+
+impl<T> Default for Payloads<T> {
+    fn default() -> Self {
+        Payloads::new(PayloadStore::default())
+    }
+}
+
+impl<T> Payloads<T> {
+    pub(super) fn new(held: PayloadStore) -> Self {
+        Payloads {
+            held,
+            wanted: HashMap::new(),
+            to_read: VecDeque::new(),
+            reading: HashMap::new(),
+            waiting: HashMap::new(),
+            last_task: 0,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// The next thing to do.
+    pub(super) fn poll(&mut self) -> Option<PayloadAction<T>> {
+        self.actions.pop_front()
+    }
+
+    /// A task needs payloads. `ends_here` says that nobody behind the leader can compare them with
+    /// the checksums they came with: then that is done now, and what is not sound is read again.
+    pub(super) fn want(&mut self, keys: Vec<Key>, ends_here: bool, task: T) {
+        for key in &keys {
+            if let Err(why) = self.held.look_at(*key, ends_here) {
+                self.lose(*key, why);
+            }
+        }
+        let away: Vec<Key> = keys.iter().copied().filter(|key| self.held.away(*key).is_some()).collect();
+        if away.is_empty() {
+            return self.actions.push_back(PayloadAction::Ready(task));
+        }
+        keys.iter().for_each(|key| self.held.pin(*key));
+        self.last_task += 1;
+        self.waiting.insert(self.last_task, Waiting { keys, missing: away.len(), task });
+        for key in away {
+            let waiters = self.wanted.entry(key).or_insert_with(|| {
+                self.to_read.push_back(key);
+                Vec::new()
+            });
+            waiters.push(self.last_task);
+        }
+        self.read_on();
+    }
+
+    /// The log has read a payload, or cannot.
+    pub(super) fn was_read(&mut self, key: Key, result: Result<Bytes, String>) {
+        self.reading.remove(&key);
+        match result {
+            Ok(payload) => self.held.was_read(key, payload),
+            Err(why) => self.lose(key, why),
+        }
+        self.settle(key);
+        self.read_on();
+    }
+
+    fn lose(&mut self, key: Key, why: String) {
+        self.held.was_lost(key, why.clone());
+        self.actions.push_back(PayloadAction::Lost { key, why });
+    }
+
+    /// Has payloads read, as far as few enough are.
+    fn read_on(&mut self) {
+        while self.reading.len() < READS_MAX && self.reading.values().sum::<u64>() < READ_BYTES_MAX {
+            let Some(key) = self.to_read.pop_front() else { break };
+            match self.held.away(key) {
+                Some(place) => {
+                    self.reading.insert(key, place.len.into());
+                    self.actions.push_back(PayloadAction::Read { key, place });
+                }
+                None => self.settle(key),
+            }
+        }
+    }
+
+    /// A payload is here, or will never be: a task that waited for it alone goes on.
+    fn settle(&mut self, key: Key) {
+        for id in self.wanted.remove(&key).unwrap_or_default() {
+            let Some(waiting) = self.waiting.get_mut(&id) else { continue };
+            waiting.missing = waiting.missing.saturating_sub(1);
+            if waiting.missing == 0
+                && let Some(Waiting { keys, task, .. }) = self.waiting.remove(&id)
+            {
+                // Nothing leaves the memory before the task had its turn.
+                keys.iter().for_each(|key| self.held.unpin(*key));
+                self.actions.push_back(PayloadAction::Ready(task));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::JobId;
+    use crate::store::format::FileNo;
+    use uuid::Uuid;
+
+    const LEN: u32 = 4 << 20;
+
+    /// So many payloads that the log has and the memory has not.
+    fn away(count: u128) -> (Payloads<&'static str>, Vec<Key>, Bytes) {
+        let payload = Bytes::from(vec![7; LEN as usize]);
+        let mut payloads = Payloads::default();
+        let keys: Vec<Key> = (0..count).map(|number| Key::Input(JobId(Uuid::from_u128(number)))).collect();
+        for (offset, key) in (0..).zip(&keys) {
+            let Key::Input(job) = key else { continue };
+            payloads.held.keep_input(*job, Input { payload: payload.clone().into(), from_ours: true });
+            let place = Place { file: FileNo::log(1), offset, len: LEN, crc: crc32fast::hash(&payload) };
+            payloads.held.placed(*key, place);
+        }
+        // One more, so that all of those go.
+        let large = vec![0; 17 << 20];
+        let warm = payloads.held.keep_result(large.into());
+        payloads.held.settle();
+        payloads.held.forget_result(warm);
+        (payloads, keys, payload)
+    }
+
+    fn all(payloads: &mut Payloads<&'static str>) -> Vec<PayloadAction<&'static str>> {
+        std::iter::from_fn(|| payloads.poll()).collect()
+    }
+
+    fn reads(actions: &[PayloadAction<&'static str>]) -> Vec<Key> {
+        let key = |action: &PayloadAction<_>| match action {
+            PayloadAction::Read { key, .. } => Some(*key),
+            PayloadAction::Ready(_) | PayloadAction::Lost { .. } => None,
+        };
+        actions.iter().filter_map(key).collect()
+    }
+
+    #[test]
+    fn a_task_goes_on_at_once_with_what_is_in_memory_and_else_when_all_of_it_was_read() {
+        let (mut payloads, keys, payload) = away(2);
+        payloads.want(Vec::new(), true, "nothing");
+        assert_eq!(all(&mut payloads), [PayloadAction::Ready("nothing")]);
+        payloads.want(keys.clone(), false, "both");
+        payloads.want(keys[..1].to_vec(), false, "one");
+        assert_eq!(reads(&all(&mut payloads)), keys, "each is read once");
+        payloads.was_read(keys[0], Ok(payload.clone()));
+        assert_eq!(all(&mut payloads), [PayloadAction::Ready("one")]);
+        payloads.was_read(keys[1], Ok(payload));
+        assert_eq!(all(&mut payloads), [PayloadAction::Ready("both")]);
+        assert!(payloads.wanted.is_empty() && payloads.waiting.is_empty() && payloads.reading.is_empty());
+    }
+
+    #[test]
+    fn few_bytes_are_read_at_a_time_and_the_others_follow() {
+        let (mut payloads, keys, payload) = away(10);
+        keys.iter().for_each(|key| payloads.want(vec![*key], false, "it"));
+        let mut reading: VecDeque<Key> = reads(&all(&mut payloads)).into();
+        assert_eq!(reading.len() as u64, READ_BYTES_MAX / u64::from(LEN));
+        let mut done = 0;
+        while let Some(key) = reading.pop_front() {
+            payloads.was_read(key, Ok(payload.clone()));
+            let actions = all(&mut payloads);
+            done += actions.iter().filter(|action| matches!(action, PayloadAction::Ready(_))).count();
+            reading.extend(reads(&actions));
+            assert!(reading.len() <= 4);
+        }
+        assert_eq!(done, keys.len());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_lost_and_its_tasks_go_on_to_say_so() {
+        let (mut payloads, keys, _) = away(1);
+        payloads.want(keys.clone(), false, "it");
+        all(&mut payloads);
+        payloads.was_read(keys[0], Err("damaged".to_owned()));
+        let lost = PayloadAction::Lost { key: keys[0], why: "damaged".to_owned() };
+        assert_eq!(all(&mut payloads), [lost, PayloadAction::Ready("it")]);
+        payloads.want(keys.clone(), false, "again");
+        assert_eq!(all(&mut payloads), [PayloadAction::Ready("again")], "it is not read again");
+    }
+
+    #[test]
+    fn a_payload_that_was_forgotten_meanwhile_holds_nobody_up() {
+        let (mut payloads, keys, _) = away(40);
+        keys.iter().for_each(|key| payloads.want(vec![*key], false, "it"));
+        let first = reads(&all(&mut payloads));
+        for key in &keys {
+            let Key::Input(job) = key else { continue };
+            payloads.held.forget_input(*job);
+        }
+        first.iter().for_each(|key| payloads.was_read(*key, Ok(Bytes::new())));
+        let actions = all(&mut payloads);
+        assert_eq!((actions.len(), reads(&actions).len()), (keys.len(), 0));
+        assert!(payloads.waiting.is_empty() && payloads.to_read.is_empty());
+    }
+}
