@@ -1,59 +1,84 @@
-//! Questions on the same port: status, the dead-letter queue, cancel (docs/protocol.md, "Questions").
+//! Answers to questions on the same port (docs/protocol.md, "Questions"): the leader's parts say what they know, and what
+//! [`Questions`](super::questions::Questions) wants done is done.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use chunking::message::AnswerStatus;
 use serde::Serialize;
 use serde_json::Value;
-use uuid::Uuid;
 
-use super::collect::Lister;
 use super::parts::Named;
+use super::questions::{QuestionAction, QuestionEvent, statuses, written};
 use super::tasks::Task;
-use super::{Asked, Leader, answers, outcome};
-use crate::answers::ask::{self, Question, Which};
+use super::{Asked, Leader, Output, outcome};
+use crate::answers::ask::{self, Question};
 use crate::answers::{
-    Cancelled, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Failure, Found, Jobs,
-    LeaderStatus, Purged, QueueRow, Requeued, Status, Was, WorkerClass, WorkerRow,
+    BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Found, Jobs,
+    LeaderStatus, QueueRow, Status, WorkerClass, WorkerRow,
 };
 use crate::conn::WireFrame;
 use crate::core;
 use crate::core::Event;
-use crate::core::action::{OperateError, Operated, Standing};
-use crate::core::event::Operation;
-use crate::core::ids::{ConnId, JobId, Token};
+use crate::core::action::OperateError;
+use crate::core::ids::JobId;
 use crate::core::job::{Job, Phase};
 use crate::model::SOFTWARE;
+use crate::store::blobs::DiskOp;
 use crate::units::ByteSize;
 
 /// What one answer lists at most.
 pub(super) const LISTED_MAX: usize = 1000;
 
-/// Questions of one connection whose answers are still to come. Our own clients ask a quarter of that at a time.
-const QUESTIONS_WAITING_MAX: usize = 256;
-
 /// Patterns of a worker that a status lists.
 const PATTERNS_LISTED_MAX: usize = 20;
 
-/// Characters of an error.
-const ERROR_CHARS_MAX: usize = 4000;
-
 impl Leader {
-    pub(super) fn ask(&mut self, conn: ConnId, verb: String, id: Uuid, json: &[u8]) {
-        let by = Asked { conn, verb: verb.into(), id };
-        let waiting = self.questions_of(conn);
-        if waiting >= QUESTIONS_WAITING_MAX {
-            let text = format!(
-                "{waiting} questions of this connection wait for their answers, and {QUESTIONS_WAITING_MAX} may: ask again when some \
-                 have come"
-            );
-            return self.answer_error(&by, &text);
+    /// Something happened to questions.
+    pub(super) fn questions(&mut self, event: QuestionEvent) {
+        self.questions.handle(event);
+        while let Some(action) = self.questions.poll() {
+            match action {
+                QuestionAction::Look { by, question } => self.look(by, question),
+                QuestionAction::Operate { token, operation } => {
+                    self.broker.handle(self.now, Event::Operate { token, operation });
+                    if self.log.trouble().is_some() {
+                        // What can be answered at once is.
+                        self.act_once();
+                        self.answer_those_that_wait();
+                    }
+                }
+                QuestionAction::MakeRoom => {
+                    self.outputs.push_back(Output::Disk(DiskOp::MakeRoom));
+                    self.relay.measure();
+                }
+                QuestionAction::List => self.outputs.push_back(Output::Disk(DiskOp::List)),
+                QuestionAction::Sweep { lister, listed } => self.collect(lister, listed),
+                QuestionAction::Check { blob } => {
+                    self.outputs.push_back(Output::Disk(DiskOp::Check { blob }));
+                }
+                QuestionAction::Send { by, parts } => {
+                    let Some(session) = self.sessions.get(&by.conn) else { continue };
+                    let frames = parts.iter().zip(statuses(parts.len())).map(|(part, status)| {
+                        session.answer(by.id, by.verb.as_str(), status, part.as_bytes())
+                    });
+                    match frames.collect::<Option<Vec<_>>>() {
+                        Some(frames) => self.send(by.conn, frames),
+                        None => self.questions.handle(QuestionEvent::DoesNotFit { by }),
+                    }
+                }
+                QuestionAction::Fail { by, json } => {
+                    let session = self.sessions.get(&by.conn);
+                    let frame = session.and_then(|session| {
+                        session.answer(by.id, by.verb.as_str(), AnswerStatus::Error, json.as_bytes())
+                    });
+                    self.send(by.conn, frame);
+                }
+            }
         }
-        let question = match Question::read(&by.verb, json) {
-            Ok(question) => question,
-            Err(text) => return self.answer_error(&by, &text),
-        };
+    }
+
+    /// Finds an answer: some come later.
+    fn look(&mut self, by: Asked, question: Question) {
         match question {
             Question::Status(_) => {
                 // What the next one is told.
@@ -61,10 +86,12 @@ impl Leader {
                 let status = self.status();
                 self.answer(&by, &status);
             }
-            Question::GetResult(ask::GetResult { job_id }) => match self.pacing.has_room_for_answer(conn) {
-                Ok(()) => self.post(conn, Task::Answer { by, job: JobId(job_id) }),
-                Err(text) => self.answer_error(&by, &text),
-            },
+            Question::GetResult(ask::GetResult { job_id }) => {
+                match self.pacing.has_room_for_answer(by.conn) {
+                    Ok(()) => self.post(by.conn, Task::Answer { by, job: JobId(job_id) }),
+                    Err(text) => self.answer_error(&by, &text),
+                }
+            }
             Question::DlqLs(question) => {
                 let page = self.dlq_ls(&question);
                 self.answered(&by, page);
@@ -73,117 +100,63 @@ impl Leader {
                 let shown = self.dlq_show(JobId(job_id));
                 self.answered(&by, shown);
             }
-            Question::DlqRequeue(ask::DlqRequeue { which }) => {
-                self.operate(by, Operation::Revive { job: one_of(&which) });
-            }
-            Question::DlqPurge(ask::DlqPurge { which }) => {
-                self.operate(by, Operation::Purge { job: one_of(&which) });
-            }
-            Question::Cancel(ask::Cancel { job_id }) => {
-                let who: Arc<str> = self.name(conn).into();
-                self.operate(by, Operation::Cancel { job: JobId(job_id), by: who });
-            }
             Question::Explain(ask::Explain { job_id }) => {
                 let explained = self.explain(JobId(job_id));
                 self.answered(&by, explained);
             }
             Question::BlobLs(ask::BlobLs { after }) => {
-                let page = self.blob_ls(after);
+                let (blobs, more) = self.relay.list(after, LISTED_MAX);
+                let page = BlobPage { blobs, more, durability: self.durability() };
                 self.answer(&by, &page);
             }
-            Question::BlobGc(ask::BlobGc { dry_run }) => self.blob_gc(by, dry_run),
-            Question::BlobVerify(ask::BlobVerify { blob }) => self.blob_verify(by, blob),
+            Question::BlobVerify(ask::BlobVerify { blob }) => match blob {
+                blob if !self.relay.knows(blob) => {
+                    let text = format!("no blob {blob} is known here: `heft blob ls` lists them");
+                    self.answer_error(&by, &text);
+                }
+                blob if !self.relay.has_file(blob) => {
+                    self.answer(&by, &Checked { blob: blob.to_string(), ..Checked::default() });
+                }
+                blob => self.questions(QuestionEvent::CanCheck { by, blob }),
+            },
             Question::DatasetLs(_) => {
                 let page = self.dataset_ls();
                 self.answer(&by, &page);
             }
             Question::DatasetStatus(ask::DatasetStatus { cache_id }) => {
-                self.ask_dataset_status(by, &cache_id)
+                self.ask_dataset_status(by, &cache_id);
             }
             Question::DatasetRm(ask::DatasetRm { cache_id }) => self.ask_dataset_rm(by, &cache_id),
             Question::DatasetVerify(ask::DatasetVerify { cache_id }) => {
-                self.ask_dataset_verify(by, &cache_id)
+                self.ask_dataset_verify(by, &cache_id);
             }
             Question::DatasetPush(ask::DatasetPush { cache_id, target }) => {
                 let pushed = self.dataset_push(&cache_id, target);
                 self.answered(&by, pushed);
             }
+            // These are the questions' own.
+            Question::DlqRequeue(_) | Question::DlqPurge(_) | Question::Cancel(_) | Question::BlobGc(_) => {}
         }
-    }
-
-    /// Questions of a connection whose answers are still to come.
-    fn questions_of(&self, conn: ConnId) -> usize {
-        let listers = self.listers.iter().filter_map(Lister::by);
-        let asked = self.asked.values().chain(self.checks.values().flatten()).chain(listers);
-        asked.chain(self.datasets.questions()).filter(|asked| asked.conn == conn).count()
     }
 
     pub(super) fn answered<A: Serialize>(&mut self, by: &Asked, answered: Result<A, String>) {
-        match answered {
-            Ok(answer) => self.answer(by, &answer),
-            Err(text) => self.answer_error(by, &text),
-        }
+        let answer = answered.and_then(|answer| written(&answer));
+        self.questions(QuestionEvent::Answered { by: by.clone(), answer });
     }
 
-    /// Hands an operation to the broker; its answer comes when it is committed.
-    fn operate(&mut self, by: Asked, operation: Operation) {
-        self.next_token = self.next_token.next();
-        self.asked.insert(self.next_token, by);
-        self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
-        if self.log.trouble().is_some() {
-            // What can be answered at once is.
-            self.act_once();
-            self.answer_those_that_wait();
-        }
+    pub(super) fn answer<A: Serialize>(&mut self, by: &Asked, answer: &A) {
+        self.answered(by, Ok(answer));
+    }
+
+    pub(super) fn answer_error(&mut self, by: &Asked, text: &str) {
+        self.questions(QuestionEvent::Answered { by: by.clone(), answer: Err(text.to_owned()) });
     }
 
     /// The log takes nothing: those whose operations wait for it hear that now. What they asked for is done when it takes more.
     pub(super) fn answer_those_that_wait(&mut self) {
-        let Some(trouble) = self.log.trouble() else { return };
-        let text = format!(
-            "{trouble}; what was asked for is not certain yet, and is done as soon as there is room, unless the leader is stopped before: \
-             see `heft status`"
-        );
-        for (_, by) in std::mem::take(&mut self.asked) {
-            self.answer_error(&by, &text);
+        if let Some(trouble) = self.log.trouble().map(str::to_owned) {
+            self.questions(QuestionEvent::LogStuck { trouble });
         }
-    }
-
-    pub(super) fn operated(&mut self, token: Token, answer: Result<Operated, OperateError>) {
-        let Some(by) = self.asked.remove(&token) else { return };
-        match answer {
-            Ok(Operated::Cancelled { was }) => self.answer(&by, &Cancelled { was: was.into() }),
-            Ok(Operated::Revived { jobs }) => self.answer(&by, &Requeued { requeued: jobs as u64 }),
-            Ok(Operated::Purged { jobs }) => self.answer(&by, &Purged { purged: jobs as u64 }),
-            Err(error) => self.answer_error(&by, &error.to_string()),
-        }
-    }
-
-    pub(super) fn answer<A: Serialize>(&mut self, by: &Asked, answer: &A) {
-        let Some(session) = self.sessions.get(&by.conn) else { return };
-        let parts = match serde_json::to_value(answer) {
-            Ok(answer) => answers::parts(answer),
-            Err(error) => return self.answer_error(by, &format!("the answer cannot be written: {error}")),
-        };
-        let last = parts.len().saturating_sub(1);
-        let frames = parts.iter().enumerate().map(|(at, part)| {
-            let status = if at == last { AnswerStatus::Whole } else { AnswerStatus::MoreFollows };
-            session.answer(by.id, by.verb.as_str(), status, part.as_bytes())
-        });
-        match frames.collect::<Option<Vec<_>>>() {
-            Some(frames) => frames.into_iter().for_each(|frame| self.send(by.conn, Some(frame))),
-            None => self.answer_error(by, "the answer does not fit a frame: ask for less"),
-        }
-    }
-
-    pub(super) fn answer_error(&mut self, by: &Asked, text: &str) {
-        let error: String = text.chars().take(ERROR_CHARS_MAX).collect();
-        let json = serde_json::to_vec(&Failure { error }).unwrap_or_default();
-        let frame = self
-            .sessions
-            .get(&by.conn)
-            .and_then(|session| session.answer(by.id, by.verb.as_str(), AnswerStatus::Error, &json));
-        self.send(by.conn, frame);
     }
 
     /// The result of a job that has ended; its parts follow as transfers.
@@ -371,24 +344,6 @@ impl From<core::event::WorkerClass> for WorkerClass {
             core::event::WorkerClass::Classic => WorkerClass::Stock,
             core::event::WorkerClass::OneAtATime => WorkerClass::Minimal,
         }
-    }
-}
-
-impl From<Standing> for Was {
-    fn from(standing: Standing) -> Self {
-        match standing {
-            Standing::Queued => Was::Queued,
-            Standing::Assigned => Was::Assigned,
-            Standing::Running => Was::Running,
-            Standing::Finished => Was::Finished,
-        }
-    }
-}
-
-fn one_of(which: &Which) -> Option<JobId> {
-    match which {
-        Which::One(job) => Some(JobId(*job)),
-        Which::All => None,
     }
 }
 

@@ -4,41 +4,18 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::info;
 
 use super::ask::LISTED_MAX;
+use super::questions::{Lister, QuestionEvent};
 use super::relay::BlobId;
-use super::{Asked, Leader, Output};
-use crate::answers::{BlobPage, Checked, Collected};
+use super::{Leader, Output};
+use crate::answers::Collected;
 use crate::core::ids::Micros;
 use crate::store::blobs::{DiskDone, DiskOp, Listed};
 
 /// How often files that nothing refers to are looked for.
 const COLLECT_EVERY: Duration = Duration::from_secs(300);
-
-/// Who wants to know which blobs have files.
-#[derive(Debug)]
-pub(super) enum Lister {
-    /// The leader itself, from time to time.
-    Own,
-    /// Somebody who asked.
-    Asked {
-        /// Whom to answer.
-        by: Asked,
-        /// Whether nothing is to be removed.
-        dry_run: bool,
-    },
-}
-
-impl Lister {
-    /// Whom to answer.
-    pub(super) fn by(&self) -> Option<&Asked> {
-        match self {
-            Lister::Own => None,
-            Lister::Asked { by, .. } => Some(by),
-        }
-    }
-}
 
 impl Leader {
     /// The first look for files that nothing refers to: after those that were being brought had time to come again.
@@ -50,22 +27,17 @@ impl Leader {
         let now = self.now;
         if self.collect_at.take_if(|due| *due <= now).is_some() {
             self.collect_at = Some(now.plus(COLLECT_EVERY));
-            self.list_files(Lister::Own);
+            self.questions(QuestionEvent::List);
         }
-    }
-
-    fn list_files(&mut self, lister: Lister) {
-        self.listers.push_back(lister);
-        self.outputs.push_back(Output::Disk(DiskOp::List));
     }
 
     /// A disk operation ended.
     pub fn disk_done(&mut self, now: Micros, done: DiskDone) {
         self.pass_time(now);
         match done {
-            DiskDone::Listed { result } => self.listed(result),
+            DiskDone::Listed { result } => self.questions(QuestionEvent::Listed(result)),
             DiskDone::Checked { blob, result } => {
-                self.answer_checked(blob, &result);
+                self.questions(QuestionEvent::Checked { blob, result: result.clone() });
                 self.relay.disk_done(DiskDone::Checked { blob, result });
             }
             DiskDone::Looked { blob, result } => self.looked(blob, result),
@@ -80,17 +52,8 @@ impl Leader {
         self.act();
     }
 
-    fn listed(&mut self, result: Result<Vec<Listed>, String>) {
-        let Some(lister) = self.listers.pop_front() else { return };
-        let listed = match (result, &lister) {
-            (Ok(listed), _) => listed,
-            (Err(error), Lister::Own) => {
-                return warn!("files that nothing refers to are not looked for: {error}");
-            }
-            (Err(error), Lister::Asked { by, .. }) => {
-                return self.answer_error(by, &error);
-            }
-        };
+    /// Removes files that nothing refers to, or says which would go.
+    pub(super) fn collect(&mut self, lister: Lister, listed: Vec<Listed>) {
         let grace = self.config.blob_grace;
         let is_old =
             |file: &Listed| Micros(file.written_at.saturating_mul(1_000_000)).plus(grace) <= self.now;
@@ -121,60 +84,6 @@ impl Leader {
             let blobs = orphans.iter().take(LISTED_MAX).map(|orphan| orphan.blob.to_string()).collect();
             let collected = Collected { orphans: orphans.len() as u64, bytes, removed: !dry_run, blobs };
             self.answer(&by, &collected);
-        }
-    }
-
-    // --- questions
-
-    /// `blob.ls`: the blobs that are known, in the order of their ids.
-    pub(super) fn blob_ls(&self, after: Option<BlobId>) -> BlobPage {
-        let (blobs, more) = self.relay.list(after, LISTED_MAX);
-        BlobPage { blobs, more, durability: self.durability() }
-    }
-
-    /// `blob.gc`: files that nothing refers to.
-    pub(super) fn blob_gc(&mut self, by: Asked, dry_run: bool) {
-        if !self.config.relay.durable {
-            return self.answer_error(
-                &by,
-                "this leader keeps nothing (--durability memory), so there is nothing to collect",
-            );
-        }
-        if !dry_run {
-            // Files that only wait to be written again are nobody's, either.
-            self.outputs.push_back(Output::Disk(DiskOp::MakeRoom));
-            self.relay.measure();
-        }
-        self.list_files(Lister::Asked { by, dry_run });
-    }
-
-    /// `blob.verify`: reads a blob and checks it.
-    pub(super) fn blob_verify(&mut self, by: Asked, blob: BlobId) {
-        if !self.config.relay.durable {
-            return self.answer_error(
-                &by,
-                "this leader keeps nothing (--durability memory), so there is nothing to verify",
-            );
-        }
-        if !self.relay.knows(blob) {
-            return self
-                .answer_error(&by, &format!("no blob {blob} is known here: `heft blob ls` lists them"));
-        }
-        if !self.relay.has_file(blob) {
-            return self.answer(&by, &Checked { blob: blob.to_string(), ..Checked::default() });
-        }
-        self.checks.entry(blob).or_default().push(by);
-        self.outputs.push_back(Output::Disk(DiskOp::Check { blob }));
-    }
-
-    fn answer_checked(&mut self, blob: BlobId, result: &Result<(Vec<u32>, Vec<String>), String>) {
-        let (good, bad) = match result {
-            Ok((good, bad)) => (good.len() as u64, bad.clone()),
-            Err(error) => (0, vec![error.clone()]),
-        };
-        let checked = Checked { blob: blob.to_string(), good, bad };
-        for by in self.checks.remove(&blob).unwrap_or_default() {
-            self.answer(&by, &checked);
         }
     }
 }

@@ -87,13 +87,6 @@ impl Datasets {
         self.tick_at
     }
 
-    /// Questions whose answers are still to come.
-    pub(super) fn questions(&self) -> impl Iterator<Item = &super::Asked> {
-        let statuses = self.statuses.values().flatten().map(|(_, asked)| asked);
-        let inspections = self.inspections.values().map(Inspection::by);
-        self.removals.values().flatten().chain(statuses).chain(inspections)
-    }
-
     /// Whether a blob is a part of a dataset, or about to be.
     pub(super) fn knows(&self, blob: BlobId) -> bool {
         self.library.knows(blob) || self.puts.values().any(|put| put.brings_manifest(blob))
@@ -144,7 +137,7 @@ impl Leader {
         self.worker_left(conn);
         self.agent_left(conn);
         // Nobody hears the answers any more, and workers may take for ever to give them.
-        self.datasets.inspections.retain(|_, inspection| inspection.by().conn != conn);
+        self.datasets.inspections.retain(|_, inspection| inspection.by.conn != conn);
     }
 
     /// Time has passed.

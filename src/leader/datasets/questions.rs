@@ -27,20 +27,14 @@ use crate::store::look::{LookAt, Looked};
 /// A question whether a set is as it was put, on its way.
 #[derive(Debug)]
 pub(super) struct Inspection {
-    by: Asked,
+    /// Whom to answer.
+    pub(super) by: Asked,
     /// Parts that are being looked at.
     packs: HashSet<BlobId>,
     packs_good: usize,
     packs_bad: Vec<String>,
     /// Workers that are asked, and what they said.
     workers: BTreeMap<WorkerId, Option<(String, String)>>,
-}
-
-impl Inspection {
-    /// Whom to answer.
-    pub(super) fn by(&self) -> &Asked {
-        &self.by
-    }
 }
 
 impl Leader {
