@@ -465,7 +465,7 @@ fn c17_a_result_lost_at_its_worker_goes_to_another_and_never_back() {
     let mut rig = submitted(Config::default());
     rig.stock("s1", "calcA", 9);
     rig.skip();
-    rig.hello("s2", heft::core::event::WorkerClass::Classic, "calcA", None);
+    rig.hello("s2", WorkerClass::Classic, "calcA", None);
     rig.outcome("s1", 1, Outcome::ResultLost);
     rig.expect(["+requeue j1#1 ResultLost counts now"]);
     rig.pass(SECOND * 60);

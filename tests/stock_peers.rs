@@ -95,8 +95,36 @@ fn a_worker_killed_in_the_middle_of_a_job_costs_a_requeue_and_no_job() {
     let job = first.event("assigned")["job_id"].clone();
     first.kill();
     let mut second = stock_worker(leader.port, &["job.assign.*", "--exec", "hang=echo"]);
-    assert_eq!(second.event("assigned")["job_id"], job);
-    assert_eq!(client.event("result")["status"], "OK");
+    // The first may run it still, in the directory that both would use for one id.
+    let again = second.event("assigned");
+    assert_ne!(again["job_id"], job);
+    assert_eq!(again["json_job_id"], again["job_id"]);
+    let result = client.event("result");
+    assert_eq!(
+        (&result["status"], &result["job_id"], &result["corr_id"]),
+        (&json!("OK"), &job, &job),
+        "{result}"
+    );
+}
+
+#[test]
+fn a_second_attempts_large_result_comes_under_the_id_of_its_job() {
+    let leader = Leader::start(&[]);
+    let mut first = stock_worker(leader.port, &["job.assign.*", "--max-par", "1", "--exec", "big=hang"]);
+    let args = ["submit", &leader.addr(), "big", "--output", "json", "--", "5000000"];
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
+    let submit = procs::Proc::start("heft submit", command.args(args));
+    let job = first.event("assigned")["job_id"].clone();
+    first.kill();
+    let mut second = stock_worker(leader.port, &["job.assign.*"]);
+    assert_ne!(second.event("assigned")["job_id"], job);
+    let (code, lines) = submit.finish();
+    assert_eq!(code, Some(0), "{lines:#?}");
+    let result: Value = serde_json::from_str(&lines.concat()).unwrap_or_default();
+    let text = result.to_string();
+    assert!(text.contains(job.as_str().unwrap()), "{}", text.chars().take(500).collect::<String>());
+    let (code, stdout, _) = procs::heft(&["result", "get", &leader.addr(), job.as_str().unwrap()]);
+    assert!(code == Some(0) && stdout.len() > 4_999_000, "{code:?}, {} bytes", stdout.len());
 }
 
 #[test]

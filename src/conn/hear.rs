@@ -1,5 +1,6 @@
 //! What a peer's frames say.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -330,7 +331,7 @@ impl Session {
         let patterns = hello_patterns(subjects).map_err(|error| bad(error.to_string()))?;
         let name: Arc<str> =
             hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
-        self.role = Role::Worker { id, class, last_job: None };
+        self.role = Role::Worker { id, class, last_job: None, stand_ins: HashMap::new() };
         let pattern_cost =
             |pattern: &String| pattern.len() + SEGMENT_COST_BYTES * (1 + pattern.matches('.').count());
         self.names_bytes = (name.len() + patterns.iter().map(pattern_cost).sum::<usize>()) as u64;
@@ -416,7 +417,7 @@ impl Session {
     }
 
     fn ack(&mut self, head: &Head<'_>, payload: Summed) -> Heard {
-        let Role::Worker { last_job, .. } = &mut self.role else {
+        let Role::Worker { last_job, stand_ins, .. } = &mut self.role else {
             return Heard::Skipped("an ack from no worker".to_owned());
         };
         // Without ids it can only be the job that was sent last (C03).
@@ -424,7 +425,11 @@ impl Session {
             Generation::F0 => last_job.take(),
             Generation::F1 | Generation::F2 => Some(JobId(head.corr_id)),
         };
-        let Some(job) = job else { return Heard::Skipped("an ack for no job".to_owned()) };
+        let Some(named) = job else { return Heard::Skipped("an ack for no job".to_owned()) };
+        let (job, payload) = match stand_ins.remove(&named) {
+            Some(job) => (job, of_job(payload, job)),
+            None => (named, payload),
+        };
         let nothing = |says| (says, Named::default(), Vec::new());
         let (says, named, parts) = match (self.generation, payload.is_empty()) {
             (Generation::F0 | Generation::F1, true) => nothing(AckSays::PlainOk),
@@ -432,6 +437,14 @@ impl Session {
             (Generation::F0 | Generation::F1 | Generation::F2, false) => read_result(&payload),
         };
         Heard::Ack(AckBody { job, named, says, parts, payload })
+    }
+}
+
+/// A result under the id of its job, which its worker knows by another.
+fn of_job(payload: Summed, job: JobId) -> Summed {
+    match JobResult::parse(&payload) {
+        Ok(result) => JobResult { job_id: job.0, ..result }.to_json().into(),
+        Err(_) => payload,
     }
 }
 

@@ -15,6 +15,8 @@ pub use hear::{AckBody, AckSays, BulkOf, Heard, SubmitBody};
 pub use say::WireFrame;
 pub use transfer::{TransferSays, Want, WireChunk};
 
+use std::collections::HashMap;
+
 use chunking::Generation;
 use chunking::message::Features;
 use thiserror::Error;
@@ -74,8 +76,11 @@ pub enum SessionError {
 enum Role {
     Stranger,
     Client { id: ClientId },
-    Worker { id: WorkerId, class: WorkerClass, last_job: Option<JobId> },
+    Worker { id: WorkerId, class: WorkerClass, last_job: Option<JobId>, stand_ins: HashMap<JobId, JobId> },
 }
+
+/// Jobs that one classic worker has under other ids than their own.
+const STAND_INS_MAX: usize = 4_096;
 
 /// One connection's side of the protocol.
 #[derive(Debug)]

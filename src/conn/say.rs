@@ -11,7 +11,7 @@ use chunking::message::{
 use chunking::{EncodeError, Generation, Head, Kind};
 use uuid::Uuid;
 
-use super::{FEATURES, Role, Session};
+use super::{FEATURES, Role, STAND_INS_MAX, Session};
 use crate::core::ids::{Attempt, JobId, Run, WorkerId};
 use crate::model::SOFTWARE;
 use crate::summed::{Fronted, Summed};
@@ -90,12 +90,28 @@ impl Session {
         self.ours(Features::KEEPALIVE, Uuid::nil(), Uuid::nil(), &Keepalive {})
     }
 
-    /// A job for this worker.
-    pub fn assign(&mut self, subject: &str, job: JobId, payload: Fronted) -> Result<WireFrame, EncodeError> {
-        let head = Head { msg_id: job.0, subject, ..Head::new(Kind::AssignJob) };
+    /// Whether this is a classic worker that can get jobs under other ids than their own.
+    pub fn takes_stand_ins(&self) -> bool {
+        let is_classic = self.generation == Generation::F2 && !self.is_announced();
+        match &self.role {
+            Role::Worker { stand_ins, .. } => is_classic && stand_ins.len() < STAND_INS_MAX,
+            Role::Stranger | Role::Client { .. } => false,
+        }
+    }
+
+    /// A job for this worker, under its own id or, where that is given, another that its request names.
+    pub fn assign(
+        &mut self,
+        subject: &str,
+        job: JobId,
+        stand_in: Option<JobId>,
+        payload: Fronted,
+    ) -> Result<WireFrame, EncodeError> {
+        let head = Head { msg_id: stand_in.unwrap_or(job).0, subject, ..Head::new(Kind::AssignJob) };
         let frame = self.frame_of(head, payload)?;
-        if let Role::Worker { last_job, .. } = &mut self.role {
+        if let Role::Worker { last_job, stand_ins, .. } = &mut self.role {
             *last_job = Some(job);
+            stand_ins.extend(stand_in.map(|stand_in| (stand_in, job)));
         }
         Ok(frame)
     }

@@ -251,14 +251,14 @@ impl<S: Socket> Hub<S> {
                 }
                 Ok(Step::Chunk(start)) => {
                     let mut pipe = None;
-                    let is_free = |to: ConnId| {
+                    let reserve_pipe = |to: ConnId| {
                         let outboxes = self.outboxes.borrow();
                         let is_free = outboxes.get(&to).is_some_and(|outbox| outbox.is_free());
                         pipe = if is_free { self.pipes.take() } else { None };
                         pipe.is_some()
                     };
                     let arrival =
-                        self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start, is_free));
+                        self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start, reserve_pipe));
                     filling = Filling::default();
                     match (arrival, pipe) {
                         (

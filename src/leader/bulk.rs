@@ -332,6 +332,8 @@ impl Leader {
                     }
                 }
                 self.fit_texts(job, &mut result);
+                // Its worker may know the job by another.
+                result.job_id = job.0;
                 result
             }
             Err(why) => {

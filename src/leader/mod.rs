@@ -22,6 +22,7 @@ mod questions;
 mod recover;
 mod relay;
 mod retention;
+mod stand_in;
 mod submit;
 mod tasks;
 mod transfers;

@@ -9,12 +9,12 @@ use chunking::message::{self, Reason};
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use super::Leader;
 use super::children::{Assigned, Common, Rewriting, for_child};
 use super::payloads::{Input, UNLOGGED_BYTES_MAX};
 use super::questions::QuestionEvent;
 use super::relay::{BlobId, TooMany};
 use super::transfers::named_in;
+use super::{Leader, stand_in};
 use crate::conn::{Session, SubmitBody, WireFrame};
 use crate::core::Event;
 use crate::core::action::{Refusal, Standing};
@@ -328,8 +328,16 @@ impl Leader {
             let limit = if is_classic { time_limit_in(&payload) } else { None };
             (payload, limit)
         };
+        let mut stand_in = None;
         let (payload, common, limit) = if owner == id {
-            let (payload, limit) = made(payload);
+            let (mut payload, limit) = made(payload);
+            let session = self.sessions.get(&conn).filter(|session| session.takes_stand_ins());
+            if let Some(other) = session.and_then(|_| stand_in::id_of(id, job.run, job.attempt))
+                && let Some(renamed) = stand_in::renamed(&payload, other)
+                && fits_assignment(job.key.as_str(), renamed.len())
+            {
+                (payload, stand_in) = (renamed.into(), Some(other));
+            }
             (payload.into(), None, limit)
         } else {
             let kept = self.commons.get(owner, is_classic, rewriting);
@@ -343,7 +351,7 @@ impl Leader {
         let attempt = job.attempt;
         let subject = Session::assign_subject(job.key.as_str(), worker);
         let session = self.sessions.get_mut(&conn)?;
-        let assigned = session.assign(&subject, id, payload);
+        let assigned = session.assign(&subject, id, stand_in, payload);
         if let (Ok(_), Some(limit)) = (&assigned, limit) {
             self.broker.handle(self.now, Event::TimeLimit { worker, job: id, attempt, limit });
         }

@@ -82,20 +82,21 @@ impl Leader {
         self.relay.has_transfers()
     }
 
-    /// A chunk begins: finds memory to read it into. `is_free` says whether nothing waits to be sent to a connection.
+    /// A chunk begins: finds memory to read it into. `reserve_pipe` takes a pipe to a connection for which
+    /// nothing waits, and says whether it has one.
     pub fn chunk_starts(
         &mut self,
         now: Micros,
         conn: ConnId,
         start: &ChunkStart,
-        is_free: impl FnOnce(ConnId) -> bool,
+        reserve_pipe: impl FnOnce(ConnId) -> bool,
     ) -> Arrival {
         self.pass_time(now);
         let check = !self.relay.passes_unseen(start.transfer);
         let arrival = match self.relay.chunk_starts(conn, start) {
             Starts::Here(memory) => {
                 let is_pooled = matches!(memory, Memory::Pooled(_));
-                let through = if is_pooled { self.way_through(conn, start, is_free) } else { None };
+                let through = if is_pooled { self.way_through(conn, start, reserve_pipe) } else { None };
                 Arrival::Here(ChunkPlace { memory, check, through })
             }
             Starts::Waits => Arrival::Waits { check },
@@ -142,10 +143,10 @@ impl Leader {
         &mut self,
         conn: ConnId,
         start: &ChunkStart,
-        is_free: impl FnOnce(ConnId) -> bool,
+        reserve_pipe: impl FnOnce(ConnId) -> bool,
     ) -> Option<ConnId> {
         let head = start.head.frame_head(start.transfer, start.sent_len).ok()?;
-        let to = self.relay.way_through(conn, start, is_free)?;
+        let to = self.relay.way_through(conn, start, reserve_pipe)?;
         self.outputs.push_back(Output::Through { conn: to, head: Bytes::copy_from_slice(&head) });
         Some(to)
     }

@@ -29,12 +29,13 @@ pub enum Passed {
 }
 
 impl Relay {
-    /// Where a chunk that begins can pass through to, if it can. `is_free` says whether nothing waits to be sent there.
+    /// Where a chunk that begins can pass through to, if it can. `reserve_pipe` is asked last: it takes a
+    /// pipe if nothing waits to be sent there, and says whether it has.
     pub(in crate::leader) fn way_through(
         &mut self,
         conn: ConnId,
         start: &ChunkStart,
-        is_free: impl FnOnce(ConnId) -> bool,
+        reserve_pipe: impl FnOnce(ConnId) -> bool,
     ) -> Option<ConnId> {
         let (id, now) = (start.transfer, self.now);
         let Relay { blobs, chunks_out, config, slow_senders, lagging, .. } = self;
@@ -56,7 +57,7 @@ impl Relay {
             return None;
         }
         let pending = chunks_out.entry(down.conn).or_default();
-        if lacking.next().is_some() || *pending > 0 || lags(down.conn) || !is_free(down.conn) {
+        if lacking.next().is_some() || *pending > 0 || lags(down.conn) || !reserve_pipe(down.conn) {
             return None;
         }
         *pending += 1;
