@@ -7,8 +7,9 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::exit::FAILED;
 use super::table::{Side, Table, said, text};
-use super::{FAILED, Output, Reach, print, print_json, printable};
+use super::{Output, Reach, print, print_json, printable};
 use crate::answers::{BlobRow, Collected, ask};
 use crate::client::{Client, ClientError};
 use crate::units::ByteSize;

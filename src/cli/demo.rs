@@ -16,8 +16,9 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use uuid::Uuid;
 
+use super::exit::FAILED;
+use super::print;
 use super::table::{Side, Table};
-use super::{FAILED, print};
 use crate::answers::ask;
 use crate::client::{Client, JobHandle, Options};
 use crate::core::retry::mix;

@@ -9,8 +9,9 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::exit::Usage;
 use super::table::{Side, Table, text};
-use super::{Output, Reach, Usage, about, job_id, print, print_json};
+use super::{Output, Reach, about, job_id, print, print_json};
 
 const EXAMPLES: &str = "Examples:
   heft dlq 127.0.0.1:5000 ls

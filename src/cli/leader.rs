@@ -22,7 +22,7 @@ use crate::store::space::Reserve;
 use crate::units::{ByteSize, Span};
 use crate::wire::{SILENCE_MAX, SILENCE_MIN, Tuning};
 
-use super::{Unavailable, Usage};
+use super::exit::{Unavailable, Usage};
 
 const EXAMPLES: &str = "Examples:
   heft leader 5000

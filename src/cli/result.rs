@@ -11,9 +11,10 @@ use uuid::Uuid;
 
 use super::all::{Asker, show_all};
 use super::children::children;
+use super::exit::TimedOut;
 use super::progress::{Line, Progress};
 use super::show::{Show, show};
-use super::{Output, Reach, TimedOut, job_id, print_json};
+use super::{Output, Reach, job_id, print_json};
 use crate::client::{Client, Downloads, Finished};
 use crate::units::Span;
 

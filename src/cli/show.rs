@@ -11,9 +11,10 @@ use anyhow::Context;
 use chunking::message::Purpose;
 use serde_json::{Value, json};
 
+use super::exit::FAILED;
 use super::files::{Beside, Files};
 use super::gaps::{Gap, gaps, print_beginning};
-use super::{FAILED, Output, print, print_json, say};
+use super::{Output, print, print_json, say};
 use crate::client::{Finished, Part};
 use crate::model::{JobResult, JobStatus};
 

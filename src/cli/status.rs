@@ -7,8 +7,9 @@ use std::time::Duration;
 use crate::units::{ByteSize, Span};
 use clap::Args;
 
+use super::exit::INTERRUPTED;
 use super::table::{Side, Table, said, text, yes_or_no};
-use super::{INTERRUPTED, Output, Reach, about, print, print_json, printable, say};
+use super::{Output, Reach, about, print, print_json, printable, say};
 use crate::answers::{ClientRow, Durability, Jobs, LeaderStatus, QueueRow, Status, WorkerRow, ask};
 use crate::client::Answered;
 

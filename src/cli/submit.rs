@@ -24,13 +24,12 @@ use tokio::sync::mpsc;
 use super::all::{Asker, show_all};
 use super::children::{Child, children};
 use super::dataset::cache_id;
+use super::exit::{INTERRUPTED, TIMED_OUT, TimedOut, Usage, code_of};
 use super::leaving::{Leaving, Left, Reached, leave};
 use super::progress::{Line, Progress};
 use super::result::downloads;
 use super::show::{Show, show};
-use super::{
-    INTERRUPTED, Output, Reach, TIMED_OUT, TimedOut, Usage, code_of, print, print_json, say, time_limit,
-};
+use super::{Output, Reach, print, print_json, say, time_limit};
 
 /// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what fits one frame, with room for its
 /// subject. It bounds memory; the exact limit, which depends on the subject, is the client's and the leader's to say.

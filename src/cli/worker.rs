@@ -23,7 +23,8 @@ use crate::worker::{
     remove_abandoned,
 };
 
-use super::{Usage, check_own, time_limit};
+use super::exit::Usage;
+use super::{check_own, time_limit};
 
 /// Where sets are kept (FS01).
 const CACHE_DIR_DEFAULT: &str = "/opt/grid/cache";

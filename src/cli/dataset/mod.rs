@@ -9,9 +9,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use super::exit::FAILED;
 use super::progress::Progress;
 use super::submit::CompressChoice;
-use super::{FAILED, Output, Reach, print, print_json, time_limit};
+use super::{Output, Reach, print, print_json, time_limit};
 use crate::answers::ask;
 use crate::client::Answered;
 use crate::client::dataset::{TARGET_ALL, Wait};
