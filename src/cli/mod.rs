@@ -14,6 +14,7 @@ pub mod exit;
 pub mod explain;
 mod files;
 mod gaps;
+mod job_line;
 pub mod leader;
 mod leaving;
 mod log;
