@@ -63,8 +63,12 @@ fn unpack_bounded(archive: impl Read + Seek, dir: &Path, bytes_max: u64) -> anyh
             Err("it is encrypted".to_owned())
         } else {
             // A directory's name ends with a slash.
-            SafeName::parse_made(name.trim_end_matches('/'))
-                .map_err(|error| format!("the name leads elsewhere, or is none: {}", error.rule))
+            SafeName::parse_made(name.trim_end_matches('/')).map_err(|error| {
+                match error.rule.to_string().strip_prefix("it ") {
+                    Some(rule) => format!("the name {rule}"),
+                    None => format!("the name is not taken: {}", error.rule),
+                }
+            })
         };
         match judged {
             // Not `entry.is_dir()`, to which a backslash at the end is one too.

@@ -180,8 +180,9 @@ impl Leader {
             format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
         })?;
         let frame = |leader: &Leader, result: Value| {
-            let json = serde_json::to_vec(&Found { found: true, result }).ok()?;
-            leader.sessions.get(&by.conn)?.answer(by.id, by.verb.as_str(), AnswerStatus::Whole, &json)
+            let json = written(&Found { found: true, result }).ok()?.to_string();
+            let session = leader.sessions.get(&by.conn)?;
+            session.answer(by.id, by.verb.as_str(), AnswerStatus::Whole, json.as_bytes())
         };
         // A result that fills a frame does not fit an answer, which has a little more around it: what is long of it goes apart.
         let (mut answer, mut named) = (frame(self, result), Named::Brought);
