@@ -6,7 +6,9 @@
 //! be read for the digest. [`Upload`](super::Upload) calls it.
 
 use chunking::message::{Grant, Open, PartOf, Reason, Verdict};
-use chunking::{Bitmap, ChunkHead, ChunkPlan, PlanError, Ranges};
+use chunking::{ChunkHead, ChunkPlan, PlanError};
+
+use crate::wire::{SendPhase, Sending};
 
 /// What is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,45 +49,26 @@ pub enum Heard {
     Over(Waiting),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// No connection.
-    Away,
-    /// Opened; the first Grant has not come.
-    Opened,
-    Sending,
-    DoneSent,
-    Arrived,
-    Over,
-}
-
 /// One blob on its way to one receiver.
 #[derive(Debug)]
 pub struct Outgoing {
     open: Open,
     plan: ChunkPlan,
-    /// Chunks that the receiver has or that were handed out, on this connection.
-    settled: Bitmap,
+    /// What the receiver has or what was handed out, on this connection.
+    sending: Sending,
     /// No chunk below is unsettled.
     next: u32,
     /// Chunks below were handed out for the digest; never goes back.
     digested: u32,
-    /// Chunks that may still be sent.
-    window: u32,
     waiting: Option<Waiting>,
-    /// What the receiver has of a chunk that is not whole, until that is sent.
-    part: Option<PartOf>,
-    phase: Phase,
 }
 
 impl Outgoing {
     /// Of the blob that `open` describes; not connected yet.
     pub fn new(open: Open) -> Result<Self, PlanError> {
         let plan = ChunkPlan::new(open.size, open.chunk_bytes)?;
-        let settled = Bitmap::new(plan.count());
-        let phase = Phase::Away;
-        let (waiting, part) = (None, None);
-        Ok(Outgoing { open, plan, settled, next: 0, digested: 0, window: 0, waiting, part, phase })
+        let sending = Sending::new(plan.count());
+        Ok(Outgoing { open, plan, sending, next: 0, digested: 0, waiting: None })
     }
 
     /// How the transfer opens.
@@ -100,97 +83,82 @@ impl Outgoing {
 
     /// A new connection: the transfer is opened on it with `codec`, and nothing may be sent before its first Grant.
     pub fn on_connected(&mut self, codec: chunking::Codec) -> &Open {
-        self.reset(Phase::Opened);
+        self.reset(SendPhase::Opened);
         self.open.codec = codec;
         &self.open
     }
 
     /// The connection ended.
     pub fn on_disconnected(&mut self) {
-        self.reset(Phase::Away);
+        self.reset(SendPhase::Away);
     }
 
-    fn reset(&mut self, phase: Phase) {
-        if self.phase == Phase::Over {
-            return;
+    fn reset(&mut self, phase: SendPhase) {
+        if self.sending.phase() != SendPhase::Over {
+            self.sending.begin(phase);
+            (self.next, self.waiting) = (0, None);
         }
-        self.settled = Bitmap::new(self.plan.count());
-        (self.next, self.window, self.waiting, self.phase) = (0, 0, None, phase);
-        self.part = None;
     }
 
     /// Room for more chunks; the first of a connection says what the receiver has.
     pub fn on_grant(&mut self, grant: &Grant) {
-        match self.phase {
-            Phase::Away | Phase::Over => return,
-            Phase::Opened => {
-                self.settled.insert_all(&grant.held);
-                self.part = grant.part.0.filter(|part| !self.settled.contains(part.index));
-                self.phase = Phase::Sending;
-            }
-            Phase::Sending | Phase::DoneSent | Phase::Arrived => {}
+        self.sending.on_grant(grant);
+        if !self.sending.is_granted() {
+            return;
         }
-        self.window = self.window.saturating_add(grant.window);
         let told = || Waiting { reason: grant.reason, text: grant.text.as_str().to_owned() };
         self.waiting = (grant.window == 0 && grant.reason != Reason::NONE).then(told);
     }
 
     /// What the receiver makes of the blob.
     pub fn on_verdict(&mut self, verdict: &Verdict) -> Heard {
-        match (verdict, self.phase) {
-            (_, Phase::Away | Phase::Over) => Heard::Nothing,
+        match (verdict, self.sending.phase()) {
+            (_, SendPhase::Away | SendPhase::Over) => Heard::Nothing,
             (Verdict::Failed { reason, text }, _) => {
                 self.on_over();
                 Heard::Over(Waiting { reason: *reason, text: text.as_str().to_owned() })
             }
-            (Verdict::Ok, Phase::DoneSent) => {
-                self.phase = Phase::Arrived;
+            (Verdict::Ok, SendPhase::DoneSent) => {
+                self.sending.on_arrived();
                 Heard::Arrived
             }
-            (Verdict::Resend(ranges), Phase::Sending | Phase::DoneSent | Phase::Arrived) => {
-                self.take_back(ranges);
-                self.phase = Phase::Sending;
+            (Verdict::Resend(ranges), SendPhase::Sending | SendPhase::DoneSent | SendPhase::Arrived) => {
+                let again = self.sending.on_resend(ranges);
+                self.next = again.into_iter().fold(self.next, u32::min);
                 Heard::Again
             }
-            (Verdict::Ok, Phase::Opened | Phase::Sending | Phase::Arrived)
-            | (Verdict::Resend(_), Phase::Opened) => Heard::Nothing,
+            (Verdict::Ok, SendPhase::Opened | SendPhase::Sending | SendPhase::Arrived)
+            | (Verdict::Resend(_), SendPhase::Opened) => Heard::Nothing,
         }
     }
 
     /// Nothing more is to be sent: the transfer was aborted, or its owner has gone.
     pub fn on_over(&mut self) {
-        self.phase = Phase::Over;
+        self.sending.begin(SendPhase::Over);
         self.waiting = None;
     }
 
     /// It was over, as nobody needed it, and is needed again: nothing of it is settled.
     pub fn on_wanted_again(&mut self) {
-        if self.phase == Phase::Over {
-            self.phase = Phase::Away;
-        }
-    }
-
-    fn take_back(&mut self, ranges: &Ranges) {
-        for index in ranges.indices() {
-            if self.settled.remove(index) {
-                self.next = self.next.min(index);
-            }
+        if self.sending.phase() == SendPhase::Over {
+            self.sending.begin(SendPhase::Away);
+            self.next = 0;
         }
     }
 
     /// The next thing to do; it counts as done from now on. `None` while the receiver has to say something first.
     pub fn next_work(&mut self) -> Option<Work> {
-        if self.phase != Phase::Sending {
+        if self.sending.phase() != SendPhase::Sending {
             return None;
         }
         // What the receiver has a part of goes before others: the next break would leave a part of another one.
-        let part = self.part.filter(|part| self.window > 0 && part.index < self.digested);
-        if let Some(PartOf { index, .. }) = part.filter(|part| !self.settled.contains(part.index)) {
-            self.window -= 1;
-            self.settled.insert(index);
+        let may_send = self.sending.window() > 0;
+        let part = self.sending.part().filter(|part| may_send && part.index < self.digested);
+        if let Some(PartOf { index, .. }) = part.filter(|part| self.sending.lacks(part.index)) {
+            self.sending.send(index);
             return Some(Work::Send { index, digest: false });
         }
-        while self.next < self.plan.count() && self.settled.contains(self.next) {
+        while self.next < self.plan.count() && !self.sending.lacks(self.next) {
             self.next += 1;
         }
         let index = self.next;
@@ -199,58 +167,54 @@ impl Outgoing {
             self.digested += 1;
             return Some(Work::Digest { index });
         }
-        if index >= self.plan.count() || self.window == 0 {
+        if index >= self.plan.count() || !may_send {
             return None;
         }
         let digest = index == self.digested;
         if digest {
             self.digested += 1;
         }
-        self.window -= 1;
-        self.settled.insert(index);
+        self.sending.send(index);
         Some(Work::Send { index, digest })
     }
 
     /// A chunk that was handed out is about to be sent as these bytes. Gives how many of them the receiver has, if it has the
     /// first ones of the very same.
     pub fn goes_on_from(&mut self, head: &ChunkHead, sent_len: usize) -> u32 {
-        let offset = |part: &PartOf| self.plan.offset_of(part.index);
-        let part = self.part.filter(|part| offset(part) == head.offset);
-        if part.is_some() {
-            self.part = None;
+        match self.sending.part().filter(|part| self.plan.offset_of(part.index) == head.offset) {
+            Some(part) => self.sending.goes_on_from(part.index, head, sent_len),
+            None => 0,
         }
-        let fits = |part: &PartOf| part.crc_sent == head.crc_sent && (part.bytes as usize) < sent_len;
-        part.filter(fits).map_or(0, |part| part.bytes)
     }
 
     /// Whether everything was handed out, so that Done is the next frame.
     pub fn is_done_due(&self) -> bool {
-        self.phase == Phase::Sending && self.settled.is_complete() && self.digested == self.plan.count()
+        self.sending.is_done_due() && self.digested == self.plan.count()
     }
 
     /// Done was sent.
     pub fn on_done_sent(&mut self) {
         if self.is_done_due() {
-            self.phase = Phase::DoneSent;
+            self.sending.on_done_sent();
         }
     }
 
     /// Whether the receiver has the blob.
     pub fn is_arrived(&self) -> bool {
-        self.phase == Phase::Arrived
+        self.sending.is_arrived()
     }
 
     /// What the receiver waits for, while nothing may be sent.
     pub fn waiting(&self) -> Option<&Waiting> {
-        self.waiting.as_ref().filter(|_| self.window == 0)
+        self.waiting.as_ref().filter(|_| self.sending.window() == 0)
     }
 
     /// Bytes that the receiver has or that were handed out.
     pub fn settled_bytes(&self) -> u64 {
-        let whole = u64::from(self.settled.held_count()) * u64::from(self.plan.chunk_bytes());
+        let whole = u64::from(self.sending.sent().held_count()) * u64::from(self.plan.chunk_bytes());
         let last = self.plan.count().saturating_sub(1);
         let short = u64::from(self.plan.chunk_bytes() - self.plan.len_of(last).min(self.plan.chunk_bytes()));
-        if self.settled.contains(last) { whole.saturating_sub(short) } else { whole }
+        if !self.sending.lacks(last) { whole.saturating_sub(short) } else { whole }
     }
 }
 
@@ -258,6 +222,7 @@ impl Outgoing {
 mod tests {
     use super::*;
     use chunking::message::{HeldPart, OpenFlags, Purpose};
+    use chunking::{Bitmap, Ranges};
     use chunking::{ChunkRange, Codec, DigestKind};
     use proptest::prelude::*;
     use uuid::Uuid;

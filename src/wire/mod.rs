@@ -9,6 +9,7 @@ mod inlet;
 mod pace;
 mod parts;
 mod pulse;
+mod sending;
 mod socket;
 mod unacked;
 
@@ -20,6 +21,7 @@ pub use pulse::{
     Dead, FRAME_BYTES_PER_SECOND_MIN, FRAME_WINDOW_MAX, KEEPALIVE_EVERY, Pulse, SILENCE_MAX, SILENCE_MIN,
     Signs, frame_window,
 };
+pub use sending::{SendPhase, Sending};
 pub(crate) use socket::{LOOKS_PER_STALL, WRITE_STALL_TIMEOUT, read_some};
 pub use socket::{Tuning, is_loopback, tune};
 pub(crate) use unacked::{limit_unsent, unacknowledged};

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chunking::digest::ChunkCrcs;
-use chunking::message::{Open, OpenFlags, PartOf, Purpose, Reason};
+use chunking::message::{Open, OpenFlags, Purpose, Reason};
 use chunking::{Bitmap, ChunkHead, ChunkPlan, Digest, DigestKind, Ranges};
 use uuid::Uuid;
 
 use crate::answers::{BlobRow, BlobState};
 use crate::core::ids::{ConnId, JobId, Micros};
+use crate::wire::{SendPhase, Sending};
 
 /// Who brings a blob.
 #[derive(Clone, Debug)]
@@ -49,17 +50,10 @@ pub(super) struct Down {
     /// The job it gets it for, and the attempt at it.
     pub(super) job: JobId,
     pub(super) attempt: u32,
-    /// Whether it was told of the blob.
-    pub(super) opened: bool,
-    /// Chunks it takes beyond those it was sent.
-    pub(super) window: u32,
-    /// Whether it has said what it has, and when.
-    pub(super) granted: bool,
+    /// What it has, and what it takes.
+    pub(super) sending: Sending,
+    /// When it said what it has.
     pub(super) granted_at: Micros,
-    /// Chunks it has, or was sent.
-    pub(super) sent: Bitmap,
-    /// What it has of a chunk that is not whole, until that is sent.
-    pub(super) part: Option<PartOf>,
     /// Chunks that it has asked for again.
     pub(super) asked: Bitmap,
     /// How often it has asked.
@@ -68,9 +62,6 @@ pub(super) struct Down {
     pub(super) reading: Bitmap,
     /// Chunks that it was sent, whose bytes its line asks for as it takes them.
     pub(super) elsewhere: BTreeSet<u32>,
-    pub(super) done_sent: bool,
-    /// It has the blob, checked.
-    pub(super) finished: bool,
     pub(super) moved_at: Micros,
 }
 
@@ -80,18 +71,12 @@ impl Down {
             conn,
             job,
             attempt,
-            opened: false,
-            window: 0,
-            granted: false,
+            sending: Sending::new(chunks),
             granted_at: now,
-            sent: Bitmap::new(chunks),
-            part: None,
             asked: Bitmap::new(chunks),
             asked_times: 0,
             reading: Bitmap::new(chunks),
             elsewhere: BTreeSet::new(),
-            done_sent: false,
-            finished: false,
             moved_at: now,
         }
     }
@@ -99,21 +84,17 @@ impl Down {
     /// It is sent a chunk now. Gives how many of its bytes it has already, if it has the first ones of the very same.
     pub(super) fn goes_on_from(&mut self, index: u32, head: &ChunkHead, len: usize) -> u32 {
         self.elsewhere.remove(&index);
-        let part = self.part.take_if(|part| part.index == index);
-        let fits = |part: &PartOf| part.crc_sent == head.crc_sent && (part.bytes as usize) < len;
-        part.filter(fits).map_or(0, |part| part.bytes)
+        self.sending.goes_on_from(index, head, len)
     }
 
     /// Whether it needs a chunk that is here no more.
     pub(super) fn is_done_with(&self, index: u32) -> bool {
-        self.finished || self.sent.contains(index) && !self.elsewhere.contains(&index)
+        self.sending.is_arrived() || !self.sending.lacks(index) && !self.elsewhere.contains(&index)
     }
 
-    /// A chunk that it was sent has to go out again, and what follows it too. False if it was not sent.
-    pub(super) fn takes_back(&mut self, index: u32) -> bool {
-        let was_sent = self.sent.remove(index);
-        self.done_sent &= !was_sent;
-        was_sent
+    /// Whether it is still to get a chunk.
+    pub(super) fn lacks(&self, index: u32) -> bool {
+        !self.sending.is_arrived() && self.sending.lacks(index)
     }
 }
 
@@ -274,7 +255,7 @@ impl Blob {
 
     /// Whether someone takes it at the moment.
     pub(super) fn is_flowing(&self) -> bool {
-        self.downs.iter().any(|down| !down.finished)
+        self.downs.iter().any(|down| !down.sending.is_arrived())
     }
 
     /// What it hashes to, unless that is in doubt and somebody is there to say it again. If nobody is, who checks it says
@@ -286,9 +267,9 @@ impl Blob {
 
     /// Whether those that get it wait for who brings it: it is not whole, and nothing that is here is for them.
     pub(super) fn waits_for_sender(&self) -> bool {
-        let lacks = |down: &Down| self.stored.keys().any(|index| !down.sent.contains(*index));
+        let lacks = |down: &Down| self.stored.keys().any(|index| down.lacks(*index));
         let is_whole = self.seen.is_complete() && self.certain_digest().is_some();
-        !is_whole && !self.downs.iter().any(|down| !down.finished && lacks(down))
+        !is_whole && !self.downs.iter().any(lacks)
     }
 
     /// Whether it is an input of a job.
@@ -351,9 +332,9 @@ impl Blob {
         if !self.opened {
             return Vec::new();
         }
-        let untold = self.downs.iter().filter(|down| !down.opened);
+        let untold = self.downs.iter().filter(|down| down.sending.phase() == SendPhase::Away);
         let openings = untold.map(|down| (down.conn, self.open_for(down))).collect();
-        self.downs.iter_mut().for_each(|down| down.opened = true);
+        self.downs.iter_mut().for_each(|down| down.sending.open());
         openings
     }
 
@@ -372,18 +353,14 @@ impl Blob {
         self.seen = Bitmap::new(chunks);
         self.seen_at_done = 0;
         self.digest = None;
-        for down in &mut self.downs {
-            down.sent = Bitmap::new(chunks);
-            down.part = None;
-            down.done_sent = false;
-        }
+        self.downs.iter_mut().for_each(|down| down.sending.begin_anew());
     }
 
     /// Chunks that came once, are not here any more, and that somebody lacks: they have to come again.
     pub(super) fn ask_again(&mut self) -> Ranges {
         let mut gone = Bitmap::new(self.plan.count());
-        for down in self.downs.iter().filter(|down| down.granted && !down.finished) {
-            gone.insert_all(&down.sent.missing());
+        for down in self.downs.iter().filter(|down| down.sending.is_granted() && !down.sending.is_arrived()) {
+            gone.insert_all(&down.sending.sent().missing());
         }
         let lost: Vec<u32> = gone
             .held()

@@ -52,19 +52,16 @@ impl Relay {
         let Some(blob) = blobs.get_mut(&id) else { return };
         let mut waits = blob.keep || !blob.is_flowing();
         let Blob { downs, stored, seen, up, .. } = blob;
-        for down in downs.iter_mut().filter(|down| !down.finished) {
-            if down.sent.contains(index) {
-                continue;
-            }
+        for down in downs.iter_mut().filter(|down| down.lacks(index)) {
             let pending = chunks_out.entry(down.conn).or_default();
-            let is_full = down.window == 0 || *pending >= outbox_chunks_max(slow_receivers, down.conn);
+            let is_full =
+                down.sending.window() == 0 || *pending >= outbox_chunks_max(slow_receivers, down.conn);
             if is_full || comes_later(down, index, stored, seen, up.as_ref(), now) {
                 waits = true;
                 continue;
             }
             *pending += 1;
-            down.window -= 1;
-            down.sent.insert(index);
+            down.sending.send(index);
             down.moved_at = now;
             let from = down.goes_on_from(index, &head, bytes.len());
             lagging.is_sent(down.conn, now);
@@ -88,10 +85,11 @@ impl Relay {
         let Some(blob) = self.blobs.get(&id).filter(|blob| !blob.keep && blob.is_flowing()) else {
             return false;
         };
-        let mut lacking = blob.downs.iter().filter(|down| !down.finished && !down.sent.contains(index));
+        let mut lacking = blob.downs.iter().filter(|down| down.lacks(index));
         lacking.all(|down| {
             let pending = self.chunks_out.get(&down.conn).copied().unwrap_or_default();
-            let has_room = down.window > 0 && pending < outbox_chunks_max(&self.slow_receivers, down.conn);
+            let has_room =
+                down.sending.window() > 0 && pending < outbox_chunks_max(&self.slow_receivers, down.conn);
             let goes_at_once = has_room && !self.lagging.lags(down.conn);
             goes_at_once && !comes_later(down, index, &blob.stored, &blob.seen, blob.up.as_ref(), self.now)
         })
@@ -100,7 +98,9 @@ impl Relay {
     /// Sends what is here to those that lack it, as far as their windows go.
     pub(super) fn feed(&mut self, id: BlobId) {
         let downs: Vec<ConnId> = match self.blobs.get(&id) {
-            Some(blob) => blob.downs.iter().filter(|down| !down.finished).map(|down| down.conn).collect(),
+            Some(blob) => {
+                blob.downs.iter().filter(|down| !down.sending.is_arrived()).map(|down| down.conn).collect()
+            }
             None => return,
         };
         for conn in downs {
@@ -117,17 +117,21 @@ impl Relay {
         let Relay { blobs, chunks_out, out, pool, starved, lagging, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else { return false };
         let Blob { downs, stored, seen, up, .. } = blob;
-        let Some(down) = downs.iter_mut().find(|down| down.conn == conn && down.granted) else {
+        let Some(down) = downs.iter_mut().find(|down| down.conn == conn && down.sending.is_granted()) else {
             return false;
         };
         let pending = chunks_out.entry(conn).or_default();
-        if down.window == 0 || *pending >= outbox_max {
+        if down.sending.window() == 0 || *pending >= outbox_max {
             return false;
         }
-        let from = down.sent.first_missing().unwrap_or_default();
-        let lacks = |index: &u32| !down.sent.contains(*index) && !down.reading.contains(*index);
+        let from = down.sending.sent().first_missing().unwrap_or_default();
+        let lacks = |index: &u32| down.sending.lacks(*index) && !down.reading.contains(*index);
         // What it has a part of goes first, and what else there is waits for that.
-        let part = down.part.and_then(|part| stored.get_key_value(&part.index)).filter(|(at, _)| lacks(at));
+        let part = down
+            .sending
+            .part()
+            .and_then(|part| stored.get_key_value(&part.index))
+            .filter(|(at, _)| lacks(at));
         let next = part.or_else(|| stored.range(from..).find(|(index, _)| lacks(index)));
         let Some((index, chunk)) = next else { return false };
         if comes_later(down, *index, stored, seen, up.as_ref(), now) {
@@ -137,13 +141,13 @@ impl Relay {
             _ if lagging.lags(conn) => {
                 let from = down.goes_on_from(*index, &chunk.head, chunk.len as usize);
                 out.push_back(Out::Elsewhere { conn, blob: id, head: chunk.head, len: chunk.len, from });
-                down.sent.insert(*index);
+                down.sending.send(*index);
                 down.elsewhere.insert(*index);
             }
             (_, Some(bytes)) => {
                 let from = down.goes_on_from(*index, &chunk.head, bytes.len());
                 out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes: bytes.clone(), from });
-                down.sent.insert(*index);
+                down.sending.send(*index);
             }
             (Place::Disk | Place::Memory(_) | Place::Writing(_) | Place::Cached(_), None) => {
                 let Some(buffer) = pool.take().filter(|_| spare > 0) else {
@@ -154,12 +158,12 @@ impl Relay {
                 };
                 let (index, len, crc) = (*index, chunk.len, chunk.head.crc_sent);
                 out.push_back(Out::Disk(DiskOp::Read { blob: id, index, len, crc, conn, buffer }));
+                down.sending.reserve();
                 down.reading.insert(index);
             }
         }
         *pending += 1;
         lagging.is_sent(conn, now);
-        down.window -= 1;
         down.moved_at = now;
         true
     }
@@ -168,11 +172,9 @@ impl Relay {
     pub(super) fn say_done(&mut self, id: BlobId) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let Some(digest) = blob.certain_digest() else { return };
-        for down in blob.downs.iter_mut().filter(|down| down.granted && !down.done_sent) {
-            if down.sent.is_complete() {
-                down.done_sent = true;
-                self.out.push_back(Out::Say { conn: down.conn, blob: id, says: Says::Done(Done { digest }) });
-            }
+        for down in blob.downs.iter_mut().filter(|down| down.sending.is_done_due()) {
+            down.sending.on_done_sent();
+            self.out.push_back(Out::Say { conn: down.conn, blob: id, says: Says::Done(Done { digest }) });
         }
     }
 

@@ -598,7 +598,7 @@ impl Relay {
     /// Whether a connection has got all of a blob.
     pub(super) fn has_got(&self, conn: ConnId, id: BlobId) -> bool {
         let blob = self.blobs.get(&id);
-        blob.is_some_and(|blob| blob.downs.iter().any(|down| down.conn == conn && down.finished))
+        blob.is_some_and(|blob| blob.downs.iter().any(|down| down.conn == conn && down.sending.is_arrived()))
     }
 
     /// Whether a connection gets a blob, or has got it.
@@ -621,13 +621,9 @@ impl Relay {
         let now = self.now;
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let Some(down) = blob.down(conn) else { return };
-        if !down.granted {
-            (down.granted, down.granted_at) = (true, now);
-            down.sent.insert_all(&grant.held);
-            let is_lacking = |index: u32| index < down.sent.count() && !down.sent.contains(index);
-            down.part = grant.part.0.filter(|part| is_lacking(part.index));
+        if down.sending.on_grant(grant) {
+            down.granted_at = now;
         }
-        down.window = down.window.saturating_add(grant.window);
         down.moved_at = now;
         self.ask_sender_again(id, false);
         self.feed(id);
@@ -640,7 +636,7 @@ impl Relay {
         let Some(down) = blob.down(conn) else { return };
         match verdict {
             Verdict::Ok => {
-                down.finished = true;
+                down.sending.on_arrived();
                 if blob.is_dataset() {
                     self.out.push_back(Out::News(News::Taken { blob: id, conn }));
                 } else if blob.is_of_result() {
@@ -663,7 +659,7 @@ impl Relay {
         blob.doubted = blob.open.digest != DigestKind::ChunkList;
         let is_doubted = blob.doubted;
         let Some(down) = blob.down(conn) else { return };
-        let chunks = down.sent.count();
+        let chunks = down.sending.sent().count();
         down.asked_times += 1;
         if down.asked_times > chunks.saturating_add(RESENDS_MAX) {
             let text = format!(
@@ -671,11 +667,9 @@ impl Relay {
             );
             return self.refused(conn, id, Reason::BAD_DIGEST, &text);
         }
-        down.done_sent = false;
-        let lacking = ranges.indices().take_while(|index| *index < chunks);
+        let again = down.sending.on_resend(ranges).into_iter();
         // What came damaged twice is not as it should be here: it has to come from its source.
-        let damaged: Vec<u32> =
-            lacking.filter(|index| down.sent.remove(*index) && !down.asked.insert(*index)).collect();
+        let damaged: Vec<u32> = again.filter(|index| !down.asked.insert(*index)).collect();
         for index in damaged.into_iter().filter(|_| can_ask) {
             self.drop_stored(id, index);
         }

@@ -35,7 +35,7 @@ pub(super) fn comes_later(
     up: Option<&Up>,
     now: Micros,
 ) -> bool {
-    let Some(part) = down.part.filter(|part| part.index != index) else { return false };
+    let Some(part) = down.sending.part().filter(|part| part.index != index) else { return false };
     let is_asked_for = !seen.contains(part.index) && up.is_some_and(|up| up.keeps_source);
     stored.contains_key(&part.index) || is_asked_for && now < down.granted_at.plus(REST_FIRST)
 }
@@ -174,7 +174,7 @@ impl Relay {
     /// Those who waited in vain for the rest of a chunk get what else there is.
     pub(super) fn wait_no_longer(&mut self) {
         let now = self.now;
-        let waited = |down: &Down| down.part.is_some() && down.granted_at.plus(REST_FIRST) <= now;
+        let waited = |down: &Down| down.sending.part().is_some() && down.granted_at.plus(REST_FIRST) <= now;
         let blobs = self.blobs.iter().filter(|(_, blob)| blob.downs.iter().any(waited));
         let blobs: Vec<BlobId> = blobs.map(|(id, _)| *id).collect();
         blobs.into_iter().for_each(|id| self.feed(id));

@@ -336,7 +336,7 @@ impl Relay {
         };
         for down in &blob.downs {
             self.unlink(down.conn, id);
-            if !down.finished {
+            if !down.sending.is_arrived() {
                 self.abort(down.conn, id, Reason::UNKNOWN, why);
             }
         }

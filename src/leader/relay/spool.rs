@@ -223,7 +223,7 @@ impl Relay {
             && let Some(chunk) = blob.stored.get_mut(&index)
             && let Place::Writing(bytes) = &chunk.place
         {
-            let lacks = blob.downs.iter().any(|down| !down.finished && !down.sent.contains(index));
+            let lacks = blob.downs.iter().any(|down| down.lacks(index));
             chunk.place = match result {
                 Ok(()) if durable && lacks && roomy => Place::Cached(bytes.clone()),
                 Ok(()) => Place::Disk,
@@ -267,23 +267,23 @@ impl Relay {
         };
         let Some(chunk) = chunk else {
             // It was dropped meanwhile, and comes again.
-            down.window += 1;
+            down.sending.release();
             return self.chunks_sent(conn, 1);
         };
         match result {
-            Ok(bytes) if !down.sent.contains(index) => {
-                down.sent.insert(index);
+            Ok(bytes) if down.sending.lacks(index) => {
+                down.sending.send_reserved(index);
                 let from = down.goes_on_from(index, &chunk.head, bytes.len());
                 out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes, from });
                 self.feed(id);
             }
             Ok(_) => {
-                down.window += 1;
+                down.sending.release();
                 self.chunks_sent(conn, 1);
             }
             Err(trouble) => {
                 tracing::warn!(blob = %id, index, "a chunk cannot be read back from the spool: {trouble}");
-                down.window += 1;
+                down.sending.release();
                 if self.blobs.get(&id).is_some_and(Blob::is_kept_result) {
                     self.cannot_be_given(conn, id, &trouble);
                 } else {

@@ -49,10 +49,10 @@ impl Relay {
             return None;
         }
         let Blob { plan, seen, crcs, downs, stored, up, .. } = blob;
-        let mut lacking = downs.iter_mut().filter(|down| !down.finished && !down.sent.contains(index));
-        let down = lacking.next().filter(|down| down.granted && down.window > 0)?;
+        let mut lacking = downs.iter_mut().filter(|down| down.lacks(index));
+        let down = lacking.next().filter(|down| down.sending.window() > 0)?;
         // Of a chunk that it has a part of, it gets the rest, and that before others.
-        let has_part = down.part.is_some_and(|part| part.index == index);
+        let has_part = down.sending.part().is_some_and(|part| part.index == index);
         if has_part || comes_later(down, index, stored, seen, up.as_ref(), now) {
             return None;
         }
@@ -61,8 +61,7 @@ impl Relay {
             return None;
         }
         *pending += 1;
-        down.window -= 1;
-        down.sent.insert(index);
+        down.sending.send(index);
         down.moved_at = now;
         seen.insert(index);
         crcs.insert(plan, index, start.head.crc_raw);
@@ -128,9 +127,9 @@ impl Relay {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let Ok(index) = u32::try_from(offset / u64::from(blob.plan.chunk_bytes())) else { return };
         blob.seen.remove(index);
-        let downs = blob.downs.iter_mut().filter(|down| !down.finished);
+        let downs = blob.downs.iter_mut().filter(|down| !down.sending.is_arrived());
         let told: Vec<ConnId> =
-            downs.filter_map(|down| down.takes_back(index).then_some(down.conn)).collect();
+            downs.filter_map(|down| down.sending.take_back(index).then_some(down.conn)).collect();
         self.drop_stored(id, index);
         for conn in told {
             self.say(conn, id, Says::Void(Void { offset, reason }));
