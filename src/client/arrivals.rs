@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chunking::Kind;
 use chunking::message::{Abort, Body as _, Done, Open, Piece, Purpose, Reason, Verdict, Void};
@@ -17,11 +17,9 @@ use uuid::Uuid;
 use super::dispatch::Conn;
 use super::downloads::{Downloads, Missing, Named, Part, Rest, Temporary};
 use crate::peer::{InFrame, LinkWriter, OutFrame};
+use crate::transfer::throttle::{AT_CLIENT, Throttle};
 use crate::transfer::{Download, DownloadState, Report, transfer_frame};
 use crate::wire::{self, InChunk, Parts};
-
-/// The shortest time between two reports of how far a job's downloads are.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// One part on its way.
 struct Arriving {
@@ -39,7 +37,7 @@ struct Wanted {
     downloads: Downloads,
     /// Parts that will not come whole.
     gone: HashMap<Uuid, Rest>,
-    told: Option<Instant>,
+    throttle: Throttle<Instant>,
 }
 
 struct Inner {
@@ -83,7 +81,11 @@ impl Arrivals {
     /// Parts of this job go there from now on.
     pub(super) fn want(&self, job: Uuid, downloads: &Downloads) {
         if !matches!(downloads, Downloads::None) {
-            let wanted = Wanted { downloads: downloads.clone(), gone: HashMap::new(), told: None };
+            let wanted = Wanted {
+                downloads: downloads.clone(),
+                gone: HashMap::new(),
+                throttle: Throttle::new(AT_CLIENT),
+            };
             self.lock().wanted.insert(job, wanted);
         }
     }
@@ -335,14 +337,11 @@ impl Inner {
         if ended {
             self.parts.forget(id);
         }
-        let now = Instant::now();
-        if let Some(wanted) = self.wanted.get_mut(&arriving.job) {
-            let due = wanted.told.is_none_or(|told| now.duration_since(told) >= PROGRESS_EVERY);
-            if ended || due {
-                wanted.told = Some(now);
-                // A driver that is gone needs no news.
-                self.news.send(arriving.job).ok();
-            }
+        if let Some(wanted) = self.wanted.get_mut(&arriving.job)
+            && wanted.throttle.passes(Instant::now(), ended)
+        {
+            // A driver that is gone needs no news.
+            self.news.send(arriving.job).ok();
         }
         ended
     }

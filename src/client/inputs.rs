@@ -1,7 +1,7 @@
 //! The blobs that one job brings with it: their uploads, over whichever connection the job is on, and what they have to tell
 //! all together. The driver owns one for each job; it decides nothing about jobs.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chunking::message::Reason;
 use tokio::sync::mpsc;
@@ -9,10 +9,8 @@ use uuid::Uuid;
 
 use super::dispatch::Conn;
 use crate::peer::{LinkWriter, OutFrame};
+use crate::transfer::throttle::{AT_CLIENT, Throttle};
 use crate::transfer::{Blob, State, Upload, Waiting, Wire};
-
-/// The shortest time between two reports of how far a job's uploads are.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// What the uploads of a job have to tell.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,11 +35,11 @@ pub(super) struct Failed {
 }
 
 /// The blobs of one job.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Inputs {
     uploads: Vec<(String, Upload)>,
     on: Option<Conn>,
-    told: Option<Instant>,
+    throttle: Throttle<Instant>,
     done_told: u64,
     waiting: Option<Waiting>,
 }
@@ -54,7 +52,8 @@ impl Inputs {
             // A blob that cannot be cut was refused when the job was prepared.
             Upload::start(blob, news.clone()).ok().map(|upload| (name, upload))
         };
-        Inputs { uploads: blobs.into_iter().filter_map(start).collect(), ..Inputs::default() }
+        let uploads = blobs.into_iter().filter_map(start).collect();
+        Inputs { uploads, on: None, throttle: Throttle::new(AT_CLIENT), done_told: 0, waiting: None }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -134,9 +133,7 @@ impl Inputs {
             self.waiting.clone_from(&waiting);
             told.waiting = waiting;
         }
-        let due = self.told.is_none_or(|told| now.duration_since(told) >= PROGRESS_EVERY);
-        if done != self.done_told && (due || arrived) {
-            self.told = Some(now);
+        if done != self.done_told && self.throttle.passes(now, arrived) {
             self.done_told = done;
             told.progress = Some((done, total));
         }

@@ -23,6 +23,7 @@ mod pieces;
 mod sink;
 mod source;
 mod stored;
+pub(crate) mod throttle;
 mod upload;
 
 pub(crate) use download::is_full;

@@ -19,9 +19,10 @@ use super::attempt::Workplace;
 use super::directory::JobDirectory;
 use super::exec::inputs;
 use super::handler::{Handler, Job};
-use super::limits::{PROGRESS_EVERY, TRANSFERS_MAX};
+use super::limits::TRANSFERS_MAX;
 use crate::core::names::{SafeName, input_names};
 use crate::peer::OutFrame;
+use crate::transfer::throttle::{AT_WORKER, Throttle};
 use crate::transfer::{ChunkSink, Download, DownloadState, FileSink, Report, is_full, transfer_frame};
 use crate::wire::{InChunk, Part, Parts};
 
@@ -36,7 +37,7 @@ struct Reception {
     /// When it is given up, if the leader does not go on with it.
     kept_until: Option<Instant>,
     /// When the leader was last told how far it is.
-    told_at: Instant,
+    throttle: Throttle<Instant>,
 }
 
 /// A blob of one of the jobs.
@@ -116,7 +117,7 @@ impl Receptions {
             directory: None,
             missing: listed.len(),
             kept_until: None,
-            told_at: Instant::now(),
+            throttle: Throttle::after(AT_WORKER, Instant::now()),
         };
         self.jobs.insert(job.id, reception);
         Some(true)
@@ -289,11 +290,9 @@ impl Receptions {
     pub(super) fn far(&mut self, id: Uuid) -> Option<Far> {
         let job = self.blobs.get(&id)?.job;
         let reception = self.jobs.get_mut(&job)?;
-        let now = Instant::now();
-        if reception.missing == 0 || now.duration_since(reception.told_at) < PROGRESS_EVERY {
+        if reception.missing == 0 || !reception.throttle.passes(Instant::now(), false) {
             return None;
         }
-        reception.told_at = now;
         let blobs = self.blobs.values().filter(|blob| blob.job == job);
         let (done, total) = blobs.fold((0, 0), |(done, total), blob| {
             let here = blob.download.as_ref().map_or(0, |download| download.progress().0);

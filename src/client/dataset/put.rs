@@ -31,6 +31,7 @@ use crate::client::error::{ClientError, Refusal};
 use crate::client::{LATE_WELCOME_WAIT, Options, remote};
 use crate::model::{CachePutResult, CacheStatus, JsonModel};
 use crate::peer::{InFrame, LinkWriter, OutFrame};
+use crate::transfer::throttle::{AT_CLIENT, Throttle};
 use crate::transfer::{Blob, PieceSource, Source, State, Upload, Waiting, Wire};
 use crate::units::Span;
 
@@ -39,9 +40,6 @@ pub const PACKS_UNDER_WAY_MAX: usize = 4;
 
 /// Frames and news that wait for each other.
 const QUEUE_MAX: usize = 256;
-
-/// The shortest time between two reports of how far it is.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// How much longer than for the leader itself its answer to the hello is waited for, so that it is the former that is given up, and
 /// said. A stock leader never answers, and takes no sets.
@@ -101,7 +99,7 @@ async fn read(paths: Vec<PathBuf>, events: &mut impl FnMut(PutEvent)) -> Result<
     let watch = Arc::new(Watch::default());
     let stop = Stop(watch.clone());
     let mut reading = tokio::task::spawn_blocking(move || scan::scan(&paths, &watch));
-    let mut tick = interval(PROGRESS_EVERY);
+    let mut tick = interval(AT_CLIENT);
     let scanned = loop {
         tokio::select! {
             scanned = &mut reading => break scanned.unwrap_or(Err(ScanError::Stopped))?,
@@ -192,7 +190,7 @@ struct Putting<F> {
     arrived: u64,
     /// What all of them come to, as far as that is known.
     total: u64,
-    told: Option<Instant>,
+    throttle: Throttle<Instant>,
     told_done: u64,
     waiting: Option<Waiting>,
     stored: Option<Spread>,
@@ -232,7 +230,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             lacking: None,
             arrived: 0,
             total: 0,
-            told: None,
+            throttle: Throttle::new(AT_CLIENT),
             told_done: 0,
             waiting: None,
             stored: None,
@@ -612,11 +610,9 @@ impl<F: FnMut(PutEvent)> Putting<F> {
     }
 
     fn tell_progress(&mut self) {
-        let now = Instant::now();
         let (done, total) = (self.sent(), self.total);
-        let due = self.told.is_none_or(|told| now.duration_since(told) >= PROGRESS_EVERY);
-        if total > 0 && done != self.told_done && (due || done >= total) {
-            self.told = Some(now);
+        let is_news = total > 0 && done != self.told_done;
+        if is_news && self.throttle.passes(Instant::now(), done >= total) {
             self.told_done = done;
             (self.events)(PutEvent::Uploading { done: done.min(total), total });
         }
