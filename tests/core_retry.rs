@@ -12,7 +12,7 @@ use heft::core::event::{Operation, Outcome, WorkerClass};
 use heft::core::explain::WaitsFor;
 use heft::core::job::Phase;
 use heft::core::limits::{HISTORY_MAX, NO_ROOM_ATTEMPTS_MAX};
-use heft::core::record::AttemptEnd;
+use heft::core::record::{AttemptEnd, Lack};
 use rig::{Rig, SECOND, id, job, worker_id};
 
 fn submitted(config: Config) -> Rig {
@@ -510,7 +510,7 @@ fn a_job_waits_for_a_busy_worker_rather_than_go_back_to_one_without_room() {
     rig.submit(job(2));
     rig.skip_to("sound: assign j2#1");
     rig.skip();
-    rig.outcome("full", 1, Outcome::NoRoom);
+    rig.outcome("full", 1, Outcome::Lacks(Lack::Room));
     rig.expect(["+requeue j1#1 DiskFull free now"]);
     rig.credit("full", 1);
     for _ in 0..60 {
@@ -520,7 +520,10 @@ fn a_job_waits_for_a_busy_worker_rather_than_go_back_to_one_without_room() {
     }
     rig.expect([]);
     let waits = rig.broker.explain(id(1)).unwrap().waits;
-    assert_eq!(waits, Some(WaitsFor::WorkerDisk { worker: worker_id("full"), until: None }));
+    assert_eq!(
+        waits,
+        Some(WaitsFor::WorkerLacks { worker: worker_id("full"), lack: Lack::Room, until: None })
+    );
     assert_eq!((rig.job(1).spent, rig.job(1).history.len()), (0, 1));
     // Others go to it as before.
     rig.submit(job(3));
@@ -537,7 +540,7 @@ fn a_job_goes_back_to_the_worker_without_room_when_the_other_one_left() {
     rig.worker("full", "calcA", 1);
     rig.skip();
     rig.stock("other", "calcA", 0);
-    rig.outcome("full", 1, Outcome::NoRoom);
+    rig.outcome("full", 1, Outcome::Lacks(Lack::Room));
     rig.expect(["+requeue j1#1 DiskFull free now"]);
     rig.credit("full", 1);
     rig.close("other");
@@ -552,7 +555,7 @@ fn a_job_that_fits_nowhere_is_tried_for_minutes_and_its_client_is_told() {
     rig.skip();
     let begin = rig.now();
     for attempt in 1..NO_ROOM_ATTEMPTS_MAX {
-        rig.outcome("full", 1, Outcome::NoRoom);
+        rig.outcome("full", 1, Outcome::Lacks(Lack::Room));
         let lines = rig.take();
         rig.credit("full", 1);
         assert!(lines[0].contains("has no room on its disk"), "{lines:?}");
@@ -560,7 +563,7 @@ fn a_job_that_fits_nowhere_is_tried_for_minutes_and_its_client_is_told() {
         let wait = rig.wait_of(1);
         assert_about(wait, (1 << (attempt - 1)).min(60));
         let waits = rig.broker.explain(id(1)).unwrap().waits;
-        assert!(matches!(waits, Some(WaitsFor::WorkerDisk { until: Some(_), .. })), "{waits:?}");
+        assert!(matches!(waits, Some(WaitsFor::WorkerLacks { until: Some(_), .. })), "{waits:?}");
         loop {
             rig.pass(SECOND);
             if rig.job(1).attempt.0 as usize > attempt {
@@ -571,6 +574,98 @@ fn a_job_that_fits_nowhere_is_tried_for_minutes_and_its_client_is_told() {
         rig.skip();
     }
     assert!(rig.now().since(begin) > SECOND * 400, "{:?}", rig.now().since(begin));
-    rig.outcome("full", 1, Outcome::NoRoom);
+    rig.outcome("full", 1, Outcome::Lacks(Lack::Room));
     rig.expect(["+dlq j1#16 DiskFull", "alice: result j1"]);
+}
+
+#[test]
+fn an_attempt_whose_worker_cannot_use_its_directory_does_not_count_and_goes_elsewhere() {
+    let mut rig = submitted(Config { attempts_max: 1, ..Config::default() });
+    rig.worker("broken", "calcA", 1);
+    rig.skip();
+    rig.stock("other", "calcA", 0);
+    rig.outcome("broken", 1, Outcome::Lacks(Lack::Directory));
+    rig.expect(["+requeue j1#1 NoDirectory free now"]);
+    rig.credit("broken", 1);
+    rig.expect([]);
+    let waits = rig.broker.explain(id(1)).unwrap().waits;
+    let expected = WaitsFor::WorkerLacks { worker: worker_id("broken"), lack: Lack::Directory, until: None };
+    assert_eq!((waits, rig.job(1).spent), (Some(expected), 0));
+    rig.credit("other", 1);
+    rig.skip_to("other: assign j1#2");
+}
+
+/// Jobs 1 to `count` found no room at "full", and "sound" could have them if it were not busy.
+fn without_room(count: u32) -> Rig {
+    let mut rig = Rig::with(Config { cap_default: 1_000, ..Config::default() });
+    rig.client("alice");
+    rig.worker("sound", "calcA", 1);
+    rig.submit(job(1_000));
+    rig.skip_to("sound: assign j1000#1");
+    rig.worker("full", "calcA", count);
+    rig.skip();
+    for number in 1..=count {
+        rig.submit(job(number));
+        rig.skip();
+    }
+    for number in 1..=count {
+        rig.outcome("full", number, Outcome::Lacks(Lack::Room));
+        rig.skip();
+    }
+    rig
+}
+
+#[test]
+fn any_number_of_jobs_that_find_no_room_keep_a_worker_from_no_other_job_of_their_key() {
+    let mut rig = without_room(200);
+    rig.credit("full", 1);
+    rig.expect([]);
+    rig.submit(job(500));
+    rig.skip_to("full: assign j500#1");
+    // Whom they wait for gets the first of them at once.
+    rig.ack("sound", 1_000);
+    rig.skip();
+    rig.credit("sound", 1);
+    rig.skip_to("sound: assign j1#2");
+    rig.expect([]);
+    let waits = rig.broker.explain(id(3)).unwrap().waits;
+    assert!(matches!(waits, Some(WaitsFor::Room | WaitsFor::WorkerLacks { .. })), "{waits:?}");
+}
+
+#[test]
+fn jobs_that_wait_for_another_worker_go_back_when_it_falls_silent_or_leaves() {
+    let mut rig = without_room(80);
+    rig.credit("full", 80);
+    rig.expect([]);
+    rig.close("sound");
+    rig.skip();
+    for _ in 0..10 {
+        rig.pass(SECOND);
+        rig.skip();
+    }
+    let leased = (1..=80).filter(|number| rig.job(*number).attempt.0 == 2).count();
+    assert_eq!(leased, 80);
+    rig.skip();
+}
+
+#[test]
+fn that_a_worker_hands_jobs_back_is_known_until_such_a_job_ends_there() {
+    let mut rig = without_room(2);
+    let lacked = |rig: &Rig| {
+        let worker = rig.broker.workers().find(|worker| worker.id == worker_id("full")).unwrap();
+        worker.lacked.map(|(lack, _)| lack)
+    };
+    assert_eq!(lacked(&rig), Some(Lack::Room));
+    rig.credit("full", 1);
+    rig.submit(job(500));
+    rig.skip_to("full: assign j500#1");
+    rig.ack("full", 500);
+    rig.skip();
+    assert_eq!(lacked(&rig), Some(Lack::Room), "a smaller one proves nothing");
+    rig.close("sound");
+    rig.credit("full", 1);
+    rig.skip_to("full: assign j1#2");
+    rig.ack("full", 1);
+    rig.skip();
+    assert_eq!(lacked(&rig), None);
 }

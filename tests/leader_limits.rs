@@ -82,7 +82,7 @@ fn names_of_jobs_have_a_limit_and_go_with_the_jobs() {
 
 #[test]
 fn names_of_peers_have_a_limit_and_go_with_their_connections() {
-    let leader = Leader::start(&[]);
+    let leader = Leader::start(&["--worker-grace", "100ms"]);
     let mut client = Raw::client(&leader, "c");
     let before = resident(&leader);
     let mut workers = Vec::new();
@@ -189,7 +189,7 @@ fn an_attempt_brings_so_many_parts_of_its_result() {
 
 #[test]
 fn what_workers_say_that_they_hold_has_a_limit_and_goes_with_them() {
-    let leader = Leader::start(&[]);
+    let leader = Leader::start(&["--worker-grace", "100ms"]);
     let mut client = Raw::client(&leader, "c");
     let before = resident(&leader);
     let count = scaled(1, 9) as u128;

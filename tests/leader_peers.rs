@@ -59,6 +59,14 @@ fn a_workers_announcement_that_cannot_be_read_is_refused_with_the_reason_and_not
         (r#"{"Heft":{"Features":["leases"]}}"#, "Version"),
         (r#"{"Heft":{"Version":1"#, "JSON"),
         (r#"{"Heft":{"Version":1},"Patterns":["a\nb"]}"#, "control character"),
+        (r#"{"Heft":{"Version":1},"Patterns":"job.assign.x"}"#, "Patterns"),
+        (r#"{"Heft":{"Version":1},"Patterns":["job.assign.x",7]}"#, "Patterns"),
+        (r#"{"Heft":{"Version":1},"Patterns":["job.assign.x",null]}"#, "Patterns"),
+        (r#"{"Heft":{"Version":1},"Patterns":[""]}"#, "number 2 is empty"),
+        (r#"{"Heft":{"Version":1},"Patterns":["job.assign.x",".."]}"#, "number 3 is empty"),
+        (r#"{"Heft":{"Version":1},"Patterns":["job.>.x"]}"#, "wrong place"),
+        (r#"{"Heft":{"Version":1},"Patterns":["job.assign.x*"]}"#, "wrong place"),
+        (r#"{"Heft":{"Version":1},"Patterns":["job.assign.>>"]}"#, "wrong place"),
     ] {
         let mut worker = Raw::connect(&leader);
         worker.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.x", hello.as_bytes());
@@ -68,20 +76,31 @@ fn a_workers_announcement_that_cannot_be_read_is_refused_with_the_reason_and_not
         assert!(refused.text.as_str().contains(why), "{hello}: {}", refused.text);
         assert!(worker.is_hung_up_on(), "{hello}");
     }
-    // What others put there is not for us.
-    for payload in ["", "1.0.3", "{\"name\":\"w\"}", "{\"heft\":"] {
-        let mut classic = Raw::connect(&leader);
-        classic.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.x", payload.as_bytes());
-        let mut client = Raw::client(&leader, "c");
-        procs::eventually("it is a worker", || {
-            client.ask("status", &json!({}))["workers"].as_array().unwrap().len() == 1
-        });
-        drop(classic);
-        procs::eventually("it has left", || {
-            client.ask("status", &json!({}))["workers"].as_array().unwrap().is_empty()
-        });
-    }
     assert_well(&leader);
+}
+
+#[test]
+fn the_hellos_of_classic_workers_of_all_frame_layouts_are_taken_as_ever() {
+    let leader = Leader::start(&[]);
+    let mut client = Raw::client(&leader, "c");
+    let subjects = ["", "groupA", "job.assign.*", "a.>.b", "job.assign.x*", ">", "..", "a..b"];
+    // What others put there is not for us.
+    let payloads = ["", "1.0.3", "{\"name\":\"w\"}", "{\"heft\":", "[]", "{}", "null"];
+    let hellos = [(Generation::F0, "", ""), (Generation::F1, "", ""), (Generation::F1, "", "1.0.3")]
+        .into_iter()
+        .chain(subjects.map(|subject| (Generation::F2, subject, "")))
+        .chain(payloads.map(|payload| (Generation::F2, "job.assign.x", payload)));
+    for (generation, subject, payload) in hellos {
+        let mut frame = Vec::new();
+        let payload_len = u32::try_from(payload.len()).unwrap();
+        Head { subject, payload_len, ..Head::new(Kind::HelloWorker) }.append(generation, &mut frame).unwrap();
+        let mut worker = Raw::connect(&leader);
+        worker.stream.write_all(&[&frame, payload.as_bytes()].concat()).unwrap();
+        let mut workers = || client.ask("status", &json!({}))["workers"].as_array().unwrap().len();
+        procs::eventually("it is a worker", || workers() == 1);
+        drop(worker);
+        procs::eventually("it has left", || workers() == 0);
+    }
 }
 
 #[test]

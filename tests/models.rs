@@ -110,6 +110,7 @@ fn job_result(fields: &Value) -> JobResult {
         exit_code: number(fields, "ExitCode"),
         archive: fields.get("Archive").map(blob),
         no_room: fields.get("NoRoom").and_then(Value::as_bool).unwrap_or_default(),
+        no_directory: fields.get("NoDirectory").and_then(Value::as_bool).unwrap_or_default(),
         archive_lost: number(fields, "ArchiveLost"),
         stdout_blob: fields.get("StdoutBlob").map(blob),
         stderr_blob: fields.get("StderrBlob").map(blob),

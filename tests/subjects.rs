@@ -125,6 +125,8 @@ fn the_worker_patterns_agree_with_the_vectors() {
                 PatternError::TooManySegments { .. } => "TooManySegments",
                 PatternError::TooManyTogether { .. } => "TooManyTogether",
                 PatternError::ControlCharacter { .. } => "ControlCharacter",
+                PatternError::Empty { .. } => "Empty",
+                PatternError::Wildcard { .. } => "Wildcard",
             };
             assert_eq!(kind, text(vector, "error"), "{error}, {name}");
         }

@@ -448,13 +448,14 @@ async fn a_program_ends_with_a_worker_that_is_killed() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_made_fails_the_job_with_the_reason() {
+async fn a_job_whose_directory_cannot_be_made_is_handed_back_with_the_reason() {
     let bench = Bench::new();
     bench.program("x", "echo ran");
     // The job directory cannot be made: the work directory has gone.
     fs::remove_dir(&bench.place.work_dir).unwrap();
     let result = bench.run(request("x")).await;
-    assert_eq!((result.status, result.stdout.as_str()), (JobStatus::Failed, ""));
+    assert_eq!((result.status, result.stdout.as_str()), (JobStatus::Cancelled, ""));
+    assert!(result.no_room && result.no_directory);
     assert!(result.stderr.contains("cannot make the job directory"), "{}", result.stderr);
 }
 

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use procs::{Leader, Proc, TempDir, Worker, eventually, heft, write_program};
-use small_disk::{SmallDisk, submit, until};
+use small_disk::{SmallDisk, submit, taken, until};
 
 const NOBODY: u32 = 65_534;
 
@@ -170,9 +170,74 @@ fn a_job_whose_inputs_find_no_room_waits_for_a_sound_worker_that_is_busy() {
     for job in &mut jobs {
         job.wait_for("the reason", |line| line.contains("has no room on its disk").then_some(()));
     }
+    until(&leader, "the worker without room is shown", |status| {
+        let workers = status["workers"].as_array().unwrap();
+        workers.iter().filter(|worker| worker["lacks"]["what"] == "room").count() == 1
+    });
+    let (_, shown, _) = heft(&["status", &leader.addr()]);
+    assert!(shown.contains("ago: it has no room on its disk"), "{shown}");
     fs::write(&go, "").unwrap();
     for job in jobs.iter_mut() {
         job.wait_for("its end", |line| line.contains("over").then_some(()));
     }
     assert_eq!(first.finish().0, Some(0));
+}
+
+/// Starts a worker whose log is among its lines.
+fn worker_with_log(port: u16, work_dir: &Path) -> Proc {
+    let dir = work_dir.parent().unwrap();
+    with_programs(dir);
+    worker_after(port, "exec 2>&1", work_dir, &heft_binary(), None)
+}
+
+#[test]
+fn a_worker_whose_work_directory_is_gone_hands_its_jobs_to_another_and_says_so_once() {
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    let jobs = dir.join("jobs");
+    let mut broken = worker_with_log(leader.port, &jobs);
+    until(&leader, "a worker", |status| status["workers"].as_array().is_some_and(|all| all.len() == 1));
+    let large = dir.join("large");
+    fs::write(&large, vec![1; 6 << 20]).unwrap();
+    fs::remove_dir_all(&jobs).unwrap();
+    let runs = [vec!["--", "echo over"], vec!["--file", large.to_str().unwrap(), "--", "echo over"]];
+    let mut waiting: Vec<Proc> = runs.iter().map(|args| submit(&leader, "sh", args)).collect();
+    for job in &mut waiting {
+        job.wait_for("the reason", |line| line.contains("cannot use its work directory").then_some(()));
+    }
+    broken.wait_for("the error", |line| {
+        (line.contains("ERROR") && line.contains("work directory")).then_some(())
+    });
+    let status = heft(&["status", &leader.addr(), "--output", "json"]).1;
+    assert!(serde_json::from_str::<serde_json::Value>(&status).unwrap()["jobs"]["dead"] == 0, "{status}");
+
+    let sound = Worker::start(leader.port, &[SH], &[]);
+    for mut job in waiting {
+        job.wait_for("its end", |line| line.contains("over").then_some(()));
+        assert_eq!(job.finish().0, Some(0));
+    }
+    drop(sound);
+    // Whoever repairs it need not start the worker again.
+    fs::create_dir(&jobs).unwrap();
+    let (code, out, err) = heft(&["submit", &leader.addr(), "sh", "--", "echo again"]);
+    assert_eq!((code, out.as_str()), (Some(0), "again\n"), "{err}");
+    broken.kill();
+    let (_, said) = broken.finish();
+    assert_eq!(said.iter().filter(|line| line.contains("ERROR")).count(), 1, "{said:#?}");
+}
+
+#[test]
+fn a_job_says_that_it_waits_for_a_worker_that_can_use_its_work_directory() {
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    let jobs = dir.join("jobs");
+    let _broken = worker_with_log(leader.port, &jobs);
+    until(&leader, "a worker", |status| status["workers"].as_array().is_some_and(|all| all.len() == 1));
+    fs::remove_dir_all(&jobs).unwrap();
+    let mut job = submit(&leader, "sh", &["--", "echo over"]);
+    let id = taken(&mut job);
+    job.wait_for("the reason", |line| line.contains("cannot use its work directory").then_some(()));
+    eventually("it is explained", || {
+        heft(&["explain", &leader.addr(), &id]).1.contains("cannot use its work directory: it is tried again")
+    });
 }

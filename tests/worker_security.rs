@@ -156,6 +156,57 @@ fn a_job_that_puts_something_in_the_place_of_a_dataset_changes_nothing_for_later
     assert_eq!(reads(), "right".repeat(1000));
 }
 
+/// The first file takes long to copy, and meanwhile the second is changed.
+#[test]
+fn a_job_whose_dataset_is_changed_while_it_is_given_it_gets_it_again() {
+    let leader = Leader::start(&[]);
+    let dir = TempDir::new();
+    let set = dir.join("set");
+    std::fs::create_dir_all(&set).unwrap();
+    std::fs::write(set.join("a.bin"), vec![7; 48 << 20]).unwrap();
+    std::fs::write(set.join("b.bin"), "right".repeat(1000)).unwrap();
+    std::fs::create_dir_all(dir.join("exe")).unwrap();
+    write_program(&dir.join("exe/reads"), "cat b.bin");
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" \"$@\" 2>&1", env!("CARGO_BIN_EXE_heft")]);
+    command.args(["worker", "127.0.0.1", &leader.port.to_string(), "--cache-link", "copy"]);
+    for (flag, name) in [("--exe-dir", "exe"), ("--work-dir", "jobs"), ("--cache-dir", "cache")] {
+        command.arg(flag).arg(dir.join(name));
+    }
+    let mut worker = Proc::start("heft worker", command.env("HEFT_LOG", "warn"));
+    let (code, _, err) = heft(&["dataset", &leader.addr(), "put", "set-1", set.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{err}");
+    let own = dir.join("jobs/heft");
+    let mut hits = 0;
+    for _ in 0..20 {
+        let addr = leader.addr();
+        let job = std::thread::spawn(move || {
+            let names = ["--cache", "set-1/a.bin", "--cache", "set-1/b.bin"];
+            heft(&[&["submit", &addr, "reads", "--progress", "none"], &names[..]].concat())
+        });
+        let is_begun = || {
+            let jobs = std::fs::read_dir(&own).into_iter().flatten().flatten();
+            jobs.into_iter().any(|job| job.path().join("a.bin").exists())
+        };
+        while !is_begun() && !job.is_finished() {
+            std::thread::yield_now();
+        }
+        let file = dir.join("cache/set-1/b.bin");
+        chmod(&file, 0o644);
+        std::fs::write(&file, "wrong".repeat(1000)).unwrap();
+        let (code, out, err) = job.join().unwrap();
+        assert_eq!((code, out), (Some(0), "right".repeat(1000)), "{err}");
+        // It may have had its copy before.
+        let handed_back = |line: &str| line.contains("handed back").then_some(());
+        let is_hit = worker.poll(handed_back);
+        hits += u32::from(is_hit);
+        if is_hit {
+            break;
+        }
+    }
+    assert!(hits > 0, "no job was given a file that changed");
+}
+
 /// Nobody.
 const STRANGER: u32 = 54_321;
 
@@ -222,7 +273,7 @@ fn directories_that_others_can_change_are_refused_by_worker_and_leader() {
     }
     for (path, why) in foreign {
         let path = path.to_str().unwrap();
-        for flag in ["--work-dir", "--cache-dir"] {
+        for flag in ["--work-dir", "--cache-dir", "--exe-dir"] {
             let (code, said) = started(&mut worker_in(&dir, &[flag, path]));
             assert_eq!(code, Some(2), "{flag} {path}: {said}");
             assert!(said.contains(why) && said.contains("--allow-shared-dirs"), "{said}");
@@ -235,12 +286,29 @@ fn directories_that_others_can_change_are_refused_by_worker_and_leader() {
             assert!(said.contains(why) && said.contains("--allow-shared-dirs"), "{said}");
             leader = Command::new(env!("CARGO_BIN_EXE_heft"));
         }
-        let (code, said) = started(&mut worker_in(&dir, &["--work-dir", path, "--allow-shared-dirs"]));
-        assert_eq!(code, None, "{said}");
+        for flag in ["--work-dir", "--exe-dir"] {
+            let (code, said) = started(&mut worker_in(&dir, &[flag, path, "--allow-shared-dirs"]));
+            assert_eq!(code, None, "{said}");
+        }
     }
     chmod(&open, 0o1777);
     let (code, said) = started(&mut worker_in(&dir, &["--work-dir", open.to_str().unwrap()]));
     assert_eq!(code, None, "as open as /tmp: {said}");
+    // Nobody's program is exchanged there, but everybody can add one.
+    let (code, said) = started(&mut worker_in(&dir, &["--exe-dir", open.to_str().unwrap()]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("run with the rights of this worker"), "{said}");
+}
+
+#[test]
+fn a_directory_of_programs_that_is_roots_or_not_there_yet_is_taken() {
+    let dir = TempDir::new();
+    let missing = dir.join("new/exe");
+    for exe in ["/usr/bin", missing.to_str().unwrap()] {
+        let (code, said) = started(&mut worker_in(&dir, &["--exe-dir", exe]));
+        assert_eq!(code, None, "{exe}: {said}");
+    }
+    assert!(missing.is_dir());
 }
 
 #[test]

@@ -15,7 +15,7 @@ words! {
 words! {
     /// What a job waits for.
     WaitsFor {
-        BackOff = "back-off", WorkerDisk = "worker-disk", Client = "client", InputRoom = "input-room",
+        BackOff = "back-off", WorkerDisk = "worker-disk", WorkerDirectory = "worker-directory", Client = "client", InputRoom = "input-room",
         Cap = "cap", Data = "data", Nearer = "nearer", Worker = "worker", CapableWorker = "capable-worker",
         RequestWorker = "request-worker", FoldersWorker = "folders-worker", RawWorker = "raw-worker",
         Agent = "agent", Room = "room", ResultRoom = "result-room", Stop = "stop", Turn = "turn",
@@ -26,7 +26,7 @@ words! {
     /// Whether a worker gets a job, and if not, why.
     Verdict {
         HasIt = "has-it", First = "first", WaitedFor = "waited-for", Possible = "possible",
-        NoRoom = "no-room", DiskFull = "disk-full", Silent = "silent", OwesAnswer = "owes-answer",
+        NoRoom = "no-room", DiskFull = "disk-full", NoDirectory = "no-directory", Silent = "silent", OwesAnswer = "owes-answer",
         LostThere = "lost-there", ByAgent = "by-agent", NoRequests = "no-requests",
         NoFolders = "no-folders", NoRaw = "no-raw", NoTransfers = "no-transfers",
         NoDatasets = "no-datasets", NoMatch = "no-match", ForAnother = "for-another", Ended = "ended",

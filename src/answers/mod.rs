@@ -77,8 +77,8 @@ pub use explain::{
 };
 pub use jobs::{Cancelled, DeadJob, DeadPage, DeadShown, FailedAttempt, Found, Purged, Requeued, Was};
 pub use status::{
-    ClientRow, Disk, Durability, Jobs, LeaderStatus, Log, Payloads, QueueRow, Spool, Status, WorkerClass,
-    WorkerRow,
+    ClientRow, Disk, Durability, Jobs, Lack, Lacks, LeaderStatus, Log, Payloads, QueueRow, Spool, Status,
+    WorkerClass, WorkerRow,
 };
 
 use serde::{Deserialize, Serialize};

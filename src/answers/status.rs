@@ -176,6 +176,23 @@ pub struct WorkerRow {
     pub cpu_permille: Option<u16>,
     /// Whether it is connected.
     pub connected: bool,
+    /// What it lacked for a job that it handed back lately.
+    pub lacks: Option<Lacks>,
+}
+
+words! {
+    /// What a worker lacks.
+    Lack { Room = "room", Directory = "directory", }
+}
+
+/// What a worker lacked for a job that it handed back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lacks {
+    /// In a word.
+    pub what: Lack,
+    /// How long ago that was.
+    pub ago_ms: u64,
 }
 
 /// A client.

@@ -16,8 +16,8 @@ use super::files::{Beside, Files};
 use super::gaps::{Gap, gaps};
 use super::progress::Progress;
 use super::result::{downloads, fetch};
-use super::show::{NOT_FETCHED, Show, as_json, exit_code, say_end, say_left_out, show_output, show_outputs};
-use super::{Output, print, print_json, printable, say};
+use super::show::{NOT_FETCHED, Show, as_json, ended_line, exit_code, say_end, say_left_out, show_output};
+use super::{Output, Unwritten, print, print_json, print_to, printable, say};
 use crate::client::{Client, Finished, Part};
 use crate::model::JobResult;
 
@@ -59,18 +59,20 @@ pub(crate) async fn show_all(
 ) -> anyhow::Result<ExitCode> {
     let (mut complete, mut left_files) = (true, false);
     let mut shown = Vec::new();
+    // Files of the others are fetched although one of the outputs takes nothing.
+    let mut printed = Ok(());
     for child in children {
         let got = get(args, asker, child).await;
         complete &= got.complete();
         left_files |= got.result.archive.is_some();
         match args.output {
-            Output::Table => show_one(&got)?,
+            Output::Table => printed = printed.and(show_one(&got)),
             Output::Json => shown.push(one_as_json(child, &got)),
         }
     }
     match args.output {
         Output::Table => {
-            show_outputs("", &result.stderr)?;
+            printed = printed.and(print_to(&mut std::io::stderr(), ended_line(&result.stderr).as_bytes()));
             say_end(args, result);
             if let (None, true) = (args.out, left_files) {
                 say(&format!(
@@ -88,6 +90,7 @@ pub(crate) async fn show_all(
             print_json(&all)?;
         }
     }
+    printed?;
     Ok(exit_code(result, complete))
 }
 
@@ -139,18 +142,19 @@ fn take_files(args: &Show<'_>, child: &Child, got: &Got<'_>, dir: Option<Option<
     }
 }
 
-fn show_one(got: &Got<'_>) -> anyhow::Result<()> {
+fn show_one(got: &Got<'_>) -> Result<(), Unwritten> {
     let Got { worker, result, finished, files, gaps, trouble } = got;
     let code = result.exit_code.filter(|code| *code != 0);
     let code = code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
-    print(format!("== worker {worker}: {}{code}\n", printable(result.status.as_str())).as_bytes())?;
-    show_output(finished, Purpose::Stdout, &result.stdout, &mut std::io::stdout())?;
-    if !ends_line(finished, &result.stdout) {
-        print(b"\n")?;
-    }
+    let head = format!("== worker {worker}: {}{code}\n", printable(result.status.as_str()));
+    let end: &[u8] = if ends_line(finished, &result.stdout) { b"" } else { b"\n" };
+    let mut printed = print(head.as_bytes())
+        .and_then(|()| show_output(finished, Purpose::Stdout, &result.stdout, &mut std::io::stdout()))
+        .and_then(|()| print(end));
     if !result.stderr.is_empty() {
         say(&format!("worker {worker}, standard error:"));
-        show_output(finished, Purpose::Stderr, &result.stderr, &mut std::io::stderr())?;
+        let stderr = &mut std::io::stderr();
+        printed = printed.and(show_output(finished, Purpose::Stderr, &result.stderr, stderr));
     }
     if let Some(trouble) = trouble {
         say(&format!("worker {worker}: {trouble}"));
@@ -161,7 +165,7 @@ fn show_one(got: &Got<'_>) -> anyhow::Result<()> {
         None => say_left_out(result, &whose),
     }
     gaps.iter().for_each(|gap| gap.say(&whose));
-    Ok(())
+    printed
 }
 
 /// Whether what a job printed ends with a line's end, or there is nothing.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::exit::Usage;
 use super::table::{Side, Table, text};
-use super::{Output, Reach, about, job_id, print, print_json};
+use super::{Output, Reach, Unwritten, about, job_id, print, print_json};
 
 const EXAMPLES: &str = "Examples:
   heft dlq 127.0.0.1:5000 ls
@@ -111,7 +111,7 @@ async fn look(args: &DlqArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn done(output: Output, what: &str, count: u64) -> std::io::Result<()> {
+fn done(output: Output, what: &str, count: u64) -> Result<(), Unwritten> {
     match output {
         Output::Table => print(format!("{count} {what}\n").as_bytes()),
         Output::Json => print_json(&json!({ what: count })),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use chunking::message::Reason;
 use thiserror::Error;
 
-use super::say;
+use super::{Unwritten, say};
 use crate::client::dataset::PutError;
 use crate::client::{ClientError, JobError};
 
@@ -14,15 +14,19 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const UNAVAILABLE: u8 = 3;
 pub(crate) const TIMED_OUT: u8 = 4;
 pub(crate) const INTERRUPTED: u8 = 130;
+/// What a shell reports of a command that SIGPIPE ended.
+pub(crate) const OUTPUT_CLOSED: u8 = 141;
 
 /// What stands below the help of `heft` itself.
 pub const AFTER_HELP: &str = "Exit codes:
   0    done; for a job: it ended OK; for a dataset: enough workers have it
-  1    the job FAILED, too few workers have the dataset, or the leader answered with an error
+  1    the job FAILED, too few workers have the dataset, the leader answered with an error, or the
+       output could not be written
   2    the command line or a file named on it is not right
   3    the leader refused, or cannot be reached; `heft leader` cannot listen, as on a port in use
   4    --timeout ran out
   130  interrupted
+  141  whoever read the output left before its end, as `head` does
 
 HEFT_LOG=info (or debug) shows what happens underneath.";
 
@@ -49,8 +53,11 @@ pub(crate) enum TimedOut {
 
 /// Says what went wrong, and gives the exit code for it.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    say(&format!("{error:#}"));
-    ExitCode::from(code_of(error))
+    let code = code_of(error);
+    if code != OUTPUT_CLOSED {
+        say(&format!("{error:#}"));
+    }
+    ExitCode::from(code)
 }
 
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
@@ -76,6 +83,9 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
             JobError::CancelledUnsent { .. } => INTERRUPTED,
             JobError::BadResult { .. } => FAILED,
         };
+    }
+    if let Some(Unwritten::Closed) = error.downcast_ref() {
+        return OUTPUT_CLOSED;
     }
     if error.is::<Usage>() {
         return USAGE;

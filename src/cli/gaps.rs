@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use chunking::message::Purpose;
 use serde_json::{Value, json};
 
-use super::say;
+use super::{Unwritten, say};
 use crate::client::{Finished, Missing};
 use crate::model::{JobResult, WHOLE_RESULT};
 use crate::units::ByteSize;
@@ -78,7 +78,7 @@ impl Gap {
 }
 
 /// Prints what came of an output that did not come whole: from the file, if there is more in it than in the result itself.
-pub(crate) fn print_beginning(missing: &Missing, text: &str, to: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn print_beginning(missing: &Missing, text: &str, to: &mut dyn Write) -> Result<(), Unwritten> {
     match missing.path().filter(|_| missing.here > text.len() as u64) {
         Some(path) => {
             let file = File::open(path)?;
@@ -86,5 +86,5 @@ pub(crate) fn print_beginning(missing: &Missing, text: &str, to: &mut dyn Write)
         }
         None => to.write_all(text.as_bytes())?,
     }
-    to.flush()
+    Ok(to.flush()?)
 }

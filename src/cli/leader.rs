@@ -1,6 +1,5 @@
 //! `heft leader`: the broker.
 
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,6 +22,7 @@ use crate::units::{ByteSize, Span};
 use crate::wire::{SILENCE_MAX, SILENCE_MIN, Tuning};
 
 use super::exit::{Unavailable, Usage};
+use super::print;
 
 const EXAMPLES: &str = "Examples:
   heft leader 5000
@@ -390,13 +390,16 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
     };
     // Nobody is told of it before it knows its jobs.
     let prepared = storage.into_leader(config);
-    println!(
-        "heft leader listening on {local} (driver {}, durability {durability}, data {}, spool up to {})",
+    let line = format!(
+        "heft leader listening on {local} (driver {}, durability {durability}, data {}, spool up to {})\n",
         driver.name(),
         args.data.display(),
         args.spool_max
     );
-    std::io::stdout().flush()?;
+    // It is no less a leader.
+    if let Err(error) = print(line.as_bytes()) {
+        warn!("{error}; it said: {}", line.trim_end());
+    }
 
     let stop = Rc::new(Notify::new());
     let serving = driver.serve(listener, prepared, options, stop.clone());

@@ -18,6 +18,7 @@ mod job_line;
 pub mod leader;
 mod leaving;
 mod log;
+mod print;
 mod progress;
 pub mod result;
 mod show;
@@ -28,6 +29,7 @@ mod unpack;
 pub mod worker;
 
 pub use log::log_to_stderr;
+pub(crate) use print::{Unwritten, print, print_json, print_to};
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -36,7 +38,6 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use rustix::process::Signal;
-use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
@@ -174,20 +175,6 @@ pub(crate) fn time_limit(text: &str) -> Result<Span, String> {
 /// A line for the person at the terminal. That nobody reads it any more is no reason to stop.
 pub(crate) fn say(text: &str) {
     writeln!(io::stderr(), "heft: {}", printable(text)).ok();
-}
-
-/// Prints to standard output; an error only if it is not just closed, as by `| head`.
-pub(crate) fn print(bytes: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// Prints one JSON object on a line.
-pub(crate) fn print_json(value: &Value) -> io::Result<()> {
-    print(format!("{value}\n").as_bytes())
 }
 
 /// A peer's text without what could move a terminal's cursor or turn the text around it.

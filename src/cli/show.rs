@@ -7,14 +7,13 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use chunking::message::Purpose;
 use serde_json::{Value, json};
 
 use super::exit::FAILED;
 use super::files::{Beside, Files};
 use super::gaps::{Gap, gaps, print_beginning};
-use super::{Output, print, print_json, say};
+use super::{Output, Unwritten, print_json, print_to, say};
 use crate::client::{Finished, Part};
 use crate::model::{JobResult, JobStatus};
 
@@ -42,10 +41,12 @@ pub(crate) fn show(args: &Show<'_>, result: &JobResult, finished: &Finished) -> 
         None => Beside::Missing(gaps.iter().find_map(Gap::of_archive).unwrap_or(NOT_FETCHED)),
     };
     let files = args.out.map(|dir| Files::take(result, dir, archive));
+    // What is left to say is said although one of the outputs takes nothing.
+    let mut printed = Ok(());
     match args.output {
         Output::Table => {
-            show_output(finished, Purpose::Stdout, &result.stdout, &mut io::stdout())?;
-            show_output(finished, Purpose::Stderr, &result.stderr, &mut io::stderr())?;
+            printed = show_output(finished, Purpose::Stdout, &result.stdout, &mut io::stdout())
+                .and(show_output(finished, Purpose::Stderr, &result.stderr, &mut io::stderr()));
             say_end(args, result);
             if let (None, Some(archive)) = (args.out, &result.archive) {
                 say(&format!(
@@ -72,6 +73,7 @@ pub(crate) fn show(args: &Show<'_>, result: &JobResult, finished: &Finished) -> 
             print_json(&shown)?;
         }
     }
+    printed?;
     let complete = gaps.is_empty() && result.archive_lost.is_none();
     Ok(exit_code(result, complete && files.is_none_or(|files| files.complete())))
 }
@@ -88,15 +90,8 @@ pub(crate) fn exit_code(result: &JobResult, complete: bool) -> ExitCode {
     if result.status == JobStatus::Ok && complete { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
 }
 
-/// Prints what a job printed, each to where it belongs.
-pub(crate) fn show_outputs(stdout: &str, stderr: &str) -> anyhow::Result<()> {
-    print(stdout.as_bytes()).context("cannot write the job's output")?;
-    io::stderr().write_all(ended_line(stderr).as_bytes()).ok();
-    Ok(())
-}
-
 /// A text whose last line has an end.
-fn ended_line(text: &str) -> Cow<'_, str> {
+pub(crate) fn ended_line(text: &str) -> Cow<'_, str> {
     if text.is_empty() || text.ends_with('\n') { text.into() } else { format!("{text}\n").into() }
 }
 
@@ -163,23 +158,14 @@ pub(crate) fn show_output(
     purpose: Purpose,
     text: &str,
     to: &mut dyn Write,
-) -> anyhow::Result<()> {
+) -> Result<(), Unwritten> {
     let Some(path) = finished.part(purpose).and_then(Part::path) else {
         return match finished.missing.iter().find(|missing| missing.purpose == purpose) {
-            Some(missing) => written(print_beginning(missing, text, to)),
-            None if purpose == Purpose::Stderr => show_outputs("", text),
-            None => show_outputs(text, ""),
+            Some(missing) => print_beginning(missing, text, to),
+            None if purpose == Purpose::Stderr => print_to(to, ended_line(text).as_bytes()),
+            None => print_to(to, text.as_bytes()),
         };
     };
-    written(File::open(path).and_then(|mut file| io::copy(&mut file, to)).and_then(|_| to.flush()))
-}
-
-/// A reader that left early is no error.
-fn written(copied: io::Result<()>) -> anyhow::Result<()> {
-    match copied {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write the job's output")
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
+    File::open(path).and_then(|mut file| io::copy(&mut file, to)).and_then(|_| to.flush())?;
+    Ok(())
 }

@@ -10,7 +10,7 @@ use clap::Args;
 use super::exit::INTERRUPTED;
 use super::table::{Side, Table, said, text, yes_or_no};
 use super::{Output, Reach, about, print, print_json, printable, say};
-use crate::answers::{ClientRow, Durability, Jobs, LeaderStatus, QueueRow, Status, WorkerRow, ask};
+use crate::answers::{ClientRow, Durability, Jobs, Lack, LeaderStatus, QueueRow, Status, WorkerRow, ask};
 use crate::client::Answered;
 
 const EXAMPLES: &str = "Examples:
@@ -125,8 +125,23 @@ fn render(status: &Status) -> String {
         let table = table.render();
         lines.push('\n');
         lines.push_str(&if table.is_empty() { format!("no {what}\n") } else { table });
+        if what == "workers" {
+            lines.extend(workers.iter().filter_map(lacking));
+        }
     }
     lines
+}
+
+/// A line for a worker that hands jobs back.
+fn lacking(worker: &WorkerRow) -> Option<String> {
+    let lacks = worker.lacks.as_ref()?;
+    let why = match lacks.what {
+        Lack::Room => "it has no room on its disk: free space there",
+        Lack::Directory => "it cannot use its work directory: its log says why",
+        Lack::Other(_) => "it lacks something",
+    };
+    let ago = about(Duration::from_secs(lacks.ago_ms / 1000));
+    Some(format!("        worker {} handed a job back {ago} ago: {why}\n", text(&worker.id)))
 }
 
 /// The log and the disk of a leader that keeps what it acknowledged.
@@ -260,5 +275,16 @@ no queues
         assert!(render(&results).contains("UPLOADS AND RESULTS WAIT: the disk is full\n"));
         assert!(render(&json!({"leader": {"results_waiting": 2}})).contains("RESULTS WAIT: 2 jobs have run"));
         assert!(render(&json!({})).contains("no workers"));
+        for (what, why) in
+            [("room", "it has no room on its disk"), ("directory", "it cannot use its work directory")]
+        {
+            let lacks = json!({"workers": [{"id": "w-1", "lacks": {"what": what, "ago_ms": 61_500}}, {"id": "w-2", "lacks": null}]});
+            let lacks = render(&lacks);
+            assert!(
+                lacks.contains(&format!("        worker w-1 handed a job back 1m1s ago: {why}")),
+                "{lacks}"
+            );
+            assert_eq!(lacks.matches("handed a job back").count(), 1);
+        }
     }
 }

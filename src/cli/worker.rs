@@ -12,6 +12,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
+use crate::fs::own_dir::check_programs;
 use crate::units::{ByteSize, Span};
 use crate::wire::Tuning;
 use crate::worker::exec;
@@ -24,7 +25,7 @@ use crate::worker::{
 };
 
 use super::exit::Usage;
-use super::{check_own, time_limit};
+use super::{check_own, not_safe, time_limit};
 
 /// Where sets are kept (FS01).
 const CACHE_DIR_DEFAULT: &str = "/opt/grid/cache";
@@ -80,7 +81,8 @@ pub struct WorkerArgs {
     /// The stock worker's id, if the leader cannot tell it by its address
     #[arg(long = "for", value_name = "WORKER-ID", requires = "cache_only")]
     pub cache_for: Option<Uuid>,
-    /// Take a work or cache directory that another user owns or can write to; who can may lead the worker's files elsewhere
+    /// Take a work, cache or exe directory that another user owns or can write to; who can may lead the worker's files elsewhere,
+    /// or have it run programs
     #[arg(long)]
     pub allow_shared_dirs: bool,
     /// Jobs at a time
@@ -214,7 +216,7 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     keep_secrets();
     let is_cache_named = args.cache_dir.is_some();
     let allowed = args.allow_shared_dirs;
-    make(&args.exe_dir, "exe", "--exe-dir", 0o755)?;
+    make_programs(&args.exe_dir, allowed || args.cache_only)?;
     // Whom a cache is kept for has to be able to read it.
     let cache_mode = if args.cache_only { 0o755 } else { 0o700 };
     let cache_dir = make_own(&args.cache_dir(), "cache", "--cache-dir", cache_mode, allowed)?;
@@ -351,6 +353,22 @@ fn make_own(path: &Path, what: &str, flag: &str, mode: u32, allowed: bool) -> Re
     make(&path, what, flag, mode)?;
     // Somebody else may have been quicker.
     check_own(what, flag, &path)
+}
+
+/// Makes the directory of programs, if it is not there yet, unless other users could put programs there: those would run with
+/// the rights of this worker. Links to it are followed for each job, so that it can be exchanged by those who may.
+fn make_programs(path: &Path, allowed: bool) -> Result<(), Usage> {
+    let check = || match allowed {
+        true => Ok(()),
+        false => check_programs(path).map_err(|error| {
+            let Usage(text) = not_safe("exe", "--exe-dir", path, &error);
+            Usage(format!("{text}; what is put there is run with the rights of this worker"))
+        }),
+    };
+    check()?;
+    make(path, "exe", "--exe-dir", 0o755)?;
+    // Somebody else may have been quicker.
+    check()
 }
 
 /// A directory that was there keeps its mode: a worker of another user may read what is in it.

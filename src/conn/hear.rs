@@ -15,7 +15,8 @@ use crate::core::Event;
 use crate::core::event::{ClientPeer, Doing, Named, WorkerClass};
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::payload::PayloadKind;
-use crate::core::subject::hello_patterns;
+use crate::core::record::Lack;
+use crate::core::subject::{announced_patterns, hello_patterns};
 use crate::model::limits::{CLIENT_ID_BYTES_MAX, QUOTE_CHARS_MAX};
 use crate::model::{
     Announcement, ClientConfig, ContentStream, JobResult, JobStatus, JsonModel, Shape, WorkerHello,
@@ -141,8 +142,8 @@ pub enum AckSays {
     ResultLost,
     /// Not done.
     GivenUp,
-    /// The same, for want of room for its inputs.
-    NoRoom,
+    /// The same, for want of something that another worker may have.
+    Lacks(Lack),
 }
 
 /// What a segment of a pattern takes beside its bytes: it is a place in the tree by which workers are found.
@@ -301,6 +302,16 @@ impl Session {
         Ok(self.announced(config.and_then(|config| config.heft), event))
     }
 
+    /// What the payload of a worker's hello says. Classic workers send none, and classic leaders pass over what
+    /// others put there (T10): so does this one, unless it looks like an announcement that was damaged.
+    fn worker_announcement(payload: &[u8]) -> Result<Option<WorkerHello>, SessionError> {
+        match WorkerHello::parse(payload) {
+            Ok(hello) => Ok(Some(hello)),
+            Err(error) if announces(payload) => Err(SessionError::BadAnnouncement(error.to_string())),
+            Err(_) => Ok(None),
+        }
+    }
+
     fn worker_hello(
         &mut self,
         head: &Head<'_>,
@@ -308,27 +319,20 @@ impl Session {
         make_id: MakeId<'_>,
     ) -> Result<Heard, SessionError> {
         let id = WorkerId(if head.msg_id.is_nil() { make_id() } else { head.msg_id });
-        let hello = match WorkerHello::parse(payload) {
-            Ok(hello) => Some(hello),
-            Err(error) if announces(payload) => {
-                return Err(SessionError::BadAnnouncement(error.to_string()));
-            }
-            // Classic workers send nothing here, and what others send is not for us.
-            Err(_) => None,
-        };
-        let bad = |why: String| match &hello {
-            Some(_) => SessionError::BadAnnouncement(why),
-            None => SessionError::BadHello(why),
-        };
+        let hello = Self::worker_announcement(payload)?;
         let announced = hello.as_ref().map(|hello| features_of(&hello.heft));
         let class = match announced {
             Some(features) if features.has(Features::LEASES) => WorkerClass::Leasing,
             Some(_) | None if self.generation == Generation::F0 => WorkerClass::OneAtATime,
             Some(_) | None => WorkerClass::Classic,
         };
-        let more = hello.as_ref().map(|hello| hello.patterns.as_slice()).unwrap_or_default();
-        let subjects = [head.subject].into_iter().chain(more.iter().map(String::as_str));
-        let patterns = hello_patterns(subjects).map_err(|error| bad(error.to_string()))?;
+        let patterns = match &hello {
+            Some(hello) => announced_patterns(head.subject, hello.patterns.iter().map(String::as_str))
+                .map_err(|error| SessionError::BadAnnouncement(error.to_string()))?,
+            None => {
+                hello_patterns([head.subject]).map_err(|error| SessionError::BadHello(error.to_string()))?
+            }
+        };
         let name: Arc<str> =
             hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
         self.role = Role::Worker { id, class, last_job: None, stand_ins: HashMap::new() };
@@ -496,7 +500,8 @@ pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Named, Vec<Uuid>) {
     let says = match result.status {
         JobStatus::Ok => AckSays::Result { ok: true },
         JobStatus::Duplicate => AckSays::ResultLost,
-        JobStatus::Cancelled if result.no_room => AckSays::NoRoom,
+        JobStatus::Cancelled if result.no_directory => AckSays::Lacks(Lack::Directory),
+        JobStatus::Cancelled if result.no_room => AckSays::Lacks(Lack::Room),
         JobStatus::Cancelled => AckSays::GivenUp,
         JobStatus::Failed | JobStatus::Other(_) => AckSays::Result { ok: false },
     };

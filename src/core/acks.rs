@@ -10,7 +10,7 @@ use super::broker::Broker;
 use super::event::{Named, Outcome, WorkerClass};
 use super::ids::{Attempt, ConnId, JobId, Run, WorkerId};
 use super::job::{Job, Phase};
-use super::record::{AttemptEnd, Record};
+use super::record::{AttemptEnd, Lack, Record};
 
 impl Broker {
     pub(super) fn ack(&mut self, conn: ConnId, id: JobId, named: Named, outcome: Outcome) {
@@ -41,7 +41,12 @@ impl Broker {
         let run = job.run;
         match (outcome, lease) {
             (Outcome::Returned { result, ok }, _) if self.may_end(worker, job, named) => {
+                let had_lacked = job.lacked_at(worker).is_some();
                 self.propose(Record::Ack { at: self.now, job: id, run, worker, result, ok });
+                if let Some(worker) = self.workers.get_mut(worker) {
+                    // A job that has its place in spite of it proves nothing for larger ones.
+                    worker.lacked = worker.lacked.filter(|(lack, _)| !had_lacked && *lack == Lack::Room);
+                }
             }
             (Outcome::Returned { .. }, _) => {
                 self.actions.push_back(Action::AckRefused { conn, job: id });
@@ -55,15 +60,19 @@ impl Broker {
             (Outcome::GivenUp, Some(lease)) => {
                 self.attempt_over(worker, id, lease, AttemptEnd::GivenUp, true);
             }
-            (Outcome::NoRoom, Some(lease)) => {
-                self.attempt_over(worker, id, lease, AttemptEnd::DiskFull, true);
+            (Outcome::Lacks(lack), Some(lease)) => {
+                let why = match lack {
+                    Lack::Room => AttemptEnd::DiskFull,
+                    Lack::Directory => AttemptEnd::NoDirectory,
+                };
+                self.attempt_over(worker, id, lease, why, true);
             }
             // What it kept of the job is of no use to anybody.
             (Outcome::ResultLost, None) => {
                 let run = named.run.unwrap_or(run);
                 self.actions.push_back(Action::Settle { conn, job: id, run });
             }
-            (Outcome::GivenUp | Outcome::NoRoom, None) => {}
+            (Outcome::GivenUp | Outcome::Lacks(_), None) => {}
         }
     }
 

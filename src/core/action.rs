@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::dataset::Dataset;
 use super::ids::{Attempt, CacheId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
 use super::payload::PayloadKind;
-use super::record::Record;
+use super::record::{Lack, Record};
 
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -323,10 +323,12 @@ pub enum Waiting {
         /// How many they are.
         workers: usize,
     },
-    /// A worker had no room on its disk for its inputs.
-    WorkerDisk {
+    /// A worker could not begin it.
+    WorkerLacks {
         /// Which.
         worker: WorkerId,
+        /// For want of what.
+        lack: Lack,
     },
     /// No connected worker that matches its key takes payloads of its kind.
     NoReader {
@@ -358,11 +360,9 @@ impl fmt::Display for Waiting {
                 "the {workers} connected workers that match {key} cannot be sent the datasets that the job names: start a \
                  heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
             ),
-            Waiting::WorkerDisk { worker } => write!(
-                f,
-                "worker {worker} has no room on its disk for the job's inputs: free space there, or start another \
-                 worker"
-            ),
+            Waiting::WorkerLacks { worker, lack } => {
+                write!(f, "worker {worker} {}: {}", lack.text(), lack.next_step())
+            }
             Waiting::NoReader { key, workers, kind } => write!(
                 f,
                 "it needs a worker that takes {}, and the {workers} connected workers that match {key} do not: {}",

@@ -544,6 +544,9 @@ impl Broker {
         why: AttemptEnd,
         others: bool,
     ) {
+        if let (Some(lack), Some(worker)) = (why.lack(), self.workers.get_mut(worker)) {
+            worker.lacked = Some((lack, self.now));
+        }
         // One that has ended keeps its worker's place until that answers; that is all that is lost with it.
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
         if !self.is_with(id, worker) {
@@ -557,7 +560,7 @@ impl Broker {
             // That is its client's doing, and says nothing of the job.
             AttemptEnd::InputsStalled => false,
             // It never started. How often that may happen has a limit of its own.
-            AttemptEnd::DiskFull => false,
+            AttemptEnd::DiskFull | AttemptEnd::NoDirectory => false,
             AttemptEnd::TimedOut
             | AttemptEnd::WorkerLost
             | AttemptEnd::NotHeld
@@ -569,8 +572,8 @@ impl Broker {
             self.propose(Record::Orphan { at: self.now, job: id, run });
             return;
         }
-        let no_room = (why == AttemptEnd::DiskFull).then(|| self.after_no_room(job, worker));
-        if spent >= self.config.attempts_max || !others || no_room == Some(AfterNoRoom::GiveUp) {
+        let no_room = why.lack().map(|lack| (lack, self.after_no_room(job, worker)));
+        if spent >= self.config.attempts_max || !others || matches!(no_room, Some((_, AfterNoRoom::GiveUp))) {
             self.propose(Record::Dlq { at: self.now, job: id, run, attempt, why });
             return;
         }
@@ -589,27 +592,28 @@ impl Broker {
             | AttemptEnd::GivenUp
             | AttemptEnd::InputsStalled
             | AttemptEnd::DiskFull
+            | AttemptEnd::NoDirectory
             | AttemptEnd::InputsBad => before,
         };
         let wait = match no_room {
-            Some(AfterNoRoom::Again { times }) => Backoff::NO_ROOM.delay(times, entropy),
-            Some(AfterNoRoom::Another | AfterNoRoom::GiveUp) | None => {
+            Some((_, AfterNoRoom::Again { times })) => Backoff::NO_ROOM.delay(times, entropy),
+            Some((_, AfterNoRoom::Another | AfterNoRoom::GiveUp)) | None => {
                 Backoff::DELIVERY.delay(waits, entropy)
             }
         };
-        if no_room.is_some()
+        if let Some((lack, _)) = no_room
             && let Some(conn) = self.submitter_of(id, &job.client)
         {
-            let why = Waiting::WorkerDisk { worker };
+            let why = Waiting::WorkerLacks { worker, lack };
             self.actions.push_back(Action::Waiting { conn, job: id, why });
         }
         let not_before = self.now.plus(wait);
         self.propose(Record::Requeue { job: id, run, attempt, why, counts, not_before });
     }
 
-    /// What becomes of a job whose inputs a worker has no room for. One that fits nowhere must not go round for ever.
+    /// What becomes of a job whose inputs a worker has no room for, or no directory. One that fits nowhere must not go round for ever.
     fn after_no_room(&self, job: &Job, worker: WorkerId) -> AfterNoRoom {
-        let times = job.no_room_attempts() + 1;
+        let times = job.lacking_attempts() + 1;
         match self.may_find_room_elsewhere(job, Some(worker)) {
             true if times < HISTORY_MAX => AfterNoRoom::Another,
             false if times < NO_ROOM_ATTEMPTS_MAX => {

@@ -91,7 +91,7 @@ impl Broker {
                         takes = self.taken_by(matching);
                     }
                 }
-                choice @ (Choice::Wait { .. } | Choice::Late | Choice::Strand) => {
+                choice @ (Choice::Wait { .. } | Choice::Late | Choice::Strand | Choice::Elsewhere) => {
                     self.delay(job, choice);
                     delayed += 1;
                 }

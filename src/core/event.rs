@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::dataset::Dataset;
 use super::ids::{Attempt, CacheId, ClientId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
 use super::payload::{FileNames, PayloadKind};
-use super::record::AttemptEnd;
+use super::record::{AttemptEnd, Lack};
 use super::subject::RoutingKey;
 
 /// What is known of the program behind a client's connection.
@@ -293,8 +293,8 @@ pub enum Outcome {
     ResultLost,
     /// The worker gave it up, because it was told to or on its own. That is no result.
     GivenUp,
-    /// The same, as the worker had no room on its disk for its inputs.
-    NoRoom,
+    /// The same, as the worker lacked something for it.
+    Lacks(Lack),
 }
 
 /// The attempt that an answer is for, as far as its worker says: only those that lease know.

@@ -11,7 +11,7 @@ use super::ids::{CacheId, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
 use super::locality::{At, Choice, Cost, Stage};
 use super::payload::PayloadKind;
-use super::record::AttemptEnd;
+use super::record::Lack;
 use super::schedule::Policy;
 use super::subject::RoutingKey;
 use super::worker::{LeaseStage, Worker};
@@ -51,10 +51,12 @@ pub struct Named {
 /// What a job waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
-    /// Not every worker has room on its disk for its inputs.
-    WorkerDisk {
-        /// Who had none last.
+    /// Not every worker has what it needs to begin it.
+    WorkerLacks {
+        /// Who did not have it last.
         worker: WorkerId,
+        /// What that is.
+        lack: Lack,
         /// When it is tried again, if there is no other to wait for.
         until: Option<Micros>,
     },
@@ -111,14 +113,12 @@ impl fmt::Display for WaitsFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WaitsFor::BackOff { .. } => f.write_str("an attempt failed, and the next one is not due yet"),
-            WaitsFor::WorkerDisk { worker, until: Some(_) } => write!(
-                f,
-                "worker {worker} has no room on its disk for its inputs: it is tried again, or another is"
-            ),
-            WaitsFor::WorkerDisk { worker, until: None } => write!(
-                f,
-                "worker {worker} has no room on its disk for its inputs: it waits for another one"
-            ),
+            WaitsFor::WorkerLacks { worker, lack, until: Some(_) } => {
+                write!(f, "worker {worker} {}: it is tried again, or another is", lack.text())
+            }
+            WaitsFor::WorkerLacks { worker, lack, until: None } => {
+                write!(f, "worker {worker} {}: it waits for another one", lack.text())
+            }
             WaitsFor::Agent => f.write_str(
                 "the agent beside a stock worker gets its datasets first, or its inputs, which become one; that takes its turn",
             ),
@@ -203,6 +203,8 @@ pub enum Verdict {
     NoRoom,
     /// It had no room on its disk for the inputs.
     DiskFull,
+    /// It could not use its work directory.
+    NoDirectory,
     /// It has not been heard of for so long that it gets nothing.
     Silent,
     /// It has not answered for an earlier attempt.
@@ -235,6 +237,7 @@ impl Verdict {
             Verdict::Possible => "could have it, and another is better",
             Verdict::NoRoom => "could have it, and has no room",
             Verdict::DiskFull => "had no room on its disk for its inputs",
+            Verdict::NoDirectory => "could not use its work directory",
             Verdict::Silent => "has said nothing for longer than a lease",
             Verdict::OwesAnswer => "has not answered for an earlier attempt",
             Verdict::LostThere => "lost its result before",
@@ -273,7 +276,7 @@ impl Broker {
         let chosen = match choice {
             Choice::Give(worker) => Some((worker, Verdict::First)),
             Choice::Wait { on, .. } => Some((on, Verdict::WaitedFor)),
-            Choice::Late | Choice::Strand | Choice::Pass => None,
+            Choice::Late | Choice::Strand | Choice::Elsewhere | Choice::Pass => None,
         };
         if let Some((worker, verdict)) = chosen {
             workers.iter_mut().filter(|seen| seen.id == worker).for_each(|seen| seen.verdict = verdict);
@@ -342,9 +345,12 @@ impl Broker {
             }
             () if !worker.is_done_with(job.id) => Verdict::OwesAnswer,
             () if worker.silent => Verdict::Silent,
-            () if job.had_no_room_at(worker.id) => Verdict::DiskFull,
-            () if !worker.has_room() => Verdict::NoRoom,
-            () => Verdict::Possible,
+            () => match job.lacked_at(worker.id) {
+                Some(Lack::Room) => Verdict::DiskFull,
+                Some(Lack::Directory) => Verdict::NoDirectory,
+                None if !worker.has_room() => Verdict::NoRoom,
+                None => Verdict::Possible,
+            },
         }
     }
 
@@ -360,6 +366,7 @@ impl Broker {
             | Verdict::Possible
             | Verdict::NoRoom
             | Verdict::DiskFull
+            | Verdict::NoDirectory
             | Verdict::Silent
             | Verdict::OwesAnswer => true,
             Verdict::LostThere
@@ -376,17 +383,18 @@ impl Broker {
         let delayed = delay.and_then(|delay| match delay.stage {
             Stage::Late { until } => Some(WaitsFor::Nearer { since, until }),
             Stage::Waiting { on, until } => Some(WaitsFor::Data { worker: on, since, until }),
-            Stage::Back | Stage::Stranded => None,
+            Stage::Back | Stage::Stranded | Stage::Elsewhere { .. } => None,
         });
-        let full_last = job.history.last().filter(|note| note.why == AttemptEnd::DiskFull);
-        let full_last = full_last.map(|note| note.worker);
-        let is_full = |seen: &&Seen| seen.matches && seen.has_room && seen.verdict == Verdict::DiskFull;
-        let full = workers.iter().find(is_full).map(|seen| seen.id);
-        let full = full.map(|worker| WaitsFor::WorkerDisk { worker, until: None });
+        let lacked_last = job.history.last().and_then(|note| note.why.lack().map(|lack| (note.worker, lack)));
+        let lacking = workers.iter().filter(|seen| seen.matches && seen.has_room).find_map(|seen| {
+            let is_why = matches!(seen.verdict, Verdict::DiskFull | Verdict::NoDirectory);
+            let lack = job.lacked_at(seen.id).filter(|_| is_why)?;
+            Some(WaitsFor::WorkerLacks { worker: seen.id, lack, until: None })
+        });
         Some(match choice {
             _ if self.draining => WaitsFor::Stop,
-            _ if not_before > self.now => match full_last {
-                Some(worker) => WaitsFor::WorkerDisk { worker, until: Some(not_before) },
+            _ if not_before > self.now => match lacked_last {
+                Some((worker, lack)) => WaitsFor::WorkerLacks { worker, lack, until: Some(not_before) },
                 None => WaitsFor::BackOff { until: not_before },
             },
             _ if job.needs_client() && !self.queues.contains(&job.key, &job.client, job.place()) => {
@@ -409,7 +417,9 @@ impl Broker {
             }
             Choice::Wait { on, until } => WaitsFor::Data { worker: on, since, until },
             Choice::Give(_) | Choice::Late => delayed.unwrap_or(WaitsFor::Turn),
-            Choice::Strand | Choice::Pass => delayed.or(full).unwrap_or(WaitsFor::Room),
+            Choice::Strand | Choice::Elsewhere | Choice::Pass => {
+                delayed.or(lacking).unwrap_or(WaitsFor::Room)
+            }
         })
     }
 }

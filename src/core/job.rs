@@ -6,7 +6,7 @@ use super::event::{Inputs, Submission, WorkerClass, kind_of, names_bytes};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 use super::payload::{FileNames, PayloadKind};
 use super::queue::{Place, Rank};
-use super::record::AttemptEnd;
+use super::record::{AttemptEnd, Lack};
 use super::subject::RoutingKey;
 
 /// Where a job stands. Each state carries what only it has.
@@ -258,14 +258,14 @@ impl Job {
         matches!(self.phase, Phase::Leased { worker: held_by, .. } if held_by == worker)
     }
 
-    /// Attempts of this run, as far as they are noted, whose workers had no room for the inputs.
-    pub(super) fn no_room_attempts(&self) -> usize {
-        self.history.iter().filter(|note| note.why == AttemptEnd::DiskFull).count()
+    /// Attempts of this run, as far as they are noted, that did not begin as their workers lacked something.
+    pub(super) fn lacking_attempts(&self) -> usize {
+        self.history.iter().filter(|note| note.why.lack().is_some()).count()
     }
 
-    /// Whether a worker had no room for its inputs in this run.
-    pub fn had_no_room_at(&self, worker: WorkerId) -> bool {
-        self.history.iter().any(|note| note.worker == worker && note.why == AttemptEnd::DiskFull)
+    /// What a worker lacked for it when it had it last in this run.
+    pub fn lacked_at(&self, worker: WorkerId) -> Option<Lack> {
+        self.history.iter().rev().filter(|note| note.worker == worker).find_map(|note| note.why.lack())
     }
 
     /// Whether the last attempt ended without a word from its worker, which may be at it still.
@@ -277,6 +277,7 @@ impl Job {
             | AttemptEnd::GivenUp
             | AttemptEnd::InputsStalled
             | AttemptEnd::DiskFull
+            | AttemptEnd::NoDirectory
             | AttemptEnd::InputsBad => false,
         })
     }

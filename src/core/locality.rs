@@ -33,6 +33,10 @@ pub const LOCALITY_BYPASS_MAX: Duration = Duration::from_secs(60);
 /// Jobs of one dataset that are looked at for a worker that got room. Those that it misses go when their time is over.
 const LOOKS_PER_SET_MAX: usize = 64;
 
+/// A job that waits for another worker than such that lacked something for it is looked at again so often: whoever it waits
+/// for may have become silent, or have left.
+const ELSEWHERE_WAIT: Duration = Duration::from_secs(2);
+
 /// Jobs that are brought back for a worker at a time, whatever room it has.
 pub(super) const BROUGHT_BACK_MAX: usize = 256;
 
@@ -79,6 +83,8 @@ pub(super) enum Choice {
     Late,
     /// Workers that have room cannot be sent its datasets.
     Strand,
+    /// Workers that have room lacked something for it before, and there are others.
+    Elsewhere,
     /// None of these workers may have it.
     Pass,
 }
@@ -91,6 +97,8 @@ pub(super) struct Delays {
     by_set: BTreeMap<CacheId, BTreeSet<(Place, JobId)>>,
     /// Those that no worker with room may have, by their keys and clients.
     stranded: BTreeMap<(RoutingKey, ClientId), Stranded>,
+    /// Those that wait for another worker than such that lacked something for them, by their keys.
+    elsewhere: BTreeMap<RoutingKey, BTreeSet<(Place, JobId)>>,
 }
 
 /// Jobs of one key and client that no worker with room may have. None of them is looked at by the clock, so every worker that gets room has to find
@@ -132,13 +140,18 @@ pub(super) enum Stage {
     },
     /// Aside, until a worker has room that can be sent datasets.
     Stranded,
+    /// Aside, until a worker has room that has not lacked anything for it, or until then: there may be none any more.
+    Elsewhere {
+        /// Until then.
+        until: Micros,
+    },
 }
 
 impl Stage {
     /// When it is looked at again.
     fn due(self) -> Option<Micros> {
         match self {
-            Stage::Waiting { until, .. } | Stage::Late { until } => Some(until),
+            Stage::Waiting { until, .. } | Stage::Late { until } | Stage::Elsewhere { until } => Some(until),
             Stage::Back | Stage::Stranded => None,
         }
     }
@@ -146,7 +159,7 @@ impl Stage {
 
 impl Delays {
     pub(super) fn len(&self) -> usize {
-        self.of.len() + self.by_set.len() + self.stranded.len()
+        self.of.len() + self.by_set.len() + self.stranded.len() + self.elsewhere.len()
     }
 
     pub(super) fn get(&self, job: JobId) -> Option<&Delay> {
@@ -204,6 +217,12 @@ impl Delays {
 
     fn unindex(&mut self, place: Place, job: &Job) {
         self.unstrand(place, job);
+        if let Some(jobs) = self.elsewhere.get_mut(&job.key) {
+            jobs.remove(&(place, job.id));
+            if jobs.is_empty() {
+                self.elsewhere.remove(&job.key);
+            }
+        }
         for cache in &job.datasets {
             if let Some(jobs) = self.by_set.get_mut(cache) {
                 jobs.remove(&(place, job.id));
@@ -272,8 +291,8 @@ impl Broker {
             && worker.is_done_with(job.id)
     }
 
-    /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it has no room for its
-    /// inputs; `full` is saying so.
+    /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it lacks room for its
+    /// inputs, or a directory; `full` is saying so.
     pub(super) fn may_find_room_elsewhere(&self, job: &Job, full: Option<WorkerId>) -> bool {
         if job.child_of.is_some() {
             return false;
@@ -281,7 +300,8 @@ impl Broker {
         let sets = self.known_sets(&job.datasets);
         let mut matching = Vec::new();
         self.workers.matching(job.key.as_str(), &mut matching);
-        let others = matching.iter().filter(|worker| Some(**worker) != full && !job.had_no_room_at(**worker));
+        let others =
+            matching.iter().filter(|worker| Some(**worker) != full && job.lacked_at(**worker).is_none());
         others.filter_map(|worker| self.workers.get(*worker)).any(|worker| {
             let is_here = worker.conn().is_some() && !worker.silent;
             is_here && self.may_have(job, worker) && self.may_have_sets(worker, &sets)
@@ -294,13 +314,14 @@ impl Broker {
     pub(super) fn choose(&self, id: JobId, matching: &[WorkerId]) -> Choice {
         let Some(job) = self.state.job(id) else { return Choice::Pass };
         let sets = self.known_sets(&job.datasets);
-        // Who had no room on its disk for the inputs is asked again only if there is nobody else, busy or not.
-        let avoids_full = job.no_room_attempts() > 0 && self.may_find_room_elsewhere(job, None);
-        let with_room = matching
+        // Who had no room on its disk for the inputs, or no directory, is asked again only if there is nobody else, busy or not.
+        let avoids_full = job.lacking_attempts() > 0 && self.may_find_room_elsewhere(job, None);
+        let all_with_room = matching
             .iter()
             .filter_map(|worker| self.workers.get(*worker))
-            .filter(|worker| worker.has_room() && self.may_have(job, worker))
-            .filter(|worker| !(avoids_full && job.had_no_room_at(worker.id)));
+            .filter(|worker| worker.has_room() && self.may_have(job, worker));
+        let with_room =
+            all_with_room.clone().filter(|worker| !(avoids_full && job.lacked_at(worker.id).is_some()));
         let candidates = with_room.clone().filter(|worker| self.may_have_sets(worker, &sets));
         // Another one than had it last, else the same (RT04).
         let last = job.history.last().map(|note| note.worker);
@@ -324,7 +345,11 @@ impl Broker {
                 return Choice::Give(worker.id);
             }
         }
-        if with_room.count() > 0 { Choice::Strand } else { Choice::Pass }
+        match () {
+            () if with_room.count() > 0 => Choice::Strand,
+            () if all_with_room.count() > 0 => Choice::Elsewhere,
+            () => Choice::Pass,
+        }
     }
 
     /// The worker that must move the fewest bytes; of these the one with the fewest jobs, then with the most credit.
@@ -397,6 +422,7 @@ impl Broker {
                 Stage::Late { until: since.plus(LOCALITY_BYPASS_MAX) }
             }
             Choice::Strand => Stage::Stranded,
+            Choice::Elsewhere => Stage::Elsewhere { until: self.now.plus(ELSEWHERE_WAIT) },
             Choice::Give(_) | Choice::Pass => return,
         };
         self.delay_at(id, stage);
@@ -409,13 +435,16 @@ impl Broker {
         let place = job.place();
         let rank = match stage {
             Stage::Late { .. } => Rank::Late,
-            Stage::Back | Stage::Waiting { .. } | Stage::Stranded => Rank::Aside,
+            Stage::Back | Stage::Waiting { .. } | Stage::Stranded | Stage::Elsewhere { .. } => Rank::Aside,
         };
         self.queues.push(&job.key, &job.client, place, id, job.size, rank);
         self.delays.index(place, job);
         if stage == Stage::Stranded {
             self.delays.strand(place, job);
             self.asks.stranded(job, !self.delays.of.contains_key(&id));
+        }
+        if matches!(stage, Stage::Elsewhere { .. }) {
+            self.delays.elsewhere.entry(job.key.clone()).or_default().insert((place, id));
         }
         if let Some(at) = stage.due() {
             self.due.insert((at, Due::Delay(id)));
@@ -463,7 +492,7 @@ impl Broker {
                 self.delay_at(id, Stage::Late { until: since.plus(LOCALITY_BYPASS_MAX) });
                 self.dirty = true;
             }
-            Stage::Late { .. } => {
+            Stage::Late { .. } | Stage::Elsewhere { .. } => {
                 self.make_ready(id);
             }
             Stage::Back | Stage::Stranded => {}
@@ -507,6 +536,7 @@ impl Broker {
             jobs.for_each(|(_, jobs)| look(jobs));
         }
         found.extend(self.stranded_for(worker, room));
+        found.extend(self.elsewhere_for(worker, room));
         let (mut left, mut left_at_cap) = (room, room);
         let mut take = |id: JobId| {
             let may_run = self.state.job(id).is_some_and(|job| self.may_run(&job.client));
@@ -534,6 +564,18 @@ impl Broker {
         found
     }
 
+    /// Jobs that wait for another worker than such that lacked something for them, and may go to this one. Those that it misses
+    /// are looked at when their time is over.
+    fn elsewhere_for(&self, worker: &Worker, room: usize) -> BTreeSet<(Place, JobId)> {
+        let is_other = |(_, id): &&(Place, JobId)| {
+            let job = self.state.job(*id);
+            job.is_some_and(|job| job.lacked_at(worker.id).is_none() && self.may_have(job, worker))
+        };
+        let keys = self.delays.elsewhere.iter().filter(|(key, _)| worker.wants(key.as_str()));
+        let looks = LOOKS_PER_SET_MAX.max(room);
+        keys.flat_map(|(_, jobs)| jobs.iter().take(looks).filter(is_other).take(room)).copied().collect()
+    }
+
     /// Whether a worker holds all of these that the leader has.
     fn holds_all(&self, worker: WorkerId, datasets: &[CacheId]) -> bool {
         let mut known = datasets.iter().filter_map(|cache| self.state.dataset(cache));
@@ -551,9 +593,13 @@ impl Broker {
         if !self.may_have_sets(worker, &sets) {
             return false;
         }
-        let is_waited_for = self.delays.get(id).is_some_and(|delay| match delay.stage {
+        let stage = self.delays.get(id).map(|delay| delay.stage);
+        if matches!(stage, Some(Stage::Elsewhere { .. })) && job.lacked_at(worker.id).is_some() {
+            return false;
+        }
+        let is_waited_for = stage.is_some_and(|stage| match stage {
             Stage::Waiting { on, .. } => on == worker.id,
-            Stage::Stranded => true,
+            Stage::Stranded | Stage::Elsewhere { .. } => true,
             Stage::Back | Stage::Late { .. } => false,
         });
         is_waited_for || self.cost(worker.id, &sets).unsent == 0
@@ -584,6 +630,17 @@ impl Broker {
         let sets: Vec<CacheId> = self.holdings.sets_near(worker).into_iter().cloned().collect();
         for cache in sets {
             self.rouse_waiting_for(worker, &cache);
+        }
+        self.rouse_elsewhere();
+    }
+
+    /// Those that wait for another worker may have lost the last one: the first of them are looked at again now, the others
+    /// when their time is over.
+    pub(super) fn rouse_elsewhere(&mut self) {
+        let jobs = self.delays.elsewhere.values().flatten();
+        let jobs: Vec<JobId> = jobs.take(BROUGHT_BACK_MAX).map(|(_, id)| *id).collect();
+        for job in jobs {
+            self.make_ready(job);
         }
     }
 }

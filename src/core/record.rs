@@ -255,6 +255,35 @@ pub enum AttemptEnd {
     DiskFull,
     /// Its worker got inputs that are not what they should be.
     InputsBad,
+    /// Its worker could not use its work directory, which was removed, say, or is read-only.
+    NoDirectory,
+}
+
+/// What a worker lacked for a job, which therefore did not begin there: another worker may have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// Room on its disk for the inputs.
+    Room,
+    /// A work directory that can be used.
+    Directory,
+}
+
+impl Lack {
+    /// What is so with the worker, for people.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Lack::Room => "has no room on its disk for its inputs",
+            Lack::Directory => "cannot use its work directory",
+        }
+    }
+
+    /// What whoever runs the worker can do.
+    pub const fn next_step(self) -> &'static str {
+        match self {
+            Lack::Room => "free space there, or start another worker",
+            Lack::Directory => "the worker's log says why; repair it, or start another worker",
+        }
+    }
 }
 
 impl AttemptEnd {
@@ -269,6 +298,22 @@ impl AttemptEnd {
             AttemptEnd::InputsStalled => "the inputs did not come on in time",
             AttemptEnd::DiskFull => "the worker's disk is full",
             AttemptEnd::InputsBad => "the inputs did not arrive whole at the worker",
+            AttemptEnd::NoDirectory => "the worker cannot use its work directory",
+        }
+    }
+
+    /// What the worker lacked, if that is why the attempt ended.
+    pub const fn lack(self) -> Option<Lack> {
+        match self {
+            AttemptEnd::DiskFull => Some(Lack::Room),
+            AttemptEnd::NoDirectory => Some(Lack::Directory),
+            AttemptEnd::TimedOut
+            | AttemptEnd::WorkerLost
+            | AttemptEnd::NotHeld
+            | AttemptEnd::ResultLost
+            | AttemptEnd::GivenUp
+            | AttemptEnd::InputsStalled
+            | AttemptEnd::InputsBad => None,
         }
     }
 }

@@ -10,6 +10,7 @@ use super::event::WorkerClass;
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::limits::CREDIT_PER_MESSAGE_MAX;
 use super::payload::PayloadKind;
+use super::record::Lack;
 use super::subject::{SubjectTree, matches, subscriptions};
 
 /// How far a worker is with a job that it was given.
@@ -105,6 +106,8 @@ pub struct Worker {
     pub(super) heard_at: Micros,
     /// Whether it let a lease run out and has said nothing since. It is given nothing until it does.
     pub(super) silent: bool,
+    /// What it lacked for a job that it handed back, and when, if no such job has ended there since.
+    pub lacked: Option<(Lack, Micros)>,
 }
 
 /// Whether a worker is there.
@@ -146,6 +149,7 @@ impl Worker {
             early_credit: 0,
             heard_at: now,
             silent: false,
+            lacked: None,
         }
     }
 

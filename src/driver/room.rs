@@ -31,9 +31,9 @@ const TRIM_AFTER_BYTES: u64 = 8 << 20;
 const TRIM_EVERY: Duration = Duration::from_secs(2);
 const TRIM_LOOKS_MAX: u32 = 15;
 
-/// And so long after that.
-const TRIM_LATER: [Duration; 3] =
-    [Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(600)];
+/// And so long after that. The first time is when a worker that left is not expected back any more (`--worker-grace`).
+const TRIM_LATER: [Duration; 4] =
+    [Duration::from_secs(4), Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(600)];
 
 /// Bytes of payloads that came and went.
 #[derive(Debug, Default)]

@@ -79,6 +79,19 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, SharedDir> {
     Err(failed(io::Error::from(io::ErrorKind::InvalidFilename)))
 }
 
+/// The same for a directory of programs, which this process runs as they are. Sticky does not help here: a program that
+/// somebody else adds is run, too.
+pub(crate) fn check_programs(path: &Path) -> Result<(), SharedDir> {
+    let whole = check(path)?;
+    match fs::metadata(&whole) {
+        Ok(found) if found.is_dir() && writes(found.uid(), found.gid(), found.mode()) => {
+            Err(SharedDir::Writable { path: whole, mode: found.mode() & 0o7777 })
+        }
+        // What is missing, or no directory, is told of by whoever would use it.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// Makes a directory inside one that was checked, if it is not there. One that is there must be a directory of this user's that
 /// nobody else can write to: in a sticky directory somebody else may have been first.
 pub(crate) fn make_part(path: &Path, mode: u32) -> Result<(), SharedDir> {

@@ -13,8 +13,8 @@ use super::tasks::Task;
 use super::{Asked, Leader, Output, outcome};
 use crate::answers::ask::{self, Question};
 use crate::answers::{
-    BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Found, Jobs,
-    LeaderStatus, QueueRow, Status, WorkerClass, WorkerRow,
+    BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Found, Jobs, Lack,
+    Lacks, LeaderStatus, QueueRow, Status, WorkerClass, WorkerRow,
 };
 use crate::conn::WireFrame;
 use crate::core;
@@ -22,12 +22,16 @@ use crate::core::Event;
 use crate::core::action::OperateError;
 use crate::core::ids::JobId;
 use crate::core::job::{Job, Phase};
+use crate::core::worker::Worker;
 use crate::model::SOFTWARE;
 use crate::store::blobs::DiskOp;
 use crate::units::ByteSize;
 
 /// What one answer lists at most.
 pub(super) const LISTED_MAX: usize = 1000;
+
+/// For so long a status shows that a worker handed a job back: jobs that no other takes are tried there again more often.
+const LACK_SHOWN_FOR: Duration = Duration::from_secs(600);
 
 /// Patterns of a worker that a status lists.
 const PATTERNS_LISTED_MAX: usize = 20;
@@ -222,6 +226,7 @@ impl Leader {
             returning: worker.returning() as u64,
             cpu_permille: Some(worker.cpu_permille),
             connected: worker.conn().is_some(),
+            lacks: self.lacks(worker),
         });
         let queued_by = self.broker.queues().len_by_client();
         let clients = self.broker.clients().take(LISTED_MAX).map(|(client, connections)| ClientRow {
@@ -263,6 +268,17 @@ impl Leader {
             disk: Disk { disk_trouble: self.disk_short(), ..self.relay.describe_disk() },
             payloads: self.payloads.held.describe(),
         }
+    }
+
+    /// What a worker lacked for a job that it handed back lately.
+    fn lacks(&self, worker: &Worker) -> Option<Lacks> {
+        let (lack, at) = worker.lacked?;
+        let ago = Some(self.now.since(at)).filter(|ago| *ago <= LACK_SHOWN_FOR)?;
+        let what = match lack {
+            core::record::Lack::Room => Lack::Room,
+            core::record::Lack::Directory => Lack::Directory,
+        };
+        Some(Lacks { what, ago_ms: u64::try_from(ago.as_millis()).unwrap_or(u64::MAX) })
     }
 
     /// What waits for room on the disk, and what would help.

@@ -21,6 +21,10 @@ const MEASURE_AFTER_BYTES: u64 = 1 << 20;
 
 /// What follows.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all of them are the large one, and a box would be one for each record"
+)]
 pub(super) enum LogAction {
     /// Something for the thread of the log.
     Do(LogOp),

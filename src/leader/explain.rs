@@ -11,6 +11,7 @@ use crate::core::explain::{self, Explanation, Named, Seen};
 use crate::core::ids::{JobId, Micros};
 use crate::core::locality::At;
 use crate::core::payload::PayloadKind;
+use crate::core::record::Lack;
 
 impl Leader {
     /// Why a job is where it is, worker by worker.
@@ -51,8 +52,12 @@ impl Leader {
     fn waits(&self, waits: &explain::WaitsFor) -> Waits {
         let (what, worker, since, until) = match waits {
             explain::WaitsFor::BackOff { until } => (WaitsFor::BackOff, None, None, Some(until)),
-            explain::WaitsFor::WorkerDisk { worker, until } => {
-                (WaitsFor::WorkerDisk, Some(worker), None, until.as_ref())
+            explain::WaitsFor::WorkerLacks { worker, lack, until } => {
+                let what = match lack {
+                    Lack::Room => WaitsFor::WorkerDisk,
+                    Lack::Directory => WaitsFor::WorkerDirectory,
+                };
+                (what, Some(worker), None, until.as_ref())
             }
             explain::WaitsFor::Client => (WaitsFor::Client, None, None, None),
             explain::WaitsFor::Cap { .. } => (WaitsFor::Cap, None, None, None),
@@ -149,6 +154,7 @@ const fn verdict(verdict: explain::Verdict) -> Verdict {
         explain::Verdict::Possible => Verdict::Possible,
         explain::Verdict::NoRoom => Verdict::NoRoom,
         explain::Verdict::DiskFull => Verdict::DiskFull,
+        explain::Verdict::NoDirectory => Verdict::NoDirectory,
         explain::Verdict::Silent => Verdict::Silent,
         explain::Verdict::OwesAnswer => Verdict::OwesAnswer,
         explain::Verdict::LostThere => Verdict::LostThere,

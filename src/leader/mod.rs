@@ -544,7 +544,7 @@ impl Leader {
             }
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => Outcome::GivenUp,
-            AckSays::NoRoom => Outcome::NoRoom,
+            AckSays::Lacks(lack) => Outcome::Lacks(lack),
         };
         self.forget_gathered_parts(job);
         self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
@@ -564,7 +564,7 @@ impl Leader {
             }
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => Outcome::GivenUp,
-            AckSays::NoRoom => Outcome::NoRoom,
+            AckSays::Lacks(lack) => Outcome::Lacks(lack),
         };
         self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
     }

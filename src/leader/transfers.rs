@@ -666,6 +666,7 @@ impl Leader {
                 info!(%worker, %job, %reason, "a worker does not take an input: {text}");
                 let why = match reason {
                     Reason::DISK_FULL => AttemptEnd::DiskFull,
+                    Reason::NO_DIRECTORY => AttemptEnd::NoDirectory,
                     Reason::BAD_DIGEST | Reason::INVALID => {
                         let text = format!("worker {worker} does not take it: {text}");
                         return self.inputs_failed(job, reason, &text);

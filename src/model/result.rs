@@ -116,6 +116,8 @@ pub struct JobResult {
     pub dead: bool,
     /// Ours, with `CANCELLED`: the worker gave the job up as it had no room on its disk for its inputs.
     pub no_room: bool,
+    /// Ours, with `no_room`, which leaders that do not know this go by: what it has not is a work directory that it can use.
+    pub no_directory: bool,
     /// Ours: how many attempts were made.
     pub attempts: Option<u32>,
     /// Ours: which run of the job this is the result of.
@@ -160,6 +162,7 @@ impl JobResult {
             output_archive: None,
             dead: false,
             no_room: false,
+            no_directory: false,
             attempts: None,
             run: None,
             exit_code: None,
@@ -185,6 +188,7 @@ impl JsonModel for JobResult {
             "OutputArchive",
             "Dead",
             "NoRoom",
+            "NoDirectory",
             "Attempts",
             "Run",
             "ExitCode",
@@ -214,6 +218,7 @@ impl JsonModel for JobResult {
             output_archive: object.bytes("OutputArchive")?,
             dead: object.flag("Dead")?.unwrap_or_default(),
             no_room: object.flag("NoRoom")?.unwrap_or_default(),
+            no_directory: object.flag("NoDirectory")?.unwrap_or_default(),
             attempts: object.whole("Attempts", 0, u32::MAX.into())?,
             run: object.whole("Run", 0, u32::MAX.into())?,
             exit_code: object.int32("ExitCode")?,
@@ -235,6 +240,7 @@ impl JsonModel for JobResult {
         object.bytes_or_null("OutputArchive", self.output_archive.as_deref());
         object.flag_if_set("Dead", self.dead);
         object.flag_if_set("NoRoom", self.no_room);
+        object.flag_if_set("NoDirectory", self.no_directory);
         object.whole_if_some("Attempts", self.attempts);
         object.whole_if_some("Run", self.run);
         object.whole_if_some("ExitCode", self.exit_code);

@@ -58,6 +58,7 @@ mod tag {
     pub(super) const INPUTS_STALLED: u8 = 6;
     pub(super) const DISK_FULL: u8 = 7;
     pub(super) const INPUTS_BAD: u8 = 8;
+    pub(super) const NO_DIRECTORY: u8 = 9;
 
     pub(super) const HERE: u8 = 1;
     pub(super) const EXPECTED: u8 = 2;
@@ -669,6 +670,7 @@ const fn attempt_end_tag(why: AttemptEnd) -> u8 {
         AttemptEnd::InputsStalled => tag::INPUTS_STALLED,
         AttemptEnd::DiskFull => tag::DISK_FULL,
         AttemptEnd::InputsBad => tag::INPUTS_BAD,
+        AttemptEnd::NoDirectory => tag::NO_DIRECTORY,
     }
 }
 
@@ -683,6 +685,7 @@ fn get_attempt_end(reader: &mut Reader<'_>) -> Result<AttemptEnd, CodecError> {
         tag::INPUTS_STALLED => AttemptEnd::InputsStalled,
         tag::DISK_FULL => AttemptEnd::DiskFull,
         tag::INPUTS_BAD => AttemptEnd::InputsBad,
+        tag::NO_DIRECTORY => AttemptEnd::NoDirectory,
         unknown => return Err(unknown_tag(start, "end of an attempt", unknown)),
     })
 }

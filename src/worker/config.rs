@@ -13,7 +13,7 @@ use super::cache::CacheConfig;
 use super::hello::hello;
 use super::limits::{PARALLEL_DEFAULT, PARALLEL_MAX, STOP_GRACE, WELCOME_WAIT};
 use crate::core::retry::Backoff;
-use crate::core::subject::{PatternError, WORKER_PATTERN_DEFAULT, worker_patterns};
+use crate::core::subject::{PatternError, WORKER_PATTERN_DEFAULT, announced_patterns};
 use crate::model::limits::{NAME_BYTES_MAX, PATTERNS_MAX};
 use crate::peer::is_address;
 use crate::peer::{PROBE_BACKOFF, WELCOME_WAIT_MAX};
@@ -104,8 +104,9 @@ impl WorkerConfig {
         if self.patterns.is_empty() {
             self.patterns.push(WORKER_PATTERN_DEFAULT.to_owned());
         }
-        for pattern in &self.patterns {
-            worker_patterns(pattern)?;
+        // What the leader would refuse is refused here, before anything is dialled.
+        if let Some((first, more)) = self.patterns.split_first() {
+            announced_patterns(first, more.iter().map(String::as_str))?;
         }
         let over = |what, value, limit| Err(ConfigError::Range { what, value, min: 1, limit });
         if self.patterns.len() > PATTERNS_MAX {
@@ -202,6 +203,8 @@ mod tests {
             (WorkerConfig { cpu_cap: Some(0.05), ..sound.clone() }, "0.10 to 0.95"),
             (WorkerConfig { cpu_cap: Some(f64::NAN), ..sound.clone() }, "0.10 to 0.95"),
             (WorkerConfig { patterns: vec!["a\nb".into()], ..sound.clone() }, "control character"),
+            (WorkerConfig { patterns: vec!["a".into(), "".into()], ..sound.clone() }, "number 2 is empty"),
+            (WorkerConfig { patterns: vec!["job.assign.>.a".into()], ..sound.clone() }, "wrong place"),
             (
                 WorkerConfig { name: Some("x".repeat(5000)), ..sound.clone() },
                 "5000 bytes in the worker's name",

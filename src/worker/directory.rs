@@ -122,6 +122,11 @@ impl OpenDirectory {
         &self.handle
     }
 
+    /// Whether somebody removed it.
+    pub(super) fn is_gone(&self) -> bool {
+        fstat(&*self.handle).is_ok_and(|found| found.st_nlink == 0)
+    }
+
     /// A path by which this process and its children reach the directory that is open, where the system has such paths.
     pub(super) fn as_current(&self) -> PathBuf {
         let open = PathBuf::from(format!("/proc/self/fd/{}", self.handle.as_raw_fd()));

@@ -113,6 +113,17 @@ impl Job {
         JobResult { stderr: why.into(), no_room: true, ..self.result(JobStatus::Cancelled) }
     }
 
+    /// The same, as this worker cannot use its work directory.
+    pub fn no_directory(&self, why: impl Into<String>) -> JobResult {
+        JobResult { no_directory: true, ..self.no_room(why) }
+    }
+
+    /// Says that the job cannot be run here now, through no fault of its own: the leader gives it out again, which counts as an
+    /// attempt. It must not have begun.
+    pub fn handed_back(&self, why: impl Into<String>) -> JobResult {
+        JobResult { stderr: why.into(), ..self.result(JobStatus::Cancelled) }
+    }
+
     /// A result that says why the job failed.
     pub fn failed(&self, why: impl Into<String>) -> JobResult {
         JobResult { stderr: why.into(), ..self.result(JobStatus::Failed) }

@@ -55,6 +55,7 @@ mod returning;
 mod session;
 mod spool;
 mod store;
+mod work_dir;
 
 use std::future::Future;
 use std::io;

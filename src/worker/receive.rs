@@ -20,6 +20,7 @@ use super::directory::JobDirectory;
 use super::exec::inputs;
 use super::handler::{Handler, Job};
 use super::limits::TRANSFERS_MAX;
+use super::work_dir::{WorkDirState, is_unusable};
 use crate::core::names::{SafeName, input_names};
 use crate::peer::OutFrame;
 use crate::transfer::throttle::{AT_WORKER, Throttle};
@@ -76,12 +77,14 @@ pub(super) struct Receptions {
     /// First bytes of chunks that are not whole.
     parts: Parts,
     reports: mpsc::UnboundedSender<Report>,
+    work_dir: WorkDirState,
 }
 
 impl Receptions {
     /// None yet. Threads that write files report to `reports`.
-    pub(super) fn new(reports: mpsc::UnboundedSender<Report>) -> Self {
-        Receptions { jobs: HashMap::new(), blobs: HashMap::new(), parts: Parts::default(), reports }
+    pub(super) fn new(reports: mpsc::UnboundedSender<Report>, work_dir: WorkDirState) -> Self {
+        let (jobs, blobs, parts) = (HashMap::new(), HashMap::new(), Parts::default());
+        Receptions { jobs, blobs, parts, reports, work_dir }
     }
 
     /// A job was assigned, perhaps again. Gives whether inputs of it are still to come; `None` if none come by transfer.
@@ -184,8 +187,12 @@ impl Receptions {
                 }
             }
             Err(verdict) => {
-                if let Verdict::Failed { text, .. } = &verdict {
-                    warn!(%job, "cannot take an input: {text}");
+                match &verdict {
+                    Verdict::Failed { reason: Reason::NO_DIRECTORY, text } => {
+                        self.work_dir.failed(&place.work_dir, &text.to_string());
+                    }
+                    Verdict::Failed { text, .. } => warn!(%job, "cannot take an input: {text}"),
+                    Verdict::Ok | Verdict::Resend(_) => {}
                 }
                 out.push(transfer_frame(id, &verdict));
             }
@@ -348,7 +355,10 @@ impl Reception {
         // A few calls to the system, once for each job: they do not hold up the frames.
         if self.directory.is_none() {
             let made = JobDirectory::make(&place.work_dir, self.job.id);
-            self.directory = Some(made.map_err(|error| failed(reason(&error), error.to_string()))?);
+            self.directory = Some(made.map_err(|error| {
+                let reason = if is_full(&error) { Reason::DISK_FULL } else { Reason::NO_DIRECTORY };
+                failed(reason, error.to_string())
+            })?);
         }
         let Some(directory) = &self.directory else {
             return Err(failed(Reason::IO, "the job has no directory".into()));
@@ -371,5 +381,9 @@ impl Reception {
 }
 
 fn reason(error: &std::io::Error) -> Reason {
-    if is_full(error) { Reason::DISK_FULL } else { Reason::IO }
+    match () {
+        () if is_full(error) => Reason::DISK_FULL,
+        () if is_unusable(error) => Reason::NO_DIRECTORY,
+        () => Reason::IO,
+    }
 }

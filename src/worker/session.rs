@@ -42,6 +42,7 @@ use super::line::{Line, News};
 use super::receive::{Far, Receptions, Step};
 use super::returning::{Returns, Turn};
 use super::spool::Spool;
+use super::work_dir::WorkDirState;
 use crate::cpu::CpuMeter;
 use crate::model::{JobResult, JobStatus};
 use crate::peer::{AwaitedWelcome, InFrame, OutFrame, Patience, Probe};
@@ -87,6 +88,7 @@ pub(super) struct Session<H> {
     /// Files of results that are on their way.
     files: HashMap<Uuid, Vec<PathBuf>>,
     receptions: Receptions,
+    work_dir: WorkDirState,
     cache: Option<Cache>,
     returns: Returns,
     /// Answers of transfers that go out together.
@@ -130,6 +132,7 @@ impl<H: Handler> Session<H> {
         let (cache_news, mut cached) = mpsc::unbounded_channel();
         let place =
             Workplace { worker: config.id, work_dir: config.work_dir.clone(), time_limit: config.time_limit };
+        let work_dir = WorkDirState::default();
         let mut session = Session {
             place: Arc::new(place),
             handler,
@@ -139,7 +142,8 @@ impl<H: Handler> Session<H> {
             live: HashMap::new(),
             directories: HashMap::new(),
             files: HashMap::new(),
-            receptions: Receptions::new(reports.clone()),
+            receptions: Receptions::new(reports.clone(), work_dir.clone()),
+            work_dir,
             cache,
             returns: Returns::new(uploads),
             out: Vec::new(),
@@ -639,7 +643,8 @@ impl<H: Handler> Session<H> {
         self.clean(id);
         let (handler, place) = (self.handler.clone(), self.place.clone());
         let (cancel, notes, shared) = (live.cancel.clone(), self.notes.clone(), live.numbers.clone());
-        let spool = self.spool.clone();
+        let stopped = cancel.clone();
+        let (spool, work_dir) = (self.spool.clone(), self.work_dir.clone());
         self.live.insert(id, live);
         self.jobs.spawn(async move {
             let job = Arc::try_unwrap(offer.0).unwrap_or_else(|shared| (*shared).clone());
@@ -649,9 +654,15 @@ impl<H: Handler> Session<H> {
             let numbers = get(&shared);
             result.run = numbers.run;
             result.attempts = numbers.run.map(|_| numbers.attempt);
-            if result.no_room && numbers.run.is_none() {
+            match (result.no_directory, &directory) {
+                (true, _) => work_dir.failed(&place.work_dir, &first_line(&result.stderr)),
+                (false, Some(_)) => work_dir.worked(&place.work_dir),
+                (false, None) => {}
+            }
+            let handed_back = result.status == JobStatus::Cancelled && stopped.reason().is_none();
+            if handed_back && numbers.run.is_none() {
                 // A leader without leases takes every answer for the job's end.
-                (result.status, result.no_room) = (JobStatus::Failed, false);
+                (result.status, result.no_room, result.no_directory) = (JobStatus::Failed, false, false);
             }
             let failed = result.status != JobStatus::Ok;
             let given_up = result.status == JobStatus::Cancelled;

@@ -550,8 +550,8 @@ impl Rig {
                     Waiting::NoTransfers { key, workers } => format!("{workers} stock workers for {key}"),
                     Waiting::NotStaged { key, why } => format!("not staged for {key}: {why}"),
                     Waiting::NoDatasets { key, workers } => format!("{workers} without datasets for {key}"),
-                    Waiting::WorkerDisk { worker } => {
-                        format!("{} has no room on its disk", worker_name(*worker))
+                    Waiting::WorkerLacks { worker, lack } => {
+                        format!("{} {}", worker_name(*worker), lack.text())
                     }
                     Waiting::NoReader { key, workers, kind } => {
                         format!("{workers} for {key} without {}", kind.text())

@@ -87,6 +87,12 @@ impl Proc {
         }
     }
 
+    /// Whether it has said such a line by now.
+    pub fn poll(&mut self, mut wanted: impl FnMut(&str) -> Option<()>) -> bool {
+        self.seen.extend(self.lines.get_mut().unwrap().try_iter());
+        self.seen.iter().any(|line| wanted(line).is_some())
+    }
+
     /// The first line it said that has this in it, of those that were waited for or passed over.
     pub fn said(&self, part: &str) -> Option<&str> {
         self.seen.iter().map(String::as_str).find(|line| line.contains(part))

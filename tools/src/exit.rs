@@ -14,7 +14,7 @@ use thiserror::Error;
 pub(crate) fn with_codes(examples: &str) -> String {
     format!(
         "{examples}\n\nExit codes: 0 good, 1 damage was found, 2 the command line is not right, 3 something cannot be read or \
-         written."
+         written, 141 whoever read the output left before its end."
     )
 }
 
@@ -23,6 +23,9 @@ pub(crate) const DAMAGED: u8 = 1;
 const USAGE: u8 = 2;
 /// Exit code: the system does not let us read or write.
 pub(crate) const UNAVAILABLE: u8 = 3;
+
+/// Exit code: whoever read the output left before its end, as a shell reports a command that SIGPIPE ended.
+const OUTPUT_CLOSED: u8 = 141;
 
 /// Why a command ends without what it was to bring. Each text names the file, what is wrong, and what to do.
 #[derive(Debug, Error)]
@@ -88,9 +91,9 @@ impl From<DirError> for Failure {
 
 /// Says what went wrong, and gives the exit code for it.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    // Who reads us has seen enough: `| head`.
+    // Who reads us has seen enough: `| head`. Not all was written, and what was not could have been damage.
     if is_broken_pipe(error) {
-        return ExitCode::SUCCESS;
+        return ExitCode::from(OUTPUT_CLOSED);
     }
     warn(format_args!("{error:#}"));
     match error.downcast_ref::<Failure>() {

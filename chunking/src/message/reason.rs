@@ -58,6 +58,8 @@ reasons! {
     BUSY = 17, "busy";
     /// An input or output error at the receiver.
     IO = 18, "io";
+    /// The receiver cannot use the directory that it works in.
+    NO_DIRECTORY = 19, "no-directory";
 }
 
 impl fmt::Display for Reason {

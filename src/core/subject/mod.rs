@@ -23,7 +23,9 @@ use uuid::fmt::Hyphenated;
 pub use matcher::matches;
 pub use overlap::overlaps;
 pub use routing::{KeySource, RoutingError, RoutingKey, routing_key};
-pub use subscription::{PatternError, hello_patterns, subscriptions, targets, worker_patterns};
+pub use subscription::{
+    PatternError, announced_patterns, hello_patterns, subscriptions, targets, worker_patterns,
+};
 pub use tree::SubjectTree;
 
 /// The most bytes a routing key may have. The leader appends `.<workerId>` to make the subject of AssignJob

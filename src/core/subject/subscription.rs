@@ -59,6 +59,21 @@ pub enum PatternError {
         /// The byte of the pattern at which it stands.
         at: usize,
     },
+    /// A pattern without a segment, which would be the group of those that name none.
+    #[error("worker pattern number {nth} is empty: leave it out, or name the group \"default\"")]
+    Empty {
+        /// Which of the worker's patterns, from 1.
+        nth: usize,
+    },
+    /// A wildcard that would not do what its writer meant.
+    #[error(
+        "worker pattern \"{excerpt}\" has a wildcard in a wrong place: '*' stands for a whole segment, '>' \
+         for the whole of the last: correct it"
+    )]
+    Wildcard {
+        /// The pattern, escaped and cut.
+        excerpt: String,
+    },
 }
 
 /// The patterns a worker asks for with the subject of its hello (C13).
@@ -92,6 +107,35 @@ pub fn hello_patterns<'a>(subjects: impl IntoIterator<Item = &'a str>) -> Result
         }
     }
     Ok(patterns)
+}
+
+/// The same for the hello of a worker that announces itself: its subject, and the patterns in the announcement.
+///
+/// What classic workers are allowed, as theirs have always been read so, is refused here: nobody means a group by an
+/// empty entry of a list (S02), by `a.>.b` the same as by `a.>` (S14), or by `a>` no wildcard (S19).
+pub fn announced_patterns<'a>(
+    subject: &'a str,
+    more: impl IntoIterator<Item = &'a str> + Clone,
+) -> Result<Vec<String>, PatternError> {
+    check_wildcards(subject)?;
+    for (at, pattern) in more.clone().into_iter().enumerate() {
+        if segments(pattern).next().is_none() {
+            return Err(PatternError::Empty { nth: at + 2 });
+        }
+        check_wildcards(pattern)?;
+    }
+    hello_patterns([subject].into_iter().chain(more))
+}
+
+fn check_wildcards(pattern: &str) -> Result<(), PatternError> {
+    let mut tail_seen = false;
+    for segment in segments(pattern) {
+        if tail_seen || (segment.contains(['*', '>']) && !is_wildcard(segment)) {
+            return Err(PatternError::Wildcard { excerpt: excerpt(pattern) });
+        }
+        tail_seen = segment == WILDCARD_TAIL;
+    }
+    Ok(())
 }
 
 fn check(pattern: &str) -> Result<(), PatternError> {

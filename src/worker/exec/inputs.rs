@@ -33,6 +33,8 @@ pub(crate) enum InputError {
         "\"{name}\" of the set {cache_id} was changed on the disk while the job was given it: submit the job again"
     )]
     Changed { cache_id: String, name: SafeName },
+    #[error("the set {cache_id} was removed from the disk while the job was given it: submit the job again")]
+    Removed { cache_id: String },
     #[error("Cache miss: {cache_id}")]
     CacheMiss { cache_id: String },
     #[error(
@@ -60,6 +62,7 @@ impl InputError {
             | InputError::NotHere { .. }
             | InputError::CacheMiss { .. }
             | InputError::Changed { .. }
+            | InputError::Removed { .. }
             | InputError::NotSupported { .. }
             | InputError::Nothing { .. } => None,
         }
@@ -194,7 +197,8 @@ fn place_cached(
     let missing = || InputError::CacheMiss { cache_id: cache_id.to_owned() };
     if let Some(kept) = cache.kept.get(set) {
         // Whatever lies under its name.
-        let kept = kept.as_ref().ok_or_else(missing)?;
+        let removed = || InputError::Removed { cache_id: cache_id.to_owned() };
+        let kept = kept.as_ref().ok_or_else(removed)?;
         let found = candidates.iter().find(|name| kept.has(name)).ok_or_else(missing)?;
         let changed = || InputError::Changed { cache_id: cache_id.to_owned(), name: found.clone() };
         let placed = match place_file(kept.root(), found, true, root, target, cache.link) {

@@ -38,6 +38,7 @@ use super::limits::{
     STDOUT_BYTES_MAX,
 };
 use super::removal::remove_all;
+use super::work_dir::is_unusable;
 use crate::core::names::{NameError, SafeName};
 use crate::model::{InputFile, JobResult, JobStatus};
 use crate::transfer::is_full;
@@ -124,11 +125,11 @@ impl Exec {
         };
         let directory = match context.open_directory().await {
             Ok(directory) => directory,
-            Err(error) => return not_begun(job, is_full(&error), error.to_string()),
+            Err(error) => return not_begun(job, of_directory(&error), error.to_string()),
         };
         let inputs = match self.write_inputs(inputs, &directory, context.sets.clone()).await {
             Ok(Ok(inputs)) => inputs,
-            Ok(Err(error)) => return not_begun(job, error.io().is_some_and(is_full), error.to_string()),
+            Ok(Err(error)) => return not_begun(job, of_inputs(&error, &directory), error.to_string()),
             Err(error) => return job.failed(format!("writing the input files failed: {error}")),
         };
         if let Some(reason) = context.cancel_token().reason() {
@@ -137,7 +138,7 @@ impl Exec {
         let outputs = outputs_beside(directory.path());
         let temporary = match Temporary::make(&outputs) {
             Ok(temporary) => temporary,
-            Err(error) => return not_begun(job, is_full(&error), error.to_string()),
+            Err(error) => return not_begun(job, of_directory(&error), error.to_string()),
         };
         let environment =
             environment::of_job(job, context.worker(), &temporary.0, &self.config.pass_env, |name| {
@@ -238,9 +239,53 @@ impl Handler for Exec {
     }
 }
 
-/// The answer for a job that did not begin: where only room is missing, another worker may have it.
-fn not_begun(job: &Job, is_full: bool, why: String) -> JobResult {
-    if is_full { job.no_room(why) } else { job.failed(why) }
+/// Whose doing it is that a job did not begin.
+enum Fault {
+    /// The job's: no worker can run it.
+    Job,
+    /// This worker has no room on its disk.
+    Room,
+    /// This worker cannot use its work directory.
+    Directory,
+    /// This worker had inputs of it, and does not have them as they were: they come again, here or elsewhere.
+    Inputs,
+}
+
+/// The directory of a job cannot be made, whatever the job is.
+fn of_directory(error: &io::Error) -> Fault {
+    if is_full(error) { Fault::Room } else { Fault::Directory }
+}
+
+fn of_inputs(error: &InputError, directory: &OpenDirectory) -> Fault {
+    match error {
+        error if error.io().is_some_and(is_full) => Fault::Room,
+        _ if directory.is_gone() => Fault::Directory,
+        InputError::Write { source, .. } if is_unusable(source) => Fault::Directory,
+        // A set is looked at again before the next job of it runs.
+        InputError::Changed { .. }
+        | InputError::Removed { .. }
+        | InputError::NotHere { .. }
+        | InputError::Cache { .. } => Fault::Inputs,
+        InputError::Write { .. }
+        | InputError::Open { .. }
+        | InputError::Names(_)
+        | InputError::CacheMiss { .. }
+        | InputError::NotSupported { .. }
+        | InputError::Nothing { .. } => Fault::Job,
+    }
+}
+
+/// The answer for a job that did not begin: where the worker is to blame, another may have it.
+fn not_begun(job: &Job, fault: Fault, why: String) -> JobResult {
+    match fault {
+        Fault::Job => job.failed(why),
+        Fault::Room => job.no_room(why),
+        Fault::Directory => job.no_directory(why),
+        Fault::Inputs => {
+            tracing::warn!(job = %job.id, "the job is handed back: {why}");
+            job.handed_back(why)
+        }
+    }
 }
 
 /// A directory for what a program needs while it runs, beside its own: what is in that is packed.

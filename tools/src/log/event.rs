@@ -215,6 +215,7 @@ pub(super) const fn name(record: &Record) -> &'static str {
                 | AttemptEnd::GivenUp
                 | AttemptEnd::InputsStalled
                 | AttemptEnd::DiskFull
+                | AttemptEnd::NoDirectory
                 | AttemptEnd::InputsBad,
             ..
         } => "requeue",

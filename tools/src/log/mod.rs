@@ -99,6 +99,7 @@ const fn why(why: AttemptEnd) -> &'static str {
         AttemptEnd::InputsStalled => "inputs_stalled",
         AttemptEnd::DiskFull => "disk_full",
         AttemptEnd::InputsBad => "inputs_bad",
+        AttemptEnd::NoDirectory => "no_directory",
     }
 }
 
