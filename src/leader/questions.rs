@@ -24,7 +24,7 @@ use crate::core::ids::{ConnId, JobId, Token};
 use crate::store::blobs::Listed;
 
 /// Questions of one connection whose answers are still to come. Our own clients ask a quarter of that at a time.
-const WAITING_MAX: usize = 256;
+const QUESTIONS_WAITING_MAX: usize = 256;
 
 /// Characters of an error.
 const ERROR_CHARS_MAX: usize = 4000;
@@ -179,9 +179,9 @@ impl Questions {
 
     fn asked(&mut self, by: Asked, json: &[u8], peer: Arc<str>) {
         let waiting = self.waiting.get(&by.conn).copied().unwrap_or(0);
-        if waiting >= WAITING_MAX {
+        if waiting >= QUESTIONS_WAITING_MAX {
             let text = format!(
-                "{waiting} questions of this connection wait for their answers, and {WAITING_MAX} may: ask again when some have come"
+                "{waiting} questions of this connection wait for their answers, and {QUESTIONS_WAITING_MAX} may: ask again when some have come"
             );
             return self.fail(by, &text);
         }
@@ -419,10 +419,10 @@ mod tests {
     fn a_connection_has_so_many_questions_waiting_and_results_are_not_among_them() {
         let mut questions = Questions::new(true);
         let which = json!({ "cache_id": "set" });
-        for id in 0..WAITING_MAX as u128 {
+        for id in 0..QUESTIONS_WAITING_MAX as u128 {
             ask(&mut questions, &asked(1, "dataset.status", id), &which);
         }
-        assert_eq!(actions(&mut questions).len(), WAITING_MAX);
+        assert_eq!(actions(&mut questions).len(), QUESTIONS_WAITING_MAX);
         let over = asked(1, "dataset.status", 999);
         ask(&mut questions, &over, &which);
         let [QuestionAction::Fail { json, .. }] = &actions(&mut questions)[..] else { panic!("an error") };
