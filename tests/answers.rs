@@ -1,6 +1,8 @@
 //! Questions and answers as leaders and clients of today write them: the types read them, and write the same again
 //! (docs/protocol.md, "Questions").
 
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
 use heft::answers::ask::{self, Ask, Question, Verb, Which};
 use heft::answers::{Explained, Phase, Status, WaitsFor};
 use serde_json::{Value, json};
