@@ -11,7 +11,17 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Inside a room: the first must not name the second.
-const INSIDE: [(&str, &str); 1] = [("worker::cache", "worker::exec")];
+const INSIDE: [(&str, &str); 5] = [
+    ("worker::cache", "worker::exec"),
+    ("leader::datasets", "conn"),
+    ("leader::datasets", "core::broker"),
+    ("leader::datasets", "leader::datasets_wiring"),
+    ("leader::datasets", "leader::relay"),
+];
+
+/// The same for types that are named at another place than they stand.
+const INSIDE_TYPES: [(&str, &str); 2] =
+    [("leader::datasets", "core::Broker"), ("leader::datasets", "leader::Leader")];
 
 /// Crates and modules that only these rooms may name.
 const ONLY_IN: [(&str, &[&str]); 1] = [("clap", &["cli", "main"])];
@@ -191,8 +201,9 @@ fn violations(rooms: &[String], module: &[String], source: &str) -> Vec<String> 
                 }
                 Some(_) | None => {}
             }
-            for (upper, lower) in INSIDE {
-                if module.join("::").starts_with(upper) && starts(&format!("crate::{lower}")) {
+            let is_in = |upper: &str| format!("{}::", module.join("::")).starts_with(&format!("{upper}::"));
+            for (upper, lower) in INSIDE.into_iter().chain(INSIDE_TYPES) {
+                if is_in(upper) && starts(&format!("crate::{lower}")) {
                     wrong.push(format!("{line}: {upper} stands above {lower}: {text}"));
                 }
             }

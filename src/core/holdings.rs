@@ -182,6 +182,21 @@ impl Holdings {
 }
 
 impl Broker {
+    /// The stock workers that have agents, with those.
+    pub fn agents(&self) -> impl Iterator<Item = (WorkerId, WorkerId)> {
+        self.holdings.pairs()
+    }
+
+    /// The agent of a stock worker.
+    pub fn agent_of(&self, worker: WorkerId) -> Option<WorkerId> {
+        self.holdings.agent_of(worker)
+    }
+
+    /// The stock workers of an agent.
+    pub fn served_by(&self, agent: WorkerId) -> impl Iterator<Item = WorkerId> {
+        self.holdings.served_by(agent)
+    }
+
     /// What a worker has of a dataset, itself or by its agent.
     pub fn holding(&self, worker: WorkerId, cache: &CacheId) -> Option<Holding> {
         self.holdings.at(worker, cache).next()

@@ -7,6 +7,7 @@ use chunking::message::AnswerStatus;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::datasets::DatasetEvent;
 use super::parts::Named;
 use super::questions::{QuestionAction, QuestionEvent, statuses, written};
 use super::tasks::Task;
@@ -123,21 +124,11 @@ impl Leader {
                 }
                 blob => self.questions(QuestionEvent::CanCheck { by, blob }),
             },
-            Question::DatasetLs(_) => {
-                let page = self.dataset_ls();
-                self.answer(&by, &page);
-            }
-            Question::DatasetStatus(ask::DatasetStatus { cache_id }) => {
-                self.ask_dataset_status(by, &cache_id);
-            }
-            Question::DatasetRm(ask::DatasetRm { cache_id }) => self.ask_dataset_rm(by, &cache_id),
-            Question::DatasetVerify(ask::DatasetVerify { cache_id }) => {
-                self.ask_dataset_verify(by, &cache_id);
-            }
-            Question::DatasetPush(ask::DatasetPush { cache_id, target }) => {
-                let pushed = self.dataset_push(&cache_id, target);
-                self.answered(&by, pushed);
-            }
+            question @ (Question::DatasetLs(_)
+            | Question::DatasetStatus(_)
+            | Question::DatasetRm(_)
+            | Question::DatasetVerify(_)
+            | Question::DatasetPush(_)) => self.dataset_event(DatasetEvent::Asked { by, question }),
             // These are the questions' own.
             Question::DlqRequeue(_) | Question::DlqPurge(_) | Question::Cancel(_) | Question::BlobGc(_) => {}
         }

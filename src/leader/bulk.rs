@@ -10,7 +10,7 @@ use chunking::message::Purpose;
 use chunking::{Head, Kind};
 use tracing::{info, warn};
 
-use super::datasets::PackMaker;
+use super::pack_maker::PackMaker;
 use super::parts::{self, RESULT_BYTES_MAX, purpose_of};
 use super::relay::{BlobId, Relay};
 use super::submit::{Gathered, RefusalText};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tracing::info;
 
 use super::ask::LISTED_MAX;
+use super::datasets::DatasetEvent;
 use super::questions::{Lister, QuestionEvent};
 use super::relay::BlobId;
 use super::{Leader, Output};
@@ -59,7 +60,9 @@ impl Leader {
             |file: &Listed| Micros(file.written_at.saturating_mul(1_000_000)).plus(grace) <= self.now;
         // Who asks does not wait for those either that may bring their dataset again.
         let loose: HashSet<BlobId> = match &lister {
-            Lister::Asked { .. } => self.stale_packs(Duration::ZERO).into_iter().collect(),
+            Lister::Asked { .. } => {
+                self.datasets.stale_packs(self.now, &self.facts(), Duration::ZERO).into_iter().collect()
+            }
             Lister::Own => HashSet::new(),
         };
         let orphans: Vec<Listed> = listed
@@ -72,7 +75,7 @@ impl Leader {
         if !dry_run {
             for orphan in &orphans {
                 match loose.contains(&orphan.blob) {
-                    true => self.forget_part(orphan.blob),
+                    true => self.dataset_event(DatasetEvent::Unwanted { blob: orphan.blob }),
                     false => self.outputs.push_back(Output::Disk(DiskOp::Remove { blob: orphan.blob })),
                 }
             }

@@ -5,10 +5,12 @@
 
 mod ask;
 mod bulk;
+mod cache_put;
 mod children;
 mod collect;
 mod commit_log;
 mod datasets;
+mod datasets_wiring;
 mod deliver;
 mod durable;
 mod explain;
@@ -16,12 +18,14 @@ mod gathered;
 mod job_blobs;
 mod outcome;
 mod pacing;
+mod pack_maker;
 mod parts;
 mod payloads;
 mod questions;
 mod recover;
 mod relay;
 mod retention;
+mod staging;
 mod stand_in;
 mod submit;
 mod tasks;
@@ -55,13 +59,14 @@ use crate::wire::{KEEPALIVE_EVERY, SILENCE_MAX, frame_window};
 use bulk::{Apart, Bulk};
 use children::Commons;
 use commit_log::CommitLog;
-use datasets::Datasets;
+use datasets::{DatasetEvent, Datasets};
 use gathered::Fetcher;
 use job_blobs::Blobs;
 use pacing::Pacing;
 use payloads::Payloads;
 use questions::{Asked, QuestionEvent, Questions};
 use relay::{BlobId, Relay};
+use staging::Stagings;
 use tasks::{Assignment, HeldBack, Task, Turn};
 
 /// How a leader behaves.
@@ -214,6 +219,9 @@ pub struct Leader {
     relay: Relay,
     blobs: Blobs,
     datasets: Datasets,
+    /// Whether what they want done is being done.
+    acts_for_datasets: bool,
+    stagings: Stagings,
     bulks: HashMap<ConnId, Bulk>,
     /// Large frames that were taken apart, and wait until their contents are on the disk.
     gathered: Vec<(Vec<BlobId>, Apart)>,
@@ -244,7 +252,9 @@ impl Leader {
             relay: Relay::new(config.relay.clone()),
             questions: Questions::new(config.relay.durable),
             blobs: Blobs::default(),
-            datasets: Datasets::default(),
+            datasets: Datasets::new(config.blob_grace),
+            acts_for_datasets: false,
+            stagings: Stagings::default(),
             bulks: HashMap::new(),
             gathered: Vec::new(),
             collect_at: None,
@@ -383,7 +393,7 @@ impl Leader {
             self.broker.handle(self.now, Event::Closed { conn });
             self.unpost(conn);
             self.questions(QuestionEvent::Closed(conn));
-            self.datasets_closed(conn);
+            self.dataset_event(DatasetEvent::Closed { conn });
             self.release_fetched();
             self.hosts.remove(&conn);
             self.act();
@@ -459,7 +469,7 @@ impl Leader {
         self.tell_who_waits_for_room();
         self.release_fetched();
         self.collect_when_due();
-        self.datasets_tick();
+        self.dataset_event(DatasetEvent::Tick);
         self.act();
     }
 
@@ -478,6 +488,7 @@ impl Leader {
     /// When [`Leader::tick`] is due.
     pub fn next_deadline(&self) -> Option<Micros> {
         let own = self.collect_at.into_iter().chain(self.datasets.next_deadline());
+        let own = own.chain(self.stagings.next_deadline());
         self.broker.next_deadline().into_iter().chain(self.relay.next_deadline()).chain(own).min()
     }
 
@@ -661,13 +672,15 @@ impl Leader {
                 }
                 Action::DatasetPut { dataset, replaced } => {
                     self.commons.clear();
-                    self.dataset_put(&dataset, replaced);
+                    self.dataset_event(DatasetEvent::Kept { dataset, replaced });
                 }
                 Action::DatasetRemoved { dataset } => {
                     self.commons.clear();
-                    self.dataset_removed(&dataset);
+                    self.dataset_event(DatasetEvent::Removed { dataset });
                 }
-                Action::AskAgent { agent, cache } => self.ask_agent(agent, cache),
+                Action::AskAgent { agent, cache } => {
+                    self.dataset_event(DatasetEvent::AgentWanted { agent, cache });
+                }
                 Action::StageInputs { job } => self.stage_inputs(job),
                 Action::Close { conn, why } => {
                     warn!(peer = %self.name(conn), "closing the connection: {why}");

@@ -32,6 +32,7 @@ use crate::summed::Summed;
 const LEADER: &str = "leader";
 
 /// A refusal with its numbers, for peers that can hear it.
+#[derive(Debug)]
 pub(super) struct RefusalText {
     reason: Reason,
     value: u64,
@@ -376,7 +377,7 @@ impl Leader {
     ///
     /// Inputs that are a set by now (C01) are named by that.
     fn rewriting(&self, worker: WorkerId, from_ours: bool, is_staged: bool) -> Rewriting {
-        let knows_paths = self.has_agent(worker) || self.knows_cache_put(worker);
+        let knows_paths = self.broker.agent_of(worker).is_some() || self.datasets.knows_cache_put(worker);
         if from_ours || is_staged || knows_paths { Rewriting::Paths } else { Rewriting::Names }
     }
 

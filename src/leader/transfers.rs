@@ -24,6 +24,7 @@ use crate::model::{BlobRef, JobRequest, Source};
 use crate::store::blobs::Class;
 use crate::wire::{ChunkStart, InChunk, Part};
 
+use super::datasets::DatasetEvent;
 use super::relay::{Linger, Memory, Passed, Starts};
 use crate::core::ids::Micros;
 
@@ -167,7 +168,7 @@ impl Leader {
     /// A chunk has come.
     pub fn chunk(&mut self, now: Micros, conn: ConnId, chunk: InChunk) {
         self.pass_time(now);
-        self.count_received(chunk.transfer, chunk.bytes.len() as u64);
+        self.datasets.count_received(chunk.transfer, chunk.bytes.len() as u64);
         self.relay.chunk(conn, chunk);
         self.act();
     }
@@ -175,7 +176,7 @@ impl Leader {
     /// A piece of a chunk has come.
     pub(super) fn piece(&mut self, conn: ConnId, id: BlobId, payload: &[u8]) {
         if let Ok(piece) = Piece::decode(payload) {
-            self.count_received(id, piece.bytes.len() as u64);
+            self.datasets.count_received(id, piece.bytes.len() as u64);
             self.relay.piece(conn, id, &piece);
         }
     }
@@ -512,18 +513,12 @@ impl Leader {
     }
 
     /// A client brings an input that its job named, or a worker a part of the result of a job it holds.
-    fn opened(&mut self, conn: ConnId, id: BlobId, mut open: Open) {
+    fn opened(&mut self, conn: ConnId, id: BlobId, open: Open) {
         let Some(session) = self.sessions.get(&conn) else { return };
         let owner = JobId(open.owner);
-        // A client is one, however many connections it has.
-        let peer = session.client().map_or(conn.0, |client| {
-            let mut hasher = std::hash::DefaultHasher::new();
-            client.hash(&mut hasher);
-            hasher.finish()
-        });
         let job = self.broker.state().job(owner);
         let may = match open.purpose {
-            Purpose::Dataset => self.dataset_opened(conn, id, &mut open),
+            Purpose::Dataset => return self.dataset_event(DatasetEvent::Opened { conn, blob: id, open }),
             Purpose::Input | Purpose::Payload => {
                 let is_theirs = job.is_none_or(|job| Some(&job.client) == session.client());
                 is_theirs && self.blobs.inputs(owner).contains(&id)
@@ -538,11 +533,23 @@ impl Leader {
             }
         };
         if may {
-            self.relay.is_of(conn, peer);
-            self.relay.open(conn, id, open);
+            self.accept(conn, id, open);
         } else {
             self.relay.turn_away(conn, id);
         }
+    }
+
+    /// A peer may bring a blob.
+    pub(super) fn accept(&mut self, conn: ConnId, id: BlobId, open: Open) {
+        let Some(session) = self.sessions.get(&conn) else { return };
+        // A client is one, however many connections it has.
+        let peer = session.client().map_or(conn.0, |client| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            client.hash(&mut hasher);
+            hasher.finish()
+        });
+        self.relay.is_of(conn, peer);
+        self.relay.open(conn, id, open);
     }
 
     /// A part of a result begins to come; the job's client gets it as it comes.
@@ -607,9 +614,7 @@ impl Leader {
                         self.relay.chunks_sent(conn, 1);
                         continue;
                     };
-                    if self.datasets.knows(blob) {
-                        self.count_sent(conn, chunk.left() as u64);
-                    }
+                    self.count_sent(conn, blob, chunk.left() as u64);
                     self.outputs.push_back(Output::Chunk { conn, chunk });
                 }
                 Out::Disk(operation) => self.outputs.push_back(Output::Disk(operation)),
@@ -624,9 +629,7 @@ impl Leader {
                         self.relay.chunks_sent(conn, 1);
                         continue;
                     };
-                    if self.datasets.knows(blob) {
-                        self.count_sent(conn, chunk.left() as u64);
-                    }
+                    self.count_sent(conn, blob, chunk.left() as u64);
                     self.outputs.push_back(Output::Chunk { conn, chunk });
                 }
                 Out::Turn { conn } => self.outputs.push_back(Output::Turn { conn }),
@@ -638,14 +641,21 @@ impl Leader {
 
     fn blob_news(&mut self, news: News) {
         match news {
-            News::Arrived { blob, .. } if self.datasets.knows(blob) => self.dataset_part_arrived(blob),
+            News::Arrived { blob, .. } if self.datasets.knows(blob) => {
+                self.dataset_event(DatasetEvent::Arrived { blob });
+            }
             News::Failed { blob, text, .. } if self.datasets.knows(blob) => {
-                self.part_is_bad(blob, &text);
+                self.dataset_event(DatasetEvent::Failed { blob, text });
             }
             News::Refused { blob, conn, reason, text, .. } if self.datasets.knows(blob) => {
-                self.dataset_part_refused(conn, blob, reason, &text);
+                if let Some(worker) = self.worker_at(conn) {
+                    self.dataset_event(DatasetEvent::PartRefused { worker, blob, reason, text });
+                }
             }
-            News::Taken { blob, conn } => self.dataset_part_taken(conn, blob),
+            News::Taken { blob, conn } => {
+                let worker = self.worker_at(conn);
+                self.dataset_event(DatasetEvent::PartTaken { conn, worker, blob });
+            }
             News::Got { owner, conn, .. } => self.part_got(conn, owner),
             News::Arrived { blob, owner } if self.blobs.inputs(owner).contains(&blob) => {
                 self.input_arrived(owner)

@@ -1,4 +1,4 @@
-//! Agents: heft workers that keep a cache and run nothing (C01, C02). One shares its cache directory with the stock workers on its host
+//! Agents: heft workers that keep a cache and run nothing (C01, C02). One shares its cache directory with the classic workers on its host
 //! and holds for them what they are to hold. Which those are shows the address that both connect from, or the agent says it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,17 +6,15 @@ use std::net::IpAddr;
 
 use tracing::info;
 
+use super::classic_workers::ClassicWorker;
 use super::held::AtWorker;
-use crate::core::Event;
+use super::{DatasetAction, Step, WorkerKind};
 use crate::core::ids::{CacheId, ConnId, WorkerId};
-use crate::leader::Leader;
 
-/// The agents that are connected, and whom they serve.
+/// The agents that are connected. Whom each serves the broker knows.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
     all: BTreeMap<WorkerId, Agent>,
-    /// Stock workers with their agents.
-    pairs: BTreeMap<WorkerId, WorkerId>,
 }
 
 #[derive(Debug)]
@@ -30,16 +28,6 @@ struct Agent {
 }
 
 impl Agents {
-    /// The agent of a stock worker.
-    pub(super) fn of(&self, worker: WorkerId) -> Option<WorkerId> {
-        self.pairs.get(&worker).copied()
-    }
-
-    /// The stock workers that an agent serves.
-    pub(super) fn served_by(&self, agent: WorkerId) -> impl Iterator<Item = WorkerId> {
-        self.pairs.iter().filter(move |(_, of)| **of == agent).map(|(worker, _)| *worker)
-    }
-
     /// The agent that is to serve a worker: one that names it, else one of its host that names none.
     fn meant_for(&self, worker: WorkerId, host: Option<IpAddr>) -> Option<WorkerId> {
         let named = self.all.iter().find(|(_, agent)| agent.only == Some(worker));
@@ -48,39 +36,46 @@ impl Agents {
     }
 }
 
-impl Leader {
-    /// A worker said hello.
-    pub(in crate::leader) fn worker_joined(&mut self, conn: ConnId) {
-        let Some(session) = self.sessions.get(&conn) else { return };
-        // One whose hello was refused changes nothing for the worker whose id it has.
-        let Some(worker) = session.worker().filter(|worker| self.broker.is_at(*worker, conn)) else { return };
-        let (is_stock, agent) = (session.takes_cache_puts(), session.agent());
-        // On another connection it is another: the scheduler has forgotten whom it was paired with.
+impl Step<'_> {
+    /// A worker said hello. On another connection it is another.
+    pub(super) fn worker_joined(
+        &mut self,
+        conn: ConnId,
+        worker: WorkerId,
+        host: Option<IpAddr>,
+        kind: WorkerKind,
+    ) {
         self.datasets.agents.all.remove(&worker);
-        self.datasets.agents.pairs.retain(|stock, agent| *stock != worker && *agent != worker);
-        if is_stock {
-            self.stock_joined(conn, worker);
+        match kind {
+            WorkerKind::Ours => {}
+            WorkerKind::Agent { only } => {
+                let agent = Agent { conn, host, only, wanted: BTreeSet::new() };
+                self.datasets.agents.all.insert(worker, agent);
+            }
+            WorkerKind::Classic => self.classic_joined(conn, worker, host),
         }
-        if let Some(agent) = agent {
-            let host = self.hosts.get(&conn).copied();
-            self.datasets
-                .agents
-                .all
-                .insert(worker, Agent { conn, host, only: agent.only, wanted: BTreeSet::new() });
-        }
-        self.pair_up();
+        self.pair_up(Some(worker));
     }
 
     /// A connection ended.
     pub(super) fn agent_left(&mut self, conn: ConnId) {
+        let before = self.datasets.agents.all.len();
         self.datasets.agents.all.retain(|_, agent| agent.conn != conn);
-        self.pair_up();
+        self.pair_up(None);
+        if self.datasets.agents.all.len() < before {
+            // Those that it served, and whom the broker has forgotten with it.
+            let workers = self.datasets.workers.iter().filter(|(_, at)| at.classic.is_some());
+            let alone = workers.map(|(worker, _)| *worker);
+            let alone: Vec<WorkerId> =
+                alone.filter(|worker| self.facts.agent_of(*worker).is_none()).collect();
+            alone.into_iter().for_each(|worker| self.reconcile(worker));
+        }
     }
 
     /// Jobs wait for a worker of this agent that name a set: it is asked to hold that next, whoever the set was put for and
     /// whatever was before.
-    pub(in crate::leader) fn ask_agent(&mut self, agent: WorkerId, cache: CacheId) {
-        let Some(dataset) = self.broker.state().dataset(&cache).cloned() else { return };
+    pub(super) fn ask_agent(&mut self, agent: WorkerId, cache: CacheId) {
+        let Some(dataset) = self.facts.dataset(&cache) else { return };
         let at = self.datasets.workers.get_mut(&agent).filter(|at| at.told && at.conn.is_some());
         let Some(at) = at else {
             if let Some(agent) = self.datasets.agents.all.get_mut(&agent) {
@@ -105,35 +100,40 @@ impl Leader {
         wanted.into_iter().flatten().for_each(|cache| self.ask_agent(agent, cache));
     }
 
-    /// Whether an agent serves a stock worker.
-    pub(in crate::leader) fn has_agent(&self, worker: WorkerId) -> bool {
-        self.datasets.agents.of(worker).is_some()
-    }
-
-    /// Pairs stock workers with agents anew, and tells the scheduler what changed.
-    fn pair_up(&mut self) {
+    /// Pairs classic workers with agents anew. One that has just joined is paired as if it never was.
+    fn pair_up(&mut self, joined: Option<WorkerId>) {
+        let before: BTreeMap<WorkerId, WorkerId> = self.facts.pairs().into_iter().collect();
         let agents = &self.datasets.agents;
-        if agents.all.is_empty() && agents.pairs.is_empty() {
+        if agents.all.is_empty() && before.is_empty() {
             return;
         }
-        let host = |at: &AtWorker| self.hosts.get(&at.conn?).copied();
-        let stock = self.datasets.workers.iter().filter(|(_, at)| at.stock.is_some() && at.conn.is_some());
-        let pairs: BTreeMap<WorkerId, WorkerId> =
-            stock.filter_map(|(worker, at)| Some((*worker, agents.meant_for(*worker, host(at))?))).collect();
-        let before = std::mem::replace(&mut self.datasets.agents.pairs, pairs.clone());
+        let host = |at: &AtWorker| at.classic.as_ref().filter(|_| at.conn.is_some()).map(ClassicWorker::host);
+        let workers = self.datasets.workers.iter();
+        let pairs: BTreeMap<WorkerId, WorkerId> = workers
+            .filter_map(|(worker, at)| Some((*worker, agents.meant_for(*worker, host(at)?)?)))
+            .collect();
         for worker in before.keys().filter(|worker| !pairs.contains_key(worker)) {
-            self.broker.handle(self.now, Event::AgentFor { worker: *worker, agent: None });
+            self.act(DatasetAction::Pair { worker: *worker, agent: None });
         }
-        for (worker, agent) in pairs.iter().filter(|(worker, agent)| before.get(worker) != Some(agent)) {
-            info!(%worker, %agent, "an agent serves a stock worker");
-            self.broker.handle(self.now, Event::AgentFor { worker: *worker, agent: Some(*agent) });
-            // How a job's CacheId is to be written for it depends on that.
-            self.ask_stock(*worker);
-            self.reconcile(*agent);
+        let is_new = |worker: &WorkerId, agent: &WorkerId| {
+            before.get(worker) != Some(agent) || [Some(*worker), Some(*agent)].contains(&joined)
+        };
+        for (worker, agent) in pairs.into_iter().filter(|(worker, agent)| is_new(worker, agent)) {
+            self.act(DatasetAction::Pair { worker, agent: Some(agent) });
         }
-        // What an agent does not hold for them any more they may get themselves.
-        for worker in before.into_keys().filter(|worker| !pairs.contains_key(worker)) {
-            self.reconcile(worker);
+    }
+
+    /// A classic worker has another agent, or none any more.
+    pub(super) fn agent_changed(&mut self, worker: WorkerId, agent: Option<WorkerId>) {
+        match agent {
+            Some(agent) => {
+                info!(%worker, %agent, "an agent serves a stock worker");
+                // How a job's CacheId is to be written for it depends on that.
+                self.ask_classic(worker);
+                self.reconcile(agent);
+            }
+            // What an agent does not hold for it any more it may get itself.
+            None => self.reconcile(worker),
         }
     }
 }

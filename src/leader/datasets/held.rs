@@ -6,12 +6,11 @@ use chunking::message::{Have, Reason, SetState};
 use tracing::{debug, info};
 use uuid::Uuid;
 
-use super::spread::{Push, Wish};
-use super::stock::Stock;
-use crate::conn::Session;
+use super::Step;
+use super::classic_workers::ClassicWorker;
+use super::distribution::{Push, Wish};
 use crate::core::Event;
 use crate::core::ids::{CacheId, ConnId, WorkerId};
-use crate::leader::Leader;
 
 /// Sets that a worker may have; what it says beyond is not noted.
 const SETS_AT_WORKER_MAX: usize = 65_536;
@@ -30,14 +29,16 @@ pub(super) struct AtWorker {
     pub(super) told: bool,
     pub(super) budget: u64,
     pub(super) used: u64,
+    /// What it said that it has. The broker hears of it, and of what is coming: there a set that comes
+    /// takes the place of the content it replaces, and all of it ends with the connection.
     pub(super) held: BTreeMap<CacheId, [u8; 32]>,
     /// Sets that it could not take, or does not have any more: they are not pushed again unasked.
     pub(super) not_held: HashMap<CacheId, ([u8; 32], NotHeld)>,
     pub(super) push: Option<Push>,
     /// Sets that it is asked to hold next: those that jobs wait for first.
     pub(super) queue: Vec<CacheId>,
-    /// If it is a stock worker.
-    pub(super) stock: Option<Stock>,
+    /// If it is a classic worker.
+    pub(super) classic: Option<ClassicWorker>,
 }
 
 /// Why a worker does not hold a set that it was to hold.
@@ -60,9 +61,9 @@ impl AtWorker {
         self.held.len() + self.not_held.len()
     }
 
-    /// A stock worker, of which nothing is known.
-    pub(super) fn of_stock(conn: ConnId, stock: Stock) -> Self {
-        AtWorker { conn: Some(conn), told: true, stock: Some(stock), ..AtWorker::default() }
+    /// A classic worker, of which nothing is known.
+    pub(super) fn of_classic(conn: ConnId, classic: ClassicWorker) -> Self {
+        AtWorker { conn: Some(conn), told: true, classic: Some(classic), ..AtWorker::default() }
     }
 
     pub(super) fn holds(&self, wish: &Wish) -> bool {
@@ -75,10 +76,9 @@ impl AtWorker {
     }
 }
 
-impl Leader {
+impl Step<'_> {
     /// A worker says what it has.
-    pub(super) fn worker_has(&mut self, conn: ConnId, have: &Have) {
-        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+    pub(super) fn worker_has(&mut self, conn: ConnId, worker: WorkerId, have: &Have) {
         let at = self.datasets.workers.entry(worker).or_default();
         if at.conn != Some(conn) {
             // A new connection: what was on its way on the last one begins anew.
@@ -91,7 +91,7 @@ impl Leader {
         (at.budget, at.used, at.told) = (have.budget, have.used, true);
         if have.anew != 0 {
             at.held.clear();
-            self.broker.handle(self.now, Event::HoldsNothing { worker });
+            self.tell(Event::HoldsNothing { worker });
         }
         let noted: usize = self.datasets.workers.values().map(AtWorker::noted).sum();
         let mut room = SETS_AT_WORKERS_MAX.saturating_sub(noted);
@@ -101,7 +101,7 @@ impl Leader {
                 continue;
             };
             // One text for all workers that have it.
-            let known = self.broker.state().dataset(&cache).map(|dataset| dataset.cache.clone());
+            let known = self.facts.dataset(&cache).map(|dataset| dataset.cache.clone());
             let cache = known.unwrap_or(cache);
             match set.state {
                 SetState::Held => self.worker_holds(worker, cache, set.digest.bytes, &mut room),
@@ -128,10 +128,10 @@ impl Leader {
         }
         at.held.insert(cache.clone(), digest);
         at.not_held.remove(&cache);
-        self.broker.handle(self.now, Event::Holding { worker, cache: cache.clone(), digest, missing: 0 });
+        self.tell(Event::Holding { worker, cache: cache.clone(), digest, missing: 0 });
         // What was removed while it was away is removed there, too.
-        let is_removed = self.broker.state().is_dataset_removed(&cache);
-        match self.broker.state().dataset(&cache).cloned() {
+        let is_removed = self.facts.is_removed(&cache);
+        match self.facts.dataset(&cache) {
             Some(dataset) if dataset.digest == digest => self.found_at(worker, &dataset),
             Some(dataset) => self.release_old(worker, &dataset),
             None if is_removed || cache.is_of_a_job() => {
@@ -160,6 +160,6 @@ impl Leader {
             *room -= usize::from(!is_noted);
             at.not_held.insert(cache.clone(), (digest, NotHeld::Gone(reason(text))));
         }
-        self.broker.handle(self.now, Event::NotHolding { worker, cache });
+        self.tell(Event::NotHolding { worker, cache });
     }
 }

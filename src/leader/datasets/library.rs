@@ -9,8 +9,8 @@ use chunking::dataset::{Manifest, Piece};
 use chunking::{Bitmap, Ranges};
 use uuid::Uuid;
 
+use super::BlobId;
 use crate::core::ids::Micros;
-use crate::leader::relay::BlobId;
 
 /// A manifest that nobody needed for so long is read again when somebody does.
 const MANIFEST_REST: Duration = Duration::from_secs(60);
@@ -18,7 +18,9 @@ const MANIFEST_REST: Duration = Duration::from_secs(60);
 /// How far a pack is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PackState {
-    /// Its list was said, and a client brings it, by this request.
+    /// Its list was said, by this request.
+    Announced(Uuid),
+    /// It comes.
     Coming(Uuid),
     /// It has come, and is being checked.
     Checking(Uuid),
@@ -26,6 +28,16 @@ pub(super) enum PackState {
     Good,
     /// It is one of an earlier life, and its list is being read.
     Listing,
+}
+
+impl PackState {
+    /// The request that a pack which has not come whole comes by.
+    pub(super) fn request(self) -> Option<Uuid> {
+        match self {
+            PackState::Announced(request) | PackState::Coming(request) => Some(request),
+            PackState::Checking(_) | PackState::Good | PackState::Listing => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -75,7 +87,16 @@ impl Library {
         for piece in layout.pieces() {
             self.coming.insert(*piece, pack);
         }
-        self.packs.insert(pack, Pack { layout, state: PackState::Coming(request), used_at: now });
+        self.packs.insert(pack, Pack { layout, state: PackState::Announced(request), used_at: now });
+    }
+
+    /// A pack begins to come.
+    pub(super) fn comes(&mut self, pack: BlobId) {
+        if let Some(pack) = self.packs.get_mut(&pack)
+            && let PackState::Announced(request) = pack.state
+        {
+            pack.state = PackState::Coming(request);
+        }
     }
 
     /// A pack of an earlier life.
@@ -102,8 +123,7 @@ impl Library {
     /// A pack has come whole: gives its list, to be checked against.
     pub(super) fn check(&mut self, pack: BlobId) -> Option<Arc<Layout>> {
         let pack = self.packs.get_mut(&pack)?;
-        let PackState::Coming(request) = pack.state else { return None };
-        pack.state = PackState::Checking(request);
+        pack.state = PackState::Checking(pack.state.request()?);
         Some(pack.layout.clone())
     }
 
@@ -111,7 +131,9 @@ impl Library {
     pub(super) fn good(&mut self, id: BlobId, layout: Arc<Layout>, now: Micros) -> Option<Uuid> {
         let pack = self.packs.get_mut(&id)?;
         let request = match pack.state {
-            PackState::Coming(request) | PackState::Checking(request) => Some(request),
+            PackState::Announced(request) | PackState::Coming(request) | PackState::Checking(request) => {
+                Some(request)
+            }
             PackState::Good | PackState::Listing => None,
         };
         (pack.layout, pack.state, pack.used_at) = (layout.clone(), PackState::Good, now);
@@ -139,7 +161,9 @@ impl Library {
             self.forget_place(piece, id);
         }
         match pack.state {
-            PackState::Coming(request) | PackState::Checking(request) => Some(request),
+            PackState::Announced(request) | PackState::Coming(request) | PackState::Checking(request) => {
+                Some(request)
+            }
             PackState::Good | PackState::Listing => None,
         }
     }

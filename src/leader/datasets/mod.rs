@@ -2,42 +2,58 @@
 //!
 //! What is to be held by whom is in the log ([`Dataset`]); what is held is what workers say. The leader brings the two together, one
 //! set at a time for each worker, whenever something changes: a set is put or removed, a worker joins, loses one or needs one.
+//!
+//! [`Datasets`] is a machine: events in, actions out. Of the rest of the leader it knows what
+//! [`Facts`] say; `datasets_wiring` does what it wants done.
 
 mod agents;
-mod classic;
+mod classic_put;
+mod classic_workers;
+mod distribution;
 mod held;
+mod interface;
 mod library;
-mod make;
 mod put;
 mod putters;
+mod putting;
 mod questions;
-mod restore;
-mod spread;
-mod staging;
-mod stock;
+mod staged;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use chunking::dataset::pack::Layout;
 use chunking::message::Lack;
 use uuid::Uuid;
 
-use super::Leader;
-use super::relay::BlobId;
-use crate::conn::DatasetSays;
+use super::Asked;
+use crate::core::Event;
 use crate::core::dataset::Dataset;
-use crate::core::ids::{CacheId, ConnId, JobId, Micros, WorkerId};
-use crate::store::look::Looked;
+use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
+use crate::store::look::{LookAt, Looked};
 use agents::Agents;
-use classic::{Came, Lineage};
+use classic_put::Lineage;
+pub(super) use classic_put::{Came, Checked};
+use classic_workers::Frames;
 use held::AtWorker;
+pub(super) use interface::{
+    Again, DatasetAction, DatasetEvent, Facts, RestoredPart, Says, StagedInputs, WorkerFacts, WorkerKind,
+};
 use library::Library;
-pub(super) use make::PackMaker;
-use put::Putting;
+use putting::Putting;
 use questions::Inspection;
-use staging::Staging;
-use stock::Frames;
+
+/// A part of a dataset, as blobs are known.
+type BlobId = Uuid;
+
+/// What the transfer of a pack is called.
+pub(super) const PACK: &str = "pack";
+
+/// What the transfer of a manifest is called.
+pub(super) const MANIFEST: &str = "manifest";
 
 /// How often what nobody needs any more is looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
@@ -46,21 +62,21 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const LOOK_FOR_WORKERS_EVERY: Duration = Duration::from_secs(1);
 
 /// Datasets, as the leader knows them beside the log.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Datasets {
+    /// How long packs stay that no set has.
+    grace: Duration,
     library: Library,
     /// Puts under way, by their requests.
     puts: BTreeMap<Uuid, Putting>,
-    /// Puts of stock clients that wait for their turn.
+    /// Puts of classic clients that wait for their turn.
     came: VecDeque<Came>,
     /// What sets were before files were added to them.
     lineage: Lineage,
-    /// Frames for stock workers.
+    /// Frames for classic workers.
     frames: Frames,
     /// Workers that keep a cache for others.
     agents: Agents,
-    /// Inputs of jobs that are made sets for those, one after the other.
-    stagings: VecDeque<Staging>,
     /// What workers hold and get.
     workers: BTreeMap<WorkerId, AtWorker>,
     /// What workers said they lack of sets whose manifests are being read.
@@ -70,19 +86,53 @@ pub(super) struct Datasets {
     /// Questions that wait for workers, or for the disk.
     inspections: HashMap<Uuid, Inspection>,
     /// Questions that wait until a set is removed.
-    removals: HashMap<CacheId, Vec<super::Asked>>,
+    removals: HashMap<CacheId, Vec<Asked>>,
     /// Packs of an earlier life that no set has: what is in them was never checked for certain.
     loose: HashSet<BlobId>,
     /// Questions that wait until a manifest is read.
-    statuses: HashMap<Uuid, Vec<(CacheId, super::Asked)>>,
+    statuses: HashMap<Uuid, Vec<(CacheId, Asked)>>,
     /// Packs that are looked at because somebody asked.
     rechecks: HashMap<BlobId, HashSet<Uuid>>,
     /// When something is to be looked at again.
     tick_at: Option<Micros>,
+    actions: VecDeque<DatasetAction>,
 }
 
 impl Datasets {
-    /// When the leader has to look at them again.
+    /// None yet. Packs that no set has stay for `grace`.
+    pub(super) fn new(grace: Duration) -> Self {
+        Datasets {
+            grace,
+            library: Library::default(),
+            puts: BTreeMap::new(),
+            came: VecDeque::new(),
+            lineage: Lineage::new(),
+            frames: Frames::default(),
+            agents: Agents::default(),
+            workers: BTreeMap::new(),
+            lacks: HashMap::new(),
+            committing: HashMap::new(),
+            inspections: HashMap::new(),
+            removals: HashMap::new(),
+            loose: HashSet::new(),
+            statuses: HashMap::new(),
+            rechecks: HashMap::new(),
+            tick_at: None,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Something happened. What is to be done about it, [`Datasets::poll`] says.
+    pub(super) fn handle(&mut self, now: Micros, facts: &dyn Facts, event: DatasetEvent) {
+        Step { datasets: self, facts, now }.handle(event);
+    }
+
+    /// The next thing to do.
+    pub(super) fn poll(&mut self) -> Option<DatasetAction> {
+        self.actions.pop_front()
+    }
+
+    /// When [`DatasetEvent::Tick`] is due.
     pub(super) fn next_deadline(&self) -> Option<Micros> {
         self.tick_at
     }
@@ -91,28 +141,95 @@ impl Datasets {
     pub(super) fn knows(&self, blob: BlobId) -> bool {
         self.library.knows(blob) || self.puts.values().any(|put| put.brings_manifest(blob))
     }
+
+    /// Every blob that is needed: of sets that are kept or about to be.
+    fn needed_blobs(&self, facts: &dyn Facts) -> HashSet<BlobId> {
+        facts.datasets().chain(self.committing.values()).flat_map(|dataset| dataset.blobs()).collect()
+    }
+
+    /// Packs that no set has, no put under way needs, and nobody used for so long.
+    pub(super) fn stale_packs(&self, now: Micros, facts: &dyn Facts, grace: Duration) -> Vec<BlobId> {
+        let mut needed = self.needed_blobs(facts);
+        // A put may take longer than that.
+        for manifest in self.puts.values().filter_map(|putting| putting.manifest.as_ref()) {
+            needed.extend(self.library.packs_with(manifest));
+        }
+        self.library.stale(&needed, now, grace)
+    }
 }
 
-impl Leader {
-    /// A peer said something about datasets.
-    pub(super) fn dataset_says(&mut self, conn: ConnId, says: DatasetSays) {
-        match says {
-            DatasetSays::Put { request, put } => self.put_dataset(conn, request, put),
-            DatasetSays::Pack { pack, request, says } => self.pack_announced(conn, pack, request, says),
-            DatasetSays::Lack { generation, lack } => self.worker_lacks(conn, generation, &lack),
-            DatasetSays::Have(have) => self.worker_has(conn, &have),
-            DatasetSays::Ack { to, result } => self.worker_acked(conn, to, result),
-            DatasetSays::Classic { request, subject, payload } => {
-                self.classic_put(conn, request, &subject, &payload);
+/// An event that is being handled: the datasets, and what the rest of the leader knows at that moment.
+struct Step<'a> {
+    datasets: &'a mut Datasets,
+    facts: &'a dyn Facts,
+    now: Micros,
+}
+
+impl Step<'_> {
+    fn handle(&mut self, event: DatasetEvent) {
+        match event {
+            DatasetEvent::Put { conn, request, put } => self.put_dataset(conn, request, put),
+            DatasetEvent::PackAnnounced { conn, pack, request, says } => {
+                self.pack_announced(conn, pack, request, says);
             }
+            DatasetEvent::Opened { conn, blob, open } => self.opened(conn, blob, open),
+            DatasetEvent::Arrived { blob } => self.part_arrived(blob),
+            DatasetEvent::Failed { blob, text } => self.part_is_bad(blob, &text),
+            DatasetEvent::Looked { blob, result } => self.looked(blob, result),
+            DatasetEvent::ClassicCame { came, packs } => self.classic_came(came, packs),
+            DatasetEvent::Staged { inputs, packs } => self.staged_came(inputs, packs),
+            DatasetEvent::StagingOver { job } => self.end_put_of(job),
+            DatasetEvent::WorkerJoined { conn, worker, host, kind } => {
+                self.worker_joined(conn, worker, host, kind);
+            }
+            DatasetEvent::AgentChanged { worker, agent } => self.agent_changed(worker, agent),
+            DatasetEvent::AgentWanted { agent, cache } => self.ask_agent(agent, cache),
+            DatasetEvent::WorkerHas { conn, worker, have } => self.worker_has(conn, worker, &have),
+            DatasetEvent::WorkerLacks { conn, worker, generation, lack } => {
+                self.worker_lacks(conn, worker, generation, &lack);
+            }
+            DatasetEvent::WorkerAcked { worker, to, result } => self.worker_acked(worker, to, result),
+            DatasetEvent::PartTaken { conn, worker, blob } => self.part_taken(conn, worker, blob),
+            DatasetEvent::PartRefused { worker, blob, reason, text } => {
+                self.part_refused(worker, blob, reason, &text);
+            }
+            DatasetEvent::Asked { by, question } => self.asked(by, question),
+            DatasetEvent::Kept { dataset, replaced } => self.dataset_put(&dataset, replaced),
+            DatasetEvent::Removed { dataset } => self.dataset_removed(&dataset),
+            DatasetEvent::Restored { blob, part } => self.restored(blob, part),
+            DatasetEvent::RestoredAll => {
+                self.forget_stale_staged();
+                self.watch();
+            }
+            DatasetEvent::Unwanted { blob } => self.forget_part(blob),
+            DatasetEvent::Closed { conn } => self.closed(conn),
+            DatasetEvent::Tick => self.tick(),
         }
     }
 
+    fn act(&mut self, action: DatasetAction) {
+        self.datasets.actions.push_back(action);
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.act(DatasetAction::Tell(event));
+    }
+
+    fn say(&mut self, conn: ConnId, id: Uuid, request: Uuid, says: Says) {
+        self.act(DatasetAction::Say { conn, id, request, says });
+    }
+
+    /// Whether a blob is known, and is not about to be forgotten.
+    fn knows_blob(&self, blob: BlobId) -> bool {
+        let forgets =
+            |action: &DatasetAction| matches!(action, DatasetAction::Forget { blob: of } if *of == blob);
+        self.facts.knows_blob(blob) && !self.datasets.actions.iter().any(forgets)
+    }
+
     /// A part of a dataset was looked at.
-    pub(super) fn looked(&mut self, blob: BlobId, result: Result<Looked, String>) {
+    fn looked(&mut self, blob: BlobId, result: Result<Looked, String>) {
         let result = match result {
             Ok(Looked::Pieces { reader, found }) => return self.pieces_read(blob, reader, found),
-            Ok(Looked::Bytes { reader, found }) => return self.input_read(JobId(reader), found),
             result => result,
         };
         if let Some(questions) = self.datasets.rechecks.remove(&blob) {
@@ -130,10 +247,34 @@ impl Leader {
         self.classic_turns();
     }
 
+    /// A part of a set of an earlier life is here, as its file is. Packs that came whole for a put that never ended stay for a
+    /// while: a client that goes on with it need not bring them again.
+    fn restored(&mut self, blob: BlobId, part: RestoredPart) {
+        match part {
+            RestoredPart::Manifest => return self.datasets.library.restore_manifest(blob),
+            RestoredPart::Pack => {}
+            RestoredPart::LoosePack => {
+                self.datasets.loose.insert(blob);
+            }
+        }
+        self.datasets.library.restore(blob, self.now);
+        let at = LookAt::PackList(self.facts.blob_bytes(blob));
+        self.act(DatasetAction::Look { blob, at });
+    }
+
+    /// The list of a pack that no set has was read: its pieces are checked before they count.
+    fn check_loose(&mut self, blob: BlobId, layout: Arc<Layout>) {
+        self.datasets.library.listed(blob, layout.clone());
+        self.act(DatasetAction::Look { blob, at: LookAt::Pack(layout) });
+        if !self.datasets.library.is_listing() {
+            self.feed_all();
+        }
+    }
+
     /// A connection ended.
-    pub(super) fn datasets_closed(&mut self, conn: ConnId) {
+    fn closed(&mut self, conn: ConnId) {
         self.put_client_left(conn);
-        self.stock_left(conn);
+        self.classic_left(conn);
         self.worker_left(conn);
         self.agent_left(conn);
         // Nobody hears the answers any more, and workers may take for ever to give them.
@@ -141,7 +282,7 @@ impl Leader {
     }
 
     /// Time has passed.
-    pub(super) fn datasets_tick(&mut self) {
+    fn tick(&mut self) {
         let now = self.now;
         if self.datasets.tick_at.take_if(|due| *due <= now).is_none() {
             return;
@@ -149,48 +290,36 @@ impl Leader {
         self.puts_due();
         self.workers_gone();
         self.forget_gone_workers();
-        self.stock_due();
+        self.classic_due();
         self.sweep();
-        self.watch_datasets();
+        self.watch();
     }
 
     /// Looks again when the next thing is due.
-    fn watch_datasets(&mut self) {
+    fn watch(&mut self) {
         let deadlines = self.datasets.puts.values().filter_map(Putting::deadline).min();
         let sweep = (!self.datasets.library.is_empty()).then(|| self.now.plus(SWEEP_EVERY));
         let waits = self.datasets.puts.values().any(|putting| putting.missing().next().is_some());
         let is_away = |at: &AtWorker| at.conn.is_none();
         let waits = waits || self.datasets.workers.values().any(is_away);
         let workers = waits.then(|| self.now.plus(LOOK_FOR_WORKERS_EVERY));
-        let stock = self.stock_deadline().into_iter().chain(workers);
-        let due = deadlines.into_iter().chain(stock).chain(sweep).chain(self.datasets.tick_at).min();
+        let classic = self.classic_deadline().into_iter().chain(workers);
+        let due = deadlines.into_iter().chain(classic).chain(sweep).chain(self.datasets.tick_at).min();
         self.datasets.tick_at = due;
     }
 
-    /// Every blob that is needed: of sets that are kept or about to be.
     fn needed_blobs(&self) -> HashSet<BlobId> {
-        let kept = self.broker.state().datasets();
-        kept.chain(self.datasets.committing.values()).flat_map(|dataset| dataset.blobs()).collect()
+        self.datasets.needed_blobs(self.facts)
     }
 
     /// Forgets what nobody needs: manifests, and packs that were not used for a while. A client that comes back soon finds what it
     /// brought before.
     fn sweep(&mut self) {
-        for blob in self.stale_packs(self.config.blob_grace) {
+        for blob in self.datasets.stale_packs(self.now, self.facts, self.datasets.grace) {
             self.forget_part(blob);
         }
         self.datasets.library.rest(self.now);
         self.datasets.frames.rest();
-    }
-
-    /// Packs that no set has, no put under way needs, and nobody used for so long.
-    pub(super) fn stale_packs(&self, grace: Duration) -> Vec<BlobId> {
-        let mut needed = self.needed_blobs();
-        // A put may take longer than that.
-        for manifest in self.datasets.puts.values().filter_map(|putting| putting.manifest.as_ref()) {
-            needed.extend(self.datasets.library.packs_with(manifest));
-        }
-        self.datasets.library.stale(&needed, self.now, grace)
     }
 
     /// The blobs of a set that was removed or replaced go at once, but for those that others need.
@@ -200,8 +329,8 @@ impl Leader {
         gone.into_iter().for_each(|blob| self.forget_part(blob));
     }
 
-    pub(super) fn forget_part(&mut self, blob: BlobId) {
+    fn forget_part(&mut self, blob: BlobId) {
         self.datasets.library.forget(blob);
-        self.relay.forget(blob);
+        self.act(DatasetAction::Forget { blob });
     }
 }

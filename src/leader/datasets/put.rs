@@ -14,19 +14,14 @@ use chunking::message::{Lack, Lacking, Name, Open, Pack, Put, PutFlags, Reason};
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use super::classic::Classic;
-use super::library::PackState;
-use super::putters::Awaited;
-use super::restore::{MANIFEST, PACK};
+use super::putting::{Origin, Putting, Stage};
+use super::{BlobId, DatasetAction, Datasets, Facts, MANIFEST, PACK, Says, Step};
 use crate::core::Event;
 use crate::core::dataset::{Dataset, TARGET_NONE};
-use crate::core::ids::{CacheId, ConnId, JobId, Micros};
+use crate::core::ids::{CacheId, ConnId, JobId};
 use crate::core::names::names_of_set;
 use crate::core::subject::worker_patterns;
-use crate::leader::relay::BlobId;
 use crate::leader::submit::RefusalText;
-use crate::leader::{Leader, Output};
-use crate::store::blobs::DiskOp;
 use crate::store::look::LookAt;
 use crate::units::{ByteSize, Count};
 
@@ -44,145 +39,8 @@ const PIECES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of manifests of such puts: they are held in memory until their sets are kept.
 const MANIFESTS_COMING_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// Who puts what the leader makes for itself: no connection has this number.
-const NOBODY: ConnId = ConnId(u64::MAX);
-
 /// Packs that one put may have on their way at a time.
 const PACKS_COMING_MAX: usize = 64;
-
-/// How far a put is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Its manifest is to come, or is being read.
-    Manifest,
-    /// Pieces are to come.
-    Pieces,
-    /// All of it is here, and the record is on its way.
-    Committing,
-    /// It is kept; workers get it.
-    Spreading,
-}
-
-/// A put under way.
-#[derive(Debug)]
-pub(super) struct Putting {
-    pub(super) conn: ConnId,
-    put: Put,
-    pub(super) cache: CacheId,
-    stage: Stage,
-    pub(super) manifest: Option<Arc<Manifest>>,
-    /// Packs that are coming.
-    packs: HashSet<BlobId>,
-    bad_packs: u32,
-    /// Blobs that it has opened.
-    opened: HashSet<BlobId>,
-    /// Bytes of its manifest, while that is needed.
-    manifest_bytes: u64,
-    /// Bytes that came.
-    pub(super) received: u64,
-    /// Bytes that went to workers.
-    pub(super) moved: u64,
-    /// Workers that it waits for.
-    pub(super) awaited: Awaited,
-    deadline: Option<Micros>,
-    /// If it came as one frame of a stock client, which hears of workers alone.
-    classic: Option<Classic>,
-    /// If it is the inputs of a job, for which it is made: nobody hears of it.
-    staged: Option<JobId>,
-}
-
-impl Putting {
-    /// The files of a stock client's put, whose manifest the leader makes itself.
-    pub(super) fn of_classic(
-        conn: ConnId,
-        cache: CacheId,
-        put: Put,
-        packs: HashSet<BlobId>,
-        (classic, deadline): (Classic, Micros),
-    ) -> Self {
-        Putting { packs, deadline: Some(deadline), classic: Some(classic), ..Putting::new(conn, cache, put) }
-    }
-
-    /// The inputs of a job as a set.
-    pub(super) fn of_inputs(job: JobId, cache: CacheId, put: Put, packs: HashSet<BlobId>) -> Self {
-        Putting { packs, staged: Some(job), ..Putting::new(NOBODY, cache, put) }
-    }
-
-    fn new(conn: ConnId, cache: CacheId, put: Put) -> Self {
-        Putting {
-            conn,
-            put,
-            cache,
-            stage: Stage::Manifest,
-            manifest: None,
-            packs: HashSet::new(),
-            bad_packs: 0,
-            opened: HashSet::new(),
-            manifest_bytes: 0,
-            received: 0,
-            moved: 0,
-            awaited: Awaited::default(),
-            deadline: None,
-            classic: None,
-            staged: None,
-        }
-    }
-
-    /// Its set has files beside those that it put, and is of this generation.
-    pub(super) fn follow(&mut self, generation: Uuid) {
-        self.put.manifest = generation;
-        self.classic.iter_mut().for_each(Classic::supersede);
-    }
-
-    /// What a stock client has to hear of it, if one put it.
-    pub(super) fn classic(&self) -> Option<&Classic> {
-        self.classic.as_ref()
-    }
-
-    /// Whether its manifest and its packs were made here, of what is here.
-    fn is_made_here(&self) -> bool {
-        self.classic.is_some() || self.staged.is_some()
-    }
-
-    /// The blob that brings its manifest.
-    pub(super) fn manifest_id(&self) -> BlobId {
-        self.put.manifest
-    }
-
-    /// Whether a blob is the manifest that it has brought.
-    pub(super) fn brings_manifest(&self, blob: BlobId) -> bool {
-        self.put.manifest == blob && (self.opened.contains(&blob) || self.is_made_here())
-    }
-
-    pub(super) fn deadline(&self) -> Option<Micros> {
-        self.deadline
-    }
-
-    /// Bytes of the set.
-    pub(super) fn bytes(&self) -> u64 {
-        self.put.bytes
-    }
-
-    /// Whether its set is still to be kept.
-    pub(super) fn is_coming(&self) -> bool {
-        self.stage != Stage::Spreading
-    }
-
-    /// The pattern of the workers that are to have it.
-    pub(super) fn target(&self) -> &str {
-        self.put.target.as_str()
-    }
-
-    /// What identifies its content.
-    pub(super) fn digest(&self) -> [u8; 32] {
-        self.put.digest.bytes
-    }
-
-    /// Files of the set.
-    pub(super) fn files(&self) -> u32 {
-        self.put.files
-    }
-}
 
 /// The id that a client gives its set. Those of sets that the leader makes of jobs' inputs are nobody else's.
 pub(super) fn may_be_put(cache_id: &str) -> Result<CacheId, String> {
@@ -193,29 +51,57 @@ pub(super) fn may_be_put(cache_id: &str) -> Result<CacheId, String> {
     Ok(cache)
 }
 
-impl Leader {
+/// Whether one more set may be kept.
+pub(super) fn room_for_set(facts: &dyn Facts, cache: &CacheId) -> Result<(), RefusalText> {
+    let sets = facts.dataset_count();
+    if sets >= DATASETS_MAX && facts.dataset(cache).is_none() {
+        let text = format!(
+            "the leader keeps {sets} datasets, and at most {DATASETS_MAX}: remove some, or put files together"
+        );
+        return Err(RefusalText::numbers(Reason::BUSY, sets as u64, DATASETS_MAX as u64, text));
+    }
+    // A manifest and a pack at least.
+    facts.too_many_blobs(2).map_or(Ok(()), Err)
+}
+
+impl Step<'_> {
     /// A client puts a dataset.
     pub(super) fn put_dataset(&mut self, conn: ConnId, request: Uuid, put: Put) {
-        match self.put_checked(conn, request, put) {
-            Ok(()) => {}
-            Err(refusal) => self.refuse_put(conn, request, refusal),
+        if let Err(refusal) = self.put_checked(conn, request, put) {
+            self.say_refused(conn, request, refusal);
+            self.end_put(request);
         }
     }
 
-    fn refuse_put(&mut self, conn: ConnId, request: Uuid, refusal: RefusalText) {
-        if let Some(classic) = self.datasets.puts.get(&request).and_then(Putting::classic) {
-            let (to, cache) = (classic.request, classic.cache.clone());
-            self.fail_classic(conn, to, cache.as_str(), refusal.text());
-            return self.end_put(request);
+    fn say_refused(&mut self, conn: ConnId, request: Uuid, refusal: RefusalText) {
+        info!(peer = %self.facts.peer_name(conn), "refused a put: {}", refusal.text());
+        self.act(DatasetAction::Refuse { conn, request, refusal });
+    }
+
+    /// A put that is under way cannot go on.
+    fn refuse_put(&mut self, request: Uuid, refusal: RefusalText) {
+        let Some(putting) = self.datasets.puts.get(&request) else { return };
+        match &putting.origin {
+            Origin::Client(conn) => {
+                let conn = *conn;
+                self.say_refused(conn, request, refusal);
+                self.end_put(request);
+            }
+            Origin::Classic(conn, classic) => {
+                let (conn, to, cache) = (*conn, classic.request, classic.cache.clone());
+                self.fail_classic(conn, to, cache.as_str(), refusal.text());
+                self.end_put(request);
+            }
+            Origin::Staged(job) => {
+                let job = *job;
+                self.end_put(request);
+                self.act(DatasetAction::NotStaged { job, why: refusal.text().to_owned() });
+            }
         }
-        if let Some(job) = self.datasets.puts.get(&request).and_then(|putting| putting.staged) {
-            self.end_put(request);
-            return self.not_staged(job, refusal.text(), true);
-        }
-        info!(peer = %self.name(conn), "refused a put: {}", refusal.text());
-        let frame = self.sessions.get(&conn).and_then(|session| refusal.frame(session, request));
-        self.send(conn, frame);
-        self.end_put(request);
+    }
+
+    fn turn_away(&mut self, conn: ConnId, blob: BlobId) {
+        self.act(DatasetAction::TurnAway { conn, blob });
     }
 
     fn put_checked(&mut self, conn: ConnId, request: Uuid, put: Put) -> Result<(), RefusalText> {
@@ -228,7 +114,7 @@ impl Leader {
             let text = format!("dataset {cache} has no files: put at least one");
             return Err(RefusalText::invalid(text));
         }
-        if self.broker.is_draining() {
+        if self.facts.is_draining() {
             let text = "the leader is about to stop: put the dataset again later".to_owned();
             return Err(RefusalText::new(Reason::DRAINING, text));
         }
@@ -236,23 +122,22 @@ impl Leader {
             self.datasets.puts.iter().find(|(_, putting)| putting.cache == cache && putting.is_coming())
             && *other != request
         {
-            let text = format!(
-                "dataset {cache} is being put by {}: wait until that has ended",
-                self.name(putting.conn)
-            );
+            let by =
+                putting.conn().map_or_else(|| "the leader".to_owned(), |conn| self.facts.peer_name(conn));
+            let text = format!("dataset {cache} is being put by {by}: wait until that has ended");
             return Err(RefusalText::new(Reason::BUSY, text));
         }
         // A client that comes back begins anew; what it brought is here.
         self.end_put(request);
-        let known = self.broker.state().dataset(&cache).cloned();
+        let known = self.facts.dataset(&cache);
         let deadline = (put.deadline_ms > 0).then(|| self.now.plus(Duration::from_millis(put.deadline_ms)));
-        let putting = Putting { deadline, ..Putting::new(conn, cache.clone(), put) };
+        let putting = Putting { deadline, ..Putting::new(Origin::Client(conn), cache.clone(), put) };
         match known {
             Some(known)
                 if known.digest == putting.put.digest.bytes
                     && self.datasets.library.has_all(known.generation, &known.packs) =>
             {
-                self.say_lack(conn, request, Lacking::Nothing, 0, Default::default());
+                self.say_lack(Some(conn), request, Lacking::Nothing, 0, Default::default());
                 self.put_again(request, putting, &known);
             }
             Some(known)
@@ -273,10 +158,10 @@ impl Leader {
             Some(_) | None => {
                 self.may_begin(conn, &putting)?;
                 self.datasets.puts.insert(request, putting);
-                self.say_lack(conn, request, Lacking::Manifest, 0, Default::default());
+                self.say_lack(Some(conn), request, Lacking::Manifest, 0, Default::default());
             }
         }
-        self.watch_datasets();
+        self.watch();
         Ok(())
     }
 
@@ -287,13 +172,13 @@ impl Leader {
             let text = format!("dataset {} is being kept: put it again in a moment", putting.cache);
             return Err(RefusalText::new(Reason::BUSY, text));
         }
-        if self.relay.knows(id) {
+        if self.knows_blob(id) {
             let text =
                 format!("the put names blob {id} for its manifest, which is another one's: use a new id");
             return Err(RefusalText::invalid(text));
         }
         let coming = self.datasets.puts.values().filter(|putting| putting.is_coming());
-        let own = coming.clone().filter(|putting| putting.conn == conn).count();
+        let own = coming.clone().filter(|putting| putting.conn() == Some(conn)).count();
         for (count, limit, whose) in
             [(own, PUTS_OF_CONN_MAX, "on this connection"), (coming.count(), PUTS_MAX, "at this leader")]
         {
@@ -303,20 +188,7 @@ impl Leader {
                 return Err(RefusalText::numbers(Reason::BUSY, count as u64, limit as u64, text));
             }
         }
-        self.room_for_set(&putting.cache)
-    }
-
-    /// Whether one more set may be kept.
-    pub(super) fn room_for_set(&self, cache: &CacheId) -> Result<(), RefusalText> {
-        let sets = self.broker.state().dataset_count();
-        if sets >= DATASETS_MAX && self.broker.state().dataset(cache).is_none() {
-            let text = format!(
-                "the leader keeps {sets} datasets, and at most {DATASETS_MAX}: remove some, or put files together"
-            );
-            return Err(RefusalText::numbers(Reason::BUSY, sets as u64, DATASETS_MAX as u64, text));
-        }
-        // A manifest and a pack at least.
-        self.relay.too_many(2, 0).map_or(Ok(()), |too_many| Err(too_many.into()))
+        room_for_set(self.facts, &putting.cache)
     }
 
     /// Puts what is there already: for other workers, if they are others.
@@ -333,62 +205,78 @@ impl Leader {
         }
     }
 
-    fn say_lack(&mut self, conn: ConnId, request: Uuid, what: Lacking, bytes: u64, pieces: chunking::Ranges) {
-        let is_classic = self.datasets.puts.get(&request).is_some_and(|putting| putting.classic.is_some());
-        let lack = Lack { what, bytes, pieces };
-        let session = self.sessions.get(&conn).filter(|_| !is_classic);
-        let frame = session.and_then(|session| session.dataset(Uuid::nil(), request, &lack));
-        self.send(conn, frame);
+    /// What a client of ours is to bring next, if one brings it.
+    fn say_lack(
+        &mut self,
+        conn: Option<ConnId>,
+        request: Uuid,
+        what: Lacking,
+        bytes: u64,
+        pieces: chunking::Ranges,
+    ) {
+        if let Some(conn) = conn {
+            self.say(conn, Uuid::nil(), request, Says::Lack(Lack { what, bytes, pieces }));
+        }
     }
 
     /// A client says what is in a pack that it is about to open.
     pub(super) fn pack_announced(&mut self, conn: ConnId, pack: Uuid, request: Uuid, says: Pack) {
-        let Some(putting) = self.datasets.puts.get_mut(&request).filter(|putting| putting.conn == conn)
+        let Some(putting) =
+            self.datasets.puts.get_mut(&request).filter(|putting| putting.client() == Some(conn))
         else {
-            return self.relay.turn_away(conn, pack);
+            return self.turn_away(conn, pack);
         };
         let (Some(manifest), Stage::Pieces) = (&putting.manifest, putting.stage) else {
-            return self.relay.turn_away(conn, pack);
+            return self.turn_away(conn, pack);
         };
         let layout = match Layout::new(says.pieces.as_slice().to_vec()) {
             Ok(layout) if !layout.pieces().is_empty() => layout,
-            Ok(_) => return self.relay.turn_away(conn, pack),
+            Ok(_) => return self.turn_away(conn, pack),
             Err(error) => {
-                return self.refuse_put(conn, request, RefusalText::invalid(error.to_string()));
+                return self.refuse_put(request, RefusalText::invalid(error.to_string()));
             }
         };
         let known: HashSet<_> = manifest.pieces().iter().collect();
         let is_foreign = layout.pieces().iter().any(|piece| !known.contains(piece));
-        if self.relay.knows(pack) || self.datasets.library.knows(pack) {
+        if self.facts.knows_blob(pack) || self.datasets.library.knows(pack) {
             // It came before, and is being checked: who brought it hears what is still lacking.
-            return self.relay.turn_away(conn, pack);
+            return self.turn_away(conn, pack);
         }
         if is_foreign || putting.packs.len() >= PACKS_COMING_MAX {
             let text = format!(
                 "pack {pack} has pieces that the set has not, or is one too many: {PACKS_COMING_MAX} may be on their way"
             );
-            return self.refuse_put(conn, request, RefusalText::invalid(text));
+            return self.refuse_put(request, RefusalText::invalid(text));
         }
         putting.packs.insert(pack);
         self.datasets.library.announce(pack, Arc::new(layout), request, self.now);
     }
 
-    /// A client opens a part of a dataset. False if it is not expected.
-    pub(in crate::leader) fn dataset_opened(&mut self, conn: ConnId, id: BlobId, open: &mut Open) -> bool {
+    /// A client opens a part of a dataset.
+    pub(super) fn opened(&mut self, conn: ConnId, blob: BlobId, mut open: Open) {
+        if self.part_is_expected(conn, blob, &mut open) {
+            self.act(DatasetAction::Accept { conn, blob, open });
+        } else {
+            self.turn_away(conn, blob);
+        }
+    }
+
+    /// Whether a part of a dataset is expected that a client opens so; then workers that lack it get it as it comes.
+    fn part_is_expected(&mut self, conn: ConnId, id: BlobId, open: &mut Open) -> bool {
         let request = open.owner;
         let manifests = self.datasets.puts.values().filter(|putting| putting.is_coming());
         let manifests = manifests.map(|putting| putting.manifest_bytes).fold(0, u64::saturating_add);
-        let Some(putting) = self.datasets.puts.get_mut(&request).filter(|putting| putting.conn == conn)
+        let Some(putting) =
+            self.datasets.puts.get_mut(&request).filter(|putting| putting.client() == Some(conn))
         else {
             return false;
         };
         // What another one has named meanwhile is not taken over.
-        if !putting.opened.contains(&id) && self.relay.knows(id) {
+        if !putting.opened.contains(&id) && self.facts.knows_blob(id) {
             return false;
         }
         let size_fits = match self.datasets.library.pack(id) {
-            Some((layout, PackState::Coming(by))) => by == request && layout.size() == open.size,
-            Some(_) => false,
+            Some((layout, state)) => state.request() == Some(request) && layout.size() == open.size,
             None => {
                 let room = MANIFESTS_COMING_BYTES_MAX.saturating_sub(manifests);
                 id == putting.put.manifest && open.size <= MANIFEST_BYTES_MAX.min(room) && putting.is_coming()
@@ -406,34 +294,34 @@ impl Leader {
         // So that a later life knows them apart.
         let name = if layout.is_some() { PACK } else { MANIFEST };
         open.name = Name::try_from(name.to_owned()).unwrap_or_default();
-        self.relay.expect(id, open.clone(), plan, true);
+        self.act(DatasetAction::Expect { blob: id, open: open.clone(), plan });
         if let Some(layout) = layout {
+            self.datasets.library.comes(id);
             self.pack_comes(generation, id, &layout);
         }
         true
     }
 
     /// A part of a dataset has come whole.
-    pub(in crate::leader) fn dataset_part_arrived(&mut self, blob: BlobId) {
-        self.relay.settle(blob);
-        let chunks = self.relay.chunks(blob);
+    pub(super) fn part_arrived(&mut self, blob: BlobId) {
+        self.act(DatasetAction::Settle { blob });
         let at = match self.datasets.library.check(blob) {
             Some(layout) => LookAt::Pack(layout),
             None if self.datasets.library.pack(blob).is_some() => return,
             None if self.datasets.library.read(blob) => LookAt::Manifest,
             None => return,
         };
-        self.outputs.push_back(Output::Disk(DiskOp::Look { blob, chunks, at }));
+        self.act(DatasetAction::Look { blob, at });
     }
 
     /// A manifest was read.
     pub(super) fn manifest_read(&mut self, blob: BlobId, manifest: Arc<Manifest>) {
-        if !self.relay.knows(blob) {
+        if !self.facts.knows_blob(blob) {
             // Nobody needs it any more.
             self.datasets.library.not_read(blob);
             return;
         }
-        let bytes = self.relay.size(blob);
+        let bytes = self.facts.blob_bytes(blob);
         self.datasets.library.manifest_read(blob, manifest.clone(), bytes, self.now);
         let puts = self.datasets.puts.iter();
         let waits = |putting: &Putting| putting.put.manifest == blob && putting.stage == Stage::Manifest;
@@ -441,20 +329,16 @@ impl Leader {
         match request {
             Some(request) => {
                 if let Err(refusal) = self.manifest_came(request, manifest) {
-                    let conn = self.datasets.puts.get(&request).map(|putting| putting.conn);
-                    if let Some(conn) = conn {
-                        self.refuse_put(conn, request, refusal);
-                    }
+                    self.refuse_put(request, refusal);
                 }
             }
             None => self.feed_pushes(blob),
         }
-        self.watch_datasets();
+        self.watch();
     }
 
     fn manifest_came(&mut self, request: Uuid, manifest: Arc<Manifest>) -> Result<(), RefusalText> {
-        let spool_max = self.config.relay.spool_bytes_max;
-        let spool_now = self.relay.fill().bytes;
+        let (spool_now, spool_max) = self.facts.spool();
         let Some(putting) = self.datasets.puts.get_mut(&request) else { return Ok(()) };
         let found = manifest.digest();
         let is_announced = found == putting.put.digest
@@ -508,7 +392,7 @@ impl Leader {
         let Some(manifest) = putting.manifest.clone().filter(|_| putting.stage == Stage::Pieces) else {
             return;
         };
-        let conn = putting.conn;
+        let client = putting.client();
         match self.datasets.library.cover(&manifest) {
             Ok(packs) => {
                 putting.stage = Stage::Committing;
@@ -523,15 +407,15 @@ impl Leader {
                     packs,
                     at: self.now,
                 };
-                self.say_lack(conn, request, Lacking::Nothing, 0, Default::default());
+                self.say_lack(client, request, Lacking::Nothing, 0, Default::default());
                 self.commit_dataset(dataset);
             }
             Err((ranges, bytes)) => {
                 if putting.packs.is_empty() && putting.is_made_here() {
                     let text = "the leader's disk did not keep all of it: put it again".to_owned();
-                    self.refuse_put(conn, request, RefusalText::new(Reason::IO, text));
+                    self.refuse_put(request, RefusalText::new(Reason::IO, text));
                 } else if putting.packs.is_empty() {
-                    self.say_lack(conn, request, Lacking::Pieces, bytes, ranges);
+                    self.say_lack(client, request, Lacking::Pieces, bytes, ranges);
                 }
             }
         }
@@ -541,7 +425,7 @@ impl Leader {
         let dataset = Arc::new(dataset);
         self.datasets.library.use_packs(&dataset.packs, self.now);
         self.datasets.committing.insert(dataset.generation, dataset.clone());
-        self.broker.handle(self.now, Event::PutDataset { dataset });
+        self.tell(Event::PutDataset { dataset });
     }
 
     /// A pack is what its list says.
@@ -558,18 +442,18 @@ impl Leader {
             None if !self.datasets.library.is_listing() => self.feed_all(),
             None => {}
         }
-        self.watch_datasets();
+        self.watch();
     }
 
     /// A part of a dataset is not what it should be, or cannot be had: its client gave it up, or the disk does not give it.
-    pub(in crate::leader) fn part_is_bad(&mut self, blob: BlobId, text: &str) {
+    pub(super) fn part_is_bad(&mut self, blob: BlobId, text: &str) {
         warn!(%blob, "a part of a dataset is no good: {text}");
         let was_manifest = self.datasets.library.not_read(blob);
         self.datasets.loose.remove(&blob);
         let by_pack = self.datasets.library.forget(blob);
         // What a set that is kept has is not thrown away: it may be read another time, and a put brings it again.
         if !self.needed_blobs().contains(&blob) {
-            self.relay.forget(blob);
+            self.act(DatasetAction::Forget { blob });
         }
         let puts = self.datasets.puts.iter();
         let by_manifest = || {
@@ -581,12 +465,11 @@ impl Leader {
             let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
             putting.packs.remove(&blob);
             putting.bad_packs += 1;
-            let conn = putting.conn;
             // One that was made here nobody brings again.
             let is_over = was_manifest || putting.is_made_here() && putting.put.manifest == blob;
             if putting.bad_packs > BAD_PACKS_MAX || is_over {
                 let text = format!("what came is not what was announced: {text}");
-                return self.refuse_put(conn, request, RefusalText::new(Reason::BAD_DIGEST, text));
+                return self.refuse_put(request, RefusalText::new(Reason::BAD_DIGEST, text));
             }
             // Workers got it as it came; they get the set when it is kept.
             let generation = putting.put.manifest;
@@ -600,7 +483,7 @@ impl Leader {
     }
 
     /// A set is kept from now on.
-    pub(in crate::leader) fn dataset_put(&mut self, dataset: &Arc<Dataset>, replaced: Option<Arc<Dataset>>) {
+    pub(super) fn dataset_put(&mut self, dataset: &Arc<Dataset>, replaced: Option<Arc<Dataset>>) {
         info!(
             cache = %dataset.cache, generation = %dataset.generation, bytes = dataset.bytes, files = dataset.files,
             target = %dataset.target, packs = dataset.packs.len(), "a dataset is kept"
@@ -627,7 +510,7 @@ impl Leader {
         self.push_to_all(dataset);
         self.staged(&dataset.cache);
         self.classic_turns();
-        self.watch_datasets();
+        self.watch();
     }
 
     /// Puts whose time is over.
@@ -646,8 +529,8 @@ impl Leader {
             if putting.stage == Stage::Spreading {
                 self.spread_over(request, "the time for it is over".to_owned());
             } else if putting.stage != Stage::Committing {
-                let (conn, text) = (putting.conn, "the time for the put is over".to_owned());
-                self.refuse_put(conn, request, RefusalText::new(Reason::TIMED_OUT, text));
+                let text = "the time for the put is over".to_owned();
+                self.refuse_put(request, RefusalText::new(Reason::TIMED_OUT, text));
             } else if let Some(putting) = self.datasets.puts.get_mut(&request) {
                 // It is kept in a moment.
                 putting.deadline = Some(now.plus(Duration::from_secs(1)));
@@ -658,16 +541,21 @@ impl Leader {
     /// Who put something is gone: what came whole stays for a while, the rest does not.
     pub(super) fn put_client_left(&mut self, conn: ConnId) {
         // What came in one frame is whole, and is kept all the same.
-        let is_whole = |putting: &Putting| putting.classic.is_some() && putting.is_coming();
-        let puts =
-            self.datasets.puts.iter().filter(|(_, putting)| putting.conn == conn && !is_whole(putting));
+        let is_whole = |putting: &Putting| putting.classic().is_some() && putting.is_coming();
+        let puts = self
+            .datasets
+            .puts
+            .iter()
+            .filter(|(_, putting)| putting.conn() == Some(conn) && !is_whole(putting));
         let left: Vec<Uuid> = puts.map(|(request, _)| *request).collect();
         left.into_iter().for_each(|request| self.end_put(request));
     }
 
     /// The inputs of a job are not to become a set any more. One that is being committed goes when it is kept.
     pub(super) fn end_put_of(&mut self, job: JobId) {
-        let is_its = |putting: &Putting| putting.staged == Some(job) && putting.stage != Stage::Committing;
+        let is_its = |putting: &Putting| {
+            matches!(putting.origin, Origin::Staged(of) if of == job) && putting.stage != Stage::Committing
+        };
         let found =
             self.datasets.puts.iter().find(|(_, putting)| is_its(putting)).map(|(request, _)| *request);
         found.into_iter().for_each(|request| self.end_put(request));
@@ -678,7 +566,7 @@ impl Leader {
         let Some(mut putting) = self.datasets.puts.remove(&request) else { return };
         for pack in std::mem::take(&mut putting.packs) {
             // One that has come and is being checked may be of use to whoever comes next.
-            if let Some((_, PackState::Coming(_))) = self.datasets.library.pack(pack) {
+            if self.datasets.library.pack(pack).is_some_and(|(_, state)| state.request().is_some()) {
                 self.forget_part(pack);
             }
         }
@@ -690,27 +578,23 @@ impl Leader {
         }
         self.classic_turns();
     }
+}
 
+impl Datasets {
     /// Bytes of a dataset's part came from a client.
     pub(in crate::leader) fn count_received(&mut self, blob: BlobId, bytes: u64) {
-        if self.datasets.puts.is_empty() {
+        if self.puts.is_empty() {
             return;
         }
-        let by = match self.datasets.library.pack(blob) {
-            Some((_, PackState::Coming(request))) => Some(request),
-            Some(_) => None,
+        let by = match self.library.pack(blob) {
+            Some((_, state)) => state.request(),
             None => {
-                let puts = self.datasets.puts.iter();
+                let puts = self.puts.iter();
                 puts.filter(|(_, putting)| putting.put.manifest == blob).map(|(request, _)| *request).next()
             }
         };
-        if let Some(putting) = by.and_then(|request| self.datasets.puts.get_mut(&request)) {
+        if let Some(putting) = by.and_then(|request| self.puts.get_mut(&request)) {
             putting.received = putting.received.saturating_add(bytes);
         }
-    }
-
-    /// The owner of parts of a set, as transfers to workers name it.
-    pub(super) fn owner_of(generation: Uuid) -> JobId {
-        JobId(generation)
     }
 }

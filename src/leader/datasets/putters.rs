@@ -1,6 +1,6 @@
 //! Those who put a set and wait for workers to have it: they hear that it is kept, what each worker answers, and when it is over.
 //!
-//! `put` calls it once a set is kept, `spread` and `stock` with each worker's answer, the clock for workers that are gone. What is
+//! `put` calls it once a set is kept, `distribution` and `classic_workers` with each worker's answer, the clock for workers that are gone. What is
 //! answered before the set is kept is noted until then. It never decides who is to have a set, and moves no bytes.
 
 use std::collections::BTreeMap;
@@ -9,11 +9,10 @@ use std::sync::Arc;
 use chunking::message::{Spread, SpreadStage};
 use uuid::Uuid;
 
-use super::put::Putting;
-use crate::conn::Session;
+use super::putting::{Origin, Putting};
+use super::{DatasetAction, Says, Step};
 use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::WorkerId;
-use crate::leader::Leader;
 use crate::model::{CachePutResult, CacheStatus};
 
 /// How a put ended at a worker.
@@ -63,23 +62,20 @@ impl Putting {
     }
 }
 
-impl Leader {
+impl Step<'_> {
     /// The client hears that its set is kept, and by whom it will be held.
     pub(super) fn spread_begins(&mut self, request: Uuid, dataset: &Arc<Dataset>) {
         let targets = self.targets_for(dataset);
         let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
         putting.awaited.targets = targets.into_iter().map(|worker| (worker, None)).collect();
-        let (conn, is_classic) = (putting.conn, putting.classic().is_some());
-        if is_classic && !self.sessions.contains_key(&conn) {
-            // A stock client need not wait for an answer.
-            return self.end_put(request);
-        }
-        let Some(putting) = self.datasets.puts.get(&request) else { return };
-        if !is_classic {
-            let spread = putting.spread(SpreadStage::Stored, String::new());
-            let frame =
-                self.sessions.get(&conn).and_then(|session| session.dataset(Uuid::nil(), request, &spread));
-            self.send(conn, frame);
+        match putting.origin {
+            // A classic client need not wait for an answer.
+            Origin::Classic(conn, _) if !self.facts.is_connected(conn) => return self.end_put(request),
+            Origin::Client(conn) => {
+                let spread = putting.spread(SpreadStage::Stored, String::new());
+                self.say(conn, Uuid::nil(), request, Says::Spread(spread));
+            }
+            Origin::Classic(..) | Origin::Staged(_) => {}
         }
         let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
         let targets: Vec<WorkerId> = putting.awaited.targets.keys().copied().collect();
@@ -119,16 +115,13 @@ impl Leader {
             let classic = putting.classic();
             let to = classic.map_or(*request, |classic| classic.request);
             let result = classic.map_or_else(|| result.clone(), |classic| classic.words(worker, result));
-            told.push((*request, to, putting.conn, result));
+            told.push((*request, to, putting.conn(), result));
         }
         for (request, to, conn, result) in told {
-            let named = CachePutResult { worker: Some(self.worker_name(worker)), ..result.clone() };
-            let frame = self.sessions.get(&conn).and_then(|session| {
-                // Who announced nothing gets what the founding documents have, and no more.
-                let result = if session.is_announced() { &named } else { &result };
-                session.cache_ack(to, result)
-            });
-            self.send(conn, frame);
+            if let Some(conn) = conn {
+                let result = CachePutResult { worker: Some(self.worker_name(worker)), ..result };
+                self.act(DatasetAction::CacheAck { conn, request: to, result });
+            }
             self.spread_if_over(request);
         }
     }
@@ -149,15 +142,14 @@ impl Leader {
     /// Ends a put: its workers have answered, or its time is over.
     pub(super) fn spread_over(&mut self, request: Uuid, text: String) {
         let Some(putting) = self.datasets.puts.get(&request) else { return };
-        let conn = putting.conn;
-        if putting.classic().is_some() {
-            self.classic_over(request, &text);
-            return self.end_put(request);
+        match putting.origin {
+            Origin::Client(conn) => {
+                let spread = putting.spread(SpreadStage::Over, text);
+                self.say(conn, Uuid::nil(), request, Says::Spread(spread));
+            }
+            Origin::Classic(..) => self.classic_over(request, &text),
+            Origin::Staged(_) => {}
         }
-        let spread = putting.spread(SpreadStage::Over, text);
-        let session = self.sessions.get(&conn);
-        let frame = session.and_then(|session: &Session| session.dataset(Uuid::nil(), request, &spread));
-        self.send(conn, frame);
         self.end_put(request);
     }
 
@@ -199,7 +191,7 @@ impl Leader {
     pub(super) fn workers_gone(&mut self) {
         let mut gone = Vec::new();
         for putting in self.datasets.puts.values().filter(|putting| !putting.is_coming()) {
-            let missing = putting.missing().filter(|worker| self.broker.worker(*worker).is_none());
+            let missing = putting.missing().filter(|worker| self.facts.worker(*worker).is_none());
             gone.extend(missing.map(|worker| (putting.manifest_id(), worker, putting.cache.clone())));
         }
         for (generation, worker, cache) in gone {

@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use chunking::digest::to_hex;
 use chunking::message::{Inspect, Name};
+use serde::Serialize;
 use uuid::Uuid;
 
 use super::held::{AtWorker, NotHeld};
+use super::{BlobId, DatasetAction, Says, Step};
+use crate::answers::ask::{self, Question};
 use crate::answers::{
     self, AtWorkerState, FileRow, Inspected, Pushed, PutRow, Removed, SetPage, SetRow, SetShown,
     WorkerInspected,
@@ -17,11 +20,10 @@ use crate::core::Event;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, WorkerId};
 use crate::core::subject::worker_patterns;
+use crate::leader::Asked;
 use crate::leader::ask::LISTED_MAX;
-use crate::leader::relay::BlobId;
-use crate::leader::{Asked, Leader, Output};
+use crate::leader::questions::written;
 use crate::model::CachePutResult;
-use crate::store::blobs::DiskOp;
 use crate::store::look::{LookAt, Looked};
 
 /// A question whether a set is as it was put, on its way.
@@ -37,12 +39,54 @@ pub(super) struct Inspection {
     workers: BTreeMap<WorkerId, Option<(String, String)>>,
 }
 
-impl Leader {
+impl Step<'_> {
+    /// An operator asks; the answer comes now or later.
+    pub(super) fn asked(&mut self, by: Asked, question: Question) {
+        match question {
+            Question::DatasetLs(_) => {
+                let page = self.dataset_ls();
+                self.answer(by, Ok(page));
+            }
+            Question::DatasetStatus(ask::DatasetStatus { cache_id }) => {
+                self.ask_dataset_status(by, &cache_id);
+            }
+            Question::DatasetRm(ask::DatasetRm { cache_id }) => self.ask_dataset_rm(by, &cache_id),
+            Question::DatasetVerify(ask::DatasetVerify { cache_id }) => {
+                self.ask_dataset_verify(by, &cache_id);
+            }
+            Question::DatasetPush(ask::DatasetPush { cache_id, target }) => {
+                let pushed = self.dataset_push(&cache_id, target);
+                self.answer(by, pushed);
+            }
+            // These are about something else.
+            Question::Status(_)
+            | Question::GetResult(_)
+            | Question::DlqLs(_)
+            | Question::DlqShow(_)
+            | Question::DlqRequeue(_)
+            | Question::DlqPurge(_)
+            | Question::BlobLs(_)
+            | Question::BlobVerify(_)
+            | Question::BlobGc(_)
+            | Question::Explain(_)
+            | Question::Cancel(_) => {}
+        }
+    }
+
+    fn answer<A: Serialize>(&mut self, to: Asked, answer: Result<A, String>) {
+        let answer = answer.and_then(|answer| written(&answer));
+        self.act(DatasetAction::Answer { to, answer });
+    }
+
+    fn answer_error(&mut self, to: Asked, text: String) {
+        self.act(DatasetAction::Answer { to, answer: Err(text) });
+    }
+
     /// `dataset.status`: the answer waits for the manifest, if that is being read.
-    pub(in crate::leader) fn ask_dataset_status(&mut self, by: Asked, cache_id: &str) {
+    fn ask_dataset_status(&mut self, by: Asked, cache_id: &str) {
         let dataset = match self.dataset_asked(cache_id) {
             Ok(dataset) => dataset,
-            Err(text) => return self.answer_error(&by, &text),
+            Err(text) => return self.answer_error(by, text),
         };
         if self.manifest_of(dataset.generation).is_none()
             && self.datasets.library.is_reading(dataset.generation)
@@ -51,49 +95,50 @@ impl Leader {
             return statuses.push((dataset.cache.clone(), by));
         }
         let shown = self.dataset_status(&dataset);
-        self.answer(&by, &shown);
+        self.answer(by, Ok(shown));
     }
 
     /// `dataset.rm`: answered when it is gone.
-    pub(in crate::leader) fn ask_dataset_rm(&mut self, by: Asked, cache_id: &str) {
-        let asked = self.dataset_asked(cache_id).and_then(|dataset| match dataset.cache.job() {
-            Some(job) => {
-                Err(format!("{} is the inputs of job {job} and goes with it: cancel the job", dataset.cache))
-            }
-            None => Ok(dataset.cache.clone()),
-        });
+    fn ask_dataset_rm(&mut self, by: Asked, cache_id: &str) {
+        let asked =
+            self.dataset_asked(cache_id).and_then(|dataset| match self.facts.staged_for(&dataset.cache) {
+                Some(job) => Err(format!(
+                    "{} is the inputs of job {job} and goes with it: cancel the job",
+                    dataset.cache
+                )),
+                None => Ok(dataset.cache.clone()),
+            });
         match asked {
             Ok(cache) => {
                 self.datasets.removals.entry(cache.clone()).or_default().push(by);
-                self.broker.handle(self.now, Event::RemoveDataset { cache });
+                self.tell(Event::RemoveDataset { cache });
             }
-            Err(text) => self.answer_error(&by, &text),
+            Err(text) => self.answer_error(by, text),
         }
     }
 
     /// `dataset.verify`: answered when the leader and the workers have read all of it.
-    pub(in crate::leader) fn ask_dataset_verify(&mut self, by: Asked, cache_id: &str) {
+    fn ask_dataset_verify(&mut self, by: Asked, cache_id: &str) {
         match self.dataset_asked(cache_id) {
             Ok(_) if self.datasets.library.is_listing() => self.answer_error(
-                &by,
-                "the leader still reads what it kept before its start: ask again in a moment",
+                by,
+                "the leader still reads what it kept before its start: ask again in a moment".to_owned(),
             ),
             Ok(dataset) => self.dataset_verify(by, &dataset),
-            Err(text) => self.answer_error(&by, &text),
+            Err(text) => self.answer_error(by, text),
         }
     }
 
     /// The set that a question names.
     fn dataset_asked(&self, cache_id: &str) -> Result<Arc<Dataset>, String> {
         let cache = CacheId::parse(cache_id).map_err(|error| error.to_string())?;
-        let known = self.broker.state().dataset(&cache).cloned();
+        let known = self.facts.dataset(&cache);
         known.ok_or_else(|| not_kept(&cache))
     }
 
     /// `dataset.ls`.
-    pub(in crate::leader) fn dataset_ls(&self) -> SetPage {
-        let sets =
-            self.broker.state().datasets().take(LISTED_MAX).map(|dataset| self.shown(dataset)).collect();
+    fn dataset_ls(&self) -> SetPage {
+        let sets = self.facts.datasets().take(LISTED_MAX).map(|dataset| self.shown(dataset)).collect();
         let puts = self.datasets.puts.values().filter(|putting| putting.is_coming()).map(|putting| {
             let manifest = putting.manifest.as_ref();
             let lacking = manifest.and_then(|manifest| self.datasets.library.cover(manifest).err());
@@ -104,7 +149,7 @@ impl Leader {
                 lacking: lacking.map_or(0, |(_, bytes)| bytes),
             }
         });
-        let more = self.broker.state().datasets().nth(LISTED_MAX).is_some();
+        let more = self.facts.datasets().nth(LISTED_MAX).is_some();
         SetPage { sets, puts: puts.collect(), more }
     }
 
@@ -121,7 +166,7 @@ impl Leader {
                 | AtWorkerState::Other(_) => missing += 1,
             }
         }
-        let stored = dataset.blobs().map(|blob| self.relay.bytes_here(blob)).sum();
+        let stored = dataset.blobs().map(|blob| self.facts.bytes_here(blob)).sum();
         SetRow {
             cache_id: dataset.cache.as_str().to_owned(),
             digest: format!("sha256:{}", to_hex(&dataset.digest)),
@@ -172,7 +217,7 @@ impl Leader {
                     };
                     (state, 0, dataset.bytes, text)
                 };
-                let name = self.broker.worker(worker).map(|known| known.name.to_string());
+                let name = self.facts.worker(worker).map(|known| known.name.to_string());
                 let shown = answers::AtWorker {
                     id: worker.to_string(),
                     name: Some(name.unwrap_or_default()),
@@ -193,11 +238,11 @@ impl Leader {
     /// A manifest was read, or could not be: who asked for the files of its set hears what is known.
     pub(super) fn answer_statuses(&mut self, generation: Uuid) {
         for (cache, by) in self.datasets.statuses.remove(&generation).unwrap_or_default() {
-            let answered = match self.broker.state().dataset(&cache).cloned() {
+            let answered = match self.facts.dataset(&cache) {
                 Some(dataset) => Ok(self.dataset_status(&dataset)),
                 None => Err(not_kept(&cache)),
             };
-            self.answered(&by, answered);
+            self.answer(by, answered);
         }
     }
 
@@ -218,16 +263,12 @@ impl Leader {
     /// A set was removed: who asked for it hears so.
     pub(super) fn answer_removed(&mut self, cache: &CacheId, bytes: u64) {
         for by in self.datasets.removals.remove(cache).unwrap_or_default() {
-            self.answer(&by, &Removed { removed: true, bytes });
+            self.answer(by, Ok(Removed { removed: true, bytes }));
         }
     }
 
     /// `dataset.push`.
-    pub(in crate::leader) fn dataset_push(
-        &mut self,
-        cache_id: &str,
-        target: Option<String>,
-    ) -> Result<Pushed, String> {
+    fn dataset_push(&mut self, cache_id: &str, target: Option<String>) -> Result<Pushed, String> {
         let dataset = self.dataset_asked(cache_id)?;
         let target = target.unwrap_or_else(|| dataset.target.to_string());
         worker_patterns(&target).map_err(|error| format!("the target: {error}"))?;
@@ -258,28 +299,21 @@ impl Leader {
             };
             inspection.packs.insert(blob);
             let asked = self.datasets.rechecks.entry(blob).or_default();
-            if asked.is_empty() {
-                let chunks = self.relay.chunks(blob);
-                self.outputs.push_back(Output::Disk(DiskOp::Look { blob, chunks, at }));
-            }
+            let is_first = asked.is_empty();
             asked.insert(question);
+            if is_first {
+                self.act(DatasetAction::Look { blob, at });
+            }
         }
         let holds = |at: &AtWorker| at.held.contains_key(&dataset.cache);
-        let holders: Vec<(WorkerId, Option<ConnId>)> = self
-            .datasets
-            .workers
-            .iter()
-            .filter(|(_, at)| holds(at))
-            .map(|(worker, at)| (*worker, at.conn))
-            .collect();
+        // A classic worker cannot be asked.
+        let workers = self.datasets.workers.iter().filter(|(_, at)| at.classic.is_none() && holds(at));
+        let holders: Vec<(WorkerId, ConnId)> =
+            workers.filter_map(|(worker, at)| Some((*worker, at.conn?))).collect();
         for (worker, conn) in holders {
             let cache_id = Name::try_from(dataset.cache.as_str().to_owned()).unwrap_or_default();
-            let session = conn.and_then(|conn| self.sessions.get(&conn));
-            let frame = session.and_then(|s| s.dataset(question, Uuid::nil(), &Inspect { cache_id }));
-            if let (Some(conn), Some(frame)) = (conn, frame) {
-                inspection.workers.insert(worker, None);
-                self.send(conn, [frame]);
-            }
+            inspection.workers.insert(worker, None);
+            self.say(conn, question, Uuid::nil(), Says::Inspect(Inspect { cache_id }));
         }
         self.datasets.inspections.insert(question, inspection);
         self.inspection_if_over(question);
@@ -303,7 +337,7 @@ impl Leader {
         match result {
             Ok(Looked::Manifest(manifest)) => {
                 let manifest = Arc::new((**manifest).clone());
-                let bytes = self.relay.size(blob);
+                let bytes = self.facts.blob_bytes(blob);
                 self.datasets.library.manifest_read(blob, manifest, bytes, self.now);
             }
             Ok(Looked::Pack(_) | Looked::Pieces { .. } | Looked::Bytes { .. }) => {}
@@ -344,7 +378,7 @@ impl Leader {
         let Some(inspection) = self.datasets.inspections.remove(&question) else { return };
         let workers = inspection.workers.into_iter().map(|(worker, said)| {
             let (status, message) = said.unwrap_or_default();
-            let name = self.broker.worker(worker).map(|known| known.name.to_string());
+            let name = self.facts.worker(worker).map(|known| known.name.to_string());
             WorkerInspected { id: worker.to_string(), name: Some(name.unwrap_or_default()), status, message }
         });
         let inspected = Inspected {
@@ -352,7 +386,7 @@ impl Leader {
             packs_good: inspection.packs_good as u64,
             packs_bad: inspection.packs_bad,
         };
-        self.answer(&inspection.by, &inspected);
+        self.answer(inspection.by, Ok(inspected));
     }
 }
 

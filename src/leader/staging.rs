@@ -4,26 +4,25 @@
 //!
 //! One job at a time, one chunk at a time, as far as the disk keeps up. The broker says for which jobs; see `core::staging`.
 
+use std::collections::VecDeque;
+
 use chunking::Inflater;
 use chunking::dataset::ManifestBuilder;
 use chunking::limits::{CHUNK_BYTES_MAX, FRAME_BODY_BYTES_MAX};
-use chunking::message::Name;
 use tracing::{info, warn};
 
-use super::classic::put_of;
-use super::make::PackMaker;
-use super::put::Putting;
+use super::datasets::{DatasetEvent, StagedInputs};
+use super::pack_maker::PackMaker;
+use super::relay::BlobId;
+use super::submit::{by_path, by_set};
+use super::tasks::{Task, Turn};
+use super::{Leader, Output};
 use crate::conn::Session;
 use crate::core::Event;
-use crate::core::dataset::TARGET_NONE;
-use crate::core::ids::{CacheId, ConnId, JobId};
+use crate::core::ids::{CacheId, ConnId, JobId, Micros};
 use crate::core::job::{Job, Phase};
 use crate::core::names::{SafeName, is_flat, names_of_set};
 use crate::core::payload::FileNames;
-use crate::leader::relay::BlobId;
-use crate::leader::submit::{by_path, by_set};
-use crate::leader::tasks::{Task, Turn};
-use crate::leader::{Leader, Output};
 use crate::model::{InputFile, JobRequest, JsonModel, Source};
 use crate::store::blobs::DiskOp;
 use crate::store::look::LookAt;
@@ -32,8 +31,23 @@ use crate::units::ByteSize;
 /// Chunks of a pack that may wait for the disk before more are read.
 const UNWRITTEN_MAX: usize = 4;
 
+/// Inputs of jobs that become sets, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Stagings {
+    queue: VecDeque<Staging>,
+    /// When the next chunk is due: others have their turn before.
+    go_on_at: Option<Micros>,
+}
+
+impl Stagings {
+    /// When to go on.
+    pub(super) fn next_deadline(&self) -> Option<Micros> {
+        self.go_on_at
+    }
+}
+
 /// The inputs of a job on their way into a set.
-pub(super) struct Staging {
+struct Staging {
     job: JobId,
     files: Vec<(SafeName, BlobId, u64)>,
     maker: PackMaker,
@@ -63,13 +77,13 @@ enum NotStaged {
 
 impl Leader {
     /// A set is to be made of a job's inputs.
-    pub(in crate::leader) fn stage_inputs(&mut self, job: JobId) {
+    pub(super) fn stage_inputs(&mut self, job: JobId) {
         self.when_here(Turn { task: Task::Stage { job }, bytes: 0 });
         self.payloads_on();
     }
 
     /// Makes a set of a job's inputs; its payload is here.
-    pub(in crate::leader) fn stage(&mut self, job: JobId) {
+    pub(super) fn stage(&mut self, job: JobId) {
         match self.inputs_to_stage(job) {
             Ok(files) => {
                 let (maker, inflater) = (PackMaker::new((self.make_id)()), Inflater::default());
@@ -83,7 +97,7 @@ impl Leader {
                     is_reading: false,
                     inflater,
                 };
-                self.datasets.stagings.push_back(staging);
+                self.stagings.queue.push_back(staging);
             }
             Err(why) => self.not_staged(job, &why, false),
         }
@@ -135,8 +149,9 @@ impl Leader {
     }
 
     /// Goes on with the first of the jobs whose inputs become sets; says whether it did anything that others may have to hear of.
-    pub(in crate::leader) fn stage_on(&mut self) -> bool {
-        let Some(staging) = self.datasets.stagings.front() else { return false };
+    pub(super) fn stage_on(&mut self) -> bool {
+        self.stagings.go_on_at = None;
+        let Some(staging) = self.stagings.queue.front() else { return false };
         let (job, begun, is_reading) = (staging.job, staging.begun, staging.is_reading);
         if is_reading || self.broker.is_draining() {
             return false;
@@ -162,7 +177,7 @@ impl Leader {
     fn stage_begins(&mut self) -> Result<bool, NotStaged> {
         let is_first = self.broker.state().staged_sets().next().is_none();
         let (fill, room) = (self.relay.fill().bytes, self.config.relay.spool_bytes_max);
-        let Some(staging) = self.datasets.stagings.front_mut() else { return Ok(false) };
+        let Some(staging) = self.stagings.queue.front_mut() else { return Ok(false) };
         let bytes = staging.files.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
         if let Some(trouble) = self.relay.disk_trouble() {
             return Err(NotStaged::Later(trouble.to_owned()));
@@ -182,7 +197,7 @@ impl Leader {
 
     /// The next chunk, or the end of a file, or of all.
     fn stage_next(&mut self) -> Result<bool, NotStaged> {
-        let Some(staging) = self.datasets.stagings.front_mut() else { return Ok(false) };
+        let Some(staging) = self.stagings.queue.front_mut() else { return Ok(false) };
         if let Some(trouble) = self.relay.disk_trouble() {
             return Err(NotStaged::Later(trouble.to_owned()));
         }
@@ -218,13 +233,13 @@ impl Leader {
         staging.chunk += 1;
         // Others have their turn before the next one: hashing takes a while.
         self.relay_on();
-        self.datasets.tick_at = Some(self.now);
+        self.stagings.go_on_at = Some(self.now);
         Ok(false)
     }
 
     /// A chunk was read from the disk.
     pub(super) fn input_read(&mut self, job: JobId, found: Result<Vec<u8>, String>) {
-        let Some(staging) = self.datasets.stagings.front_mut().filter(|staging| staging.job == job) else {
+        let Some(staging) = self.stagings.queue.front_mut().filter(|staging| staging.job == job) else {
             return;
         };
         if !std::mem::take(&mut staging.is_reading) {
@@ -240,7 +255,7 @@ impl Leader {
     }
 
     fn stage_fails(&mut self, why: &NotStaged) {
-        if let Some(staging) = self.datasets.stagings.pop_front() {
+        if let Some(staging) = self.stagings.queue.pop_front() {
             staging.maker.forget(&mut self.relay);
             match why {
                 NotStaged::Never(why) => self.not_staged(staging.job, why, false),
@@ -251,7 +266,7 @@ impl Leader {
 
     /// All bytes are in packs: the set is put.
     fn stage_ends(&mut self) {
-        let Some(Staging { job, files, maker, .. }) = self.datasets.stagings.pop_front() else { return };
+        let Some(Staging { job, files, maker, .. }) = self.stagings.queue.pop_front() else { return };
         let key = maker.owner();
         let (made, packs) = match maker.finish(&mut self.relay) {
             Ok(made) => made,
@@ -268,14 +283,10 @@ impl Leader {
                 return self.not_staged(job, &error.to_string(), false);
             }
         };
-        match self.packs_made(key, packs) {
-            Ok(packs) => {
-                let (cache, generation) = (CacheId::of_inputs(job), (self.make_id)());
-                let target = Name::try_from(TARGET_NONE.to_owned()).unwrap_or_default();
-                let put = put_of(&cache, &manifest, generation, &target);
-                let coming = self.still_coming(packs);
-                self.put_made(key, Putting::of_inputs(job, cache, put, coming), &manifest);
-                self.watch_datasets();
+        match self.packs_are_here(&packs) {
+            Ok(()) => {
+                let inputs = StagedInputs { job, key, generation: (self.make_id)(), manifest };
+                self.dataset_event(DatasetEvent::Staged { inputs, packs });
             }
             Err(why) => self.not_staged(job, &why, true),
         }
@@ -289,42 +300,18 @@ impl Leader {
         self.broker.handle(self.now, Event::NotStaged { job, why: why.into(), again });
     }
 
-    /// A part of a set is damaged. The inputs are here as they came, and it is made of them anew; but not from under a worker that reads it.
-    pub(super) fn staged_is_broken(&mut self, job: JobId, why: &str) {
-        let is_queued = |job: &Job| matches!(job.phase, Phase::Queued { .. });
-        if self.broker.state().job(job).is_none_or(is_queued) {
-            self.not_staged(job, why, true);
-            self.broker.handle(self.now, Event::RemoveDataset { cache: CacheId::of_inputs(job) });
-        }
-    }
-
-    /// Sets that are no job's inputs any more, as an earlier life ended.
-    pub(super) fn forget_stale_staged(&mut self) {
-        let sets = self.broker.state().staged_sets().map(|dataset| dataset.cache.clone());
-        sets.collect::<Vec<CacheId>>().iter().for_each(|cache| self.staged(cache));
-    }
-
-    /// A set is kept. If it is the inputs of a job that does not name it, as it ended meanwhile or is elsewhere, it goes again.
-    pub(super) fn staged(&mut self, cache: &CacheId) {
-        let job = cache.job().and_then(|job| self.broker.state().job(job));
-        let is_stale = cache.is_of_a_job() && !job.is_some_and(|job| !job.has_ended() && job.is_staged());
-        if is_stale {
-            self.broker.handle(self.now, Event::RemoveDataset { cache: cache.clone() });
-        }
-    }
-
     /// A job has ended: what is being made of its inputs is nobody's any more. What was made goes by itself.
-    pub(in crate::leader) fn forget_staging(&mut self, job: JobId) {
-        if let Some(at) = self.datasets.stagings.iter().position(|staging| staging.job == job)
-            && let Some(staging) = self.datasets.stagings.remove(at)
+    pub(super) fn forget_staging(&mut self, job: JobId) {
+        if let Some(at) = self.stagings.queue.iter().position(|staging| staging.job == job)
+            && let Some(staging) = self.stagings.queue.remove(at)
         {
             staging.maker.forget(&mut self.relay);
         }
-        self.end_put_of(job);
+        self.dataset_event(DatasetEvent::StagingOver { job });
     }
 
     /// A job went to a worker. One that takes its inputs as they are needs no set of them.
-    pub(in crate::leader) fn unstage_for(&mut self, conn: ConnId, job: JobId) {
+    pub(super) fn unstage_for(&mut self, conn: ConnId, job: JobId) {
         let is_staged = self.broker.state().job(job).is_some_and(Job::is_staged);
         if is_staged && self.takes_transfers(conn) {
             self.broker.handle(self.now, Event::RemoveDataset { cache: CacheId::of_inputs(job) });

@@ -1,43 +1,37 @@
-//! Puts of stock clients, whole in one frame (T06): the leader makes packs and a manifest of its contents, and from there it is a put
+//! Puts of classic clients, whole in one frame (T06): the leader makes packs and a manifest of its contents, and from there it is a put
 //! like any other. Files that are there are not overwritten (CA05): a put under an id that exists adds those that are not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use chunking::dataset::pack::Layout;
 use chunking::dataset::{Manifest, ManifestBuilder, Piece};
-use chunking::limits::CHUNK_BYTES_MAX;
-use chunking::message::{Name, Purpose, Put, PutFlags};
+use chunking::message::{Name, Put, PutFlags};
 use tracing::info;
 use uuid::Uuid;
 
 use super::library::PackState;
-use super::make::{Made, PIECE_BYTES, PackMaker};
-use super::put::{Putting, may_be_put};
+use super::put::{may_be_put, room_for_set};
+use super::putting::{Origin, Putting};
+use super::{BlobId, DatasetAction, Datasets, Facts, Step};
 use crate::core::dataset::{Dataset, TARGET_NONE};
-use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
+use crate::core::ids::{CacheId, ConnId, WorkerId};
 use crate::core::names::{SafeName, fit_in_set, names_of_set};
 use crate::core::subject::worker_patterns;
-use crate::leader::Leader;
-use crate::leader::relay::BlobId;
-use crate::model::{CachePutRequest, CachePutResult, CacheStatus, JsonModel, Residue};
-use crate::units::ByteSize;
+use crate::leader::pack_maker::Made;
+use crate::model::{CachePutRequest, CachePutResult, CacheStatus};
 
-/// How long a stock client's put waits for workers: it names no time of its own.
+/// How long a classic client's put waits for workers: it names no time of its own.
 const CLASSIC_WAIT: Duration = Duration::from_secs(600);
 
 /// The workers of a put that names none: all.
 const TARGET_ALL: &str = "job.assign.>";
 
 /// What stands before the workers' pattern in a subject (S08).
-const SUBJECT: &str = "cache.put";
+pub(super) const SUBJECT: &str = "cache.put";
 
-/// What the transfer of a manifest is called.
-const MANIFEST: &str = "manifest";
-
-/// Puts of stock clients that may wait for their turn.
+/// Puts of classic clients that may wait for their turn.
 const WAITING_MAX: usize = 1024;
 
 /// Earlier contents of a set that are kept in mind.
@@ -45,29 +39,32 @@ const LINEAGE_MAX: usize = 1024;
 
 /// A put that came whole, and waits until it is its turn.
 #[derive(Debug)]
-pub(super) struct Came {
-    conn: ConnId,
+pub(in crate::leader) struct Came {
+    pub(in crate::leader) conn: ConnId,
     /// The id that answers carry.
-    request: Uuid,
+    pub(in crate::leader) request: Uuid,
     /// The id that it has here: a client may use one twice.
-    key: Uuid,
-    cache: CacheId,
-    target: String,
+    pub(in crate::leader) key: Uuid,
+    /// The id that a manifest gets which is made of it.
+    pub(in crate::leader) generation: Uuid,
+    pub(in crate::leader) cache: CacheId,
+    pub(in crate::leader) target: String,
     /// The files, each name once.
-    files: BTreeMap<SafeName, Made>,
-    entries: u64,
-    packs: Vec<BlobId>,
+    pub(in crate::leader) files: BTreeMap<SafeName, Made>,
+    pub(in crate::leader) entries: u64,
+    pub(in crate::leader) packs: Vec<BlobId>,
 }
 
 /// All of a put but its contents.
-struct Checked {
-    cache: CacheId,
-    target: String,
+#[derive(Debug)]
+pub(in crate::leader) struct Checked {
+    pub(in crate::leader) cache: CacheId,
+    pub(in crate::leader) target: String,
     /// The name of each entry.
-    names: Vec<SafeName>,
+    pub(in crate::leader) names: Vec<SafeName>,
 }
 
-/// What a stock client has to hear of its put.
+/// What a classic client has to hear of its put.
 #[derive(Debug)]
 pub(super) struct Classic {
     pub(super) request: Uuid,
@@ -98,88 +95,14 @@ impl Classic {
     }
 }
 
-impl Leader {
-    /// A stock client puts a dataset, in a small frame.
-    pub(super) fn classic_put(&mut self, conn: ConnId, request: Uuid, subject: &str, payload: &Bytes) {
-        let read = CachePutRequest::parse(payload).map_err(|error| (String::new(), error.to_string()));
-        let taken = read.and_then(|put| {
-            let id = put.cache_id.clone();
-            self.classic_small(conn, request, subject, put).map_err(|why| (id, why))
-        });
-        if let Err((cache, why)) = taken {
-            self.fail_classic(conn, request, &cache, &why);
-        }
-    }
-
-    fn classic_small(
-        &mut self,
-        conn: ConnId,
-        request: Uuid,
+impl Datasets {
+    /// Checks all of a classic client's put but its contents.
+    pub(in crate::leader) fn check_classic(
+        &self,
+        facts: &dyn Facts,
+        put: &CachePutRequest,
         subject: &str,
-        put: CachePutRequest,
-    ) -> Result<(), String> {
-        let checked = self.classic_checked(&put, subject)?;
-        let bytes: u64 = put.entries.iter().map(|entry| entry.content.len() as u64).sum();
-        let (held, room) = (self.relay.fill().bytes, self.config.relay.spool_bytes_max);
-        if held.saturating_add(bytes) > room {
-            return Err(format!(
-                "the set has {}, and the leader holds {} of at most {} (--spool-max): remove datasets, or raise it",
-                ByteSize(bytes),
-                ByteSize(held),
-                ByteSize(room)
-            ));
-        }
-        let mut maker = PackMaker::new((self.make_id)());
-        for (slot, entry) in put.entries.iter().enumerate() {
-            maker.begin(slot);
-            for bytes in entry.content.chunks(PIECE_BYTES) {
-                let piece = Piece::of(bytes);
-                if self.datasets.library.is_here(&piece) {
-                    maker.known(piece, bytes);
-                } else {
-                    maker.bytes(bytes, &mut self.relay, &mut *self.make_id);
-                }
-            }
-            maker.end();
-        }
-        self.classic_came(conn, request, checked, &put, maker)
-    }
-
-    /// A stock client's large frame has come, and was taken apart.
-    pub(in crate::leader) fn classic_bulk(
-        &mut self,
-        conn: ConnId,
-        (request, subject): (Uuid, &str),
-        residue: Result<Residue, String>,
-        maker: PackMaker,
-        bytes: u64,
-    ) {
-        let read = residue
-            .and_then(|residue| CachePutRequest::parse(&residue.json).map_err(|error| error.to_string()));
-        let (cache, why) = match read {
-            Ok(put) => match self.classic_checked(&put, subject) {
-                Ok(checked) => match self.classic_came(conn, request, checked, &put, maker) {
-                    Ok(()) => return,
-                    Err(why) => (put.cache_id, why),
-                },
-                Err(why) => {
-                    maker.forget(&mut self.relay);
-                    (put.cache_id, why)
-                }
-            },
-            Err(why) => {
-                maker.forget(&mut self.relay);
-                (
-                    String::new(),
-                    format!("the put came in a frame of {bytes} bytes, which cannot be taken: {why}"),
-                )
-            }
-        };
-        self.fail_classic(conn, request, &cache, &why);
-    }
-
-    /// Checks all of a put but its contents.
-    fn classic_checked(&self, put: &CachePutRequest, subject: &str) -> Result<Checked, String> {
+    ) -> Result<Checked, String> {
         let cache = may_be_put(&put.cache_id)?;
         let named = subject.strip_prefix(SUBJECT).and_then(|rest| rest.strip_prefix('.'));
         let target = [put.target_pattern.as_str(), named.unwrap_or_default()];
@@ -195,72 +118,40 @@ impl Leader {
         let names = names.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
         // The second of one name would find the first there, and be skipped.
         fit_in_set(names.iter().collect::<BTreeSet<_>>()).map_err(|error| error.to_string())?;
-        self.room_for_set(&cache).map_err(|refusal| refusal.text().to_owned())?;
-        if self.datasets.came.len() >= WAITING_MAX {
+        room_for_set(facts, &cache).map_err(|refusal| refusal.text().to_owned())?;
+        if self.came.len() >= WAITING_MAX {
             return Err(format!("{WAITING_MAX} puts wait for others of the same sets: put it again later"));
         }
-        if self.broker.is_draining() {
+        if facts.is_draining() {
             return Err("the leader is about to stop: put the dataset again later".to_owned());
         }
         Ok(Checked { cache, target: target.to_owned(), names })
     }
 
+    /// Whether a piece is here, and was checked.
+    pub(in crate::leader) fn has_piece(&self, piece: &Piece) -> bool {
+        self.library.is_here(piece)
+    }
+}
+
+impl Step<'_> {
     /// All contents of a put are here, in packs.
-    fn classic_came(
-        &mut self,
-        conn: ConnId,
-        request: Uuid,
-        Checked { cache, target, names }: Checked,
-        put: &CachePutRequest,
-        maker: PackMaker,
-    ) -> Result<(), String> {
-        let key = maker.owner();
-        let (mut made, packs) = maker.finish(&mut self.relay)?;
-        let mut files = BTreeMap::new();
-        let mut wrong = None;
-        for (slot, (entry, name)) in put.entries.iter().zip(names).enumerate() {
-            let Some(made) = made.remove(&slot) else {
-                wrong.get_or_insert_with(|| format!("\"{}\" has no content", entry.name));
-                continue;
-            };
-            if entry.sha256.is_some_and(|sha256| sha256 != made.sha256) {
-                wrong.get_or_insert_with(|| {
-                    format!("\"{}\" does not hash to the SHA-256 that came with it: put it again", entry.name)
-                });
-            }
-            files.entry(name).or_insert(made);
-        }
-        if let Some(wrong) = wrong {
-            packs.iter().for_each(|(pack, _)| self.relay.forget(*pack));
-            return Err(wrong);
-        }
-        let packs = self.packs_made(key, packs).map_err(|why| format!("{why}: put it again"))?;
-        let entries = put.entries.len() as u64;
-        self.datasets.came.push_back(Came { conn, request, key, cache, target, files, entries, packs });
+    pub(super) fn classic_came(&mut self, came: Came, packs: Vec<(BlobId, Layout)>) {
+        self.packs_made(came.key, packs);
+        self.datasets.came.push_back(came);
         self.classic_turns();
-        self.watch_datasets();
-        Ok(())
+        self.watch();
     }
 
     /// Packs were made here: they are checked like those that came.
-    pub(super) fn packs_made(
-        &mut self,
-        key: Uuid,
-        packs: Vec<(BlobId, Layout)>,
-    ) -> Result<Vec<BlobId>, String> {
-        // So that what is to be looked at is written before.
-        self.relay_on();
-        if packs.iter().any(|(pack, _)| !self.relay.knows(*pack)) {
-            packs.iter().for_each(|(pack, _)| self.relay.forget(*pack));
-            return Err("the leader's disk did not keep its contents".to_owned());
-        }
-        for (pack, layout) in &packs {
-            self.datasets.library.announce(*pack, Arc::new(layout.clone()), key, self.now);
-            if self.relay.has_arrived(*pack) {
-                self.dataset_part_arrived(*pack);
+    pub(super) fn packs_made(&mut self, key: Uuid, packs: Vec<(BlobId, Layout)>) {
+        for (pack, layout) in packs {
+            self.datasets.library.announce(pack, Arc::new(layout), key, self.now);
+            self.datasets.library.comes(pack);
+            if self.facts.has_arrived(pack) {
+                self.part_arrived(pack);
             }
         }
-        Ok(packs.into_iter().map(|(pack, _)| pack).collect())
     }
 
     /// Goes on with those puts that need not wait for another put of their set, nor for what is there of it.
@@ -299,10 +190,10 @@ impl Leader {
         if self.datasets.library.is_listing() {
             return Old::Later;
         }
-        let Some(known) = self.broker.state().dataset(cache).cloned() else { return Old::Now(Ok(None)) };
+        let Some(known) = self.facts.dataset(cache) else { return Old::Now(Ok(None)) };
         // One that could not be read is not read again and again for a put that waits.
         let is_readable =
-            self.datasets.library.knows(known.generation) && self.relay.has_arrived(known.generation);
+            self.datasets.library.knows(known.generation) && self.facts.has_arrived(known.generation);
         match self.manifest_of(known.generation) {
             Some(manifest) => Old::Now(Ok(Some((known, manifest)))),
             None if is_readable => Old::Later,
@@ -314,7 +205,7 @@ impl Leader {
     }
 
     fn classic_turn(&mut self, came: Came, old: Option<Known>) -> Result<(), String> {
-        let Came { conn, request, key, cache, target, files, entries, packs } = came;
+        let Came { conn, request, key, generation, cache, target, files, entries, packs } = came;
         let old_files = old.as_ref().map(|(_, manifest)| manifest.files()).unwrap_or_default();
         let is_old = |name: &str| old_files.binary_search_by(|file| file.name.as_str().cmp(name)).is_ok();
         let count = files.len() as u64;
@@ -332,7 +223,8 @@ impl Leader {
         let put_of = |manifest: &Manifest, generation: Uuid| put_of(&cache, manifest, generation, &target);
         if let Some((known, manifest)) = old.as_ref().filter(|_| new.is_empty()) {
             let put = put_of(manifest, known.generation);
-            let putting = Putting::of_classic(conn, cache.clone(), put, HashSet::new(), (classic, deadline));
+            let origin = Origin::Classic(conn, classic);
+            let putting = Putting::made_here(origin, cache.clone(), put, HashSet::new(), Some(deadline));
             self.put_again(key, putting, known);
             self.forget_unneeded(&packs);
             return Ok(());
@@ -348,9 +240,9 @@ impl Leader {
         }
         new.into_iter().for_each(|(name, made)| builder.file(name, made.sha256, made.pieces));
         let manifest = builder.finish().map_err(|error| error.to_string())?;
-        let generation = (self.make_id)();
         let (put, coming) = (put_of(&manifest, generation), self.still_coming(packs));
-        let putting = Putting::of_classic(conn, cache, put, coming, (classic, deadline));
+        let origin = Origin::Classic(conn, classic);
+        let putting = Putting::made_here(origin, cache, put, coming, Some(deadline));
         self.put_made(key, putting, &manifest);
         Ok(())
     }
@@ -367,26 +259,8 @@ impl Leader {
     pub(super) fn put_made(&mut self, key: Uuid, putting: Putting, manifest: &Manifest) {
         let generation = putting.manifest_id();
         self.datasets.puts.insert(key, putting);
-        self.gather_manifest(key, generation, manifest.encode().into());
-    }
-
-    fn gather_manifest(&mut self, key: Uuid, generation: Uuid, bytes: Bytes) {
-        let chunk = CHUNK_BYTES_MAX as usize;
-        let starts = (0..bytes.len()).step_by(chunk);
-        for (index, start) in (0u32..).zip(starts) {
-            let end = bytes.len().min(start + chunk);
-            self.relay.gather(generation, Purpose::Dataset, index, bytes.slice(start..end));
-        }
-        let size = bytes.len() as u64;
-        let gathered = self.relay.gathered(generation, JobId(key), Purpose::Dataset, MANIFEST, size);
-        if let Err(error) = gathered {
-            return self.part_is_bad(generation, &error.to_string());
-        }
-        // So that it is written before it is looked at.
-        self.relay_on();
-        if self.relay.has_arrived(generation) {
-            self.dataset_part_arrived(generation);
-        }
+        let bytes = manifest.encode().into();
+        self.act(DatasetAction::KeepManifest { blob: generation, key, bytes });
     }
 
     /// Packs of a put that added nothing go at once, unless another put may have found its pieces there.
@@ -398,26 +272,25 @@ impl Leader {
         packs.iter().filter(|pack| !needed.contains(*pack)).for_each(|pack| self.forget_part(*pack));
     }
 
-    /// A stock client must not wait for ever: its put failed.
+    /// A classic client must not wait for ever: its put failed.
     pub(super) fn fail_classic(&mut self, conn: ConnId, request: Uuid, cache: &str, why: &str) {
-        info!(peer = %self.name(conn), cache, "a stock client's put failed: {why}");
-        self.ack_classic(conn, request, &CachePutResult::failed(cache, why));
+        info!(peer = %self.facts.peer_name(conn), cache, "a stock client's put failed: {why}");
+        self.ack_classic(conn, request, CachePutResult::failed(cache, why));
     }
 
-    fn ack_classic(&mut self, conn: ConnId, request: Uuid, result: &CachePutResult) {
-        let frame = self.sessions.get(&conn).and_then(|session| session.cache_ack(request, result));
-        self.send(conn, frame);
+    fn ack_classic(&mut self, conn: ConnId, request: Uuid, result: CachePutResult) {
+        self.act(DatasetAction::CacheAck { conn, request, result });
     }
 
-    /// A stock client's put is over: what no worker answered it hears from the leader.
+    /// A classic client's put is over: what no worker answered it hears from the leader.
     pub(super) fn classic_over(&mut self, request: Uuid, text: &str) {
         let Some(putting) = self.datasets.puts.get(&request) else { return };
-        let Some(classic) = putting.classic() else { return };
-        let (conn, to, cache) = (putting.conn, classic.request, classic.cache.clone());
+        let Origin::Classic(conn, classic) = &putting.origin else { return };
+        let (conn, to, cache) = (*conn, classic.request, classic.cache.clone());
         if putting.target() == TARGET_NONE {
             let skipped = classic.entries.saturating_sub(classic.added);
             let kept = CachePutResult::stored(cache.as_str(), classic.added, skipped);
-            return self.ack_classic(conn, to, &kept);
+            return self.ack_classic(conn, to, kept);
         }
         if !putting.has_targets() {
             return self.fail_classic(conn, to, cache.as_str(), text);

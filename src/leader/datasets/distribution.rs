@@ -6,24 +6,20 @@ use std::sync::Arc;
 
 use chunking::dataset::Piece;
 use chunking::dataset::pack::Layout;
-use chunking::message::{Features, Hold, HoldFlags, Lack, Lacking, Name, Pack, PieceList, Reason, Release};
+use chunking::message::{Hold, HoldFlags, Lack, Lacking, Name, Pack, PieceList, Reason, Release};
 use chunking::{Digest, DigestKind};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
+use super::classic_workers::may_fit;
 use super::held::{AtWorker, NotHeld, reason};
 use super::library::PackState;
-use super::stock::may_fit;
-use crate::conn::Session;
+use super::{Again, BlobId, DatasetAction, Datasets, Says, Step, WorkerFacts};
 use crate::core::Event;
 use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
 use crate::core::subject::{subscriptions, targets};
-use crate::core::worker::Worker;
-use crate::leader::relay::BlobId;
-use crate::leader::{Leader, Output};
 use crate::model::{CachePutResult, CacheStatus};
-use crate::store::blobs::DiskOp;
 use crate::store::look::LookAt;
 
 /// Packs that are opened to a worker at a time: enough that it never waits for the next, few enough that both ends stay small.
@@ -65,10 +61,10 @@ pub(super) struct Push {
     since: Micros,
 }
 
-impl Leader {
+impl Step<'_> {
     /// How people know a worker: its id, and its name if it has one.
     pub(super) fn worker_name(&self, worker: WorkerId) -> String {
-        let name = self.broker.worker(worker).map(|known| known.name.clone());
+        let name = self.facts.worker(worker).map(|known| known.name);
         match name.filter(|name| !name.is_empty()) {
             Some(name) => format!("{worker} {name}"),
             None => worker.to_string(),
@@ -80,32 +76,31 @@ impl Leader {
         if target == TARGET_NONE {
             return Vec::new();
         }
-        self.broker.workers().filter(|worker| is_target(worker, target)).map(|worker| worker.id).collect()
+        self.facts.workers().filter(|worker| is_target(*worker, target)).map(|worker| worker.id).collect()
     }
 
-    /// The workers that are to hold a set: those of ours, agents of stock workers, and stock workers without one that may take it.
+    /// The workers that are to hold a set: those of ours, agents of classic workers, and classic workers without one that may take it.
     pub(super) fn targets_for(&self, dataset: &Dataset) -> Vec<WorkerId> {
-        let all = self.broker.workers().filter(|worker| self.is_to_hold(worker, dataset));
+        let all = self.facts.workers().filter(|worker| self.is_to_hold(*worker, dataset));
         all.map(|worker| worker.id).collect()
     }
 
-    fn is_to_hold(&self, worker: &Worker, dataset: &Dataset) -> bool {
+    fn is_to_hold(&self, worker: WorkerFacts<'_>, dataset: &Dataset) -> bool {
         if &*dataset.target == TARGET_NONE {
             return false;
         }
-        let stock = self.datasets.workers.get(&worker.id).and_then(|at| at.stock.as_ref());
-        match stock {
+        let classic = self.datasets.workers.get(&worker.id).and_then(|at| at.classic.as_ref());
+        match classic {
             None => {
-                let mut served = self.datasets.agents.served_by(worker.id);
-                let of_served = |stock: WorkerId| self.broker.worker(stock);
+                let is_for = |classic: WorkerId| {
+                    self.facts.worker(classic).is_some_and(|classic| is_meant(classic, &dataset.target))
+                };
                 is_target(worker, &dataset.target)
-                    || worker.datasets
-                        && served.any(|stock| {
-                            of_served(stock).is_some_and(|stock| is_meant(stock, &dataset.target))
-                        })
+                    || worker.datasets && self.facts.served_by(worker.id).into_iter().any(is_for)
             }
-            Some(stock) => {
-                let takes = stock.may_know() && may_fit(dataset) && !self.has_agent(worker.id);
+            Some(classic) => {
+                let has_agent = || self.facts.agent_of(worker.id).is_some();
+                let takes = classic.may_know() && may_fit(dataset) && !has_agent();
                 takes && is_meant(worker, &dataset.target)
             }
         }
@@ -129,9 +124,9 @@ impl Leader {
     /// A worker that has another content of a set than counts, and is not to get that or cannot, gives it up: no job is to see
     /// it. Those that are to get it keep what they have until then, for what the two share need not be sent.
     pub(super) fn release_old(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
-        let Some(known) = self.broker.worker(worker) else { return };
+        let Some(known) = self.facts.worker(worker) else { return };
         let is_to_hold = self.is_to_hold(known, dataset);
-        let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.stock.is_none()) else { return };
+        let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.classic.is_none()) else { return };
         if at.is_queued(&dataset.cache)
             || at.push.as_ref().is_some_and(|push| push.wish.cache == dataset.cache)
         {
@@ -150,12 +145,12 @@ impl Leader {
             at.held.remove(cache);
         }
         self.release(worker, cache, Uuid::nil(), Reason::NONE, text);
-        self.broker.handle(self.now, Event::NotHolding { worker, cache: cache.clone() });
+        self.tell(Event::NotHolding { worker, cache: cache.clone() });
     }
 
     /// A job at a worker needs a set that it has not.
     pub(super) fn worker_wants(&mut self, worker: WorkerId, conn: ConnId, cache: CacheId) {
-        let Some(dataset) = self.broker.state().dataset(&cache).cloned() else {
+        let Some(dataset) = self.facts.dataset(&cache) else {
             let text = format!("the leader keeps no dataset {cache}");
             return self.release(worker, &cache, Uuid::nil(), Reason::UNKNOWN, &text);
         };
@@ -186,9 +181,7 @@ impl Leader {
         let Some(conn) = self.datasets.workers.get(&worker).and_then(|at| at.conn) else { return };
         let Ok(cache_id) = Name::try_from(cache.as_str().to_owned()) else { return };
         let release = Release { reason, text: text.into(), cache_id };
-        let frame =
-            self.sessions.get(&conn).and_then(|session| session.dataset(generation, Uuid::nil(), &release));
-        self.send(conn, frame);
+        self.say(conn, generation, Uuid::nil(), Says::Release(release));
     }
 
     /// A worker's connection ended.
@@ -198,17 +191,17 @@ impl Leader {
             (at.conn, at.told, at.push) = (None, false, None);
             at.queue.clear();
             self.datasets.lacks.remove(&worker);
-            self.broker.handle(self.now, Event::HoldsNothing { worker });
+            self.tell(Event::HoldsNothing { worker });
             self.inspections_without(worker);
         }
         self.forget_gone_workers();
-        self.watch_datasets();
+        self.watch();
     }
 
     /// Those that are gone for good are not kept in mind.
     pub(super) fn forget_gone_workers(&mut self) {
-        let broker = &self.broker;
-        let is_known = |worker: &WorkerId| broker.worker(*worker).is_some();
+        let facts = self.facts;
+        let is_known = |worker: &WorkerId| facts.worker(*worker).is_some();
         self.datasets.workers.retain(|worker, at| at.conn.is_some() || is_known(worker));
     }
 
@@ -225,9 +218,9 @@ impl Leader {
             let is_pushed = at.push.as_ref().is_some_and(|push| push.wish.generation == wish.generation);
             !at.holds(&wish) && !gave_up && !is_pushed && !at.queue.contains(&wish.cache)
         };
-        let Some(known) = self.broker.worker(worker) else { return };
+        let Some(known) = self.facts.worker(worker) else { return };
         let wanted = |dataset: &&Arc<Dataset>| self.is_to_hold(known, dataset);
-        let datasets = self.broker.state().datasets();
+        let datasets = self.facts.datasets();
         let lacking: Vec<CacheId> =
             datasets.filter(lacks).filter(wanted).map(|dataset| dataset.cache.clone()).collect();
         if let Some(at) = self.datasets.workers.get_mut(&worker) {
@@ -304,7 +297,7 @@ impl Leader {
                 return;
             }
             let cache = at.queue.remove(0);
-            let Some(dataset) = self.broker.state().dataset(&cache).cloned() else { continue };
+            let Some(dataset) = self.facts.dataset(&cache) else { continue };
             let wish = Wish::from(&*dataset);
             if !at.holds(&wish) {
                 if self.may_be_given(worker, &wish) {
@@ -313,7 +306,7 @@ impl Leader {
                 return;
             }
             // It found it meanwhile, and may wait for word that this is the content which counts.
-            if at.stock.is_none() {
+            if at.classic.is_none() {
                 let conn = at.conn;
                 self.say_hold(conn, &wish, true);
             }
@@ -336,17 +329,21 @@ impl Leader {
             since: now,
         });
         let Wish { cache, digest, bytes, .. } = wish.clone();
-        let is_stock = at.stock.is_some();
-        self.broker.handle(now, Event::Holding { worker, cache, digest, missing: bytes.max(1) });
-        if is_stock {
-            return self.feed_stock(worker);
+        let is_classic = at.classic.is_some();
+        self.tell(Event::Holding { worker, cache, digest, missing: bytes.max(1) });
+        if is_classic {
+            return self.feed_classic(worker);
         }
         self.say_hold(Some(conn), &wish, committed);
-        if committed && !self.relay.has_arrived(generation) {
+        if committed && !self.facts.has_arrived(generation) {
             let text = "the manifest of the set is not at the leader: put it again";
             return self.push_is_broken(worker, generation, text);
         }
-        self.relay.attach_anew(conn, generation, Self::owner_of(generation), 0);
+        self.attach(conn, generation, generation, Again::Yes);
+    }
+
+    fn attach(&mut self, conn: ConnId, blob: BlobId, generation: Uuid, again: Again) {
+        self.act(DatasetAction::Attach { conn, blob, generation, again });
     }
 
     /// A worker cannot get a set because the leader has not all of it.
@@ -363,15 +360,11 @@ impl Leader {
         let flags = if committed { HoldFlags::COMMITTED } else { HoldFlags::default() };
         let digest = Digest { kind: DigestKind::Sha256, bytes: wish.digest };
         let hold = Hold { flags, digest, bytes: wish.bytes, files: wish.files, cache_id };
-        let session = self.sessions.get(&conn).filter(|session| session.has(Features::DATASETS));
-        let frame = session.and_then(|session| session.dataset(wish.generation, Uuid::nil(), &hold));
-        self.send(conn, frame);
+        self.say(conn, wish.generation, Uuid::nil(), Says::Hold(hold));
     }
 
     /// A worker says what it lacks of the set that it is asked to hold.
-    pub(super) fn worker_lacks(&mut self, conn: ConnId, generation: Uuid, lack: &Lack) {
-        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
-        let now = self.now;
+    pub(super) fn worker_lacks(&mut self, conn: ConnId, worker: WorkerId, generation: Uuid, lack: &Lack) {
         let Some(at) = self.datasets.workers.get_mut(&worker).filter(|at| at.conn == Some(conn)) else {
             return;
         };
@@ -379,13 +372,13 @@ impl Leader {
         match lack.what {
             Lacking::Nothing => return,
             Lacking::Manifest => {
-                return self.relay.attach(conn, generation, Self::owner_of(generation), 0);
+                return self.attach(conn, generation, generation, Again::No);
             }
             Lacking::Pieces => {}
         }
         push.total.get_or_insert(lack.bytes);
         let Wish { cache, digest, .. } = push.wish.clone();
-        self.broker.handle(now, Event::Holding { worker, cache, digest, missing: lack.bytes.max(1) });
+        self.tell(Event::Holding { worker, cache, digest, missing: lack.bytes.max(1) });
         let Some(manifest) = self.manifest_of(generation) else {
             // It says so again when it is asked again: the manifest is being read, and then it is.
             return self.remember_lack(worker, generation, lack);
@@ -409,11 +402,9 @@ impl Leader {
             return self.push_is_broken(worker, generation, &text);
         }
         // What it still lacks of those that it has got it did not get: they are opened once more.
-        for pack in push.open.iter().copied().collect::<Vec<_>>() {
-            if self.relay.has_got(conn, pack) {
-                self.relay.detach(conn, pack);
-                push.open.remove(&pack);
-            }
+        let facts = self.facts;
+        for pack in push.open.extract_if(.., |pack| facts.has_got(conn, *pack)).collect::<Vec<_>>() {
+            self.act(DatasetAction::Detach { conn, blob: pack });
         }
         self.feed_push(worker);
     }
@@ -425,10 +416,8 @@ impl Leader {
     /// The manifest of a generation; if it is not in memory it is read, and those that wait for it are fed then.
     pub(super) fn manifest_of(&mut self, generation: Uuid) -> Option<Arc<chunking::dataset::Manifest>> {
         let found = self.datasets.library.manifest(generation, self.now);
-        if found.is_none() && self.relay.has_arrived(generation) && self.datasets.library.read(generation) {
-            let chunks = self.relay.chunks(generation);
-            let at = LookAt::Manifest;
-            self.outputs.push_back(Output::Disk(DiskOp::Look { blob: generation, chunks, at }));
+        if found.is_none() && self.facts.has_arrived(generation) && self.datasets.library.read(generation) {
+            self.act(DatasetAction::Look { blob: generation, at: LookAt::Manifest });
         }
         found
     }
@@ -451,7 +440,7 @@ impl Leader {
         for (worker, conn) in workers {
             match (self.datasets.lacks.remove(&worker), conn) {
                 (Some((of, lack)), Some(conn)) if of == generation => {
-                    self.worker_lacks(conn, generation, &lack);
+                    self.worker_lacks(conn, worker, generation, &lack);
                 }
                 _ => self.feed_push(worker),
             }
@@ -487,47 +476,43 @@ impl Leader {
     /// Opens packs to a worker that have what it lacks.
     fn feed_push(&mut self, worker: WorkerId) {
         let Some(at) = self.datasets.workers.get(&worker) else { return };
-        if at.stock.is_some() {
-            return self.feed_stock(worker);
+        if at.classic.is_some() {
+            return self.feed_classic(worker);
         }
         let (Some(conn), Some(push)) = (at.conn, &at.push) else { return };
         let generation = push.wish.generation;
         let room = PACKS_OPEN_MAX.saturating_sub(push.open.len());
         // One that was announced and is not opened yet is looked at again when it is.
-        let can_open = |pack: &&BlobId| !push.open.contains(pack) && self.relay.knows(**pack);
+        let has_begun = |pack: BlobId| {
+            let known = self.datasets.library.pack(pack);
+            known.is_some_and(|(_, state)| !matches!(state, PackState::Announced(_)))
+        };
+        let can_open = |pack: &&BlobId| !push.open.contains(pack) && has_begun(**pack);
         let packs: Vec<BlobId> = push.packs.iter().filter(can_open).take(room).copied().collect();
         for pack in packs {
             let Some((layout, _)) = self.datasets.library.pack(pack) else { continue };
             let says = Pack { pieces: PieceList::new(layout.pieces().to_vec()) };
-            let frame = self.sessions.get(&conn).and_then(|session| session.dataset(pack, generation, &says));
-            self.send(conn, frame);
+            self.say(conn, pack, generation, Says::Pack(says));
             if let Some(push) = self.push_of(worker) {
                 push.packs.remove(&pack);
                 push.open.insert(pack);
             }
             self.datasets.library.use_packs(&[pack], self.now);
-            self.relay.attach_anew(conn, pack, Self::owner_of(generation), 0);
+            self.attach(conn, pack, generation, Again::Yes);
         }
     }
 
     /// A worker has got a part of a set.
-    pub(in crate::leader) fn dataset_part_taken(&mut self, conn: ConnId, blob: BlobId) {
-        self.relay.detach(conn, blob);
-        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+    pub(super) fn part_taken(&mut self, conn: ConnId, worker: Option<WorkerId>, blob: BlobId) {
+        self.act(DatasetAction::Detach { conn, blob });
+        let Some(worker) = worker else { return };
         if self.push_of(worker).is_some_and(|push| push.open.remove(&blob)) {
             self.feed_push(worker);
         }
     }
 
     /// A worker does not take a part of a set.
-    pub(in crate::leader) fn dataset_part_refused(
-        &mut self,
-        conn: ConnId,
-        blob: BlobId,
-        reason: Reason,
-        text: &str,
-    ) {
-        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+    pub(super) fn part_refused(&mut self, worker: WorkerId, blob: BlobId, reason: Reason, text: &str) {
         let Some(push) = self.push_of(worker) else { return };
         if push.wish.generation != blob && !push.open.remove(&blob) {
             return;
@@ -538,31 +523,20 @@ impl Leader {
             return debug!(%worker, %cache, "a worker does not need a part of a dataset: {text}");
         }
         warn!(%worker, %cache, %reason, "a worker does not take a part of a dataset: {text}");
-        if let Some((_, PackState::Coming(_) | PackState::Checking(_))) = self.datasets.library.pack(blob) {
+        let pack = self.datasets.library.pack(blob);
+        if let Some((_, PackState::Announced(_) | PackState::Coming(_) | PackState::Checking(_))) = pack {
             // It may be the client's fault, which the leader finds too: the worker gets the set when it is kept.
             return self.stop_pushing_to(worker, generation);
         }
         self.push_ended(worker, generation, CachePutResult::failed(cache.as_str(), text));
     }
 
-    /// Bytes of a part of a set went to a connection.
-    pub(in crate::leader) fn count_sent(&mut self, conn: ConnId, bytes: u64) {
-        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
-        let Some(push) = self.push_of(worker) else { return };
-        push.sent = push.sent.saturating_add(bytes);
-        let generation = push.wish.generation;
-        for putting in self.datasets.puts.values_mut().filter(|putting| putting.manifest_id() == generation) {
-            putting.moved = putting.moved.saturating_add(bytes);
-        }
-    }
-
     /// A worker has answered.
-    pub(super) fn worker_acked(&mut self, conn: ConnId, to: Uuid, result: CachePutResult) {
-        let Some(worker) = self.sessions.get(&conn).and_then(Session::worker) else { return };
+    pub(super) fn worker_acked(&mut self, worker: WorkerId, to: Uuid, result: CachePutResult) {
         if self.inspected(to, worker, &result) {
             return;
         }
-        if let Some(result) = self.stock_answered(worker, to, result) {
+        if let Some(result) = self.classic_answered(worker, to, result) {
             self.push_ended(worker, to, result);
         }
     }
@@ -577,29 +551,29 @@ impl Leader {
             CacheStatus::Ok | CacheStatus::Skipped => {
                 at.held.insert(cache.clone(), digest);
                 at.not_held.remove(&cache);
-                self.broker.handle(now, Event::Holding { worker, cache, digest, missing: 0 });
+                self.tell(Event::Holding { worker, cache, digest, missing: 0 });
                 if push.sent > 0 {
                     let (bytes, span) = (push.sent, now.since(push.since));
-                    self.broker.handle(now, Event::SetsMoved { worker, bytes, span });
+                    self.tell(Event::SetsMoved { worker, bytes, span });
                 }
             }
             CacheStatus::Failed | CacheStatus::Other(_) => {
                 info!(%worker, %cache, "a worker cannot hold a dataset: {}", result.message);
                 at.not_held.insert(cache.clone(), (digest, NotHeld::Failed(reason(&result.message))));
-                if at.stock.is_some() {
+                if at.classic.is_some() {
                     // It cannot be told to give up what it has: it counts for nothing.
                     at.held.remove(&cache);
                 }
-                self.broker.handle(now, Event::NotHolding { worker, cache: cache.clone() });
+                self.tell(Event::NotHolding { worker, cache: cache.clone() });
                 // What it has of before the set was replaced is for no job; nothing is replaced before it is kept.
-                if let Some(dataset) = self.broker.state().dataset(&cache).cloned() {
+                if let Some(dataset) = self.facts.dataset(&cache) {
                     self.release_old(worker, &dataset);
                 }
             }
         }
         if let Some(conn) = self.datasets.workers.get(&worker).and_then(|at| at.conn) {
             for blob in push.open.into_iter().chain([generation]) {
-                self.relay.detach(conn, blob);
+                self.act(DatasetAction::Detach { conn, blob });
             }
         }
         self.tell_putters(generation, worker, &result);
@@ -618,18 +592,18 @@ impl Leader {
         let Some(push) = at.push.take_if(|push| push.wish.generation == generation) else { return };
         if let Some(conn) = at.conn {
             for blob in push.open.iter().copied().chain([generation]) {
-                self.relay.detach(conn, blob);
+                self.act(DatasetAction::Detach { conn, blob });
             }
         }
         self.datasets.lacks.remove(&worker);
         let cache = push.wish.cache;
         self.release(worker, &cache, generation, Reason::CANCELLED, "the dataset does not come, or not now");
-        self.broker.handle(self.now, Event::NotHolding { worker, cache });
+        self.tell(Event::NotHolding { worker, cache });
         self.push_next(worker);
     }
 
     /// A set is not kept any more: workers free their disks.
-    pub(in crate::leader) fn dataset_removed(&mut self, dataset: &Arc<Dataset>) {
+    pub(super) fn dataset_removed(&mut self, dataset: &Arc<Dataset>) {
         info!(cache = %dataset.cache, generation = %dataset.generation, "a dataset is removed");
         self.datasets.lineage.remove(&dataset.cache);
         self.forget_frames(dataset.generation);
@@ -651,7 +625,7 @@ impl Leader {
             }
         }
         self.putters_hear_removed(dataset);
-        let bytes: u64 = dataset.blobs().map(|blob| self.relay.bytes_here(blob)).sum();
+        let bytes: u64 = dataset.blobs().map(|blob| self.facts.bytes_here(blob)).sum();
         self.release_blobs(dataset);
         self.answer_removed(&dataset.cache, bytes);
     }
@@ -659,11 +633,11 @@ impl Leader {
     /// A part of a kept set is damaged at the leader: who gets it now cannot, and a put brings it again.
     pub(super) fn broken_part(&mut self, blob: BlobId, text: &str) {
         let broken: Vec<Arc<Dataset>> = {
-            let datasets = self.broker.state().datasets();
+            let datasets = self.facts.datasets();
             datasets.filter(|dataset| dataset.blobs().any(|part| part == blob)).cloned().collect()
         };
         for dataset in broken {
-            if let Some(job) = dataset.cache.job() {
+            if let Some(job) = self.facts.staged_for(&dataset.cache) {
                 self.staged_is_broken(job, text);
                 continue;
             }
@@ -680,12 +654,24 @@ impl Leader {
     }
 }
 
+impl Datasets {
+    /// Bytes of a part of a set went to a worker.
+    pub(in crate::leader) fn count_sent(&mut self, worker: WorkerId, bytes: u64) {
+        let Some(push) = self.workers.get_mut(&worker).and_then(|at| at.push.as_mut()) else { return };
+        push.sent = push.sent.saturating_add(bytes);
+        let generation = push.wish.generation;
+        for putting in self.puts.values_mut().filter(|putting| putting.manifest_id() == generation) {
+            putting.moved = putting.moved.saturating_add(bytes);
+        }
+    }
+}
+
 /// Whether a worker is one that a pattern is for, and can be sent datasets.
-fn is_target(worker: &Worker, target: &str) -> bool {
+fn is_target(worker: WorkerFacts<'_>, target: &str) -> bool {
     worker.datasets && is_meant(worker, target)
 }
 
 /// Whether a pattern is for a worker (C12).
-fn is_meant(worker: &Worker, target: &str) -> bool {
-    targets(target, &subscriptions(&worker.patterns, worker.id.0))
+fn is_meant(worker: WorkerFacts<'_>, target: &str) -> bool {
+    targets(target, &subscriptions(worker.patterns, worker.id.0))
 }

@@ -1,4 +1,4 @@
-//! Stock workers. One with the founding documents' cache patch gets a set whole in one CachePut frame, if it fits (T06, C01), and
+//! Classic workers. One with the founding documents' cache patch gets a set whole in one CachePut frame, if it fits (T06, C01), and
 //! answers; one without ignores the frame. Which it is shows its answer to a put of nothing, which it is sent when there is first
 //! something for it. One that does not answer that is no target of puts, and holds none up.
 //!
@@ -7,6 +7,7 @@
 //! same in the set as it is now. Else the set is not held there, and whoever put it hears so.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,26 +17,22 @@ use chunking::limits::FRAME_BODY_BYTES_MAX;
 use tracing::{info, warn};
 use uuid::Uuid;
 
+use super::classic_put::SUBJECT;
+use super::distribution::Wish;
 use super::held::AtWorker;
-use super::spread::Wish;
-use crate::conn::Session;
+use super::{BlobId, DatasetAction, Datasets, Step};
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
-use crate::leader::children::CommonId;
-use crate::leader::pacing::{Memory, Posting};
-use crate::leader::relay::BlobId;
-use crate::leader::{Leader, Output};
 use crate::model::{CacheEntry, CachePutRequest, CachePutResult, CacheStatus, JsonModel};
-use crate::store::blobs::DiskOp;
 use crate::store::look::{LookAt, Wanted};
 
-/// How long a stock worker has to show that it knows CachePut. Puts wait for it once, when it has just joined.
+/// How long a classic worker has to show that it knows CachePut. Puts wait for it once, when it has just joined.
 const KNOWS_WAIT: Duration = Duration::from_secs(5);
 
 /// How long one that knows it has to answer a put.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
-/// Stock workers of which it is kept in mind what they wrote. Beyond that it is only of those that are connected.
+/// Classic workers of which it is kept in mind what they wrote. Beyond that it is only of those that are connected.
 const WROTE_WORKERS_MAX: usize = 4096;
 
 /// Sets of which it is kept in mind for one. Beyond that it begins anew.
@@ -47,12 +44,11 @@ const FRAMES_KEPT: usize = 2;
 /// What a file takes in a frame beside its name and its content.
 const ENTRY_BYTES: u64 = 32;
 
-/// The id of a put of nothing: the cache's own directory, which is there.
-const NOTHING: &str = ".";
-
-/// A stock worker, as far as datasets go.
+/// A classic worker, as far as datasets go.
 #[derive(Debug, Default)]
-pub(super) struct Stock {
+pub(super) struct ClassicWorker {
+    /// Where it connects from.
+    host: Option<IpAddr>,
     knows: Knows,
     /// Sets that it was sent and has not answered for, by their generations.
     sent: HashMap<Uuid, Sent>,
@@ -60,7 +56,7 @@ pub(super) struct Stock {
     answer_by: Option<Micros>,
 }
 
-/// Whether a stock worker knows CachePut.
+/// Whether a classic worker knows CachePut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Knows {
     #[default]
@@ -71,7 +67,7 @@ enum Knows {
     No,
 }
 
-/// A set that a stock worker was sent.
+/// A set that a classic worker was sent.
 #[derive(Debug)]
 struct Sent {
     cache: CacheId,
@@ -80,14 +76,18 @@ struct Sent {
     before: Option<Wrote>,
 }
 
-/// A content of a set that is in a stock worker's cache, file by file, because it wrote all of them.
+/// A content of a set that is in a classic worker's cache, file by file, because it wrote all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wrote {
     digest: [u8; 32],
     files: u64,
 }
 
-impl Stock {
+impl ClassicWorker {
+    pub(super) fn host(&self) -> Option<IpAddr> {
+        self.host
+    }
+
     fn deadline(&self) -> Option<Micros> {
         let asked = match self.knows {
             Knows::Asked(until) => Some(until),
@@ -102,7 +102,7 @@ impl Stock {
     }
 }
 
-/// What there is for stock workers and of them, beside their connections.
+/// What there is for classic workers and of them, beside their connections.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     /// What they wrote in this life of the leader, by their ids: a worker that only lost its connection has its id, and its directory.
@@ -135,16 +135,25 @@ pub(super) fn may_fit(dataset: &Dataset) -> bool {
     dataset.bytes.div_ceil(3).saturating_mul(4).saturating_add(files) <= u64::from(FRAME_BODY_BYTES_MAX)
 }
 
-impl Leader {
-    /// A stock worker said hello.
-    pub(super) fn stock_joined(&mut self, conn: ConnId, worker: WorkerId) {
-        self.datasets.workers.insert(worker, AtWorker::of_stock(conn, Stock::default()));
+impl Datasets {
+    /// Whether a classic worker has shown that it knows CachePut, and with it `<CacheId>/<Name>`.
+    pub(in crate::leader) fn knows_cache_put(&self, worker: WorkerId) -> bool {
+        let at = self.workers.get(&worker);
+        at.and_then(|at| at.classic.as_ref()).is_some_and(|classic| classic.knows == Knows::Yes)
+    }
+}
+
+impl Step<'_> {
+    /// A classic worker said hello.
+    pub(super) fn classic_joined(&mut self, conn: ConnId, worker: WorkerId, host: Option<IpAddr>) {
+        let classic = ClassicWorker { host, ..ClassicWorker::default() };
+        self.datasets.workers.insert(worker, AtWorker::of_classic(conn, classic));
         self.reconcile(worker);
     }
 
-    /// A stock worker is gone, and does not come back: who waits for it hears so.
-    pub(super) fn stock_left(&mut self, conn: ConnId) {
-        let is_it = |at: &AtWorker| at.stock.is_some() && at.conn == Some(conn);
+    /// A classic worker is gone, and does not come back: who waits for it hears so.
+    pub(super) fn classic_left(&mut self, conn: ConnId) {
+        let is_it = |at: &AtWorker| at.classic.is_some() && at.conn == Some(conn);
         let worker = self.datasets.workers.iter().find(|(_, at)| is_it(at)).map(|(worker, _)| *worker);
         let Some(worker) = worker else { return };
         let puts = self.datasets.puts.values();
@@ -158,47 +167,31 @@ impl Leader {
         }
     }
 
-    fn stock_at(&mut self, worker: WorkerId) -> Option<&mut Stock> {
-        self.datasets.workers.get_mut(&worker)?.stock.as_mut()
+    fn classic_at(&mut self, worker: WorkerId) -> Option<&mut ClassicWorker> {
+        self.datasets.workers.get_mut(&worker)?.classic.as_mut()
     }
 
-    /// Whether a stock worker has shown that it knows CachePut, and with it `<CacheId>/<Name>`.
-    pub(in crate::leader) fn knows_cache_put(&self, worker: WorkerId) -> bool {
-        let at = self.datasets.workers.get(&worker);
-        at.and_then(|at| at.stock.as_ref()).is_some_and(|stock| stock.knows == Knows::Yes)
-    }
-
-    /// Asks a stock worker whether it knows CachePut, once.
-    pub(super) fn ask_stock(&mut self, worker: WorkerId) {
+    /// Asks a classic worker whether it knows CachePut, once.
+    pub(super) fn ask_classic(&mut self, worker: WorkerId) {
         let until = self.now.plus(KNOWS_WAIT);
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
-        let (Some(stock), Some(conn)) = (&mut at.stock, at.conn) else { return };
-        if stock.knows != Knows::Unasked {
+        let (Some(classic), Some(conn)) = (&mut at.classic, at.conn) else { return };
+        if classic.knows != Knows::Unasked {
             return;
         }
-        stock.knows = Knows::Asked(until);
-        let nothing = CachePutRequest {
-            cache_id: NOTHING.to_owned(),
-            entries: Vec::new(),
-            target_pattern: String::new(),
-            part_no: None,
-            part_count: None,
-        };
-        let id = (self.make_id)();
-        let session = self.sessions.get(&conn);
-        let frame = session.and_then(|session| session.cache_put(id, nothing.to_json().into()).ok());
-        self.send(conn, frame);
-        self.watch_datasets();
+        classic.knows = Knows::Asked(until);
+        self.act(DatasetAction::AskClassic { conn });
+        self.watch();
     }
 
-    /// Whether a worker can be given a set now. If a stock worker cannot, it is seen to that it can later, if ever.
+    /// Whether a worker can be given a set now. If a classic worker cannot, it is seen to that it can later, if ever.
     pub(super) fn may_be_given(&mut self, worker: WorkerId, wish: &Wish) -> bool {
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return false };
-        let Some(stock) = &at.stock else { return true };
-        match stock.knows {
+        let Some(classic) = &at.classic else { return true };
+        match classic.knows {
             Knows::Unasked | Knows::Asked(_) => {
                 at.queue.insert(0, wish.cache.clone());
-                self.ask_stock(worker);
+                self.ask_classic(worker);
                 false
             }
             Knows::No => {
@@ -209,8 +202,8 @@ impl Leader {
         }
     }
 
-    /// Sends a stock worker the set that it is to hold, when its frame is there.
-    pub(super) fn feed_stock(&mut self, worker: WorkerId) {
+    /// Sends a classic worker the set that it is to hold, when its frame is there.
+    pub(super) fn feed_classic(&mut self, worker: WorkerId) {
         let Some(at) = self.datasets.workers.get(&worker) else { return };
         let (Some(conn), Some(push)) = (at.conn, &at.push) else { return };
         if push.sent > 0 {
@@ -220,12 +213,10 @@ impl Leader {
         let Some(payload) = self.datasets.frames.get(wish.generation) else {
             return self.read_for_frame(worker, &wish);
         };
-        let head = head_len(chunking::Generation::F2, Session::CACHE_PUT_SUBJECT) - LENGTH_BYTES;
+        let head = head_len(chunking::Generation::F2, SUBJECT) - LENGTH_BYTES;
         let body = head.saturating_add(payload.len());
         let bytes = payload.len() as u64;
-        let frame =
-            self.sessions.get(&conn).and_then(|session| session.cache_put(wish.generation, payload).ok());
-        let Some(frame) = frame else {
+        if body > FRAME_BODY_BYTES_MAX as usize {
             let text = format!(
                 "the set takes a frame of {body} bytes; a stock worker takes at most {FRAME_BODY_BYTES_MAX}: run a heft worker \
                  with --cache-only beside it"
@@ -235,11 +226,9 @@ impl Leader {
                 wish.generation,
                 CachePutResult::failed(wish.cache.as_str(), text),
             );
-        };
-        // One at a time for each worker, and the same for all of them.
-        let memory = Memory::Common(CommonId::Set(wish.generation));
-        self.post_now(conn, Posting { frame, memory });
-        self.count_sent(conn, bytes);
+        }
+        self.act(DatasetAction::SendSet { conn, generation: wish.generation, payload });
+        self.datasets.count_sent(worker, bytes);
         let by = self.now.plus(ANSWER_WAIT);
         let what = Wrote { digest: wish.digest, files: wish.files.into() };
         let before = self.wrote(worker, &wish.cache);
@@ -247,11 +236,11 @@ impl Leader {
         if let Some(wrote) = self.datasets.frames.wrote.get_mut(&worker).filter(|_| before.is_some()) {
             wrote.remove(&wish.cache);
         }
-        if let Some(stock) = self.stock_at(worker) {
-            stock.sent.insert(wish.generation, Sent { cache: wish.cache, what, before });
-            stock.answer_by = Some(by);
+        if let Some(classic) = self.classic_at(worker) {
+            classic.sent.insert(wish.generation, Sent { cache: wish.cache, what, before });
+            classic.answer_by = Some(by);
         }
-        self.watch_datasets();
+        self.watch();
     }
 
     /// Reads the contents of a set, unless that is being done.
@@ -261,7 +250,7 @@ impl Leader {
             return;
         }
         let Some(manifest) = self.manifest_of(generation) else {
-            if !self.relay.has_arrived(generation) {
+            if !self.facts.has_arrived(generation) {
                 let text = format!("the manifest of {} is damaged at the leader", wish.cache);
                 self.push_ended(worker, generation, CachePutResult::failed(wish.cache.as_str(), text));
             }
@@ -276,17 +265,16 @@ impl Leader {
             }
         }
         let packs = wanted.keys().copied().collect();
+        let mut looks = Vec::new();
         for (pack, pieces) in wanted {
             let Some((layout, _)) = library.pack(pack) else { continue };
             let mut left = pieces;
             let places = layout.pieces().iter().enumerate().filter(|(_, piece)| left.remove(piece));
             let pieces = places.filter_map(|(place, piece)| Some((*piece, layout.range(place)?))).collect();
             let wanted = Wanted { reader: generation, pieces };
-            let mut chunks = self.relay.chunks(pack);
-            chunks.retain(|(_, head, _)| wanted.is_in(head));
-            let at = LookAt::Pieces(Box::new(wanted));
-            self.outputs.push_back(Output::Disk(DiskOp::Look { blob: pack, chunks, at }));
+            looks.push((pack, LookAt::Pieces(Box::new(wanted))));
         }
+        looks.into_iter().for_each(|(blob, at)| self.act(DatasetAction::Look { blob, at }));
         let reading = Reading { packs, pieces: HashMap::new() };
         self.datasets.frames.reading.insert(generation, reading);
         self.frame_if_read(generation, &manifest);
@@ -329,7 +317,7 @@ impl Leader {
             Some(CacheEntry { name: file.name.clone(), content: content(file)?, sha256: None })
         };
         let entries: Option<Vec<CacheEntry>> = manifest.files().iter().map(entry).collect();
-        let dataset = self.broker.state().datasets().find(|dataset| dataset.generation == generation);
+        let dataset = self.facts.datasets().find(|dataset| dataset.generation == generation).cloned();
         let (Some(entries), Some(dataset)) = (entries, dataset) else {
             return self.no_frame(generation, "the leader lacks a part of it");
         };
@@ -350,7 +338,7 @@ impl Leader {
     fn no_frame(&mut self, generation: Uuid, why: &str) {
         self.datasets.frames.reading.remove(&generation);
         let is_it = |at: &AtWorker| {
-            at.stock.is_some() && at.push.as_ref().is_some_and(|push| push.wish.generation == generation)
+            at.classic.is_some() && at.push.as_ref().is_some_and(|push| push.wish.generation == generation)
         };
         let workers = self.datasets.workers.iter().filter(|(_, at)| is_it(at));
         let cache = |at: &AtWorker| at.push.as_ref().map(|push| push.wish.cache.clone());
@@ -360,8 +348,8 @@ impl Leader {
         }
     }
 
-    /// A worker has answered a put: what that means, unless it is a stock worker's answer to what nobody waits for.
-    pub(super) fn stock_answered(
+    /// A worker has answered a put: what that means, unless it is a classic worker's answer to what nobody waits for.
+    pub(super) fn classic_answered(
         &mut self,
         worker: WorkerId,
         to: Uuid,
@@ -369,12 +357,12 @@ impl Leader {
     ) -> Option<CachePutResult> {
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return Some(result) };
         let is_push = at.push.as_ref().is_some_and(|push| push.wish.generation == to);
-        let Some(stock) = &mut at.stock else { return Some(result) };
+        let Some(classic) = &mut at.classic else { return Some(result) };
         if is_push {
-            stock.answer_by = None;
+            classic.answer_by = None;
         }
-        let sent = stock.sent.remove(&to);
-        let is_new = std::mem::replace(&mut stock.knows, Knows::Yes) != Knows::Yes;
+        let sent = classic.sent.remove(&to);
+        let is_new = std::mem::replace(&mut classic.knows, Knows::Yes) != Knows::Yes;
         // Also a late answer says what it wrote.
         let result = match sent {
             Some(sent) => self.read_answer(worker, sent, result),
@@ -406,7 +394,7 @@ impl Leader {
         sets.insert(cache, what);
     }
 
-    /// What a stock worker's answer is worth: the set is there if it wrote every file now, or those before that it skipped.
+    /// What a classic worker's answer is worth: the set is there if it wrote every file now, or those before that it skipped.
     fn read_answer(&mut self, worker: WorkerId, sent: Sent, result: CachePutResult) -> CachePutResult {
         let Sent { cache, what, before } = sent;
         match result.status {
@@ -436,31 +424,31 @@ impl Leader {
         CachePutResult::failed(cache.as_str(), text)
     }
 
-    /// When a stock worker should have answered.
-    pub(super) fn stock_deadline(&self) -> Option<Micros> {
-        self.datasets.workers.values().filter_map(|at| at.stock.as_ref()?.deadline()).min()
+    /// When a classic worker should have answered.
+    pub(super) fn classic_deadline(&self) -> Option<Micros> {
+        self.datasets.workers.values().filter_map(|at| at.classic.as_ref()?.deadline()).min()
     }
 
-    /// Stock workers that should have answered by now.
-    pub(super) fn stock_due(&mut self) {
+    /// Classic workers that should have answered by now.
+    pub(super) fn classic_due(&mut self) {
         let now = self.now;
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
-            let Some(stock) =
-                at.stock.as_mut().filter(|stock| stock.deadline().is_some_and(|due| due <= now))
+            let Some(classic) =
+                at.classic.as_mut().filter(|classic| classic.deadline().is_some_and(|due| due <= now))
             else {
                 continue;
             };
-            if let Knows::Asked(until) = stock.knows
+            if let Knows::Asked(until) = classic.knows
                 && until <= now
             {
                 info!(%worker, "a stock worker does not know CachePut: it gets no datasets");
-                stock.knows = Knows::No;
+                classic.knows = Knows::No;
                 at.queue.clear();
                 self.not_a_target(worker);
                 continue;
             }
-            stock.answer_by = None;
+            classic.answer_by = None;
             if let Some(push) = at.push.as_ref().filter(|push| push.sent > 0) {
                 let (generation, cache) = (push.wish.generation, push.wish.cache.clone());
                 let text = format!("the stock worker has not answered in {} s", ANSWER_WAIT.as_secs());
@@ -469,7 +457,7 @@ impl Leader {
         }
     }
 
-    /// A set is not there any more: what a stock worker has of it stays on its disk, and out of the scheduler's sight.
+    /// A set is not there any more: what a classic worker has of it stays on its disk, and out of the scheduler's sight.
     pub(super) fn forget_frames(&mut self, generation: Uuid) {
         self.datasets.frames.reading.remove(&generation);
         self.datasets.frames.ready.retain(|(of, _)| *of != generation);

@@ -1,4 +1,4 @@
-//! Packs that the leader makes itself, of contents that came in a frame of a stock client. Bytes are taken in order, as they come, and
+//! Packs that the leader makes itself, of contents that came in a frame of a classic client. Bytes are taken in order, as they come, and
 //! go on to the disk chunk by chunk; what is in memory is one chunk at most.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use chunking::limits::{PACK_BYTES_MAX, PACK_PIECES_MAX, PIECE_BYTES_MAX};
 use chunking::message::Purpose;
 use uuid::Uuid;
 
-use super::restore::PACK;
+use super::datasets::PACK;
 use crate::core::ids::JobId;
 use crate::leader::relay::{BlobId, ChunkRoom, Relay};
 use crate::wire::BUFFER_BYTES;
@@ -28,7 +28,7 @@ pub(super) struct Made {
 
 /// Makes packs. A piece ends where its content ends, or when it is as large as one may be.
 #[derive(Debug)]
-pub(in crate::leader) struct PackMaker {
+pub(super) struct PackMaker {
     owner: JobId,
     packs: Vec<(BlobId, Layout)>,
     open: Option<OpenPack>,
@@ -110,7 +110,7 @@ impl OpenPack {
 
 impl PackMaker {
     /// For the contents of one request.
-    pub(in crate::leader) fn new(owner: Uuid) -> Self {
+    pub(super) fn new(owner: Uuid) -> Self {
         let (packs, made) = (Vec::new(), BTreeMap::new());
         PackMaker { owner: JobId(owner), packs, open: None, content: None, made, fault: None }
     }
@@ -126,19 +126,14 @@ impl PackMaker {
     }
 
     /// A content begins. If the slot had one before, that one is void.
-    pub(in crate::leader) fn begin(&mut self, slot: usize) {
+    pub(super) fn begin(&mut self, slot: usize) {
         self.made.remove(&slot);
         let (whole, piece) = (BlobHasher::new(DigestKind::Sha256), PieceHasher::default());
         self.content = Some(Content { slot, whole, piece, piece_bytes: 0, pieces: Vec::new() });
     }
 
     /// The next bytes of it.
-    pub(in crate::leader) fn bytes(
-        &mut self,
-        mut bytes: &[u8],
-        relay: &mut Relay,
-        make_id: &mut dyn FnMut() -> Uuid,
-    ) {
+    pub(super) fn bytes(&mut self, mut bytes: &[u8], relay: &mut Relay, make_id: &mut dyn FnMut() -> Uuid) {
         while !bytes.is_empty() {
             let Some(content) = &mut self.content else { return };
             if content.piece_bytes == 0 && self.open.as_ref().is_some_and(|open| !open.has_room()) {
@@ -171,7 +166,7 @@ impl PackMaker {
     }
 
     /// The content is complete.
-    pub(in crate::leader) fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         let Some(mut content) = self.content.take() else { return };
         if content.piece_bytes > 0 {
             let piece = content.end_piece();
@@ -214,7 +209,7 @@ impl PackMaker {
     }
 
     /// It is not wanted any more.
-    pub(in crate::leader) fn forget(self, relay: &mut Relay) {
+    pub(super) fn forget(self, relay: &mut Relay) {
         let open = self.open.map(|open| open.id);
         self.packs.into_iter().map(|(pack, _)| pack).chain(open).for_each(|pack| relay.forget(pack));
     }
