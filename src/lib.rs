@@ -21,6 +21,8 @@ pub mod peer;
 pub mod store;
 pub mod summed;
 pub mod transfer;
+#[cfg(test)]
+mod transitions;
 pub mod units;
 pub mod wire;
 pub mod worker;

@@ -297,7 +297,7 @@ async fn rd02_a_follower_without_a_leader_and_a_ring_of_redirects_end_in_the_bac
     let mut peer = leader.accept().await;
     peer.send(Kind::NotLeader, Uuid::nil(), Uuid::nil(), "", br#"{"leader":null}"#).await;
     let itself = json!({"leader": leader.address}).to_string();
-    for _ in 0..heft::client::REDIRECTS_MAX + 2 {
+    for _ in 0..heft::peer::REDIRECTS_MAX + 2 {
         let mut peer = leader.accept().await;
         peer.send(Kind::NotLeader, Uuid::nil(), Uuid::nil(), "", itself.as_bytes()).await;
     }

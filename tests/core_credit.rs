@@ -475,7 +475,7 @@ fn a_connection_that_names_another_client_gets_no_results_of_the_first() {
     rig.expect(["+ack j1 r1 ok s1", "s1: settle j1", "drop input j1"]);
     rig.client("alice");
     rig.expect(["alice/2: result j1"]);
-    assert_eq!(rig.job(1).id, id(1));
+    assert_eq!(rig.job(1).id(), id(1));
 }
 
 #[test]

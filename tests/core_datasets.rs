@@ -8,13 +8,13 @@ mod rig;
 use std::sync::Arc;
 use std::time::Duration;
 
+use heft::core::choose::Policy;
 use heft::core::dataset::Dataset;
 use heft::core::event::{Submission, WorkerClass};
 use heft::core::explain::{Explanation, Verdict, WaitsFor};
 use heft::core::holdings::MOVE_BYTES_PER_SECOND_START;
 use heft::core::ids::{CacheId, Micros};
 use heft::core::locality::{At, LOCALITY_BYPASS_MAX, LOCALITY_WAIT_MAX, LOCALITY_WAIT_MIN};
-use heft::core::schedule::Policy;
 use heft::core::state::State;
 use heft::core::{Config, Event, Record};
 use rig::{Rig, SECOND, id, job, job_for, job_to_all, with_policy, worker_id};
@@ -145,7 +145,7 @@ fn a_late_removal_of_an_earlier_generation_changes_nothing() {
     state.apply(&Record::DatasetGone { cache: cache("a"), generation: Uuid::from_u128(1) });
     assert_eq!(state, before);
     let sets = state.datasets().cloned().collect::<Vec<_>>();
-    assert_eq!(State::restore([], [], sets, [], 0), before);
+    assert_eq!(State::restore([], [], sets.into_iter().map(|set| (set, None)), [], 0), before);
     // One in time is kept in mind until there is another set.
     state.apply(&Record::DatasetGone { cache: cache("a"), generation: Uuid::from_u128(2) });
     assert!(state.is_dataset_removed(&cache("a")) && state.dataset(&cache("a")).is_none());

@@ -7,7 +7,7 @@ mod rig;
 
 use heft::core::event::{Inputs, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, Index, Run};
-use heft::core::job::{Ending, Phase};
+use heft::core::job::{Ending, InputsState, Phase};
 use heft::core::record::AttemptEnd;
 use heft::core::{Config, Event};
 use rig::{Rig, SECOND, announced, id, job, job_of, job_to_all};
@@ -82,13 +82,13 @@ fn assert_nothing_left(rig: &Rig) {
 #[test]
 fn c30_an_announced_job_goes_to_a_worker_and_starts_only_when_it_is_taken() {
     let mut rig = receiving();
-    assert!(rig.job(1).announced);
+    assert!(rig.job(1).is_announced());
     assert_eq!(rig.running("alice"), 1, "it counts toward the cap");
     rig.progress("w1", 1, 1);
     rig.expect([]);
     here(&mut rig, 1, true);
     rig.expect(["+enqueue j1", "w1: start j1#1", "alice: submitted j1 Assigned behind 0"]);
-    assert!(!rig.job(1).announced && rig.job(1).inputs_kept);
+    assert_eq!(rig.job(1).inputs, InputsState::Kept);
     rig.progress("w1", 1, 1);
     rig.expect(["alice: running j1#1"]);
     rig.ack("w1", 1);
@@ -145,7 +145,7 @@ fn c30_inputs_of_jobs_that_are_not_announced_change_nothing() {
     refused(&mut rig, 1, 7, AttemptEnd::DiskFull);
     refused(&mut rig, 9, 1, AttemptEnd::DiskFull);
     rig.expect([]);
-    assert!(!rig.job(1).inputs_kept);
+    assert_eq!(rig.job(1).inputs, InputsState::PassedOn);
 }
 
 #[test]

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heft::core::action::Action;
+use heft::core::choose::Policy;
 use heft::core::dataset::Dataset;
 use heft::core::event::{ClientPeer, Inputs, Named, Outcome, Submission, WorkerClass};
 use heft::core::ids::{CacheId, ConnId, JobId, Micros, ResultId, WorkerId};
 use heft::core::payload::{FileNames, PayloadKind};
 use heft::core::retry::mix;
-use heft::core::schedule::Policy;
 use heft::core::subject::routing_key;
 use heft::core::{Broker, Config, Event};
 use uuid::Uuid;

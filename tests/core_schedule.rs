@@ -5,9 +5,9 @@
 #[path = "support/core.rs"]
 mod rig;
 
+use heft::core::choose::Policy;
 use heft::core::event::Submission;
 use heft::core::limits::ASSIGNMENTS_PER_PASS_MAX;
-use heft::core::schedule::Policy;
 use heft::core::{Config, Event};
 use rig::{Rig, SECOND, job, job_for, job_of, with_policy};
 

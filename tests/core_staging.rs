@@ -37,7 +37,7 @@ fn set_of(number: u32) -> Dataset {
 }
 
 fn staged(rig: &mut Rig, number: u32) {
-    rig.tell(Event::PutDataset { dataset: Arc::new(set_of(number)) });
+    rig.tell(Event::Staged { job: id(number), dataset: Arc::new(set_of(number)) });
 }
 
 fn agent_holds(rig: &mut Rig, number: u32) {
@@ -111,9 +111,9 @@ fn c01_large_inputs_become_a_set_for_the_agent_and_then_the_stock_worker_gets_th
     assert_eq!(seen(&rig, 1), (Verdict::ByAgent, Some(WaitsFor::Agent)));
     staged(&mut rig, 1);
     let (set, asked) = (format!("{} g1", name(1)), format!("agent: ask for {}", name(1)));
-    rig.expect([&format!("+dataset {set}"), &format!("put {set}"), &asked]);
+    rig.expect([&format!("+stage j1 {set}"), &format!("put {set}"), &asked]);
     let job = rig.job(1);
-    assert_eq!((job.needs_transfers, job.datasets.clone()), (false, vec![CacheId::of_inputs(id(1))]));
+    assert_eq!((job.needs_transfers(), job.datasets()), (false, &[CacheId::of_inputs(id(1))][..]));
     assert_eq!(seen(&rig, 1), (Verdict::ByAgent, Some(WaitsFor::Agent)), "while the set is on its way");
     agent_holds(&mut rig, 1);
     rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
@@ -274,7 +274,7 @@ fn c01_an_agent_that_loses_a_set_again_and_again_does_not_keep_its_place() {
         assert!(lost < 20);
     }
     rig.skip();
-    assert!(rig.job(1).needs_transfers);
+    assert!(rig.job(1).needs_transfers());
     rig.pass(STAGE_AGAIN_AFTER);
     rig.expect(["stage j1"]);
 }
@@ -298,7 +298,10 @@ fn c01_dead_jobs_and_jobs_without_an_agent_hold_no_places() {
     assert!(lines.iter().any(|line| line.starts_with("removed heft-job-")), "{lines:#?}");
     assert_eq!(rig.broker.state().staged_sets().count(), 0);
     let job = rig.job(1);
-    assert!(job.has_ended() && job.needs_transfers && job.datasets.is_empty(), "as it came, for another run");
+    assert!(
+        job.has_ended() && job.needs_transfers() && job.datasets().is_empty(),
+        "as it came, for another run"
+    );
 
     // Sixteen that only this agent could have had, and it is gone: others get their places.
     let mut rig = with_stock(1);
@@ -320,7 +323,7 @@ fn c01_dead_jobs_and_jobs_without_an_agent_hold_no_places() {
     rig.skip();
     rig.submit(Submission { needs_transfers: true, ..job_for("calcB", 20) });
     assert_eq!(stages(&mut rig), ["stage j20"]);
-    assert!(rig.job(1).needs_transfers, "as before");
+    assert!(rig.job(1).needs_transfers(), "as before");
 }
 
 #[test]
@@ -339,7 +342,7 @@ fn c01_a_worker_that_takes_transfers_needs_no_set_of_inputs() {
     assert!(rig.job(1).comes_by_transfer(), "so that it goes on with them when it comes back");
     gone(&mut rig, 1);
     rig.skip();
-    assert!(rig.job(1).needs_transfers);
+    assert!(rig.job(1).needs_transfers());
 }
 
 #[test]
@@ -352,12 +355,12 @@ fn c01_a_set_that_comes_late_changes_nothing_for_a_job_that_is_elsewhere() {
     rig.skip_to("w1: assign j1#1");
     staged(&mut rig, 1);
     rig.skip();
-    assert!(rig.job(1).needs_transfers && rig.job(1).datasets.is_empty());
+    assert!(rig.job(1).needs_transfers() && rig.job(1).datasets().is_empty());
     rig.ack("w1", 1);
     rig.skip();
     staged(&mut rig, 1);
     rig.skip();
-    assert!(rig.job(1).datasets.is_empty());
+    assert!(rig.job(1).datasets().is_empty());
 }
 
 #[test]
@@ -388,19 +391,23 @@ fn c01_a_set_that_is_lost_is_made_anew_and_one_job_goes_to_one_agent() {
 }
 
 #[test]
-fn what_is_staged_is_in_the_records_that_are_there_anyway() {
+fn a_job_whose_inputs_are_staged_needs_that_set_until_it_is_gone() {
     let mut state = State::default();
     state.apply(&Record::Enqueue { at: Micros(1), job: large(1), children: Vec::new(), kept: true });
-    state.apply(&Record::Dataset { dataset: Arc::new(set_of(1)) });
+    state.apply(&Record::Stage { job: id(1), dataset: Arc::new(set_of(1)) });
     let job = state.job(id(1)).unwrap();
-    assert!(!job.needs_transfers && job.datasets == [CacheId::of_inputs(id(1))]);
-    state.apply(&Record::Dataset { dataset: Arc::new(set_of(1)) });
-    assert_eq!(state.job(id(1)).unwrap().datasets.len(), 1, "once");
+    assert!(job.is_staged() && !job.needs_transfers() && job.datasets() == [CacheId::of_inputs(id(1))]);
+    state.apply(&Record::Stage { job: id(1), dataset: Arc::new(set_of(1)) });
+    assert_eq!(state.job(id(1)).unwrap().datasets().len(), 1, "once");
     assert_eq!(state.staged_sets().count(), 1);
     let gone = Record::DatasetGone { cache: CacheId::of_inputs(id(1)), generation: Uuid::from_u128(1) };
     state.apply(&gone);
     let job = state.job(id(1)).unwrap();
-    assert!(job.needs_transfers && job.datasets.is_empty(), "and back");
+    assert!(job.needs_transfers() && job.datasets().is_empty(), "and back");
+    // The name alone says nothing.
+    state.apply(&Record::Dataset { dataset: Arc::new(set_of(1)) });
+    assert!(!state.job(id(1)).unwrap().is_staged());
+    assert_eq!((state.staged_sets().count(), state.dataset_count()), (0, 1));
 }
 
 #[test]
@@ -408,12 +415,12 @@ fn ids_of_staged_sets_name_their_jobs_and_nothing_else_does() {
     let job = JobId(Uuid::from_u128(0x1234_5678_9abc_def0_0000_0000_0000_0001));
     let cache = CacheId::of_inputs(job);
     assert_eq!(cache.as_str(), "heft-job-123456789abcdef00000000000000001");
-    assert_eq!((cache.job(), cache.is_of_a_job()), (Some(job), true));
+    assert_eq!((cache.job_in_name(), cache.is_the_leaders()), (Some(job), true));
     for other in
         ["heft-job-", "heft-job-1", "heft-job-123456789ABCDEF00000000000000001", "heft-jobs", "models"]
     {
-        assert_eq!(CacheId::parse(other).unwrap().job(), None, "{other}");
+        assert_eq!(CacheId::parse(other).unwrap().job_in_name(), None, "{other}");
     }
     let upper = CacheId::parse("heft-job-{12345678-9abc-def0-0000-000000000001}").unwrap();
-    assert_eq!((upper.job(), upper.is_of_a_job()), (None, true));
+    assert_eq!((upper.job_in_name(), upper.is_the_leaders()), (None, true));
 }

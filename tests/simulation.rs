@@ -29,11 +29,11 @@ use std::time::Duration;
 
 use coverage::Coverage;
 use heft::core::action::Action;
+use heft::core::choose::Policy;
 use heft::core::event::{Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Ending, Job, Phase};
 use heft::core::retry::mix;
-use heft::core::schedule::Policy;
 use heft::core::{Broker, Config, Event, Record};
 use support::scaled;
 use uuid::Uuid;
@@ -469,7 +469,7 @@ impl World {
             Wake::ToBroker(conn, event) => {
                 if self.conns.contains_key(&conn) || matches!(event, Event::Closed { .. }) {
                     if let Event::InputsFailed { job, .. } | Event::Withdraw { job } = &event
-                        && self.broker.state().job(*job).is_none_or(|job| job.announced)
+                        && self.broker.state().job(*job).is_none_or(|job| job.is_announced())
                     {
                         // The leader tells the client itself.
                         for client in &mut self.clients {
@@ -587,7 +587,7 @@ impl World {
 
     fn worker_hears(&mut self, number: usize, action: &Action) {
         let by_transfer = |job: JobId, world: &World| {
-            world.broker.state().job(job).is_some_and(|job| job.inputs == Inputs::Expected)
+            world.broker.state().job(job).is_some_and(|job| job.submission.inputs == Inputs::Expected)
         };
         let worker = &self.workers[number];
         let conn = worker.conn.unwrap();
@@ -698,9 +698,9 @@ impl World {
         let mut running: BTreeMap<&ClientId, u32> = BTreeMap::new();
         for job in state.jobs() {
             if let (Phase::Leased { .. }, None) = (&job.phase, job.child_of) {
-                *running.entry(&job.client).or_default() += 1;
+                *running.entry(&job.submission.client).or_default() += 1;
             }
-            assert!(job.spent <= 50 && job.history.len() <= 200, "{} is delivered for ever", job.id);
+            assert!(job.spent <= 50 && job.history.len() <= 200, "{} is delivered for ever", job.id());
         }
         for client in &self.clients {
             let running = running.get(&client.id).copied().unwrap_or_default();

@@ -6,6 +6,8 @@ mod log_records;
 
 use std::sync::Arc;
 
+use heft::core::ids::{CacheId, JobId};
+use heft::core::job::InputsState;
 use heft::store::disk::{DataDir, Disk};
 use heft::store::format::{CONSENSUS, Owner};
 use heft::store::log::{Append, Log};
@@ -73,4 +75,56 @@ fn what_was_written_is_there_again_after_segments_snapshots_and_cuts() {
     log.append(&[enqueue(index, 10)]).unwrap();
     let again = load(&*disk, owner, UpTo::End).unwrap();
     assert_eq!(again.replay.state.job_count(), 401);
+}
+
+/// What lies in `vectors/staged` was written before there was `Record::Stage`: a segment, the snapshot after it, and another segment.
+/// There a job's inputs were staged by a dataset whose id names the job.
+fn written_before_stage(files: &[&str]) -> (tempfile::TempDir, Arc<dyn Disk>) {
+    let data = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(DataDir::claim(data.path()).unwrap());
+    disk.make_dir(CONSENSUS).unwrap();
+    for file in files {
+        let from = format!("{}/tests/vectors/staged/{file}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::copy(from, data.path().join(CONSENSUS).join(file)).unwrap();
+    }
+    (data, disk)
+}
+
+#[test]
+fn staged_inputs_in_logs_and_snapshots_from_before_stage_are_read_as_they_were() {
+    let owner = Owner { node: 0, dir: Uuid::from_u128(77) };
+    let (segments, snapshot) =
+        (["log-0000000000000001", "log-000000000000000f"], "snapshot-000000000000000e");
+    let (_log, by_log) = written_before_stage(&segments);
+    let (_both, by_snapshot) = written_before_stage(&[segments[0], segments[1], snapshot]);
+    let loaded = load(&*by_log, owner, UpTo::End).unwrap();
+    let state = &loaded.replay.state;
+    let from_snapshot = load(&*by_snapshot, owner, UpTo::End).unwrap();
+    assert_eq!((loaded.snapshot, from_snapshot.snapshot), (None, Some(14)));
+    assert_eq!(from_snapshot.replay.state, *state);
+
+    let id = |number: u128| JobId(Uuid::from_u128(number));
+    let of = |number: u128| CacheId::of_inputs(id(number));
+    let set = |name: &str| CacheId::parse(name).unwrap();
+    // Staged and back; at a worker, with sets of its own; staged again; late, at another worker; of nobody.
+    let staged: Vec<(JobId, &CacheId)> = state.staged_sets().collect();
+    let (two, three, four, lost) = (of(2), of(3), of(4), of(0x63));
+    assert_eq!(staged, [(id(2), &two), (id(3), &three), (id(4), &four), (id(0x63), &lost)]);
+    let job = |number| state.job(id(number)).unwrap();
+    assert_eq!((&job(1).inputs, job(1).needs_transfers()), (&InputsState::Kept, true));
+    assert_eq!(job(2).datasets(), [set("a"), of(2), set("models")]);
+    assert_eq!(job(2).submission.datasets, [set("a"), set("models")]);
+    assert_eq!((job(3).datasets(), job(3).needs_transfers()), (&[of(3)][..], false));
+    assert_eq!((&job(4).inputs, job(4).needs_transfers()), (&InputsState::Kept, true));
+    assert!(!job(5).needs_transfers() && job(5).datasets().is_empty());
+    assert_eq!((state.dataset_count(), state.datasets_removed().count()), (5, 0));
+
+    // What is written of them now comes back as the same.
+    let tail = loaded.tail.unwrap();
+    let mut log = Log::go_on(by_log.clone(), owner, 1, &tail).unwrap();
+    log.rotate().unwrap();
+    assert!(snapshot::make(&*by_log, owner, log.segment(), u64::MAX).unwrap().is_some());
+    drop(log);
+    let again = load(&*by_log, owner, UpTo::End).unwrap();
+    assert_eq!((again.snapshot, &again.replay.state), (Some(16), state));
 }

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::core::Config;
-use crate::core::schedule::Policy;
+use crate::core::choose::Policy;
 use crate::driver::{Choice, Descriptors, Driver, Options, SpinMode, Storage};
 use crate::fs::own_dir::{Part, check_part};
 use crate::leader::{LeaderConfig, RelayConfig, Verify};

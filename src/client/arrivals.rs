@@ -10,25 +10,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use chunking::Kind;
-use chunking::message::{Abort, Body as _, Done, Open, Piece, Purpose, Reason, Verdict, Void};
+use chunking::message::{Abort, Body as _, Open, Purpose, Reason};
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
-use super::dispatch::Conn;
 use super::downloads::{Downloads, Missing, Named, Part, Rest, Temporary};
+use super::remote::JOBS_UNFINISHED_MAX;
 use crate::peer::{InFrame, LinkWriter, OutFrame};
 use crate::transfer::throttle::{AT_CLIENT, Throttle};
-use crate::transfer::{Download, DownloadState, Report, transfer_frame};
-use crate::wire::{self, InChunk, Parts};
+use crate::transfer::{self, Conn, DownloadState, Opened, Report, Turn, refusal};
+use crate::wire::{self, InChunk};
+
+/// Parts that may come at a time: all that all jobs can have.
+const PARTS_COMING_MAX: usize = 3 * JOBS_UNFINISHED_MAX;
 
 /// One part on its way.
 struct Arriving {
-    download: Download,
     file: Option<Temporary>,
     job: Uuid,
     purpose: Purpose,
-    /// The connection that opened it last; what others say of it does not count.
-    conn: Conn,
+    /// Of the connection that opened it last.
     writer: LinkWriter,
 }
 
@@ -41,13 +42,10 @@ struct Wanted {
 }
 
 struct Inner {
-    arriving: HashMap<Uuid, Arriving>,
+    arriving: transfer::Downloads<Arriving>,
     wanted: HashMap<Uuid, Wanted>,
-    /// First bytes of chunks that are not whole.
-    parts: Parts,
     /// Connections that ended.
     downs: u64,
-    reports: mpsc::UnboundedSender<Report>,
     news: mpsc::UnboundedSender<Uuid>,
 }
 
@@ -69,8 +67,8 @@ impl Arrivals {
     /// None yet. Threads report to `reports`, which has to come back by [`report`](Self::report); jobs whose parts
     /// have news come through `news`.
     pub(super) fn new(reports: mpsc::UnboundedSender<Report>, news: mpsc::UnboundedSender<Uuid>) -> Self {
-        let (arriving, wanted, parts) = (HashMap::new(), HashMap::new(), Parts::default());
-        let inner = Inner { arriving, wanted, parts, downs: 0, reports, news };
+        let arriving = transfer::Downloads::new(PARTS_COMING_MAX, reports);
+        let inner = Inner { arriving, wanted: HashMap::new(), downs: 0, news };
         Arrivals { inner: Arc::new(Mutex::new(inner)), changed: Arc::new(Notify::new()) }
     }
 
@@ -95,7 +93,6 @@ impl Arrivals {
         let mut inner = self.lock();
         if inner.wanted.remove(&job).is_some() {
             inner.arriving.retain(|_, arriving| arriving.job != job);
-            inner.forget_parts();
         }
     }
 
@@ -103,8 +100,7 @@ impl Arrivals {
     pub(super) fn clear(&self) {
         let mut inner = self.lock();
         inner.wanted.clear();
-        inner.arriving.clear();
-        inner.forget_parts();
+        inner.arriving.retain(|_, _| false);
         drop(inner);
         self.changed.notify_waiters();
     }
@@ -130,33 +126,22 @@ impl Arrivals {
         let id = frame.msg_id;
         let mut out = Vec::new();
         let mut inner = self.lock();
-        let read = match frame.kind() {
-            Some(Kind::Open) => {
-                Open::decode(&frame.payload).map(|open| inner.open(conn, writer, id, open, &mut out))
-            }
-            Some(Kind::Done) => Done::decode(&frame.payload).map(|done| {
-                inner.with(conn, id, |arriving| arriving.download.on_done(&done, &mut out));
+        let turn = match frame.kind() {
+            Some(Kind::Open) => Open::decode(&frame.payload).map(|open| {
+                inner.open(conn, writer, id, open, &mut out);
+                Turn::Nothing
             }),
-            Some(Kind::Piece) => Piece::decode(&frame.payload).map(|piece| {
-                let Inner { arriving, parts, .. } = &mut *inner;
-                if let Some(arriving) = arriving.get_mut(&id).filter(|arriving| arriving.conn == conn)
-                    && let Some(chunk) = parts.piece(id, &piece)
-                {
-                    arriving.download.on_chunk(chunk.head, chunk.crc(), chunk.bytes, &mut out);
-                }
-            }),
-            Some(Kind::Void) => Void::decode(&frame.payload).map(|void| {
-                inner.with(conn, id, |arriving| arriving.download.on_void(&void, &mut out));
-            }),
-            Some(Kind::Abort) if inner.arriving.contains_key(&id) => {
-                Abort::decode(&frame.payload).map(|abort| inner.abort(conn, id, &abort))
+            Some(Kind::Done | Kind::Piece | Kind::Void) => inner.arriving.on_frame(conn, frame, &mut out),
+            Some(Kind::Abort) if inner.arriving.get(id).is_some() => {
+                inner.arriving.on_frame(conn, frame, &mut out)
             }
             Some(_) | None => return false,
         };
-        if let Err(error) = read {
+        let turn = turn.unwrap_or_else(|error| {
             tracing::warn!(transfer = %id, %error, "skipped a message of a transfer that cannot be read");
-        }
-        let ended = inner.tell(id);
+            Turn::Nothing
+        });
+        let ended = inner.take_turn(id, turn);
         drop(inner);
         self.say(writer, out, ended);
         true
@@ -167,20 +152,15 @@ impl Arrivals {
         let mut out = Vec::new();
         let id = chunk.transfer;
         let mut inner = self.lock();
-        inner.with(conn, id, |arriving| {
-            arriving.download.on_chunk(chunk.head, chunk.crc(), chunk.bytes, &mut out);
-        });
-        let ended = inner.tell(id);
+        let turn = inner.arriving.on_chunk(conn, chunk, &mut out);
+        let ended = inner.take_turn(id, turn);
         drop(inner);
         self.say(writer, out, ended);
     }
 
     /// A connection ended in the middle of a chunk: the next one goes on with it.
     pub(super) fn keep(&self, part: wire::Part) {
-        let mut inner = self.lock();
-        if inner.arriving.contains_key(&part.transfer) {
-            inner.parts.keep(part);
-        }
+        self.lock().arriving.keep(part);
     }
 
     /// A thread has done something for a download.
@@ -188,10 +168,11 @@ impl Arrivals {
         let mut out = Vec::new();
         let id = report.transfer;
         let mut inner = self.lock();
-        let Some(arriving) = inner.arriving.get_mut(&id) else { return };
-        arriving.download.on_report(report, &mut out);
-        let writer = arriving.writer.clone();
-        let ended = inner.tell(id);
+        let turn = inner.arriving.on_report(report, &mut out);
+        let Some(writer) = inner.arriving.get(id).map(|(arriving, _)| arriving.writer.clone()) else {
+            return;
+        };
+        let ended = inner.take_turn(id, turn);
         drop(inner);
         self.say(&writer, out, ended);
     }
@@ -219,10 +200,10 @@ impl Arrivals {
             return Some((Vec::new(), Vec::new()));
         };
         // What an earlier attempt had begun to send is not of this result.
-        arriving.retain(|id, arriving| arriving.job != job || named.iter().any(|named| named.id == *id));
+        arriving.retain(|id, arriving| arriving.job != job || named.iter().any(|named| named.id == id));
         let ours = named.iter().filter(|named| downloads.wants(named.purpose));
-        let is_settled = |named: &Named| match arriving.get(&named.id) {
-            Some(arriving) => *arriving.download.state() != DownloadState::Receiving,
+        let is_settled = |named: &Named| match arriving.get(named.id) {
+            Some((_, download)) => *download.state() != DownloadState::Receiving,
             None => gone.contains_key(&named.id),
         };
         if !ours.clone().all(is_settled) {
@@ -230,8 +211,8 @@ impl Arrivals {
         }
         let (mut whole, mut missing) = (Vec::new(), Vec::new());
         for Named { id, purpose, size } in ours.copied() {
-            let rest = match arriving.remove(&id) {
-                Some(Arriving { download, file, .. }) => match download.state() {
+            let rest = match arriving.remove(id) {
+                Some((Arriving { file, .. }, download)) => match download.state() {
                     DownloadState::Failed { text, .. } => {
                         let file = file.map(|file| (purpose, file));
                         Rest { why: text.clone(), here: download.leading_bytes(), file }
@@ -253,75 +234,68 @@ impl Arrivals {
     /// How far the parts of a job are: bytes that came, bytes in all of those that were opened.
     pub(super) fn progress(&self, job: Uuid) -> (u64, u64) {
         let inner = self.lock();
-        let own = inner.arriving.values().filter(|arriving| arriving.job == job);
-        own.map(|arriving| arriving.download.progress()).fold((0, 0), |(done, total), (came, size)| {
+        let own = inner.arriving.iter().filter(|(_, arriving, _)| arriving.job == job);
+        own.map(|(_, _, download)| download.progress()).fold((0, 0), |(done, total), (came, size)| {
             (done.saturating_add(came), total.saturating_add(size))
         })
     }
 }
 
 impl Inner {
-    /// What is here of transfers that are over.
-    fn forget_parts(&mut self) {
-        let Inner { arriving, parts, .. } = self;
-        parts.retain(|transfer| arriving.contains_key(&transfer));
-    }
-
-    fn with(&mut self, conn: Conn, id: Uuid, then: impl FnOnce(&mut Arriving)) {
-        if let Some(arriving) = self.arriving.get_mut(&id).filter(|arriving| arriving.conn == conn) {
-            then(arriving);
-        }
-    }
-
     fn open(&mut self, conn: Conn, writer: &LinkWriter, id: Uuid, open: Open, out: &mut Vec<OutFrame>) {
         let (job, purpose) = (open.owner, open.purpose);
-        let refuse =
-            |reason: Reason, text: String| transfer_frame(id, &Verdict::Failed { reason, text: text.into() });
         let Some(wanted) = self.wanted.get_mut(&job) else {
-            return out.push(refuse(Reason::CANCELLED, "not wanted".to_owned()));
+            return out.push(refusal(id, Reason::CANCELLED, "not wanted"));
         };
         wanted.gone.remove(&id);
         // The first attempt at another leader has the ids of the first one at the leader before, and need not give the same.
-        let is_same = |arriving: &&mut Arriving| arriving.download.is_of(&open);
-        if let Some(arriving) = self.arriving.get_mut(&id).filter(is_same) {
-            (arriving.conn, arriving.writer) = (conn, writer.clone());
-            arriving.download.holds(&self.parts);
-            return arriving.download.reopen(open, out);
+        if self.arriving.get(id).is_some_and(|(_, download)| download.is_of(&open)) {
+            self.arriving.reopen(conn, id, open, out);
+            if let Some(arriving) = self.arriving.owner_mut(id) {
+                arriving.writer = writer.clone();
+            }
+            return;
         }
         let (sink, file) = match wanted.downloads.sink(id, &open) {
             Ok(Some(sink)) => sink,
-            Ok(None) => return out.push(refuse(Reason::CANCELLED, "not wanted".to_owned())),
+            Ok(None) => return out.push(refusal(id, Reason::CANCELLED, "not wanted")),
             Err(error) => {
                 let text = format!("cannot make a file for a part of the result: {error}");
                 wanted.gone.insert(id, Rest::nothing(text.clone()));
-                return out.push(refuse(Reason::IO, text));
+                return out.push(refusal(id, Reason::IO, text));
             }
         };
-        match Download::start(id, open, sink, self.reports.clone()) {
-            Ok(mut download) => {
-                download.grant(out);
-                // A part has one blob at a time: what an earlier attempt had begun to send is dropped.
-                self.arriving.retain(|_, old| (old.job, old.purpose) != (job, purpose));
-                self.parts.retain(|transfer| self.arriving.contains_key(&transfer));
+        // A part has one blob at a time: what an earlier attempt had begun to send is dropped.
+        self.arriving.retain(|_, old| (old.job, old.purpose) != (job, purpose));
+        let owner = Arriving { file, job, purpose, writer: writer.clone() };
+        match self.arriving.start(Opened { id, open, owner, on: conn, sink, not_needed: None }, out) {
+            Ok(()) => {
                 for rest in wanted.gone.values_mut() {
                     rest.file.take_if(|(of, _)| *of == purpose);
                 }
-                let writer = writer.clone();
-                self.arriving.insert(id, Arriving { download, file, job, purpose, conn, writer });
             }
             Err(error) => {
                 wanted.gone.insert(id, Rest::nothing(error.to_string()));
-                out.push(refuse(Reason::TOO_LARGE, error.to_string()));
+                out.push(refusal(id, error.reason(), error.to_string()));
             }
         }
     }
 
-    fn abort(&mut self, conn: Conn, id: Uuid, abort: &Abort) {
-        if self.arriving.get(&id).is_none_or(|arriving| arriving.conn != conn) {
-            return;
+    /// A part has moved; whether it has ended.
+    fn take_turn(&mut self, id: Uuid, turn: Turn) -> bool {
+        match turn {
+            Turn::Unknown => true,
+            Turn::Nothing => self.tell(id, false),
+            Turn::Whole | Turn::Failed(_) => self.tell(id, true),
+            Turn::Ended(abort) => {
+                self.on_abort(id, &abort);
+                true
+            }
         }
-        let Some(Arriving { download, file, job, purpose, .. }) = self.arriving.remove(&id) else { return };
-        self.parts.forget(id);
+    }
+
+    fn on_abort(&mut self, id: Uuid, abort: &Abort) {
+        let Some((Arriving { file, job, purpose, .. }, download)) = self.arriving.remove(id) else { return };
         if let Some(wanted) = self.wanted.get_mut(&job) {
             let why = format!("the leader ended the transfer ({}): {}", abort.reason, abort.text.as_str());
             let file = file.map(|file| (purpose, file));
@@ -331,12 +305,8 @@ impl Inner {
     }
 
     /// Tells the driver what is worth telling of a part; whether it has ended.
-    fn tell(&mut self, id: Uuid) -> bool {
-        let Some(arriving) = self.arriving.get(&id) else { return true };
-        let ended = *arriving.download.state() != DownloadState::Receiving;
-        if ended {
-            self.parts.forget(id);
-        }
+    fn tell(&mut self, id: Uuid, ended: bool) -> bool {
+        let Some((arriving, _)) = self.arriving.get(id) else { return true };
         if let Some(wanted) = self.wanted.get_mut(&arriving.job)
             && wanted.throttle.passes(Instant::now(), ended)
         {

@@ -211,3 +211,53 @@ fn policies_are_read_by_their_names() {
     }
     assert!("fastest".parse::<Policy>().unwrap_err().contains("round-robin or least-in-flight"));
 }
+
+#[test]
+fn transition_table_of_a_clients_job() {
+    use crate::transitions::{Event as Told, State, assert_table};
+    const JOB: Uuid = Uuid::from_u128(1);
+    fn after(events: &[Event]) -> Dispatch {
+        let mut dispatch = Dispatch::new(1, Policy::RoundRobin, GRACE);
+        events.iter().for_each(|event| dispatch.handle(Micros(1), event.clone()));
+        dispatch
+    }
+    fn tell(dispatch: &mut Dispatch, event: Event) {
+        dispatch.handle(Micros(2), event);
+    }
+    let states: [State<Dispatch>; 7] = [
+        ("down, no job", || after(&[])),
+        ("down, pending", || after(&[Event::Submit(JOB)])),
+        ("down, in flight", || after(&[Event::Up(0), Event::Submit(JOB), Event::Down(0, Vec::new())])),
+        ("up, no job", || after(&[Event::Up(0)])),
+        ("up, in flight", || after(&[Event::Up(0), Event::Submit(JOB)])),
+        ("draining, pending", || after(&[Event::Up(0), Event::Submit(JOB), Event::TurnedAway(0, JOB)])),
+        ("draining, no job", || {
+            after(&[Event::Up(0), Event::Submit(JOB), Event::TurnedAway(0, JOB), Event::Ended(JOB)])
+        }),
+    ];
+    let events: [Told<Dispatch>; 9] = [
+        ("submit", |dispatch| tell(dispatch, Event::Submit(JOB))),
+        ("up", |dispatch| tell(dispatch, Event::Up(0))),
+        ("down", |dispatch| tell(dispatch, Event::Down(0, Vec::new()))),
+        ("down, the job was not sent", |dispatch| tell(dispatch, Event::Down(0, vec![JOB]))),
+        ("not sent", |dispatch| tell(dispatch, Event::NotSent(0, JOB))),
+        ("turned away", |dispatch| tell(dispatch, Event::TurnedAway(0, JOB))),
+        ("ended", |dispatch| tell(dispatch, Event::Ended(JOB))),
+        ("tick within the grace", |dispatch| tell(dispatch, Event::Tick)),
+        ("tick after the grace", |dispatch| dispatch.handle(Micros(1).plus(GRACE * 2), Event::Tick)),
+    ];
+    let name = |dispatch: &Dispatch| {
+        let link = match dispatch.links[0] {
+            Link::Up => "up",
+            Link::Draining => "draining",
+            Link::Down { .. } => "down",
+        };
+        let place = match dispatch.jobs.get(&JOB).map(|job| job.place) {
+            None => "no job",
+            Some(Place::Pending) => "pending",
+            Some(Place::InFlight(_)) => "in flight",
+        };
+        format!("{link}, {place}")
+    };
+    assert_table("src/client/dispatch.transitions.txt", &states, &events, name);
+}

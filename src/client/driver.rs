@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::Kind;
-use chunking::message::{
-    Abort, Body as _, Cancel, Features, Grant, Progress, Reason, Received, Refused, Stage, Submitted, Verdict,
-};
+use chunking::message::{Body as _, Cancel, Features, Progress, Reason, Received, Refused, Stage, Submitted};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -25,13 +23,13 @@ use super::error::{ClientError, JobError, Refusal};
 use super::inputs::{Failed, Inputs};
 use super::job::{Ending, JobEvent};
 use super::receipts::Receipts;
-use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, NewJob, Permit, Remote, Sink};
-use super::wishes::Wishes;
+use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, Permit, Remote, Sink};
+use super::spec::Prepared;
 use super::{LATE_WELCOME_WAIT, LinkState, Options, QUESTIONS_MAX};
 use crate::core::ids::Micros;
 use crate::model::{JobResult, JsonModel};
 use crate::peer::{InFrame, LinkWriter, OutFrame, PROBE_BACKOFF, silent};
-use crate::transfer::{Report, Upload, Waiting, Wire};
+use crate::transfer::{Report, Uploads, Waiting, Wire};
 
 /// Commands and news that wait for the driver.
 const COMMANDS_MAX: usize = 256;
@@ -43,8 +41,7 @@ const OUTBOX_MAX: usize = 3 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX;
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
 
 struct Job {
-    subject: String,
-    payload: Bytes,
+    prepared: Prepared,
     inputs: Inputs,
     sink: Sink,
     permit: Permit,
@@ -53,7 +50,6 @@ struct Job {
     run: u32,
     /// Its result, while parts of it are still to come.
     result: Option<(Bytes, Vec<Named>)>,
-    wishes: Wishes,
     /// It needs a heft leader, and the one it is meant for has not said that it is one: when to give up.
     parked: Option<(Conn, Instant)>,
 }
@@ -123,21 +119,19 @@ pub(super) fn start(
     let caps = split_cap(options.desired.max(1), leaders.len());
     for (conn, (leader, cap)) in leaders.iter().zip(caps).enumerate() {
         let reporter = Reporter { conn, news: news_sender.clone(), arrivals: arrivals.clone() };
-        let kept =
-            connection::keep(leader.clone(), cap, options.clone(), reporter, OUTBOX_MAX, stopped.clone());
-        tasks.spawn(kept);
+        let uplink = connection::uplink(leader, cap, options);
+        tasks.spawn(connection::keep(uplink, reporter, OUTBOX_MAX, stopped.clone()));
     }
     let driver = Driver {
         started: Instant::now(),
         dispatch: Dispatch::new(leaders.len(), options.policy, options.grace),
         conns: leaders.iter().map(|leader| Connection::new(leader.clone(), None)).collect(),
         jobs: HashMap::new(),
-        blobs: HashMap::new(),
+        uploads: Uploads::new(upload_news),
         parked: HashSet::new(),
         late_welcome_wait: options.connect_wait.unwrap_or(LATE_WELCOME_WAIT),
         downloads: options.downloads.clone(),
         arrivals: arrivals.clone(),
-        upload_news,
         questions: Questions::default(),
         arrived: None,
         receipts: Receipts::default(),
@@ -197,15 +191,14 @@ struct Driver {
     dispatch: Dispatch,
     conns: Vec<Connection>,
     jobs: HashMap<Uuid, Job>,
-    /// The jobs of the blobs that are being sent.
-    blobs: HashMap<Uuid, Uuid>,
+    /// The blobs that are being sent, by job.
+    uploads: Uploads<Uuid>,
     /// Jobs that are, or were, held back.
     parked: HashSet<Uuid>,
     /// How long such a job waits for a leader's first Welcome.
     late_welcome_wait: Duration,
     downloads: Downloads,
     arrivals: Arrivals,
-    upload_news: mpsc::UnboundedSender<Uuid>,
     questions: Questions,
     /// The end that is being handled; `Deliver` takes it.
     arrived: Option<Ending>,
@@ -227,7 +220,9 @@ impl Driver {
 
     fn take_command(&mut self, command: Command) {
         match command {
-            Command::Submit { job, reply } => reply.send(self.submit(job)).unwrap_or_default(),
+            Command::Submit { job, sink, permit, reply } => {
+                reply.send(self.submit(job, sink, permit)).unwrap_or_default();
+            }
             Command::Cancel { job, why, reply } => {
                 let known = self.cancel(job, why);
                 if let Some(reply) = reply {
@@ -243,16 +238,16 @@ impl Driver {
         }
     }
 
-    fn submit(&mut self, new: NewJob) -> Result<(), ClientError> {
-        if self.jobs.contains_key(&new.id) {
-            return Err(ClientError::JobIdInUse(new.id));
+    fn submit(&mut self, mut prepared: Prepared, sink: Sink, permit: Permit) -> Result<(), ClientError> {
+        let id = prepared.id;
+        if self.jobs.contains_key(&id) {
+            return Err(ClientError::JobIdInUse(id));
         }
-        let NewJob { id, subject, payload, blobs, wishes, sink, permit } = new;
-        let inputs = Inputs::start(blobs, &self.upload_news);
-        self.blobs.extend(inputs.ids().map(|blob| (blob, id)));
+        let blobs = std::mem::take(&mut prepared.blobs);
+        let inputs = Inputs::start(id, blobs, &mut self.uploads);
         self.arrivals.want(id, &self.downloads);
         let (cancel, run, result, parked) = (None, 0, None, None);
-        let job = Job { subject, payload, inputs, sink, permit, cancel, run, result, wishes, parked };
+        let job = Job { prepared, inputs, sink, permit, cancel, run, result, parked };
         self.jobs.insert(id, job);
         self.handle(Event::Submit(id));
         Ok(())
@@ -286,9 +281,8 @@ impl Driver {
         if !up.mode.has(Features::CANCEL) {
             return;
         }
-        let mut payload = Vec::new();
-        Cancel { attempt: 0, text: why.into() }.encode(&mut payload);
-        let frame = OutFrame { msg_id: id, corr_id: id, ..OutFrame::new(Kind::Cancel, payload) };
+        let cancel = Cancel { attempt: 0, text: why.into() };
+        let frame = OutFrame { corr_id: id, ..OutFrame::message(id, &cancel) };
         // A connection that takes nothing ends soon, and the wish is kept for the next one.
         up.outbox.try_send(Outgoing::plain(frame)).ok();
     }
@@ -297,14 +291,11 @@ impl Driver {
     fn stop_inputs(&mut self, id: Uuid) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let on = job.inputs.on();
-        let stopped = job.inputs.stop();
-        for blob in &stopped {
-            self.blobs.remove(blob);
-        }
+        let stopped = job.inputs.stop(&mut self.uploads);
         let Some((conn, connection)) = on.and_then(|conn| Some((conn, self.conns.get_mut(conn)?))) else {
             return;
         };
-        connection.blobs = connection.blobs.saturating_sub(stopped.len());
+        connection.blobs = connection.blobs.saturating_sub(stopped);
         if connection.up.is_none() {
             return;
         }
@@ -345,7 +336,7 @@ impl Driver {
             return self.park(conn, id);
         }
         job.parked = None;
-        let ignored = job.wishes.ignored().filter(|_| up.mode == Mode::Classic);
+        let ignored = job.prepared.wishes.ignored().filter(|_| up.mode == Mode::Classic);
         let (blobs, blobs_max) = (job.inputs.len(), up.mode.blobs_max());
         // A job with more than there may be at all is for the leader to judge.
         if blobs > 0 && *on_it > 0 && on_it.saturating_add(blobs) > blobs_max {
@@ -355,11 +346,11 @@ impl Driver {
         *on_it = on_it.saturating_add(blobs);
         let frame = OutFrame {
             msg_id: id,
-            subject: job.subject.clone(),
-            ..OutFrame::new(Kind::SubmitJob, job.payload.clone())
+            subject: job.prepared.subject.clone(),
+            ..OutFrame::new(Kind::SubmitJob, job.prepared.payload.clone())
         };
         let wire = Wire { features: up.mode.features(), loopback: up.writer.is_loopback() };
-        let opens = job.inputs.connected(conn, &up.writer, wire);
+        let opens = job.inputs.connected(conn, &up.writer, wire, &mut self.uploads);
         if up.outbox.try_send(Outgoing { frame, opens, job: Some(id) }).is_err() {
             self.dispatch.handle(self.now(), Event::NotSent(conn, id));
             return;
@@ -414,6 +405,7 @@ impl Driver {
                     job.inputs.disconnected(conn);
                     job.parked.take_if(|(on, _)| *on == conn);
                 }
+                self.uploads.lost(conn);
                 self.arrivals.disconnected();
                 let leader = self.address(conn);
                 self.questions.fail(conn, &leader, &why);
@@ -421,6 +413,7 @@ impl Driver {
                 self.handle(Event::Down(conn, unsent));
                 self.tell_waiting(conn, &JobEvent::Reconnecting { leader, why, retry_in });
             }
+            News::Welcome { mode } => self.take_late_welcome(conn, mode),
             News::Frame(frame) => {
                 if let Some(connection) = self.conns.get_mut(conn) {
                     connection.heard = true;
@@ -440,15 +433,7 @@ impl Driver {
                 self.take_result(conn, job, frame.payload.clone());
                 Ok(())
             }
-            Kind::Grant => Grant::decode(&frame.payload).map(|grant| {
-                self.with_upload(conn, frame.msg_id, |upload| upload.grant(&grant));
-            }),
-            Kind::Verdict => Verdict::decode(&frame.payload).map(|verdict| {
-                self.with_upload(conn, frame.msg_id, |upload| upload.verdict(&verdict));
-            }),
-            Kind::Abort => Abort::decode(&frame.payload).map(|abort| {
-                self.with_upload(conn, frame.msg_id, |upload| upload.abort(&abort));
-            }),
+            Kind::Grant | Kind::Verdict | Kind::Abort => self.uploads.on_frame(conn, frame).map(drop),
             Kind::Submitted => Submitted::decode(&frame.payload).map(|submitted| {
                 let Submitted { standing, run, ahead } = submitted;
                 // Its inputs are all there: that is told first.
@@ -478,16 +463,13 @@ impl Driver {
                 self.questions.take_answer(frame);
                 Ok(())
             }
-            Kind::Welcome => {
-                self.take_late_welcome(conn, frame);
-                Ok(())
-            }
             other @ (Kind::SubmitJob
             | Kind::AssignJob
             | Kind::AckJob
             | Kind::Credit
             | Kind::CachePut
             | Kind::CacheAck
+            | Kind::Welcome
             | Kind::HelloClient
             | Kind::HelloWorker
             | Kind::NotLeader
@@ -527,23 +509,16 @@ impl Driver {
         }
     }
 
-    fn with_upload(&self, conn: Conn, blob: Uuid, then: impl FnOnce(&Upload)) {
-        let job = self.blobs.get(&blob).and_then(|job| self.jobs.get(job));
-        if let Some(upload) = job.and_then(|job| job.inputs.upload(conn, blob)) {
-            then(upload);
-        }
-    }
-
     /// Passes on what an upload has to tell; one that has failed for good ends its job.
     fn look_at_upload(&mut self, blob: Uuid) {
-        if let Some(id) = self.blobs.get(&blob).copied() {
+        if let Some(id) = self.uploads.owner(blob).copied() {
             self.look_at_uploads(id);
         }
     }
 
     fn look_at_uploads(&mut self, id: Uuid) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let told = job.inputs.look(std::time::Instant::now());
+        let told = job.inputs.look(std::time::Instant::now(), &self.uploads);
         if let Some((done, total)) = told.progress {
             self.tell(id, JobEvent::Uploading { done, total });
         }
@@ -621,9 +596,7 @@ impl Driver {
     fn confirm(&mut self, id: Uuid) {
         let Some((conn, run)) = self.receipts.due(id, self.jobs.contains_key(&id)) else { return };
         let Some(up) = self.up(conn).filter(|up| up.mode.has(Features::RECEIPTS)) else { return };
-        let mut payload = Vec::new();
-        Received { run }.encode(&mut payload);
-        let frame = OutFrame { msg_id: id, ..OutFrame::new(Kind::Received, payload) };
+        let frame = OutFrame::message(id, &Received { run });
         // Without it the result comes again.
         up.outbox.try_send(Outgoing::plain(frame)).ok();
     }

@@ -4,13 +4,11 @@
 use std::time::Instant;
 
 use chunking::message::Reason;
-use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::dispatch::Conn;
 use crate::peer::{LinkWriter, OutFrame};
 use crate::transfer::throttle::{AT_CLIENT, Throttle};
-use crate::transfer::{Blob, State, Upload, Waiting, Wire};
+use crate::transfer::{Blob, Conn, State, Uploads, Waiting, Wire};
 
 /// What the uploads of a job have to tell.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,7 +35,10 @@ pub(super) struct Failed {
 /// The blobs of one job.
 #[derive(Debug)]
 pub(super) struct Inputs {
-    uploads: Vec<(String, Upload)>,
+    /// Their transfers, with the names of the files.
+    uploads: Vec<(String, Uuid)>,
+    /// Bytes of all of them.
+    bytes: u64,
     on: Option<Conn>,
     throttle: Throttle<Instant>,
     done_told: u64,
@@ -46,14 +47,19 @@ pub(super) struct Inputs {
 
 impl Inputs {
     /// Starts the uploads; they wait for a connection.
-    pub(super) fn start(blobs: Vec<Blob>, news: &mpsc::UnboundedSender<Uuid>) -> Self {
-        let start = |blob: Blob| {
-            let name = blob.name.as_str().to_owned();
+    pub(super) fn start(job: Uuid, blobs: Vec<Blob>, uploads: &mut Uploads<Uuid>) -> Self {
+        let throttle = Throttle::new(AT_CLIENT);
+        let mut inputs =
+            Inputs { uploads: Vec::new(), bytes: 0, on: None, throttle, done_told: 0, waiting: None };
+        for blob in blobs {
+            let (name, id, size) = (blob.name.as_str().to_owned(), blob.id, blob.source.size());
             // A blob that cannot be cut was refused when the job was prepared.
-            Upload::start(blob, news.clone()).ok().map(|upload| (name, upload))
-        };
-        let uploads = blobs.into_iter().filter_map(start).collect();
-        Inputs { uploads, on: None, throttle: Throttle::new(AT_CLIENT), done_told: 0, waiting: None }
+            if uploads.start(job, blob).is_ok() {
+                inputs.uploads.push((name, id));
+                inputs.bytes = inputs.bytes.saturating_add(size);
+            }
+        }
+        inputs
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -70,48 +76,40 @@ impl Inputs {
         self.on
     }
 
-    /// The ids of the blobs.
-    pub(super) fn ids(&self) -> impl Iterator<Item = Uuid> {
-        self.uploads.iter().map(|(_, upload)| upload.id())
-    }
-
     /// Bytes of all of them.
     pub(super) fn total(&self) -> u64 {
-        self.uploads.iter().fold(0, |sum, (_, upload)| sum.saturating_add(upload.status().total))
+        self.bytes
     }
 
     /// The job is on this connection now; the frames open its transfers there.
-    pub(super) fn connected(&mut self, conn: Conn, writer: &LinkWriter, wire: Wire) -> Vec<OutFrame> {
+    pub(super) fn connected(
+        &mut self,
+        conn: Conn,
+        writer: &LinkWriter,
+        wire: Wire,
+        uploads: &mut Uploads<Uuid>,
+    ) -> Vec<OutFrame> {
         self.on = Some(conn);
-        self.uploads.iter().map(|(_, upload)| upload.connected(writer.clone(), wire)).collect()
+        self.uploads.iter().filter_map(|(_, id)| uploads.open(*id, conn, writer, wire)).collect()
     }
 
     /// A connection ended.
     pub(super) fn disconnected(&mut self, conn: Conn) {
-        if self.on == Some(conn) {
-            self.on = None;
-            self.uploads.iter().for_each(|(_, upload)| upload.disconnected());
-        }
+        self.on.take_if(|on| *on == conn);
     }
 
-    /// The upload of a blob, if the word of this connection counts for it.
-    pub(super) fn upload(&self, conn: Conn, blob: Uuid) -> Option<&Upload> {
-        let own = self.uploads.iter().find(|(_, upload)| upload.id() == blob);
-        own.filter(|_| self.on == Some(conn)).map(|(_, upload)| upload)
-    }
-
-    /// Nothing more is to be sent; the ids of the blobs that were.
-    pub(super) fn stop(&mut self) -> Vec<Uuid> {
-        self.uploads.drain(..).map(|(_, upload)| upload.id()).collect()
+    /// Nothing more is to be sent; how many blobs were.
+    pub(super) fn stop(&mut self, uploads: &mut Uploads<Uuid>) -> usize {
+        self.uploads.drain(..).filter_map(|(_, id)| uploads.remove(id)).count()
     }
 
     /// What has changed since the last look.
-    pub(super) fn look(&mut self, now: Instant) -> Told {
+    pub(super) fn look(&mut self, now: Instant, uploads: &Uploads<Uuid>) -> Told {
         let mut told = Told::default();
         let (mut done, mut total, mut arrived) = (0u64, 0u64, true);
         let mut waiting = None;
-        for (name, upload) in &self.uploads {
-            let status = upload.status();
+        for (name, id) in &self.uploads {
+            let Some(status) = uploads.status(*id) else { continue };
             done = done.saturating_add(status.done);
             total = total.saturating_add(status.total);
             waiting = waiting.or(status.waiting);

@@ -40,7 +40,7 @@ mod spec;
 mod wishes;
 
 pub use ask::{Answered, QUESTION_ANSWER_BYTES_MAX, QUESTIONS_MAX};
-pub use connection::{Mode, REDIRECTS_MAX};
+pub use connection::Mode;
 pub use dispatch::Policy;
 pub use downloads::{Downloads, Finished, Missing, Part, SinkFactory};
 pub use error::{ClientError, JobError, Refusal};
@@ -101,7 +101,7 @@ impl Options {
             client_id: client_id.into(),
             desired: CLIENT_CAP_DEFAULT,
             tuning: Tuning::default(),
-            welcome_wait: Duration::from_millis(500),
+            welcome_wait: peer::WELCOME_WAIT,
             welcome_wait_max: peer::WELCOME_WAIT_MAX,
             probe_backoff: peer::PROBE_BACKOFF,
             connect_timeout: Duration::from_secs(5),

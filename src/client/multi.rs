@@ -50,22 +50,20 @@ impl MultiClient {
 
     /// Submits a job, with files of any size, whose result comes by its handle.
     pub async fn submit(&self, job: impl Into<JobSpec>) -> Result<JobHandle, ClientError> {
-        let (subject, prepared) = self.prepared(job.into()).await?;
-        handle(&self.remote, subject, prepared).await
+        handle(&self.remote, self.prepared(job.into()).await?).await
     }
 
-    async fn prepared(&self, spec: JobSpec) -> Result<(String, Prepared), ClientError> {
+    async fn prepared(&self, spec: JobSpec) -> Result<Prepared, ClientError> {
         let subject = format!("job.submit.{}", spec.request.exec_name);
-        let prepared = prepared(spec, &subject, &self.client_id).await?;
-        Ok((subject, prepared))
+        prepared(spec, &subject, &self.client_id).await
     }
 
     /// Submits a job whose result comes by [`next`](Self::next), where the results of all leaders are merged (CL10).
     /// Waits for room when [`JOBS_UNFINISHED_MAX`](super::JOBS_UNFINISHED_MAX) results have not been taken.
     pub async fn send(&self, job: impl Into<JobSpec>) -> Result<Uuid, ClientError> {
-        let (subject, prepared) = self.prepared(job.into()).await?;
+        let prepared = self.prepared(job.into()).await?;
         let id = prepared.id;
-        self.remote.submit(subject, prepared, Sink::Stream).await?;
+        self.remote.submit(prepared, Sink::Stream).await?;
         Ok(id)
     }
 
@@ -73,7 +71,7 @@ impl MultiClient {
     pub async fn send_raw(&self, subject: &str, payload: impl Into<Bytes>) -> Result<Uuid, ClientError> {
         let job = raw_job(subject, payload.into())?;
         let id = job.id;
-        self.remote.submit(subject.to_owned(), job, Sink::Stream).await?;
+        self.remote.submit(job, Sink::Stream).await?;
         Ok(id)
     }
 

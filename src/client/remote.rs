@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use chunking::limits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use uuid::Uuid;
@@ -14,10 +13,8 @@ use super::ask::Question;
 use super::error::ClientError;
 use super::job::{Ending, JobEvent};
 use super::spec::Prepared;
-use super::wishes::Wishes;
 use super::{LinkState, Options};
 use crate::model::limits::CLIENT_ID_BYTES_MAX;
-use crate::transfer::Blob;
 
 /// Jobs of one client without a result that was taken; `submit` waits beyond that.
 pub const JOBS_UNFINISHED_MAX: usize = 65_536;
@@ -56,21 +53,10 @@ pub(super) struct Ended {
     _permit: Permit,
 }
 
-#[derive(Debug)]
-pub(super) struct NewJob {
-    pub(super) id: Uuid,
-    pub(super) subject: String,
-    pub(super) payload: Bytes,
-    pub(super) blobs: Vec<Blob>,
-    pub(super) wishes: Wishes,
-    pub(super) sink: Sink,
-    pub(super) permit: Permit,
-}
-
 /// What callers ask of the driver.
 #[derive(Debug)]
 pub(super) enum Command {
-    Submit { job: NewJob, reply: oneshot::Sender<Result<(), ClientError>> },
+    Submit { job: Prepared, sink: Sink, permit: Permit, reply: oneshot::Sender<Result<(), ClientError>> },
     Cancel { job: Uuid, why: String, reply: Option<oneshot::Sender<bool>> },
     Ask(Question),
     Close { done: oneshot::Sender<()> },
@@ -119,12 +105,10 @@ impl Remote {
     }
 
     /// Waits until there is room for a job, and hands it to the driver.
-    pub(super) async fn submit(&self, subject: String, job: Prepared, sink: Sink) -> Result<(), ClientError> {
+    pub(super) async fn submit(&self, job: Prepared, sink: Sink) -> Result<(), ClientError> {
         let permit = self.room(job.memory_bytes()).await?;
         let (reply, answer) = oneshot::channel();
-        let Prepared { id, payload, blobs, wishes } = job;
-        let job = NewJob { id, subject, payload, blobs, wishes, sink, permit };
-        let submit = Command::Submit { job, reply };
+        let submit = Command::Submit { job, sink, permit, reply };
         self.commands.send(submit).await.map_err(|_| ClientError::Closed)?;
         answer.await.unwrap_or(Err(ClientError::Closed))
     }

@@ -113,7 +113,7 @@ impl Client {
     /// The same, to a subject of one's own: a group or `job.assign....` (C11).
     pub async fn submit_to(&self, subject: &str, job: impl Into<JobSpec>) -> Result<JobHandle, ClientError> {
         let prepared = prepared(job.into(), subject, &self.client_id).await?;
-        handle(&self.remote, subject.to_owned(), prepared).await
+        handle(&self.remote, prepared).await
     }
 
     /// Submits any bytes as a job (M19). Its result is had with [`JobHandle::wait_raw`].
@@ -122,7 +122,7 @@ impl Client {
         subject: &str,
         payload: impl Into<Bytes>,
     ) -> Result<JobHandle, ClientError> {
-        handle(&self.remote, subject.to_owned(), raw_job(subject, payload.into())?).await
+        handle(&self.remote, raw_job(subject, payload.into())?).await
     }
 
     /// Asks the leader to end a job that this client submitted; whether it is one of its unfinished ones. The job's end
@@ -189,15 +189,11 @@ pub(super) async fn reached(
     Err(ClientError::Unreachable { leader: leaders.join(", "), why: whys.join("; "), waited_ms })
 }
 
-pub(super) async fn handle(
-    remote: &Remote,
-    subject: String,
-    job: Prepared,
-) -> Result<JobHandle, ClientError> {
+pub(super) async fn handle(remote: &Remote, job: Prepared) -> Result<JobHandle, ClientError> {
     let (news, events) = mpsc::channel(EVENTS_KEPT_MAX);
     let (end, ending) = oneshot::channel();
     let (id, upload_bytes) = (job.id, job.upload_bytes());
-    remote.submit(subject, job, Sink::Handle { events: news, ending: end }).await?;
+    remote.submit(job, Sink::Handle { events: news, ending: end }).await?;
     Ok(JobHandle { id, upload_bytes, events, ending: Some(ending), commands: remote.commands.clone() })
 }
 
@@ -208,7 +204,7 @@ pub(super) fn raw_job(subject: &str, payload: Bytes) -> Result<Prepared, ClientE
         return Err(too_large(bytes, room));
     }
     let wishes = Wishes::of_raw(&payload, subject);
-    Ok(Prepared { id: Uuid::new_v4(), payload, blobs: Vec::new(), wishes })
+    Ok(Prepared { id: Uuid::new_v4(), subject: subject.to_owned(), payload, blobs: Vec::new(), wishes })
 }
 
 pub(super) async fn ask<Q: Ask>(

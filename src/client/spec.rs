@@ -77,6 +77,7 @@ impl JobSpec {
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) id: Uuid,
+    pub(super) subject: String,
     pub(super) payload: Bytes,
     pub(super) blobs: Vec<Blob>,
     pub(super) wishes: Wishes,
@@ -125,16 +126,19 @@ pub(super) async fn prepared(
     if spec.request.client_id.is_empty() {
         client_id.clone_into(&mut spec.request.client_id);
     }
+    let (id, subject) = (spec.request.job_id, subject.to_owned());
     let inputs = spec.inputs.iter().map(|input| input.name.as_str());
-    let wishes = Wishes::of(&spec.request, inputs, subject);
-    let room = payload_room(subject)?.min(assigned_room(subject, &spec.request.exec_name));
+    let wishes = Wishes::of(&spec.request, inputs, &subject);
+    let room = payload_room(&subject)?.min(assigned_room(&subject, &spec.request.exec_name));
     let on_disk = |input: &Input| matches!(input.source, Source::File(_));
-    if spec.inputs.iter().any(on_disk) {
-        let built = tokio::task::spawn_blocking(move || build(spec, room)).await;
-        let built = built.unwrap_or(Err(ClientError::Closed));
-        return built.map(|prepared| Prepared { wishes, ..prepared });
-    }
-    build(spec, room).map(|prepared| Prepared { wishes, ..prepared })
+    let (payload, blobs) = match spec.inputs.iter().any(on_disk) {
+        true => {
+            let built = tokio::task::spawn_blocking(move || build(spec, room)).await;
+            built.unwrap_or(Err(ClientError::Closed))?
+        }
+        false => build(spec, room)?,
+    };
+    Ok(Prepared { id, subject, payload, blobs, wishes })
 }
 
 /// A file of the job, with its bytes apart.
@@ -143,12 +147,12 @@ struct Part {
     source: Option<Source>,
 }
 
-fn build(spec: JobSpec, room: u64) -> Result<Prepared, ClientError> {
-    let id = spec.request.job_id;
+/// The request, and the files that go beside it.
+fn build(spec: JobSpec, room: u64) -> Result<(Bytes, Vec<Blob>), ClientError> {
     if spec.inputs.is_empty() && spec.request.json_bytes() as u64 <= room {
         let payload = Bytes::from(spec.request.to_json());
         if payload.len() as u64 <= room {
-            return Ok(Prepared { id, payload, blobs: Vec::new(), wishes: Wishes::default() });
+            return Ok((payload, Vec::new()));
         }
     }
     let JobSpec { mut request, inputs, digest, compression } = spec;
@@ -169,11 +173,11 @@ fn build(spec: JobSpec, room: u64) -> Result<Prepared, ClientError> {
         if inline_max == u64::MAX && inline_bytes > room {
             continue;
         }
-        let prepared = builder.prepared(inline_max)?;
-        if prepared.payload.len() as u64 <= room {
-            return Ok(prepared);
+        let (payload, blobs) = builder.built(inline_max)?;
+        if payload.len() as u64 <= room {
+            return Ok((payload, blobs));
         }
-        smallest = prepared.payload.len() as u64;
+        smallest = payload.len() as u64;
     }
     Err(too_large(smallest, room))
 }
@@ -197,7 +201,7 @@ struct Builder {
 
 impl Builder {
     /// The job with files of up to `inline_max` bytes inside.
-    fn prepared(&self, inline_max: u64) -> Result<Prepared, ClientError> {
+    fn built(&self, inline_max: u64) -> Result<(Bytes, Vec<Blob>), ClientError> {
         let mut request = self.request.clone();
         let mut blobs = Vec::new();
         for (place, part) in (0..).zip(&self.parts) {
@@ -213,8 +217,7 @@ impl Builder {
             }
             request.files.push(file);
         }
-        let (id, payload) = (request.job_id, request.to_json().into());
-        Ok(Prepared { id, payload, blobs, wishes: Wishes::default() })
+        Ok((request.to_json().into(), blobs))
     }
 
     fn blob(&self, place: u32, name: &str, source: &Source) -> Result<Blob, ClientError> {
@@ -258,9 +261,9 @@ mod tests {
 
     fn prepare(spec: JobSpec) -> (JobRequest, Vec<Blob>) {
         let room = payload_room("job.submit.calcA").unwrap();
-        let prepared = build(spec, room).unwrap();
-        assert!(prepared.payload.len() as u64 <= room);
-        (JobRequest::parse(&prepared.payload).unwrap(), prepared.blobs)
+        let (payload, blobs) = build(spec, room).unwrap();
+        assert!(payload.len() as u64 <= room);
+        (JobRequest::parse(&payload).unwrap(), blobs)
     }
 
     const MIB: usize = 1024 * 1024;

@@ -20,7 +20,7 @@ impl Broker {
         let named = self.as_named_by(worker, named);
         let now = self.now;
         // One whose assignment is not applied yet has not heard of it: it answers for an earlier one.
-        let is_unsent = self.assigning.get(&id).is_some_and(|assigning| assigning.worker == worker);
+        let is_unsent = self.assigning.worker_of(id) == Some(worker);
         let held = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
         // And so does one that names another run than it was given.
         let is_earlier = held.zip(named.run).is_some_and(|(lease, run)| lease.run != run);
@@ -132,7 +132,7 @@ impl Broker {
             Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
         };
         // Who has not been told to start has no result, and that record is never lost.
-        let can_have_it = !job.announced && job.child_of.is_none_or(|(_, only)| only == worker);
+        let can_have_it = !job.is_announced() && job.child_of.is_none_or(|(_, only)| only == worker);
         is_early && is_leasing && is_free && can_have_it && attempt > job.attempt
     }
 
@@ -149,7 +149,7 @@ impl Broker {
             return false;
         }
         let mut matching = Vec::new();
-        self.workers.matching(job.key.as_str(), &mut matching);
+        self.workers.matching(job.submission.key.as_str(), &mut matching);
         self.retain_readers(job.payload_kind(), &mut matching);
         matching.iter().any(|other| *other != worker && !job.was_lost_at(*other))
     }

@@ -65,7 +65,7 @@ impl Asks {
     pub(super) fn stranded(&mut self, job: &Job, is_new: bool) {
         self.stranded = true;
         if is_new {
-            job.datasets.iter().for_each(|cache| self.retain(cache, |_, ask| ask.open));
+            job.datasets().iter().for_each(|cache| self.retain(cache, |_, ask| ask.open));
         }
     }
 
@@ -88,7 +88,7 @@ impl Asks {
 
     /// A job does not wait any more: sets that no other names are nobody's concern.
     pub(super) fn forget_unnamed(&mut self, delays: &Delays, job: &Job) {
-        for cache in job.datasets.iter().filter(|_| !self.of.is_empty()).collect::<Vec<_>>() {
+        for cache in job.datasets().iter().filter(|_| !self.of.is_empty()).collect::<Vec<_>>() {
             if delays.naming(cache).next().is_none() {
                 self.of.remove(cache);
             }
@@ -127,23 +127,23 @@ impl Asks {
 impl Broker {
     /// Asks agents for what jobs need that wait for their workers.
     pub(super) fn ask_agents(&mut self) {
-        let woken = std::mem::take(&mut self.asks.woken);
-        let all = std::mem::take(&mut self.asks.stranded);
-        if !self.delays.any_stranded() {
+        let woken = std::mem::take(&mut self.locality.asks.woken);
+        let all = std::mem::take(&mut self.locality.asks.stranded);
+        if !self.locality.delays.any_stranded() {
             return;
         }
-        let pairs = self.holdings.pairs().filter(|(worker, _)| all || woken.contains(worker));
+        let pairs = self.locality.holdings.pairs().filter(|(worker, _)| all || woken.contains(worker));
         for (worker, agent) in pairs.collect::<Vec<_>>() {
             for set in self.sets_to_ask(worker, agent) {
                 // Two workers may have one agent.
-                if self.asks.get(agent, &set).is_some_and(|ask| ask.open) {
+                if self.locality.asks.get(agent, &set).is_some_and(|ask| ask.open) {
                     continue;
                 }
                 // One job's inputs are needed once.
                 if self.is_under_way(&set) {
                     continue;
                 }
-                self.asks.ask(agent, &set);
+                self.locality.asks.ask(agent, &set);
                 self.actions.push_back(Action::AskAgent { agent, cache: set.cache.clone() });
             }
         }
@@ -151,15 +151,18 @@ impl Broker {
 
     /// Whether a set is one job's inputs, and an agent has it, gets it or was asked to hold it whose worker could run the job now.
     fn is_under_way(&self, set: &Dataset) -> bool {
-        let Some(job) = set.cache.job().and_then(|id| self.state.job(id)) else { return false };
+        let Some(job) = self.state.staged_for(&set.cache).and_then(|id| self.state.job(id)) else {
+            return false;
+        };
         let could = |worker: WorkerId| {
             let worker = self.workers.get(worker).filter(|worker| worker.has_room());
-            worker.is_some_and(|worker| worker.wants(job.key.as_str()) && self.may_have(job, worker))
+            worker
+                .is_some_and(|worker| worker.wants(job.submission.key.as_str()) && self.may_have(job, worker))
         };
-        let asks = self.asks.of.get(&set.cache).into_iter().flatten();
+        let asks = self.locality.asks.of.get(&set.cache).into_iter().flatten();
         let asked = asks.filter(|(_, ask)| ask.open).map(|(agent, _)| *agent);
-        let mut agents = asked.chain(self.holdings.holders_of(&set.cache));
-        agents.any(|agent| self.holdings.served_by(agent).any(could))
+        let mut agents = asked.chain(self.locality.holdings.holders_of(&set.cache));
+        agents.any(|agent| self.locality.holdings.served_by(agent).any(could))
     }
 
     /// What an agent is to be asked for, so that a worker which has room gets jobs: of each key and client as many as it has room for.
@@ -168,7 +171,7 @@ impl Broker {
         let Some(worker) = self.workers.get(worker).filter(may_be_served) else { return Vec::new() };
         let room = usize::try_from(worker.credit).unwrap_or(usize::MAX).min(BROUGHT_BACK_MAX);
         let mut found: BTreeMap<CacheId, Arc<Dataset>> = BTreeMap::new();
-        for kinds in self.delays.stranded_kinds(worker) {
+        for kinds in self.locality.delays.stranded_kinds(worker) {
             let mut left = room;
             for (sets, jobs) in kinds.into_values() {
                 let may_have = |id: &JobId| self.state.job(*id).is_some_and(|job| self.may_have(job, worker));
@@ -191,7 +194,7 @@ impl Broker {
         for set in datasets.iter().filter_map(|cache| self.state.dataset(cache)) {
             match self.at(worker, set) {
                 At::Held | At::Coming { .. } => {}
-                At::Expected | At::Missing => match self.asks.get(agent, set) {
+                At::Expected | At::Missing => match self.locality.asks.get(agent, set) {
                     Some(ask) if ask.is_in_vain() => return None,
                     Some(ask) if ask.open => {}
                     Some(_) | None => lacking.push(set.clone()),
@@ -204,16 +207,16 @@ impl Broker {
     /// Whether an agent of one of these workers can hold what a job names, as far as is known.
     pub(super) fn any_agent_may_hold(&self, datasets: &[CacheId], workers: &[WorkerId]) -> bool {
         workers.iter().any(|worker| {
-            let agent = self.holdings.agent_of(*worker);
+            let agent = self.locality.holdings.agent_of(*worker);
             agent.is_some_and(|agent| self.lacking(*worker, agent, datasets).is_some())
         })
     }
 
     /// A worker could not take a set. If it is an agent that was asked to, clients whose jobs wait for that may have to know.
     pub(super) fn could_not_hold(&mut self, worker: WorkerId, cache: &CacheId) {
-        if self.asks.failed(worker, cache) {
+        if self.locality.asks.failed(worker, cache) {
             self.agent_failed(cache);
-            let jobs: Vec<JobId> = self.delays.naming(cache).take(TOLD_MAX).collect();
+            let jobs: Vec<JobId> = self.locality.delays.naming(cache).take(TOLD_MAX).collect();
             jobs.into_iter().for_each(|job| self.waits.look_at(job));
         }
     }

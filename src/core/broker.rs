@@ -4,28 +4,27 @@
 //! [`committed`](super::committed). It holds the indexes that make decisions quick (queues, leases, who is connected
 //! where); all of them follow from [`State`] and from the connections. The leader is who calls it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
-use super::action::{Action, Standing, Waiting};
-use super::asks::Asks;
+use super::action::{Action, Standing};
+use super::broken;
 use super::committed::Proposals;
-use super::dispatch::Assigning;
+use super::dispatch::Assignments;
 use super::due::Due;
-use super::event::{Doing, Event, WorkerClass};
-use super::holdings::Holdings;
-use super::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, Run, WorkerId};
-use super::inputs::{Resubmitted, Sources};
+use super::ended::Results;
+use super::event::{Event, WorkerClass};
+use super::ids::{Attempt, ClientId, ConnId, JobId, Micros, Run, WorkerId};
+use super::inputs::Intake;
 use super::job::{Job, Phase};
-use super::limits::{Config, HISTORY_MAX, NO_ROOM_ATTEMPTS_MAX};
-use super::locality::Delays;
-use super::queue::{Place, Queues};
+use super::limits::Config;
+use super::locality::Locality;
+use super::queue::Queues;
 use super::record::{AttemptEnd, Record};
-use super::retry::Backoff;
 use super::staging::Staging;
 use super::state::State;
-use super::submit::{ClassicClient, Takings};
+use super::submit::Clients;
 use super::waiting::Waits;
-use super::worker::{Hello, Lease, LeaseStage, Worker, Workers};
+use super::worker::{Hello, Worker, Workers};
 
 /// What is known of the life of the leader before this one.
 #[derive(Clone, Copy, Debug)]
@@ -46,51 +45,18 @@ pub struct Broker {
     pub(super) state: State,
     pub(super) actions: VecDeque<Action>,
     pub(super) proposals: Proposals,
-    pub(super) index: Index,
 
     pub(super) workers: Workers,
     pub(super) queues: Queues,
-    /// Children of jobs to all workers, which only their worker may have.
-    pub(super) pinned: BTreeMap<WorkerId, BTreeMap<Place, JobId>>,
-    /// Jobs whose assignment is proposed and not yet applied.
-    pub(super) assigning: HashMap<JobId, Assigning>,
-    /// Their number by client, toward its cap.
-    pub(super) assigning_of: HashMap<ClientId, u32>,
-    pub(super) stuck: super::schedule::Stuck,
-    pub(super) assignments: u64,
+    pub(super) assigning: Assignments,
+    pub(super) locality: Locality,
+    pub(super) staging: Staging,
 
-    pub(super) clients: BTreeMap<ConnId, ClientId>,
-    pub(super) conns_of: BTreeMap<ClientId, BTreeSet<ConnId>>,
-    /// The caps that clients have named which are connected: the state keeps so many.
-    pub(super) caps_named: BTreeMap<ClientId, u32>,
-    /// Connections of classic clients.
-    pub(super) classic: BTreeMap<ConnId, ClassicClient>,
-    /// Jobs that are being taken or announced.
-    pub(super) enqueuing: Takings,
-    /// Announced jobs whose inputs are here and that are being taken.
-    pub(super) completing: HashSet<JobId>,
-    /// Announced jobs that are being dropped, and whether they were handed in again meanwhile.
-    pub(super) withdrawing: HashMap<JobId, Option<Resubmitted>>,
-    /// Where the inputs come from that are not here.
-    pub(super) sources: Sources,
+    pub(super) clients: Clients,
+    pub(super) intake: Intake,
     /// Jobs whose clients are told that no worker is there.
     pub(super) waits: Waits,
-    pub(super) submitters: HashMap<JobId, ConnId>,
-    /// Results that nobody was there for.
-    pub(super) undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
-    /// Results that their clients have, which is proposed and not yet applied.
-    pub(super) confirming: HashSet<(JobId, Run)>,
-    /// Jobs that ended, the oldest first, and whether a look at them is due.
-    pub(super) ended: VecDeque<(Micros, JobId, Run)>,
-    pub(super) expiry_watched: bool,
-
-    /// What workers hold of datasets.
-    pub(super) holdings: Holdings,
-    /// Jobs that wait for a worker that has their data.
-    pub(super) delays: Delays,
-    /// What agents were asked to hold for jobs that wait.
-    pub(super) asks: Asks,
-    pub(super) staging: Staging,
+    pub(super) results: Results,
 
     pub(super) due: BTreeSet<(Micros, Due)>,
     pub(super) dirty: bool,
@@ -110,32 +76,15 @@ impl Broker {
             state: State::default(),
             actions: VecDeque::new(),
             proposals: Proposals::default(),
-            index: Index(0),
             workers: Workers::default(),
             queues: Queues::default(),
-            pinned: BTreeMap::new(),
-            assigning: HashMap::new(),
-            assigning_of: HashMap::new(),
-            stuck: super::schedule::Stuck::default(),
-            assignments: 0,
-            clients: BTreeMap::new(),
-            conns_of: BTreeMap::new(),
-            caps_named: BTreeMap::new(),
-            classic: BTreeMap::new(),
-            enqueuing: Takings::default(),
-            completing: HashSet::new(),
-            withdrawing: HashMap::new(),
-            sources: Sources::default(),
-            waits: Waits::default(),
-            submitters: HashMap::new(),
-            undelivered: BTreeMap::new(),
-            confirming: HashSet::new(),
-            ended: VecDeque::new(),
-            expiry_watched: false,
-            holdings: Holdings::default(),
-            delays: Delays::default(),
-            asks: Asks::default(),
+            assigning: Assignments::default(),
+            locality: Locality::default(),
             staging: Staging::default(),
+            clients: Clients::default(),
+            intake: Intake::default(),
+            waits: Waits::default(),
+            results: Results::default(),
             due: BTreeSet::new(),
             dirty: false,
             draining: false,
@@ -212,6 +161,7 @@ impl Broker {
             Event::NotDelivered { job } => self.not_delivered(job),
             Event::ForgetEnded { job } => self.forget_ended(job),
             Event::PutDataset { dataset } => self.put_dataset(dataset),
+            Event::Staged { job, dataset } => self.staged(job, dataset),
             Event::RemoveDataset { cache } => self.remove_dataset(cache),
             Event::Holding { worker, cache, digest, missing } => {
                 self.holds(worker, cache, digest, missing);
@@ -248,21 +198,15 @@ impl Broker {
 
     /// How much it keeps of jobs and workers beside their state: who submitted them, where they wait and what for, who holds what.
     pub fn note_count(&self) -> usize {
-        let pinned: usize = self.pinned.values().map(BTreeMap::len).sum();
-        let undelivered: usize = self.undelivered.values().map(BTreeSet::len).sum();
-        let under_way = self.assigning.len() + self.assigning_of.len() + self.enqueuing.len();
-        let inputs = self.completing.len() + self.withdrawing.len() + self.sources.len();
-        under_way
-            + inputs
-            + pinned
-            + undelivered
-            + self.confirming.len()
-            + self.submitters.len()
+        let pinned: usize = self.queues.pinned.values().map(BTreeMap::len).sum();
+        pinned
+            + self.assigning.len()
+            + self.intake.len()
+            + self.results.len()
+            + self.clients.submitters.len()
             + self.waits.len()
             + self.queues.len()
-            + self.holdings.len()
-            + self.delays.len()
-            + self.asks.len()
+            + self.locality.len()
             + self.staging.len()
     }
 
@@ -293,12 +237,12 @@ impl Broker {
 
     /// The clients that are connected, with the number of their connections.
     pub fn clients(&self) -> impl Iterator<Item = (&ClientId, usize)> {
-        self.conns_of.iter().map(|(client, conns)| (client, conns.len()))
+        self.clients.conns_of.iter().map(|(client, conns)| (client, conns.len()))
     }
 
     /// How many jobs of a client may run at a time.
     pub fn cap_of(&self, client: &ClientId) -> u32 {
-        let named = || self.caps_named.get(client).copied();
+        let named = || self.clients.caps_named.get(client).copied();
         self.state.cap(client).or_else(named).unwrap_or(self.config.cap_default)
     }
 
@@ -333,6 +277,7 @@ impl Broker {
             | Record::Delivered { .. }
             | Record::Forget { .. }
             | Record::Dataset { .. }
+            | Record::Stage { .. }
             | Record::DatasetGone { .. } => None,
         });
         proposed.unwrap_or_else(|| self.cap_of(client))
@@ -367,49 +312,10 @@ impl Broker {
         self.dirty = true;
     }
 
-    /// A worker said something.
-    fn heard_of(&mut self, conn: ConnId) {
-        let now = self.now;
-        if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker)) {
-            worker.heard_at = now;
-            self.dirty |= std::mem::take(&mut worker.silent);
-        }
-    }
-
     fn credit(&mut self, conn: ConnId, delta: i32) {
         if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker)) {
             worker.offer(delta);
             self.dirty = true;
-        }
-    }
-
-    fn progress(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt, doing: Doing) {
-        let Some(worker) = self.workers.at(conn) else { return };
-        if !self.renew(worker, job, run, attempt) {
-            self.actions.push_back(Action::Abandon { conn, job, attempt });
-            return;
-        }
-        if self.state.job(job).is_some_and(|job| job.announced) {
-            // It is receiving: nothing runs before the job is taken.
-            return;
-        }
-        let lease = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job));
-        let stage = match doing {
-            Doing::Running => LeaseStage::Started,
-            Doing::Returning => LeaseStage::Returning,
-        };
-        // What it says late of a job that has ended there is no news.
-        let before = lease.map(|lease| {
-            let before = lease.stage;
-            lease.stage = before.max(stage);
-            before
-        });
-        let began = before == Some(LeaseStage::Given);
-        // Its place is free, if it has offered that.
-        self.dirty |= doing == Doing::Returning && before.is_some_and(|before| before < stage);
-        let client = self.state.job(job).and_then(|known| self.submitter_of(job, &known.client));
-        if let (true, Some(conn)) = (began, client) {
-            self.actions.push_back(Action::Running { conn, job, run, attempt });
         }
     }
 
@@ -423,7 +329,9 @@ impl Broker {
                 self.brought_along(id, conn, *job, *attempt);
             }
         }
-        let Some(worker) = self.workers.get_mut(id) else { return };
+        let Some(worker) = self.workers.get_mut(id) else {
+            return broken!("worker {id} is connected, and is not known");
+        };
         worker.cpu_permille = cpu_permille;
         if std::mem::take(&mut worker.owes_inventory) {
             let listed: HashSet<JobId> = held.iter().map(|(job, _, _)| *job).collect();
@@ -442,17 +350,6 @@ impl Broker {
         }
     }
 
-    /// A worker's connection is slow, and not silent: no lease ends meanwhile. Those of an earlier life of the leader begin when the
-    /// worker has said what it holds.
-    fn moves(&mut self, conn: ConnId) {
-        let until = self.now.plus(self.config.lease);
-        if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker)) {
-            for lease in worker.held.values_mut() {
-                lease.until = lease.until.map(|_| until);
-            }
-        }
-    }
-
     /// A worker holds what it should not: a job that has ended is settled, any other is taken away.
     fn not_wanted(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt) {
         let known = self.state.job(job);
@@ -464,27 +361,6 @@ impl Broker {
         }
         if has_ended && run != Run(0) {
             self.actions.push_back(Action::Settle { conn, job, run });
-        }
-    }
-
-    /// Renews a lease, if this worker holds it for this attempt.
-    fn renew(&mut self, worker: WorkerId, job: JobId, run: Run, attempt: Attempt) -> bool {
-        let until = self.now.plus(self.config.lease);
-        let lease = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job));
-        // Who was not told to start does not know the run; attempts count over all of them.
-        let is_run = |lease: &Lease| lease.run == run || run == Run(0);
-        match lease.filter(|lease| is_run(lease) && lease.attempt == attempt) {
-            // One of an earlier life of the leader has no end yet.
-            Some(lease) if lease.until.is_none() && !self.assigning.contains_key(&job) => {
-                lease.until = Some(until);
-                self.watch_lease(worker, job, until);
-                true
-            }
-            Some(lease) => {
-                lease.until = lease.until.map(|_| until);
-                true
-            }
-            None => false,
         }
     }
 
@@ -512,114 +388,10 @@ impl Broker {
         self.workers.remove(id);
         self.forget_holdings(id);
         // What only this worker could have, nobody will.
-        for job in self.pinned.remove(&id).unwrap_or_default().into_values() {
+        for job in self.queues.pinned.remove(&id).unwrap_or_default().into_values() {
             if let Some(run) = self.state.job(job).map(|job| job.run) {
                 self.propose(Record::Orphan { at: self.now, job, run });
             }
-        }
-    }
-
-    fn lose_all(&mut self, worker: WorkerId, why: AttemptEnd) {
-        let held: Vec<JobId> =
-            self.workers.get(worker).map(|worker| worker.held.keys().copied().collect()).unwrap_or_default();
-        for job in held {
-            self.lose(worker, job, why);
-        }
-    }
-
-    /// Takes a job from a worker that will not return a result for it.
-    pub(super) fn lose(&mut self, worker: WorkerId, job: JobId, why: AttemptEnd) {
-        if let Some(lease) = self.release(worker, job) {
-            self.unwatch_lease(worker, job, &lease);
-            self.attempt_over(worker, job, lease, why, true);
-        }
-    }
-
-    /// An attempt ended without a result: the job waits again, or has used up its attempts.
-    pub(super) fn attempt_over(
-        &mut self,
-        worker: WorkerId,
-        id: JobId,
-        lease: Lease,
-        why: AttemptEnd,
-        others: bool,
-    ) {
-        if let (Some(lack), Some(worker)) = (why.lack(), self.workers.get_mut(worker)) {
-            worker.lacked = Some((lack, self.now));
-        }
-        // One that has ended keeps its worker's place until that answers; that is all that is lost with it.
-        let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
-        if !self.is_with(id, worker) {
-            // An earlier job of that id was dropped, and this is what the worker had of it.
-            return;
-        }
-        let (run, attempt) = (lease.run, lease.attempt);
-        // An assignment that is not applied yet is found stale when its turn comes, unless it is the one that holds.
-        let counts = match why {
-            AttemptEnd::InputsBad => true,
-            // That is its client's doing, and says nothing of the job.
-            AttemptEnd::InputsStalled => false,
-            // It never started. How often that may happen has a limit of its own.
-            AttemptEnd::DiskFull | AttemptEnd::NoDirectory => false,
-            AttemptEnd::TimedOut
-            | AttemptEnd::WorkerLost
-            | AttemptEnd::NotHeld
-            | AttemptEnd::ResultLost
-            | AttemptEnd::GivenUp => lease.stage > LeaseStage::Given,
-        };
-        let spent = job.spent + u32::from(counts);
-        if job.child_of.is_some() && why == AttemptEnd::WorkerLost {
-            self.propose(Record::Orphan { at: self.now, job: id, run });
-            return;
-        }
-        let no_room = why.lack().map(|lack| (lack, self.after_no_room(job, worker)));
-        if spent >= self.config.attempts_max || !others || matches!(no_room, Some((_, AfterNoRoom::GiveUp))) {
-            self.propose(Record::Dlq { at: self.now, job: id, run, attempt, why });
-            return;
-        }
-        let entropy = id.0.as_u64_pair().1 ^ u64::from(attempt.0);
-        // Also what does not count makes the next one wait: nothing may go round and round without a pause.
-        let before = u32::try_from(job.history.len()).unwrap_or(u32::MAX);
-        let is_stock = self.workers.get(worker).is_some_and(|worker| worker.class != WorkerClass::Leasing);
-        let waits = match why {
-            // A stock worker's time is that of the schedule: it has waited already.
-            AttemptEnd::TimedOut if is_stock => 0,
-            AttemptEnd::TimedOut => before.saturating_add(1),
-            // A first loss is requeued at once; a job that loses worker after worker may be what kills them.
-            AttemptEnd::WorkerLost
-            | AttemptEnd::NotHeld
-            | AttemptEnd::ResultLost
-            | AttemptEnd::GivenUp
-            | AttemptEnd::InputsStalled
-            | AttemptEnd::DiskFull
-            | AttemptEnd::NoDirectory
-            | AttemptEnd::InputsBad => before,
-        };
-        let wait = match no_room {
-            Some((_, AfterNoRoom::Again { times })) => Backoff::NO_ROOM.delay(times, entropy),
-            Some((_, AfterNoRoom::Another | AfterNoRoom::GiveUp)) | None => {
-                Backoff::DELIVERY.delay(waits, entropy)
-            }
-        };
-        if let Some((lack, _)) = no_room
-            && let Some(conn) = self.submitter_of(id, &job.client)
-        {
-            let why = Waiting::WorkerLacks { worker, lack };
-            self.actions.push_back(Action::Waiting { conn, job: id, why });
-        }
-        let not_before = self.now.plus(wait);
-        self.propose(Record::Requeue { job: id, run, attempt, why, counts, not_before });
-    }
-
-    /// What becomes of a job whose inputs a worker has no room for, or no directory. One that fits nowhere must not go round for ever.
-    fn after_no_room(&self, job: &Job, worker: WorkerId) -> AfterNoRoom {
-        let times = job.lacking_attempts() + 1;
-        match self.may_find_room_elsewhere(job, Some(worker)) {
-            true if times < HISTORY_MAX => AfterNoRoom::Another,
-            false if times < NO_ROOM_ATTEMPTS_MAX => {
-                AfterNoRoom::Again { times: u32::try_from(times).unwrap_or(u32::MAX) }
-            }
-            true | false => AfterNoRoom::GiveUp,
         }
     }
 
@@ -638,13 +410,19 @@ impl Broker {
     pub(super) fn make_ready(&mut self, id: JobId) -> usize {
         let Some(job) = self.state.job(id) else { return 0 };
         let Phase::Queued { not_before } = job.phase else { return 0 };
-        if not_before > self.now || self.assigning.contains_key(&id) || (job.announced && job.to_all) {
+        if not_before > self.now
+            || self.assigning.contains(id)
+            || (job.is_announced() && job.submission.to_all)
+        {
             return 0;
         }
         if job.needs_client() && !self.is_fed(id) {
             return 0;
         }
-        let Some(job) = self.state.job(id) else { return 0 };
+        let Some(job) = self.state.job(id) else {
+            broken!("job {id} waited for its client, and is not known");
+            return 0;
+        };
         let place = job.place();
         self.dirty = true;
         match job.child_of {
@@ -653,40 +431,36 @@ impl Broker {
                     let run = job.run;
                     self.propose(Record::Orphan { at: self.now, job: id, run });
                 } else {
-                    self.pinned.entry(worker).or_default().insert(place, id);
+                    self.queues.pinned.entry(worker).or_default().insert(place, id);
                 }
                 0
             }
             None => {
                 self.undelay(id);
                 self.waits.look_at(id);
-                let Some(job) = self.state.job(id) else { return 0 };
+                let Some(job) = self.state.job(id) else {
+                    broken!("job {id} waits, and is not known");
+                    return 0;
+                };
                 self.staging.wake_for(job);
-                self.queues.push(&job.key, &job.client, place, id, job.size, job.rank())
+                self.queues.push(
+                    &job.submission.key,
+                    &job.submission.client,
+                    place,
+                    id,
+                    job.submission.size,
+                    job.rank(),
+                )
             }
         }
     }
-}
-
-/// What becomes of a job whose inputs a worker has no room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AfterNoRoom {
-    /// It goes to another worker, or waits for one.
-    Another,
-    /// There is no other: it is tried again after a while.
-    Again {
-        /// How often that has happened.
-        times: u32,
-    },
-    /// That has happened too often.
-    GiveUp,
 }
 
 /// Where a job stands, to its client.
 pub(super) fn standing(job: &Job) -> Standing {
     match job.phase {
         Phase::Queued { .. } => Standing::Queued,
-        Phase::Leased { .. } if job.announced => Standing::Assigned,
+        Phase::Leased { .. } if job.is_announced() => Standing::Assigned,
         Phase::Leased { .. } | Phase::Gathering { .. } => Standing::Running,
         Phase::Done { .. } | Phase::Dead { .. } => Standing::Finished,
     }

@@ -78,25 +78,21 @@ impl CacheId {
         check(&text).map(|()| CacheId(text))
     }
 
-    /// The set that a job's inputs are made, for a stock worker's agent (C01).
+    /// The id of the set that a job's inputs are made, for the agents of classic workers (C01).
     pub fn of_inputs(job: JobId) -> Self {
         CacheId(format!("{OF_JOB}{}", job.0.simple()).into())
     }
 
-    /// The job whose inputs the set is, if it is such a one.
-    pub fn job(&self) -> Option<JobId> {
+    /// The job in the id of such a set. Logs from before [`Record::Stage`](super::record::Record::Stage) say it by nothing else;
+    /// everywhere else the state knows.
+    pub fn job_in_name(&self) -> Option<JobId> {
         let job = Uuid::parse_str(self.0.strip_prefix(OF_JOB)?).ok().map(JobId)?;
         (CacheId::of_inputs(job) == *self).then_some(job)
     }
 
     /// Whether the id is one of those that only the leader gives.
-    pub fn is_of_a_job(&self) -> bool {
+    pub fn is_the_leaders(&self) -> bool {
         self.0.starts_with(OF_JOB)
-    }
-
-    /// No id of those that only the leader gives is before this.
-    pub(super) fn first_of_jobs() -> Self {
-        CacheId(OF_JOB.into())
     }
 
     /// As it is spelled.

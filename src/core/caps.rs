@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::broken;
 use super::ids::ClientId;
 
 /// Caps that are kept.
@@ -42,7 +43,9 @@ impl Caps {
         }
         self.order.push_back(client.clone());
         while self.order.len() > CAPS_MAX || self.bytes > CAPS_BYTES_MAX && self.order.len() > 1 {
-            let Some(oldest) = self.order.pop_front() else { return };
+            let Some(oldest) = self.order.pop_front() else {
+                return broken!("more caps are kept than there are");
+            };
             self.bytes -= oldest.0.len();
             self.by_client.remove(&oldest);
         }

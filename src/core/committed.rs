@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use super::action::{Action, OperateError, Operated};
+use super::broken;
 use super::broker::Broker;
 use super::ids::{Index, JobId, Run, Token, WorkerId};
 use super::job::{Ending, Phase};
@@ -19,6 +20,8 @@ pub(super) struct Proposals {
     records: VecDeque<(Index, Record)>,
     /// Answers to operators that wait for a record.
     answers: VecDeque<(Index, Token, Operated)>,
+    /// The last one.
+    pub(super) index: Index,
 }
 
 impl Broker {
@@ -28,10 +31,11 @@ impl Broker {
     }
 
     pub(super) fn propose(&mut self, record: Record) -> Index {
-        self.index = self.index.next();
-        self.proposals.records.push_back((self.index, record.clone()));
-        self.actions.push_back(Action::Commit { index: self.index, record });
-        self.index
+        let index = self.proposals.index.next();
+        self.proposals.index = index;
+        self.proposals.records.push_back((index, record.clone()));
+        self.actions.push_back(Action::Commit { index, record });
+        index
     }
 
     /// Answers an operator once the record is committed.
@@ -43,9 +47,11 @@ impl Broker {
     pub(super) fn committed(&mut self, up_to: Index) {
         while self.proposals.records.front().is_some_and(|(index, _)| *index <= up_to) {
             let Some((index, record)) = self.proposals.records.pop_front() else { return };
-            self.before(&record);
+            let staged = self.staged_by(&record);
+            staged.iter().for_each(|job| self.take_out(*job));
             let applied = self.state.apply(&record);
             self.after(&record, &applied);
+            staged.iter().for_each(|job| self.inputs_changed(*job));
             self.unpark(&record, &applied);
             self.send_answers(index, &record, &applied);
             self.dirty = true;
@@ -61,7 +67,7 @@ impl Broker {
             Record::Assign { .. } => {}
             Record::Withdraw { .. } => {
                 if let Applied::Withdrew(job) = applied {
-                    self.queues.unpark(&job.client);
+                    self.queues.unpark(&job.submission.client);
                 }
             }
             Record::Ack { job, .. }
@@ -71,7 +77,7 @@ impl Broker {
             | Record::Fail { job, .. }
             | Record::Orphan { job, .. } => {
                 if let Some(job) = self.state.job(*job) {
-                    self.queues.unpark(&job.client);
+                    self.queues.unpark(&job.submission.client);
                 }
             }
             Record::Announce { .. }
@@ -80,6 +86,7 @@ impl Broker {
             | Record::Delivered { .. }
             | Record::Forget { .. }
             | Record::Dataset { .. }
+            | Record::Stage { .. }
             | Record::DatasetGone { .. } => {}
         }
     }
@@ -93,22 +100,12 @@ impl Broker {
         }
     }
 
-    /// What has to be undone while a job is as it was: where it waits depends on the datasets that it names.
-    fn before(&mut self, record: &Record) {
-        if let Record::Dataset { dataset } = record {
-            self.take_out(&dataset.cache);
-        }
-        if let Record::DatasetGone { cache, .. } = record {
-            self.take_out(cache);
-        }
-    }
-
     /// What follows from a record, now that it counts.
     fn after(&mut self, record: &Record, applied: &Applied) {
         let changed = *applied != Applied::Stale;
         match record {
             Record::Announce { job, .. } => {
-                self.enqueuing.remove(job.job);
+                self.intake.enqueuing.remove(job.job);
                 if changed {
                     self.announced(job.job);
                 }
@@ -148,16 +145,10 @@ impl Broker {
                 }
             }
             Record::Withdraw { job, .. } => self.withdrawn(*job, applied),
-            Record::Dataset { dataset } => {
-                self.dataset_put(dataset, applied);
-                self.inputs_changed(&dataset.cache);
-            }
-            Record::DatasetGone { cache, .. } => {
-                self.rouse(cache);
-                self.inputs_changed(cache);
-            }
+            Record::Dataset { dataset } | Record::Stage { dataset, .. } => self.dataset_put(dataset, applied),
+            Record::DatasetGone { cache, .. } => self.rouse(cache),
             Record::Delivered { job, run } => {
-                self.confirming.remove(&(*job, *run));
+                self.results.confirming.remove(&(*job, *run));
             }
             Record::Forget { .. } | Record::Cap { .. } => {}
         }
@@ -172,7 +163,7 @@ impl Broker {
     }
 
     fn job_ended(&mut self, id: JobId, run: Run) {
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else { return broken!("job {id} has ended, and is not known") };
         let place = job.place();
         let (child_of, children) = (job.child_of, job.children.clone());
         let is_dead = matches!(job.phase, Phase::Dead { .. });
@@ -184,14 +175,14 @@ impl Broker {
             | Phase::Leased { .. }
             | Phase::Gathering { .. } => None,
         };
-        let (key, client) = (job.key.clone(), job.client.clone());
+        let (key, client) = (job.submission.key.clone(), job.submission.client.clone());
         self.queues.remove(&key, &client, place);
         self.forget_delay(id);
         self.waits.forget(id);
         self.end_staging(id);
         self.drop_source(id);
         if let Some((_, worker)) = child_of {
-            self.pinned.entry(worker).and_modify(|jobs| {
+            self.queues.pinned.entry(worker).and_modify(|jobs| {
                 jobs.remove(&place);
             });
         }
@@ -219,7 +210,7 @@ impl Broker {
         }
         for worker in self.workers.holders(job) {
             // One whose assignment is not applied has not heard of the job, and will not.
-            if self.assigning.get(&job).is_some_and(|assigning| assigning.worker == worker.id) {
+            if self.assigning.worker_of(job) == Some(worker.id) {
                 continue;
             }
             // It keeps the place it takes until it answers: its credit comes back with that, not before.

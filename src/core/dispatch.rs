@@ -4,27 +4,101 @@ use std::collections::HashMap;
 
 use super::action::Action;
 use super::broker::Broker;
+use super::choose::{Choice, Stuck};
 use super::event::WorkerClass;
 use super::ids::{Attempt, ClientId, ConnId, JobId, Run, WorkerId};
+use super::lease::{Lease, LeaseStage};
 use super::limits::{ASSIGNMENTS_PER_PASS_MAX, Config};
-use super::locality::Choice;
 use super::queue::Takes;
 use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::state::State;
 use super::subject::RoutingKey;
-use super::worker::{Lease, LeaseStage};
+use super::{broken, count_down};
 
 /// Jobs that a pass may find no worker for, although there is one for others of the same key.
 const PASSED_OVER_MAX: usize = 64;
 
-/// An assignment that is proposed and not yet applied.
+/// Assignments that are proposed and not yet applied: what they will need is taken already.
+#[derive(Debug, Default)]
+pub(super) struct Assignments {
+    of: HashMap<JobId, Assigning>,
+    /// Their number by client, toward its cap.
+    shares: HashMap<ClientId, u32>,
+    /// How many were made in all.
+    made: u64,
+    /// Who had the last jobs of clients.
+    pub(super) stuck: Stuck,
+}
+
 #[derive(Debug)]
-pub(super) struct Assigning {
+struct Assigning {
     /// The worker whose credit it took.
-    pub(super) worker: WorkerId,
+    worker: WorkerId,
     /// The client whose cap it counts toward, if it does.
-    pub(super) capped: Option<ClientId>,
+    capped: Option<ClientId>,
+}
+
+impl Assignments {
+    /// The worker that is about to get a job.
+    pub(super) fn worker_of(&self, job: JobId) -> Option<WorkerId> {
+        self.of.get(&job).map(|assigning| assigning.worker)
+    }
+
+    pub(super) fn contains(&self, job: JobId) -> bool {
+        self.of.contains_key(&job)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+
+    /// How much is kept.
+    pub(super) fn len(&self) -> usize {
+        self.of.len() + self.shares.len()
+    }
+
+    /// A worker is about to get a job, which counts toward this client's cap; gives the number of the assignment.
+    fn begin(&mut self, job: JobId, worker: WorkerId, capped: Option<ClientId>) -> u64 {
+        if let Some(client) = &capped {
+            *self.shares.entry(client.clone()).or_default() += 1;
+        }
+        self.of.insert(job, Assigning { worker, capped });
+        self.made += 1;
+        self.made
+    }
+
+    /// The assignment has its turn; gives the client whose share it had taken.
+    fn end(&mut self, job: JobId) -> Option<ClientId> {
+        let client = self.of.remove(&job)?.capped?;
+        if let Some(share) = self.shares.get_mut(&client) {
+            count_down!(*share, 1, "client {client} has no share, and one less");
+            if *share == 0 {
+                self.shares.remove(&client);
+            }
+        } else {
+            broken!("job {job} took a share of client {client}, which has none");
+        }
+        Some(client)
+    }
+
+    /// Whether a client has fewer jobs at workers than its cap.
+    fn is_under_cap(&self, state: &State, config: &Config, client: &ClientId) -> bool {
+        let under_way = state.running(client) + self.shares.get(client).copied().unwrap_or(0);
+        under_way < state.cap(client).unwrap_or(config.cap_default)
+    }
+
+    /// Says which invariant does not hold, if one does not.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mut shares: HashMap<ClientId, u32> = HashMap::new();
+        for client in self.of.values().filter_map(|assigning| assigning.capped.clone()) {
+            *shares.entry(client).or_default() += 1;
+        }
+        if shares != self.shares {
+            return Err(format!("shares of clients: {shares:?}, and {:?} are counted", self.shares));
+        }
+        Ok(())
+    }
 }
 
 impl Broker {
@@ -79,8 +153,8 @@ impl Broker {
             if passed_over.len() == PASSED_OVER_MAX || matching.is_empty() {
                 break;
             }
-            let (state, config, assigning_of) = (&self.state, &self.config, &self.assigning_of);
-            let may_run = |client: &ClientId| is_under_cap(state, config, assigning_of, client);
+            let (state, config, assigning) = (&self.state, &self.config, &self.assigning);
+            let may_run = |client: &ClientId| assigning.is_under_cap(state, config, client);
             let Some(job) = self.queues.pop(key, takes, may_run) else { break };
             match self.choose(job, matching) {
                 Choice::Give(worker) => {
@@ -106,7 +180,7 @@ impl Broker {
 
     /// Whether a client has fewer jobs at workers than its cap.
     pub(super) fn may_run(&self, client: &ClientId) -> bool {
-        is_under_cap(&self.state, &self.config, &self.assigning_of, client)
+        self.assigning.is_under_cap(&self.state, &self.config, client)
     }
 
     /// What these workers can take: a job that none of them takes is not even looked at, so that it holds no other up.
@@ -121,15 +195,15 @@ impl Broker {
     /// Children of jobs to all workers, each to its own (S22). They take credit like any other, and no part of a cap:
     /// their number is the number of workers.
     fn serve_pinned(&mut self) {
-        let ready: Vec<WorkerId> = self.pinned.keys().copied().collect();
+        let ready: Vec<WorkerId> = self.queues.pinned.keys().copied().collect();
         for worker in ready {
             while self.workers.get(worker).is_some_and(|worker| worker.has_room()) {
-                let Some(jobs) = self.pinned.get_mut(&worker) else { break };
+                let Some(jobs) = self.queues.pinned.get_mut(&worker) else { break };
                 let Some((_, job)) = jobs.pop_first() else { break };
                 self.assign(job, worker);
             }
-            if self.pinned.get(&worker).is_some_and(std::collections::BTreeMap::is_empty) {
-                self.pinned.remove(&worker);
+            if self.queues.pinned.get(&worker).is_some_and(std::collections::BTreeMap::is_empty) {
+                self.queues.pinned.remove(&worker);
             }
         }
     }
@@ -137,47 +211,39 @@ impl Broker {
     /// Proposes an assignment; the worker's credit and the client's share are taken at once, so that nobody else gets them
     /// before it counts.
     fn assign(&mut self, id: JobId, worker: WorkerId) {
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} is given to worker {worker}, and is not known");
+        };
         let (run, attempt) = (job.run, job.attempt.next());
-        let (client, key, is_capped) = (job.client.clone(), job.key.clone(), job.is_capped());
-        self.holdings.expect(worker, id, &job.datasets);
-        if let Some(agent) = self.holdings.agent_of(worker) {
-            self.asks.used(agent, &job.datasets);
+        let (client, key, is_capped) =
+            (job.submission.client.clone(), job.submission.key.clone(), job.is_capped());
+        self.locality.holdings.expect(worker, id, job.datasets());
+        if let Some(agent) = self.locality.holdings.agent_of(worker) {
+            self.locality.asks.used(agent, job.datasets());
         }
-        let Some(chosen) = self.workers.get_mut(worker) else { return };
-        self.assignments += 1;
-        chosen.credit = chosen.credit.saturating_sub(1);
-        chosen.last_assigned = self.assignments;
+        let Some(chosen) = self.workers.get_mut(worker) else {
+            return broken!("job {id} is given to worker {worker}, which is not known");
+        };
+        count_down!(chosen.credit, 1, "job {id} is given to worker {worker}, which has no room");
+        chosen.last_assigned = self.assigning.begin(id, worker, is_capped.then(|| client.clone()));
         let class = chosen.class;
         let lease = Lease::given(run, attempt);
         self.workers.hold(worker, id, lease);
-        self.assigning.insert(id, Assigning { worker, capped: is_capped.then(|| client.clone()) });
-        if is_capped {
-            *self.assigning_of.entry(client.clone()).or_default() += 1;
-        }
         self.waits.forget(id);
         self.forget_delay(id);
-        if self.config.policy == super::schedule::Policy::Sticky {
-            self.stuck.insert(client, key, worker);
+        if self.config.policy == super::choose::Policy::Sticky {
+            self.assigning.stuck.insert(client, key, worker);
         }
         self.propose(Record::Assign { job: id, run, attempt, worker, class });
     }
 
     /// An assignment is committed: it is sent, unless it came too late.
     pub(super) fn assigned(&mut self, id: JobId, run: Run, attempt: Attempt, worker: WorkerId, counts: bool) {
-        if let Some(client) = self.assigning.remove(&id).and_then(|assigning| assigning.capped) {
-            if let Some(count) = self.assigning_of.get_mut(&client) {
-                *count = count.saturating_sub(1);
-                if *count == 0 {
-                    self.assigning_of.remove(&client);
-                }
-            }
-            if !counts {
-                // It gives back the share it had taken.
-                self.queues.unpark(&client);
-            }
+        if let Some(client) = self.assigning.end(id).filter(|_| !counts) {
+            // It gives back the share it had taken.
+            self.queues.unpark(&client);
         }
-        let (spent, start) = self.state.job(id).map_or((0, true), |job| (job.spent, !job.announced));
+        let (spent, start) = self.state.job(id).map_or((0, true), |job| (job.spent, !job.is_announced()));
         let Some(chosen) = self.workers.get_mut(worker) else { return };
         let Some(lease) =
             chosen.held.get_mut(&id).filter(|lease| lease.run == run && lease.attempt == attempt)
@@ -202,12 +268,7 @@ impl Broker {
             WorkerClass::OneAtATime => None,
         };
         let until = span.map(|span| self.now.plus(span));
-        lease.until = until;
-        // What a stock worker is sent, it runs; it never says so.
-        lease.stage = match class {
-            WorkerClass::Leasing => LeaseStage::Given,
-            WorkerClass::Classic | WorkerClass::OneAtATime => LeaseStage::Started,
-        };
+        lease.begin(class, until);
         match presence {
             super::worker::Presence::Here(conn) => {
                 chosen.send(id);
@@ -239,12 +300,28 @@ impl Broker {
     }
 }
 
-fn is_under_cap(
-    state: &State,
-    config: &Config,
-    assigning_of: &HashMap<ClientId, u32>,
-    client: &ClientId,
-) -> bool {
-    let under_way = state.running(client) + assigning_of.get(client).copied().unwrap_or(0);
-    under_way < state.cap(client).unwrap_or(config.cap_default)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_proposed_has_its_clients_share_until_its_turn() {
+        let (alice, config) = (ClientId::from("alice"), Config { cap_default: 2, ..Config::default() });
+        let (state, mut assignments) = (State::default(), Assignments::default());
+        let job = |number| JobId(uuid::Uuid::from_u128(number));
+        let worker = WorkerId(uuid::Uuid::from_u128(9));
+        assert_eq!(assignments.begin(job(1), worker, Some(alice.clone())), 1);
+        // A child takes no share.
+        assert_eq!(assignments.begin(job(2), worker, None), 2);
+        assert!(assignments.is_under_cap(&state, &config, &alice));
+        assignments.begin(job(3), worker, Some(alice.clone()));
+        assert!(!assignments.is_under_cap(&state, &config, &alice));
+        assert_eq!((assignments.worker_of(job(3)), assignments.worker_of(job(4))), (Some(worker), None));
+        assert_eq!(assignments.check(), Ok(()));
+        assert_eq!(assignments.end(job(2)), None);
+        assert_eq!(assignments.end(job(1)), Some(alice.clone()));
+        assert!(assignments.is_under_cap(&state, &config, &alice));
+        assert_eq!(assignments.end(job(3)), Some(alice));
+        assert_eq!((assignments.len(), assignments.check()), (0, Ok(())));
+    }
 }

@@ -2,9 +2,10 @@
 //!
 //! The oldest go first, when their time is over or when there are too many. Nothing here ends a job.
 
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+
 use super::action::Action;
 use super::broker::Broker;
-use super::capacity::give_back;
 use super::due::Due;
 use super::ids::{ClientId, Index, JobId, Micros, Run};
 use super::job::{Ending, Job, Phase};
@@ -13,6 +14,25 @@ use super::record::Record;
 /// Jobs that are looked at for one whose result was sent.
 const LOOKS_MAX: usize = 4_096;
 
+/// Jobs that ended, and who is to hear of them.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    /// Results that nobody was there for.
+    pub(super) undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
+    /// Results that their clients have, which is proposed and not yet applied.
+    pub(super) confirming: HashSet<(JobId, Run)>,
+    /// Jobs that ended, the oldest first, and whether a look at them is due.
+    ended: VecDeque<(Micros, JobId, Run)>,
+    expiry_watched: bool,
+}
+
+impl Results {
+    /// How much is kept of results that are to be delivered.
+    pub(super) fn len(&self) -> usize {
+        self.undelivered.values().map(BTreeSet::len).sum::<usize>() + self.confirming.len()
+    }
+}
+
 impl Broker {
     pub(super) fn keep_for_a_while(&mut self, job: JobId, run: Run) {
         self.keep_since(self.now, job, run);
@@ -20,9 +40,9 @@ impl Broker {
 
     /// The same for one that ended then; the oldest first.
     pub(super) fn keep_since(&mut self, at: Micros, job: JobId, run: Run) {
-        self.ended.push_back((at, job, run));
-        while self.ended.len() > self.config.results_max {
-            if let Some((_, job, run)) = self.ended.pop_front() {
+        self.results.ended.push_back((at, job, run));
+        while self.results.ended.len() > self.config.results_max {
+            if let Some((_, job, run)) = self.results.ended.pop_front() {
                 self.forget(job, run);
             }
         }
@@ -33,24 +53,27 @@ impl Broker {
     /// clients, if there is one among the oldest, else, unless only those, of all.
     pub fn oldest_ended(&self, only_sent: bool, may_go: impl Fn(&Job) -> bool) -> Option<JobId> {
         let oldest = || {
-            let ended = self.ended.iter().take(LOOKS_MAX).filter_map(|(_, job, _)| self.state.job(*job));
+            let ended =
+                self.results.ended.iter().take(LOOKS_MAX).filter_map(|(_, job, _)| self.state.job(*job));
             ended.filter(|job| may_go(job))
         };
-        let waits = |job: &Job| self.undelivered.get(&job.client).is_some_and(|jobs| jobs.contains(&job.id));
+        let waits = |job: &Job| {
+            self.results.undelivered.get(&job.submission.client).is_some_and(|jobs| jobs.contains(&job.id()))
+        };
         let sent = oldest().find(|job| job.delivered && !waits(job));
-        sent.or_else(|| oldest().next().filter(|_| !only_sent)).map(|job| job.id)
+        sent.or_else(|| oldest().next().filter(|_| !only_sent)).map(|job| job.id())
     }
 
     /// The job that ended longest ago of those that fit.
     pub fn oldest_that(&self, fits: impl Fn(&Job) -> bool) -> Option<JobId> {
-        let ended = self.ended.iter().take(LOOKS_MAX).filter_map(|(_, job, _)| self.state.job(*job));
-        ended.filter(|job| fits(job)).map(|job| job.id).next()
+        let ended = self.results.ended.iter().take(LOOKS_MAX).filter_map(|(_, job, _)| self.state.job(*job));
+        ended.filter(|job| fits(job)).map(|job| job.id()).next()
     }
 
     /// A client has a result.
     pub(super) fn was_delivered(&mut self, id: JobId, run: Run) {
         let is_news = |job: &&Job| job.run == run && job.has_ended() && !job.delivered;
-        if self.state.job(id).filter(is_news).is_some() && self.confirming.insert((id, run)) {
+        if self.state.job(id).filter(is_news).is_some() && self.results.confirming.insert((id, run)) {
             self.propose(Record::Delivered { job: id, run });
         }
     }
@@ -58,32 +81,34 @@ impl Broker {
     /// A result was on its way, and its connection is gone: it goes to another one of its client, or waits until the client
     /// comes back. A client that has it already, from another connection, gets it no second time.
     pub(super) fn not_delivered(&mut self, id: JobId) {
-        let has_it = |job: &Job| job.delivered || self.confirming.contains(&(id, job.run));
+        let has_it = |job: &Job| job.delivered || self.results.confirming.contains(&(id, job.run));
         if self.state.job(id).is_some_and(|job| job.child_of.is_none() && !has_it(job)) {
             self.deliver(id);
         }
     }
 
     pub(super) fn forget_ended(&mut self, job: JobId) {
-        let at = self.ended.iter().take(LOOKS_MAX).position(|(_, ended, _)| *ended == job);
-        if let Some((_, job, run)) = at.and_then(|at| self.ended.remove(at)) {
+        let at = self.results.ended.iter().take(LOOKS_MAX).position(|(_, ended, _)| *ended == job);
+        if let Some((_, job, run)) = at.and_then(|at| self.results.ended.remove(at)) {
             self.forget(job, run);
         }
     }
 
     /// Looks at the oldest result again when its time is over: one moment for all of them.
     fn watch_expiry(&mut self) {
-        if let Some((at, _, _)) = self.ended.front().filter(|_| !self.expiry_watched) {
+        if let Some((at, _, _)) = self.results.ended.front().filter(|_| !self.results.expiry_watched) {
             self.due.insert((at.plus(self.config.result_ttl), Due::Expire));
-            self.expiry_watched = true;
+            self.results.expiry_watched = true;
         }
     }
 
     pub(super) fn expiry_due(&mut self) {
-        self.expiry_watched = false;
+        self.results.expiry_watched = false;
         let (now, ttl) = (self.now, self.config.result_ttl);
-        while let Some((_, job, run)) = self.ended.front().copied().filter(|(at, _, _)| at.plus(ttl) <= now) {
-            self.ended.pop_front();
+        while let Some((_, job, run)) =
+            self.results.ended.front().copied().filter(|(at, _, _)| at.plus(ttl) <= now)
+        {
+            self.results.ended.pop_front();
             self.forget(job, run);
         }
         self.watch_expiry();
@@ -102,7 +127,7 @@ impl Broker {
                 self.actions.push_back(Action::ForgetResult { result: *result });
             }
             Phase::Dead { .. } if job.child_of.is_none() => {
-                self.actions.push_back(Action::ForgetInput { job: job.id });
+                self.actions.push_back(Action::ForgetInput { job: job.id() });
             }
             Phase::Done { .. }
             | Phase::Dead { .. }
@@ -110,17 +135,16 @@ impl Broker {
             | Phase::Leased { .. }
             | Phase::Gathering { .. } => {}
         }
-        self.submitters.remove(&job.id);
-        give_back(&mut self.submitters);
-        self.no_longer_undelivered(&job.client, job.id);
+        self.clients.forget_submitter(job.id());
+        self.no_longer_undelivered(&job.submission.client, job.id());
     }
 
     /// A result is on its way to its client, or is forgotten.
     pub(super) fn no_longer_undelivered(&mut self, client: &ClientId, job: JobId) {
-        if let Some(jobs) = self.undelivered.get_mut(client) {
+        if let Some(jobs) = self.results.undelivered.get_mut(client) {
             jobs.remove(&job);
             if jobs.is_empty() {
-                self.undelivered.remove(client);
+                self.results.undelivered.remove(client);
             }
         }
     }

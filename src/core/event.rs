@@ -204,6 +204,13 @@ pub enum Event {
         /// The dataset.
         dataset: Arc<Dataset>,
     },
+    /// The inputs of a job were made a dataset, as [`Action::StageInputs`](super::action::Action::StageInputs) asked.
+    Staged {
+        /// Whose inputs.
+        job: JobId,
+        /// The dataset.
+        dataset: Arc<Dataset>,
+    },
     /// A dataset is not wanted any more. Nothing follows if there is none.
     RemoveDataset {
         /// Under which id.
@@ -340,25 +347,14 @@ pub struct Submission {
 impl Submission {
     /// Bytes of what it is called by, and its client, program and datasets.
     pub fn names_bytes(&self) -> u64 {
-        names_bytes(&self.client, &self.key, &self.exec, &self.datasets)
+        let sets = self.datasets.iter().map(|cache| cache.as_str().len());
+        (self.client.0.len() + self.key.bytes() + self.exec.len() + sets.sum::<usize>()) as u64
     }
 
-    /// What it asks of a worker.
+    /// What it asks of a worker. A JobRequest names a program, so that logs of all versions tell what is raw.
     pub fn payload_kind(&self) -> PayloadKind {
-        kind_of(&self.exec, self.names)
+        if self.exec.is_empty() { PayloadKind::Raw } else { self.names.kind() }
     }
-}
-
-/// Bytes of the texts that a job keeps in memory. The set that is made of its inputs is not its own word.
-pub(super) fn names_bytes(client: &ClientId, key: &RoutingKey, exec: &str, datasets: &[CacheId]) -> u64 {
-    let sets = datasets.iter().filter(|cache| !cache.is_of_a_job()).map(|cache| cache.as_str().len());
-    (client.0.len() + key.bytes() + exec.len() + sets.sum::<usize>()) as u64
-}
-
-/// The kind of a payload that names this program, and files so. A JobRequest names a program, so that logs of all versions
-/// tell what is raw.
-pub(super) fn kind_of(exec: &str, names: FileNames) -> PayloadKind {
-    if exec.is_empty() { PayloadKind::Raw } else { names.kind() }
 }
 
 /// Where the inputs of a job are when it is handed in.

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::broker::Broker;
+use super::choose::Choice;
+use super::choose::Policy;
 use super::dataset::Dataset;
 use super::event::WorkerClass;
 use super::ids::{CacheId, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
-use super::locality::{At, Choice, Cost, Stage};
+use super::lease::LeaseStage;
+use super::locality::{At, Cost, Stage};
 use super::payload::PayloadKind;
 use super::record::Lack;
-use super::schedule::Policy;
 use super::subject::RoutingKey;
-use super::worker::{LeaseStage, Worker};
+use super::worker::Worker;
 
 /// Where a job is, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -262,8 +264,8 @@ impl Broker {
     /// Where a job is and why; nothing if it is not known.
     pub fn explain(&self, id: JobId) -> Option<Explanation> {
         let job = self.state.job(id)?;
-        let sets = self.known_sets(&job.datasets);
-        let named = job.datasets.iter().map(|cache| {
+        let sets = self.known_sets(job.datasets());
+        let named = job.datasets().iter().map(|cache| {
             let dataset = self.state.dataset(cache).cloned();
             Named { cache: cache.clone(), dataset }
         });
@@ -284,8 +286,8 @@ impl Broker {
         Some(Explanation {
             job: id,
             run: job.run,
-            client: job.client.clone(),
-            key: job.key.clone(),
+            client: job.submission.client.clone(),
+            key: job.submission.key.clone(),
             phase: job.phase.clone(),
             policy: self.config.policy,
             datasets: named.collect(),
@@ -306,7 +308,7 @@ impl Broker {
             id: worker.id,
             name: worker.name.clone(),
             class: worker.class,
-            matches: worker.wants(job.key.as_str()),
+            matches: worker.wants(job.submission.key.as_str()),
             patterns: worker.patterns.clone(),
             has_room: worker.has_room(),
             credit: worker.credit,
@@ -316,7 +318,7 @@ impl Broker {
             transfers: worker.transfers,
             datasets: worker.datasets,
             reads: worker.reads,
-            agent: self.holdings.agent_of(worker.id),
+            agent: self.locality.holdings.agent_of(worker.id),
             sets: sets.iter().map(|set| (set.cache.clone(), self.at(worker.id, set))).collect(),
             cost,
             takes: self.span_of_move(worker.id, cost.missing),
@@ -327,23 +329,23 @@ impl Broker {
     fn verdict(&self, job: &Job, sets: &[Arc<Dataset>], worker: &Worker) -> Verdict {
         let is_for = |worker: &Worker| job.child_of.is_none_or(|(_, only)| only == worker.id);
         match () {
-            () if self.is_with(job.id, worker.id) => Verdict::HasIt,
+            () if self.is_with(job.id(), worker.id) => Verdict::HasIt,
             () if job.has_ended() => Verdict::Ended,
             () if !is_for(worker) => Verdict::ForAnother,
-            () if !worker.wants(job.key.as_str()) => Verdict::NoMatch,
+            () if !worker.wants(job.submission.key.as_str()) => Verdict::NoMatch,
             () if job.was_lost_at(worker.id) => Verdict::LostThere,
             () if worker.reads < job.payload_kind() => Verdict::CannotRead(job.payload_kind()),
             () if job.goes_by_transfer() && !worker.transfers => {
                 let is_served = self.any_agent(&[worker.id]) && self.can_stage(job);
-                let is_needed = is_served && self.lacks_transfers(&job.key).is_some();
+                let is_needed = is_served && self.lacks_transfers(&job.submission.key).is_some();
                 if is_needed { Verdict::ByAgent } else { Verdict::NoTransfers }
             }
             () if !self.may_have_sets(worker, sets) => {
                 let is_served =
-                    job.child_of.is_none() && self.any_agent_may_hold(&job.datasets, &[worker.id]);
+                    job.child_of.is_none() && self.any_agent_may_hold(job.datasets(), &[worker.id]);
                 if is_served { Verdict::ByAgent } else { Verdict::NoDatasets }
             }
-            () if !worker.is_done_with(job.id) => Verdict::OwesAnswer,
+            () if !worker.is_done_with(job.id()) => Verdict::OwesAnswer,
             () if worker.silent => Verdict::Silent,
             () => match job.lacked_at(worker.id) {
                 Some(Lack::Room) => Verdict::DiskFull,
@@ -356,7 +358,7 @@ impl Broker {
 
     fn waits_for(&self, job: &Job, workers: &[Seen], choice: Choice) -> Option<WaitsFor> {
         let Phase::Queued { not_before } = job.phase else { return None };
-        if self.assigning.contains_key(&job.id) {
+        if self.assigning.contains(job.id()) {
             return None;
         }
         let is_capable = |seen: &Seen| match seen.verdict {
@@ -378,7 +380,7 @@ impl Broker {
             | Verdict::ForAnother
             | Verdict::Ended => false,
         };
-        let delay = self.delays.get(job.id);
+        let delay = self.locality.delays.get(job.id());
         let since = delay.map_or(self.now, |delay| delay.since);
         let delayed = delay.and_then(|delay| match delay.stage {
             Stage::Late { until } => Some(WaitsFor::Nearer { since, until }),
@@ -397,11 +399,14 @@ impl Broker {
                 Some((worker, lack)) => WaitsFor::WorkerLacks { worker, lack, until: Some(not_before) },
                 None => WaitsFor::BackOff { until: not_before },
             },
-            _ if job.needs_client() && !self.queues.contains(&job.key, &job.client, job.place()) => {
+            _ if job.needs_client()
+                && !self.queues.contains(&job.submission.key, &job.submission.client, job.place()) =>
+            {
                 WaitsFor::Client
             }
-            _ if job.is_capped() && !self.may_run(&job.client) => {
-                let (running, cap) = (self.state.running(&job.client), self.cap_of(&job.client));
+            _ if job.is_capped() && !self.may_run(&job.submission.client) => {
+                let (running, cap) =
+                    (self.state.running(&job.submission.client), self.cap_of(&job.submission.client));
                 WaitsFor::Cap { running, cap }
             }
             _ if !workers.iter().any(|seen| seen.matches) => WaitsFor::Worker,

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::broker::Broker;
 use super::ids::{CacheId, JobId, WorkerId};
-use super::worker::Lease;
+use super::lease::Lease;
+use super::{broken, count_down};
 
 /// What moving is taken to bring as long as nobody has measured it: a gigabit link, or a busy faster one.
 pub const MOVE_BYTES_PER_SECOND_START: u64 = 100 << 20;
@@ -167,12 +168,17 @@ impl Holdings {
     pub(super) fn unexpect(&mut self, worker: WorkerId, job: JobId) {
         let named = self.of.get_mut(&worker).and_then(|held| held.named.remove(&job));
         for cache in named.unwrap_or_default() {
-            let Some(workers) = self.expecting.get_mut(&cache) else { continue };
+            let Some(workers) = self.expecting.get_mut(&cache) else {
+                broken!("worker {worker} has job {job} that names {cache}, which nobody is to get");
+                continue;
+            };
             if let Some(jobs) = workers.get_mut(&worker) {
-                *jobs = jobs.saturating_sub(1);
+                count_down!(*jobs, 1, "worker {worker} is to get {cache} for no job");
                 if *jobs == 0 {
                     workers.remove(&worker);
                 }
+            } else {
+                broken!("worker {worker} has job {job} that names {cache}, and is not to get it");
             }
             if workers.is_empty() {
                 self.expecting.remove(&cache);
@@ -184,39 +190,39 @@ impl Holdings {
 impl Broker {
     /// The stock workers that have agents, with those.
     pub fn agents(&self) -> impl Iterator<Item = (WorkerId, WorkerId)> {
-        self.holdings.pairs()
+        self.locality.holdings.pairs()
     }
 
     /// The agent of a stock worker.
     pub fn agent_of(&self, worker: WorkerId) -> Option<WorkerId> {
-        self.holdings.agent_of(worker)
+        self.locality.holdings.agent_of(worker)
     }
 
     /// The stock workers of an agent.
     pub fn served_by(&self, agent: WorkerId) -> impl Iterator<Item = WorkerId> {
-        self.holdings.served_by(agent)
+        self.locality.holdings.served_by(agent)
     }
 
     /// What a worker has of a dataset, itself or by its agent.
     pub fn holding(&self, worker: WorkerId, cache: &CacheId) -> Option<Holding> {
-        self.holdings.at(worker, cache).next()
+        self.locality.holdings.at(worker, cache).next()
     }
 
     /// What moving so many bytes of datasets to a worker is thought to take.
     pub fn span_of_move(&self, worker: WorkerId, bytes: u64) -> Duration {
-        self.holdings.span_of_move(worker, bytes)
+        self.locality.holdings.span_of_move(worker, bytes)
     }
 
     pub(super) fn holds(&mut self, worker: WorkerId, cache: CacheId, digest: [u8; 32], missing: u64) {
         if self.workers.get(worker).is_some() {
-            self.asks.holds(worker, &cache);
-            self.holdings.insert(worker, cache, Holding { digest, missing });
+            self.locality.asks.holds(worker, &cache);
+            self.locality.holdings.insert(worker, cache, Holding { digest, missing });
             self.look_at_again(worker);
         }
     }
 
     pub(super) fn holds_not(&mut self, worker: WorkerId, cache: &CacheId) {
-        let Some(held) = self.holdings.remove(worker, cache) else { return };
+        let Some(held) = self.locality.holdings.remove(worker, cache) else { return };
         if held.missing > 0 {
             self.could_not_hold(worker, cache);
         } else {
@@ -227,38 +233,41 @@ impl Broker {
     }
 
     pub(super) fn holds_nothing(&mut self, worker: WorkerId) {
-        let held = self.holdings.of.get(&worker).map(|held| held.sets.keys().cloned().collect::<Vec<_>>());
+        let held =
+            self.locality.holdings.of.get(&worker).map(|held| held.sets.keys().cloned().collect::<Vec<_>>());
         // Jobs that wait for it go on waiting: it may well say the same again.
         for cache in held.unwrap_or_default() {
-            self.holdings.remove(worker, &cache);
+            self.locality.holdings.remove(worker, &cache);
         }
     }
 
     pub(super) fn sets_moved(&mut self, worker: WorkerId, bytes: u64, span: Duration) {
-        self.holdings.rate.add(bytes, span);
+        self.locality.holdings.rate.add(bytes, span);
         if self.workers.get(worker).is_some() {
-            self.holdings.of.entry(worker).or_default().rate.add(bytes, span);
+            self.locality.holdings.of.entry(worker).or_default().rate.add(bytes, span);
         }
     }
 
     pub(super) fn agent_for(&mut self, worker: WorkerId, agent: Option<WorkerId>) {
-        for other in agent.into_iter().chain(self.holdings.agent_of(worker)) {
-            self.asks.forget(other);
+        for other in agent.into_iter().chain(self.locality.holdings.agent_of(worker)) {
+            self.locality.asks.forget(other);
         }
         match agent {
-            Some(agent) if self.workers.get(worker).is_some() => self.holdings.agents.insert(worker, agent),
-            Some(_) | None => self.holdings.agents.remove(&worker),
+            Some(agent) if self.workers.get(worker).is_some() => {
+                self.locality.holdings.agents.insert(worker, agent)
+            }
+            Some(_) | None => self.locality.holdings.agents.remove(&worker),
         };
         // What waits for it may wait in vain now, or not any more.
         self.workers.note_changed(worker);
-        self.asks.wake_all();
+        self.locality.asks.wake_all();
         self.staging.wake();
         self.look_at_again(worker);
     }
 
     /// A worker, and those it is the agent of, may be right for jobs that wait.
     fn look_at_again(&mut self, worker: WorkerId) {
-        let served: Vec<WorkerId> = self.holdings.served_by(worker).collect();
+        let served: Vec<WorkerId> = self.locality.holdings.served_by(worker).collect();
         for worker in served.into_iter().chain([worker]) {
             self.workers.touch(worker);
         }
@@ -268,22 +277,23 @@ impl Broker {
     /// A worker is gone. What its agent holds is still there for others.
     pub(super) fn forget_holdings(&mut self, worker: WorkerId) {
         self.rouse_all_waiting_for(worker);
-        self.asks.forget(worker);
-        self.asks.wake_all();
+        self.locality.asks.forget(worker);
+        self.locality.asks.wake_all();
         self.dirty = true;
         self.holds_nothing(worker);
-        let jobs = self.holdings.of.get(&worker).map(|held| held.named.keys().copied().collect::<Vec<_>>());
+        let jobs =
+            self.locality.holdings.of.get(&worker).map(|held| held.named.keys().copied().collect::<Vec<_>>());
         for job in jobs.unwrap_or_default() {
-            self.holdings.unexpect(worker, job);
+            self.locality.holdings.unexpect(worker, job);
         }
-        self.holdings.of.remove(&worker);
-        self.holdings.agents.remove(&worker);
-        self.holdings.agents.retain(|_, agent| *agent != worker);
+        self.locality.holdings.of.remove(&worker);
+        self.locality.holdings.agents.remove(&worker);
+        self.locality.holdings.agents.retain(|_, agent| *agent != worker);
     }
 
     /// Takes a job from a worker's books; gives back the lease, if it had one.
     pub(super) fn release(&mut self, worker: WorkerId, job: JobId) -> Option<Lease> {
-        self.holdings.unexpect(worker, job);
+        self.locality.holdings.unexpect(worker, job);
         self.workers.release(worker, job)
     }
 }

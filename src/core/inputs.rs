@@ -4,19 +4,40 @@
 //! keeps track of the client's connection that the inputs come from: without it a job is not given out, and after a while
 //! it is given up. Bytes, spools and windows are the leader's matter; the broker hears only what came of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::action::{Action, Refusal};
+use super::broken;
 use super::broker::Broker;
-use super::capacity::give_back;
 use super::due::Due;
 use super::event::{Inputs, Submission};
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::job::Phase;
+use super::lease::LeaseStage;
 use super::record::{AttemptEnd, Record};
 use super::state::Applied;
-use super::worker::LeaseStage;
+use super::submit::Takings;
+
+/// Jobs that are being taken, and what they still need for that.
+#[derive(Debug, Default)]
+pub(super) struct Intake {
+    /// Jobs that are being taken or announced.
+    pub(super) enqueuing: Takings,
+    /// Announced jobs whose inputs are here and that are being taken.
+    pub(super) completing: HashSet<JobId>,
+    /// Announced jobs that are being dropped, and whether they were handed in again meanwhile.
+    pub(super) withdrawing: HashMap<JobId, Option<Resubmitted>>,
+    /// Where the inputs come from that are not here.
+    pub(super) sources: Sources,
+}
+
+impl Intake {
+    /// How much is kept.
+    pub(super) fn len(&self) -> usize {
+        self.enqueuing.len() + self.completing.len() + self.withdrawing.len() + self.sources.len()
+    }
+}
 
 /// Where the inputs come from that are not here: the connection that submitted the job last.
 #[derive(Debug, Default)]
@@ -58,7 +79,7 @@ impl Broker {
 
     /// A job is announced: an ordinary one may go to a worker that takes its inputs as they come.
     pub(super) fn announced(&mut self, id: JobId) {
-        if self.draining && !self.completing.contains(&id) {
+        if self.draining && !self.intake.completing.contains(&id) {
             return self.refuse_announced(id);
         }
         self.source_came(id);
@@ -66,18 +87,18 @@ impl Broker {
     }
 
     pub(super) fn inputs_here(&mut self, id: JobId, kept: bool) {
-        if let Some(dropped) = self.withdrawing.get_mut(&id) {
+        if let Some(dropped) = self.intake.withdrawing.get_mut(&id) {
             if let Some(again) = dropped {
                 again.here = Some(kept);
             }
             return;
         }
-        if self.completing.contains(&id) {
+        if self.intake.completing.contains(&id) {
             return;
         }
-        let pending = || self.enqueuing.get(id).and_then(|taking| taking.announced.as_deref());
+        let pending = || self.intake.enqueuing.get(id).and_then(|taking| taking.announced.as_deref());
         let (run, job) = match self.state.job(id) {
-            Some(job) if job.announced && !job.has_ended() => (job.run, job.submission()),
+            Some(job) if job.is_announced() && !job.has_ended() => (job.run, job.submission.clone()),
             Some(_) => return,
             None => match pending() {
                 Some(job) => (Run(1), job.clone()),
@@ -95,7 +116,7 @@ impl Broker {
             self.propose(Record::Fail { at: self.now, job: id, run, why: refusal.to_string().into() });
             return;
         }
-        self.completing.insert(id);
+        self.intake.completing.insert(id);
         self.propose(Record::Enqueue { at: self.now, job, children, kept });
     }
 
@@ -103,23 +124,24 @@ impl Broker {
     pub(super) fn end_taking(&mut self, job: &Submission) {
         match job.inputs {
             Inputs::Here => {
-                self.enqueuing.remove(job.job);
+                self.intake.enqueuing.remove(job.job);
             }
             Inputs::Expected => {
-                self.completing.remove(&job.job);
+                self.intake.completing.remove(&job.job);
             }
         }
     }
 
     /// An announced job is taken: its worker may start, or it may go to any that can have it now.
     pub(super) fn inputs_came(&mut self, id: JobId) {
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else { return broken!("job {id} is taken, and is not known") };
         let run = job.run;
         match job.phase {
             Phase::Leased { worker, attempt, .. } => self.start(worker, id, run, attempt),
             // What it needs of a worker may be less now.
             Phase::Queued { .. } => {
-                let (key, client, place) = (job.key.clone(), job.client.clone(), job.place());
+                let (key, client, place) =
+                    (job.submission.key.clone(), job.submission.client.clone(), job.place());
                 self.queues.remove(&key, &client, place);
                 self.forget_delay(id);
             }
@@ -143,7 +165,7 @@ impl Broker {
     pub(super) fn inputs_failed(&mut self, id: JobId, why: Arc<str>) {
         match self.state.job(id) {
             Some(job) if job.has_ended() => {}
-            Some(job) if !job.announced || self.completing.contains(&id) => {
+            Some(job) if !job.is_announced() || self.intake.completing.contains(&id) => {
                 let run = job.run;
                 self.propose(Record::Fail { at: self.now, job: id, run, why });
             }
@@ -157,18 +179,18 @@ impl Broker {
 
     /// Drops an announced job. One that had an end before, or that is being taken, cannot go without a trace.
     fn drop_announced(&mut self, id: JobId, why: Arc<str>) {
-        if let Some(again) = self.withdrawing.get_mut(&id) {
+        if let Some(again) = self.intake.withdrawing.get_mut(&id) {
             *again = None;
             return;
         }
         let run = match self.state.job(id) {
-            Some(job) if job.announced && !job.has_ended() => job.run,
+            Some(job) if job.is_announced() && !job.has_ended() => job.run,
             Some(_) => return,
-            None if self.enqueuing.get(id).is_some_and(|taking| taking.announced.is_some()) => Run(1),
+            None if self.intake.enqueuing.get(id).is_some_and(|taking| taking.announced.is_some()) => Run(1),
             None => return,
         };
-        if run == Run(1) && !self.completing.contains(&id) {
-            self.withdrawing.insert(id, None);
+        if run == Run(1) && !self.intake.completing.contains(&id) {
+            self.intake.withdrawing.insert(id, None);
             self.propose(Record::Withdraw { job: id, run });
         } else {
             self.propose(Record::Fail { at: self.now, job: id, run, why });
@@ -177,24 +199,23 @@ impl Broker {
 
     /// A job that is being dropped is handed in again: it is announced anew once it is gone. False for any other.
     pub(super) fn resubmitted(&mut self, conn: ConnId, job: &Submission) -> bool {
-        let Some(again) = self.withdrawing.get_mut(&job.job) else { return false };
+        let Some(again) = self.intake.withdrawing.get_mut(&job.job) else { return false };
         *again = Some(Resubmitted { conn, job: job.clone(), here: None });
         true
     }
 
     /// An announced job is gone, unless it ended first.
     pub(super) fn withdrawn(&mut self, id: JobId, applied: &Applied) {
-        let again = self.withdrawing.remove(&id).flatten();
+        let again = self.intake.withdrawing.remove(&id).flatten();
         if let Applied::Withdrew(job) = applied {
-            self.queues.remove(&job.key, &job.client, job.place());
+            self.queues.remove(&job.submission.key, &job.submission.client, job.place());
             self.forget_delay_of(job);
             self.waits.forget(id);
             self.drop_source(id);
-            self.submitters.remove(&id);
-            give_back(&mut self.submitters);
+            self.clients.forget_submitter(id);
             self.settle(id, job.run, None);
             // The same job again goes on with what there is of its inputs.
-            if again.as_ref().is_none_or(|again| again.job.fingerprint != job.fingerprint) {
+            if again.as_ref().is_none_or(|again| again.job.fingerprint != job.submission.fingerprint) {
                 self.actions.push_back(Action::ForgetInput { job: id });
             }
         }
@@ -208,7 +229,7 @@ impl Broker {
 
     /// Whether a job that was announced is being dropped.
     pub fn is_withdrawing(&self, job: JobId) -> bool {
-        self.withdrawing.contains_key(&job)
+        self.intake.withdrawing.contains_key(&job)
     }
 
     /// No new jobs: those that are announced are not taken any more, either.
@@ -219,8 +240,8 @@ impl Broker {
             return;
         }
         let announced =
-            |id: &JobId| self.state.job(*id).is_some_and(|job| job.announced && job.run == Run(1));
-        let mut jobs: Vec<JobId> = self.sources.of.keys().copied().filter(announced).collect();
+            |id: &JobId| self.state.job(*id).is_some_and(|job| job.is_announced() && job.run == Run(1));
+        let mut jobs: Vec<JobId> = self.intake.sources.of.keys().copied().filter(announced).collect();
         jobs.sort_unstable();
         for job in jobs {
             self.refuse_announced(job);
@@ -228,10 +249,10 @@ impl Broker {
     }
 
     fn refuse_announced(&mut self, id: JobId) {
-        if self.completing.contains(&id) || self.withdrawing.contains_key(&id) {
+        if self.intake.completing.contains(&id) || self.intake.withdrawing.contains_key(&id) {
             return;
         }
-        let client = self.state.job(id).map(|job| &job.client);
+        let client = self.state.job(id).map(|job| &job.submission.client);
         if let Some(conn) = client.and_then(|client| self.submitter_of(id, client)) {
             self.refuse(conn, id, Refusal::Draining);
         }
@@ -242,8 +263,8 @@ impl Broker {
 
     /// Whether a worker is the one that has a job, or is about to have it.
     pub(super) fn is_with(&self, job: JobId, worker: WorkerId) -> bool {
-        match self.assigning.get(&job) {
-            Some(assigning) => assigning.worker == worker,
+        match self.assigning.worker_of(job) {
+            Some(next) => next == worker,
             None => self.state.job(job).is_some_and(
                 |job| matches!(job.phase, Phase::Leased { worker: holder, .. } if holder == worker),
             ),
@@ -279,7 +300,7 @@ impl Broker {
         let lease = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
         let is_receiving = lease.is_some_and(|lease| lease.stage == LeaseStage::Given);
         if is_receiving && job.comes_by_transfer() {
-            let (run, start, lease) = (job.run, !job.announced, self.config.lease);
+            let (run, start, lease) = (job.run, !job.is_announced(), self.config.lease);
             self.actions.push_back(Action::Resume { conn, worker, job: id, run, attempt, lease, start });
         }
     }
@@ -288,7 +309,7 @@ impl Broker {
 
     /// Whether the inputs of a job that needs its client can come. One whose client was away too long ends here.
     pub(super) fn is_fed(&mut self, id: JobId) -> bool {
-        match self.sources.of.get(&id) {
+        match self.intake.sources.of.get(&id) {
             Some(Source::Here(_)) => true,
             Some(Source::Away(until)) => {
                 if *until <= self.now {
@@ -303,11 +324,11 @@ impl Broker {
     /// A job that needs its client is known, or was handed in again: its inputs come over this connection.
     pub(super) fn source_came(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.needs_client()) else { return };
-        match self.submitter_of(id, &job.client) {
+        match self.submitter_of(id, &job.submission.client) {
             Some(conn) => {
                 self.drop_source(id);
-                self.sources.of.insert(id, Source::Here(conn));
-                self.sources.at.entry(conn).or_default().insert(id);
+                self.intake.sources.of.insert(id, Source::Here(conn));
+                self.intake.sources.at.entry(conn).or_default().insert(id);
                 self.make_ready(id);
             }
             None => self.source_away(id),
@@ -316,7 +337,7 @@ impl Broker {
 
     /// Jobs whose inputs came over this connection are not given out until they are handed in again.
     pub(super) fn sources_left(&mut self, conn: ConnId) {
-        for job in self.sources.at.remove(&conn).unwrap_or_default() {
+        for job in self.intake.sources.at.remove(&conn).unwrap_or_default() {
             self.source_away(job);
         }
     }
@@ -324,26 +345,28 @@ impl Broker {
     pub(super) fn source_away(&mut self, id: JobId) {
         self.drop_source(id);
         let until = self.now.plus(self.config.input_wait);
-        self.sources.of.insert(id, Source::Away(until));
+        self.intake.sources.of.insert(id, Source::Away(until));
         self.due.insert((until, Due::Source(id)));
         self.take_out_of_queue(id);
     }
 
     fn take_out_of_queue(&mut self, id: JobId) {
-        let Some(job) = self.state.job(id) else { return };
-        self.queues.remove(&job.key, &job.client, job.place());
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} waits for its client, and is not known");
+        };
+        self.queues.remove(&job.submission.key, &job.submission.client, job.place());
         self.forget_delay(id);
         self.waits.forget(id);
     }
 
     /// A job does not need its client any more.
     pub(super) fn drop_source(&mut self, id: JobId) {
-        match self.sources.of.remove(&id) {
+        match self.intake.sources.of.remove(&id) {
             Some(Source::Here(conn)) => {
-                if let Some(jobs) = self.sources.at.get_mut(&conn) {
+                if let Some(jobs) = self.intake.sources.at.get_mut(&conn) {
                     jobs.remove(&id);
                     if jobs.is_empty() {
-                        self.sources.at.remove(&conn);
+                        self.intake.sources.at.remove(&conn);
                     }
                 }
             }
@@ -359,28 +382,33 @@ impl Broker {
         // at when it is.
         let is_over = self.state.job(id).is_some_and(|job| match job.phase {
             Phase::Queued { .. } => true,
-            Phase::Leased { .. } => job.announced,
+            Phase::Leased { .. } => job.is_announced(),
             Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
         });
-        if is_over && !self.assigning.contains_key(&id) {
+        if is_over && !self.assigning.contains(id) {
             self.source_gone(id);
         }
     }
 
     fn source_gone(&mut self, id: JobId) {
-        if self.completing.contains(&id) || self.withdrawing.contains_key(&id) {
+        if self.intake.completing.contains(&id) || self.intake.withdrawing.contains_key(&id) {
             return;
         }
-        let Some(job) = self.state.job(id) else { return };
-        let why: Arc<str> = format!("input gone with client {}: submit it again", job.client).into();
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} waited for its client, and is not known");
+        };
+        let why: Arc<str> =
+            format!("input gone with client {}: submit it again", job.submission.client).into();
         self.inputs_failed(id, why);
     }
 
     /// A dead job has another run. Its client had its end and keeps nothing for it: inputs that are not here come again
     /// only if it hands the job in again.
     pub(super) fn revived(&mut self, id: JobId) {
-        let Some(job) = self.state.job(id) else { return };
-        let (client, needs_client) = (job.client.clone(), job.needs_client());
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} has another run, and is not known");
+        };
+        let (client, needs_client) = (job.submission.client.clone(), job.needs_client());
         // Its last end is none any more.
         self.no_longer_undelivered(&client, id);
         if needs_client {

@@ -1,11 +1,11 @@
 //! What holds between events: the indexes that make decisions quick agree with the state, and no job is lost between
 //! them. Debug builds look after every event while there are few jobs, and now and then while there are many.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::broker::Broker;
 use super::due::Due;
-use super::ids::{ClientId, JobId};
+use super::ids::JobId;
 use super::job::{Job, Phase};
 use super::record::Record;
 
@@ -45,34 +45,10 @@ impl Broker {
         self.state.check()?;
         self.queues.check()?;
         self.workers.check()?;
-        self.check_clients()?;
-        self.check_assigning()?;
+        self.clients.check()?;
+        self.assigning.check()?;
         self.check_jobs()?;
         self.check_notes()
-    }
-
-    /// Connections and clients name each other.
-    fn check_clients(&self) -> Broken {
-        let pairs: BTreeSet<_> = self.clients.iter().map(|(conn, client)| (client, *conn)).collect();
-        let conns =
-            self.conns_of.iter().flat_map(|(client, conns)| conns.iter().map(move |conn| (client, *conn)));
-        holds(pairs == conns.collect(), || "clients and their connections do not agree".to_owned())?;
-        holds(self.caps_named.keys().all(|client| self.conns_of.contains_key(client)), || {
-            "a cap is named by a client that is not connected".to_owned()
-        })
-    }
-
-    /// What is proposed takes its worker's place and its client's share.
-    fn check_assigning(&self) -> Broken {
-        let mut shares: HashMap<&ClientId, u32> = HashMap::new();
-        for assigning in self.assigning.values() {
-            if let Some(client) = &assigning.capped {
-                *shares.entry(client).or_default() += 1;
-            }
-        }
-        let counted: HashMap<&ClientId, u32> =
-            self.assigning_of.iter().map(|(client, n)| (client, *n)).collect();
-        holds(shares == counted, || format!("shares of clients: {shares:?}, and {counted:?} are counted"))
     }
 
     fn check_jobs(&self) -> Broken {
@@ -95,9 +71,10 @@ impl Broker {
                 format!("{id} waits and is {:?}", job.phase)
             })?;
             holds(job.child_of.is_none(), || format!("{id} is a child and waits with others"))?;
-            holds(!self.assigning.contains_key(id), || format!("{id} waits and is being given out"))?;
+            holds(!self.assigning.contains(*id), || format!("{id} waits and is being given out"))?;
         }
-        let pinned: HashSet<JobId> = self.pinned.values().flat_map(BTreeMap::values).copied().collect();
+        let pinned: HashSet<JobId> =
+            self.queues.pinned.values().flat_map(BTreeMap::values).copied().collect();
         let proposed: HashSet<JobId> = self.proposed().filter_map(job_of).collect();
         let ready: HashSet<JobId> = self
             .due
@@ -118,13 +95,13 @@ impl Broker {
             })
             .collect();
         for job in self.state.jobs() {
-            let id = job.id;
+            let id = job.id();
             match &job.phase {
                 Phase::Queued { not_before } => {
                     let is_somewhere = queued.contains_key(&id)
                         || pinned.contains(&id)
                         || proposed.contains(&id)
-                        || self.assigning.contains_key(&id)
+                        || self.assigning.contains(id)
                         || self.waits_for_client(job)
                         || *not_before > self.now && ready.contains(&id);
                     holds(is_somewhere, || format!("{id} waits, and nobody will ever give it out"))?;
@@ -146,23 +123,24 @@ impl Broker {
 
     /// Whether a job cannot be given out because its inputs are with a client, or are to come first.
     fn waits_for_client(&self, job: &Job) -> bool {
-        job.announced && job.to_all || job.needs_client() && !self.sources.is_here(job.id)
+        job.is_announced() && job.submission.to_all
+            || job.needs_client() && !self.intake.sources.is_here(job.id())
     }
 
     /// What is noted beside the state is of jobs that are known.
     fn check_notes(&self) -> Broken {
-        for (client, jobs) in &self.undelivered {
+        for (client, jobs) in &self.results.undelivered {
             for id in jobs {
                 let job = self.state.job(*id);
-                holds(job.is_some_and(|job| job.has_ended() && job.client == *client), || {
+                holds(job.is_some_and(|job| job.has_ended() && job.submission.client == *client), || {
                     format!("the result of {id} waits for client {client}, and there is none: {job:?}")
                 })?;
             }
             holds(!jobs.is_empty(), || format!("client {client} waits for no result"))?;
         }
-        for id in self.submitters.keys() {
-            let is_known = self.state.job(*id).is_some() || self.enqueuing.contains(*id);
-            holds(is_known || self.withdrawing.contains_key(id), || {
+        for id in self.clients.submitters.keys() {
+            let is_known = self.state.job(*id).is_some() || self.intake.enqueuing.contains(*id);
+            holds(is_known || self.intake.withdrawing.contains_key(id), || {
                 format!("somebody submitted {id}, which is not known")
             })?;
         }
@@ -185,6 +163,8 @@ fn job_of(record: &Record) -> Option<JobId> {
         | Record::Revive { job, .. }
         | Record::Forget { job, .. }
         | Record::Delivered { job, .. } => Some(*job),
-        Record::Cap { .. } | Record::Dataset { .. } | Record::DatasetGone { .. } => None,
+        Record::Cap { .. } | Record::Dataset { .. } | Record::Stage { .. } | Record::DatasetGone { .. } => {
+            None
+        }
     }
 }

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use super::event::{Inputs, Submission, WorkerClass, kind_of, names_bytes};
-use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
-use super::payload::{FileNames, PayloadKind};
+use super::event::{Inputs, Submission, WorkerClass};
+use super::ids::{Attempt, CacheId, JobId, Micros, ResultId, Run, WorkerId};
+use super::payload::PayloadKind;
 use super::queue::{Place, Rank};
 use super::record::{AttemptEnd, Lack};
-use super::subject::RoutingKey;
 
 /// Where a job stands. Each state carries what only it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,39 +88,32 @@ pub struct AttemptNote {
     pub why: AttemptEnd,
 }
 
+/// Where the inputs of a job are. With its payload or by transfers they come, and they go the same way to workers that take
+/// transfers, whatever else they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InputsState {
+    /// They are still to come: the job is known and not taken.
+    Announced,
+    /// They came, and the leader does not hold them: a further attempt needs its client's connection.
+    PassedOn,
+    /// The leader holds them.
+    Kept,
+    /// The same, and they are a dataset besides, for the agents of classic workers (C01).
+    Staged {
+        /// That set and those that the job names, in order.
+        datasets: Vec<CacheId>,
+    },
+}
+
 /// A job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Its id.
-    pub id: JobId,
-    /// Whose it is.
-    pub client: ClientId,
-    /// Where it belongs.
-    pub key: RoutingKey,
-    /// The program it names; empty for a raw job.
-    pub exec: Arc<str>,
-    /// Smaller first.
-    pub priority: i64,
+    /// What was handed in. That a worker was required is not kept: the job is known, and waits for one.
+    pub submission: Submission,
     /// Its place among all jobs.
     pub seq: u64,
-    /// Bytes of its payload.
-    pub size: u64,
-    /// A digest of its payload.
-    pub fingerprint: [u8; 32],
-    /// Whether every matching worker gets it.
-    pub to_all: bool,
-    /// How its inputs come, or came.
-    pub inputs: Inputs,
-    /// Whether they are still to come: it is known and not taken.
-    pub announced: bool,
-    /// Whether the leader holds them. If not, a further attempt needs its client's connection.
-    pub inputs_kept: bool,
-    /// Whether only a worker that can take transfers may have it.
-    pub needs_transfers: bool,
-    /// The datasets that its files are of, each once.
-    pub datasets: Vec<CacheId>,
-    /// What the names of its files are to classic workers.
-    pub names: FileNames,
+    /// Where its inputs are.
+    pub inputs: InputsState,
     /// Which run this is.
     pub run: Run,
     /// The attempt that was made last.
@@ -141,23 +133,11 @@ pub struct Job {
 }
 
 impl Job {
-    pub(super) fn new(at: Micros, seq: u64, submission: &Submission) -> Self {
+    pub(super) fn new(at: Micros, seq: u64, submission: Submission) -> Self {
         Job {
-            id: submission.job,
-            client: submission.client.clone(),
-            key: submission.key.clone(),
-            exec: submission.exec.clone(),
-            priority: submission.priority,
+            submission: Submission { require_worker: false, ..submission },
             seq,
-            size: submission.size,
-            fingerprint: submission.fingerprint,
-            to_all: submission.to_all,
-            inputs: submission.inputs,
-            announced: false,
-            inputs_kept: true,
-            needs_transfers: submission.needs_transfers,
-            datasets: submission.datasets.clone(),
-            names: submission.names,
+            inputs: InputsState::Kept,
             run: Run(1),
             attempt: Attempt(0),
             spent: 0,
@@ -169,9 +149,14 @@ impl Job {
         }
     }
 
+    /// Its id.
+    pub fn id(&self) -> JobId {
+        self.submission.job
+    }
+
     /// Bytes of the texts that it keeps in memory.
     pub fn names_bytes(&self) -> u64 {
-        names_bytes(&self.client, &self.key, &self.exec, &self.datasets)
+        self.submission.names_bytes()
     }
 
     /// Whether its client has, or may have, its answer.
@@ -182,48 +167,59 @@ impl Job {
         }
     }
 
-    /// The job as it was handed in, now that it is known and need not ask for a worker any more.
-    pub(super) fn submission(&self) -> Submission {
-        Submission {
-            job: self.id,
-            client: self.client.clone(),
-            key: self.key.clone(),
-            exec: self.exec.clone(),
-            priority: self.priority,
-            to_all: self.to_all,
-            size: self.size,
-            fingerprint: self.fingerprint,
-            inputs: self.inputs,
-            needs_transfers: self.needs_transfers,
-            require_worker: false,
-            datasets: self.datasets.clone(),
-            names: self.names,
+    /// Whether its inputs are still to come.
+    pub fn is_announced(&self) -> bool {
+        self.inputs == InputsState::Announced
+    }
+
+    /// Whether its inputs are a dataset by now, for agents of classic workers (C01).
+    pub fn is_staged(&self) -> bool {
+        matches!(self.inputs, InputsState::Staged { .. })
+    }
+
+    /// The datasets that a worker needs for it, each once, in order.
+    pub fn datasets(&self) -> &[CacheId] {
+        match &self.inputs {
+            InputsState::Staged { datasets } => datasets,
+            InputsState::Announced | InputsState::PassedOn | InputsState::Kept => &self.submission.datasets,
         }
+    }
+
+    /// Its inputs are this dataset, too.
+    pub(crate) fn stage(&mut self, set: CacheId) {
+        let mut datasets = self.submission.datasets.clone();
+        datasets.push(set);
+        datasets.sort_unstable();
+        self.inputs = InputsState::Staged { datasets };
     }
 
     /// Whether an attempt needs its client's connection.
     pub fn needs_client(&self) -> bool {
-        !self.has_ended() && (self.announced || !self.inputs_kept)
+        let is_here = match self.inputs {
+            InputsState::Announced | InputsState::PassedOn => false,
+            InputsState::Kept | InputsState::Staged { .. } => true,
+        };
+        !self.has_ended() && !is_here
     }
 
     /// Whether a worker that takes transfers gets inputs of it as such.
     pub fn comes_by_transfer(&self) -> bool {
-        self.inputs == Inputs::Expected || self.needs_transfers || self.is_staged()
+        self.submission.inputs == Inputs::Expected || self.submission.needs_transfers
     }
 
-    /// Whether its inputs are a dataset by now, for a stock worker's agent (C01).
-    pub fn is_staged(&self) -> bool {
-        self.datasets.iter().any(|cache| cache.job() == Some(self.id))
+    /// Whether only a worker that can take transfers may have its inputs, once they are here.
+    pub fn needs_transfers(&self) -> bool {
+        self.submission.needs_transfers && !self.is_staged()
     }
 
     /// Whether only a worker that can take transfers may have it as it stands.
     pub fn goes_by_transfer(&self) -> bool {
-        self.needs_transfers || self.announced
+        self.needs_transfers() || self.is_announced()
     }
 
     /// What it asks of a worker.
     pub fn payload_kind(&self) -> PayloadKind {
-        kind_of(&self.exec, self.names)
+        self.submission.payload_kind()
     }
 
     /// Among which jobs it waits to be given out.
@@ -240,7 +236,7 @@ impl Job {
 
     /// Its place among those of its client and key that wait.
     pub(super) fn place(&self) -> Place {
-        Place { priority: self.priority, seq: self.seq }
+        Place { priority: self.submission.priority, seq: self.seq }
     }
 
     /// Whether it counts toward its client's cap. Children do not: their number is the number of workers.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::schedule::Policy;
+use super::choose::Policy;
 
 /// One message may offer no more credit than this; more is cut (CR04).
 pub const CREDIT_PER_MESSAGE_MAX: i32 = 10_000;

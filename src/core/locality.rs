@@ -5,19 +5,20 @@
 //! own priority go first, for a while, whose data is where the room is: a full queue is then served set by set. A job that
 //! waits stands in nobody's way: it is set aside, and found by its datasets when a worker that has them gets room.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::asks::Asks;
+use super::broken;
 use super::broker::Broker;
+use super::choose::Choice;
 use super::dataset::Dataset;
 use super::due::Due;
-use super::event::WorkerClass;
+use super::holdings::Holdings;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::Job;
 use super::queue::{Place, Rank};
-use super::schedule::Policy;
 use super::subject::RoutingKey;
 use super::worker::Worker;
 
@@ -67,26 +68,22 @@ pub enum At {
     Missing,
 }
 
-/// What is to be done with a job that is next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
-    /// This worker gets it.
-    Give(WorkerId),
-    /// It waits for a worker that has no room.
-    Wait {
-        /// Whom.
-        on: WorkerId,
-        /// Until then.
-        until: Micros,
-    },
-    /// It has waited, and goes behind others of its priority.
-    Late,
-    /// Workers that have room cannot be sent its datasets.
-    Strand,
-    /// Workers that have room lacked something for it before, and there are others.
-    Elsewhere,
-    /// None of these workers may have it.
-    Pass,
+/// Where data is, and who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Locality {
+    /// What workers hold of datasets.
+    pub(super) holdings: Holdings,
+    /// Jobs that wait for a worker that has their data.
+    pub(super) delays: Delays,
+    /// What agents were asked to hold for jobs that wait.
+    pub(super) asks: Asks,
+}
+
+impl Locality {
+    /// How much is kept.
+    pub(super) fn len(&self) -> usize {
+        self.holdings.len() + self.delays.len() + self.asks.len()
+    }
 }
 
 /// Jobs that wait for a worker that has their data, or did.
@@ -167,8 +164,8 @@ impl Delays {
     }
 
     fn index(&mut self, place: Place, job: &Job) {
-        for cache in &job.datasets {
-            self.by_set.entry(cache.clone()).or_default().insert((place, job.id));
+        for cache in job.datasets() {
+            self.by_set.entry(cache.clone()).or_default().insert((place, job.id()));
         }
     }
 
@@ -192,22 +189,23 @@ impl Delays {
     }
 
     fn strand(&mut self, place: Place, job: &Job) {
-        let stranded = self.stranded.entry((job.key.clone(), job.client.clone())).or_default();
-        stranded.all.insert((place, job.id));
-        stranded.by_sets.entry(job.datasets.clone()).or_default().insert((place, job.id));
+        let stranded =
+            self.stranded.entry((job.submission.key.clone(), job.submission.client.clone())).or_default();
+        stranded.all.insert((place, job.id()));
+        stranded.by_sets.entry(job.datasets().to_vec()).or_default().insert((place, job.id()));
     }
 
     fn unstrand(&mut self, place: Place, job: &Job) {
         if self.stranded.is_empty() {
             return;
         }
-        let of = (job.key.clone(), job.client.clone());
+        let of = (job.submission.key.clone(), job.submission.client.clone());
         let Some(stranded) = self.stranded.get_mut(&of) else { return };
-        stranded.all.remove(&(place, job.id));
-        if let Some(jobs) = stranded.by_sets.get_mut(&job.datasets) {
-            jobs.remove(&(place, job.id));
+        stranded.all.remove(&(place, job.id()));
+        if let Some(jobs) = stranded.by_sets.get_mut(job.datasets()) {
+            jobs.remove(&(place, job.id()));
             if jobs.is_empty() {
-                stranded.by_sets.remove(&job.datasets);
+                stranded.by_sets.remove(job.datasets());
             }
         }
         if stranded.all.is_empty() {
@@ -217,15 +215,15 @@ impl Delays {
 
     fn unindex(&mut self, place: Place, job: &Job) {
         self.unstrand(place, job);
-        if let Some(jobs) = self.elsewhere.get_mut(&job.key) {
-            jobs.remove(&(place, job.id));
+        if let Some(jobs) = self.elsewhere.get_mut(&job.submission.key) {
+            jobs.remove(&(place, job.id()));
             if jobs.is_empty() {
-                self.elsewhere.remove(&job.key);
+                self.elsewhere.remove(&job.submission.key);
             }
         }
-        for cache in &job.datasets {
+        for cache in job.datasets() {
             if let Some(jobs) = self.by_set.get_mut(cache) {
-                jobs.remove(&(place, job.id));
+                jobs.remove(&(place, job.id()));
                 if jobs.is_empty() {
                     self.by_set.remove(cache);
                 }
@@ -245,14 +243,17 @@ impl Broker {
     /// What a worker has of a dataset.
     pub(super) fn at(&self, worker: WorkerId, dataset: &Dataset) -> At {
         // Who takes transfers gets a job's inputs by those, whatever else they are.
-        if dataset.cache.is_of_a_job() && self.workers.get(worker).is_some_and(|worker| worker.transfers) {
+        if self.state.staged_for(&dataset.cache).is_some()
+            && self.workers.get(worker).is_some_and(|worker| worker.transfers)
+        {
             return At::Held;
         }
-        let holdings = self.holdings.at(worker, &dataset.cache).filter(|held| held.digest == dataset.digest);
+        let holdings =
+            self.locality.holdings.at(worker, &dataset.cache).filter(|held| held.digest == dataset.digest);
         match holdings.map(|held| held.missing).min() {
             Some(0) => At::Held,
             Some(missing) => At::Coming { missing },
-            None if self.holdings.is_expected(worker, &dataset.cache) => At::Expected,
+            None if self.locality.holdings.is_expected(worker, &dataset.cache) => At::Expected,
             None => At::Missing,
         }
     }
@@ -269,146 +270,9 @@ impl Broker {
         })
     }
 
-    /// Whether a worker can have what a job needs of datasets: it can be sent them, or has them all.
-    pub(super) fn may_have_sets(&self, worker: &Worker, sets: &[Arc<Dataset>]) -> bool {
-        worker.datasets || sets.iter().all(|set| self.at(worker.id, set) == At::Held)
-    }
-
-    /// Whether one of these workers can.
-    pub(super) fn any_may_have_sets(&self, datasets: &[CacheId], workers: &[WorkerId]) -> bool {
-        let sets = self.known_sets(datasets);
-        let may = |worker: &WorkerId| {
-            self.workers.get(*worker).is_some_and(|worker| self.may_have_sets(worker, &sets))
-        };
-        sets.is_empty() || workers.iter().any(may)
-    }
-
-    /// Whether nothing that has to do with room speaks against giving a job to a worker.
-    pub(super) fn may_have(&self, job: &Job, worker: &Worker) -> bool {
-        !job.was_lost_at(worker.id)
-            && (worker.transfers || !job.goes_by_transfer())
-            && worker.reads >= job.payload_kind()
-            && worker.is_done_with(job.id)
-    }
-
-    /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it lacks room for its
-    /// inputs, or a directory; `full` is saying so.
-    pub(super) fn may_find_room_elsewhere(&self, job: &Job, full: Option<WorkerId>) -> bool {
-        if job.child_of.is_some() {
-            return false;
-        }
-        let sets = self.known_sets(&job.datasets);
-        let mut matching = Vec::new();
-        self.workers.matching(job.key.as_str(), &mut matching);
-        let others =
-            matching.iter().filter(|worker| Some(**worker) != full && job.lacked_at(**worker).is_none());
-        others.filter_map(|worker| self.workers.get(*worker)).any(|worker| {
-            let is_here = worker.conn().is_some() && !worker.silent;
-            is_here && self.may_have(job, worker) && self.may_have_sets(worker, &sets)
-        })
-    }
-
-    // --- who gets a job
-
-    /// What is to be done with a job, given the workers with room that match its key.
-    pub(super) fn choose(&self, id: JobId, matching: &[WorkerId]) -> Choice {
-        let Some(job) = self.state.job(id) else { return Choice::Pass };
-        let sets = self.known_sets(&job.datasets);
-        // Who had no room on its disk for the inputs, or no directory, is asked again only if there is nobody else, busy or not.
-        let avoids_full = job.lacking_attempts() > 0 && self.may_find_room_elsewhere(job, None);
-        let all_with_room = matching
-            .iter()
-            .filter_map(|worker| self.workers.get(*worker))
-            .filter(|worker| worker.has_room() && self.may_have(job, worker));
-        let with_room =
-            all_with_room.clone().filter(|worker| !(avoids_full && job.lacked_at(worker.id).is_some()));
-        let candidates = with_room.clone().filter(|worker| self.may_have_sets(worker, &sets));
-        // Another one than had it last, else the same (RT04).
-        let last = job.history.last().map(|note| note.worker);
-        // A classic worker that was lost may run it still, and all of a host run it in one directory: whoever
-        // marks its directories comes first.
-        let has_own_directory = |worker: &Worker| worker.class == WorkerClass::Leasing;
-        let avoids_classic = job.may_still_run()
-            && candidates.clone().any(|worker| Some(worker.id) != last && has_own_directory(worker));
-        let candidates = candidates.filter(|worker| !avoids_classic || has_own_directory(worker));
-        let others = candidates.clone().filter(|worker| Some(worker.id) != last);
-        let policy = self.config.policy;
-        if policy == Policy::Locality && !sets.is_empty() {
-            let nearest = self.nearest(others, &sets).or_else(|| self.nearest(candidates, &sets));
-            if let Some((worker, cost)) = nearest {
-                return self.give_or_wait(job, &sets, worker, cost, last);
-            }
-        } else {
-            let stuck_to = self.stuck.get(&job.client, &job.key);
-            let chosen = policy.choose(others, stuck_to).or_else(|| policy.choose(candidates, stuck_to));
-            if let Some(worker) = chosen {
-                return Choice::Give(worker.id);
-            }
-        }
-        match () {
-            () if with_room.count() > 0 => Choice::Strand,
-            () if all_with_room.count() > 0 => Choice::Elsewhere,
-            () => Choice::Pass,
-        }
-    }
-
-    /// The worker that must move the fewest bytes; of these the one with the fewest jobs, then with the most credit.
-    fn nearest<'a>(
-        &self,
-        workers: impl Iterator<Item = &'a Worker>,
-        sets: &[Arc<Dataset>],
-    ) -> Option<(WorkerId, Cost)> {
-        let costs = workers.map(|worker| (worker, self.cost(worker.id, sets)));
-        let nearest = costs.min_by_key(|(worker, cost)| {
-            (*cost, worker.held.len(), Reverse(worker.credit), worker.last_assigned)
-        });
-        nearest.map(|(worker, cost)| (worker.id, cost))
-    }
-
-    fn give_or_wait(
-        &self,
-        job: &Job,
-        sets: &[Arc<Dataset>],
-        nearest: WorkerId,
-        cost: Cost,
-        last: Option<WorkerId>,
-    ) -> Choice {
-        let delay = self.delays.get(job.id);
-        let since = delay.map_or(self.now, |delay| delay.since);
-        let is_its_turn = delay.is_some_and(|delay| matches!(delay.stage, Stage::Late { .. }))
-            || since.plus(LOCALITY_BYPASS_MAX) <= self.now;
-        if cost.missing == 0 || is_its_turn {
-            return Choice::Give(nearest);
-        }
-        let Some(on) = self.nearer_and_busy(job, sets, cost, last) else { return Choice::Give(nearest) };
-        let until = since.plus(self.wait_for(nearest, cost));
-        if until > self.now { Choice::Wait { on, until } } else { Choice::Late }
-    }
-
     /// How long a job waits rather than have a worker move so much.
     pub(super) fn wait_for(&self, worker: WorkerId, cost: Cost) -> Duration {
         self.span_of_move(worker, cost.missing).clamp(LOCALITY_WAIT_MIN, LOCALITY_WAIT_MAX)
-    }
-
-    /// The nearest of the workers that are there without room and would have to move less than this.
-    fn nearer_and_busy(
-        &self,
-        job: &Job,
-        sets: &[Arc<Dataset>],
-        than: Cost,
-        last: Option<WorkerId>,
-    ) -> Option<WorkerId> {
-        let mut near = BTreeSet::new();
-        sets.iter().for_each(|set| self.holdings.near(&set.cache, &mut near));
-        // One that has no job may still have no room, as it keeps its credit back while its machine is busy (CR10).
-        let is_busy = |worker: &&Worker| !worker.has_room() && worker.conn().is_some() && !worker.silent;
-        let workers = near
-            .iter()
-            .filter_map(|worker| self.workers.get(*worker))
-            .filter(is_busy)
-            .filter(|worker| Some(worker.id) != last && worker.wants(job.key.as_str()))
-            .filter(|worker| self.may_have(job, worker) && self.may_have_sets(worker, sets));
-        self.nearest(workers, sets).filter(|(_, cost)| *cost < than).map(|(worker, _)| worker)
     }
 
     // --- waiting
@@ -418,7 +282,7 @@ impl Broker {
         let stage = match choice {
             Choice::Wait { on, until } => Stage::Waiting { on, until },
             Choice::Late => {
-                let since = self.delays.get(id).map_or(self.now, |delay| delay.since);
+                let since = self.locality.delays.get(id).map_or(self.now, |delay| delay.since);
                 Stage::Late { until: since.plus(LOCALITY_BYPASS_MAX) }
             }
             Choice::Strand => Stage::Stranded,
@@ -431,62 +295,64 @@ impl Broker {
     fn delay_at(&mut self, id: JobId, stage: Stage) {
         let now = self.now;
         self.undelay(id);
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else { return broken!("job {id} is set aside, and is not known") };
         let place = job.place();
         let rank = match stage {
             Stage::Late { .. } => Rank::Late,
             Stage::Back | Stage::Waiting { .. } | Stage::Stranded | Stage::Elsewhere { .. } => Rank::Aside,
         };
-        self.queues.push(&job.key, &job.client, place, id, job.size, rank);
-        self.delays.index(place, job);
+        self.queues.push(&job.submission.key, &job.submission.client, place, id, job.submission.size, rank);
+        self.locality.delays.index(place, job);
         if stage == Stage::Stranded {
-            self.delays.strand(place, job);
-            self.asks.stranded(job, !self.delays.of.contains_key(&id));
+            self.locality.delays.strand(place, job);
+            self.locality.asks.stranded(job, !self.locality.delays.of.contains_key(&id));
         }
         if matches!(stage, Stage::Elsewhere { .. }) {
-            self.delays.elsewhere.entry(job.key.clone()).or_default().insert((place, id));
+            self.locality.delays.elsewhere.entry(job.submission.key.clone()).or_default().insert((place, id));
         }
         if let Some(at) = stage.due() {
             self.due.insert((at, Due::Delay(id)));
         }
-        let delay = self.delays.of.entry(id).or_insert(Delay { since: now, stage });
+        let delay = self.locality.delays.of.entry(id).or_insert(Delay { since: now, stage });
         delay.stage = stage;
     }
 
     /// A job is in the queue like any other again. That it waited, and since when, is still known.
     pub(super) fn undelay(&mut self, id: JobId) {
-        let Some(delay) = self.delays.of.get_mut(&id) else { return };
+        let Some(delay) = self.locality.delays.of.get_mut(&id) else { return };
         let stage = std::mem::replace(&mut delay.stage, Stage::Back);
         if let Some(at) = stage.due() {
             self.due.remove(&(at, Due::Delay(id)));
         }
         if let Some(job) = self.state.job(id) {
-            self.delays.unindex(job.place(), job);
+            self.locality.delays.unindex(job.place(), job);
         }
     }
 
     /// A job does not wait for a worker any more: it has one, or has ended, or cannot be given out for now.
     pub(super) fn forget_delay(&mut self, id: JobId) {
         self.undelay(id);
-        if self.delays.of.remove(&id).is_some()
+        if self.locality.delays.of.remove(&id).is_some()
             && let Some(job) = self.state.job(id)
         {
-            self.asks.forget_unnamed(&self.delays, job);
+            self.locality.asks.forget_unnamed(&self.locality.delays, job);
         }
     }
 
     /// The same of a job that is not known any more.
     pub(super) fn forget_delay_of(&mut self, job: &Job) {
-        if let Some(at) = self.delays.of.remove(&job.id).and_then(|delay| delay.stage.due()) {
-            self.due.remove(&(at, Due::Delay(job.id)));
+        if let Some(at) = self.locality.delays.of.remove(&job.id()).and_then(|delay| delay.stage.due()) {
+            self.due.remove(&(at, Due::Delay(job.id())));
         }
-        self.delays.unindex(job.place(), job);
-        self.asks.forget_unnamed(&self.delays, job);
+        self.locality.delays.unindex(job.place(), job);
+        self.locality.asks.forget_unnamed(&self.locality.delays, job);
     }
 
     /// A job has waited long enough for its worker, or for those that passed it.
     pub(super) fn delay_due(&mut self, id: JobId) {
-        let Some(Delay { since, stage }) = self.delays.get(id).copied() else { return };
+        let Some(Delay { since, stage }) = self.locality.delays.get(id).copied() else {
+            return broken!("job {id} has waited long enough, and does not wait");
+        };
         match stage {
             Stage::Waiting { .. } => {
                 self.delay_at(id, Stage::Late { until: since.plus(LOCALITY_BYPASS_MAX) });
@@ -504,10 +370,10 @@ impl Broker {
     /// Workers got room, or hold something new: jobs that wait for just that are looked at again.
     pub(super) fn wake_for_room(&mut self) {
         let woken = self.workers.take_woken();
-        if self.delays.of.is_empty() {
+        if self.locality.delays.of.is_empty() {
             return;
         }
-        self.asks.wake(&woken);
+        self.locality.asks.wake(&woken);
         for worker in woken {
             for job in self.waiting_for(worker) {
                 self.make_ready(job);
@@ -527,19 +393,19 @@ impl Broker {
         let mut look = |jobs: &BTreeSet<(Place, JobId)>| {
             found.extend(jobs.iter().take(LOOKS_PER_SET_MAX.max(room)).filter(is_for));
         };
-        let held = self.holdings.sets_near(worker.id);
-        if held.len() < self.delays.by_set.len() {
-            held.iter().filter_map(|cache| self.delays.by_set.get(*cache)).for_each(&mut look);
+        let held = self.locality.holdings.sets_near(worker.id);
+        if held.len() < self.locality.delays.by_set.len() {
+            held.iter().filter_map(|cache| self.locality.delays.by_set.get(*cache)).for_each(&mut look);
         } else {
             let held: BTreeSet<&CacheId> = held.into_iter().collect();
-            let jobs = self.delays.by_set.iter().filter(|(cache, _)| held.contains(cache));
+            let jobs = self.locality.delays.by_set.iter().filter(|(cache, _)| held.contains(cache));
             jobs.for_each(|(_, jobs)| look(jobs));
         }
         found.extend(self.stranded_for(worker, room));
         found.extend(self.elsewhere_for(worker, room));
         let (mut left, mut left_at_cap) = (room, room);
         let mut take = |id: JobId| {
-            let may_run = self.state.job(id).is_some_and(|job| self.may_run(&job.client));
+            let may_run = self.state.job(id).is_some_and(|job| self.may_run(&job.submission.client));
             let left = if may_run { &mut left } else { &mut left_at_cap };
             let takes = *left > 0;
             *left = left.saturating_sub(1);
@@ -553,7 +419,9 @@ impl Broker {
         let may_have =
             |(_, id): &&(Place, JobId)| self.state.job(*id).is_some_and(|job| self.may_have(job, worker));
         let mut found = BTreeSet::new();
-        for (_, stranded) in self.delays.stranded.iter().filter(|((key, _), _)| worker.wants(key.as_str())) {
+        for (_, stranded) in
+            self.locality.delays.stranded.iter().filter(|((key, _), _)| worker.wants(key.as_str()))
+        {
             if worker.datasets {
                 found.extend(stranded.all.iter().filter(may_have).take(room));
                 continue;
@@ -571,7 +439,7 @@ impl Broker {
             let job = self.state.job(*id);
             job.is_some_and(|job| job.lacked_at(worker.id).is_none() && self.may_have(job, worker))
         };
-        let keys = self.delays.elsewhere.iter().filter(|(key, _)| worker.wants(key.as_str()));
+        let keys = self.locality.delays.elsewhere.iter().filter(|(key, _)| worker.wants(key.as_str()));
         let looks = LOOKS_PER_SET_MAX.max(room);
         keys.flat_map(|(_, jobs)| jobs.iter().take(looks).filter(is_other).take(room)).copied().collect()
     }
@@ -585,15 +453,18 @@ impl Broker {
     /// Whether a job that is set aside would go to this worker: all it needs is there or coming, or the worker is the one
     /// it waits for, or could be sent it where others could not.
     fn is_for(&self, id: JobId, worker: &Worker) -> bool {
-        let Some(job) = self.state.job(id) else { return false };
-        if !worker.wants(job.key.as_str()) || !self.may_have(job, worker) {
+        let Some(job) = self.state.job(id) else {
+            broken!("job {id} waits for its data, and is not known");
+            return false;
+        };
+        if !worker.wants(job.submission.key.as_str()) || !self.may_have(job, worker) {
             return false;
         }
-        let sets = self.known_sets(&job.datasets);
+        let sets = self.known_sets(job.datasets());
         if !self.may_have_sets(worker, &sets) {
             return false;
         }
-        let stage = self.delays.get(id).map(|delay| delay.stage);
+        let stage = self.locality.delays.get(id).map(|delay| delay.stage);
         if matches!(stage, Some(Stage::Elsewhere { .. })) && job.lacked_at(worker.id).is_some() {
             return false;
         }
@@ -607,7 +478,7 @@ impl Broker {
 
     /// What is kept under an id changed: jobs that wait and name it are looked at again.
     pub(super) fn rouse(&mut self, cache: &CacheId) {
-        for (_, job) in self.delays.by_set.get(cache).cloned().unwrap_or_default() {
+        for (_, job) in self.locality.delays.by_set.get(cache).cloned().unwrap_or_default() {
             self.make_ready(job);
         }
     }
@@ -615,10 +486,10 @@ impl Broker {
     /// A worker does not have a dataset any more: jobs that wait for that are looked at again.
     pub(super) fn rouse_waiting_for(&mut self, worker: WorkerId, cache: &CacheId) {
         let waits = |id: &JobId| {
-            let stage = self.delays.get(*id).map(|delay| delay.stage);
+            let stage = self.locality.delays.get(*id).map(|delay| delay.stage);
             matches!(stage, Some(Stage::Waiting { on, .. }) if on == worker)
         };
-        let jobs = self.delays.by_set.get(cache).into_iter().flatten().map(|(_, id)| *id);
+        let jobs = self.locality.delays.by_set.get(cache).into_iter().flatten().map(|(_, id)| *id);
         let jobs: Vec<JobId> = jobs.filter(waits).collect();
         for job in jobs {
             self.make_ready(job);
@@ -627,7 +498,7 @@ impl Broker {
 
     /// A worker is not there any more.
     pub(super) fn rouse_all_waiting_for(&mut self, worker: WorkerId) {
-        let sets: Vec<CacheId> = self.holdings.sets_near(worker).into_iter().cloned().collect();
+        let sets: Vec<CacheId> = self.locality.holdings.sets_near(worker).into_iter().cloned().collect();
         for cache in sets {
             self.rouse_waiting_for(worker, &cache);
         }
@@ -637,7 +508,7 @@ impl Broker {
     /// Those that wait for another worker may have lost the last one: the first of them are looked at again now, the others
     /// when their time is over.
     pub(super) fn rouse_elsewhere(&mut self) {
-        let jobs = self.delays.elsewhere.values().flatten();
+        let jobs = self.locality.delays.elsewhere.values().flatten();
         let jobs: Vec<JobId> = jobs.take(BROUGHT_BACK_MAX).map(|(_, id)| *id).collect();
         for job in jobs {
             self.make_ready(job);

@@ -24,7 +24,7 @@ impl Broker {
             Some(job) if job.has_ended() => return Err(OperateError::Ended { job: id }),
             Some(job) => (job.run, standing(job)),
             // It is being taken: the record comes behind the one that takes it.
-            None if self.enqueuing.contains(id) => (Run(1), Standing::Queued),
+            None if self.intake.enqueuing.contains(id) => (Run(1), Standing::Queued),
             None => return Err(OperateError::Unknown { job: id }),
         };
         let index = self.propose(Record::Cancel { at: self.now, job: id, run, by });
@@ -64,7 +64,7 @@ impl Broker {
     /// One dead job, or all of them.
     fn dead_jobs(&self, job: Option<JobId>) -> Result<Vec<(JobId, Run)>, OperateError> {
         let Some(id) = job else {
-            return Ok(self.state.dead().map(|job| (job.id, job.run)).collect());
+            return Ok(self.state.dead().map(|job| (job.id(), job.run)).collect());
         };
         let job = self.state.job(id).ok_or(OperateError::Unknown { job: id })?;
         if let Some((parent, _)) = job.child_of {

@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use super::broken;
 use super::capacity::give_back;
-use super::ids::{ClientId, JobId};
+use super::ids::{ClientId, JobId, WorkerId};
 use super::limits::{JOB_COST_BYTES, LANE_QUANTUM_BYTES};
 use super::payload::PayloadKind;
 use super::subject::RoutingKey;
@@ -34,6 +35,8 @@ pub struct Queues {
     /// Clients that may not be served, and the keys where they wait.
     parked: HashMap<ClientId, HashSet<RoutingKey>>,
     len: usize,
+    /// Children of jobs to all workers, which only their worker may have: they wait in no key's queue.
+    pub(super) pinned: BTreeMap<WorkerId, BTreeMap<Place, JobId>>,
 }
 
 #[derive(Debug, Default)]
@@ -240,12 +243,18 @@ impl Queues {
             self.lanes.insert(key.clone(), KeyQueue::default());
             self.turns.push_back(key.clone());
         }
-        let Some(queue) = self.lanes.get_mut(key) else { return 0 };
+        let Some(queue) = self.lanes.get_mut(key) else {
+            broken!("key {key} was made a queue, and has none");
+            return 0;
+        };
         let cost = size.saturating_add(JOB_COST_BYTES);
         if queue.lane_mut(client).is_none() {
             queue.ring.push_back(Lane::new(client.clone()));
         }
-        let Some(lane) = queue.lane_mut(client) else { return 0 };
+        let Some(lane) = queue.lane_mut(client) else {
+            broken!("client {client} was made a lane of key {key}, and has none");
+            return 0;
+        };
         let ahead_among = |jobs: &BTreeMap<Place, (JobId, u64)>| {
             let is_last = jobs.last_key_value().is_none_or(|(last, _)| *last < place);
             if is_last { jobs.len() } else { jobs.range(..place).take(AHEAD_COUNTED_MAX).count() }

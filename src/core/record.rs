@@ -156,7 +156,15 @@ pub enum Record {
         /// The dataset.
         dataset: Arc<Dataset>,
     },
-    /// A dataset is not kept any more.
+    /// The inputs of a job are kept as a dataset, for the agents of classic workers (C01). It takes the place of what was under its
+    /// id.
+    Stage {
+        /// Whose inputs.
+        job: JobId,
+        /// The dataset.
+        dataset: Arc<Dataset>,
+    },
+    /// A dataset is not kept any more. A job whose inputs it was goes as it went before.
     DatasetGone {
         /// Under which id it was.
         cache: CacheId,
@@ -179,6 +187,7 @@ impl Record {
             | Record::Orphan { .. }
             | Record::Revive { .. }
             | Record::Dataset { .. }
+            | Record::Stage { .. }
             | Record::DatasetGone { .. } => true,
             Record::Assign { .. }
             | Record::Requeue { .. }
@@ -199,7 +208,7 @@ impl Record {
             | Record::Cancel { at, .. }
             | Record::Fail { at, .. }
             | Record::Orphan { at, .. } => Some(*at),
-            Record::Dataset { dataset } => Some(dataset.at),
+            Record::Dataset { dataset } | Record::Stage { dataset, .. } => Some(dataset.at),
             Record::Assign { .. }
             | Record::Requeue { .. }
             | Record::Withdraw { .. }
@@ -214,9 +223,12 @@ impl Record {
     /// Which generation is under this id after it, if it has to do with that: `Some(None)` where nothing is left.
     pub(super) fn sets_dataset(&self, id: &CacheId) -> Option<Option<Uuid>> {
         match self {
-            Record::Dataset { dataset } if dataset.cache == *id => Some(Some(dataset.generation)),
+            Record::Dataset { dataset } | Record::Stage { dataset, .. } if dataset.cache == *id => {
+                Some(Some(dataset.generation))
+            }
             Record::DatasetGone { cache, .. } if cache == id => Some(None),
             Record::Dataset { .. }
+            | Record::Stage { .. }
             | Record::DatasetGone { .. }
             | Record::Announce { .. }
             | Record::Enqueue { .. }

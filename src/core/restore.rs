@@ -11,18 +11,18 @@ use super::due::Due;
 use super::event::WorkerClass;
 use super::ids::{Index, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
+use super::lease::Lease;
 use super::limits::Config;
 use super::record::{AttemptEnd, Record};
 use super::state::State;
-use super::worker::Lease;
 
 impl Broker {
     /// A broker with the state after the record `index`.
     pub fn restore(config: Config, state: State, index: Index, now: Micros) -> Self {
         let mut broker = Broker::begin(config, now);
         broker.earlier = Some(EarlierLife { until: now, last_seq: state.last_seq() });
-        (broker.state, broker.index) = (state, index);
-        let mut order: Vec<(u64, JobId)> = broker.state.jobs().map(|job| (job.seq, job.id)).collect();
+        (broker.state, broker.proposals.index) = (state, index);
+        let mut order: Vec<(u64, JobId)> = broker.state.jobs().map(|job| (job.seq, job.id())).collect();
         order.sort_unstable();
         let classic = broker.classic_workers();
         for (_, id) in &order {
@@ -32,7 +32,7 @@ impl Broker {
         for (_, id) in order {
             let Some(job) = broker.state.job(id) else { continue };
             let is_told = job.delivered || job.child_of.is_some();
-            let (client, run, needs_client) = (job.client.clone(), job.run, job.needs_client());
+            let (client, run, needs_client) = (job.submission.client.clone(), job.run, job.needs_client());
             match job.phase {
                 Phase::Queued { not_before } => {
                     if needs_client {
@@ -50,7 +50,7 @@ impl Broker {
                 Phase::Done { .. } | Phase::Dead { .. } => {}
             }
             if broker.state.job(id).is_some_and(Job::has_ended) && !is_told {
-                broker.undelivered.entry(client).or_default().insert(id);
+                broker.results.undelivered.entry(client).or_default().insert(id);
             }
         }
         ended.sort_unstable();
@@ -88,7 +88,7 @@ impl Broker {
             (Phase::Leased { class: WorkerClass::Classic | WorkerClass::OneAtATime, .. }, _) => return,
             (Phase::Leased { worker, attempt, class: WorkerClass::Leasing }, _) => {
                 let (run, attempt) = (job.run, *attempt);
-                self.holdings.expect(*worker, id, &job.datasets);
+                self.locality.holdings.expect(*worker, id, job.datasets());
                 // Whether it began is not known: it says so. Until then the attempt does not count.
                 let lease = Lease::given(run, attempt);
                 (*worker, Some((id, lease)))
@@ -114,7 +114,7 @@ impl Broker {
             .jobs()
             .filter_map(|job| match job.phase {
                 Phase::Leased { worker, attempt, class: WorkerClass::Classic | WorkerClass::OneAtATime } => {
-                    Some((job.id, worker, Lease::given(job.run, attempt)))
+                    Some((job.id(), worker, Lease::given(job.run, attempt)))
                 }
                 Phase::Leased { class: WorkerClass::Leasing, .. }
                 | Phase::Queued { .. }

@@ -1,8 +1,17 @@
-//! Waiting times that double: between deliveries of a job (RT03) and between attempts to connect (CL08).
+//! After an attempt that ended without a result: the job waits and is tried again, or is dead (RT03, C06). And waiting times that
+//! double: between deliveries of a job and between attempts to connect (CL08).
 //!
-//! Pure: who wants a spread brings the entropy. The broker takes it from ids, so that a seed replays a run.
+//! Both are pure: who wants a spread brings the entropy. The broker takes it from ids, so that a seed replays a run.
 
 use std::time::Duration;
+
+use super::action::{Action, Waiting};
+use super::broker::Broker;
+use super::event::WorkerClass;
+use super::ids::{JobId, WorkerId};
+use super::lease::{Lease, LeaseStage};
+use super::limits::{HISTORY_MAX, NO_ROOM_ATTEMPTS_MAX};
+use super::record::{AttemptEnd, Record};
 
 /// A schedule `first, 2 x first, ...` up to `max`, each spread by `jitter_percent` either way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +59,176 @@ pub fn mix(value: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
+/// An attempt that ended without a result: all that decides what is next for its job.
+#[derive(Clone, Copy, Debug)]
+struct Over {
+    why: AttemptEnd,
+    /// How far its worker was.
+    stage: LeaseStage,
+    /// Whether its worker is a classic one.
+    is_classic: bool,
+    /// Whether the job is for this worker alone.
+    is_child: bool,
+    /// Attempts of the run before it that count.
+    spent: u32,
+    /// All that ended without a result.
+    before: usize,
+    /// Those of them whose workers had no room for the inputs, or no directory.
+    no_room_before: usize,
+    /// Whether another worker may be asked for the job.
+    may_others: bool,
+    /// Whether there is one that may have room for the inputs, where this one had none.
+    is_room_elsewhere: bool,
+    entropy: u64,
+}
+
+/// What is next for a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Its worker was the only one, and is gone.
+    Orphaned,
+    /// It has used up its attempts.
+    Dead,
+    /// It waits for so long, and is tried again.
+    Again {
+        /// Whether the attempt counts toward the limit.
+        counts: bool,
+        wait: Duration,
+    },
+}
+
+impl Over {
+    fn next(&self, attempts_max: u32) -> Next {
+        if self.is_child && self.why == AttemptEnd::WorkerLost {
+            return Next::Orphaned;
+        }
+        let counts = self.counts();
+        if self.spent.saturating_add(u32::from(counts)) >= attempts_max || !self.may_others {
+            return Next::Dead;
+        }
+        let wait = if self.why.lack().is_some() { self.wait_for_room() } else { Some(self.wait()) };
+        wait.map_or(Next::Dead, |wait| Next::Again { counts, wait })
+    }
+
+    fn counts(&self) -> bool {
+        match self.why {
+            AttemptEnd::InputsBad => true,
+            // That is its client's doing, and says nothing of the job.
+            AttemptEnd::InputsStalled => false,
+            // It never started. How often that may happen has a limit of its own.
+            AttemptEnd::DiskFull | AttemptEnd::NoDirectory => false,
+            AttemptEnd::TimedOut
+            | AttemptEnd::WorkerLost
+            | AttemptEnd::NotHeld
+            | AttemptEnd::ResultLost
+            | AttemptEnd::GivenUp => self.stage > LeaseStage::Given,
+        }
+    }
+
+    /// Also what does not count makes the next one wait: nothing may go round and round without a pause.
+    fn wait(&self) -> Duration {
+        let before = u32::try_from(self.before).unwrap_or(u32::MAX);
+        let failures = match self.why {
+            // A classic worker's time is that of the schedule: it has waited already.
+            AttemptEnd::TimedOut if self.is_classic => 0,
+            AttemptEnd::TimedOut => before.saturating_add(1),
+            // A first loss is requeued at once; a job that loses worker after worker may be what kills them.
+            AttemptEnd::WorkerLost
+            | AttemptEnd::NotHeld
+            | AttemptEnd::ResultLost
+            | AttemptEnd::GivenUp
+            | AttemptEnd::InputsStalled
+            | AttemptEnd::DiskFull
+            | AttemptEnd::NoDirectory
+            | AttemptEnd::InputsBad => before,
+        };
+        Backoff::DELIVERY.delay(failures, self.entropy)
+    }
+
+    /// The worker had no room for the inputs: the job goes to another, or is tried again after a while where there is none. One that
+    /// fits nowhere must not go round for ever.
+    fn wait_for_room(&self) -> Option<Duration> {
+        let times = self.no_room_before + 1;
+        match self.is_room_elsewhere {
+            true if times < HISTORY_MAX => Some(self.wait()),
+            false if times < NO_ROOM_ATTEMPTS_MAX => {
+                let times = u32::try_from(times).unwrap_or(u32::MAX);
+                Some(Backoff::NO_ROOM.delay(times, self.entropy))
+            }
+            true | false => None,
+        }
+    }
+}
+
+impl Broker {
+    pub(super) fn lose_all(&mut self, worker: WorkerId, why: AttemptEnd) {
+        let held: Vec<JobId> =
+            self.workers.get(worker).map(|worker| worker.held.keys().copied().collect()).unwrap_or_default();
+        for job in held {
+            self.lose(worker, job, why);
+        }
+    }
+
+    /// Takes a job from a worker that will not return a result for it.
+    pub(super) fn lose(&mut self, worker: WorkerId, job: JobId, why: AttemptEnd) {
+        if let Some(lease) = self.release(worker, job) {
+            self.unwatch_lease(worker, job, &lease);
+            self.attempt_over(worker, job, lease, why, true);
+        }
+    }
+
+    /// An attempt ended without a result: the job waits again, or has used up its attempts.
+    pub(super) fn attempt_over(
+        &mut self,
+        worker: WorkerId,
+        id: JobId,
+        lease: Lease,
+        why: AttemptEnd,
+        may_others: bool,
+    ) {
+        let lack = why.lack();
+        if let (Some(lack), Some(worker)) = (lack, self.workers.get_mut(worker)) {
+            worker.lacked = Some((lack, self.now));
+        }
+        // One that has ended keeps its worker's place until that answers; that is all that is lost with it.
+        let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
+        if !self.is_with(id, worker) {
+            // An earlier job of that id was dropped, and this is what the worker had of it.
+            return;
+        }
+        let (run, attempt) = (lease.run, lease.attempt);
+        let is_classic = |class| class != WorkerClass::Leasing;
+        let over = Over {
+            why,
+            stage: lease.stage,
+            is_classic: self.workers.get(worker).is_some_and(|worker| is_classic(worker.class)),
+            is_child: job.child_of.is_some(),
+            spent: job.spent,
+            before: job.history.len(),
+            no_room_before: job.lacking_attempts(),
+            may_others,
+            is_room_elsewhere: lack.is_some() && self.may_find_room_elsewhere(job, Some(worker)),
+            entropy: id.0.as_u64_pair().1 ^ u64::from(attempt.0),
+        };
+        // An assignment that is not applied yet is found stale when its turn comes, unless it is the one that holds.
+        let record = match over.next(self.config.attempts_max) {
+            Next::Orphaned => Record::Orphan { at: self.now, job: id, run },
+            Next::Dead => Record::Dlq { at: self.now, job: id, run, attempt, why },
+            Next::Again { counts, wait } => {
+                if let Some(lack) = lack
+                    && let Some(conn) = self.submitter_of(id, &job.submission.client)
+                {
+                    let why = Waiting::WorkerLacks { worker, lack };
+                    self.actions.push_back(Action::Waiting { conn, job: id, why });
+                }
+                let not_before = self.now.plus(wait);
+                Record::Requeue { job: id, run, attempt, why, counts, not_before }
+            }
+        };
+        self.propose(record);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +258,59 @@ mod tests {
         let still = Backoff { jitter_percent: 0, ..Backoff::CONNECT };
         let delays: Vec<u128> = (1..=8).map(|failures| still.delay(failures, 0).as_millis()).collect();
         assert_eq!(delays, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+    }
+
+    const OVER: Over = Over {
+        why: AttemptEnd::TimedOut,
+        stage: LeaseStage::Started,
+        is_classic: false,
+        is_child: false,
+        spent: 0,
+        before: 0,
+        no_room_before: 0,
+        may_others: true,
+        is_room_elsewhere: false,
+        entropy: 7,
+    };
+
+    #[test]
+    fn rt03_a_first_loss_is_tried_again_at_once_and_what_timed_out_waits() {
+        let lost = Over { why: AttemptEnd::WorkerLost, ..OVER };
+        assert_eq!(lost.next(3), Next::Again { counts: true, wait: Duration::ZERO });
+        assert_eq!(OVER.next(3), Next::Again { counts: true, wait: Backoff::DELIVERY.delay(1, 7) });
+        // A classic worker had the time of the schedule.
+        let classic = Over { is_classic: true, ..OVER };
+        assert_eq!(classic.next(3), Next::Again { counts: true, wait: Duration::ZERO });
+        let again = Over { before: 2, ..lost };
+        assert_eq!(again.next(3), Next::Again { counts: true, wait: Backoff::DELIVERY.delay(2, 7) });
+    }
+
+    #[test]
+    fn c06_what_was_not_begun_does_not_count_and_the_last_attempt_that_does_is_the_end() {
+        assert_eq!(Over { spent: 2, ..OVER }.next(3), Next::Dead);
+        let given = Over { spent: 2, stage: LeaseStage::Given, ..OVER };
+        assert_eq!(given.next(3), Next::Again { counts: false, wait: Backoff::DELIVERY.delay(1, 7) });
+        assert_eq!(Over { why: AttemptEnd::InputsBad, ..given }.next(3), Next::Dead);
+        let stalled = Over { why: AttemptEnd::InputsStalled, spent: 2, ..OVER };
+        assert_eq!(stalled.next(3), Next::Again { counts: false, wait: Duration::ZERO });
+        assert_eq!(Over { may_others: false, ..OVER }.next(3), Next::Dead);
+    }
+
+    #[test]
+    fn a_child_whose_worker_is_lost_gets_no_other() {
+        let lost = Over { why: AttemptEnd::WorkerLost, is_child: true, ..OVER };
+        assert_eq!(lost.next(3), Next::Orphaned);
+        assert_ne!(Over { why: AttemptEnd::GivenUp, ..lost }.next(3), Next::Orphaned);
+    }
+
+    #[test]
+    fn a_job_that_fits_nowhere_does_not_go_round_for_ever() {
+        let full = Over { why: AttemptEnd::DiskFull, ..OVER };
+        let next =
+            |no_room_before, is_room_elsewhere| Over { no_room_before, is_room_elsewhere, ..full }.next(3);
+        assert_eq!(next(0, true), Next::Again { counts: false, wait: Duration::ZERO });
+        assert_eq!(next(0, false), Next::Again { counts: false, wait: Backoff::NO_ROOM.delay(1, 7) });
+        assert_eq!(next(NO_ROOM_ATTEMPTS_MAX - 1, false), Next::Dead);
+        assert_eq!(next(HISTORY_MAX - 1, true), Next::Dead);
     }
 }

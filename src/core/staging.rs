@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use super::action::Action;
 use super::broker::Broker;
+use super::dataset::Dataset;
 use super::due::Due;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
-use super::job::{Job, Phase};
+use super::job::{InputsState, Job, Phase};
 use super::payload::PayloadKind;
+use super::record::Record;
 use super::subject::RoutingKey;
 
 /// Jobs whose inputs are sets, or are being made sets, at a time: they take their place on the leader's disk twice.
@@ -70,7 +72,7 @@ impl Staging {
 
     /// A job waits that may be one for an agent.
     pub(super) fn wake_for(&mut self, job: &Job) {
-        self.woken |= job.needs_transfers && !job.announced;
+        self.woken |= job.needs_transfers() && !job.is_announced();
     }
 
     /// Why no set is made of a job's inputs, if that is known.
@@ -86,7 +88,7 @@ impl Broker {
         if !std::mem::take(&mut self.staging.woken) {
             return;
         }
-        let workers: Vec<WorkerId> = self.holdings.pairs().map(|(worker, _)| worker).collect();
+        let workers: Vec<WorkerId> = self.locality.holdings.pairs().map(|(worker, _)| worker).collect();
         let made = self.state.staged_sets().count();
         if workers.is_empty() && made == 0 {
             return;
@@ -99,10 +101,10 @@ impl Broker {
             let wants = |id: &WorkerId| self.workers.get(*id).is_some_and(|found| found.wants(key.as_str()));
             workers.iter().any(wants) && self.lacks_transfers(key).is_some()
         };
-        let made = self.state.staged_sets().filter_map(|dataset| dataset.cache.job());
+        let made = self.state.staged_sets().map(|(job, _)| job);
         let theirs: Vec<&ClientId> = made
             .chain(self.staging.under_way.iter().copied())
-            .filter_map(|id| self.state.job(id).map(|job| &job.client))
+            .filter_map(|id| self.state.job(id).map(|job| &job.submission.client))
             .collect();
         let mut found: Vec<(usize, JobId)> = Vec::new();
         let mut capped = false;
@@ -135,53 +137,82 @@ impl Broker {
 
     /// Gives up sets that no agent can be asked to hold: others may need their places.
     fn free_places(&mut self) {
-        let is_idle = |cache: &CacheId| {
-            let job = cache.job().and_then(|job| self.state.job(job));
-            job.is_some_and(|job| {
+        let is_idle = |job: JobId| {
+            self.state.job(job).is_some_and(|job| {
                 let mut matching = Vec::new();
-                self.workers.matching(job.key.as_str(), &mut matching);
+                self.workers.matching(job.submission.key.as_str(), &mut matching);
                 matches!(job.phase, Phase::Queued { .. }) && !self.any_agent(&matching)
             })
         };
-        let sets = self.state.staged_sets().map(|dataset| &dataset.cache);
-        let idle: Vec<CacheId> = sets.filter(|cache| is_idle(cache)).cloned().collect();
+        let idle = self.state.staged_sets().filter(|(job, _)| is_idle(*job));
+        let idle: Vec<CacheId> = idle.map(|(_, cache)| cache.clone()).collect();
         idle.into_iter().for_each(|cache| self.remove_dataset(cache));
     }
 
     /// Whether a set is to be made of a job's inputs now: all of them are here, and none is being made.
     fn may_stage(&self, job: &Job) -> bool {
         let is_queued = matches!(job.phase, Phase::Queued { .. });
-        is_queued && !job.announced && !self.staging.under_way.contains(&job.id) && self.can_stage(job)
+        is_queued && !job.is_announced() && !self.staging.under_way.contains(&job.id()) && self.can_stage(job)
     }
 
     /// Whether a stock worker with an agent can have a job by a set of its inputs, as far as is known.
     pub(super) fn can_stage(&self, job: &Job) -> bool {
-        let is_plain = !job.to_all && job.child_of.is_none();
-        let is_here = job.announced || job.inputs_kept;
+        let is_plain = !job.submission.to_all && job.child_of.is_none();
+        let is_here = job.inputs != InputsState::PassedOn;
         // What a stock worker would refuse it is not sent (C08).
         let is_read = job.payload_kind() == PayloadKind::Request;
-        is_plain && is_here && is_read && job.needs_transfers && !self.staging.not_now.contains_key(&job.id)
+        is_plain
+            && is_here
+            && is_read
+            && job.needs_transfers()
+            && !self.staging.not_now.contains_key(&job.id())
     }
 
     /// Whether a stock worker of these has an agent, so that it can have large inputs after all.
     pub(super) fn any_agent(&self, workers: &[WorkerId]) -> bool {
-        workers.iter().any(|worker| self.holdings.agent_of(*worker).is_some())
+        workers.iter().any(|worker| self.locality.holdings.agent_of(*worker).is_some())
     }
 
-    /// A set is about to be put or removed. If it is a job's inputs, the job leaves the place where it waits: it will be another.
-    pub(super) fn take_out(&mut self, cache: &CacheId) {
-        let Some(id) = cache.job() else { return };
+    /// The inputs of a job are a dataset by now.
+    pub(super) fn staged(&mut self, job: JobId, dataset: Arc<Dataset>) {
+        self.propose(Record::Stage { job, dataset });
+    }
+
+    /// The job whose inputs are put or removed as a dataset by a record: where it waits depends on that.
+    pub(super) fn staged_by(&self, record: &Record) -> Option<JobId> {
+        match record {
+            Record::Stage { job, .. } => Some(*job),
+            Record::DatasetGone { cache, .. } => self.state.staged_for(cache),
+            Record::Dataset { dataset } => self.state.staged_for(&dataset.cache),
+            Record::Announce { .. }
+            | Record::Enqueue { .. }
+            | Record::Assign { .. }
+            | Record::Ack { .. }
+            | Record::Requeue { .. }
+            | Record::Dlq { .. }
+            | Record::Cancel { .. }
+            | Record::Withdraw { .. }
+            | Record::Fail { .. }
+            | Record::Orphan { .. }
+            | Record::Revive { .. }
+            | Record::Forget { .. }
+            | Record::Delivered { .. }
+            | Record::Cap { .. } => None,
+        }
+    }
+
+    /// A set of a job's inputs is about to be put or removed: the job leaves the place where it waits, as it will be another.
+    pub(super) fn take_out(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| matches!(job.phase, Phase::Queued { .. })) else {
             return;
         };
-        let (key, client, place) = (job.key.clone(), job.client.clone(), job.place());
+        let (key, client, place) = (job.submission.key.clone(), job.submission.client.clone(), job.place());
         self.queues.remove(&key, &client, place);
         self.forget_delay(id);
     }
 
     /// It was put or removed: the job waits where it belongs now.
-    pub(super) fn inputs_changed(&mut self, cache: &CacheId) {
-        let Some(id) = cache.job() else { return };
+    pub(super) fn inputs_changed(&mut self, id: JobId) {
         self.staging.under_way.remove(&id);
         self.staging.wake();
         if let Some(Phase::Queued { not_before }) = self.state.job(id).map(|job| job.phase.clone()) {
@@ -220,17 +251,17 @@ impl Broker {
     /// An agent could not hold a set, or lost it before it was of use. If it is a job's inputs and no other agent can be asked, the set goes:
     /// it is made anew later.
     pub(super) fn agent_failed(&mut self, cache: &CacheId) {
-        let Some(job) = cache.job().and_then(|id| self.state.job(id)) else { return };
+        let Some(job) = self.state.staged_for(cache).and_then(|id| self.state.job(id)) else { return };
         if !job.is_staged() || !matches!(job.phase, Phase::Queued { .. }) {
             return;
         }
-        self.asks.wake_all();
+        self.locality.asks.wake_all();
         let mut matching = Vec::new();
-        self.workers.matching(job.key.as_str(), &mut matching);
+        self.workers.matching(job.submission.key.as_str(), &mut matching);
         if self.any_agent_may_hold(std::slice::from_ref(cache), &matching) {
             return;
         }
-        let id = job.id;
+        let id = job.id();
         let why = "the agent could not hold them, as its log says";
         self.not_staged(id, why.into(), true);
         self.remove_dataset(cache.clone());

@@ -13,9 +13,10 @@ use super::caps::Caps;
 use super::dataset::{DATASETS_REMOVED_MAX, Dataset};
 use super::event::{Inputs, Submission, WorkerClass};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, Run, WorkerId};
-use super::job::{AttemptNote, Ending, Job, Phase};
+use super::job::{AttemptNote, Ending, InputsState, Job, Phase};
 use super::limits::HISTORY_MAX;
 use super::record::{AttemptEnd, Record};
+use super::{broken, count_down};
 
 /// All that outlives a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct State {
     caps: Caps,
     running: BTreeMap<ClientId, u32>,
     datasets: BTreeMap<CacheId, Arc<Dataset>>,
+    /// Those that are the inputs of jobs.
+    staged: BTreeMap<CacheId, JobId>,
     /// Ids under which there was a dataset, and is none.
     datasets_removed: BTreeSet<CacheId>,
     seq: u64,
@@ -111,10 +114,14 @@ impl State {
         self.datasets.len()
     }
 
-    /// The datasets that are the inputs of jobs.
-    pub fn staged_sets(&self) -> impl Iterator<Item = &Arc<Dataset>> {
-        let from = self.datasets.range(CacheId::first_of_jobs()..);
-        from.take_while(|(cache, _)| cache.is_of_a_job()).map(|(_, dataset)| dataset)
+    /// The jobs whose inputs were made datasets that are kept, and the ids of those.
+    pub fn staged_sets(&self) -> impl Iterator<Item = (JobId, &CacheId)> {
+        self.staged.iter().map(|(cache, job)| (*job, cache))
+    }
+
+    /// The job whose inputs the dataset under an id is, if it is such a one.
+    pub fn staged_for(&self, cache: &CacheId) -> Option<JobId> {
+        self.staged.get(cache).copied()
     }
 
     /// The ids under which there was a dataset, as far as that is kept in mind, and is none.
@@ -132,26 +139,30 @@ impl State {
         self.seq
     }
 
-    /// The state that these parts were of, in any order: the rest follows from them.
+    /// The state that these parts were of, in any order: the rest follows from them. A dataset that is a job's inputs comes with
+    /// that job.
     pub fn restore(
         jobs: impl IntoIterator<Item = Job>,
         caps: impl IntoIterator<Item = (ClientId, u32)>,
-        datasets: impl IntoIterator<Item = Arc<Dataset>>,
+        datasets: impl IntoIterator<Item = (Arc<Dataset>, Option<JobId>)>,
         datasets_removed: impl IntoIterator<Item = CacheId>,
         seq: u64,
     ) -> Self {
-        let jobs: BTreeMap<JobId, Box<Job>> = jobs.into_iter().map(|job| (job.id, Box::new(job))).collect();
-        let datasets = datasets.into_iter().map(|dataset| (dataset.cache.clone(), dataset)).collect();
+        let jobs: BTreeMap<JobId, Box<Job>> = jobs.into_iter().map(|job| (job.id(), Box::new(job))).collect();
         let (caps, datasets_removed) = (caps.into_iter().collect(), datasets_removed.into_iter().collect());
-        let mut state = State { caps, datasets, datasets_removed, seq, ..State::default() };
+        let mut state = State { caps, datasets_removed, seq, ..State::default() };
+        for (dataset, staged_for) in datasets {
+            state.staged.extend(staged_for.map(|job| (dataset.cache.clone(), job)));
+            state.datasets.insert(dataset.cache.clone(), dataset);
+        }
         for job in jobs.values() {
             state.names_bytes += job.names_bytes();
             match job.phase {
                 Phase::Leased { .. } if job.is_capped() => {
-                    *state.running.entry(job.client.clone()).or_default() += 1;
+                    *state.running.entry(job.submission.client.clone()).or_default() += 1;
                 }
                 Phase::Dead { .. } if job.child_of.is_none() => {
-                    state.dead.insert((job.seq, job.id));
+                    state.dead.insert((job.seq, job.id()));
                 }
                 Phase::Queued { .. }
                 | Phase::Leased { .. }
@@ -171,7 +182,7 @@ impl State {
             names_bytes += job.names_bytes();
             match &job.phase {
                 Phase::Leased { .. } if job.is_capped() => {
-                    *running.entry(job.client.clone()).or_default() += 1
+                    *running.entry(job.submission.client.clone()).or_default() += 1
                 }
                 Phase::Dead { .. } if job.child_of.is_none() => drop(dead.insert((job.seq, *id))),
                 Phase::Gathering { left } => {
@@ -227,38 +238,42 @@ impl State {
                 self.caps.insert(client, *cap);
                 Applied::Changed
             }
-            Record::Dataset { dataset } => self.put_dataset(dataset),
+            Record::Dataset { dataset } => {
+                self.unstage(&dataset.cache);
+                self.put_dataset(dataset)
+            }
+            Record::Stage { job, dataset } => self.stage(*job, dataset),
             Record::DatasetGone { cache, generation } => self.remove_dataset(cache, *generation),
         }
     }
 
     fn put_dataset(&mut self, dataset: &Arc<Dataset>) -> Applied {
         self.datasets_removed.remove(&dataset.cache);
-        self.stage(&dataset.cache);
         match self.datasets.insert(dataset.cache.clone(), dataset.clone()) {
             Some(same) if same == *dataset => Applied::Stale,
             replaced => Applied::PutDataset { replaced },
         }
     }
 
-    /// A set that is a job's inputs is put: the job names it, and need not go by transfer.
-    fn stage(&mut self, cache: &CacheId) {
-        let Some(job) = cache.job().and_then(|job| self.jobs.get_mut(&job)) else { return };
-        let Phase::Queued { .. } = job.phase else { return };
-        if job.needs_transfers && !job.announced {
-            job.needs_transfers = false;
-            job.datasets.push(cache.clone());
-            job.datasets.sort_unstable();
+    /// Keeps a job's inputs as a dataset. A job that waits, and could go by transfer only, needs the set instead from now on.
+    fn stage(&mut self, id: JobId, dataset: &Arc<Dataset>) -> Applied {
+        self.staged.insert(dataset.cache.clone(), id);
+        if let Some(job) = self.jobs.get_mut(&id)
+            && let (Phase::Queued { .. }, InputsState::Kept) = (&job.phase, &job.inputs)
+            && job.submission.needs_transfers
+        {
+            job.stage(dataset.cache.clone());
         }
+        self.put_dataset(dataset)
     }
 
-    /// The same set is not there any more: a job that has not ended goes as it went before.
-    fn unstage(&mut self, cache: &CacheId) {
-        let Some(job) = cache.job().and_then(|job| self.jobs.get_mut(&job)) else { return };
-        if job.is_staged() {
-            job.needs_transfers = true;
-            job.datasets.retain(|named| named != cache);
+    /// What was under an id is not there any more. If it was a job's inputs, the job goes as it went before. Whether it was.
+    fn unstage(&mut self, cache: &CacheId) -> bool {
+        let Some(id) = self.staged.remove(cache) else { return false };
+        if let Some(job) = self.jobs.get_mut(&id).filter(|job| job.is_staged()) {
+            job.inputs = InputsState::Kept;
         }
+        true
     }
 
     fn remove_dataset(&mut self, cache: &CacheId, generation: Uuid) -> Applied {
@@ -266,9 +281,8 @@ impl State {
             Some(dataset) if dataset.generation == generation => {}
             Some(_) | None => return Applied::Stale,
         }
-        self.unstage(cache);
         // Of those that are a job's inputs there were many, and who has one that is not here knows what that means.
-        if !cache.is_of_a_job() {
+        if !self.unstage(cache) {
             if self.datasets_removed.len() >= DATASETS_REMOVED_MAX {
                 self.datasets_removed.clear();
             }
@@ -281,8 +295,8 @@ impl State {
         if self.jobs.contains_key(&submission.job) {
             return Applied::Stale;
         }
-        let job = Job { announced: true, inputs_kept: false, ..Job::new(at, self.next_seq(), submission) };
-        self.insert(job);
+        let job = Job::new(at, self.next_seq(), submission.clone());
+        self.insert(Job { inputs: InputsState::Announced, ..job });
         Applied::Changed
     }
 
@@ -294,28 +308,26 @@ impl State {
         kept: bool,
     ) -> Applied {
         let mut job = match (self.jobs.get(&submission.job), submission.inputs) {
-            (None, Inputs::Here) => Job::new(at, self.next_seq(), submission),
+            (None, Inputs::Here) => Job::new(at, self.next_seq(), submission.clone()),
             // It keeps its place, and the worker that may have it already.
-            (Some(job), Inputs::Expected) if job.announced && !job.has_ended() => (**job).clone(),
+            (Some(job), Inputs::Expected) if job.is_announced() && !job.has_ended() => (**job).clone(),
             (Some(_), Inputs::Here | Inputs::Expected) | (None, Inputs::Expected) => return Applied::Stale,
         };
-        job.announced = false;
         // It was to wait because they did not come.
         let waits_for_inputs = job.history.last().is_some_and(|note| note.why == AttemptEnd::InputsStalled);
         if let (Phase::Queued { .. }, true) = (&job.phase, waits_for_inputs) {
             job.phase = Phase::Queued { not_before: at };
         }
         // The inputs of a job to all workers are here before any of them gets it.
-        job.inputs_kept = kept || submission.to_all;
+        job.inputs = if kept || submission.to_all { InputsState::Kept } else { InputsState::PassedOn };
         if submission.to_all {
             job.phase = Phase::Gathering { left: children.len() };
             job.children = children.iter().map(|(child, _)| *child).collect();
             for (child, worker) in children {
-                let mut part = Job::new(at, self.next_seq(), submission);
-                part.id = *child;
-                part.to_all = false;
-                part.child_of = Some((submission.job, *worker));
-                self.insert(part);
+                let part = Submission { job: *child, to_all: false, ..submission.clone() };
+                let child_of = Some((submission.job, *worker));
+                let seq = self.next_seq();
+                self.insert(Job { child_of, ..Job::new(at, seq, part) });
             }
         }
         self.insert(job);
@@ -324,7 +336,7 @@ impl State {
 
     fn insert(&mut self, job: Job) {
         self.names_bytes += job.names_bytes();
-        if let Some(before) = self.jobs.insert(job.id, Box::new(job)) {
+        if let Some(before) = self.jobs.insert(job.id(), Box::new(job)) {
             self.names_bytes -= before.names_bytes();
         }
     }
@@ -338,12 +350,15 @@ impl State {
     /// Drops a job that was announced and never taken.
     fn withdraw(&mut self, id: JobId, run: Run) -> Applied {
         match self.jobs.get(&id) {
-            Some(job) if job.run == run && job.announced && !job.has_ended() => {}
+            Some(job) if job.run == run && job.is_announced() && !job.has_ended() => {}
             Some(_) | None => return Applied::Stale,
         }
-        let Some(job) = self.remove(id) else { return Applied::Stale };
+        let Some(job) = self.remove(id) else {
+            broken!("job {id} is to be dropped, and is not there");
+            return Applied::Stale;
+        };
         if let (Phase::Leased { .. }, true) = (&job.phase, job.is_capped()) {
-            one_less(&mut self.running, &job.client);
+            one_less(&mut self.running, &job.submission.client);
         }
         Applied::Withdrew(job)
     }
@@ -366,7 +381,7 @@ impl State {
         job.attempt = attempt;
         job.phase = Phase::Leased { worker, attempt, class };
         if job.is_capped() {
-            *self.running.entry(job.client.clone()).or_default() += 1;
+            *self.running.entry(job.submission.client.clone()).or_default() += 1;
         }
         Applied::Changed
     }
@@ -407,7 +422,7 @@ impl State {
             return None;
         }
         if job.is_capped() {
-            one_less(&mut self.running, &job.client);
+            one_less(&mut self.running, &job.submission.client);
         }
         if job.history.len() >= HISTORY_MAX {
             // Where the result was lost is still asked for.
@@ -424,7 +439,7 @@ impl State {
             return Applied::Stale;
         };
         if let (Phase::Leased { .. }, true) = (&job.phase, job.is_capped()) {
-            one_less(&mut self.running, &job.client);
+            one_less(&mut self.running, &job.submission.client);
         }
         job.phase = Phase::Done { at, ending };
         match job.child_of {
@@ -494,10 +509,14 @@ impl State {
 }
 
 fn one_less(running: &mut BTreeMap<ClientId, u32>, client: &ClientId) {
-    if let Some(count) = running.get_mut(client) {
-        *count = count.saturating_sub(1);
-        if *count == 0 {
-            running.remove(client);
-        }
+    let Some(count) = running.get_mut(client) else {
+        return broken!("a job of client {client} was with a worker, and none is counted");
+    };
+    count_down!(*count, 1, "client {client} has no jobs at workers, and one less");
+    if *count == 0 {
+        running.remove(client);
     }
 }
+
+#[cfg(test)]
+mod transitions;

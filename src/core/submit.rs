@@ -1,11 +1,12 @@
 //! Clients: who they are, the jobs they hand in, and where their results go.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 
 use super::action::{Action, Refusal, Standing};
+use super::broken;
 use super::broker::{Broker, standing};
 use super::capacity::give_back;
 use super::due::Due;
@@ -60,9 +61,44 @@ pub(super) struct Taking {
     pub(super) announced: Option<Box<Submission>>,
 }
 
+/// Who is connected as a client, and who submitted what.
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    pub(super) at: BTreeMap<ConnId, ClientId>,
+    pub(super) conns_of: BTreeMap<ClientId, BTreeSet<ConnId>>,
+    /// The caps that they have named: the state keeps so many.
+    pub(super) caps_named: BTreeMap<ClientId, u32>,
+    /// Connections of classic ones.
+    classic: BTreeMap<ConnId, ClassicClient>,
+    /// Where jobs were submitted last, connected or not.
+    pub(super) submitters: HashMap<JobId, ConnId>,
+}
+
+impl Clients {
+    /// Nobody needs to know any more where a job was submitted.
+    pub(super) fn forget_submitter(&mut self, job: JobId) {
+        self.submitters.remove(&job);
+        give_back(&mut self.submitters);
+    }
+
+    /// Connections and clients name each other.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let pairs: BTreeSet<_> = self.at.iter().map(|(conn, client)| (client, *conn)).collect();
+        let conns =
+            self.conns_of.iter().flat_map(|(client, conns)| conns.iter().map(move |conn| (client, *conn)));
+        if pairs != conns.collect() {
+            return Err("clients and their connections do not agree".to_owned());
+        }
+        if !self.caps_named.keys().all(|client| self.conns_of.contains_key(client)) {
+            return Err("a cap is named by a client that is not connected".to_owned());
+        }
+        Ok(())
+    }
+}
+
 /// A connection of a classic client.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ClassicClient {
+struct ClassicClient {
     /// From when on it may get results of jobs that were not submitted on it.
     from: Micros,
     /// The last job that was made when it submitted a new one.
@@ -83,33 +119,33 @@ impl Broker {
     ) {
         // A second hello may name another client, and the first one's results are not for that.
         self.client_left(conn);
-        self.clients.insert(conn, client.clone());
-        self.conns_of.entry(client.clone()).or_default().insert(conn);
+        self.clients.at.insert(conn, client.clone());
+        self.clients.conns_of.entry(client.clone()).or_default().insert(conn);
         let cap = cap.map(|cap| cap.max(1));
         if let Some(cap) = cap.filter(|cap| *cap != self.cap_to_be(&client)) {
             self.propose(Record::Cap { client: client.clone(), cap });
         }
         if let Some(cap) = cap {
-            self.caps_named.insert(client.clone(), cap);
+            self.clients.caps_named.insert(client.clone(), cap);
         }
         match peer {
             ClientPeer::Heft => self.redeliver(&client),
             ClientPeer::Classic => {
                 let from = self.now.plus(REDELIVERY_WAIT);
-                self.classic.insert(conn, ClassicClient { from, newest: None });
+                self.clients.classic.insert(conn, ClassicClient { from, newest: None });
                 self.due.insert((from, Due::Redeliver(conn)));
             }
         }
     }
 
     fn redeliver(&mut self, client: &ClientId) {
-        for job in self.undelivered.remove(client).unwrap_or_default() {
+        for job in self.results.undelivered.remove(client).unwrap_or_default() {
             self.deliver(job);
         }
     }
 
     pub(super) fn redelivery_due(&mut self, conn: ConnId) {
-        if let Some(client) = self.clients.get(&conn).cloned() {
+        if let Some(client) = self.clients.at.get(&conn).cloned() {
             self.redeliver(&client);
         }
     }
@@ -117,7 +153,7 @@ impl Broker {
     /// Whether a connection may get the result of a job that was not submitted on it. A classic client takes it for one of its own: so
     /// only as long as it has not submitted anything that is newer.
     fn may_redeliver(&self, conn: ConnId, seq: u64) -> bool {
-        self.classic.get(&conn).is_none_or(|classic| {
+        self.clients.classic.get(&conn).is_none_or(|classic| {
             classic.from <= self.now && classic.newest.is_none_or(|newest| newest < seq)
         })
     }
@@ -127,22 +163,23 @@ impl Broker {
     /// said hello again, under another name.
     pub fn may_get(&self, conn: ConnId, id: JobId) -> bool {
         self.state.job(id).is_none_or(|job| {
-            self.submitter_of(id, &job.client) == Some(conn)
-                || self.clients.get(&conn) == Some(&job.client) && self.may_redeliver(conn, job.seq)
+            self.submitter_of(id, &job.submission.client) == Some(conn)
+                || self.clients.at.get(&conn) == Some(&job.submission.client)
+                    && self.may_redeliver(conn, job.seq)
         })
     }
 
     pub(super) fn client_left(&mut self, conn: ConnId) {
-        if let Some(classic) = self.classic.remove(&conn) {
+        if let Some(classic) = self.clients.classic.remove(&conn) {
             self.due.remove(&(classic.from, Due::Redeliver(conn)));
         }
-        if let Some(client) = self.clients.remove(&conn)
-            && let Some(conns) = self.conns_of.get_mut(&client)
+        if let Some(client) = self.clients.at.remove(&conn)
+            && let Some(conns) = self.clients.conns_of.get_mut(&client)
         {
             conns.remove(&conn);
             if conns.is_empty() {
-                self.conns_of.remove(&client);
-                self.caps_named.remove(&client);
+                self.clients.conns_of.remove(&client);
+                self.clients.caps_named.remove(&client);
             }
         }
         self.sources_left(conn);
@@ -153,16 +190,17 @@ impl Broker {
         if self.resubmitted(conn, &job) {
             return;
         }
-        if let Some(taking) = self.enqueuing.get(id) {
+        if let Some(taking) = self.intake.enqueuing.get(id) {
             if taking.fingerprint == job.fingerprint && taking.client == job.client {
-                self.submitters.insert(id, conn);
+                self.clients.submitters.insert(id, conn);
             } else {
                 self.refuse(conn, id, Refusal::Conflict { job: id });
             }
             return;
         }
         if let Some(known) = self.state.job(id) {
-            let is_same = known.fingerprint == job.fingerprint && known.client == job.client;
+            let is_same =
+                known.submission.fingerprint == job.fingerprint && known.submission.client == job.client;
             if is_same && known.child_of.is_none() {
                 self.submitted_again(conn, id);
             } else {
@@ -170,14 +208,14 @@ impl Broker {
             }
             return;
         }
-        let (held, limit) = (self.state.job_count() + self.enqueuing.len(), self.config.jobs_max);
+        let (held, limit) = (self.state.job_count() + self.intake.enqueuing.len(), self.config.jobs_max);
         let children = if job.to_all { self.children_of(&job) } else { Vec::new() };
         // Children are called as their job is.
         let names_bytes = job.names_bytes().saturating_mul(children.len() as u64 + 1);
-        let names_held = self.state.names_bytes() + self.enqueuing.names_bytes;
+        let names_held = self.state.names_bytes() + self.intake.enqueuing.names_bytes;
         let names_limit = self.config.names_bytes_max;
         let is_taken = |(child, _): &(JobId, WorkerId)| {
-            self.state.job(*child).is_some() || self.enqueuing.contains(*child)
+            self.state.job(*child).is_some() || self.intake.enqueuing.contains(*child)
         };
         let refusal = match () {
             () if self.draining => Some(Refusal::Draining),
@@ -192,15 +230,15 @@ impl Broker {
         if let Some(refusal) = refusal {
             return self.refuse(conn, id, refusal);
         }
-        if let Some(classic) = self.classic.get_mut(&conn) {
+        if let Some(classic) = self.clients.classic.get_mut(&conn) {
             classic.newest = Some(self.state.last_seq());
         }
         let is_announced = job.inputs == Inputs::Expected;
         let announced = is_announced.then(|| Box::new(job.clone()));
         let taking =
             Taking { fingerprint: job.fingerprint, client: job.client.clone(), names_bytes, announced };
-        self.enqueuing.insert(id, taking);
-        self.submitters.insert(id, conn);
+        self.intake.enqueuing.insert(id, taking);
+        self.clients.submitters.insert(id, conn);
         let at = self.now;
         self.propose(match job.inputs {
             Inputs::Here => Record::Enqueue { at, job, children, kept: true },
@@ -245,9 +283,9 @@ impl Broker {
 
     /// A job that is known comes again: its client hears where it stands, and gets the stored result (C17).
     fn submitted_again(&mut self, conn: ConnId, id: JobId) {
-        self.submitters.insert(id, conn);
-        let Some(job) = self.state.job(id) else { return };
-        let (run, standing, is_announced) = (job.run, standing(job), job.announced && !job.has_ended());
+        self.clients.submitters.insert(id, conn);
+        let Some(job) = self.state.job(id) else { return broken!("job {id} came again, and is not known") };
+        let (run, standing, is_announced) = (job.run, standing(job), job.is_announced() && !job.has_ended());
         self.source_came(id);
         self.waits.tell_again(id);
         if is_announced {
@@ -290,7 +328,7 @@ impl Broker {
         for (child, _) in children {
             self.make_ready(*child);
         }
-        let Some(job) = self.state.job(id) else { return };
+        let Some(job) = self.state.job(id) else { return broken!("job {id} is taken, and is not known") };
         let run = job.run;
         let (standing, ahead) = match job.phase {
             Phase::Leased { .. } => (Standing::Assigned, 0),
@@ -304,17 +342,17 @@ impl Broker {
 
     /// The connection that submitted a job, if it is there and still its client's.
     pub fn submitter_of(&self, job: JobId, client: &ClientId) -> Option<ConnId> {
-        self.submitters.get(&job).copied().filter(|conn| self.clients.get(conn) == Some(client))
+        self.clients.submitters.get(&job).copied().filter(|conn| self.clients.at.get(conn) == Some(client))
     }
 
     /// Sends a result to the connection that submitted the job, else to any of the same client; else it is kept. It counts as
     /// delivered when [`Event::Delivered`](super::Event::Delivered) says so.
     pub(super) fn deliver(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };
-        let (client, run, seq) = (job.client.clone(), job.run, job.seq);
+        let (client, run, seq) = (job.submission.client.clone(), job.run, job.seq);
         let submitter = self.submitter_of(id, &client);
         let any = || {
-            let conns = self.conns_of.get(&client)?;
+            let conns = self.clients.conns_of.get(&client)?;
             conns.iter().rev().copied().find(|conn| self.may_redeliver(*conn, seq))
         };
         match submitter.or_else(any) {
@@ -323,7 +361,7 @@ impl Broker {
                 self.actions.push_back(Action::Deliver { conn, job: id, run });
             }
             None => {
-                self.undelivered.entry(client).or_default().insert(id);
+                self.results.undelivered.entry(client).or_default().insert(id);
             }
         }
     }

@@ -162,47 +162,49 @@ impl Broker {
 
     /// Whether no worker that matches can have the datasets that a job names. Another job of the same key may name others.
     fn lacks_datasets(&self, job: &Job) -> Option<Cause> {
-        if job.datasets.is_empty() {
+        if job.datasets().is_empty() {
             return None;
         }
         let mut matching = Vec::new();
-        self.workers.matching(job.key.as_str(), &mut matching);
-        let may = self.any_may_have_sets(&job.datasets, &matching)
-            || self.any_agent_may_hold(&job.datasets, &matching);
+        self.workers.matching(job.submission.key.as_str(), &mut matching);
+        let may = self.any_may_have_sets(job.datasets(), &matching)
+            || self.any_agent_may_hold(job.datasets(), &matching);
         (!may).then_some(Cause::Datasets { workers: matching.len() })
     }
 
     fn tell_if_in_vain(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
-        let causes = match self.waits.causes.get(&job.key) {
+        let causes = match self.waits.causes.get(&job.submission.key) {
             Some(known) => *known,
             None => {
-                let causes = self.causes_of(&job.key);
-                self.waits.causes.insert(job.key.clone(), causes);
+                let causes = self.causes_of(&job.submission.key);
+                self.waits.causes.insert(job.submission.key.clone(), causes);
                 causes
             }
         };
         // One that needs transfers only while its inputs come waits for those first.
-        let cause = match (job.needs_transfers, job.payload_kind()) {
+        let cause = match (job.needs_transfers(), job.payload_kind()) {
             (false, PayloadKind::Folders) => causes.folders,
             // No agent can help this one.
-            (true, PayloadKind::Folders) => causes.folders.or_else(|| self.lacks_transfers(&job.key)),
+            (true, PayloadKind::Folders) => {
+                causes.folders.or_else(|| self.lacks_transfers(&job.submission.key))
+            }
             // An agent cannot help this one, or not yet.
-            (true, _) if !self.can_stage(job) => self.lacks_transfers(&job.key),
+            (true, _) if !self.can_stage(job) => self.lacks_transfers(&job.submission.key),
             (true, _) => causes.by_transfer,
             (false, PayloadKind::Request) => causes.plain,
             (false, PayloadKind::Raw) => causes.raw,
         };
         let cause = cause.or_else(|| self.lacks_datasets(job));
         let told = self.waits.told.get(&id).copied();
-        let (Some(cause), Some(conn)) = (cause, self.submitter_of(id, &job.client)) else {
+        let (Some(cause), Some(conn)) = (cause, self.submitter_of(id, &job.submission.client)) else {
             self.waits.forget(id);
             return;
         };
         // It may have been given out meanwhile, or taken out.
-        let is_waiting = self.queues.contains(&job.key, &job.client, job.place());
+        let is_waiting = self.queues.contains(&job.submission.key, &job.submission.client, job.place());
         if is_waiting && cause.is_news_after(told) {
-            let key = job.key.to_string();
+            let key = job.submission.key.to_string();
             let why = match cause {
                 Cause::Worker => Waiting::NoWorker { key },
                 Cause::Transfers { workers } => match self.staging.why_not(id) {

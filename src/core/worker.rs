@@ -2,51 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::event::WorkerClass;
-use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
+use super::ids::{ConnId, JobId, Micros, WorkerId};
+use super::lease::{Lease, LeaseStage};
 use super::limits::CREDIT_PER_MESSAGE_MAX;
 use super::payload::PayloadKind;
 use super::record::Lack;
 use super::subject::{SubjectTree, matches, subscriptions};
-
-/// How far a worker is with a job that it was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LeaseStage {
-    /// It has not begun. Such an attempt does not count (C06).
-    Given,
-    /// It runs the job.
-    Started,
-    /// The job has ended there, and its result is on its way: it takes no place any more.
-    Returning,
-}
-
-/// A job that a worker was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// Which run.
-    pub run: Run,
-    /// Which attempt.
-    pub attempt: Attempt,
-    /// How far the worker is.
-    pub stage: LeaseStage,
-    /// When it is over unless renewed; never for a stock worker.
-    pub until: Option<Micros>,
-    /// When the broker looks at it next.
-    pub(super) watched_at: Option<Micros>,
-    /// When the job has had its time, and how much that was, where the worker does not see to it.
-    pub(super) time_limit: Option<(Micros, Duration)>,
-}
-
-impl Lease {
-    /// A job that is given to a worker, of which nothing was heard yet.
-    pub(super) fn given(run: Run, attempt: Attempt) -> Self {
-        Lease { run, attempt, stage: LeaseStage::Given, until: None, watched_at: None, time_limit: None }
-    }
-}
+use super::{broken, count_down};
 
 /// A worker.
 #[derive(Clone, Debug)]
@@ -208,7 +174,7 @@ impl Worker {
         if self.parallel_max.is_none() {
             let beyond = delta.saturating_sub(taken);
             let late = beyond.min(self.lent);
-            self.lent = self.lent.saturating_sub(late);
+            self.lent -= late;
             let owed: u64 = self.sent.values().map(|owed| u64::from(*owed)).sum();
             self.ahead = self.ahead.saturating_add(beyond.saturating_sub(late)).min(owed);
         }
@@ -250,7 +216,7 @@ impl Worker {
     /// Notes that it was not sent a job after all.
     pub(super) fn unsend(&mut self, job: JobId) {
         if let Some(owed) = self.sent.get_mut(&job) {
-            *owed = owed.saturating_sub(1);
+            count_down!(*owed, 1, "worker {} owes no answer for job {job}, and one less", self.id);
             if *owed == 0 {
                 self.sent.remove(&job);
             }
@@ -274,7 +240,7 @@ impl Worker {
         self.refused.remove(&job);
         if let Some(owed) = self.sent.get_mut(&job) {
             self.answered = self.answered.saturating_add(1);
-            *owed = owed.saturating_sub(1);
+            count_down!(*owed, 1, "worker {} owes no answer for job {job}, and one less", self.id);
             if *owed == 0 {
                 self.sent.remove(&job);
             }
@@ -498,7 +464,9 @@ impl Workers {
 
     /// A worker's connection ended; it keeps what it holds for now, and gets nothing.
     pub fn leave(&mut self, worker: WorkerId, now: Micros) {
-        let Some(away) = self.all.get_mut(&worker) else { return };
+        let Some(away) = self.all.get_mut(&worker) else {
+            return broken!("worker {worker} leaves, and is not known");
+        };
         self.touched.insert(worker);
         if let Presence::Here(conn) = away.presence {
             self.by_conn.remove(&conn);

@@ -308,7 +308,7 @@ impl Leader {
         let limit = limit.unwrap_or(LISTED_MAX).clamp(1, LISTED_MAX);
         let mut dead = self.broker.state().dead();
         if let Some(after) = question.after.map(JobId) {
-            dead.by_ref().find(|job| job.id == after).ok_or_else(|| not_dead(after))?;
+            dead.by_ref().find(|job| job.id() == after).ok_or_else(|| not_dead(after))?;
         }
         let jobs = dead.by_ref().take(limit).map(|job| self.dead_job(job)).collect();
         Ok(DeadPage { jobs, more: dead.next().is_some() })
@@ -322,8 +322,8 @@ impl Leader {
             worker: note.worker.to_string(),
             why: note.why.text().to_owned(),
         });
-        let (history, key) = (history.collect(), job.key.as_str().to_owned());
-        Ok(DeadShown { job: self.dead_job(job), history, key, size: job.size })
+        let (history, key) = (history.collect(), job.submission.key.as_str().to_owned());
+        Ok(DeadShown { job: self.dead_job(job), history, key, size: job.submission.size })
     }
 
     fn dead_job(&self, job: &Job) -> DeadJob {
@@ -334,9 +334,9 @@ impl Leader {
             }
         };
         DeadJob {
-            job_id: job.id.to_string(),
-            client_id: job.client.to_string(),
-            exec: job.exec.to_string(),
+            job_id: job.id().to_string(),
+            client_id: job.submission.client.to_string(),
+            exec: job.submission.exec.to_string(),
             reason: reason.to_owned(),
             attempts: job.spent,
             run: job.run.0,

@@ -95,7 +95,7 @@ impl Facts for Seen<'_> {
     }
 
     fn staged_for(&self, cache: &CacheId) -> Option<JobId> {
-        cache.job()
+        self.broker.state().staged_for(cache)
     }
 
     fn names_its_inputs(&self, job: JobId) -> bool {

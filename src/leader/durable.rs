@@ -72,6 +72,7 @@ impl Leader {
             | Record::Delivered { .. }
             | Record::Cap { .. }
             | Record::Dataset { .. }
+            | Record::Stage { .. }
             | Record::DatasetGone { .. } => None,
         }
     }

@@ -80,7 +80,7 @@ fn children<'a>(broker: &'a Broker, parent: &'a Job) -> impl Iterator<Item = &'a
 
 /// The lines of a job to all workers that has ended. Of its children only those of [`read_for_lines`] need be in memory.
 pub(super) fn lines(broker: &Broker, store: &PayloadStore, parent: &Job, address: &str) -> Lines {
-    let read: HashSet<JobId> = read_for_lines(broker, store, parent).map(|child| child.id).collect();
+    let read: HashSet<JobId> = read_for_lines(broker, store, parent).map(|child| child.id()).collect();
     let mut lines: Vec<(String, usize)> = Vec::new();
     let mut bytes = 0;
     for child in children(broker, parent) {
@@ -94,7 +94,7 @@ pub(super) fn lines(broker: &Broker, store: &PayloadStore, parent: &Job, address
     }
     let (mut apart, unlisted) = (lines.len(), parent.children.len().saturating_sub(lines.len()));
     for (child, (line, shorter)) in children(broker, parent).zip(&mut lines) {
-        if !read.contains(&child.id) {
+        if !read.contains(&child.id()) {
             continue;
         }
         let whole = whole(child, &outcome::result_of(broker, store, child, address, true));
@@ -112,7 +112,7 @@ pub(super) fn lines(broker: &Broker, store: &PayloadStore, parent: &Job, address
 /// The line of a child with its result.
 fn whole(child: &Job, own: &[u8]) -> String {
     let result = serde_json::from_slice(own)
-        .unwrap_or_else(|_| json!({ "Status": "OK", "Raw": own.len(), "JobId": child.id.to_string() }));
+        .unwrap_or_else(|_| json!({ "Status": "OK", "Raw": own.len(), "JobId": child.id().to_string() }));
     line(child, result, false)
 }
 
@@ -127,8 +127,8 @@ fn apart(child: &Job, address: &str) -> String {
         | Phase::Gathering { .. } => false,
     };
     let status = if ok { JobStatus::Ok } else { JobStatus::Failed };
-    let mut result = JobResult::new(child.id.0, "", "", status);
-    result.stderr = format!("heft: kept apart: `heft result get {address} {}`", child.id);
+    let mut result = JobResult::new(child.id().0, "", "", status);
+    result.stderr = format!("heft: kept apart: `heft result get {address} {}`", child.id());
     let result = json!({
         "JobId": result.job_id, "Status": result.status.as_str(), "Stdout": "", "Stderr": result.stderr, "OutputArchive": null,
     });
@@ -137,7 +137,7 @@ fn apart(child: &Job, address: &str) -> String {
 
 fn line(child: &Job, result: Value, apart: bool) -> String {
     let worker = child.child_of.map(|(_, worker)| worker.to_string());
-    let mut line = json!({ "Worker": worker, "Job": child.id.to_string(), "Result": result });
+    let mut line = json!({ "Worker": worker, "Job": child.id().to_string(), "Result": result });
     if let (true, Value::Object(members)) = (apart, &mut line) {
         members.insert("Apart".to_owned(), true.into());
     }

@@ -13,7 +13,7 @@ use crate::summed::Summed;
 
 /// The result of a worker whose acks carry nothing (C03).
 pub(super) fn plain_ok(job: Option<&Job>, id: JobId) -> Summed {
-    let (client, exec) = job.map_or(("", ""), |job| (&*job.client.0, &*job.exec));
+    let (client, exec) = job.map_or(("", ""), |job| (&*job.submission.client.0, &*job.submission.exec));
     JobResult::new(id.0, client, exec, JobStatus::Ok).to_json().into()
 }
 
@@ -25,7 +25,8 @@ pub(super) fn result_of(
     address: &str,
     announced: bool,
 ) -> Summed {
-    let mut result = JobResult::new(job.id.0, &*job.client.0, &*job.exec, JobStatus::Failed);
+    let mut result =
+        JobResult::new(job.id().0, &*job.submission.client.0, &*job.submission.exec, JobStatus::Failed);
     match &job.phase {
         Phase::Done { ending: Ending::Returned { result: stored, ok, .. }, .. } => {
             if let Some(stored) = store.result(*stored) {
@@ -185,7 +186,7 @@ pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<
         }
         forms.push(with_note(job, result, &left_out, address));
     }
-    let mut failed = JobResult::new(job.id.0, "", "", JobStatus::Failed);
+    let mut failed = JobResult::new(job.id().0, "", "", JobStatus::Failed);
     failed.stderr = format!(
         "heft: the job ended, but its result of {} bytes does not fit a frame of {} bytes",
         whole.len(),
@@ -202,7 +203,7 @@ fn with_note(job: &Job, mut result: JobResult, left_out: &[String], address: &st
          {address} {} --out DIR`",
         left_out.join(", "),
         chunking::limits::FRAME_BODY_BYTES_MAX,
-        job.id
+        job.id()
     ));
     result.to_json().into()
 }

@@ -100,7 +100,10 @@ impl Leader {
     /// workers yet.
     fn take_what_is_whole(&mut self, inputs: &HashMap<JobId, Held>) {
         let is_announced = |job: &JobId| {
-            self.broker.state().job(*job).is_some_and(|job| job.announced && !job.has_ended() && !job.to_all)
+            self.broker
+                .state()
+                .job(*job)
+                .is_some_and(|job| job.is_announced() && !job.has_ended() && !job.submission.to_all)
         };
         let announced: Vec<JobId> = inputs.keys().filter(|job| is_announced(job)).copied().collect();
         announced.into_iter().for_each(|job| self.input_arrived(job));
@@ -115,7 +118,7 @@ impl Leader {
         bad: &HashMap<BlobId, String>,
         request: Option<&Vec<u8>>,
     ) -> Option<(JobId, String)> {
-        let is_announced = self.broker.state().job(job).is_some_and(|job| job.announced);
+        let is_announced = self.broker.state().job(job).is_some_and(|job| job.is_announced());
         if !is_announced {
             for blob in blobs {
                 let restored = match (maps.remove(blob), bad.get(blob)) {
@@ -178,7 +181,7 @@ impl Leader {
             // Of an attempt that the log does not know, another may be made under the same number; and a job that is not taken
             // has not run: that was an earlier one of its id.
             let is_known =
-                |job: &Job| !job.has_ended() && !job.announced && map.open.attempt <= job.attempt.0;
+                |job: &Job| !job.has_ended() && !job.is_announced() && map.open.attempt <= job.attempt.0;
             let may_end = self.broker.state().job(owner).is_some_and(is_known);
             // What was gathered from a large frame cannot be gone on with.
             if is_part && may_end && map.open.attempt > 0 {

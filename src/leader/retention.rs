@@ -48,7 +48,7 @@ impl Leader {
         }
         // What somebody is getting is not taken from under it.
         let may_go = |job: &Job| (too_many || self.has_parts(job)) && !self.is_being_got(job);
-        let not_held = |job: &Job| !self.is_held_for_fetch(job.id) && may_go(job);
+        let not_held = |job: &Job| !self.is_held_for_fetch(job.id()) && may_go(job);
         if too_many {
             // The limit of results holds, whoever waits.
             let any = || self.broker.oldest_ended(false, may_go);
@@ -96,7 +96,7 @@ impl Leader {
         };
         let parts = self.blobs.of_result(result);
         if !parts.is_empty() && parts.iter().all(is_here) {
-            let owner = self.broker.state().job(job).map(|job| &job.client);
+            let owner = self.broker.state().job(job).map(|job| &job.submission.client);
             let client = self.sessions.get(&conn).and_then(Session::client);
             let is_its = client.is_some_and(|client| Some(client) == owner);
             self.blobs.got(result, if is_its { GotBy::ItsClient } else { GotBy::Anybody });

@@ -108,7 +108,7 @@ impl Leader {
         let payload = self.payloads.held.input(id).ok_or("the request cannot be read")?.payload;
         let request = JobRequest::parse(&payload).map_err(|error| error.to_string())?;
         // What such a worker would refuse it is not sent (C08, WX08).
-        let names = self.broker.state().job(id).map_or(FileNames::Plain, |job| job.names);
+        let names = self.broker.state().job(id).map_or(FileNames::Plain, |job| job.submission.names);
         if let Some(file) = request.files.iter().find(|file| !is_for_stock(file, names)) {
             return Err(format!(
                 "the file \"{}\" is none that a stock worker takes",
@@ -130,7 +130,8 @@ impl Leader {
         if let Some((name, _, _)) = blobs.iter().find(|(_, blob, size)| !is_here(*blob, *size)) {
             return Err(format!("\"{name}\" is not at the leader"));
         }
-        let key = self.broker.state().job(id).map(|job| job.key.clone()).ok_or("the job is gone")?;
+        let key =
+            self.broker.state().job(id).map(|job| job.submission.key.clone()).ok_or("the job is gone")?;
         let by_set = by_set(&payload, &CacheId::of_inputs(id));
         let written = by_path(&by_set, |_| true).unwrap_or(by_set);
         let body = Session::assign_body_len(key.as_str(), written.len());
@@ -144,7 +145,7 @@ impl Leader {
 
     /// Whether a job still waits for a set of its inputs.
     fn is_to_be_staged(&self, job: JobId) -> bool {
-        let waits = |job: &Job| matches!(job.phase, Phase::Queued { .. }) && job.needs_transfers;
+        let waits = |job: &Job| matches!(job.phase, Phase::Queued { .. }) && job.needs_transfers();
         self.broker.state().job(job).is_some_and(waits)
     }
 

@@ -319,13 +319,13 @@ impl Leader {
             return None;
         };
         let is_classic = self.sessions.get(&conn).is_some_and(|session| !session.is_announced());
-        let staged = job.datasets.iter().find(|cache| cache.job() == Some(owner)).filter(|_| is_classic);
+        let staged = (is_classic && job.is_staged()).then(|| CacheId::of_inputs(id));
         let rewriting = match is_classic {
             true => self.rewriting(worker, from_ours, staged.is_some()),
             false => Rewriting::None,
         };
         let made = |payload: Summed| {
-            let payload = self.rewritten(payload, rewriting, from_ours, job, staged);
+            let payload = self.rewritten(payload, rewriting, from_ours, job, staged.as_ref());
             let limit = if is_classic { time_limit_in(&payload) } else { None };
             (payload, limit)
         };
@@ -335,7 +335,7 @@ impl Leader {
             let session = self.sessions.get(&conn).filter(|session| session.takes_stand_ins());
             if let Some(other) = session.and_then(|_| stand_in::id_of(id, job.run, job.attempt))
                 && let Some(renamed) = stand_in::renamed(&payload, other)
-                && fits_assignment(job.key.as_str(), renamed.len())
+                && fits_assignment(job.submission.key.as_str(), renamed.len())
             {
                 (payload, stand_in) = (renamed.into(), Some(other));
             }
@@ -350,7 +350,7 @@ impl Leader {
             (common.payload(id), Some(common.id()), common.limit())
         };
         let attempt = job.attempt;
-        let subject = Session::assign_subject(job.key.as_str(), worker);
+        let subject = Session::assign_subject(job.submission.key.as_str(), worker);
         let session = self.sessions.get_mut(&conn)?;
         let assigned = session.assign(&subject, id, stand_in, payload);
         if let (Ok(_), Some(limit)) = (&assigned, limit) {
@@ -393,7 +393,7 @@ impl Leader {
         let payload = staged.map_or(payload.clone(), |cache| by_set(&payload, cache).into());
         match rewriting {
             Rewriting::None => return payload,
-            Rewriting::Names => return flat_if(job.names, &payload).map_or(payload, Summed::from),
+            Rewriting::Names => return flat_if(job.submission.names, &payload).map_or(payload, Summed::from),
             Rewriting::Paths => {}
         }
         let is_set = |cache_id: &str| {
@@ -401,9 +401,10 @@ impl Leader {
             cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
         let written = by_path(&payload, |cache_id| from_ours || is_set(cache_id));
-        let flat = flat_if(job.names, written.as_deref().unwrap_or(&payload));
-        let written = flat.or(written).filter(|written| fits_assignment(job.key.as_str(), written.len()));
-        match (written, flat_if(job.names, &payload)) {
+        let flat = flat_if(job.submission.names, written.as_deref().unwrap_or(&payload));
+        let written =
+            flat.or(written).filter(|written| fits_assignment(job.submission.key.as_str(), written.len()));
+        match (written, flat_if(job.submission.names, &payload)) {
             (Some(written), _) | (None, Some(written)) => written.into(),
             (None, None) => payload,
         }
@@ -531,7 +532,7 @@ const ID_MEMBER_BYTES: usize = ",\"JobId\":\"\"".len() + uuid::fmt::Hyphenated::
 fn datasets_in(request: &JobRequest) -> Vec<CacheId> {
     let cache = |file: &InputFile| match file.source() {
         // Those of jobs' inputs are nobody's to name.
-        Source::Cache(cache_id) => CacheId::parse(cache_id).ok().filter(|cache| !cache.is_of_a_job()),
+        Source::Cache(cache_id) => CacheId::parse(cache_id).ok().filter(|cache| !cache.is_the_leaders()),
         Source::Inline(_) | Source::Streamed { .. } | Source::Blob(_) | Source::Url(_) | Source::Nothing => {
             None
         }

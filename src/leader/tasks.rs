@@ -228,7 +228,8 @@ impl Leader {
     /// Which results of these, all of one client, are on their way on another connection of it, or wait for its receipt there.
     fn sent_to_client_of(&self, jobs: &[JobId]) -> HashSet<JobId> {
         let state = self.broker.state();
-        let Some(client) = jobs.iter().find_map(|job| state.job(*job)).map(|job| &job.client) else {
+        let Some(client) = jobs.iter().find_map(|job| state.job(*job)).map(|job| &job.submission.client)
+        else {
             return HashSet::new();
         };
         let its = self.sessions.iter().filter(|(_, session)| session.client() == Some(client));

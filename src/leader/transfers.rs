@@ -520,7 +520,7 @@ impl Leader {
         let may = match open.purpose {
             Purpose::Dataset => return self.dataset_event(DatasetEvent::Opened { conn, blob: id, open }),
             Purpose::Input | Purpose::Payload => {
-                let is_theirs = job.is_none_or(|job| Some(&job.client) == session.client());
+                let is_theirs = job.is_none_or(|job| Some(&job.submission.client) == session.client());
                 is_theirs && self.blobs.inputs(owner).contains(&id)
             }
             Purpose::Archive | Purpose::Stdout | Purpose::Stderr => {
@@ -569,7 +569,7 @@ impl Leader {
         }
         let Ok(plan) = ChunkPlan::new(open.size, open.chunk_bytes) else { return false };
         let client = self.broker.state().job(job).filter(|job| job.child_of.is_none());
-        let client = client.and_then(|job| self.broker.submitter_of(job.id, &job.client));
+        let client = client.and_then(|job| self.broker.submitter_of(job.id(), &job.submission.client));
         let takes =
             |conn: &ConnId| self.sessions.get(conn).is_some_and(|session| session.has(Features::TRANSFERS));
         let client = client.filter(takes);
@@ -725,8 +725,8 @@ impl Leader {
     /// The inputs of a job can never be had: its client hears it, and the job ends.
     fn inputs_failed(&mut self, id: JobId, reason: Reason, text: &str) {
         // One whose announcement is not committed yet has its end all the same.
-        if let Some(job) = self.broker.state().job(id).filter(|job| job.announced)
-            && let Some(conn) = self.broker.submitter_of(id, &job.client)
+        if let Some(job) = self.broker.state().job(id).filter(|job| job.is_announced())
+            && let Some(conn) = self.broker.submitter_of(id, &job.submission.client)
         {
             let text = format!("an input did not arrive whole: {text}");
             self.refuse(conn, id, RefusalText::new(reason, text));

@@ -20,8 +20,8 @@ impl Leader {
         for part in waiting {
             let Some(job) = self.broker.state().job(part.job) else { continue };
             // Its client knows the parent alone.
-            let known = job.child_of.map_or(job.id, |(parent, _)| parent);
-            let Some(conn) = self.broker.submitter_of(known, &job.client) else { continue };
+            let known = job.child_of.map_or(job.id(), |(parent, _)| parent);
+            let Some(conn) = self.broker.submitter_of(known, &job.submission.client) else { continue };
             if self.blobs.told.insert(part.job, conn) != Some(conn) {
                 let text = self.why_result_waits(part);
                 let frame = self.sessions.get(&conn).and_then(|session| session.waiting(known, &text));

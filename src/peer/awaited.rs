@@ -218,6 +218,14 @@ impl AwaitedWelcome {
     }
 }
 
+/// Says that a heft leader lets us wait for its answer to the hello.
+pub(super) fn unanswered(leader: &str, waited: Duration, wait_max: Duration) -> String {
+    let (waited, wait_max) = (Span::rounded(waited), Span::rounded(wait_max));
+    format!(
+        "{leader} has not answered the hello for {waited}; it is a heft leader, and is waited for up to {wait_max}"
+    )
+}
+
 /// Says that a leader has sent nothing at all, and what is done about it.
 pub(crate) fn silent(leader: &str, waited: Duration) -> String {
     let waited = Span::rounded(waited);

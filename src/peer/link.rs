@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::limits::{CHUNK_PIECE_BYTES_MAX, WINDOW_CHUNKS_MAX};
-use chunking::message::{Body as _, Keepalive, LimitId, Piece, Welcome};
+use chunking::message::{Body, Keepalive, LimitId, Piece, Welcome};
 use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimits, Kind};
 use socket2::SockRef;
 use thiserror::Error;
@@ -118,6 +118,13 @@ impl OutFrame {
         }
     }
 
+    /// A message under this id.
+    pub fn message<M: Body>(msg_id: Uuid, message: &M) -> Self {
+        let mut payload = Vec::new();
+        message.encode(&mut payload);
+        OutFrame { msg_id, ..OutFrame::new(M::KIND, payload) }
+    }
+
     fn head(&self) -> Head<'_> {
         let payload_len = u32::try_from(self.payload.len()).unwrap_or(u32::MAX);
         let (msg_id, corr_id, subject) = (self.msg_id, self.corr_id, self.subject.as_str());
@@ -216,9 +223,10 @@ impl LinkReader {
         self.pulse.rested();
     }
 
-    /// Whether a frame has begun to come and is not whole.
-    pub fn is_inside_frame(&self) -> bool {
-        self.inlet.is_inside_frame()
+    /// Whether a frame has begun to come that is not whole, and is a Welcome as far as can be seen.
+    pub fn is_inside_welcome(&self) -> bool {
+        let begun = || self.inlet.begun();
+        self.inlet.is_inside_frame() && begun().is_none_or(|code| code == Kind::Welcome.code())
     }
 
     /// Whether a Welcome answers the hello that we sent. Leaders that do not say which one they got are believed.
@@ -524,9 +532,7 @@ impl LinkWriter {
         let is_idle = self.0.written.load(Ordering::Relaxed) == *written && socket.pieces.is_empty();
         drop(socket);
         if is_idle && self.queue_locked().pieces.is_empty() {
-            let mut payload = Vec::new();
-            Keepalive {}.encode(&mut payload);
-            self.queue(OutFrame::new(Kind::Keepalive, payload)).ok();
+            self.queue(OutFrame::message(Uuid::nil(), &Keepalive {})).ok();
         }
         self.try_flush();
         *written = self.0.written.load(Ordering::Relaxed);

@@ -7,13 +7,17 @@ mod address;
 mod awaited;
 mod link;
 mod probe;
+mod route;
+mod uplink;
 
 pub use address::{is_address, redirect_in};
 pub use awaited::PROBE_BACKOFF;
-pub(crate) use awaited::{AwaitedWelcome, Patience, Silence, dead_line, silent};
+pub(crate) use awaited::{Patience, silent};
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
 pub use probe::PROBE_CLIENT_ID;
-pub(crate) use probe::Probe;
+pub use route::REDIRECTS_MAX;
+pub use uplink::BACKLOG_BYTES_MAX;
+pub(crate) use uplink::{News, OwnSigns, Settings, Uplink};
 
 use std::time::Duration;
 
@@ -23,6 +27,10 @@ use crate::model::Announcement;
 
 /// The version of the protocol that this build announces.
 pub const PROTOCOL_VERSION: u32 = 1;
+
+/// How long a leader that has never answered the hello may take to do so before it is taken for a
+/// classic one. Its answer still counts when it comes later.
+pub const WELCOME_WAIT: Duration = Duration::from_millis(500);
 
 /// How long a leader that is known for a heft one may take to answer the hello before another connection is tried. A leader
 /// that is paused, or whose disk stalls for a minute, is not cut off for it; a line that died just then is given up after all.

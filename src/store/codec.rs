@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::core::dataset::Dataset;
 use crate::core::event::{Inputs, Submission, WorkerClass};
 use crate::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
-use crate::core::job::{AttemptNote, Ending, Job, Phase};
+use crate::core::job::{AttemptNote, Ending, InputsState, Job, Phase};
 use crate::core::payload::FileNames;
 use crate::core::record::{AttemptEnd, Record};
 use crate::core::subject::{RoutingKey, routing_key};
@@ -47,6 +47,7 @@ mod tag {
     pub(super) const CAP: u8 = 14;
     pub(super) const DATASET: u8 = 15;
     pub(super) const DATASET_GONE: u8 = 16;
+    pub(super) const STAGE: u8 = 17;
     /// An assignment to a worker that is not one of ours, whose class follows. One to ours is as it always was.
     pub(super) const ASSIGN_CLASSIC: u8 = 18;
 
@@ -68,6 +69,9 @@ mod tag {
     /// All four, so much more: of a job with files in folders, and of one whose files lose them for classic workers.
     pub(super) const IN_FOLDERS: u8 = 4;
     pub(super) const FLATTENED: u8 = 8;
+
+    /// How the inputs of a job go to a worker: 0 within a frame, 1 by transfer, and this as a dataset.
+    pub(super) const STAGED: u8 = 2;
 
     pub(super) const QUEUED: u8 = 1;
     pub(super) const LEASED: u8 = 2;
@@ -293,6 +297,11 @@ fn put_record(record: &Record, out: &mut Vec<u8>) {
             put_u8(tag::DATASET, out);
             put_dataset(dataset, out);
         }
+        Record::Stage { job, dataset } => {
+            put_u8(tag::STAGE, out);
+            put_uuid(job.0, out);
+            put_dataset(dataset, out);
+        }
         Record::DatasetGone { cache, generation } => {
             put_u8(tag::DATASET_GONE, out);
             put_str(cache.as_str(), out);
@@ -366,7 +375,15 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
         tag::FORGET => Record::Forget { job: reader.job()?, run: reader.run()? },
         tag::DELIVERED => Record::Delivered { job: reader.job()?, run: reader.run()? },
         tag::CAP => Record::Cap { client: reader.client(names)?, cap: reader.u32()? },
-        tag::DATASET => Record::Dataset { dataset: Arc::new(get_dataset(reader, names)?) },
+        tag::DATASET => {
+            let dataset = Arc::new(get_dataset(reader, names)?);
+            // So it was said that a job's inputs are staged, before there was a record for it.
+            match dataset.cache.job_in_name() {
+                Some(job) => Record::Stage { job, dataset },
+                None => Record::Dataset { dataset },
+            }
+        }
+        tag::STAGE => Record::Stage { job: reader.job()?, dataset: Arc::new(get_dataset(reader, names)?) },
         tag::DATASET_GONE => Record::DatasetGone { cache: reader.cache(names)?, generation: reader.uuid()? },
         unknown => return Err(unknown_tag(start, "record", unknown)),
     })
@@ -458,21 +475,24 @@ pub fn get_dataset(reader: &mut Reader<'_>, names: &mut Names) -> Result<Dataset
 pub fn put_job(job: &Job, out: &mut Vec<u8>) {
     // Whole, so that a member that is added is thought of here.
     let Job {
-        id,
-        client,
-        key,
-        exec,
-        priority,
+        submission:
+            Submission {
+                job: id,
+                client,
+                key,
+                exec,
+                priority,
+                to_all,
+                size,
+                fingerprint,
+                inputs,
+                needs_transfers,
+                require_worker: _,
+                datasets,
+                names,
+            },
         seq,
-        size,
-        fingerprint,
-        to_all,
-        inputs,
-        announced,
-        inputs_kept,
-        needs_transfers,
-        datasets,
-        names,
+        inputs: inputs_state,
         run,
         attempt,
         spent,
@@ -492,9 +512,15 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
     out.extend_from_slice(fingerprint);
     put_bool(*to_all, out);
     put_inputs(*inputs, *names, datasets, out);
-    put_bool(*announced, out);
-    put_bool(*inputs_kept, out);
-    put_bool(*needs_transfers, out);
+    let (announced, kept, way) = match inputs_state {
+        InputsState::Announced => (true, false, u8::from(*needs_transfers)),
+        InputsState::PassedOn => (false, false, u8::from(*needs_transfers)),
+        InputsState::Kept => (false, true, u8::from(*needs_transfers)),
+        InputsState::Staged { .. } => (false, true, tag::STAGED),
+    };
+    put_bool(announced, out);
+    put_bool(kept, out);
+    put_u8(way, out);
     put_u32(run.0, out);
     put_u32(attempt.0, out);
     put_u32(*spent, out);
@@ -519,27 +545,46 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
 
 /// Reads a job, and leaves what follows it.
 pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecError> {
-    let (id, client, key) = (reader.job()?, reader.client(names)?, reader.key(names)?);
+    let (job, client, key) = (reader.job()?, reader.client(names)?, reader.key(names)?);
     let exec = names.text(reader.str()?);
     let (priority, seq, size) = (reader.i64()?, reader.u64()?, reader.u64()?);
     let (fingerprint, to_all) = (reader.array::<DIGEST_BYTES>()?, reader.bool()?);
-    let (inputs, file_names, datasets) = get_inputs(reader, names)?;
-    Ok(Job {
-        id,
+    let (inputs, file_names, mut datasets) = get_inputs(reader, names)?;
+    let (announced, kept, at, way) = (reader.bool()?, reader.bool()?, reader.at(), reader.u8()?);
+    // Before there was a number for it, a staged job named the set that its inputs are, and did not go by transfer.
+    let set = CacheId::of_inputs(job);
+    let named_set = datasets.len();
+    datasets.retain(|cache| *cache != set);
+    let is_staged = match way {
+        0 => datasets.len() < named_set,
+        1 => false,
+        tag::STAGED => true,
+        unknown => return Err(unknown_tag(at, "way of inputs to a worker", unknown)),
+    };
+    let needs_transfers = is_staged || way == 1;
+    let submission = Submission {
+        job,
         client,
         key,
         exec,
         priority,
-        seq,
+        to_all,
         size,
         fingerprint,
-        to_all,
         inputs,
+        needs_transfers,
+        require_worker: false,
         datasets,
         names: file_names,
-        announced: reader.bool()?,
-        inputs_kept: reader.bool()?,
-        needs_transfers: reader.bool()?,
+    };
+    let mut job = Job {
+        submission,
+        seq,
+        inputs: match (announced, kept) {
+            (true, _) => InputsState::Announced,
+            (false, false) => InputsState::PassedOn,
+            (false, true) => InputsState::Kept,
+        },
         run: reader.run()?,
         attempt: reader.attempt()?,
         spent: reader.u32()?,
@@ -551,7 +596,11 @@ pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecE
         children: reader.list(UUID_BYTES, Reader::job)?,
         delivered: reader.bool()?,
         phase: get_phase(reader)?,
-    })
+    };
+    if is_staged {
+        job.stage(set);
+    }
+    Ok(job)
 }
 
 fn put_phase(phase: &Phase, out: &mut Vec<u8>) {

@@ -90,7 +90,7 @@ pub fn open(
 fn requests(disk: &dyn Disk, replay: &Replay) -> Result<HashMap<JobId, Vec<u8>>, StoreError> {
     let mut requests = HashMap::new();
     for (job, held) in &replay.inputs {
-        if !held.blobs.is_empty() && replay.state.job(*job).is_some_and(|job| job.announced) {
+        if !held.blobs.is_empty() && replay.state.job(*job).is_some_and(|job| job.is_announced()) {
             let path = held.place.file.path();
             let file = disk.open(&path, How::Read);
             let file = file.map_err(|error| StoreError::io("read", disk, &path, error))?;

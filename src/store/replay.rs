@@ -92,6 +92,7 @@ impl Replay {
             | Record::Delivered { .. }
             | Record::Cap { .. }
             | Record::Dataset { .. }
+            | Record::Stage { .. }
             | Record::DatasetGone { .. } => {}
         }
         match applied {
@@ -119,7 +120,7 @@ impl Replay {
     }
 
     fn forgot(&mut self, job: &Job) {
-        self.inputs.remove(&job.id);
+        self.inputs.remove(&job.id());
         if let Phase::Done { ending: Ending::Returned { result, .. }, .. } = &job.phase {
             self.results.remove(result);
         }

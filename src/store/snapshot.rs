@@ -40,6 +40,7 @@ const HELD: u8 = 5;
 const END: u8 = 6;
 const DATASETS: u8 = 7;
 const DATASETS_REMOVED: u8 = 8;
+const STAGED: u8 = 9;
 
 /// What was made.
 #[derive(Debug)]
@@ -213,11 +214,20 @@ impl<'a> Writer<'a> {
             self.block_if_full(CAPS)?;
         }
         self.block_if_any(CAPS)?;
-        for dataset in replay.state.datasets() {
+        let state = &replay.state;
+        for dataset in state.datasets().filter(|dataset| state.staged_for(&dataset.cache).is_none()) {
             codec::put_dataset(dataset, &mut self.body);
             self.block_if_full(DATASETS)?;
         }
         self.block_if_any(DATASETS)?;
+        for (job, cache) in state.staged_sets() {
+            if let Some(dataset) = state.dataset(cache) {
+                put_uuid(job.0, &mut self.body);
+                codec::put_dataset(dataset, &mut self.body);
+                self.block_if_full(STAGED)?;
+            }
+        }
+        self.block_if_any(STAGED)?;
         for cache in replay.state.datasets_removed() {
             put_str(cache.as_str(), &mut self.body);
             self.block_if_full(DATASETS_REMOVED)?;
@@ -301,7 +311,8 @@ pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Res
     let mut blocks = Blocks::open(disk, owner, index)?;
     let mut summary: Option<Summary> = None;
     let (mut jobs, mut caps): (Vec<Job>, Vec<(ClientId, u32)>) = (Vec::new(), Vec::new());
-    let (mut datasets, mut removed): (Vec<Arc<Dataset>>, Vec<CacheId>) = (Vec::new(), Vec::new());
+    let mut datasets: Vec<(Arc<Dataset>, Option<JobId>)> = Vec::new();
+    let mut removed: Vec<CacheId> = Vec::new();
     let mut replay = Replay { index: Index(index), ..Replay::default() };
     let mut is_whole = false;
     while let Some(kind) = blocks.next(false)? {
@@ -315,7 +326,16 @@ pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Res
                 Ok(())
             }),
             DATASETS => read_all(&mut reader, |reader| {
-                codec::get_dataset(reader, names).map(|dataset| datasets.push(Arc::new(dataset)))
+                let dataset = codec::get_dataset(reader, names)?;
+                // So it was before there were blocks for them.
+                let staged_for = dataset.cache.job_in_name();
+                datasets.push((Arc::new(dataset), staged_for));
+                Ok(())
+            }),
+            STAGED => read_all(&mut reader, |reader| {
+                let job = JobId(reader.uuid()?);
+                datasets.push((Arc::new(codec::get_dataset(reader, names)?), Some(job)));
+                Ok(())
             }),
             DATASETS_REMOVED => {
                 read_all(&mut reader, |reader| reader.cache(names).map(|cache| removed.push(cache)))

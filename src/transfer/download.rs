@@ -19,7 +19,6 @@ use super::incoming::{Arrival, Incoming, Ruling};
 use super::sink::ChunkSink;
 pub use super::stored::Report;
 use super::stored::{Done, Fault, Place, Task, Work};
-use super::transfer_frame;
 use crate::peer::OutFrame;
 use crate::wire::Parts;
 
@@ -136,7 +135,7 @@ impl Download {
     /// The first Grant of a connection: what is here, and room for the rest.
     pub fn grant(&mut self, out: &mut Vec<OutFrame>) {
         let grant = Grant { part: std::mem::take(&mut self.part), ..self.incoming.first_grant() };
-        out.push(transfer_frame(self.id, &grant));
+        out.push(OutFrame::message(self.id, &grant));
     }
 
     /// Whether an Open is of the same blob.
@@ -158,13 +157,13 @@ impl Download {
                 open.name.as_str()
             );
             let refused = Verdict::Failed { reason: Reason::CONFLICT, text: text.into() };
-            return out.push(transfer_frame(self.id, &refused));
+            return out.push(OutFrame::message(self.id, &refused));
         }
         self.open = open;
         match &self.state {
             DownloadState::Failed { reason, text } => {
                 let failed = Verdict::Failed { reason: *reason, text: text.as_str().into() };
-                out.push(transfer_frame(self.id, &failed));
+                out.push(OutFrame::message(self.id, &failed));
             }
             DownloadState::Receiving | DownloadState::Whole => self.grant(out),
         }
@@ -271,7 +270,7 @@ impl Download {
     }
 
     fn answer(&mut self, verdict: Verdict, out: &mut Vec<OutFrame>) {
-        out.push(transfer_frame(self.id, &verdict));
+        out.push(OutFrame::message(self.id, &verdict));
         if let Verdict::Failed { reason, text } = verdict {
             self.incoming.fail();
             self.state = DownloadState::Failed { reason, text: text.as_str().to_owned() };
@@ -280,7 +279,7 @@ impl Download {
 
     fn say_grant(&self, grant: Option<&Grant>, out: &mut Vec<OutFrame>) {
         if let Some(grant) = grant {
-            out.push(transfer_frame(self.id, grant));
+            out.push(OutFrame::message(self.id, grant));
         }
     }
 

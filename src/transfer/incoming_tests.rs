@@ -347,3 +347,82 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn transition_table_of_a_blob_that_comes() {
+    use crate::transitions::{Event, State, assert_table};
+    fn coming() -> Incoming {
+        let mut incoming = incoming(2);
+        take(&mut incoming, 1);
+        incoming
+    }
+    fn storing() -> Incoming {
+        let mut incoming = coming();
+        come(&mut incoming, 0);
+        incoming
+    }
+    fn all_here() -> Incoming {
+        let mut incoming = coming();
+        take(&mut incoming, 0);
+        incoming
+    }
+    let states: [State<Incoming>; 6] = [
+        ("open", coming),
+        ("open, storing", storing),
+        ("open, all here", all_here),
+        ("closing, storing", || {
+            let mut incoming = storing();
+            incoming.on_done(&right(&incoming.clone()));
+            incoming
+        }),
+        ("whole, all here", || {
+            let mut incoming = all_here();
+            incoming.on_done(&right(&incoming.clone()));
+            incoming
+        }),
+        ("failed", || {
+            let mut incoming = coming();
+            incoming.fail();
+            incoming
+        }),
+    ];
+    let events: [Event<Incoming>; 11] = [
+        ("a connection's first grant", |incoming| drop(incoming.first_grant())),
+        ("the chunk comes", |incoming| drop(come(incoming, 0))),
+        ("it is stored", |incoming| {
+            incoming.accept(0, CRC);
+            incoming.rule();
+        }),
+        ("it is damaged", |incoming| {
+            incoming.reject(0);
+            incoming.rule();
+        }),
+        ("it is void", |incoming| {
+            incoming.on_void(&Void { offset: 0, reason: Reason::NONE });
+        }),
+        ("a chunk without a grant", |incoming| {
+            incoming.granted = 0;
+            come(incoming, 0);
+        }),
+        ("done", |incoming| drop(incoming.on_done(&right(&incoming.clone())))),
+        ("done, another digest", |incoming| drop(incoming.on_done(&wrong()))),
+        ("done, another kind of digest", |incoming| {
+            let digest = Digest { kind: DigestKind::Sha256, bytes: [9; 32] };
+            incoming.on_done(&Done { digest });
+        }),
+        ("what chunks hold is wrong", |incoming| drop(incoming.on_wrong(&[0]))),
+        ("not wanted", Incoming::fail),
+    ];
+    let name = |incoming: &Incoming| {
+        let phase = match incoming.phase {
+            Phase::Open => "open",
+            Phase::Closing(_) => "closing",
+            Phase::Whole => "whole",
+            Phase::Failed => "failed",
+        };
+        let storing = if incoming.storing.is_empty() { "" } else { ", storing" };
+        let all = if incoming.held.is_complete() { ", all here" } else { "" };
+        format!("{phase}{storing}{all}")
+    };
+    assert_table("src/transfer/incoming.transitions.txt", &states, &events, name);
+}

@@ -11,12 +11,15 @@
 //! | `source` | where the bytes of a blob come from, and how a chunk of them is made ready |
 //! | `pieces` | the same for a blob that is made of stretches of many files |
 //! | `upload` | a blob that goes: the task that sends it |
+//! | `uploads` | all blobs that go, by id: who owns each, and whose word counts for it |
 //! | `incoming` | which chunks came, what may come, what is wrong: pure |
 //! | `sink` | where the bytes of a blob go |
 //! | `download` | a blob that comes: checks, inflates, stores, and says what to answer |
 //! | `stored` | its second half: what is done to the bytes, in place or on a thread of its own |
+//! | `downloads` | all blobs that come, by id: the same, and what is here of chunks that are not whole |
 
 mod download;
+mod downloads;
 mod incoming;
 mod outgoing;
 mod pieces;
@@ -25,26 +28,21 @@ mod source;
 mod stored;
 pub(crate) mod throttle;
 mod upload;
+mod uploads;
 
 pub(crate) use download::is_full;
 pub use download::{Download, DownloadState, Report};
+pub(crate) use downloads::{Downloads, Opened, Turn, refusal};
 pub use incoming::{Arrival, Incoming, Ruling};
 pub use outgoing::{Heard, Outgoing, Waiting, Work};
 pub use pieces::{PieceAt, PieceSource};
 pub use sink::{ChunkSink, FileSink, MemorySink};
 pub use source::{FileSource, Source, SourceError};
 pub use upload::{Blob, Compression, State, Status, Upload, Wire};
+pub(crate) use uploads::Uploads;
 
-use chunking::Kind;
-use chunking::message::Body;
-use uuid::Uuid;
+/// A connection, by its number among those of a peer.
+pub(crate) type Conn = usize;
 
-use crate::peer::OutFrame;
-
-/// A frame of a transfer.
-pub(crate) fn transfer_frame<M: Body>(transfer: Uuid, message: &M) -> OutFrame {
-    let mut payload = Vec::new();
-    message.encode(&mut payload);
-    let kind: Kind = M::KIND;
-    OutFrame { msg_id: transfer, ..OutFrame::new(kind, payload) }
-}
+/// The number of the connection where a peer has one at a time.
+pub(crate) const ONLY: Conn = 0;

@@ -529,4 +529,63 @@ mod tests {
             prop_assert_eq!(digested, (0..count).collect::<Vec<_>>());
         }
     }
+
+    #[test]
+    fn transition_table_of_a_blob_that_goes() {
+        use crate::transitions::{Event, State, assert_table};
+        fn sending() -> Outgoing {
+            let mut outgoing = of_chunks(1);
+            outgoing.on_grant(&grant(1, &[]));
+            works(&mut outgoing);
+            outgoing
+        }
+        fn done_sent() -> Outgoing {
+            let mut outgoing = sending();
+            outgoing.on_done_sent();
+            outgoing
+        }
+        fn failed() -> Verdict {
+            Verdict::Failed { reason: Reason::INVALID, text: "".into() }
+        }
+        let states: [State<Outgoing>; 7] = [
+            ("Away", || outgoing(1)),
+            ("Opened", || of_chunks(1)),
+            ("Sending", || {
+                let mut outgoing = of_chunks(1);
+                outgoing.on_grant(&grant(1, &[]));
+                outgoing
+            }),
+            ("Sending, all handed out", sending),
+            ("DoneSent", done_sent),
+            ("Arrived", || {
+                let mut outgoing = done_sent();
+                outgoing.on_verdict(&Verdict::Ok);
+                outgoing
+            }),
+            ("Over", || {
+                let mut outgoing = sending();
+                outgoing.on_over();
+                outgoing
+            }),
+        ];
+        let events: [Event<Outgoing>; 10] = [
+            ("connected", |outgoing| {
+                outgoing.on_connected(Codec::None);
+            }),
+            ("disconnected", Outgoing::on_disconnected),
+            ("grant", |outgoing| outgoing.on_grant(&grant(1, &[]))),
+            ("all work taken", |outgoing| drop(works(outgoing))),
+            ("done sent", Outgoing::on_done_sent),
+            ("verdict: ok", |outgoing| drop(outgoing.on_verdict(&Verdict::Ok))),
+            ("verdict: resend", |outgoing| drop(outgoing.on_verdict(&Verdict::Resend(ranges(&[(0, 1)]))))),
+            ("verdict: failed", |outgoing| drop(outgoing.on_verdict(&failed()))),
+            ("over", Outgoing::on_over),
+            ("wanted again", Outgoing::on_wanted_again),
+        ];
+        let name = |outgoing: &Outgoing| match outgoing.is_done_due() {
+            true => format!("{:?}, all handed out", outgoing.sending.phase()),
+            false => format!("{:?}", outgoing.sending.phase()),
+        };
+        assert_table("src/transfer/outgoing.transitions.txt", &states, &events, name);
+    }
 }

@@ -23,7 +23,6 @@ use uuid::Uuid;
 
 use super::outgoing::{Heard, Outgoing, Waiting, Work};
 use super::source::{BATCH_CHUNKS, Preparer, Ready, Source, SourceError};
-use super::transfer_frame;
 use crate::peer::{LinkWriter, OutFrame};
 
 /// The shortest time between two reports of how far an upload is; what changes its state is told at once.
@@ -241,7 +240,7 @@ impl Upload {
             }
             State::Sending | State::Refused(_) | State::SourceGone(_) => {}
         }
-        let frame = transfer_frame(self.id, inner.outgoing.on_connected(codec));
+        let frame = OutFrame::message(self.id, inner.outgoing.on_connected(codec));
         drop(inner);
         self.shared.changed.notify_one();
         frame
@@ -384,7 +383,7 @@ impl Sender {
             match self.step() {
                 Step::Stop => return,
                 Step::Done(writer, digest) => {
-                    let sent = writer.send(transfer_frame(self.shared.id, &Done { digest })).await;
+                    let sent = writer.send(OutFrame::message(self.shared.id, &Done { digest })).await;
                     if sent.is_err() {
                         self.lose_link();
                     }
@@ -525,7 +524,7 @@ impl Sender {
         self.shared.end(State::SourceGone(error));
         if let Some(writer) = writer {
             let abort =
-                transfer_frame(self.shared.id, &Abort { reason: Reason::SOURCE_GONE, text: text.into() });
+                OutFrame::message(self.shared.id, &Abort { reason: Reason::SOURCE_GONE, text: text.into() });
             tokio::spawn(async move { writer.send(abort).await });
         }
     }

@@ -483,6 +483,16 @@ impl Inlet {
         }
     }
 
+    /// The type of the frame that has begun and is not whole, if its head is here.
+    pub fn begun(&self) -> Option<u8> {
+        let mut input = self.small.get(self.start..self.end).unwrap_or_default();
+        match self.decoder.clone().poll(&mut input) {
+            Ok(chunking::Step::Head(head)) => Some(head.code),
+            Ok(chunking::Step::NeedMore { .. } | chunking::Step::Payload(_) | chunking::Step::End { .. })
+            | Err(_) => None,
+        }
+    }
+
     /// Whether a frame has begun and is not whole.
     pub fn is_inside_frame(&self) -> bool {
         self.finish().is_err()

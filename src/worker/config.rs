@@ -11,12 +11,11 @@ use uuid::Uuid;
 
 use super::cache::CacheConfig;
 use super::hello::hello;
-use super::limits::{PARALLEL_DEFAULT, PARALLEL_MAX, STOP_GRACE, WELCOME_WAIT};
+use super::limits::{PARALLEL_DEFAULT, PARALLEL_MAX, STOP_GRACE};
 use crate::core::retry::Backoff;
 use crate::core::subject::{PatternError, WORKER_PATTERN_DEFAULT, announced_patterns};
 use crate::model::limits::{NAME_BYTES_MAX, PATTERNS_MAX};
-use crate::peer::is_address;
-use crate::peer::{PROBE_BACKOFF, WELCOME_WAIT_MAX};
+use crate::peer::{PROBE_BACKOFF, WELCOME_WAIT, WELCOME_WAIT_MAX, is_address};
 use crate::wire::Tuning;
 
 /// How a worker is set up. `WorkerConfig::new(leader)` has the defaults.

@@ -439,3 +439,107 @@ fn ca11_a_job_that_waits_for_sets_holds_its_place_and_goes_back_if_they_cannot_b
     desk.on_leader(STOCK);
     assert!(all(&mut desk).is_empty());
 }
+
+/// Where job 1 is.
+fn place(desk: &Desk) -> String {
+    let mut places = Vec::new();
+    if let Some(assigned) = desk.assigned.iter().find(|assigned| assigned.offer.job() == id(1)) {
+        places.push(match (assigned.inputs, assigned.started.is_some()) {
+            (Inputs::Coming | Inputs::Sets, false) => "receiving",
+            (Inputs::Coming | Inputs::Sets, true) => "receiving, started",
+            (Inputs::Inside | Inputs::Here, _) => "assigned",
+        });
+    }
+    if desk.waiting.iter().any(|(offer, _)| offer.job() == id(1)) {
+        places.push("waiting");
+    }
+    match desk.running.get(&id(1)).map(|running| running.next.is_some()) {
+        Some(false) => places.push("running"),
+        Some(true) => places.push("running, run 2 next"),
+        None => {}
+    }
+    match desk.results.get(id(1)).map(|stored| stored.settled) {
+        Some(false) => places.push("ended"),
+        Some(true) => places.push("settled"),
+        None => {}
+    }
+    if places.is_empty() { "unknown".to_owned() } else { places.join(" + ") }
+}
+
+#[test]
+fn transition_table_of_a_workers_job() {
+    use crate::transitions::{Event, State, assert_table};
+    fn one_place() -> Desk {
+        let mut desk = Desk::new(1, Backlog::default());
+        desk.on_leader(OURS);
+        desk
+    }
+    fn assigned(inputs: Inputs) -> Desk {
+        let mut desk = one_place();
+        desk.on_assign(offer(1), inputs);
+        desk
+    }
+    fn runs() -> Desk {
+        let mut desk = assigned(Inputs::Inside);
+        desk.on_start(id(1), 1, 1);
+        desk
+    }
+    fn ended() -> Desk {
+        let mut desk = runs();
+        desk.on_ended(id(1), "done".into(), false);
+        desk
+    }
+    let states: [State<Desk>; 9] = [
+        ("unknown", one_place),
+        ("receiving", || assigned(Inputs::Coming)),
+        ("receiving, started", || {
+            let mut desk = assigned(Inputs::Coming);
+            desk.on_start(id(1), 1, 1);
+            desk
+        }),
+        ("assigned", || assigned(Inputs::Inside)),
+        ("waiting", || {
+            let mut desk = one_place();
+            for number in [2, 1] {
+                desk.on_assign(offer(number), Inputs::Inside);
+                desk.on_start(id(number), 1, 1);
+            }
+            desk
+        }),
+        ("running", runs),
+        ("running, run 2 next", || {
+            let mut desk = runs();
+            desk.on_assign(offer(1), Inputs::Inside);
+            desk.on_start(id(1), 2, 1);
+            desk
+        }),
+        ("ended", ended),
+        ("settled", || {
+            let mut desk = ended();
+            desk.on_settled(id(1), 1);
+            desk
+        }),
+    ];
+    let events: [Event<Desk>; 16] = [
+        ("assign, inputs with it", |desk| desk.on_assign(offer(1), Inputs::Inside)),
+        ("assign, inputs coming", |desk| desk.on_assign(offer(1), Inputs::Coming)),
+        ("assign and start of run 2", |desk| {
+            desk.on_assign(offer(1), Inputs::Inside);
+            desk.on_start(id(1), 2, 1);
+        }),
+        ("received", |desk| desk.on_received(id(1))),
+        ("start", |desk| desk.on_start(id(1), 1, 1)),
+        ("abandoned", |desk| desk.on_abandoned(id(1))),
+        ("unfit", |desk| desk.on_unfit(id(1), "no room")),
+        ("cancel", |desk| desk.on_cancel(id(1), 0, "not needed")),
+        ("cancel of another attempt", |desk| desk.on_cancel(id(1), 7, "not needed")),
+        ("ended", |desk| desk.on_ended(id(1), "done".into(), false)),
+        ("ended, given up", |desk| desk.on_ended(id(1), "stopped".into(), true)),
+        ("another job ended", |desk| desk.on_ended(id(2), "done".into(), false)),
+        ("settled", |desk| desk.on_settled(id(1), 1)),
+        ("unwanted", |desk| desk.on_unwanted(id(1))),
+        ("connection lost", Desk::on_lost),
+        ("worker stops", Desk::on_stop),
+    ];
+    assert_table("src/worker/desk.transitions.txt", &states, &events, place);
+}

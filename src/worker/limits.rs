@@ -17,33 +17,18 @@ pub const PARALLEL_DEFAULT: u32 = 4;
 /// The most jobs at a time: a leader takes no more credit in one message (CR04), and a heartbeat can list them all.
 pub const PARALLEL_MAX: u32 = 10_000;
 
-/// How long a leader that has never answered the announcement may take to do so before it is taken for a stock one.
-pub const WELCOME_WAIT: Duration = Duration::from_millis(500);
-
 /// Between heartbeats, if the leader's Welcome does not say.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// The shortest time between heartbeats, whatever a Welcome says.
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(10);
 
-/// How long a leader may take to accept a connection.
+/// How long a leader may take to accept a connection. It is longer than a client's: nobody waits for a worker, and the system asks
+/// a busy leader for the fourth time after 7 s.
 pub const CONNECT_MAX: Duration = Duration::from_secs(10);
-
-/// What may wait to go out to a slow leader before nothing more is read from it: twice the results that are kept, which go out
-/// at once on a new connection.
-pub const BACKLOG_BYTES_MAX: u64 = 2 * RESULTS_KEPT_BYTES_MAX as u64;
-
-/// The same in frames. Most answer a chunk that came, so this is far beyond all windows.
-pub const BACKLOG_FRAMES_MAX: usize = 16_384;
-
-/// How often it is looked whether reading may go on.
-pub const READ_REST: Duration = Duration::from_millis(100);
 
 /// How long a frame that is in no hurry waits for another to go along with.
 pub const LAZY_WAIT: Duration = Duration::from_millis(1);
-
-/// Redirects that are followed at once before the worker waits as after a failure (RD02).
-pub const REDIRECTS_AT_ONCE_MAX: u32 = 3;
 
 /// How long running jobs may take to finish once the worker was asked to stop.
 pub const STOP_GRACE: Duration = Duration::from_secs(30);
@@ -151,4 +136,6 @@ pub const GIVEN_UP_FILE_BYTES_MAX: u64 = 2048 * GIVEN_UP_MAX as u64;
 pub const PUTS_WAITING_MAX: usize = 16;
 
 const _: () = assert!(PARALLEL_MAX as usize + RETURNING_MAX <= chunking::limits::HEARTBEAT_JOBS_MAX);
+/// All of them go out at once on a new connection.
+const _: () = assert!(2 * RESULTS_KEPT_BYTES_MAX as u64 <= crate::peer::BACKLOG_BYTES_MAX);
 const _: () = assert!(ARCHIVE_INLINE_BYTES_MAX / 3 * 4 <= RESULT_BYTES_MAX);

@@ -48,7 +48,6 @@ mod handler;
 mod hello;
 mod identity;
 pub mod limits;
-mod line;
 mod receive;
 mod removal;
 mod returning;
@@ -75,7 +74,7 @@ use spool::Spool;
 #[derive(Debug)]
 pub struct Worker<H> {
     config: WorkerConfig,
-    cache: Option<cache::Cache>,
+    cache: Option<cache::Opened>,
     spool: Option<Spool>,
     handler: Arc<H>,
 }
@@ -99,7 +98,7 @@ impl<H: Handler> Worker<H> {
             }
             None => None,
         };
-        let cache = config.cache.as_ref().map(cache::Cache::open).transpose();
+        let cache = config.cache.as_ref().map(cache::Opened::open).transpose();
         let cache = cache.map_err(|error| ConfigError::Cache { text: error.to_string() })?;
         Ok(Worker { config, cache, spool, handler: Arc::new(handler) })
     }

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chunking::message::{Abort, Done, Open, Piece, Purpose, Reason, Verdict, Void};
+use chunking::message::{Abort, Open, Purpose, Reason, Verdict};
+use chunking::{Kind, MessageError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -22,10 +23,10 @@ use super::handler::{Handler, Job};
 use super::limits::TRANSFERS_MAX;
 use super::work_dir::{WorkDirState, is_unusable};
 use crate::core::names::{SafeName, input_names};
-use crate::peer::OutFrame;
+use crate::peer::{InFrame, OutFrame};
 use crate::transfer::throttle::{AT_WORKER, Throttle};
-use crate::transfer::{ChunkSink, Download, DownloadState, FileSink, Report, is_full, transfer_frame};
-use crate::wire::{InChunk, Part, Parts};
+use crate::transfer::{ChunkSink, Downloads, FileSink, ONLY, Opened, Report, Turn, is_full, refusal};
+use crate::wire::{InChunk, Part};
 
 /// The inputs of one job on their way.
 struct Reception {
@@ -47,8 +48,6 @@ struct Incoming {
     /// Its place among the job's files.
     file: usize,
     size: u64,
-    /// Here once it was opened.
-    download: Option<Download>,
     /// Counted as here.
     whole: bool,
 }
@@ -74,17 +73,16 @@ pub(super) struct Far {
 pub(super) struct Receptions {
     jobs: HashMap<Uuid, Reception>,
     blobs: HashMap<Uuid, Incoming>,
-    /// First bytes of chunks that are not whole.
-    parts: Parts,
-    reports: mpsc::UnboundedSender<Report>,
+    /// Those that were opened, by job.
+    downloads: Downloads<Uuid>,
     work_dir: WorkDirState,
 }
 
 impl Receptions {
     /// None yet. Threads that write files report to `reports`.
     pub(super) fn new(reports: mpsc::UnboundedSender<Report>, work_dir: WorkDirState) -> Self {
-        let (jobs, blobs, parts) = (HashMap::new(), HashMap::new(), Parts::default());
-        Receptions { jobs, blobs, parts, reports, work_dir }
+        let downloads = Downloads::new(TRANSFERS_MAX, reports);
+        Receptions { jobs: HashMap::new(), blobs: HashMap::new(), downloads, work_dir }
     }
 
     /// A job was assigned, perhaps again. Gives whether inputs of it are still to come; `None` if none come by transfer.
@@ -111,7 +109,7 @@ impl Receptions {
                     Err(format!("input file \"{}\" names a blob that another file names too", input.name));
                 continue;
             }
-            let incoming = Incoming { job: job.id, file, size: blob.size, download: None, whole: false };
+            let incoming = Incoming { job: job.id, file, size: blob.size, whole: false };
             self.blobs.insert(blob.id, incoming);
         }
         let reception = Reception {
@@ -137,155 +135,115 @@ impl Receptions {
         place: &Workplace,
         out: &mut Vec<OutFrame>,
     ) -> Option<Uuid> {
-        let known = match self.blobs.get_mut(&id) {
+        let known = match self.blobs.get(&id) {
             Some(blob) if open.purpose == Purpose::Input && open.owner == blob.job => Some(blob),
             Some(_) | None => None,
         };
         let Some(blob) = known else {
             if open.purpose == Purpose::Input && is_past(open.owner) {
-                out.push(transfer_frame(id, &Verdict::Ok));
+                out.push(OutFrame::message(id, &Verdict::Ok));
                 return None;
             }
             let text = format!("transfer {id} is no input of a job that waits here (job {})", open.owner);
             let unknown = Abort { reason: Reason::UNKNOWN, text: text.into() };
-            out.push(transfer_frame(id, &unknown));
+            out.push(OutFrame::message(id, &unknown));
             return None;
         };
         let job = blob.job;
         let reception = self.jobs.get_mut(&job)?;
         reception.kept_until = None;
-        if let Some(download) = &mut blob.download {
-            download.holds(&self.parts);
-            download.reopen(open, out);
-            return Some(job);
-        }
-        let refuse = |reason: Reason, text: String| Verdict::Failed { reason, text: text.into() };
+        let Some(open) = self.downloads.reopen(ONLY, id, open, out) else { return Some(job) };
         if open.size != blob.size {
             let text = format!("transfer {id} has {} bytes; the job's request says {}", open.size, blob.size);
-            out.push(transfer_frame(id, &refuse(Reason::INVALID, text)));
+            out.push(refusal(id, Reason::INVALID, text));
             return Some(job);
         }
         let file = blob.file;
-        let under_way = self.blobs.values().filter(|blob| !blob.whole && blob.download.is_some()).count();
-        let started = match under_way < TRANSFERS_MAX {
-            false => {
-                let text =
-                    format!("{under_way} transfers are under way here; at most {TRANSFERS_MAX} are taken");
-                Err(refuse(Reason::BUSY, text))
+        let started = reception.sink(file, handler, place).and_then(|sink| {
+            let opened = Opened { id, open, owner: job, on: ONLY, sink, not_needed: None };
+            self.downloads.start(opened, out).map_err(|error| {
+                reception.remove_file(file);
+                (error.reason(), error.to_string())
+            })
+        });
+        if let Err((reason, text)) = started {
+            match reason {
+                Reason::NO_DIRECTORY => self.work_dir.failed(&place.work_dir, &text),
+                _ => warn!(%job, "cannot take an input: {text}"),
             }
-            true => reception.sink(file, handler, place).and_then(|sink| {
-                Download::start(id, open, sink, self.reports.clone())
-                    .map_err(|error| refuse(Reason::INVALID, error.to_string()))
-            }),
-        };
-        match started {
-            Ok(mut download) => {
-                download.holds(&self.parts);
-                download.grant(out);
-                if let Some(blob) = self.blobs.get_mut(&id) {
-                    blob.download = Some(download);
-                }
-            }
-            Err(verdict) => {
-                match &verdict {
-                    Verdict::Failed { reason: Reason::NO_DIRECTORY, text } => {
-                        self.work_dir.failed(&place.work_dir, &text.to_string());
-                    }
-                    Verdict::Failed { text, .. } => warn!(%job, "cannot take an input: {text}"),
-                    Verdict::Ok | Verdict::Resend(_) => {}
-                }
-                out.push(transfer_frame(id, &verdict));
-            }
+            out.push(refusal(id, reason, text));
         }
         Some(job)
     }
 
-    /// A chunk came. One of an unknown transfer is dropped: its sender has been told, or will be at its Done.
-    pub(super) fn chunk(&mut self, chunk: InChunk, out: &mut Vec<OutFrame>) -> Step {
-        self.with(chunk.transfer, |download| download.on_chunk(chunk.head, chunk.crc(), chunk.bytes, out))
-            .unwrap_or(Step::Nothing)
+    /// A frame of a transfer came; `None` if it is of none that is open here.
+    pub(super) fn on_frame(
+        &mut self,
+        frame: &InFrame,
+        out: &mut Vec<OutFrame>,
+    ) -> Result<Option<Step>, MessageError> {
+        let id = frame.msg_id;
+        match self.downloads.on_frame(ONLY, frame, out)? {
+            Turn::Unknown => {
+                if frame.kind() == Some(Kind::Done) {
+                    let text = format!("transfer {id} is not open here");
+                    out.push(OutFrame::message(id, &Abort { reason: Reason::UNKNOWN, text: text.into() }));
+                }
+                Ok(None)
+            }
+            turn @ (Turn::Nothing | Turn::Whole | Turn::Failed(_) | Turn::Ended(_)) => {
+                Ok(Some(self.take_turn(id, turn)))
+            }
+        }
     }
 
-    /// A piece of a chunk came.
-    pub(super) fn piece(&mut self, id: Uuid, piece: &Piece<'_>, out: &mut Vec<OutFrame>) -> Step {
-        if self.blobs.get(&id).is_none_or(|blob| blob.whole || blob.download.is_none()) {
-            return Step::Nothing;
-        }
-        match self.parts.piece(id, piece) {
-            Some(chunk) => self.chunk(chunk, out),
-            None => Step::Nothing,
-        }
+    /// A chunk came.
+    pub(super) fn on_chunk(&mut self, chunk: InChunk, out: &mut Vec<OutFrame>) -> Step {
+        let id = chunk.transfer;
+        let turn = self.downloads.on_chunk(ONLY, chunk, out);
+        self.take_turn(id, turn)
+    }
+
+    /// A thread has written something.
+    pub(super) fn on_report(&mut self, report: Report, out: &mut Vec<OutFrame>) -> Step {
+        let id = report.transfer;
+        let turn = self.downloads.on_report(report, out);
+        self.take_turn(id, turn)
     }
 
     /// The connection was lost in the middle of a chunk: the next one goes on with it.
     pub(super) fn keep(&mut self, part: Part) {
-        if self.blobs.get(&part.transfer).is_some_and(|blob| !blob.whole && blob.download.is_some()) {
-            self.parts.keep(part);
+        self.downloads.keep(part);
+    }
+
+    fn take_turn(&mut self, id: Uuid, turn: Turn) -> Step {
+        if matches!(turn, Turn::Unknown | Turn::Nothing) {
+            return Step::Nothing;
         }
-    }
-
-    /// Done came.
-    pub(super) fn done(&mut self, id: Uuid, done: &Done, out: &mut Vec<OutFrame>) -> Step {
-        self.with(id, |download| download.on_done(done, out)).unwrap_or_else(|| {
-            let text = format!("transfer {id} is not open here");
-            out.push(transfer_frame(id, &Abort { reason: Reason::UNKNOWN, text: text.into() }));
-            Step::Nothing
-        })
-    }
-
-    /// Void came.
-    pub(super) fn void(&mut self, id: Uuid, void: &Void, out: &mut Vec<OutFrame>) -> Step {
-        self.with(id, |download| download.on_void(void, out)).unwrap_or(Step::Nothing)
-    }
-
-    /// A thread has written something.
-    pub(super) fn report(&mut self, report: Report, out: &mut Vec<OutFrame>) -> Step {
-        self.with(report.transfer, |download| download.on_report(report, out)).unwrap_or(Step::Nothing)
-    }
-
-    /// The leader ends a transfer: what came of it is dropped, and it may be opened again. One that is whole is over, and
-    /// stays. Gives whether it was one of ours.
-    pub(super) fn abort(&mut self, id: Uuid, abort: &Abort) -> bool {
-        let Some(blob) = self.blobs.get_mut(&id) else { return false };
-        self.parts.forget(id);
-        debug!(job = %blob.job, transfer = %id, "the leader ends a transfer: {}", abort.text);
-        if !blob.whole
-            && blob.download.take().is_some()
-            && let Some(reception) = self.jobs.get(&blob.job)
-        {
-            reception.remove_file(blob.file);
-        }
-        true
-    }
-
-    fn with(&mut self, id: Uuid, feed: impl FnOnce(&mut Download)) -> Option<Step> {
-        let blob = self.blobs.get_mut(&id)?;
-        let download = blob.download.as_mut()?;
-        feed(download);
-        if *download.state() != DownloadState::Receiving {
-            self.parts.forget(id);
-        }
-        match download.state() {
-            DownloadState::Receiving => return Some(Step::Nothing),
-            DownloadState::Whole => {}
-            DownloadState::Failed { text, .. } => {
-                let (job, file) = (blob.job, blob.file);
-                warn!(%job, "an input cannot be taken: {text}");
-                // The leader takes the job elsewhere, or opens the transfer again: nothing of it is kept.
-                blob.download = None;
-                if let Some(reception) = self.jobs.get(&job) {
-                    reception.remove_file(file);
+        let Some(blob) = self.blobs.get_mut(&id) else { return Step::Nothing };
+        let (job, file) = (blob.job, blob.file);
+        let Some(reception) = self.jobs.get_mut(&job) else { return Step::Nothing };
+        match turn {
+            Turn::Unknown | Turn::Nothing => return Step::Nothing,
+            Turn::Whole => {
+                if std::mem::replace(&mut blob.whole, true) {
+                    return Step::Nothing;
                 }
-                return Some(Step::Nothing);
+                reception.missing = reception.missing.saturating_sub(1);
+                return if reception.missing == 0 { Step::Received(job) } else { Step::Nothing };
+            }
+            Turn::Failed(text) => warn!(%job, "an input cannot be taken: {text}"),
+            Turn::Ended(abort) => {
+                debug!(%job, transfer = %id, "the leader ends a transfer: {}", abort.text);
+                if blob.whole {
+                    return Step::Nothing;
+                }
             }
         }
-        if std::mem::replace(&mut blob.whole, true) {
-            return Some(Step::Nothing);
-        }
-        let job = blob.job;
-        let reception = self.jobs.get_mut(&job)?;
-        reception.missing = reception.missing.saturating_sub(1);
-        Some(if reception.missing == 0 { Step::Received(job) } else { Step::Nothing })
+        // The leader takes the job elsewhere, or opens the transfer again: nothing of it is kept.
+        self.downloads.remove(id);
+        reception.remove_file(file);
+        Step::Nothing
     }
 
     /// Whether inputs of a job are still to come.
@@ -300,9 +258,9 @@ impl Receptions {
         if reception.missing == 0 || !reception.throttle.passes(Instant::now(), false) {
             return None;
         }
-        let blobs = self.blobs.values().filter(|blob| blob.job == job);
-        let (done, total) = blobs.fold((0, 0), |(done, total), blob| {
-            let here = blob.download.as_ref().map_or(0, |download| download.progress().0);
+        let blobs = self.blobs.iter().filter(|(_, blob)| blob.job == job);
+        let (done, total) = blobs.fold((0, 0), |(done, total), (id, blob)| {
+            let here = self.downloads.get(*id).map_or(0, |(_, download)| download.progress().0);
             (done + here, total + blob.size)
         });
         Some(Far { job, done, total })
@@ -330,7 +288,7 @@ impl Receptions {
     pub(super) fn take(&mut self, job: Uuid) -> Option<JobDirectory> {
         let reception = self.jobs.remove(&job)?;
         self.blobs.retain(|_, blob| blob.job != job);
-        self.parts.retain(|transfer| self.blobs.contains_key(&transfer));
+        self.downloads.retain(|_, owner| *owner != job);
         reception.directory
     }
 }
@@ -342,8 +300,8 @@ impl Reception {
         file: usize,
         handler: &H,
         place: &Workplace,
-    ) -> Result<Box<dyn ChunkSink>, Verdict> {
-        let failed = |reason, text: String| Verdict::Failed { reason, text: text.into() };
+    ) -> Result<Box<dyn ChunkSink>, (Reason, String)> {
+        let failed = |reason: Reason, text: String| (reason, text);
         let names = self.names.as_ref().map_err(|text| failed(Reason::INVALID, text.clone()))?;
         let input = self.job.request.as_ref().ok().and_then(|request| request.files.get(file));
         let (Some(input), Some(name)) = (input, names.get(file)) else {

@@ -11,8 +11,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use chunking::message::{Abort, Grant, Name, Purpose, Reason, Verdict};
-use chunking::{Digest, DigestKind};
+use chunking::message::{Name, Purpose, Reason};
+use chunking::{Digest, DigestKind, MessageError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -23,15 +23,16 @@ use super::fit::{Large, Part, append_note, reference};
 use super::handler::Content;
 use super::limits::{UPLOADS_MAX, UPLOADS_OPEN_MAX};
 use crate::model::{JobResult, JobStatus, JsonModel};
-use crate::peer::{LinkWriter, OutFrame};
+use crate::peer::{InFrame, LinkWriter, OutFrame};
 use crate::transfer::throttle::{AT_WORKER, Throttle};
-use crate::transfer::{Blob, Compression, Source, State, Upload, Waiting, Wire};
+use crate::transfer::{Blob, Compression, ONLY, Source, State, Uploads, Waiting, Wire};
 
 /// One result on its way.
 struct Return {
     large: Arc<Large>,
     numbers: Numbers,
-    uploads: Vec<Upload>,
+    /// Its transfers.
+    uploads: Vec<Uuid>,
     /// Whether its transfers are open on this connection.
     opened: bool,
     /// Why a part cannot be sent.
@@ -103,20 +104,19 @@ pub(super) enum Turn {
 /// The results that are on their way.
 pub(super) struct Returns {
     jobs: HashMap<Uuid, Return>,
-    /// The jobs of the transfers.
-    blobs: HashMap<Uuid, Uuid>,
+    /// The transfers, by job.
+    uploads: Uploads<Uuid>,
     /// Jobs whose turn to open transfers comes when others are done.
     waiting: VecDeque<Uuid>,
     /// How many transfers the leader takes.
     open_max: usize,
-    news: mpsc::UnboundedSender<Uuid>,
 }
 
 impl Returns {
     /// None yet. Uploads tell `news` when they have something to say.
     pub(super) fn new(news: mpsc::UnboundedSender<Uuid>) -> Self {
-        let (jobs, blobs, waiting) = (HashMap::new(), HashMap::new(), VecDeque::new());
-        Returns { jobs, blobs, waiting, open_max: UPLOADS_MAX, news }
+        let (jobs, uploads, waiting) = (HashMap::new(), Uploads::new(news), VecDeque::new());
+        Returns { jobs, uploads, waiting, open_max: UPLOADS_MAX }
     }
 
     /// How many transfers of one connection the leader takes.
@@ -151,14 +151,13 @@ impl Returns {
                         compression: Compression::Auto,
                         source,
                     };
-                    Upload::start(blob, self.news.clone()).map_err(|error| error.to_string())
+                    self.uploads.start(job, blob).map_err(|error| error.to_string())
                 });
                 match started {
-                    Ok(upload) => uploads.push(upload),
+                    Ok(()) => uploads.push(part.id),
                     Err(text) => failed = Some(Failed::Parts(text)),
                 }
             }
-            self.blobs.extend(uploads.iter().map(|upload| (upload.id(), job)));
             let throttle = Throttle::after(AT_WORKER, Instant::now());
             let (opened, answered, left_out, waits) = (false, false, HashMap::new(), None);
             let held =
@@ -171,7 +170,7 @@ impl Returns {
         if !held.opened && held.failed.is_none() && !self.waiting.contains(&job) {
             self.waiting.push_back(job);
         }
-        held.turn(job)
+        held.turn(job, &self.uploads)
     }
 
     /// Opens the transfers of those whose turn it is.
@@ -181,7 +180,7 @@ impl Returns {
         }
         let under_way = || self.jobs.values().filter(|held| held.opened && !held.answered);
         let mut open: usize = under_way().map(|held| held.uploads.len()).sum();
-        let mut moving: usize = under_way().map(Return::moving).sum();
+        let mut moving: usize = under_way().map(|held| held.moving(&self.uploads)).sum();
         while let Some(job) = self.waiting.front().copied() {
             if let Some(held) = self.jobs.get_mut(&job) {
                 let uploads = held.uploads.len();
@@ -191,46 +190,25 @@ impl Returns {
                 }
                 (open, moving) = (open + uploads, moving + uploads);
                 held.opened = true;
-                out.extend(held.uploads.iter().map(|upload| upload.connected(writer.clone(), wire)));
+                out.extend(held.uploads.iter().filter_map(|id| self.uploads.open(*id, ONLY, writer, wire)));
             }
             self.waiting.pop_front();
         }
     }
 
-    fn upload(&self, id: Uuid) -> Option<&Upload> {
-        let job = self.blobs.get(&id)?;
-        self.jobs.get(job)?.uploads.iter().find(|upload| upload.id() == id)
-    }
-
-    /// The leader has room.
-    pub(super) fn grant(&self, id: Uuid, grant: &Grant) {
-        match self.upload(id) {
-            Some(upload) => upload.grant(grant),
-            None => debug!(transfer = %id, "skipped a Grant for a transfer that is over"),
+    /// The leader has said something about a transfer.
+    pub(super) fn on_frame(&self, frame: &InFrame) -> Result<(), MessageError> {
+        if !self.uploads.on_frame(ONLY, frame)? {
+            debug!(transfer = %frame.msg_id, code = frame.code, "skipped a frame of a transfer that is over");
         }
-    }
-
-    /// The leader has judged.
-    pub(super) fn verdict(&self, id: Uuid, verdict: &Verdict) {
-        match self.upload(id) {
-            Some(upload) => upload.verdict(verdict),
-            None => debug!(transfer = %id, "skipped a Verdict for a transfer that is over"),
-        }
-    }
-
-    /// The leader ends a transfer.
-    pub(super) fn abort(&self, id: Uuid, abort: &Abort) {
-        match self.upload(id) {
-            Some(upload) => upload.abort(abort),
-            None => debug!(transfer = %id, "skipped an Abort for a transfer that is over"),
-        }
+        Ok(())
     }
 
     /// An upload has something to say.
     pub(super) fn on_news(&mut self, id: Uuid) -> Turn {
-        let Some(job) = self.blobs.get(&id).copied() else { return Turn::Nothing };
+        let Some(job) = self.uploads.owner(id).copied() else { return Turn::Nothing };
         match self.jobs.get_mut(&job) {
-            Some(held) => held.turn(job),
+            Some(held) => held.turn(job, &self.uploads),
             None => Turn::Nothing,
         }
     }
@@ -239,42 +217,42 @@ impl Returns {
     pub(super) fn lost(&mut self) {
         for held in self.jobs.values_mut() {
             (held.answered, held.opened) = (false, false);
-            held.uploads.iter().for_each(Upload::disconnected);
         }
+        self.uploads.lost(ONLY);
         self.waiting.clear();
     }
 
     /// The leader has the result, or nobody wants it.
     pub(super) fn forget(&mut self, job: Uuid) {
         if self.jobs.remove(&job).is_some() {
-            self.blobs.retain(|_, owner| *owner != job);
+            self.uploads.retain(|_, owner| *owner != job);
         }
     }
 }
 
 impl Return {
     /// Transfers that move, or may at any time: not those that wait until the leader has room.
-    fn moving(&self) -> usize {
+    fn moving(&self, uploads: &Uploads<Uuid>) -> usize {
         let no_room = |why: &Waiting| matches!(why.reason, Reason::DISK_FULL | Reason::SPOOL_FULL);
-        self.uploads.iter().filter(|upload| !upload.waiting().is_some_and(|why| no_room(&why))).count()
+        self.uploads.iter().filter(|id| !uploads.waiting(**id).is_some_and(|why| no_room(&why))).count()
     }
 
-    fn turn(&mut self, job: Uuid) -> Turn {
+    fn turn(&mut self, job: Uuid, uploads: &Uploads<Uuid>) -> Turn {
         let (mut done, mut total) = (0, 0);
         let mut digests: HashMap<Uuid, Digest> = HashMap::new();
         let mut waits = None;
-        for upload in &self.uploads {
-            let status = upload.status();
+        for id in &self.uploads {
+            let Some(status) = uploads.status(*id) else { continue };
             done += status.done;
             total += status.total;
             waits = waits.or(status.waiting);
             match status.state {
                 State::Sending => {}
                 State::Arrived(digest) => {
-                    digests.insert(upload.id(), digest);
+                    digests.insert(*id, digest);
                 }
                 State::Refused(why) if why.reason == Reason::TOO_LARGE => {
-                    self.left_out.insert(upload.id(), why.text);
+                    self.left_out.insert(*id, why.text);
                 }
                 State::Refused(why) => self.failed = Some(Failed::refused(&why)),
                 State::SourceGone(error) => self.failed = Some(Failed::Parts(error.to_string())),

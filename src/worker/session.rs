@@ -17,8 +17,7 @@ use std::time::Duration;
 
 use chunking::Kind;
 use chunking::message::{
-    Abort, Body, Cancel, Done, Features, Grant, Open, Piece, Progress, Purpose, Refused, Settled, Stage,
-    Start, Verdict, Void, Welcome,
+    Body as _, Cancel, Features, Open, Progress, Purpose, Refused, Settled, Stage, Start,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -28,24 +27,24 @@ use uuid::Uuid;
 
 use super::attempt::{Brought, Outcome, Workplace, attempt};
 use super::backlog::Backlog;
-use super::cache::Cache;
+use super::cache::{self, Cache};
 use super::config::WorkerConfig;
 use super::credit::Purse;
 use super::desk::{Desk, Numbers, Offer, Todo};
 use super::directory::JobDirectory;
 use super::fit::{Answer, encode, fit};
 use super::handler::{Attachment, CancelToken, Handler, Job, Note, StopReason};
+use super::hello::hello;
 use super::limits::{
-    CPU_SAMPLE, HEARTBEAT, LAZY_WAIT, LEAVE_MAX, RETURNING_DISK_PART, SETTLE_MAX, WORKER_GRACE,
+    CONNECT_MAX, CPU_SAMPLE, HEARTBEAT, LAZY_WAIT, LEAVE_MAX, RETURNING_DISK_PART, SETTLE_MAX, WORKER_GRACE,
 };
-use super::line::{Line, News};
 use super::receive::{Far, Receptions, Step};
 use super::returning::{Returns, Turn};
 use super::spool::Spool;
 use super::work_dir::WorkDirState;
 use crate::cpu::CpuMeter;
 use crate::model::{JobResult, JobStatus};
-use crate::peer::{AwaitedWelcome, InFrame, OutFrame, Patience, Probe};
+use crate::peer::{InFrame, News, OutFrame, OwnSigns, Patience, Settings, Uplink};
 use crate::transfer::Wire;
 
 /// Progress notes of all jobs that wait to be sent; more are dropped.
@@ -80,7 +79,7 @@ pub(super) struct Session<H> {
     place: Arc<Workplace>,
     handler: Arc<H>,
     desk: Desk,
-    line: Line,
+    uplink: Uplink,
     jobs: JoinSet<Ended>,
     live: HashMap<Uuid, Live>,
     /// Directories of ended jobs, with whether the job failed.
@@ -105,9 +104,6 @@ pub(super) struct Session<H> {
     purse: Purse,
     /// What the leader can do, once that is known.
     leader: Option<Features>,
-    welcome: AwaitedWelcome,
-    /// Looks for a leader that is silent on a connection beside the line.
-    probe: Option<Probe>,
     /// How long the leader waits for this worker after a lost connection.
     worker_grace: Duration,
     heartbeat_every: Duration,
@@ -120,7 +116,7 @@ pub(super) struct Session<H> {
 impl<H: Handler> Session<H> {
     pub(super) async fn run(
         config: WorkerConfig,
-        (cache, spool): (Option<Cache>, Option<Spool>),
+        (cache, spool): (Option<cache::Opened>, Option<Spool>),
         handler: Arc<H>,
         shutdown: impl Future<Output = ()>,
     ) -> Summary {
@@ -137,14 +133,14 @@ impl<H: Handler> Session<H> {
             place: Arc::new(place),
             handler,
             desk: Desk::new(config.parallel_max as usize, backlog(&config)),
-            line: Line::new(config.clone()),
+            uplink: uplink(&config),
             jobs: JoinSet::new(),
             live: HashMap::new(),
             directories: HashMap::new(),
             files: HashMap::new(),
             receptions: Receptions::new(reports.clone(), work_dir.clone()),
             work_dir,
-            cache,
+            cache: cache.map(|cache| cache.start(reports, cache_news)),
             returns: Returns::new(uploads),
             out: Vec::new(),
             lazy: 0,
@@ -157,12 +153,6 @@ impl<H: Handler> Session<H> {
             sample_due: Instant::now(),
             purse: Purse::default(),
             leader: None,
-            welcome: AwaitedWelcome::new(Patience {
-                wait: config.welcome_wait,
-                wait_max: config.welcome_wait_max,
-                probe: config.probe_backoff,
-            }),
-            probe: None,
             config,
             heartbeat_every: HEARTBEAT,
             heartbeat_due: None,
@@ -171,9 +161,6 @@ impl<H: Handler> Session<H> {
             summary: Summary::default(),
         };
         session.load_spool();
-        if let Some(cache) = &mut session.cache {
-            cache.start(reports, cache_news);
-        }
         let mut shutdown = pin!(shutdown);
         // One alarm for all that is due. It is set anew only for what is due sooner: when it rings for what has been
         // done meanwhile, nothing is lost, and setting it costs more than most jobs.
@@ -186,18 +173,15 @@ impl<H: Handler> Session<H> {
                 set_for = Some(due);
             }
             tokio::select! {
-                news = session.line.next() => session.on_news(news),
+                news = session.uplink.next(|| session.desk.holds_work_of_ours()) => session.on_news(news),
                 // A classic leader does not ask for a result again that was sent to an ended connection.
-                Some(ended) = session.jobs.join_next(), if !session.line.is_ending() => session.on_ended(ended),
+                Some(ended) = session.jobs.join_next(), if !session.uplink.is_ending() => session.on_ended(ended),
                 // They wait, and are dropped in the end, while more important things do not get out.
-                Some(note) = noted.recv(), if !session.line.is_behind() => session.on_note(note),
+                Some(note) = noted.recv(), if !session.uplink.is_behind() => session.on_note(note),
                 Some(report) = reported.recv() => session.on_report(report),
                 Some(news) = cached.recv() => session.on_cache_news(news),
                 Some(upload) = uploaded.recv() => session.on_upload(upload),
                 Some(_) = session.cleaning.join_next() => {}
-                is_answered = Probe::end(&mut session.probe) => {
-                    session.welcome.on_probe(Instant::now(), is_answered);
-                }
                 () = &mut alarm, if set_for.is_some() => {
                     set_for = None;
                     session.on_alarm(Instant::now());
@@ -235,7 +219,6 @@ impl<H: Handler> Session<H> {
     fn next_due(&self) -> Instant {
         let due = [
             self.receptions.next_due(),
-            self.welcome.due(),
             self.heartbeat_due,
             self.lazy_due,
             self.purse.next_due(),
@@ -249,9 +232,6 @@ impl<H: Handler> Session<H> {
         let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
         if is_due(self.receptions.next_due()) {
             self.on_abandoned();
-        }
-        if is_due(self.welcome.due()) {
-            self.on_no_welcome(now);
         }
         if is_due(self.heartbeat_due) {
             self.send_heartbeat();
@@ -306,7 +286,7 @@ impl<H: Handler> Session<H> {
         }
         // Dropping the attempts drops their handlers, and those kill their process groups.
         self.jobs.shutdown().await;
-        self.line.leave().await;
+        self.uplink.leave(LEAVE_MAX).await;
         let cleaned = async { while self.cleaning.join_next().await.is_some() {} };
         timeout(LEAVE_MAX, cleaned).await.ok();
         info!(ended = self.summary.ended, killed = self.summary.killed, "stopped");
@@ -315,21 +295,31 @@ impl<H: Handler> Session<H> {
 
     fn on_news(&mut self, news: News) {
         match news {
-            News::Connected => self.say_hello(),
-            News::Frame(frame) => {
-                self.on_heard(&frame);
-                self.on_frame(frame);
-            }
+            // The uplink has told the log.
+            News::Greeted | News::Unanswered { .. } => {}
+            News::Classic => self.on_classic(),
+            News::Welcome(welcome) => self.on_welcome(&welcome),
+            News::Frame(frame) => self.on_frame(frame),
             News::Chunk(chunk) => self.on_chunk(chunk),
-            News::Lost => self.on_lost(),
+            News::Failed { why, retry_in } => self.tell_unconnected(&why, retry_in),
+            News::Lost { why, retry_in, cut } => {
+                self.tell_unconnected(&why, retry_in);
+                self.keep_cut(cut);
+                self.on_lost();
+            }
+        }
+    }
+
+    fn tell_unconnected(&self, why: &str, retry_in: Duration) {
+        // A redirect is no failure.
+        if !retry_in.is_zero() {
+            let (leader, wait_ms) = (&self.config.leader, retry_in.as_millis());
+            warn!(%leader, wait_ms, "no connection: {why}; running jobs go on, trying again");
         }
     }
 
     fn on_lost(&mut self) {
-        self.keep_cut();
         self.leader = None;
-        self.welcome.on_lost();
-        self.probe = None;
         self.heartbeat_due = None;
         self.purse.clear();
         self.out.clear();
@@ -401,7 +391,7 @@ impl<H: Handler> Session<H> {
 
     /// Opens the transfers of results whose turn it is.
     fn open_returns(&mut self) {
-        if let Some((writer, features)) = self.line.writer().cloned().zip(self.leader) {
+        if let Some((writer, features)) = self.uplink.writer().cloned().zip(self.leader) {
             let wire = Wire { features, loopback: writer.is_loopback() };
             self.returns.open(&writer, wire, &mut self.out);
         }
@@ -419,7 +409,6 @@ impl<H: Handler> Session<H> {
     fn on_kind(&mut self, kind: Kind, frame: &InFrame) -> Result<(), chunking::MessageError> {
         let job = if frame.msg_id.is_nil() { frame.corr_id } else { frame.msg_id };
         match kind {
-            Kind::Welcome => self.on_welcome(&Welcome::decode(&frame.payload)?),
             Kind::AssignJob => {
                 self.purse.on_taken();
                 let parsed = Arc::new(Job::new(job, frame.subject.as_str(), frame.payload.clone()));
@@ -427,7 +416,7 @@ impl<H: Handler> Session<H> {
                     warn!(%job, "a job came, and this worker keeps a cache alone; it is left to the leader");
                     return Ok(());
                 }
-                if self.line.is_ending() && !self.desk.is_leased() {
+                if self.uplink.is_ending() && !self.desk.is_leased() {
                     // It has given the job to another by now, or is about to: it would run twice.
                     warn!(%job, "a job came before the end of a connection that is over; it is left to the leader");
                     return Ok(());
@@ -450,37 +439,8 @@ impl<H: Handler> Session<H> {
                     self.desk.on_open(job, attempt);
                 }
             }
-            Kind::Done => {
-                let done = Done::decode(&frame.payload)?;
-                if self.is_of_set(frame.msg_id) {
-                    self.with_cache(|cache, out| cache.on_done(frame.msg_id, &done, out));
-                    return Ok(());
-                }
-                let step = self.receptions.done(frame.msg_id, &done, &mut self.out);
-                self.on_step(step);
-            }
-            Kind::Void => {
-                let void = Void::decode(&frame.payload)?;
-                if self.is_of_set(frame.msg_id) {
-                    self.with_cache(|cache, out| cache.on_void(frame.msg_id, &void, out));
-                    return Ok(());
-                }
-                let step = self.receptions.void(frame.msg_id, &void, &mut self.out);
-                self.on_step(step);
-            }
-            Kind::Piece => self.on_piece(frame.msg_id, &Piece::decode(&frame.payload)?),
-            Kind::Abort => {
-                let abort = Abort::decode(&frame.payload)?;
-                if self.is_of_set(frame.msg_id) {
-                    self.with_cache(|cache, out| cache.on_abort(frame.msg_id, &abort, out));
-                    return Ok(());
-                }
-                if !self.receptions.abort(frame.msg_id, &abort) {
-                    self.returns.abort(frame.msg_id, &abort);
-                }
-            }
-            Kind::Grant => self.returns.grant(frame.msg_id, &Grant::decode(&frame.payload)?),
-            Kind::Verdict => self.returns.verdict(frame.msg_id, &Verdict::decode(&frame.payload)?),
+            Kind::Done | Kind::Void | Kind::Piece | Kind::Abort => self.on_transfer(frame)?,
+            Kind::Grant | Kind::Verdict => self.returns.on_frame(frame)?,
             Kind::Start => {
                 let start = Start::decode(&frame.payload)?;
                 self.desk.on_start(job, start.run, start.attempt);
@@ -496,13 +456,6 @@ impl<H: Handler> Session<H> {
                 let refused = Refused::decode(&frame.payload)?;
                 warn!(id = %job, reason = refused.reason.0, "the leader refuses: {}", refused.text);
             }
-            Kind::NotLeader => {
-                let news = self.line.redirect(crate::peer::redirect_in(&frame.payload));
-                debug_assert!(matches!(news, News::Lost));
-                self.on_lost();
-            }
-            // That it came is all it says.
-            Kind::Keepalive => {}
             Kind::Hold | Kind::Pack | Kind::Release | Kind::Inspect | Kind::CachePut => {
                 self.on_set_frame(kind, frame)?;
             }
@@ -514,6 +467,9 @@ impl<H: Handler> Session<H> {
             | Kind::HelloClient
             | Kind::HelloWorker
             | Kind::LeaderHello
+            | Kind::Welcome
+            | Kind::NotLeader
+            | Kind::Keepalive
             | Kind::AppendEntries
             | Kind::AppendResp
             | Kind::RequestVote
@@ -546,7 +502,7 @@ impl<H: Handler> Session<H> {
             let Note { stage, done, total, text, .. } = note;
             let progress = Progress { run, attempt, stage, done, total, text: text.into() };
             // A job that ends at once says that it runs together with its result.
-            self.say_lazily(message_frame(job, &progress));
+            self.say_lazily(OutFrame { corr_id: job, ..OutFrame::message(job, &progress) });
         }
     }
 
@@ -630,7 +586,7 @@ impl<H: Handler> Session<H> {
             return;
         }
         (self.lazy, self.lazy_due) = (0, None);
-        self.line.send_all(&mut self.out);
+        self.uplink.send_all(&mut self.out);
     }
 
     fn start(&mut self, offer: Offer, numbers: Numbers) {
@@ -745,6 +701,24 @@ impl<H: Handler> Session<H> {
     }
 }
 
+/// The way to the leader.
+fn uplink(config: &WorkerConfig) -> Uplink {
+    let settings = Settings {
+        leader: config.leader.clone(),
+        tuning: config.tuning.clone(),
+        connect_max: CONNECT_MAX,
+        patience: Patience {
+            wait: config.welcome_wait,
+            wait_max: config.welcome_wait_max,
+            probe: config.probe_backoff,
+        },
+        backoff: config.reconnect,
+        signs: OwnSigns::Heartbeats,
+    };
+    let hello = hello(config);
+    Uplink::new(settings, move || hello.clone())
+}
+
 /// What may wait for the leader without a place.
 fn backlog(config: &WorkerConfig) -> Backlog {
     let most = Backlog::default();
@@ -764,12 +738,6 @@ fn keep(result: JobResult, attached: Vec<Attachment>, numbers: Numbers, spool: O
         warn!(%job, "cannot keep the result as files: {error}; a restart of this worker loses it");
     }
     answer
-}
-
-fn message_frame<M: Body>(job: Uuid, message: &M) -> OutFrame {
-    let mut payload = Vec::new();
-    message.encode(&mut payload);
-    OutFrame { msg_id: job, corr_id: job, ..OutFrame::new(M::KIND, payload) }
 }
 
 fn first_line(text: &str) -> String {

@@ -49,6 +49,7 @@ impl Coverage {
             | Record::Forget { .. }
             | Record::Cap { .. }
             | Record::Dataset { .. }
+            | Record::Stage { .. }
             | Record::DatasetGone { .. } => {}
         }
     }

@@ -120,5 +120,5 @@ impl World {
 }
 
 fn names_sets(job: &Job) -> bool {
-    !job.datasets.is_empty()
+    !job.datasets().is_empty()
 }

@@ -3,7 +3,7 @@
 use heft::core::Event;
 use heft::core::event::{Doing, Inputs, Operation, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, JobId, Run, Token};
-use heft::core::job::Phase;
+use heft::core::job::{InputsState, Phase};
 use heft::core::payload::{FileNames, PayloadKind};
 use heft::core::record::AttemptEnd;
 use heft::core::subject::routing_key;
@@ -60,7 +60,7 @@ impl World {
     pub(crate) fn check_start(&self, job: JobId, run: Run, attempt: Attempt, start: bool) {
         let known =
             self.broker.state().job(job).unwrap_or_else(|| panic!("{job} is given out and not known"));
-        assert_eq!((known.run, known.announced), (run, !start), "{job}");
+        assert_eq!((known.run, known.is_announced()), (run, !start), "{job}");
         if let Phase::Leased { worker, .. } = known.phase {
             let mut holders = self.broker.workers().filter(|known| known.id == worker);
             let reads = holders.next().is_none_or(|worker| worker.reads >= known.payload_kind());
@@ -81,7 +81,7 @@ impl World {
     /// The inputs of a job have come to the leader over this connection, or something is wrong with them.
     pub(crate) fn inputs_leave(&mut self, conn: ConnId, job: JobId) {
         let known = self.broker.state().job(job);
-        if known.is_some_and(|job| !job.announced) && !self.random.chance(5) {
+        if known.is_some_and(|job| !job.is_announced()) && !self.random.chance(5) {
             return;
         }
         let leased = known.is_some_and(|job| matches!(job.phase, Phase::Leased { .. }));
@@ -121,7 +121,7 @@ impl World {
         if worker.conn != Some(conn) || held.is_none() {
             return;
         }
-        let is_kept = self.broker.state().job(job).is_some_and(|job| !job.announced && job.inputs_kept);
+        let is_kept = self.broker.state().job(job).is_some_and(|job| job.inputs == InputsState::Kept);
         let has_client = |client: &SimClient| client.conn.is_some() && client.open.contains_key(&job);
         let why = match self.random.below(100) {
             _ if !is_kept && !self.clients.iter().any(has_client) => Some(AttemptEnd::InputsStalled),

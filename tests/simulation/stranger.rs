@@ -36,7 +36,7 @@ impl World {
             return self.say(conn, hello);
         };
         let jobs: Vec<(JobId, Run, Attempt)> =
-            self.broker.state().jobs().map(|job| (job.id, job.run, job.attempt)).collect();
+            self.broker.state().jobs().map(|job| (job.id(), job.run, job.attempt)).collect();
         if jobs.is_empty() {
             return;
         }

@@ -99,7 +99,7 @@ impl Proposals {
                 | Phase::Gathering { .. }
                 | Phase::Dead { .. } => {
                     if job.child_of.is_none() {
-                        needed.insert(Key::Input(job.id));
+                        needed.insert(Key::Input(job.id()));
                     }
                 }
             }
@@ -119,7 +119,7 @@ impl Proposals {
             | Record::Cancel { at, .. }
             | Record::Fail { at, .. }
             | Record::Orphan { at, .. } => Some(*at),
-            Record::Dataset { dataset } => Some(dataset.at),
+            Record::Dataset { dataset } | Record::Stage { dataset, .. } => Some(dataset.at),
             _ => None,
         });
         assert_eq!(replay.latest, moments.max().unwrap_or_default());
@@ -154,31 +154,33 @@ impl Proposals {
                     1 => WorkerClass::OneAtATime,
                     _ => WorkerClass::Leasing,
                 };
-                Record::Assign { job: job.id, run: job.run, attempt, worker, class }
+                Record::Assign { job: job.id(), run: job.run, attempt, worker, class }
             }
             (15..30, Some(job)) => {
                 self.results += 1;
                 let result = ResultId(self.results);
                 attached = Some(attach(random, payload_bytes / 2, 1));
                 let (worker, ok) = (worker(random), random.chance(80));
-                Record::Ack { at, job: job.id, run: job.run, worker, result, ok }
+                Record::Ack { at, job: job.id(), run: job.run, worker, result, ok }
             }
             (30..36, Some(job)) => {
                 let (why, counts) = (WHY[random.below(4) as usize], random.chance(50));
-                let (job, run, attempt) = (job.id, job.run, job.attempt);
+                let (job, run, attempt) = (job.id(), job.run, job.attempt);
                 Record::Requeue { job, run, attempt, why, counts, not_before: at }
             }
             (36..40, Some(job)) => {
                 let why = WHY[random.below(4) as usize];
-                Record::Dlq { at, job: job.id, run: job.run, attempt: job.attempt, why }
+                Record::Dlq { at, job: job.id(), run: job.run, attempt: job.attempt, why }
             }
-            (40..42, Some(job)) => Record::Cancel { at, job: job.id, run: job.run, by: "an operator".into() },
-            (42..44, Some(job)) => Record::Withdraw { job: job.id, run: job.run },
-            (44..46, Some(job)) => Record::Fail { at, job: job.id, run: job.run, why: "no input".into() },
-            (46..48, Some(job)) => Record::Orphan { at, job: job.id, run: job.run },
-            (48..50, Some(job)) => Record::Revive { job: job.id, run: job.run },
-            (50..56, Some(job)) => Record::Forget { job: job.id, run: job.run },
-            (56..58, Some(job)) => Record::Delivered { job: job.id, run: job.run },
+            (40..42, Some(job)) => {
+                Record::Cancel { at, job: job.id(), run: job.run, by: "an operator".into() }
+            }
+            (42..44, Some(job)) => Record::Withdraw { job: job.id(), run: job.run },
+            (44..46, Some(job)) => Record::Fail { at, job: job.id(), run: job.run, why: "no input".into() },
+            (46..48, Some(job)) => Record::Orphan { at, job: job.id(), run: job.run },
+            (48..50, Some(job)) => Record::Revive { job: job.id(), run: job.run },
+            (50..56, Some(job)) => Record::Forget { job: job.id(), run: job.run },
+            (56..58, Some(job)) => Record::Delivered { job: job.id(), run: job.run },
             (58, _) => Record::Cap { client: client(random), cap: u32::try_from(random.below(9)).unwrap() },
             (draw @ (59 | 68..73), _) => {
                 let (cache, generation) = (cache(random), Uuid::from_u128(u128::from(random.next())));
@@ -188,11 +190,23 @@ impl Proposals {
                     None => Record::Dataset { dataset: dataset(random, cache, generation, at).into() },
                 }
             }
-            // One that was announced is taken.
-            (60..68, Some(job)) if job.announced => {
-                let submission = submission(&job);
-                Record::Enqueue { at, job: submission, children: Vec::new(), kept: random.chance(50) }
+            (73..76, Some(job)) => {
+                let generation = Uuid::from_u128(u128::from(random.next()));
+                let dataset = dataset(random, CacheId::of_inputs(job.id()), generation, at).into();
+                Record::Stage { job: job.id(), dataset }
             }
+            (76..78, Some(_)) if self.state.staged_sets().next().is_some() => {
+                let cache = self.state.staged_sets().map(|(_, cache)| cache.clone()).last().unwrap();
+                let generation = self.state.dataset(&cache).unwrap().generation;
+                Record::DatasetGone { cache, generation }
+            }
+            // One that was announced is taken.
+            (60..68, Some(job)) if job.is_announced() => Record::Enqueue {
+                at,
+                job: job.submission.clone(),
+                children: Vec::new(),
+                kept: random.chance(50),
+            },
             (draw, _) => {
                 self.jobs += 1;
                 let id = JobId(Uuid::from_u128(self.jobs << 64 | u128::from(mix(self.jobs as u64))));
@@ -229,24 +243,6 @@ impl Proposals {
         self.state.apply(&record);
         self.all.push(Proposed { record, attached, sync });
         self.all.last().unwrap()
-    }
-}
-
-fn submission(job: &Job) -> Submission {
-    Submission {
-        job: job.id,
-        client: job.client.clone(),
-        key: job.key.clone(),
-        exec: job.exec.clone(),
-        priority: job.priority,
-        to_all: false,
-        size: job.size,
-        fingerprint: job.fingerprint,
-        inputs: Inputs::Expected,
-        needs_transfers: job.needs_transfers,
-        require_worker: false,
-        names: FileNames::Plain,
-        datasets: job.datasets.clone(),
     }
 }
 

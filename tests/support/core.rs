@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use heft::core::action::{Action, Refusal, Waiting};
+use heft::core::choose::Policy;
 use heft::core::event::{ClientPeer, Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Job, Phase};
 use heft::core::payload::{FileNames, PayloadKind};
-use heft::core::schedule::Policy;
 use heft::core::state::State;
 use heft::core::subject::{routing_key, worker_patterns};
 use heft::core::worker::Worker;
@@ -658,6 +658,14 @@ impl Rig {
             Record::Cap { client, cap } => format!("+cap {client} {cap}"),
             Record::Dataset { dataset } => {
                 format!("+dataset {} g{}", dataset.cache, dataset.generation.as_u128())
+            }
+            Record::Stage { job, dataset } => {
+                format!(
+                    "+stage {} {} g{}",
+                    self.name_of_run(*job, Run(1)),
+                    dataset.cache,
+                    dataset.generation.as_u128()
+                )
             }
             Record::DatasetGone { cache, generation } => {
                 format!("+dataset_gone {cache} g{}", generation.as_u128())

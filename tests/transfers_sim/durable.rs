@@ -218,13 +218,15 @@ impl World {
         let jobs = self.clients.iter().filter(|client| !client.rogue).flat_map(|client| &client.jobs);
         for job in jobs.filter(|job| job.acknowledged && !job.lies) {
             let found = state.job(heft::core::ids::JobId(job.id));
-            if self.faults.disk_writes && found.is_none_or(|found| found.announced || job.ending.is_some()) {
+            if self.faults.disk_writes
+                && found.is_none_or(|found| found.is_announced() || job.ending.is_some())
+            {
                 // Results that were sent make room on a disk that is full, and a client that did not get its own submits the job
                 // again.
                 continue;
             }
             let Some(found) = found else { panic!("job {} was acknowledged and is gone", job.id) };
-            assert!(!found.announced, "job {} was acknowledged and is not taken", job.id);
+            assert!(!found.is_announced(), "job {} was acknowledged and is not taken", job.id);
             self.seen.acknowledged_kept += 1;
             if job.ending.is_some() {
                 let has_ended = matches!(found.phase, Phase::Done { .. } | Phase::Dead { .. });

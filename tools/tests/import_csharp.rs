@@ -113,7 +113,7 @@ impl State {
 fn jobs(opened: &Opened) -> Vec<(Uuid, &Job)> {
     let mut jobs: Vec<&Job> = opened.replay.state.jobs().collect();
     jobs.sort_by_key(|job| job.seq);
-    jobs.into_iter().map(|job| (job.id.0, job)).collect()
+    jobs.into_iter().map(|job| (job.id().0, job)).collect()
 }
 
 fn ids(opened: &Opened) -> Vec<Uuid> {
@@ -159,11 +159,11 @@ fn c29_pe06_queues_inflight_dlq_and_caps_open_in_heft() {
         (id(0xAA), AttemptEnd::WorkerLost)
     );
     assert!(matches!(all[2].1.phase, Phase::Dead { why: AttemptEnd::TimedOut, .. }));
-    let dead: Vec<Uuid> = opened.replay.state.dead().map(|job| job.id.0).collect();
+    let dead: Vec<Uuid> = opened.replay.state.dead().map(|job| job.id().0).collect();
     assert_eq!(dead, [id(3)]);
     for (_, job) in &all {
         assert_eq!(
-            (job.client.to_string().as_str(), &*job.exec, job.key.as_str()),
+            (job.submission.client.to_string().as_str(), &*job.submission.exec, job.submission.key.as_str()),
             ("alice", "calcA", "job.assign.calcA")
         );
     }
@@ -415,6 +415,6 @@ fn pe05_bytes_that_nobody_meant_end_with_an_error_or_an_import_and_never_otherwi
 fn check_opens(data: &Path) {
     let opened = open(data, 0);
     for job in opened.replay.state.jobs() {
-        assert!(opened.replay.inputs.contains_key(&JobId(job.id.0)));
+        assert!(opened.replay.inputs.contains_key(&JobId(job.id().0)));
     }
 }

@@ -126,12 +126,20 @@ impl Node {
 fn jobs(opened: &mut Opened) -> Vec<(String, i64, Vec<u8>)> {
     let mut found: Vec<_> = opened.replay.state.jobs().cloned().collect();
     found.sort_by(|one, other| {
-        (&one.key, one.priority, one.seq).cmp(&(&other.key, other.priority, other.seq))
+        (&one.submission.key, one.submission.priority, one.seq).cmp(&(
+            &other.submission.key,
+            other.submission.priority,
+            other.seq,
+        ))
     });
     let with_payload = found.into_iter().map(|job| {
         assert!(matches!(job.phase, Phase::Queued { .. }));
-        assert_eq!((&*job.exec, job.client.to_string().as_str()), ("", "taskflux"), "a raw job (M19)");
-        (job.key.to_string(), job.priority, request_of(opened, job.id.0))
+        assert_eq!(
+            (&*job.submission.exec, job.submission.client.to_string().as_str()),
+            ("", "taskflux"),
+            "a raw job (M19)"
+        );
+        (job.submission.key.to_string(), job.submission.priority, request_of(opened, job.id().0))
     });
     with_payload.collect()
 }

@@ -287,13 +287,15 @@ mod tests {
         assert!(loaded.snapshot.is_some() && loaded.bad_snapshots.is_empty());
         let replay = &loaded.replay;
         assert_eq!((replay.state.job_count(), replay.inputs.len(), replay.index.0), (302, 302, 1 + 300 + 4));
-        assert!(replay.state.jobs().all(|job| matches!(job.phase, Phase::Queued { .. }) && !job.announced));
+        assert!(
+            replay.state.jobs().all(|job| matches!(job.phase, Phase::Queued { .. }) && !job.is_announced())
+        );
         let mut log = Log::go_on(disk.clone(), owner, SEGMENT_BYTES, &loaded.tail.unwrap()).unwrap();
         for (job, held) in &replay.inputs {
             let payload = log.read(&held.place).unwrap();
             let request = JobRequest::parse(&payload).unwrap();
             assert_eq!((request.job_id, request.exec_name.as_str()), (job.0, GROUP));
-            assert_eq!(replay.state.job(*job).unwrap().fingerprint, digest::blake3(&payload));
+            assert_eq!(replay.state.job(*job).unwrap().submission.fingerprint, digest::blake3(&payload));
             assert!(!held.blobs.is_empty() || (1000..=1024).contains(&payload.len()), "{}", payload.len());
         }
     }

@@ -13,33 +13,29 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::dataset::pack::Layout;
 use chunking::message::{
-    Abort, Body, Features, Grant, Lack, Lacking, Name, Pack, PieceList, Purpose, Put, PutFlags, Reason,
-    Refused, Spread as SpreadMessage, SpreadStage, Verdict,
+    Body, Features, Lack, Lacking, Name, Pack, PieceList, Purpose, Put, PutFlags, Reason, Refused,
+    Spread as SpreadMessage, SpreadStage,
 };
 use chunking::{DigestKind, Kind};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, interval, sleep_until, timeout};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, interval, sleep_until};
 use uuid::Uuid;
 
 use super::packs::plan;
 use super::scan::{self, Scanned, Watch};
 use super::tree::ScanError;
 use super::{DatasetSpec, PutError, PutEvent, PutReport, Spread, WorkerAck, stage};
-use crate::client::arrivals::Arrivals;
-use crate::client::connection::{self, Mode, News, Outgoing, Reporter};
+use crate::client::connection::{self, Mode};
 use crate::client::error::{ClientError, Refusal};
 use crate::client::{LATE_WELCOME_WAIT, Options, remote};
 use crate::model::{CachePutResult, CacheStatus, JsonModel};
-use crate::peer::{InFrame, LinkWriter, OutFrame};
+use crate::peer::{InFrame, LinkWriter, News, OutFrame, Uplink};
 use crate::transfer::throttle::{AT_CLIENT, Throttle};
-use crate::transfer::{Blob, PieceSource, Source, State, Upload, Waiting, Wire};
+use crate::transfer::{Blob, ONLY, PieceSource, Source, State, Uploads, Waiting, Wire};
 use crate::units::Span;
 
 /// Packs that are sent at a time: enough that the leader always has one to check and one that comes.
 pub const PACKS_UNDER_WAY_MAX: usize = 4;
-
-/// Frames and news that wait for each other.
-const QUEUE_MAX: usize = 256;
 
 /// How much longer than for the leader itself its answer to the hello is waited for, so that it is the former that is given up, and
 /// said. A stock leader never answers, and takes no sets.
@@ -76,14 +72,31 @@ pub async fn put(
         () = until(deadline) => return Err(out_of_time("its files were still being read")),
     };
     let scan_took = started.elapsed();
-    let link = LinkTask::start(leader, options);
-    let mut putting = Putting::new(spec, scanned, options, leader, events, started, deadline);
-    putting.scan_took = scan_took;
-    let ended = putting.run(link.news, link.uploads, link.upload_news).await;
+    let reach = options.connect_wait.unwrap_or(LATE_WELCOME_WAIT);
+    let welcome_wait = options.welcome_wait.max(reach.saturating_add(WELCOME_WAIT_MORE));
+    let mut uplink = connection::uplink(leader, 1, &Options { welcome_wait, ..options.clone() });
+    let (news, uploaded) = mpsc::unbounded_channel();
+    let unreached =
+        Unreached { since: Instant::now(), wait: options.connect_wait, greeted: false, why: String::new() };
+    let mut putting = Putting {
+        times: Times { started, scan_took, deadline },
+        leader: leader.to_owned(),
+        request: Uuid::new_v4(),
+        generation: Uuid::new_v4(),
+        link: Link::Unreached(unreached),
+        phase: Phase::Asking,
+        uploads: Uploads::new(news),
+        acks: BTreeMap::new(),
+        out: Vec::new(),
+        told: Told { throttle: Throttle::new(AT_CLIENT), done: 0, waiting: None },
+        spec,
+        scanned,
+        events,
+    };
+    let ended = putting.run(&mut uplink, uploaded).await;
     drop(putting);
-    drop(link.stop);
-    // What was said is on its way; a connection that does not close in time is left to itself.
-    timeout(CLOSE_WAIT, link.task).await.ok();
+    // What was said is on its way.
+    uplink.leave(CLOSE_WAIT).await;
     ended
 }
 
@@ -122,203 +135,203 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// The connection, kept up beside.
-struct LinkTask {
-    news: mpsc::Receiver<(usize, News)>,
-    uploads: mpsc::UnboundedReceiver<Uuid>,
-    upload_news: mpsc::UnboundedSender<Uuid>,
-    stop: watch::Sender<bool>,
-    task: tokio::task::JoinHandle<()>,
+/// The connection as it is now.
+enum Link {
+    /// The leader was never asked.
+    Unreached(Unreached),
+    /// It was asked, on a connection that is lost.
+    Away,
+    Up(Up),
 }
 
-impl LinkTask {
-    fn start(leader: &str, options: &Options) -> Self {
-        let (news_sender, news) = mpsc::channel(QUEUE_MAX);
-        let (upload_news, uploads) = mpsc::unbounded_channel();
-        let (stop, stopped) = watch::channel(false);
-        // Nothing comes by transfer: there is nobody to report to.
-        let arrivals = Arrivals::new(mpsc::unbounded_channel().0, mpsc::unbounded_channel().0);
-        let reporter = Reporter { conn: 0, news: news_sender, arrivals };
-        let mut options = options.clone();
-        let reach = options.connect_wait.unwrap_or(LATE_WELCOME_WAIT);
-        options.welcome_wait = options.welcome_wait.max(reach.saturating_add(WELCOME_WAIT_MORE));
-        let kept = connection::keep(leader.to_owned(), 1, options, reporter, QUEUE_MAX, stopped);
-        LinkTask { news, uploads, upload_news, stop, task: tokio::spawn(kept) }
+/// How far it came to reach the leader.
+struct Unreached {
+    since: Instant,
+    /// How long it is tried.
+    wait: Option<Duration>,
+    /// Whether it has the hello.
+    greeted: bool,
+    /// Why the last connection ended.
+    why: String,
+}
+
+struct Up {
+    wire: Wire,
+    writer: LinkWriter,
+    packs_max: usize,
+    /// When the leader is asked again what it lacks, if it is.
+    ask_again: Option<Instant>,
+}
+
+/// How far the set is.
+enum Phase {
+    /// The leader has not said what it lacks of it.
+    Asking,
+    Sending(Sending),
+    /// The leader has it, and workers get it.
+    Stored {
+        spread: Spread,
+        /// Nothing more is to be waited for.
+        over: bool,
+    },
+}
+
+/// What the leader lacks is sent, in packs.
+#[derive(Default)]
+struct Sending {
+    /// What it said it lacks, last.
+    lacking: u64,
+    /// Packs that are to follow, as places in the manifest.
+    planned: VecDeque<Vec<u32>>,
+    /// Bytes of packs that have arrived.
+    arrived: u64,
+    /// What all of them come to, as far as that is known.
+    total: u64,
+}
+
+/// A blob on its way.
+enum Part {
+    Manifest,
+    Pack(Parcel),
+}
+
+impl Part {
+    fn pack(&self) -> Option<&Parcel> {
+        match self {
+            Part::Manifest => None,
+            Part::Pack(parcel) => Some(parcel),
+        }
     }
 }
 
-/// The connection as it is now.
-struct Up {
-    wire: Wire,
-    outbox: mpsc::Sender<Outgoing>,
-    writer: LinkWriter,
-    packs_max: usize,
-}
-
-/// A pack on its way.
 struct Parcel {
-    id: Uuid,
     /// Places in the manifest.
     places: Vec<u32>,
     list: PieceList,
-    upload: Upload,
     bytes: u64,
-    /// Opened on the present connection.
-    opened: bool,
+}
+
+struct Times {
+    started: Instant,
+    scan_took: Duration,
+    deadline: Option<Instant>,
+}
+
+/// What was told to people last.
+struct Told {
+    throttle: Throttle<Instant>,
+    done: u64,
+    waiting: Option<Waiting>,
 }
 
 struct Putting<F> {
     spec: DatasetSpec,
     scanned: Scanned,
     events: F,
+    times: Times,
     leader: String,
-    connect_wait: Option<Duration>,
-    started: Instant,
-    scan_took: Duration,
-    deadline: Option<Instant>,
     request: Uuid,
     generation: Uuid,
-    up: Option<Up>,
-    asked: bool,
-    ask_again: Option<Instant>,
-    manifest: Option<Upload>,
-    parcels: Vec<Parcel>,
-    planned: VecDeque<Vec<u32>>,
-    /// What the leader said it lacks, last.
-    lacking: Option<u64>,
-    /// Bytes of packs that have arrived.
-    arrived: u64,
-    /// What all of them come to, as far as that is known.
-    total: u64,
-    throttle: Throttle<Instant>,
-    told_done: u64,
-    waiting: Option<Waiting>,
-    stored: Option<Spread>,
-    over: bool,
+    link: Link,
+    phase: Phase,
+    uploads: Uploads<Part>,
     acks: BTreeMap<String, WorkerAck>,
-    /// Where uploads say that they have news.
-    upload_news: Option<mpsc::UnboundedSender<Uuid>>,
+    /// Frames that go out together.
+    out: Vec<OutFrame>,
+    told: Told,
 }
 
 impl<F: FnMut(PutEvent)> Putting<F> {
-    fn new(
-        spec: DatasetSpec,
-        scanned: Scanned,
-        options: &Options,
-        leader: &str,
-        events: F,
-        started: Instant,
-        deadline: Option<Instant>,
-    ) -> Self {
-        Putting {
-            spec,
-            scanned,
-            events,
-            leader: leader.to_owned(),
-            connect_wait: options.connect_wait,
-            started,
-            scan_took: Duration::ZERO,
-            deadline,
-            request: Uuid::new_v4(),
-            generation: Uuid::new_v4(),
-            up: None,
-            asked: false,
-            ask_again: None,
-            manifest: None,
-            parcels: Vec::new(),
-            planned: VecDeque::new(),
-            lacking: None,
-            arrived: 0,
-            total: 0,
-            throttle: Throttle::new(AT_CLIENT),
-            told_done: 0,
-            waiting: None,
-            stored: None,
-            over: false,
-            acks: BTreeMap::new(),
-            upload_news: None,
-        }
-    }
-
     async fn run(
         &mut self,
-        mut news: mpsc::Receiver<(usize, News)>,
-        mut uploads: mpsc::UnboundedReceiver<Uuid>,
-        upload_news: mpsc::UnboundedSender<Uuid>,
+        uplink: &mut Uplink,
+        mut uploaded: mpsc::UnboundedReceiver<Uuid>,
     ) -> Result<PutReport, PutError> {
-        self.upload_news = Some(upload_news);
-        let reach_until = self.connect_wait.map(|wait| (Instant::now() + wait, wait));
-        let mut unreached = Unreached::default();
         loop {
-            let reach = reach_until.filter(|_| !self.asked);
-            let limit = if self.stored.is_some() {
-                self.deadline.map(|deadline| deadline + OVER_WAIT)
-            } else {
-                self.deadline
+            let (reach, ask_again) = match &self.link {
+                Link::Unreached(Unreached { since, wait, .. }) => (wait.map(|wait| *since + wait), None),
+                Link::Away => (None, None),
+                Link::Up(up) => (None, up.ask_again),
+            };
+            let limit = match self.phase {
+                Phase::Asking | Phase::Sending(_) => self.times.deadline,
+                Phase::Stored { .. } => self.times.deadline.map(|deadline| deadline + OVER_WAIT),
             };
             tokio::select! {
-                came = news.recv() => match came {
-                    Some((_, news)) => self.on_news(news, &mut unreached)?,
-                    None => return Err(ClientError::Closed.into()),
-                },
-                Some(blob) = uploads.recv() => self.on_upload(blob)?,
-                () = until(self.ask_again) => {
-                    self.ask_again = None;
-                    self.ask()?;
-                }
-                () = until(reach.map(|(until, _)| until)) => {
-                    let wait = reach.map_or(Duration::ZERO, |(_, wait)| wait);
-                    return Err(unreached.error(&self.leader, wait).into());
-                }
+                news = uplink.next(|| false) => self.on_news(news, uplink)?,
+                Some(blob) = uploaded.recv() => self.on_upload(blob)?,
+                () = until(ask_again) => self.ask()?,
+                () = until(reach) => return Err(self.unreached()),
                 () = until(limit) => return Err(self.timed_out()),
             }
+            uplink.send_all(&mut self.out);
             if let Some(report) = self.ended()? {
                 return Ok(report);
             }
         }
     }
 
-    fn on_news(&mut self, news: News, unreached: &mut Unreached) -> Result<(), PutError> {
+    fn on_news(&mut self, news: News, uplink: &Uplink) -> Result<(), PutError> {
         match news {
-            News::Greeting { .. } => unreached.greeted = true,
-            News::Unanswered { text } => {
-                self.tell_waiting(Waiting { reason: Reason::NONE, text });
-            }
-            News::Up { mode, address, outbox, writer } => {
-                let needed = Features::DATASETS.with(Features::TRANSFERS);
-                if !mode.has(needed) {
-                    let feature = "datasets";
-                    return Err(ClientError::NotSupported { leader: address, feature }.into());
-                }
-                let wire = Wire { features: mode.features(), loopback: writer.is_loopback() };
-                self.up = Some(Up { wire, outbox, writer, packs_max: packs_max(&mode) });
-                self.leader = address;
-                self.ask()?;
-            }
-            News::Down { why, retry_in, .. } => {
-                unreached.greeted = false;
-                unreached.why.clone_from(&why);
-                self.up = None;
-                self.ask_again = None;
-                self.planned.clear();
-                if let Some(manifest) = &self.manifest {
-                    manifest.disconnected();
-                }
-                for parcel in &mut self.parcels {
-                    parcel.opened = false;
-                    parcel.upload.disconnected();
-                }
-                if self.asked {
-                    (self.events)(PutEvent::Reconnecting { leader: self.leader.clone(), why, retry_in });
+            News::Greeted => {
+                if let Link::Unreached(unreached) = &mut self.link {
+                    unreached.greeted = true;
                 }
             }
+            News::Unanswered { text } => self.tell_waiting(Waiting { reason: Reason::NONE, text }),
+            News::Classic => self.on_leader(&Mode::Classic, uplink)?,
+            News::Welcome(welcome) => self.on_leader(&Mode::of_welcome(&welcome), uplink)?,
+            News::Failed { why, retry_in } | News::Lost { why, retry_in, .. } => self.on_lost(why, retry_in),
             News::Frame(frame) => self.on_frame(&frame)?,
+            // Nothing comes by transfer.
+            News::Chunk(_) => {}
         }
         Ok(())
     }
 
-    /// Says what is to be put; the leader answers with what it lacks.
+    fn on_leader(&mut self, mode: &Mode, uplink: &Uplink) -> Result<(), PutError> {
+        let Some(writer) = uplink.writer().cloned() else { return Ok(()) };
+        let leader = uplink.address().to_owned();
+        if !mode.has(Features::DATASETS.with(Features::TRANSFERS)) {
+            return Err(ClientError::NotSupported { leader, feature: "datasets" }.into());
+        }
+        let again = !matches!(self.link, Link::Unreached(_));
+        let wire = Wire { features: mode.features(), loopback: writer.is_loopback() };
+        self.link = Link::Up(Up { wire, writer, packs_max: packs_max(mode), ask_again: None });
+        self.leader = leader;
+        self.say_put(again)
+    }
+
+    fn on_lost(&mut self, why: String, retry_in: Duration) {
+        self.out.clear();
+        self.uploads.lost(ONLY);
+        if let Phase::Sending(sending) = &mut self.phase {
+            sending.planned.clear();
+        }
+        match &mut self.link {
+            Link::Unreached(unreached) => (unreached.greeted, unreached.why) = (false, why),
+            Link::Away | Link::Up(_) => {
+                self.link = Link::Away;
+                (self.events)(PutEvent::Reconnecting { leader: self.leader.clone(), why, retry_in });
+            }
+        }
+    }
+
+    fn ask_later(&mut self) {
+        if let Link::Up(up) = &mut self.link {
+            up.ask_again = Some(Instant::now() + ASK_AGAIN_AFTER);
+        }
+    }
+
     fn ask(&mut self) -> Result<(), PutError> {
+        if let Link::Up(up) = &mut self.link {
+            up.ask_again = None;
+        }
+        self.say_put(true)
+    }
+
+    /// Says what is to be put; the leader answers with what it lacks.
+    fn say_put(&mut self, again: bool) -> Result<(), PutError> {
         let name = |text: &str| {
             Name::try_from(text.to_owned()).map_err(|error| ClientError::BadInput {
                 name: text.to_owned(),
@@ -334,22 +347,13 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             bytes: self.scanned.manifest.bytes(),
             files: u32::try_from(self.scanned.manifest.files().len()).unwrap_or(u32::MAX),
             flags: if self.spec.replace { PutFlags::REPLACE } else { PutFlags::default() },
-            deadline_ms: self.deadline.map_or(0, |deadline| millis(left(deadline))),
+            deadline_ms: self.times.deadline.map_or(0, |deadline| millis(left(deadline))),
             cache_id: name(self.spec.cache.as_str())?,
             target: name(&self.spec.target)?,
         };
-        let frame = OutFrame { msg_id: self.request, ..frame_of(&message) };
-        self.send(frame, Vec::new());
-        let again = std::mem::replace(&mut self.asked, true);
+        self.out.push(OutFrame::message(self.request, &message));
         (self.events)(PutEvent::Asked { leader: self.leader.clone(), again });
         Ok(())
-    }
-
-    /// A connection that takes no more is about to say so itself, and all is said again on the next.
-    fn send(&self, frame: OutFrame, opens: Vec<OutFrame>) {
-        if let Some(up) = &self.up {
-            up.outbox.try_send(Outgoing { frame, opens, job: None }).ok();
-        }
     }
 
     fn on_frame(&mut self, frame: &InFrame) -> Result<(), PutError> {
@@ -369,38 +373,14 @@ impl<F: FnMut(PutEvent)> Putting<F> {
                 let refusal = Refusal::from(self.decoded::<Refused>(frame)?);
                 if [Reason::BUSY, Reason::DRAINING].contains(&refusal.reason) {
                     self.tell_waiting(Waiting { reason: refusal.reason, text: refusal.text });
-                    self.ask_again = Some(Instant::now() + ASK_AGAIN_AFTER);
+                    self.ask_later();
                     return Ok(());
                 }
                 Err(PutError::Refused { cache_id: self.spec.cache_id().to_owned(), refusal })
             }
-            Some(Kind::Refused) => {
-                let refused = self.decoded::<Refused>(frame)?;
-                if let Some(upload) = self.upload(frame.msg_id) {
-                    upload.abort(&Abort { reason: refused.reason, text: refused.text });
-                }
-                Ok(())
-            }
-            Some(Kind::Grant) => {
-                let grant = self.decoded::<Grant>(frame)?;
-                if let Some(upload) = self.upload(frame.msg_id) {
-                    upload.grant(&grant);
-                }
-                Ok(())
-            }
-            Some(Kind::Verdict) => {
-                let verdict = self.decoded::<Verdict>(frame)?;
-                if let Some(upload) = self.upload(frame.msg_id) {
-                    upload.verdict(&verdict);
-                }
-                Ok(())
-            }
-            Some(Kind::Abort) => {
-                let abort = self.decoded::<Abort>(frame)?;
-                if let Some(upload) = self.upload(frame.msg_id) {
-                    upload.abort(&abort);
-                }
-                Ok(())
+            Some(kind @ (Kind::Grant | Kind::Verdict | Kind::Abort | Kind::Refused)) => {
+                let read = self.uploads.on_frame(ONLY, frame);
+                read.map(drop).map_err(|error| self.bad_answer(format!("a {kind} of it: {error}")))
             }
             // What else a leader may say is not about this put.
             Some(_) | None => Ok(()),
@@ -415,73 +395,87 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         ClientError::BadAnswer { verb: Kind::Put.to_string(), why }.into()
     }
 
-    fn upload(&self, blob: Uuid) -> Option<&Upload> {
-        let manifest = self.manifest.as_ref().filter(|manifest| manifest.id() == blob);
-        manifest.or_else(|| self.parcels.iter().find(|parcel| parcel.id == blob).map(|parcel| &parcel.upload))
+    fn on_lack(&mut self, lack: &Lack) -> Result<(), PutError> {
+        match (lack.what, &self.phase) {
+            // What workers have is more news than that.
+            (Lacking::Nothing, Phase::Stored { .. }) => Ok(()),
+            (Lacking::Nothing, Phase::Asking | Phase::Sending(_)) => {
+                self.on_nothing_lacks();
+                Ok(())
+            }
+            (Lacking::Manifest, Phase::Asking | Phase::Sending(_)) => self.send_manifest(),
+            (Lacking::Manifest, Phase::Stored { .. }) => {
+                self.phase = Phase::Asking;
+                self.send_manifest()
+            }
+            (Lacking::Pieces, _) => self.on_lacking_pieces(lack),
+        }
     }
 
-    fn on_lack(&mut self, lack: &Lack) -> Result<(), PutError> {
-        let first = self.lacking.is_none();
-        match lack.what {
-            Lacking::Nothing => {
-                self.lacking = Some(0);
-                self.manifest = None;
-                self.planned.clear();
-                // Whatever way it came.
-                self.parcels.clear();
-                self.arrived = self.total;
-                self.tell_progress();
-                if first {
-                    (self.events)(PutEvent::Lacking { bytes: 0 });
-                }
-                return Ok(());
+    /// What was sent until now. The first time it is told how much the leader lacks.
+    fn begun(&mut self, lacking: u64) -> Sending {
+        match std::mem::replace(&mut self.phase, Phase::Asking) {
+            Phase::Sending(sending) => Sending { lacking, ..sending },
+            Phase::Asking | Phase::Stored { .. } => {
+                (self.events)(PutEvent::Lacking { bytes: lacking });
+                Sending { lacking, ..Sending::default() }
             }
-            Lacking::Manifest => {
-                self.send_manifest()?;
-                return Ok(());
-            }
-            Lacking::Pieces => self.manifest = None,
         }
-        self.settle();
-        self.lacking = Some(lack.bytes);
-        self.total = self.arrived.saturating_add(lack.bytes);
-        if first {
-            (self.events)(PutEvent::Lacking { bytes: lack.bytes });
-        }
+    }
+
+    fn on_nothing_lacks(&mut self) {
+        // Whatever way it came.
+        self.uploads.retain(|_, _| false);
+        let begun = self.begun(0);
+        self.phase = Phase::Sending(Sending { arrived: begun.total, planned: VecDeque::new(), ..begun });
+        self.tell_progress();
+    }
+
+    fn on_lacking_pieces(&mut self, lack: &Lack) -> Result<(), PutError> {
+        self.uploads.remove(self.generation);
+        let begun = self.begun(lack.bytes);
+        let arrived = begun.arrived.saturating_add(self.take_arrived());
         let wanted: HashSet<u32> = lack.pieces.indices().collect();
         // From before a break: what the leader has got by another way is not sent again.
-        self.parcels
-            .retain(|parcel| parcel.opened || parcel.places.iter().any(|place| wanted.contains(place)));
+        let is_of_use = |parcel: &Parcel| parcel.places.iter().any(|place| wanted.contains(place));
+        let stale = self.packs().filter(|(id, parcel)| !self.uploads.is_open(*id) && !is_of_use(parcel));
+        for pack in stale.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.uploads.remove(pack);
+        }
         let coming: HashSet<u32> =
-            self.parcels.iter().flat_map(|parcel| parcel.places.iter().copied()).collect();
+            self.packs().flat_map(|(_, parcel)| parcel.places.iter().copied()).collect();
         let pieces = self.scanned.manifest.pieces();
         let lacking = lack.pieces.indices().filter(|place| !coming.contains(place)).filter_map(|place| {
             let piece = pieces.get(usize::try_from(place).ok()?)?;
             Some((place, *piece))
         });
-        self.planned = plan(lacking, lack.bytes).into();
-        if self.planned.is_empty() && self.parcels.is_empty() {
+        let planned: VecDeque<_> = plan(lacking, lack.bytes).into();
+        if planned.is_empty() && self.packs().next().is_none() {
             let why = format!("it lacks {} pieces that the set does not have", lack.pieces.chunk_count());
             return Err(self.bad_answer(why));
         }
+        let total = arrived.saturating_add(lack.bytes);
+        self.phase = Phase::Sending(Sending { planned, arrived, total, ..begun });
         self.pump()
     }
 
+    /// Packs that are on their way, or were before a break.
+    fn packs(&self) -> impl Iterator<Item = (Uuid, &Parcel)> {
+        self.uploads.iter().filter_map(|(id, part)| Some((id, part.pack()?)))
+    }
+
     fn send_manifest(&mut self) -> Result<(), PutError> {
-        let Some(up) = &self.up else { return Ok(()) };
+        let Link::Up(up) = &self.link else { return Ok(()) };
         let (writer, wire) = (up.writer.clone(), up.wire);
-        if self.manifest.is_none() {
+        if self.uploads.owner(self.generation).is_none() {
             let bytes = Bytes::from(self.scanned.manifest.encode());
-            self.manifest = Some(self.start(self.generation, Source::Memory(bytes))?);
+            self.start(self.generation, Part::Manifest, Source::Memory(bytes))?;
         }
-        if let Some(manifest) = &self.manifest {
-            let open = manifest.connected(writer, wire);
-            self.send(open, Vec::new());
-        }
+        self.out.extend(self.uploads.open(self.generation, ONLY, &writer, wire));
         Ok(())
     }
 
-    fn start(&self, id: Uuid, source: Source) -> Result<Upload, PutError> {
+    fn start(&mut self, id: Uuid, part: Part, source: Source) -> Result<(), PutError> {
         let blob = Blob {
             id,
             purpose: Purpose::Dataset,
@@ -492,87 +486,83 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             compression: self.spec.compression,
             source,
         };
-        let news = self.upload_news.clone().ok_or(ClientError::Closed)?;
-        let bad = |why: String| ClientError::BadInput { name: self.spec.cache_id().to_owned(), why };
-        Ok(Upload::start(blob, news).map_err(|error| bad(error.to_string()))?)
+        self.uploads.start(part, blob).map_err(|error| self.bad_input(error.to_string()))
+    }
+
+    fn bad_input(&self, why: String) -> PutError {
+        ClientError::BadInput { name: self.spec.cache_id().to_owned(), why }.into()
     }
 
     /// Opens packs, as many as may be under way: those from before a break first.
     fn pump(&mut self) -> Result<(), PutError> {
-        let Some(up) = &self.up else { return Ok(()) };
+        let Link::Up(up) = &self.link else { return Ok(()) };
         let (writer, wire, packs_max) = (up.writer.clone(), up.wire, up.packs_max);
-        let mut under_way = self.parcels.iter().filter(|parcel| parcel.opened).count();
-        while under_way < packs_max {
-            let kept = self.parcels.iter().position(|parcel| !parcel.opened);
-            let place = match (kept, self.planned.pop_front()) {
-                (Some(place), planned) => {
-                    if let Some(planned) = planned {
-                        self.planned.push_front(planned);
-                    }
-                    place
-                }
-                (None, Some(places)) => {
-                    let parcel = self.parcel(places)?;
-                    self.parcels.push(parcel);
-                    self.parcels.len() - 1
-                }
+        let is_open = |id: Uuid| self.uploads.is_open(id);
+        let open = self.packs().filter(|(id, _)| is_open(*id)).count();
+        let mut kept: Vec<_> = self.packs().filter(|(id, _)| !is_open(*id)).collect();
+        // In the order of their pieces, the first at the end.
+        kept.sort_unstable_by(|(_, a), (_, b)| b.places.cmp(&a.places));
+        let mut kept: Vec<Uuid> = kept.into_iter().map(|(id, _)| id).collect();
+        for _ in open..packs_max {
+            let planned = match &mut self.phase {
+                Phase::Sending(sending) if kept.is_empty() => sending.planned.pop_front(),
+                Phase::Sending(_) | Phase::Asking | Phase::Stored { .. } => None,
+            };
+            let id = match (kept.pop(), planned) {
+                (Some(id), _) => id,
+                (None, Some(places)) => self.start_pack(places)?,
                 (None, None) => return Ok(()),
             };
-            let Some(parcel) = self.parcels.get_mut(place) else { return Ok(()) };
-            parcel.opened = true;
-            under_way += 1;
-            let (msg_id, corr_id) = (parcel.id, self.request);
-            let list = OutFrame { msg_id, corr_id, ..frame_of(&Pack { pieces: parcel.list.clone() }) };
-            let open = parcel.upload.connected(writer.clone(), wire);
-            self.send(list, vec![open]);
+            let Some(parcel) = self.uploads.owner(id).and_then(Part::pack) else { return Ok(()) };
+            let list = Pack { pieces: parcel.list.clone() };
+            self.out.push(OutFrame { corr_id: self.request, ..OutFrame::message(id, &list) });
+            self.out.extend(self.uploads.open(id, ONLY, &writer, wire));
         }
         Ok(())
     }
 
-    fn parcel(&self, places: Vec<u32>) -> Result<Parcel, PutError> {
+    fn start_pack(&mut self, places: Vec<u32>) -> Result<Uuid, PutError> {
         let found = places.iter().filter_map(|place| self.scanned.piece(*place));
         let (pieces, at): (Vec<_>, Vec<_>) = found.unzip();
-        let bad = |why: String| ClientError::BadInput { name: self.spec.cache_id().to_owned(), why };
-        let layout = Layout::new(pieces).map_err(|error| bad(error.to_string()))?;
+        let layout = Layout::new(pieces).map_err(|error| self.bad_input(error.to_string()))?;
         let id = Uuid::new_v4();
         let source = Source::Pieces(PieceSource::new(at, layout.tail().into()));
-        let upload = self.start(id, source)?;
         let list = PieceList::new(layout.pieces().to_vec());
-        Ok(Parcel { id, places, list, upload, bytes: layout.data_bytes(), opened: false })
+        self.start(id, Part::Pack(Parcel { places, list, bytes: layout.data_bytes() }), source)?;
+        Ok(id)
     }
 
     fn on_upload(&mut self, blob: Uuid) -> Result<(), PutError> {
-        let Some(status) = self.upload(blob).map(Upload::status) else { return Ok(()) };
-        let what = if blob == self.generation { "the manifest" } else { "a pack" };
+        let Some(status) = self.uploads.status(blob) else { return Ok(()) };
         match status.waiting {
             Some(waiting) => self.tell_waiting(waiting),
             // What it waits for next is news again, also if it is the same.
-            None if !self.is_waiting() => self.waiting = None,
+            None if !self.uploads.iter().any(|(id, _)| self.uploads.waiting(id).is_some()) => {
+                self.told.waiting = None;
+            }
             None => {}
         }
         match status.state {
             State::Sending => {}
             State::Arrived(_) => {
-                if blob == self.generation {
-                    self.manifest = None;
-                } else if let Some(at) = self.parcels.iter().position(|parcel| parcel.id == blob) {
-                    self.arrived = self.arrived.saturating_add(self.parcels.swap_remove(at).bytes);
-                    self.pump()?;
+                if let (Some(Part::Pack(parcel)), Phase::Sending(sending)) =
+                    (self.uploads.remove(blob), &mut self.phase)
+                {
+                    sending.arrived = sending.arrived.saturating_add(parcel.bytes);
                 }
+                self.pump()?;
             }
             // It does not know the put, or has what the pack brings: it says so when it is asked.
             State::Refused(why) if [Reason::UNKNOWN, Reason::DRAINING].contains(&why.reason) => {
-                if blob == self.generation {
-                    self.manifest = None;
-                }
-                self.parcels.retain(|parcel| parcel.id != blob);
+                self.uploads.remove(blob);
                 self.pump()?;
-                if self.parcels.is_empty() && self.lacking != Some(0) {
-                    self.ask_again = Some(Instant::now() + ASK_AGAIN_AFTER);
+                if self.packs().next().is_none() && self.lacking() != Some(0) {
+                    self.ask_later();
                 }
             }
             State::Refused(why) => {
                 let cache_id = self.spec.cache_id().to_owned();
+                let what = if blob == self.generation { "the manifest" } else { "a pack" };
                 return Err(PutError::Part { cache_id, what, reason: why.reason, why: why.text });
             }
             State::SourceGone(error) => return Err(error.into()),
@@ -581,39 +571,47 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         Ok(())
     }
 
-    /// Counts packs that have arrived and were not looked at yet: the leader may say what it lacks before they are.
-    fn settle(&mut self) {
-        let is_here = |parcel: &Parcel| matches!(parcel.upload.status().state, State::Arrived(_));
-        let (here, coming) = std::mem::take(&mut self.parcels).into_iter().partition(is_here);
-        self.parcels = coming;
-        let here: Vec<Parcel> = here;
-        self.arrived = here.iter().fold(self.arrived, |sum, parcel| sum.saturating_add(parcel.bytes));
+    /// Takes packs out that have arrived and were not looked at yet: the leader may say what it lacks
+    /// before they are. Gives their bytes.
+    fn take_arrived(&mut self) -> u64 {
+        let is_here = |id: &Uuid| matches!(self.uploads.status(*id), Some(status) if matches!(status.state, State::Arrived(_)));
+        let here: Vec<Uuid> = self.packs().map(|(id, _)| id).filter(is_here).collect();
+        let taken = here.into_iter().filter_map(|id| self.uploads.remove(id));
+        taken.filter_map(|part| Some(part.pack()?.bytes)).fold(0, u64::saturating_add)
     }
 
-    /// Whether a part of it waits for room at the leader.
-    fn is_waiting(&self) -> bool {
-        let uploads = self.manifest.iter().chain(self.parcels.iter().map(|parcel| &parcel.upload));
-        uploads.into_iter().any(|upload| upload.status().waiting.is_some())
-    }
-
-    fn tell_waiting(&mut self, told: Waiting) {
-        if self.waiting.as_ref() != Some(&told) {
-            (self.events)(PutEvent::Waiting { reason: told.reason, text: told.text.clone() });
-            self.waiting = Some(told);
+    /// What the leader lacks, if it has said so.
+    fn lacking(&self) -> Option<u64> {
+        match &self.phase {
+            Phase::Asking => None,
+            Phase::Sending(sending) => Some(sending.lacking),
+            Phase::Stored { .. } => Some(0),
         }
     }
 
-    fn sent(&self) -> u64 {
-        let under_way = self.parcels.iter().filter(|parcel| parcel.opened);
-        let under_way = under_way.map(|parcel| parcel.upload.status().done.min(parcel.bytes));
-        under_way.fold(self.arrived, u64::saturating_add)
+    fn tell_waiting(&mut self, waiting: Waiting) {
+        if self.told.waiting.as_ref() != Some(&waiting) {
+            (self.events)(PutEvent::Waiting { reason: waiting.reason, text: waiting.text.clone() });
+            self.told.waiting = Some(waiting);
+        }
+    }
+
+    /// Bytes of packs that went, and of all of them.
+    fn sent(&self) -> (u64, u64) {
+        let (arrived, total) = match &self.phase {
+            Phase::Sending(sending) => (sending.arrived, sending.total),
+            Phase::Asking | Phase::Stored { .. } => (0, 0),
+        };
+        let open = self.packs().filter(|(id, _)| self.uploads.is_open(*id));
+        let went = open.filter_map(|(id, parcel)| Some(self.uploads.status(id)?.done.min(parcel.bytes)));
+        (went.fold(arrived, u64::saturating_add), total)
     }
 
     fn tell_progress(&mut self) {
-        let (done, total) = (self.sent(), self.total);
-        let is_news = total > 0 && done != self.told_done;
-        if is_news && self.throttle.passes(Instant::now(), done >= total) {
-            self.told_done = done;
+        let (done, total) = self.sent();
+        let is_news = total > 0 && done != self.told.done;
+        if is_news && self.told.throttle.passes(Instant::now(), done >= total) {
+            self.told.done = done;
             (self.events)(PutEvent::Uploading { done: done.min(total), total });
         }
     }
@@ -642,35 +640,41 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             moved: message.moved,
             text: message.text.as_str().to_owned(),
         };
-        let first = self.stored.is_none();
-        self.over |= message.stage == SpreadStage::Over;
-        self.stored = Some(spread.clone());
-        self.lacking = Some(0);
-        if first {
-            (self.events)(PutEvent::Stored(spread));
+        if matches!(self.phase, Phase::Sending(_)) {
+            self.on_nothing_lacks();
         }
+        let was_over = match self.phase {
+            Phase::Stored { over, .. } => over,
+            Phase::Asking | Phase::Sending(_) => {
+                (self.events)(PutEvent::Stored(spread.clone()));
+                false
+            }
+        };
+        let over = was_over || message.stage == SpreadStage::Over;
+        self.phase = Phase::Stored { spread, over };
     }
 
     /// The report, if nothing more is to be waited for.
     fn ended(&mut self) -> Result<Option<PutReport>, PutError> {
-        let Some(report) = self.report() else { return Ok(None) };
+        let Phase::Stored { spread, over } = &self.phase else { return Ok(None) };
+        let (report, over) = (self.report(spread, *over), *over);
         let targets = report.spread.targets;
         // With nobody to wait for, or enough of them, the rest is the leader's business.
         let early = targets == 0 || report.enough && self.spec.wait.needed(targets) < targets;
-        if !self.over && !early {
+        if !over && !early {
             return Ok(None);
         }
-        let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let late = self.times.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         if late && !report.enough && report.spread.missing > 0 {
             return Err(self.timed_out());
         }
         Ok(Some(report))
     }
 
-    /// What is known, once the leader has the set.
-    fn report(&self) -> Option<PutReport> {
-        let mut spread = self.stored.clone()?;
-        if !self.over {
+    /// What is known of a set that the leader has.
+    fn report(&self, spread: &Spread, over: bool) -> PutReport {
+        let mut spread = spread.clone();
+        if !over {
             let count = |is: &dyn Fn(&CacheStatus) -> bool| {
                 u32::try_from(self.acks.values().filter(|ack| is(&ack.status)).count()).unwrap_or(u32::MAX)
             };
@@ -681,21 +685,24 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             spread.missing = spread.targets.saturating_sub(answered);
         }
         let manifest = &self.scanned.manifest;
-        Some(PutReport {
+        PutReport {
             digest: self.scanned.digest,
             files: u32::try_from(manifest.files().len()).unwrap_or(u32::MAX),
             bytes: manifest.bytes(),
             enough: spread.have() >= self.spec.wait.needed(spread.targets),
             spread,
             acks: self.acks.values().cloned().collect(),
-            scan_took: self.scan_took,
-            took: self.started.elapsed(),
-        })
+            scan_took: self.times.scan_took,
+            took: self.times.started.elapsed(),
+        }
     }
 
     fn timed_out(&self) -> PutError {
-        let report = self.report().map(Box::new);
-        let stage = match (&report, &self.up) {
+        let report = match &self.phase {
+            Phase::Stored { spread, over } => Some(Box::new(self.report(spread, *over))),
+            Phase::Asking | Phase::Sending(_) => None,
+        };
+        let stage = match (&report, &self.link) {
             (Some(report), _) => {
                 let Spread { targets, missing, .. } = report.spread;
                 format!(
@@ -703,8 +710,8 @@ impl<F: FnMut(PutEvent)> Putting<F> {
                     report.spread.have()
                 )
             }
-            (None, None) => format!("there is no connection to {}", self.leader),
-            (None, Some(_)) => stage(self.sent(), self.lacking),
+            (None, Link::Unreached(_) | Link::Away) => format!("there is no connection to {}", self.leader),
+            (None, Link::Up(_)) => stage(self.sent().0, self.lacking()),
         };
         PutError::TimedOut {
             cache_id: self.spec.cache_id().to_owned(),
@@ -713,34 +720,24 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             report,
         }
     }
-}
 
-/// How far it came to reach the leader.
-#[derive(Default)]
-struct Unreached {
-    greeted: bool,
-    why: String,
-}
-
-impl Unreached {
-    fn error(&self, leader: &str, wait: Duration) -> ClientError {
-        let leader = leader.to_owned();
-        if self.greeted {
-            return ClientError::NoWelcome { leader, waited: Span(wait) };
+    /// The leader could not be reached in time.
+    fn unreached(&self) -> PutError {
+        let leader = self.leader.clone();
+        let Link::Unreached(Unreached { wait, greeted, why, .. }) = &self.link else {
+            return self.timed_out();
+        };
+        let wait = wait.unwrap_or_default();
+        if *greeted {
+            return ClientError::NoWelcome { leader, waited: Span(wait) }.into();
         }
-        let why = if self.why.is_empty() { "no answer yet".to_owned() } else { self.why.clone() };
+        let why = if why.is_empty() { "no answer yet".to_owned() } else { why.clone() };
         let waited_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        ClientError::Unreachable { leader, why, waited_ms }
+        ClientError::Unreachable { leader, why, waited_ms }.into()
     }
 }
 
 /// Packs that may be under way on a connection to this leader.
 fn packs_max(mode: &Mode) -> usize {
     mode.blobs_max().min(PACKS_UNDER_WAY_MAX)
-}
-
-fn frame_of<M: Body>(message: &M) -> OutFrame {
-    let mut payload = Vec::new();
-    message.encode(&mut payload);
-    OutFrame::new(M::KIND, payload)
 }

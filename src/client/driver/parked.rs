@@ -14,7 +14,6 @@ use crate::client::connection::Mode;
 use crate::client::dispatch::Conn;
 use crate::client::error::{JobError, Refusal};
 use crate::client::job::JobEvent;
-use crate::peer::InFrame;
 use crate::units::{ByteSize, Span};
 
 /// How long such a job at least waits for the Welcome of a leader that has been silent for long: it may be on its way.
@@ -24,13 +23,13 @@ impl Job {
     /// Whether a leader cannot take it as it is meant, as far as we know.
     pub(super) fn needs_more_than(&self, mode: &Mode) -> bool {
         let is_too_large = !self.inputs.is_empty() && !mode.has(Features::TRANSFERS);
-        is_too_large || *mode == Mode::Classic && self.wishes.needed().is_some()
+        is_too_large || *mode == Mode::Classic && self.prepared.wishes.needed().is_some()
     }
 
     /// Why the leader does not get it: what a classic one would make of it.
     fn why_not(&self, leader: &str) -> Refusal {
         let hop = format!("leader {leader}");
-        if let Some(needed) = self.wishes.needed() {
+        if let Some(needed) = self.prepared.wishes.needed() {
             let text = format!(
                 "a classic leader would do something else with the job than it asks for: {needed}; submit it to a heft leader, or \
                  without that"
@@ -52,8 +51,7 @@ impl Job {
 
 impl Driver {
     /// A heft leader that was slower than the wait: from now on it is one.
-    pub(super) fn take_late_welcome(&mut self, conn: Conn, frame: &InFrame) {
-        let Some(mode) = Mode::of_welcome(&frame.payload) else { return };
+    pub(super) fn take_late_welcome(&mut self, conn: Conn, mode: Mode) {
         let Some(connection) = self.conns.get_mut(conn) else { return };
         let Some(up) = &mut connection.up else { return };
         up.mode.clone_from(&mode);
@@ -88,7 +86,7 @@ impl Driver {
         job.parked = Some((conn, until));
         self.parked.insert(id);
         if until > now {
-            let why = match job.wishes.needed() {
+            let why = match job.prepared.wishes.needed() {
                 Some(needed) => format!("the job needs a heft leader (of a classic one: {needed})"),
                 None => "the job has large files, which only a heft leader takes".to_owned(),
             };

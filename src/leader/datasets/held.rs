@@ -134,7 +134,7 @@ impl Step<'_> {
         match self.facts.dataset(&cache) {
             Some(dataset) if dataset.digest == digest => self.found_at(worker, &dataset),
             Some(dataset) => self.release_old(worker, &dataset),
-            None if is_removed || cache.is_of_a_job() => {
+            None if is_removed || cache.is_the_leaders() => {
                 self.release(worker, &cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
             }
             None => {}

@@ -45,7 +45,7 @@ const PACKS_COMING_MAX: usize = 64;
 /// The id that a client gives its set. Those of sets that the leader makes of jobs' inputs are nobody else's.
 pub(super) fn may_be_put(cache_id: &str) -> Result<CacheId, String> {
     let cache = CacheId::parse(cache_id).map_err(|error| error.to_string())?;
-    if cache.is_of_a_job() {
+    if cache.is_the_leaders() {
         return Err(format!("the CacheId {cache} is one that only the leader gives: choose another"));
     }
     Ok(cache)
@@ -201,7 +201,7 @@ impl Step<'_> {
         if is_same {
             self.spread_begins(request, known);
         } else {
-            self.commit_dataset(Dataset { target, at: self.now, ..(**known).clone() });
+            self.commit_dataset(Dataset { target, at: self.now, ..(**known).clone() }, None);
         }
     }
 
@@ -392,7 +392,7 @@ impl Step<'_> {
         let Some(manifest) = putting.manifest.clone().filter(|_| putting.stage == Stage::Pieces) else {
             return;
         };
-        let client = putting.client();
+        let (client, staged) = (putting.client(), putting.staged());
         match self.datasets.library.cover(&manifest) {
             Ok(packs) => {
                 putting.stage = Stage::Committing;
@@ -408,7 +408,7 @@ impl Step<'_> {
                     at: self.now,
                 };
                 self.say_lack(client, request, Lacking::Nothing, 0, Default::default());
-                self.commit_dataset(dataset);
+                self.commit_dataset(dataset, staged);
             }
             Err((ranges, bytes)) => {
                 if putting.packs.is_empty() && putting.is_made_here() {
@@ -421,11 +421,15 @@ impl Step<'_> {
         }
     }
 
-    pub(super) fn commit_dataset(&mut self, dataset: Dataset) {
+    fn commit_dataset(&mut self, dataset: Dataset, staged: Option<JobId>) {
         let dataset = Arc::new(dataset);
         self.datasets.library.use_packs(&dataset.packs, self.now);
         self.datasets.committing.insert(dataset.generation, dataset.clone());
-        self.tell(Event::PutDataset { dataset });
+        let event = match staged {
+            Some(job) => Event::Staged { job, dataset },
+            None => Event::PutDataset { dataset },
+        };
+        self.tell(event);
     }
 
     /// A pack is what its list says.

@@ -122,6 +122,14 @@ impl Putting {
         }
     }
 
+    /// The job whose inputs it is.
+    pub(super) fn staged(&self) -> Option<JobId> {
+        match &self.origin {
+            Origin::Staged(job) => Some(*job),
+            Origin::Client(_) | Origin::Classic(..) => None,
+        }
+    }
+
     /// Whether its manifest and its packs were made here, of what is here.
     pub(super) fn is_made_here(&self) -> bool {
         match self.origin {

@@ -86,6 +86,7 @@ struct Books {
     workers: BTreeMap<WorkerId, KnownWorker>,
     pairs: BTreeMap<WorkerId, WorkerId>,
     staged_jobs: HashSet<JobId>,
+    staged: HashMap<CacheId, JobId>,
     blobs: HashMap<BlobId, KnownBlob>,
     got: HashSet<(ConnId, BlobId)>,
     left: HashSet<ConnId>,
@@ -121,7 +122,7 @@ impl Facts for Books {
         self.pairs.iter().filter(|(_, of)| **of == agent).map(|(worker, _)| *worker).collect()
     }
     fn staged_for(&self, cache: &CacheId) -> Option<JobId> {
-        cache.job()
+        self.staged.get(cache).copied()
     }
     fn names_its_inputs(&self, job: JobId) -> bool {
         self.staged_jobs.contains(&job)
@@ -199,6 +200,10 @@ impl Bench {
                     self.books.blobs.remove(&blob);
                 }
                 DatasetAction::Tell(Event::PutDataset { dataset }) => self.proposed.push(dataset),
+                DatasetAction::Tell(Event::Staged { job, dataset }) => {
+                    self.books.staged.insert(dataset.cache.clone(), job);
+                    self.proposed.push(dataset);
+                }
                 DatasetAction::Tell(Event::RemoveDataset { cache }) => {
                     if let Some(dataset) = self.books.sets.remove(&cache) {
                         self.books.removed.insert(cache);
@@ -371,7 +376,9 @@ fn brief(action: &DatasetAction) -> Option<String> {
         DatasetAction::SendSet { conn, .. } => format!("to {conn}: the set in one frame"),
         DatasetAction::Answer { answer: Ok(answer), .. } => format!("answer {answer}"),
         DatasetAction::Answer { answer: Err(text), .. } => format!("no answer: {text}"),
-        DatasetAction::Tell(Event::PutDataset { dataset }) => format!("commit {}", dataset.cache),
+        DatasetAction::Tell(Event::PutDataset { dataset } | Event::Staged { dataset, .. }) => {
+            format!("commit {}", dataset.cache)
+        }
         DatasetAction::Tell(Event::RemoveDataset { cache }) => format!("remove {cache}"),
         DatasetAction::Tell(_) => return None,
         DatasetAction::Pair { worker, agent } => {

@@ -12,6 +12,7 @@ use chunking::message::{Done, Grant, Reason};
 use super::blob::{Blob, Place};
 use super::pieces::comes_later;
 use super::{BlobId, News, Out, Relay, Says};
+use crate::core::broken;
 use crate::core::ids::{ConnId, Micros};
 use crate::store::blobs::DiskOp;
 use crate::units::ByteSize;
@@ -49,7 +50,9 @@ impl Relay {
     pub(super) fn pass_on(&mut self, id: BlobId, index: u32, head: ChunkHead, bytes: Bytes) {
         let now = self.now;
         let Relay { blobs, chunks_out, out, slow_receivers, lagging, .. } = self;
-        let Some(blob) = blobs.get_mut(&id) else { return };
+        let Some(blob) = blobs.get_mut(&id) else {
+            return broken!("a chunk of blob {id} is passed on, and the blob is not known");
+        };
         let mut waits = blob.keep || !blob.is_flowing();
         let Blob { downs, stored, seen, up, .. } = blob;
         for down in downs.iter_mut().filter(|down| down.lacks(index)) {
@@ -248,7 +251,10 @@ impl Relay {
         let room = if flowing || blob.keep { usize::MAX } else { self.spool_room() };
         let Some(conn) = blob.up.as_ref().map(|up| up.conn).filter(|_| wanted > 0) else { return 0 };
         let most = self.may_promise(conn);
-        let Some(up) = self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut()) else { return 0 };
+        let Some(up) = self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut()) else {
+            broken!("blob {id} lost its sender while that was promised a window");
+            return 0;
+        };
         if room == 0 || !flowing && !may_stay {
             return 0;
         }
@@ -307,7 +313,9 @@ impl Relay {
         let held_back = no_place.is_none() && full.is_none() && self.is_held_back(conn);
         let no_buffers = no_buffers && !held_back || self.lacks_place(conn);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let Some(up) = blob.up.as_mut() else { return };
+        let Some(up) = blob.up.as_mut() else {
+            return broken!("blob {id} lost its sender while that was to get a window");
+        };
         if wanted == 0 || up.outstanding > 0 {
             // It has all it wants, or is looked at again when its next chunk has come.
             return;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::{BlobId, Out, Relay};
 use crate::core::ids::{ConnId, Micros};
+use crate::core::{broken, count_down};
 use crate::wire::PoolBuf;
 
 /// Chunks that a connection may send before one has come from it quickly.
@@ -225,15 +226,19 @@ impl Relay {
 
     /// So many buffers are not kept free for a connection any longer.
     fn keep_less_free(&mut self, conn: ConnId, buffers: u32) {
-        let Some(sender) = self.senders.by_conn.get_mut(&conn).filter(|_| buffers > 0) else { return };
+        let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
         let buffers = buffers.min(sender.backed);
+        if buffers == 0 {
+            return;
+        }
         sender.backed -= buffers;
         self.promised -= buffers as usize;
-        if let Some(share) = self.senders.shares.get_mut(&sender.peer) {
-            *share = share.saturating_sub(buffers);
-            if *share == 0 {
-                self.senders.shares.remove(&sender.peer);
-            }
+        let Some(share) = self.senders.shares.get_mut(&sender.peer) else {
+            return broken!("{buffers} buffers were kept free for {conn}, whose client has no share");
+        };
+        count_down!(*share, buffers, "{buffers} buffers less for {conn} than its client has");
+        if *share == 0 {
+            self.senders.shares.remove(&sender.peer);
         }
     }
 

@@ -9,6 +9,7 @@ use chunking::message::Reason;
 
 use super::blob::{Blob, FileRoom, Place, Seal, Stored};
 use super::{BlobId, Out, Relay};
+use crate::core::broken;
 use crate::core::ids::ConnId;
 use crate::store::blobs::{DiskDone, DiskOp};
 
@@ -24,7 +25,9 @@ impl Relay {
     /// Keeps a chunk: in memory if somebody takes it soon or there is room, else on the disk.
     pub(super) fn store(&mut self, id: BlobId, index: u32, head: ChunkHead, bytes: Bytes) {
         let (roomy, durable) = (self.in_memory < self.memory_share(), self.config.durable);
-        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let Some(blob) = self.blobs.get_mut(&id) else {
+            return broken!("a chunk of blob {id} is kept, and the blob is not known");
+        };
         // Parts of datasets are looked at where they lie.
         let may_wait = (blob.is_flowing() && !blob.keep || roomy) && !blob.is_dataset();
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -86,8 +89,12 @@ impl Relay {
             .take(chunks_max)
             .collect();
         for index in indices {
-            let Some(chunk) = blob.stored.get_mut(&index) else { continue };
-            let (head, Some(bytes)) = (chunk.head, chunk.bytes().cloned()) else { continue };
+            let found = blob.stored.get_mut(&index).and_then(|chunk| Some((chunk.bytes().cloned()?, chunk)));
+            let Some((bytes, chunk)) = found else {
+                broken!("chunk {index} of blob {id} is in memory, and is not there");
+                continue;
+            };
+            let head = chunk.head;
             chunk.place = Place::Writing(bytes.clone());
             blob.in_memory -= 1;
             self.in_memory -= 1;

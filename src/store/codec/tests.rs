@@ -160,6 +160,7 @@ fn record() -> impl Strategy<Value = Record> {
         of_run().prop_map(|(job, run)| Record::Delivered { job, run }),
         (client(), any::<u32>()).prop_map(|(client, cap)| Record::Cap { client, cap }),
         dataset().prop_map(|dataset| Record::Dataset { dataset: Arc::new(dataset) }),
+        (job_id(), dataset()).prop_map(|(job, dataset)| Record::Stage { job, dataset: Arc::new(dataset) }),
         (cache(), uuid()).prop_map(|(cache, generation)| Record::DatasetGone { cache, generation }),
     ]
 }
@@ -197,33 +198,36 @@ fn job() -> impl Strategy<Value = Job> {
         why,
     });
     let numbers = (any::<u64>(), run(), attempt(), any::<u32>());
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let inputs =
+        prop_oneof![Just(InputsState::Announced), Just(InputsState::PassedOn), Just(InputsState::Kept),];
+    let flags = (any::<bool>(), any::<bool>(), inputs);
     let family = (option::of((job_id(), worker_id())), vec(job_id(), 0..4));
     (submission(), numbers, flags, vec(note, 0..4), family, phase()).prop_map(
-        |(of, (seq, run, attempt, spent), flags, history, (child_of, children), phase)| Job {
-            id: of.job,
-            client: of.client,
-            key: of.key,
-            exec: of.exec,
-            priority: of.priority,
-            seq,
-            size: of.size,
-            fingerprint: of.fingerprint,
-            to_all: of.to_all,
-            inputs: of.inputs,
-            announced: flags.0,
-            inputs_kept: flags.1,
-            needs_transfers: of.needs_transfers,
-            datasets: of.datasets,
-            names: of.names,
-            run,
-            attempt,
-            spent,
+        |(
+            of,
+            (seq, run, attempt, spent),
+            (staged, delivered, inputs),
             history,
-            child_of,
-            children,
-            delivered: flags.2,
+            (child_of, children),
             phase,
+        )| {
+            let mut job = Job {
+                submission: Submission { require_worker: false, ..of },
+                seq,
+                inputs,
+                run,
+                attempt,
+                spent,
+                history,
+                child_of,
+                children,
+                delivered,
+                phase,
+            };
+            if staged && job.inputs == InputsState::Kept && job.submission.needs_transfers {
+                job.stage(CacheId::of_inputs(job.id()));
+            }
+            job
         },
     )
 }
@@ -286,7 +290,7 @@ proptest! {
         let (mut reader, mut names) = (Reader::new(&out), Names::default());
         for job in &jobs {
             let read = get_job(&mut reader, &mut names).unwrap();
-            prop_assert_eq!(read.key.as_str(), job.key.as_str());
+            prop_assert_eq!(read.submission.key.as_str(), job.submission.key.as_str());
             prop_assert_eq!(&read, job);
         }
         prop_assert!(reader.is_empty());
@@ -326,7 +330,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_are_read_without_a_panic(first in 0_u8..18, rest in vec(any::<u8>(), 0..300)) {
+    fn random_bytes_are_read_without_a_panic(first in 0_u8..19, rest in vec(any::<u8>(), 0..300)) {
         let bytes = [vec![first], rest].concat();
         drop(get_entry(&bytes, &mut Names::default()));
         drop(get_job(&mut Reader::new(&bytes), &mut Names::default()));
@@ -411,6 +415,7 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
         (Record::Delivered { job, run }, None),
         (Record::Cap { client: "c".into(), cap: 4 }, None),
         (Record::Dataset { dataset: Arc::new(sample_dataset()) }, None),
+        (Record::Stage { job: JobId(Uuid::from_u128(0xA1)), dataset: Arc::new(sample_dataset()) }, None),
         (Record::DatasetGone { cache: sample_cache("set"), generation: Uuid::from_u128(0xF6) }, None),
         (
             Record::Enqueue {
@@ -427,23 +432,10 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
 }
 
 fn sample_jobs() -> Vec<Job> {
-    let of = sample_job();
     let job = Job {
-        id: of.job,
-        client: of.client,
-        key: of.key,
-        exec: of.exec,
-        priority: of.priority,
+        submission: Submission { require_worker: false, ..sample_job() },
         seq: 8,
-        size: of.size,
-        fingerprint: of.fingerprint,
-        to_all: of.to_all,
-        inputs: of.inputs,
-        announced: true,
-        inputs_kept: false,
-        needs_transfers: of.needs_transfers,
-        datasets: of.datasets,
-        names: of.names,
+        inputs: InputsState::Announced,
         run: Run(2),
         attempt: Attempt(3),
         spent: 1,
@@ -523,6 +515,11 @@ fn entries_lie_on_the_disk_in_exactly_these_bytes() {
             "1e1e1e1e1e1e1e1e1e1e1e00000000010203040000000300000004",
             "6e6f6e6500000001000000000000000000000000000000f7000000000000000700"
         ),
+        concat!(
+            "11000000000000000000000000000000a100000003736574000000000000000000000000000000f61e1e1e1e1e1e1e",
+            "1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e000000000102030400000003000000046e6f6e650000",
+            "0001000000000000000000000000000000f7000000000000000700"
+        ),
         "1000000003736574000000000000000000000000000000f600",
         concat!(
             "020001000000000001000000000000000000000000000000a100000001630000000f6a6f622e61737369676e2e",
@@ -544,7 +541,8 @@ fn entries_lie_on_the_disk_in_exactly_these_bytes() {
 #[test]
 fn a_job_that_names_datasets_differs_from_one_of_before_by_its_kind_of_inputs_alone() {
     let plain = sample_jobs().swap_remove(0);
-    let named = Job { datasets: vec![sample_cache("a")], ..plain.clone() };
+    let mut named = plain.clone();
+    named.submission.datasets = vec![sample_cache("a")];
     let (mut before, mut after) = (Vec::new(), Vec::new());
     put_job(&plain, &mut before);
     put_job(&named, &mut after);

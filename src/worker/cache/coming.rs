@@ -9,24 +9,22 @@ use std::sync::Arc;
 
 use chunking::dataset::pack::Layout;
 use chunking::limits::MANIFEST_BYTES_MAX;
-use chunking::message::{
-    Abort, Done, Hold, HoldFlags, Lack, Lacking, Open, Pack, Piece, PieceList, Purpose, Reason, Verdict, Void,
-};
-use chunking::{Digest, DigestKind, Ranges};
+use chunking::message::{Hold, HoldFlags, Lack, Lacking, Open, Pack, PieceList, Purpose, Reason, Verdict};
+use chunking::{Digest, DigestKind, MessageError, Ranges};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::CacheId;
 use super::contents::Contents;
-use super::keeper::{Cache, News, Part, ack, frame};
+use super::keeper::{Cache, News, Part, ack};
 use super::pack::PackSink;
 use super::seal::Seal;
 use super::staged::Staged;
 use crate::model::CachePutResult;
-use crate::peer::OutFrame;
-use crate::transfer::{Download, DownloadState, MemorySink, Report, is_full, transfer_frame};
+use crate::peer::{InFrame, OutFrame};
+use crate::transfer::{MemorySink, ONLY, Opened, Report, Turn, is_full, refusal};
 use crate::units::ByteSize;
-use crate::wire::{self, InChunk, Parts};
+use crate::wire::{self, InChunk};
 use crate::worker::limits::PACKS_ANNOUNCED_MAX;
 
 /// A set on its way.
@@ -80,18 +78,12 @@ impl Coming {
     }
 }
 
-/// A transfer of a set.
+/// Whose a transfer of a set is.
+#[derive(Debug)]
 pub(super) struct Transfer {
     generation: Uuid,
     /// Where a manifest goes.
     manifest: Option<MemorySink>,
-    download: Download,
-}
-
-impl std::fmt::Debug for Transfer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Transfer").field("generation", &self.generation).finish_non_exhaustive()
-    }
 }
 
 impl Cache {
@@ -257,7 +249,7 @@ impl Cache {
                     }
                     match part {
                         Some(contents) => self.prepare(generation, contents, out),
-                        None => out.push(frame(
+                        None => out.push(OutFrame::message(
                             generation,
                             &Lack { what: Lacking::Manifest, bytes: 0, pieces: Ranges::default() },
                         )),
@@ -300,7 +292,7 @@ impl Cache {
     fn fail(&mut self, generation: Uuid, text: &str, out: &mut Vec<OutFrame>) {
         let Some(coming) = self.coming.remove(&generation) else { return };
         warn!(cache = %coming.cache, %generation, "a set cannot be held: {text}");
-        self.transfers.retain(|_, transfer| transfer.generation != generation);
+        self.transfers.retain(|_, of| of.generation != generation);
         let contents = match coming.phase {
             Phase::Preparing(contents, _) | Phase::Showing(contents) => Some(contents),
             Phase::Receiving(staged) => Some(staged.contents().clone()),
@@ -315,10 +307,10 @@ impl Cache {
 
     /// A set that comes makes room for another; gives the bytes that were kept free for it.
     pub(super) fn forget_coming(&mut self, generation: Uuid) -> u64 {
-        self.transfers.retain(|_, transfer| transfer.generation != generation);
+        self.transfers.retain(|_, of| of.generation != generation);
         let reserved = self.coming.remove(&generation).map_or(0, |coming| coming.reserved());
         if self.coming.is_empty() {
-            self.broken = Parts::default();
+            self.transfers.forget_parts();
         }
         reserved
     }
@@ -354,7 +346,7 @@ impl Cache {
 
     /// The connection is lost.
     pub(super) fn stop_coming(&mut self) {
-        self.transfers.clear();
+        self.transfers.interrupt();
         self.coming.retain(|_, coming| {
             coming.active = false;
             coming.packs.clear();
@@ -375,25 +367,21 @@ impl Cache {
     pub(in crate::worker) fn on_open(&mut self, id: Uuid, open: Open, out: &mut Vec<OutFrame>) {
         debug_assert_eq!(open.purpose, Purpose::Dataset);
         let generation = open.owner;
-        if let Some(transfer) = self.transfers.get_mut(&id) {
-            transfer.download.holds(&self.broken);
-            return transfer.download.reopen(open, out);
-        }
+        let Some(open) = self.transfers.reopen(ONLY, id, open, out) else { return };
         let opened = match id == generation {
             true => self.open_manifest(id, open, out),
             false => self.open_pack(id, open),
         };
-        match opened {
-            Ok(Some(mut transfer)) => {
-                transfer.download.holds(&self.broken);
-                transfer.download.grant(out);
-                self.transfers.insert(id, transfer);
+        let taken = match opened {
+            Ok(Some(opened)) => {
+                self.transfers.start(opened, out).map_err(|error| (error.reason(), error.to_string()))
             }
-            Ok(None) => {}
-            Err((reason, text)) => {
-                debug!(transfer = %id, "a transfer of a set is not taken: {text}");
-                out.push(transfer_frame(id, &Verdict::Failed { reason, text: text.into() }));
-            }
+            Ok(None) => Ok(()),
+            Err(refused) => Err(refused),
+        };
+        if let Err((reason, text)) = taken {
+            debug!(transfer = %id, "a transfer of a set is not taken: {text}");
+            out.push(refusal(id, reason, text));
         }
     }
 
@@ -402,20 +390,20 @@ impl Cache {
         generation: Uuid,
         open: Open,
         out: &mut Vec<OutFrame>,
-    ) -> Result<Option<Transfer>, (Reason, String)> {
+    ) -> Result<Option<Opened<Transfer>>, (Reason, String)> {
         let Some(coming) = self.coming.get(&generation) else {
             // It is here, or was refused, and the leader knows that by now.
-            out.push(transfer_frame(generation, &Verdict::Ok));
+            out.push(OutFrame::message(generation, &Verdict::Ok));
             return Ok(None);
         };
         match coming.phase {
             Phase::Manifest => {}
             Phase::Checking | Phase::Reading | Phase::Preparing(..) | Phase::Showing(_) => {
-                out.push(transfer_frame(generation, &Verdict::Ok));
+                out.push(OutFrame::message(generation, &Verdict::Ok));
                 return Ok(None);
             }
             Phase::Receiving(_) => {
-                out.push(transfer_frame(generation, &Verdict::Ok));
+                out.push(OutFrame::message(generation, &Verdict::Ok));
                 self.say_lack(generation, out);
                 return Ok(None);
             }
@@ -424,14 +412,13 @@ impl Cache {
             let text = format!("a manifest of {} bytes; at most {MANIFEST_BYTES_MAX} are taken", open.size);
             return Err((Reason::TOO_LARGE, text));
         }
-        let Some(reports) = self.reports() else { return Ok(None) };
         let sink = MemorySink::default();
-        let download = Download::start(generation, open, Box::new(sink.clone()), reports)
-            .map_err(|error| (Reason::INVALID, error.to_string()))?;
-        Ok(Some(Transfer { generation, manifest: Some(sink), download }))
+        let owner = Transfer { generation, manifest: Some(sink.clone()) };
+        let sink = Box::new(sink);
+        Ok(Some(Opened { id: generation, open, owner, on: ONLY, sink, not_needed: None }))
     }
 
-    fn open_pack(&mut self, id: Uuid, open: Open) -> Result<Option<Transfer>, (Reason, String)> {
+    fn open_pack(&mut self, id: Uuid, open: Open) -> Result<Option<Opened<Transfer>>, (Reason, String)> {
         let generation = open.owner;
         let unknown = |text: String| (Reason::UNKNOWN, text);
         let Some(coming) = self.coming.get_mut(&generation) else {
@@ -460,89 +447,65 @@ impl Cache {
         let sink = PackSink::new(staged.clone(), layout, pieces, place);
         let not_needed =
             sink.not_needed(open.size, open.chunk_bytes).map_err(|error| invalid(error.to_string()))?;
-        let Some(reports) = self.reports() else { return Ok(None) };
-        let download = Download::start_by_parts(id, open, &not_needed, Box::new(sink), reports)
-            .map_err(|error| invalid(error.to_string()))?;
-        Ok(Some(Transfer { generation, manifest: None, download }))
+        let (owner, sink) = (Transfer { generation, manifest: None }, Box::new(sink));
+        Ok(Some(Opened { id, open, owner, on: ONLY, sink, not_needed: Some(not_needed) }))
     }
 
     /// Whether a transfer is one of a set.
     pub(in crate::worker) fn owns(&self, transfer: Uuid) -> bool {
-        self.transfers.contains_key(&transfer)
+        self.transfers.get(transfer).is_some()
+    }
+
+    /// The connection was lost in the middle of a chunk: if the same pack comes again, it goes on with it.
+    pub(in crate::worker) fn keep(&mut self, part: wire::Part) {
+        self.transfers.keep(part);
+    }
+
+    /// A frame of a transfer came.
+    pub(in crate::worker) fn on_frame(
+        &mut self,
+        frame: &InFrame,
+        out: &mut Vec<OutFrame>,
+    ) -> Result<(), MessageError> {
+        let turn = self.transfers.on_frame(ONLY, frame, out)?;
+        self.take_turn(frame.msg_id, turn, out);
+        Ok(())
     }
 
     /// A chunk came.
     pub(in crate::worker) fn on_chunk(&mut self, chunk: InChunk, out: &mut Vec<OutFrame>) {
         let id = chunk.transfer;
-        self.feed(id, out, |download, out| download.on_chunk(chunk.head, chunk.crc(), chunk.bytes, out));
-    }
-
-    /// A piece of a chunk came.
-    pub(in crate::worker) fn on_piece(&mut self, id: Uuid, piece: &Piece<'_>, out: &mut Vec<OutFrame>) {
-        if self.owns(id)
-            && let Some(chunk) = self.broken.piece(id, piece)
-        {
-            self.on_chunk(chunk, out);
-        }
-    }
-
-    /// The connection was lost in the middle of a chunk: if the same pack comes again, it goes on with it.
-    pub(in crate::worker) fn keep(&mut self, part: wire::Part) {
-        self.broken.keep(part);
-    }
-
-    /// Done came.
-    pub(in crate::worker) fn on_done(&mut self, id: Uuid, done: &Done, out: &mut Vec<OutFrame>) {
-        self.feed(id, out, |download, out| download.on_done(done, out));
-    }
-
-    /// Void came.
-    pub(in crate::worker) fn on_void(&mut self, id: Uuid, void: &Void, out: &mut Vec<OutFrame>) {
-        self.feed(id, out, |download, out| download.on_void(void, out));
+        let turn = self.transfers.on_chunk(ONLY, chunk, out);
+        self.take_turn(id, turn, out);
     }
 
     /// A thread has written something.
     pub(in crate::worker) fn on_report(&mut self, report: Report, out: &mut Vec<OutFrame>) {
-        self.feed(report.transfer, out, |download, out| download.on_report(report, out));
+        let id = report.transfer;
+        let turn = self.transfers.on_report(report, out);
+        self.take_turn(id, turn, out);
     }
 
-    /// The leader ends a transfer; what came of it stays.
-    pub(in crate::worker) fn on_abort(&mut self, id: Uuid, abort: &Abort, out: &mut Vec<OutFrame>) {
-        debug!(transfer = %id, "the leader ends a transfer of a set: {}", abort.text);
-        self.broken.forget(id);
-        if let Some(transfer) = self.transfers.remove(&id) {
-            self.say_lack(transfer.generation, out);
+    fn take_turn(&mut self, id: Uuid, turn: Turn, out: &mut Vec<OutFrame>) {
+        if matches!(turn, Turn::Unknown | Turn::Nothing) {
+            return;
         }
-    }
-
-    fn feed(
-        &mut self,
-        id: Uuid,
-        out: &mut Vec<OutFrame>,
-        feed: impl FnOnce(&mut Download, &mut Vec<OutFrame>),
-    ) {
-        let Some(transfer) = self.transfers.get_mut(&id) else { return };
-        feed(&mut transfer.download, out);
-        let state = transfer.download.state().clone();
-        match state {
-            DownloadState::Receiving => {}
-            DownloadState::Failed { text, .. } => {
-                let generation = transfer.generation;
-                self.broken.forget(id);
-                self.transfers.remove(&id);
-                self.fail(generation, &text, out);
+        let Some((Transfer { generation, manifest }, _)) = self.transfers.remove(id) else { return };
+        match turn {
+            Turn::Unknown | Turn::Nothing => {}
+            Turn::Failed(text) => self.fail(generation, &text, out),
+            // What came of it stays.
+            Turn::Ended(abort) => {
+                debug!(transfer = %id, "the leader ends a transfer of a set: {}", abort.text);
+                self.say_lack(generation, out);
             }
-            DownloadState::Whole => {
-                self.broken.forget(id);
-                let Some(Transfer { generation, manifest, .. }) = self.transfers.remove(&id) else { return };
-                match manifest {
-                    Some(manifest) => self.read_manifest(generation, manifest.take()),
-                    None => {
-                        self.say_lack(generation, out);
-                        self.show_if_whole(generation);
-                    }
+            Turn::Whole => match manifest {
+                Some(manifest) => self.read_manifest(generation, manifest.take()),
+                None => {
+                    self.say_lack(generation, out);
+                    self.show_if_whole(generation);
                 }
-            }
+            },
         }
     }
 
@@ -606,12 +569,12 @@ impl Cache {
         let Some(Phase::Receiving(staged)) = self.coming.get(&generation).map(|coming| &coming.phase) else {
             return;
         };
-        if self.transfers.values().any(|transfer| transfer.generation == generation) {
+        if self.transfers.iter().any(|(_, of, _)| of.generation == generation) {
             return;
         }
         let (pieces, bytes) = staged.lacking();
         let what = if staged.is_whole() { Lacking::Nothing } else { Lacking::Pieces };
-        out.push(frame(generation, &Lack { what, bytes, pieces }));
+        out.push(OutFrame::message(generation, &Lack { what, bytes, pieces }));
     }
 
     fn show_if_whole(&mut self, generation: Uuid) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use chunking::limits::SETS_LISTED_MAX;
-use chunking::message::{Body, Have, Name, Reason, Release, SetEntry, SetList, SetState};
+use chunking::message::{Have, Name, Reason, Release, SetEntry, SetList, SetState};
 use chunking::{Digest, DigestKind, Kind};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -31,10 +31,9 @@ use super::staged::{CheckError, Donor, Staged, check};
 use super::{CacheConfig, CacheId};
 use crate::model::{CachePutRequest, CachePutResult, CacheStatus, JsonModel};
 use crate::peer::OutFrame;
-use crate::transfer::Report;
+use crate::transfer::{Downloads, Report};
 use crate::units::ByteSize;
-use crate::wire::Parts;
-use crate::worker::limits::PUTS_WAITING_MAX;
+use crate::worker::limits::{PUTS_WAITING_MAX, TRANSFERS_MAX};
 use jobs::Needs;
 pub(in crate::worker) use jobs::ReadAgain;
 pub(in crate::worker) use jobs::Step;
@@ -146,9 +145,7 @@ pub(in crate::worker) struct Cache {
     /// Hidden, and still used by somebody.
     leaving: HashMap<Uuid, u64>,
     pub(super) coming: HashMap<Uuid, Coming>,
-    pub(super) transfers: HashMap<Uuid, Transfer>,
-    /// First bytes of chunks that are not whole.
-    pub(super) broken: Parts,
+    pub(super) transfers: Downloads<Transfer>,
     jobs: HashMap<Uuid, Needs>,
     /// Sets that the leader was asked for.
     asked: HashSet<CacheId>,
@@ -157,21 +154,26 @@ pub(in crate::worker) struct Cache {
     puts: VecDeque<Waiting>,
     putting: Option<(CacheId, u64)>,
     steps: Vec<Step>,
-    threads: Option<Threads>,
+    /// Where threads tell what they have done.
+    news: mpsc::UnboundedSender<News>,
     /// What was last begun with the directories of a generation: the next waits for it.
     turns: HashMap<Uuid, JoinHandle<()>>,
     /// How often something was.
     pub(super) turn: u64,
 }
 
-/// Where threads tell what they have done.
+/// A cache that is open, for this worker alone, and not in use yet.
 #[derive(Debug)]
-pub(super) struct Threads {
-    pub(super) news: mpsc::UnboundedSender<News>,
-    pub(super) reports: mpsc::UnboundedSender<Report>,
+pub(in crate::worker) struct Opened {
+    disk: Disk,
+    budget: u64,
+    link: LinkMode,
+    sets: HashMap<CacheId, Set>,
+    parts: HashMap<Uuid, Part>,
+    given_up: GivenUp,
 }
 
-impl Cache {
+impl Opened {
     /// Opens the directory, which no other worker may keep, and finds what is in it.
     pub(in crate::worker) fn open(config: &CacheConfig) -> io::Result<Self> {
         let disk = Disk::open(&config.directory)?;
@@ -212,43 +214,51 @@ impl Cache {
         info!(directory = %config.directory.display(), sets = sets.len(), used = %ByteSize(held),
             budget = %ByteSize(budget), "cache");
         let given_up = GivenUp::load(disk.given_up_path(), |cache| sets.contains_key(cache));
-        Ok(Cache {
+        Ok(Opened { disk, budget, link: config.link, sets, parts, given_up })
+    }
+
+    /// Begins to use it. Threads that write what comes report to `reports`, others to `news`.
+    pub(in crate::worker) fn start(
+        self,
+        reports: mpsc::UnboundedSender<Report>,
+        news: mpsc::UnboundedSender<News>,
+    ) -> Cache {
+        let Opened { disk, budget, link, sets, parts, given_up } = self;
+        let cache = Cache {
             disk: Arc::new(disk),
             given_up,
             budget,
-            link: config.link,
+            link,
             sets,
             parts,
             leaving: HashMap::new(),
             coming: HashMap::new(),
-            transfers: HashMap::new(),
-            broken: Parts::default(),
+            transfers: Downloads::new(TRANSFERS_MAX, reports),
             jobs: HashMap::new(),
             asked: HashSet::new(),
             told: false,
             puts: VecDeque::new(),
             putting: None,
             steps: Vec::new(),
-            threads: None,
+            news,
             turns: HashMap::new(),
             turn: 0,
-        })
+        };
+        cache.check_found();
+        cache
     }
+}
 
+impl Cache {
     /// Begins to check what was found, the sets that were used last first.
-    pub(in crate::worker) fn start(
-        &mut self,
-        reports: mpsc::UnboundedSender<Report>,
-        news: mpsc::UnboundedSender<News>,
-    ) {
-        self.threads = Some(Threads { news: news.clone(), reports });
+    fn check_found(&self) {
         let mut found: Vec<_> = self
             .sets
             .iter()
             .map(|(cache, set)| (set.last_use, cache.clone(), set.generation, set.contents.clone()))
             .collect();
         found.sort_by_key(|(last_use, ..)| std::cmp::Reverse(*last_use));
-        let disk = self.disk.clone();
+        let (disk, news) = (self.disk.clone(), self.news.clone());
         if found.is_empty() {
             return;
         }
@@ -266,8 +276,7 @@ impl Cache {
 
     /// Has something done on a thread.
     pub(super) fn run(&self, work: impl FnOnce(&Disk) -> News + Send + 'static) {
-        let Some(threads) = &self.threads else { return };
-        let (disk, news) = (self.disk.clone(), threads.news.clone());
+        let (disk, news) = (self.disk.clone(), self.news.clone());
         tokio::task::spawn_blocking(move || {
             // Nobody hears it when the worker has left.
             news.send(work(&disk)).ok();
@@ -280,8 +289,7 @@ impl Cache {
         generation: Uuid,
         work: impl FnOnce(&Disk) -> News + Send + 'static,
     ) {
-        let Some(threads) = &self.threads else { return };
-        let (disk, news) = (self.disk.clone(), threads.news.clone());
+        let (disk, news) = (self.disk.clone(), self.news.clone());
         let work = move || {
             // Nobody hears it when the worker has left.
             news.send(work(&disk)).ok();
@@ -296,10 +304,6 @@ impl Cache {
         };
         self.turns.insert(generation, task);
         self.turn += 1;
-    }
-
-    pub(super) fn reports(&self) -> Option<mpsc::UnboundedSender<Report>> {
-        self.threads.as_ref().map(|threads| threads.reports.clone())
     }
 
     pub(in crate::worker) fn directory(&self) -> &Path {
@@ -342,7 +346,7 @@ impl Cache {
     fn have(&self, anew: u8, sets: Vec<SetEntry>, out: &mut Vec<OutFrame>) {
         if self.told {
             let message = Have { anew, budget: self.budget, used: self.used(), sets: SetList::new(sets) };
-            out.push(frame(Uuid::nil(), &message));
+            out.push(OutFrame::message(Uuid::nil(), &message));
         }
     }
 
@@ -760,13 +764,6 @@ fn entry(state: SetState, cache: &CacheId, digest: Digest, text: &str) -> SetEnt
     // An id is far shorter than a name may be.
     let cache_id = Name::try_from(cache.as_str().to_owned()).unwrap_or_default();
     SetEntry { state, digest, cache_id, text: text.into() }
-}
-
-/// A frame about a generation.
-pub(super) fn frame<M: Body>(generation: Uuid, message: &M) -> OutFrame {
-    let mut payload = Vec::new();
-    message.encode(&mut payload);
-    OutFrame { msg_id: generation, ..OutFrame::new(M::KIND, payload) }
 }
 
 /// What became of a set, in the founding documents' words (T07).

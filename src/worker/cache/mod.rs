@@ -31,7 +31,7 @@ mod seal;
 mod staged;
 
 pub(super) use disk::{OpenSet, PRIVATE, open_set};
-pub(super) use keeper::{Cache, News, Step};
+pub(super) use keeper::{Cache, News, Opened, Step};
 pub(super) use link::place as place_file;
 pub use link::{LinkMode, check_link};
 pub(super) use staged::KeptSet;

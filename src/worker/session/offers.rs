@@ -40,7 +40,7 @@ impl<H: Handler> Session<H> {
     fn give_credit(&mut self, count: u32) {
         // Before the leader is known nothing is offered, and then all that is free.
         let may_offer = self.leader.is_some() && self.stop_due.is_none() && !self.config.cache_only;
-        if count == 0 || !may_offer || !self.line.is_up() {
+        if count == 0 || !may_offer || !self.uplink.is_up() {
             return;
         }
         self.purse.on_given(count);

@@ -4,6 +4,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use heft::core::Record;
+use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Submission, WorkerClass};
 use heft::core::ids::{JobId, WorkerId};
 use heft::core::job::Phase;
@@ -106,6 +107,8 @@ pub(super) enum Event {
         cap: u32,
     },
     Dataset {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        job_id: Option<Uuid>,
         cache_id: String,
         generation: Uuid,
         digest: String,
@@ -229,6 +232,7 @@ pub(super) const fn name(record: &Record) -> &'static str {
         Record::Delivered { .. } => "delivered",
         Record::Cap { .. } => "cap",
         Record::Dataset { .. } => "dataset",
+        Record::Stage { .. } => "stage",
         Record::DatasetGone { .. } => "dataset_gone",
     }
 }
@@ -262,7 +266,7 @@ pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
         },
         Record::Ack { job, run, worker, result, ok, .. } => Event::Ack {
             job_id: job.0,
-            client_id: state.job(*job).map(|job| job.client.to_string()),
+            client_id: state.job(*job).map(|job| job.submission.client.to_string()),
             worker_id: worker.0,
             run: run.0,
             ok: *ok,
@@ -294,7 +298,19 @@ pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
         | Record::Forget { job, run }
         | Record::Delivered { job, run } => Event::OfRun { job_id: job.0, run: run.0 },
         Record::Cap { client, cap } => Event::Cap { client_id: client.to_string(), cap: *cap },
-        Record::Dataset { dataset } => Event::Dataset {
+        Record::Dataset { dataset } => Event::dataset(None, dataset),
+        Record::Stage { job, dataset } => Event::dataset(Some(*job), dataset),
+        Record::DatasetGone { cache, generation } => {
+            Event::DatasetGone { cache_id: cache.to_string(), generation: *generation }
+        }
+    }
+}
+
+impl Event {
+    /// What is said of a dataset, and of the job whose inputs it is.
+    fn dataset(job: Option<JobId>, dataset: &Dataset) -> Self {
+        Event::Dataset {
+            job_id: job.map(|job| job.0),
             cache_id: dataset.cache.to_string(),
             generation: dataset.generation,
             digest: dataset.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -302,9 +318,6 @@ pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
             files: dataset.files,
             target: dataset.target.to_string(),
             packs: dataset.packs.clone(),
-        },
-        Record::DatasetGone { cache, generation } => {
-            Event::DatasetGone { cache_id: cache.to_string(), generation: *generation }
         }
     }
 }

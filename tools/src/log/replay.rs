@@ -57,7 +57,7 @@ struct Counts {
 
 impl Counts {
     fn add(&mut self, job: &Job) {
-        self.announced += u64::from(job.announced);
+        self.announced += u64::from(job.is_announced());
         *match job.phase {
             Phase::Queued { .. } => &mut self.queued,
             Phase::Leased { .. } => &mut self.leased,
@@ -159,8 +159,12 @@ impl<'a> Summary<'a> {
         }
         for job in state.jobs() {
             summary.all.add(job);
-            summary.queues.entry((job.key.to_string(), job.exec.to_string())).or_default().add(job);
-            summary.clients.entry(job.client.to_string()).or_default().add(job);
+            summary
+                .queues
+                .entry((job.submission.key.to_string(), job.submission.exec.to_string()))
+                .or_default()
+                .add(job);
+            summary.clients.entry(job.submission.client.to_string()).or_default().add(job);
         }
         summary
     }
@@ -181,7 +185,7 @@ impl<'a> Summary<'a> {
                 json!({"clientId": client, "cap": state.cap(&id), "running": state.running(&id), "jobs": counts.json()})
             })
             .collect();
-        let dlq: Vec<Value> = state.dead().map(|job| json!(job.id.0)).collect();
+        let dlq: Vec<Value> = state.dead().map(|job| json!(job.id().0)).collect();
         let (inputs, results) = (Sum::of(replay.inputs.values()), Sum::of(replay.results.values()));
         json!({
             "type": "state", "index": replay.index.0, "snapshot": self.loaded.snapshot, "at": iso(replay.latest),
@@ -229,7 +233,7 @@ impl<'a> Summary<'a> {
                 | Phase::Gathering { .. }
                 | Phase::Done { .. } => String::new(),
             };
-            writeln!(out, "{}  {}  {why}", job.id, printable(job.key.as_str()))?;
+            writeln!(out, "{}  {}  {why}", job.id(), printable(job.submission.key.as_str()))?;
         }
         let (inputs, results) = (Sum::of(replay.inputs.values()), Sum::of(replay.results.values()));
         writeln!(out, "\nrequests that are kept: {inputs}\nresults that are kept:  {results}")?;
@@ -281,13 +285,13 @@ fn set_json(set: &Arc<Dataset>) -> Value {
 }
 
 fn job_row(job: &Job) -> String {
-    let phase = if job.announced { "announced" } else { super::phase(&job.phase) };
+    let phase = if job.is_announced() { "announced" } else { super::phase(&job.phase) };
     format!(
         "{:<38}{phase:<11}{:<28}{:<20}{:>10}{:>5}{:>9}",
-        job.id.to_string(),
-        printable(job.key.as_str()),
-        printable(&job.client.to_string()),
-        job.size,
+        job.id().to_string(),
+        printable(job.submission.key.as_str()),
+        printable(&job.submission.client.to_string()),
+        job.submission.size,
         job.run.0,
         job.attempt.0
     )
@@ -295,9 +299,9 @@ fn job_row(job: &Job) -> String {
 
 fn job_json(job: &Job) -> Value {
     let mut line = json!({
-        "type": "job", "jobId": job.id.0, "clientId": &*job.client.0, "execName": &*job.exec, "routingKey": job.key.as_str(),
-        "phase": super::phase(&job.phase), "priority": job.priority, "seq": job.seq, "size": job.size, "run": job.run.0,
-        "attempt": job.attempt.0, "spent": job.spent, "announced": job.announced, "delivered": job.delivered,
+        "type": "job", "jobId": job.id().0, "clientId": &*job.submission.client.0, "execName": &*job.submission.exec, "routingKey": job.submission.key.as_str(),
+        "phase": super::phase(&job.phase), "priority": job.submission.priority, "seq": job.seq, "size": job.submission.size, "run": job.run.0,
+        "attempt": job.attempt.0, "spent": job.spent, "announced": job.is_announced(), "delivered": job.delivered,
     });
     let more = match &job.phase {
         Phase::Queued { not_before } => json!({"notBefore": iso(*not_before)}),

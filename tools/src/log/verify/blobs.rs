@@ -153,12 +153,12 @@ pub(super) fn check(
 fn uses(replay: &Replay) -> HashMap<Uuid, Use> {
     let mut uses = HashMap::new();
     for (job, held) in &replay.inputs {
-        let is_announced = replay.state.job(*job).is_some_and(|job| job.announced);
+        let is_announced = replay.state.job(*job).is_some_and(|job| job.is_announced());
         let of = if is_announced { Use::Coming(*job) } else { Use::Input(*job) };
         uses.extend(held.blobs.iter().map(|blob| (*blob, of.clone())));
     }
     let owners = replay.state.jobs().filter_map(|job| match &job.phase {
-        Phase::Done { ending: Ending::Returned { result, .. }, .. } => Some((*result, job.id)),
+        Phase::Done { ending: Ending::Returned { result, .. }, .. } => Some((*result, job.id())),
         Phase::Queued { .. }
         | Phase::Leased { .. }
         | Phase::Gathering { .. }

@@ -249,7 +249,7 @@ fn all_are_there(disk: &dyn Disk, loaded: &Loaded, found: &mut Found) {
             }
             Phase::Done { ending: Ending::Returned { result, .. }, .. } => {
                 (!replay.results.contains_key(result))
-                    .then(|| format!("no record has result {result} of job {}", job.id))
+                    .then(|| format!("no record has result {result} of job {}", job.id()))
             }
             Phase::Done {
                 ending:
@@ -267,5 +267,5 @@ fn all_are_there(disk: &dyn Disk, loaded: &Loaded, found: &mut Found) {
 
 /// A child of a job to all workers has its parent's request.
 fn request_of(job: &Job) -> JobId {
-    job.child_of.map_or(job.id, |(parent, _)| parent)
+    job.child_of.map_or(job.id(), |(parent, _)| parent)
 }

@@ -1,0 +1,25 @@
+//! What to do where our own books disagree: an index names what is not there, a counter would fall below zero.
+
+/// Our own books disagree. That is a defect of ours, and no peer can bring it about: tests, which run with assertions, stop here; a
+/// leader says so in its log and goes on as if there were nothing to do.
+macro_rules! broken {
+    ($($what:tt)+) => {{
+        debug_assert!(false, $($what)+);
+        tracing::error!("a defect of heft, please report it with the lines before this one: {}", format_args!($($what)+));
+    }};
+}
+
+/// One less of what was counted before, of which there has to be one.
+macro_rules! count_down {
+    ($count:expr, $by:expr, $($what:tt)+) => {
+        match $count.checked_sub($by) {
+            Some(left) => $count = left,
+            None => {
+                $crate::core::broken!($($what)+);
+                $count = 0;
+            }
+        }
+    };
+}
+
+pub(crate) use {broken, count_down};
