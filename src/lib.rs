@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod answers;
 pub mod cli;
 pub mod client;
 pub mod conn;

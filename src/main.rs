@@ -11,7 +11,7 @@ use tracing::level_filters::LevelFilter;
 
 /// A job broker for heavy payloads
 #[derive(Parser)]
-#[command(name = "heft", version, propagate_version = true, after_help = cli::AFTER_HELP)]
+#[command(name = "heft", version, propagate_version = true, after_help = cli::exit::AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -80,5 +80,5 @@ fn main() -> ExitCode {
         Command::Demo(args) => cli::demo::run(args),
         Command::Launch(args) => Ok(cli::worker::launch(args)),
     };
-    ended.unwrap_or_else(|error| cli::report(&error))
+    ended.unwrap_or_else(|error| cli::exit::report(&error))
 }

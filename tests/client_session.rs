@@ -10,6 +10,7 @@ use chunking::message::{
     AnswerStatus, Body, Cancel, Features, LimitId, Progress, Reason, Received, Refused, Stage, Standing,
 };
 use chunking::{Generation, Head, Kind};
+use heft::answers::ask::{self, Which};
 use heft::client::{
     Client, ClientError, JobError, JobEvent, JobHandle, LinkState, Mode, MultiClient, Options, Policy,
 };
@@ -136,7 +137,7 @@ async fn w23_without_a_welcome_the_client_falls_back_to_classic_mode() {
     let request = peer.next().await.request();
     peer.result(&ok(&request, "stock")).await;
     assert_eq!(end(&mut job).await.unwrap().stdout, "stock");
-    let refused = client.status().await.unwrap_err();
+    let refused = client.ask(&ask::Status {}).await.unwrap_err();
     assert_eq!(refused, ClientError::NotSupported { leader: leader.address.clone(), feature: "ask" });
     assert!(!refused.is_retryable());
 
@@ -150,7 +151,7 @@ async fn w23_without_a_welcome_the_client_falls_back_to_classic_mode() {
         let ask = peer.next().await;
         peer.answer(&ask, AnswerStatus::Whole, &json!({"jobs": {}})).await;
     };
-    assert_eq!(tokio::join!(client.status(), answer).0.unwrap(), json!({"jobs": {}}));
+    assert_eq!(tokio::join!(client.ask(&ask::Status {}), answer).0.unwrap().json, json!({"jobs": {}}));
 }
 
 #[tokio::test]
@@ -341,12 +342,12 @@ async fn an_answer_in_several_parts_is_gathered_and_an_error_is_an_error() {
         peer.answer(&ask, AnswerStatus::Whole, &json!([1])).await;
     };
     let questions = async {
-        let page = client.dlq_ls(Some(3), None).await.unwrap();
+        let page = client.ask(&ask::DlqLs { limit: Some(3), after: None }).await.unwrap().answer;
         let ids: Vec<&str> = page.jobs.iter().map(|job| job.job_id.as_str()).collect();
         assert_eq!((ids, page.jobs[0].attempts, page.more), (vec!["a", "b", "c"], 6, true));
-        let refused = client.dlq_requeue(Some(Uuid::nil())).await.unwrap_err();
+        let refused = client.ask(&ask::DlqRequeue { which: Which::One(Uuid::nil()) }).await.unwrap_err();
         assert_eq!(refused, ClientError::Answered("no job c".to_owned()));
-        assert!(matches!(client.status().await, Err(ClientError::BadAnswer { .. })));
+        assert!(matches!(client.ask(&ask::Status {}).await, Err(ClientError::BadAnswer { .. })));
     };
     timeout(PATIENCE, async { tokio::join!(script, questions) }).await.unwrap();
 }
@@ -366,9 +367,10 @@ async fn a_question_whose_connection_ends_fails_and_may_be_asked_again() {
         peer
     };
     let questions = async {
-        let lost = client.dlq_purge(None).await.unwrap_err();
+        let purge = ask::DlqPurge { which: Which::All };
+        let lost = client.ask(&purge).await.unwrap_err();
         assert!(matches!(&lost, ClientError::Disconnected { .. }) && lost.is_retryable(), "{lost:?}");
-        assert_eq!(client.dlq_purge(None).await, Ok(2));
+        assert_eq!(client.ask(&purge).await.unwrap().answer.purged, 2);
     };
     timeout(PATIENCE, async { tokio::join!(script, questions) }).await.unwrap();
 }

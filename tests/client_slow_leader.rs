@@ -14,6 +14,7 @@ mod transfers;
 
 use chunking::Kind;
 use chunking::message::{AnswerStatus, Body, Cancel, Features, LimitId, Standing, Verdict};
+use heft::answers::ask;
 use heft::client::{Client, JobError, JobEvent, JobHandle, JobSpec, LinkState, Mode, Options};
 use heft::core::retry::Backoff;
 use heft::model::JobResult;
@@ -94,7 +95,7 @@ async fn a_small_job_goes_once_to_a_leader_whose_first_answer_is_late_and_that_a
         while !matches!(client.state(), LinkState::Up { mode: Mode::Announced { .. }, .. }) {
             sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(tokio::join!(client.status(), answer).0.unwrap(), json!({"jobs": {}}));
+        assert_eq!(tokio::join!(client.ask(&ask::Status {}), answer).0.unwrap().json, json!({"jobs": {}}));
         peer.result(&ok(&request, "42")).await;
         assert_eq!(end(&mut job).await.unwrap().stdout, "42");
         client.close().await;
@@ -352,7 +353,7 @@ async fn a_question_on_a_line_that_was_dead_from_the_hello_on_is_asked_on_anothe
     };
     let asked = async {
         let client = Client::connect(&leader.address, &options).await.unwrap();
-        client.status().await.unwrap()
+        client.ask(&ask::Status {}).await.unwrap().json
     };
     assert_eq!(tokio::join!(asked, answered).0, json!({}));
 }

@@ -23,6 +23,7 @@ use std::time::Duration;
 use chunking::message::Purpose;
 use chunking::{Generation, Head, Kind};
 use flips::{Flipper, Passing};
+use heft::answers::ask;
 use heft::client::{Client, Downloads, JobSpec, Options};
 use heft::core::retry::Backoff;
 use heft::model::{InputFile, JobRequest, JobResult, JobStatus, JsonModel};
@@ -115,7 +116,7 @@ fn request(input: &[u8]) -> JobRequest {
 
 async fn status(leader: &Leader) -> Value {
     let client = Client::connect(&leader.addr(), &options("")).await.unwrap();
-    let status = client.status().await.unwrap();
+    let status = client.ask(&ask::Status {}).await.unwrap().json;
     client.close().await;
     status
 }

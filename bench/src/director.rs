@@ -220,7 +220,8 @@ impl Cast {
     fn log_cost(&self) -> anyhow::Result<Option<LogCost>> {
         match self.side {
             Side::Heft(Variant { durability: Durability::Disk, .. }) => {
-                status::ask(self.port, STATUS_MAX).and_then(|status| LogCost::of(&status)).map(Some)
+                let status = status::ask(self.port, STATUS_MAX)?;
+                Ok(Some(LogCost::of(&status.leader.log)))
             }
             Side::Heft(Variant { durability: Durability::Memory, .. }) | Side::Relay | Side::Disk => Ok(None),
         }

@@ -4,12 +4,13 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
-use super::dlq::cell;
-use super::table::{Side, Table};
-use super::{FAILED, Output, Reach, print, print_json};
+use super::exit::FAILED;
+use super::table::{Side, Table, said, text};
+use super::{Output, Reach, print, print_json, printable};
+use crate::answers::{BlobRow, Collected, ask};
 use crate::client::{Client, ClientError};
 use crate::units::ByteSize;
 
@@ -71,10 +72,10 @@ fn blob_id(text: &str) -> Result<Uuid, String> {
 
 /// Runs the command.
 pub fn run(args: &BlobArgs) -> anyhow::Result<ExitCode> {
-    super::block_on(ask(args))
+    super::block_on(look(args))
 }
 
-async fn ask(args: &BlobArgs) -> anyhow::Result<ExitCode> {
+async fn look(args: &BlobArgs) -> anyhow::Result<ExitCode> {
     let client = match &args.what {
         What::Ls { .. } => args.reach.asking(&args.leader).await?,
         What::Verify { .. } | What::Gc { .. } => args.reach.asking_for_long(&args.leader).await?,
@@ -90,10 +91,10 @@ async fn ask(args: &BlobArgs) -> anyhow::Result<ExitCode> {
         }
         What::Verify { blobs } => verify(&client, blobs, args.output).await?,
         What::Gc { dry_run } => {
-            let answer = client.blob_gc(*dry_run).await?;
+            let answered = client.ask(&ask::BlobGc { dry_run: *dry_run }).await?;
             match args.output {
-                Output::Json => print_json(&answer)?,
-                Output::Table => print(collected(&answer).as_bytes())?,
+                Output::Json => print_json(&answered.json)?,
+                Output::Table => print(collected(&answered.answer).as_bytes())?,
             }
             ExitCode::SUCCESS
         }
@@ -103,25 +104,24 @@ async fn ask(args: &BlobArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Blobs, in the order of their ids, and whether there are more.
-async fn list(client: &Client, limit: usize) -> Result<(Vec<Value>, bool), ClientError> {
-    let (mut blobs, mut more, mut after): (Vec<Value>, bool, Option<Uuid>) = (Vec::new(), true, None);
+async fn list(client: &Client, limit: usize) -> Result<(Vec<BlobRow>, bool), ClientError> {
+    let (mut blobs, mut more, mut after): (Vec<BlobRow>, bool, Option<Uuid>) = (Vec::new(), true, None);
     while more && blobs.len() < limit {
-        let page = client.blob_ls(after).await?;
-        let listed = page.get("blobs").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        after = listed.last().and_then(id_of);
-        more = page.get("more").and_then(Value::as_bool) == Some(true) && after.is_some();
-        blobs.extend(listed.iter().cloned());
+        let page = client.ask(&ask::BlobLs { after }).await?.answer;
+        after = page.blobs.last().and_then(id_of);
+        more = page.more && after.is_some();
+        blobs.extend(page.blobs);
     }
     more |= blobs.len() > limit;
     blobs.truncate(limit);
     Ok((blobs, more))
 }
 
-fn id_of(blob: &Value) -> Option<Uuid> {
-    blob.get("blob").and_then(Value::as_str)?.parse().ok()
+fn id_of(blob: &BlobRow) -> Option<Uuid> {
+    blob.blob.parse().ok()
 }
 
-fn table(blobs: &[Value], more: bool) -> String {
+fn table(blobs: &[BlobRow], more: bool) -> String {
     if blobs.is_empty() {
         return "the leader keeps no blobs\n".to_owned();
     }
@@ -135,18 +135,14 @@ fn table(blobs: &[Value], more: bool) -> String {
         ("STATE", Side::Left),
     ]);
     for blob in blobs {
-        let bytes = |member| {
-            let bytes = blob.get(member).and_then(Value::as_u64);
-            bytes.map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string())
-        };
         table.row([
-            cell(blob, "blob"),
-            cell(blob, "job_id"),
-            cell(blob, "purpose"),
-            cell(blob, "name"),
-            bytes("size"),
-            bytes("here"),
-            cell(blob, "state"),
+            text(&blob.blob),
+            text(&blob.job_id),
+            text(&blob.purpose),
+            text(&blob.name),
+            said(blob.size.map(ByteSize)),
+            said(blob.here.map(ByteSize)),
+            text(blob.state.as_str()),
         ]);
     }
     let more = if more { "there are more: raise --limit\n" } else { "" };
@@ -162,22 +158,20 @@ async fn verify(client: &Client, blobs: &[Uuid], output: Output) -> anyhow::Resu
     };
     let (mut answers, mut good, mut bad) = (Vec::new(), 0u64, 0usize);
     for blob in &blobs {
-        let answer = match client.blob_verify(*blob).await {
-            Ok(answer) => answer,
+        let answer = match client.ask(&ask::BlobVerify { blob: *blob }).await {
+            Ok(answered) => answered,
             // It ended while others were looked at.
             Err(ClientError::Answered(_)) if !are_named => continue,
             Err(error) => return Err(error.into()),
         };
-        good += answer.get("good").and_then(Value::as_u64).unwrap_or_default();
-        let found = answer.get("bad").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        bad += found.len();
+        good += answer.answer.good;
+        bad += answer.answer.bad.len();
         if output == Output::Table {
-            for what in found {
-                let what = what.as_str().map_or_else(|| what.to_string(), super::printable);
-                print(format!("{blob}: {what}\n").as_bytes())?;
+            for what in &answer.answer.bad {
+                print(format!("{blob}: {}\n", printable(what)).as_bytes())?;
             }
         }
-        answers.push(answer);
+        answers.push(answer.json);
     }
     match output {
         Output::Json => print_json(&json!({ "blobs": answers, "good": good, "bad": bad }))?,
@@ -190,17 +184,13 @@ async fn verify(client: &Client, blobs: &[Uuid], output: Output) -> anyhow::Resu
     Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-fn collected(answer: &Value) -> String {
-    let count = answer.get("orphans").and_then(Value::as_u64).unwrap_or_default();
-    let bytes = ByteSize(answer.get("bytes").and_then(Value::as_u64).unwrap_or_default());
+fn collected(collected: &Collected) -> String {
     let mut text = String::new();
-    for blob in answer.get("blobs").and_then(Value::as_array).into_iter().flatten() {
-        text.push_str(&format!("{}\n", blob.as_str().map_or_else(|| blob.to_string(), super::printable)));
+    for blob in &collected.blobs {
+        text.push_str(&format!("{}\n", printable(blob)));
     }
-    let what = match answer.get("removed").and_then(Value::as_bool) {
-        Some(true) => "removed",
-        Some(false) | None => "would be removed",
-    };
+    let what = if collected.removed { "removed" } else { "would be removed" };
+    let (count, bytes) = (collected.orphans, ByteSize(collected.bytes));
     text.push_str(&format!("{count} blobs that nothing refers to, {bytes}: {what}\n"));
     text
 }
@@ -218,9 +208,10 @@ BLOB  JOB  PURPOSE  NAME     SIZE   HERE  STATE
 b-1   j-1  input    in.bin  5 MiB  1 MiB  coming
 there are more: raise --limit
 ";
-        assert_eq!(table(&[blob], true), expected);
+        assert_eq!(table(&[serde_json::from_value(blob).unwrap()], true), expected);
         assert_eq!(table(&[], false), "the leader keeps no blobs\n");
         let answer = json!({"orphans": 1, "bytes": 4096, "removed": false, "blobs": ["b-2"]});
+        let answer = serde_json::from_value(answer).unwrap();
         assert_eq!(collected(&answer), "b-2\n1 blobs that nothing refers to, 4 KiB: would be removed\n");
     }
 }

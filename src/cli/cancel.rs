@@ -6,6 +6,8 @@ use clap::Args;
 use serde_json::json;
 use uuid::Uuid;
 
+use crate::answers::{Was, ask};
+
 use super::{Output, Reach, job_id, print, print_json, printable};
 
 const EXAMPLES: &str = "Examples:
@@ -32,15 +34,16 @@ pub struct CancelArgs {
 
 /// Runs the command.
 pub fn run(args: &CancelArgs) -> anyhow::Result<ExitCode> {
-    super::block_on(ask(args))
+    super::block_on(cancel(args))
 }
 
-async fn ask(args: &CancelArgs) -> anyhow::Result<ExitCode> {
+async fn cancel(args: &CancelArgs) -> anyhow::Result<ExitCode> {
     let client = args.reach.asking(&args.leader).await?;
-    let was = client.cancel_any(args.job).await?;
+    let was = client.ask(&ask::Cancel { job_id: args.job }).await?.answer.was;
+    let was = if was == Was::default() { "unknown" } else { was.as_str() };
     client.close().await;
     match args.output {
-        Output::Table => print(format!("{} cancelled; it was {}\n", args.job, printable(&was)).as_bytes())?,
+        Output::Table => print(format!("{} cancelled; it was {}\n", args.job, printable(was)).as_bytes())?,
         Output::Json => print_json(&json!({"job_id": args.job, "was": was}))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -4,11 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::client::Downloads;
+use crate::core::names::SafeName;
 use crate::model::{JobResult, JsonModel};
 use serde_json::{Value, json};
 use uuid::Uuid;
-
-use super::unpack::safe_path;
 
 /// What one worker made of the job.
 pub(crate) struct Child {
@@ -68,8 +67,8 @@ impl Child {
 
     /// Its own directory beneath the one for all; none if its worker's id is no name for one.
     pub(crate) fn dir(&self, all: &Path) -> Option<PathBuf> {
-        let own = safe_path(&self.worker).ok()?;
-        (own.components().count() == 1).then(|| all.join(own))
+        let own = SafeName::parse_made(&self.worker).ok()?;
+        own.folders().next().is_none().then(|| all.join(own.as_str()))
     }
 }
 

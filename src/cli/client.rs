@@ -8,7 +8,8 @@ use crate::model::{InputFile, JobRequest, JobResult, JobStatus};
 use clap::Args;
 use uuid::Uuid;
 
-use super::{FAILED, Reach, Usage, print, printable, say};
+use super::exit::{FAILED, Usage};
+use super::{Reach, print, printable, say};
 
 /// Jobs that the samples send.
 pub(crate) const SAMPLES: u32 = 3;

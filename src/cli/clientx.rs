@@ -7,7 +7,7 @@ use crate::model::hello::CLIENT_CAP_DEFAULT;
 use clap::Args;
 
 use super::client::{SAMPLES, sample, show};
-use super::{FAILED, Usage};
+use super::exit::{FAILED, Usage};
 
 const EXAMPLES: &str = "Examples:
   heft clientx clientA 127.0.0.1:5000 127.0.0.1:5001 127.0.0.1:5002 12

@@ -16,8 +16,10 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use uuid::Uuid;
 
+use super::exit::FAILED;
+use super::print;
 use super::table::{Side, Table};
-use super::{FAILED, print};
+use crate::answers::ask;
 use crate::client::{Client, JobHandle, Options};
 use crate::core::retry::mix;
 use crate::model::{InputFile, JobRequest, JobResult, JobStatus};
@@ -229,9 +231,7 @@ fn start_worker(place: &Place, name: &str, addr: &str) -> anyhow::Result<Child> 
 
 async fn await_workers(client: &Client, count: usize) -> anyhow::Result<()> {
     loop {
-        let status = client.status().await?;
-        let here = status.get("workers").and_then(|workers| workers.as_array()).map_or(0, Vec::len);
-        if here >= count {
+        if client.ask(&ask::Status {}).await?.answer.workers.len() >= count {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

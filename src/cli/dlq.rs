@@ -3,13 +3,15 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::client::{Client, DeadJob};
+use crate::answers::{DeadJob, DeadShown, ask};
+use crate::client::Client;
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
-use super::table::{Side, Table};
-use super::{Output, Reach, Unwritten, Usage, about, job_id, print, print_json, printable};
+use super::exit::Usage;
+use super::table::{Side, Table, text};
+use super::{Output, Reach, Unwritten, about, job_id, print, print_json};
 
 const EXAMPLES: &str = "Examples:
   heft dlq 127.0.0.1:5000 ls
@@ -82,27 +84,27 @@ impl Which {
 
 /// Runs the command.
 pub fn run(args: &DlqArgs) -> anyhow::Result<ExitCode> {
-    super::block_on(ask(args))
+    super::block_on(look(args))
 }
 
-async fn ask(args: &DlqArgs) -> anyhow::Result<ExitCode> {
+async fn look(args: &DlqArgs) -> anyhow::Result<ExitCode> {
     let client = args.reach.asking(&args.leader).await?;
     match &args.what {
         What::Ls { limit } => list(&client, *limit, args.output).await?,
         What::Show { job } => {
-            let job = client.dlq_show(*job).await?;
+            let answered = client.ask(&ask::DlqShow { job_id: *job }).await?;
             match args.output {
-                Output::Table => print(show(&job).as_bytes())?,
-                Output::Json => print_json(&job)?,
+                Output::Table => print(show(&answered.answer).as_bytes())?,
+                Output::Json => print_json(&answered.json)?,
             }
         }
         What::Requeue(which) => {
-            let count = client.dlq_requeue(which.job()?).await?;
-            done(args.output, "requeued", count)?;
+            let answered = client.ask(&ask::DlqRequeue { which: which.job()?.into() }).await?;
+            done(args.output, "requeued", answered.answer.requeued)?;
         }
         What::Purge(which) => {
-            let count = client.dlq_purge(which.job()?).await?;
-            done(args.output, "purged", count)?;
+            let answered = client.ask(&ask::DlqPurge { which: which.job()?.into() }).await?;
+            done(args.output, "purged", answered.answer.purged)?;
         }
     }
     client.close().await;
@@ -122,7 +124,7 @@ async fn list(client: &Client, limit: u64, output: Output) -> anyhow::Result<()>
     while more && (jobs.len() as u64) < limit {
         let page = PAGE_JOBS.min(limit - jobs.len() as u64);
         let after = jobs.last().and_then(|job| job.job_id.parse().ok());
-        let page = client.dlq_ls(Some(page), after).await?;
+        let page = client.ask(&ask::DlqLs { limit: Some(page), after }).await?.answer;
         more = page.more && !page.jobs.is_empty();
         jobs.extend(page.jobs);
     }
@@ -148,61 +150,41 @@ fn table(jobs: &[DeadJob], more: bool) -> String {
     ]);
     for job in jobs {
         table.row([
-            job.job_id.clone(),
-            job.client_id.clone(),
-            job.exec.clone(),
+            text(&job.job_id),
+            text(&job.client_id),
+            text(&job.exec),
             job.attempts.to_string(),
             job.run.to_string(),
             age(job.dead_ms),
-            job.reason.clone(),
+            text(&job.reason),
         ]);
     }
     let more = if more { "there are more: raise --limit\n" } else { "" };
     format!("{}{more}", table.render())
 }
 
-fn show(job: &Value) -> String {
-    let mut text = String::new();
-    for (label, member) in [
-        ("job", "job_id"),
-        ("client", "client_id"),
-        ("exec", "exec"),
-        ("reason", "reason"),
-        ("attempts", "attempts"),
-        ("run", "run"),
+fn show(shown: &DeadShown) -> String {
+    let DeadShown { job, history, .. } = shown;
+    let mut lines = String::new();
+    for (label, what) in [
+        ("job", text(&job.job_id)),
+        ("client", text(&job.client_id)),
+        ("exec", text(&job.exec)),
+        ("reason", text(&job.reason)),
+        ("attempts", job.attempts.to_string()),
+        ("run", job.run.to_string()),
+        ("died", format!("{} ago", age(job.dead_ms))),
     ] {
-        text.push_str(&format!("{label:<9} {}\n", cell(job, member)));
-    }
-    if let Some(dead_ms) = job.get("dead_ms").and_then(Value::as_u64) {
-        text.push_str(&format!("{:<9} {} ago\n", "died", age(dead_ms)));
+        lines.push_str(&format!("{label:<9} {what}\n"));
     }
     let mut table = Table::new(&[("ATTEMPT", Side::Right), ("WORKER", Side::Left), ("WHY", Side::Left)]);
-    for attempt in job.get("history").and_then(Value::as_array).into_iter().flatten() {
-        table.row([cell(attempt, "attempt"), cell(attempt, "worker"), cell(attempt, "why")]);
+    for attempt in history {
+        table.row([attempt.attempt.to_string(), text(&attempt.worker), text(&attempt.why)]);
     }
-    let history = table.render();
     if !history.is_empty() {
-        text.push('\n');
-        text.push_str(&history);
+        lines.push_str(&format!("\n{}", table.render()));
     }
-    text
-}
-
-/// A member as people read it; `-` if it is not there.
-pub(super) fn cell(value: &Value, member: &str) -> String {
-    match value.get(member) {
-        None | Some(Value::Null) => "-".to_owned(),
-        Some(Value::String(text)) if text.is_empty() => "-".to_owned(),
-        Some(Value::String(text)) => printable(text),
-        Some(Value::Bool(true)) => "yes".to_owned(),
-        Some(Value::Bool(false)) => "no".to_owned(),
-        Some(Value::Array(items)) => {
-            let texts: Vec<String> =
-                items.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), printable)).collect();
-            if texts.is_empty() { "-".to_owned() } else { texts.join(" ") }
-        }
-        Some(other @ (Value::Number(_) | Value::Object(_))) => other.to_string(),
-    }
+    lines
 }
 
 /// How long a job has been dead, in whole seconds.

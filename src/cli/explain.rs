@@ -4,12 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::Value;
 use uuid::Uuid;
 
-use super::dlq::cell;
-use super::table::{Side, Table};
+use super::table::{Side, Table, said, text};
 use super::{Output, Reach, about, job_id, print, print_json, printable};
+use crate::answers::{Explained, ask};
 use crate::units::ByteSize;
 
 const EXAMPLES: &str = "Examples:
@@ -35,42 +34,40 @@ pub struct ExplainArgs {
 
 /// Runs the command.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    super::block_on(ask(args))
+    super::block_on(explain(args))
 }
 
-async fn ask(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+async fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let client = args.reach.asking(&args.leader).await?;
-    let answer = client.explain(args.job).await?;
+    let answered = client.ask(&ask::Explain { job_id: args.job }).await?;
     client.close().await;
     match args.output {
-        Output::Table => print(render(&answer).as_bytes())?,
-        Output::Json => print_json(&answer)?,
+        Output::Table => print(render(&answered.answer).as_bytes())?,
+        Output::Json => print_json(&answered.json)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Shows what the answer says; members that it does not have are left out or shown as `-`.
-fn render(answer: &Value) -> String {
-    let mut text = format!("job       {}, {}", cell(answer, "job_id"), cell(answer, "phase"));
-    let waits = answer.get("waits").filter(|waits| waits.is_object());
-    let waited = waits.and_then(|waits| waits.get("waited_ms")).and_then(Value::as_u64);
-    if let Some(waited) = waited {
-        text.push_str(&format!(" for {}", about(Duration::from_millis(waited))));
+fn render(job: &Explained) -> String {
+    let mut lines = format!("job       {}, {}", text(&job.job_id), text(job.phase.as_str()));
+    if let Some(waited) = job.waits.as_ref().and_then(|waits| waits.waited_ms) {
+        lines.push_str(&format!(" for {}", about(Duration::from_millis(waited))));
     }
-    text.push('\n');
-    for (head, member) in [("queue", "key"), ("policy", "policy"), ("worker", "worker")] {
-        if answer.get(member).is_some_and(|value| !value.is_null()) {
-            text.push_str(&format!("{head:8}  {}\n", cell(answer, member)));
+    lines.push('\n');
+    let worker = job.worker.as_deref().unwrap_or_default();
+    for (head, what) in [("queue", job.key.as_str()), ("policy", job.policy.as_str()), ("worker", worker)] {
+        if !what.is_empty() {
+            lines.push_str(&format!("{head:8}  {}\n", printable(what)));
         }
     }
-    let datasets = answer.get("datasets").and_then(Value::as_array);
-    for (place, set) in datasets.into_iter().flatten().enumerate() {
+    for (place, set) in job.datasets.iter().enumerate() {
         let head = if place == 0 { "datasets" } else { "" };
-        text.push_str(&format!("{head:8}  {}\n", dataset(set)));
+        let bytes = set.bytes.map(|bytes| format!(", {}", ByteSize(bytes))).unwrap_or_default();
+        lines.push_str(&format!("{head:8}  {}{bytes}\n", text(&set.cache_id)));
     }
-    let waits_for = waits.and_then(|waits| waits.get("text")).and_then(Value::as_str);
-    if let Some(what) = waits_for.filter(|what| !what.is_empty()) {
-        text.push_str(&format!("{:8}  {}\n", "waits for", printable(what)));
+    if let Some(waits) = job.waits.as_ref().filter(|waits| !waits.text.is_empty()) {
+        lines.push_str(&format!("{:8}  {}\n", "waits for", printable(&waits.text)));
     }
     let mut table = Table::new(&[
         ("WORKER", Side::Left),
@@ -81,49 +78,36 @@ fn render(answer: &Value) -> String {
         ("CREDIT", Side::Right),
         ("WHY", Side::Left),
     ]);
-    for worker in answer.get("workers").and_then(Value::as_array).into_iter().flatten() {
-        let missing = worker.get("missing_bytes").and_then(Value::as_u64);
+    for worker in &job.workers {
         table.row([
-            cell(worker, "id"),
-            cell(worker, "name"),
-            cell(worker, "verdict"),
-            missing.map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string()),
-            cell(worker, "running"),
-            cell(worker, "credit"),
-            cell(worker, "text"),
+            text(&worker.id),
+            said(worker.name.as_ref()),
+            text(worker.verdict.as_str()),
+            said(worker.cost.missing_bytes.map(ByteSize)),
+            said(worker.load.running),
+            said(worker.load.credit),
+            text(&worker.text),
         ]);
     }
     let table = table.render();
-    text.push('\n');
-    text.push_str(if table.is_empty() { "no workers\n" } else { &table });
-    text
-}
-
-/// A set that the job names: its id alone, or an object that says more.
-fn dataset(set: &Value) -> String {
-    match set {
-        Value::String(id) => printable(id),
-        Value::Object(_) => {
-            let bytes = set.get("bytes").and_then(Value::as_u64);
-            let bytes = bytes.map(|bytes| format!(", {}", ByteSize(bytes))).unwrap_or_default();
-            let said = set.get("text").and_then(Value::as_str).filter(|text| !text.is_empty());
-            let said = said.map(|text| format!(": {}", printable(text))).unwrap_or_default();
-            format!("{}{bytes}{said}", cell(set, "cache_id"))
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => set.to_string(),
-    }
+    lines.push('\n');
+    lines.push_str(if table.is_empty() { "no workers\n" } else { &table });
+    lines
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    fn render(answer: &Value) -> String {
+        super::render(&serde_json::from_value(answer.clone()).unwrap())
+    }
 
     #[test]
     fn an_explanation_is_shown_worker_by_worker_and_one_that_says_little_too() {
         let answer = json!({
             "job_id": "j-1", "phase": "queued", "key": "job.assign.calcA", "policy": "locality",
-            "waits": {"for": "data", "text": "host-1, which gets models-v2", "waited_ms": 1_500}, "datasets": ["models-v2"],
+            "waits": {"for": "data", "text": "host-1, which gets models-v2", "waited_ms": 1_500}, "datasets": [{"cache_id": "models-v2", "bytes": 1024}],
             "workers": [
                 {"id": "w-1", "name": "host-1", "verdict": "best", "text": "the set is coming", "missing_bytes": 1 << 20,
                  "running": 1, "credit": 3},
@@ -134,7 +118,7 @@ mod tests {
 job       j-1, queued for 1.5s
 queue     job.assign.calcA
 policy    locality
-datasets  models-v2
+datasets  models-v2, 1 KiB
 waits for  host-1, which gets models-v2
 
 WORKER  NAME    VERDICT   MISSING  RUNNING  CREDIT  WHY
@@ -143,7 +127,5 @@ w-2     -       no-match        -        -       -  its patterns do not match
 ";
         assert_eq!(render(&answer), expected);
         assert_eq!(render(&json!({})), "job       -, -\n\nno workers\n");
-        let set = json!({"cache_id": "m", "bytes": 1024, "text": "held by 2"});
-        assert_eq!(dataset(&set), "m, 1 KiB: held by 2");
     }
 }

@@ -22,7 +22,8 @@ use crate::store::space::Reserve;
 use crate::units::{ByteSize, Span};
 use crate::wire::{SILENCE_MAX, SILENCE_MIN, Tuning};
 
-use super::{Unavailable, Usage, print};
+use super::exit::{Unavailable, Usage};
+use super::print;
 
 const EXAMPLES: &str = "Examples:
   heft leader 5000

@@ -10,9 +10,11 @@ pub mod clientx;
 pub mod dataset;
 pub mod demo;
 pub mod dlq;
+pub mod exit;
 pub mod explain;
 mod files;
 mod gaps;
+mod job_line;
 pub mod leader;
 mod leaving;
 mod log;
@@ -29,23 +31,21 @@ pub mod worker;
 pub use log::log_to_stderr;
 pub(crate) use print::{Unwritten, print, print_json, print_to};
 
-use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use chunking::message::Reason;
 use clap::ValueEnum;
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
-use crate::client::dataset::PutError;
-use crate::client::{Client, ClientError, JobError, Options};
+use crate::client::{Client, ClientError, Options};
 use crate::fs::own_dir::SharedDir;
 use crate::units::Span;
 use crate::wire::check_congestion;
+use exit::Usage;
 
 /// Runs a command to its end on this thread.
 fn block_on<F: Future<Output = anyhow::Result<ExitCode>>>(command: F) -> anyhow::Result<ExitCode> {
@@ -82,28 +82,6 @@ pub fn outlive_file_limit() {
     }
 }
 
-/// Exit codes, the same in all commands that talk to a leader.
-pub(crate) const FAILED: u8 = 1;
-pub(crate) const USAGE: u8 = 2;
-pub(crate) const UNAVAILABLE: u8 = 3;
-pub(crate) const TIMED_OUT: u8 = 4;
-pub(crate) const INTERRUPTED: u8 = 130;
-/// What a shell reports of a command that SIGPIPE ended.
-pub(crate) const OUTPUT_CLOSED: u8 = 141;
-
-/// What stands below the help of `heft` itself.
-pub const AFTER_HELP: &str = "Exit codes:
-  0    done; for a job: it ended OK; for a dataset: enough workers have it
-  1    the job FAILED, too few workers have the dataset, the leader answered with an error, or the
-       output could not be written
-  2    the command line or a file named on it is not right
-  3    the leader refused, or cannot be reached; `heft leader` cannot listen, as on a port in use
-  4    --timeout ran out
-  130  interrupted
-  141  whoever read the output left before its end, as `head` does
-
-HEFT_LOG=info (or debug) shows what happens underneath.";
-
 /// In which form a command prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
@@ -113,18 +91,6 @@ pub enum Output {
     /// For programs.
     Json,
 }
-
-/// Something on the command line is not right, or a file named there.
-#[derive(Debug)]
-pub(crate) struct Usage(pub(crate) String);
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
 
 /// Refuses a directory in which other users could lead a process's files elsewhere. Gives its path without links.
 pub(crate) fn check_own(what: &str, flag: &str, path: &std::path::Path) -> Result<PathBuf, Usage> {
@@ -139,37 +105,6 @@ pub(crate) fn not_safe(what: &str, flag: &str, path: &std::path::Path, error: &S
         path.display()
     ))
 }
-
-/// What the command needs of the system is not to be had now.
-#[derive(Debug)]
-pub(crate) struct Unavailable(pub(crate) String);
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Unavailable {}
-
-/// `--timeout` ran out.
-#[derive(Debug)]
-pub(crate) enum TimedOut {
-    /// Before anything was sent.
-    Unsent(String),
-    /// Later.
-    Waiting(String),
-}
-
-impl fmt::Display for TimedOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TimedOut::Unsent(text) | TimedOut::Waiting(text) => f.write_str(text),
-        }
-    }
-}
-
-impl std::error::Error for TimedOut {}
 
 /// How long an answer is waited for that takes reading all files of a blob or dataset.
 const LONG_ANSWER_WAIT: Duration = Duration::from_secs(3600);
@@ -246,73 +181,6 @@ pub(crate) fn time_limit(text: &str) -> Result<Span, String> {
         ),
         Ok(limit) => Ok(limit),
         Err(error) => Err(error.to_string()),
-    }
-}
-
-/// Says what went wrong, and gives the exit code for it.
-pub fn report(error: &anyhow::Error) -> ExitCode {
-    let code = code_of(error);
-    if code != OUTPUT_CLOSED {
-        say(&format!("{error:#}"));
-    }
-    ExitCode::from(code)
-}
-
-pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
-    if let Some(error) = error.downcast_ref::<ClientError>() {
-        return code_of_client(error);
-    }
-    if let Some(error) = error.downcast_ref::<PutError>() {
-        return match error {
-            PutError::Scan(_) | PutError::Source(_) => USAGE,
-            PutError::Client(error) => code_of_client(error),
-            PutError::Refused { .. } | PutError::Part { .. } => UNAVAILABLE,
-            PutError::TimedOut { .. } => TIMED_OUT,
-        };
-    }
-    if let Some(error) = error.downcast_ref::<JobError>() {
-        return match error {
-            // The file is not what it was when it was named.
-            JobError::InputLost { reason: Reason::SOURCE_GONE, .. } => USAGE,
-            JobError::Refused { .. }
-            | JobError::NoWelcome { .. }
-            | JobError::InputLost { .. }
-            | JobError::Closed { .. } => UNAVAILABLE,
-            JobError::CancelledUnsent { .. } => INTERRUPTED,
-            JobError::BadResult { .. } => FAILED,
-        };
-    }
-    if let Some(Unwritten::Closed) = error.downcast_ref() {
-        return OUTPUT_CLOSED;
-    }
-    if error.is::<Usage>() {
-        return USAGE;
-    }
-    if error.is::<Unavailable>() {
-        return UNAVAILABLE;
-    }
-    if error.is::<TimedOut>() {
-        return TIMED_OUT;
-    }
-    FAILED
-}
-
-fn code_of_client(error: &ClientError) -> u8 {
-    match error {
-        ClientError::TooLarge { .. }
-        | ClientError::BadInput { .. }
-        | ClientError::SubjectTooLong { .. }
-        | ClientError::ClientIdTooLong { .. }
-        | ClientError::BadAddress(_)
-        | ClientError::JobIdInUse(_) => USAGE,
-        ClientError::Unreachable { .. }
-        | ClientError::NotSupported { .. }
-        | ClientError::NoWelcome { .. }
-        | ClientError::NoAnswer { .. }
-        | ClientError::Disconnected { .. }
-        | ClientError::Busy { .. }
-        | ClientError::Closed => UNAVAILABLE,
-        ClientError::Answered(_) | ClientError::BadAnswer { .. } => FAILED,
     }
 }
 

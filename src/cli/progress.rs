@@ -1,22 +1,19 @@
-//! How a job stands: one line that is written over and over on a terminal, with a bar, a rate and the time that is left
-//! while bytes move; or a JSON object for each event. Elsewhere only what a log needs is said: that the leader went away,
-//! and what a job waits for.
+//! How something stands while it runs: lines that are written over and over on a terminal, with a bar, a rate and the time
+//! that is left while bytes move; or a JSON object for each event; elsewhere only what a log needs. `job_line.rs` shows jobs
+//! so, and `dataset/board.rs` puts.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use crate::client::JobEvent;
 use crate::units::ByteSize;
-use chunking::message::{Stage, Standing};
 use clap::ValueEnum;
-use serde_json::{Value, json};
-use uuid::Uuid;
+use serde_json::{Map, Value, json};
 
 use super::{about, printable, say};
 
 /// What fits most terminals without breaking the line.
-pub(super) const LINE_CHARS_MAX: usize = 120;
+const LINE_CHARS_MAX: usize = 120;
 
 /// Characters of the bar.
 const BAR_CHARS: usize = 20;
@@ -24,7 +21,7 @@ const BAR_CHARS: usize = 20;
 /// What the rate is measured over: long enough to be steady, short enough to follow a change.
 const RATE_OVER: Duration = Duration::from_secs(5);
 
-/// How to show how far a job is.
+/// How to show how far something is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Progress {
     /// As a line on a terminal, elsewhere only what a log needs.
@@ -61,131 +58,194 @@ impl Meter {
 }
 
 /// Seconds until all bytes have moved.
-pub(super) fn eta_s(done: u64, total: u64, rate: Option<u64>) -> Option<u64> {
+fn eta_s(done: u64, total: u64, rate: Option<u64>) -> Option<u64> {
     rate.filter(|rate| *rate > 0).map(|rate| total.saturating_sub(done).div_ceil(rate))
 }
 
-pub(crate) struct Line {
-    job: Uuid,
-    started: Instant,
-    progress: Progress,
-    terminal: bool,
-    shown: bool,
-    away: bool,
-    text: String,
-    /// What was last said to be waited for: leaders repeat it.
-    waited_for: String,
-    up: Meter,
-    down: Meter,
+/// Where it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Terminal,
+    Log,
+    Json,
+    Nothing,
 }
 
-impl Line {
+/// Who has to hear of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Worth {
+    /// Who watches.
+    Glance,
+    /// Who reads a log, too.
+    Log,
+    /// Everybody: it stays.
+    Note,
+}
+
+/// Something that happened.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// In a word, for programs.
+    pub(super) event: &'static str,
+    /// Bytes that have moved, of how many.
+    pub(super) bytes: Option<(u64, u64)>,
+    /// How many do in a second.
+    pub(super) rate: Option<u64>,
+    /// For people.
+    pub(super) text: String,
+    /// What only this kind of event has, for programs.
+    pub(super) more: Map<String, Value>,
+}
+
+impl Said {
+    /// As a program reads it: `event`, what it is about, `done`, `total`, `bytes_per_s`, `eta_s` and `text`, null where they say
+    /// nothing.
+    pub(super) fn as_json(&self, (kind, id): (&str, &str)) -> Value {
+        let mut members = self.more.clone();
+        let eta = self.bytes.and_then(|(done, total)| eta_s(done, total, self.rate));
+        members.extend(
+            [
+                ("event", json!(self.event)),
+                (kind, json!(id)),
+                ("done", json!(self.bytes.map(|(done, _)| done))),
+                ("total", json!(self.bytes.map(|(_, total)| total))),
+                ("bytes_per_s", json!(self.rate)),
+                ("eta_s", json!(eta)),
+                ("text", json!(self.text)),
+            ]
+            .map(|(name, value)| (name.to_owned(), value)),
+        );
+        Value::Object(members)
+    }
+}
+
+/// Says how one thing stands.
+#[derive(Debug)]
+pub(super) struct Teller {
+    /// What it is, as a member of JSON objects.
+    about: (&'static str, String),
+    /// How lines call it.
+    called: String,
+    form: Form,
+    started: Instant,
+    head: String,
+    /// Lines below the first.
+    rows: Vec<String>,
+    /// Lines that are on the terminal.
+    drawn: usize,
+}
+
+impl Teller {
     /// `quiet` leaves the terminal alone, unless JSON was asked for.
-    pub(crate) fn new(job: Uuid, progress: Progress, quiet: bool) -> Self {
-        let terminal = progress == Progress::Auto && io::stderr().is_terminal() && !quiet;
-        Line {
-            job,
-            started: Instant::now(),
-            progress,
-            terminal,
-            shown: false,
-            away: false,
-            text: "sending".to_owned(),
-            waited_for: String::new(),
-            up: Meter::default(),
-            down: Meter::default(),
-        }
-    }
-
-    /// Whether there is a line to keep fresh.
-    pub(crate) fn is_live(&self) -> bool {
-        self.terminal
-    }
-
-    pub(crate) fn take(&mut self, event: &JobEvent) {
-        let now = Instant::now();
-        let rate = match event {
-            JobEvent::Uploading { done, .. } => self.up.rate(now, *done),
-            JobEvent::Downloading { done, .. } => self.down.rate(now, *done),
-            // From here on its files move.
-            JobEvent::Sent { .. } => {
-                self.up.rate(now, 0);
-                None
-            }
-            JobEvent::Submitted { .. }
-            | JobEvent::Progress { .. }
-            | JobEvent::Waiting { .. }
-            | JobEvent::Reconnecting { .. }
-            | JobEvent::Moved { .. }
-            | JobEvent::Ignored { .. }
-            | JobEvent::ResultMayBeLost { .. } => None,
+    pub(super) fn new(
+        about: (&'static str, String),
+        called: String,
+        progress: Progress,
+        quiet: bool,
+    ) -> Self {
+        let form = match progress {
+            Progress::None => Form::Nothing,
+            Progress::Json => Form::Json,
+            Progress::Auto if !quiet && io::stderr().is_terminal() => Form::Terminal,
+            Progress::Auto => Form::Log,
         };
-        let text = describe(event, rate);
-        match self.progress {
-            Progress::None => return,
-            Progress::Json => {
-                writeln!(io::stderr(), "{}", as_json(self.job, event, rate, &text)).ok();
-                return;
-            }
-            Progress::Auto => {}
-        }
-        self.text = text;
-        match event {
-            JobEvent::Reconnecting { .. } => {
-                self.log_unless(self.away);
-                self.away = true;
-            }
-            JobEvent::Ignored { .. } | JobEvent::ResultMayBeLost { .. } => {
-                let text = format!("job {}: {}", self.job, self.text);
-                self.note(&text);
-            }
-            JobEvent::Waiting { .. } => {
-                self.log_unless(self.text == self.waited_for);
-                self.waited_for.clone_from(&self.text);
-            }
-            JobEvent::Sent { .. } => {
-                self.log_unless(!self.away);
-                self.away = false;
-            }
-            JobEvent::Submitted { .. }
-            | JobEvent::Progress { .. }
-            | JobEvent::Uploading { .. }
-            | JobEvent::Downloading { .. }
-            | JobEvent::Moved { .. } => {}
-        }
-        self.draw();
+        let (started, head) = (Instant::now(), String::new());
+        Teller { about, called, form, started, head, rows: Vec::new(), drawn: 0 }
     }
 
-    fn log_unless(&self, known: bool) {
-        if !known && !self.terminal {
-            say(&format!("job {}: {}", self.job, self.text));
+    /// Whether there are lines to keep fresh.
+    pub(super) fn is_live(&self) -> bool {
+        self.form == Form::Terminal
+    }
+
+    /// Whether anybody wants to know.
+    pub(super) fn is_on(&self) -> bool {
+        self.form != Form::Nothing
+    }
+
+    /// Whether there is a use for what changes all the time.
+    pub(super) fn follows(&self) -> bool {
+        matches!(self.form, Form::Terminal | Form::Json)
+    }
+
+    /// What stands in the first line when it is drawn again.
+    pub(super) fn set_head(&mut self, text: &str) {
+        text.clone_into(&mut self.head);
+    }
+
+    /// What stands below it.
+    pub(super) fn set_rows(&mut self, rows: Vec<String>) {
+        self.rows = rows;
+    }
+
+    /// Something happened. On a terminal what stands in its lines shows it.
+    pub(super) fn tell(&mut self, said: &Said, worth: Worth) {
+        match (self.form, worth) {
+            (Form::Json, _) => self.write_json(&said.as_json((self.about.0, &self.about.1))),
+            (Form::Log, Worth::Log | Worth::Note) | (Form::Terminal, Worth::Note) => {
+                self.note(&format!("{}: {}", self.called, said.text));
+            }
+            (Form::Nothing, _)
+            | (Form::Log, Worth::Glance)
+            | (Form::Terminal, Worth::Glance | Worth::Log) => {}
         }
     }
 
     /// A line that stays.
-    pub(crate) fn note(&mut self, text: &str) {
-        self.clear();
-        say(text);
+    pub(super) fn note(&mut self, text: &str) {
+        match self.form {
+            Form::Nothing => {}
+            Form::Json => {
+                let (kind, id) = &self.about;
+                self.write_json(&json!({"event": "note", *kind: id, "text": text}));
+            }
+            Form::Terminal | Form::Log => {
+                self.clear();
+                say(text);
+            }
+        }
     }
 
-    pub(crate) fn draw(&mut self) {
-        if !self.terminal {
+    fn write_json(&self, object: &Value) {
+        writeln!(io::stderr(), "{object}").ok();
+    }
+
+    /// Writes the lines over those that are there.
+    pub(super) fn draw(&mut self) {
+        if self.form != Form::Terminal {
             return;
         }
         let elapsed = about(Duration::from_secs(self.started.elapsed().as_secs()));
-        let line = printable(&format!("job {}  {elapsed}  {}", self.job, self.text)).replace('\n', " ");
-        let line: String = line.chars().take(LINE_CHARS_MAX).collect();
-        let mut out = io::stderr().lock();
-        write!(out, "\r{line}\x1b[K").and_then(|()| out.flush()).ok();
-        self.shown = true;
+        let first = format!("{}  {elapsed}  {}", self.called, self.head);
+        let lines = std::iter::once(&first).chain(&self.rows).map(|line| {
+            let line = printable(line).replace('\n', " ");
+            line.chars().take(LINE_CHARS_MAX).chain("\x1b[K".chars()).collect::<String>()
+        });
+        // What was there before and is not any more goes at the end.
+        let text = format!("{}{}\x1b[J", self.to_first(), lines.collect::<Vec<_>>().join("\n\r"));
+        self.write(&text);
+        self.drawn = self.rows.len() + 1;
     }
 
-    pub(crate) fn clear(&mut self) {
-        if self.shown {
-            let mut out = io::stderr().lock();
-            write!(out, "\r\x1b[K").and_then(|()| out.flush()).ok();
-            self.shown = false;
+    /// Takes the lines off the terminal.
+    pub(super) fn clear(&mut self) {
+        if self.drawn > 0 {
+            self.write(&format!("{}\x1b[J", self.to_first()));
+            self.drawn = 0;
         }
+    }
+
+    /// Moves to the beginning of the first line that is there.
+    fn to_first(&self) -> String {
+        match self.drawn {
+            0 | 1 => "\r".to_owned(),
+            lines => format!("\x1b[{}A\r", lines - 1),
+        }
+    }
+
+    fn write(&self, text: &str) {
+        let mut out = io::stderr().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).ok();
     }
 }
 
@@ -204,89 +264,6 @@ pub(super) fn moving(what: &str, done: u64, total: u64, rate: Option<u64>) -> St
         text.push_str(&format!(", {} left", about(Duration::from_secs(eta))));
     }
     text
-}
-
-/// An event as a program reads it: `event`, `job`, `done`, `total`, `bytes_per_s`, `eta_s` and `text`, null where they say
-/// nothing.
-fn as_json(job: Uuid, event: &JobEvent, rate: Option<u64>, text: &str) -> Value {
-    let (name, bytes) = match event {
-        JobEvent::Sent { .. } => ("sent", None),
-        JobEvent::Submitted { .. } => ("submitted", None),
-        JobEvent::Uploading { done, total } => ("uploading", Some((*done, *total))),
-        JobEvent::Downloading { done, total } => ("downloading", Some((*done, *total))),
-        JobEvent::Waiting { .. } => ("waiting", None),
-        JobEvent::Progress { stage, done, total, .. } => {
-            let name = match stage {
-                Stage::Waiting => "waiting",
-                Stage::Receiving => "receiving",
-                Stage::Running => "running",
-                Stage::Packing => "packing",
-                Stage::Returning => "returning",
-            };
-            (name, Some((*done, *total)).filter(|bytes| *bytes != (0, 0)))
-        }
-        JobEvent::Reconnecting { .. } => ("reconnecting", None),
-        JobEvent::Moved { .. } => ("moved", None),
-        JobEvent::Ignored { .. } => ("ignored", None),
-        JobEvent::ResultMayBeLost { .. } => ("result-may-be-lost", None),
-    };
-    json!({
-        "event": name,
-        "job": job,
-        "done": bytes.map(|(done, _)| done),
-        "total": bytes.map(|(_, total)| total),
-        "bytes_per_s": rate,
-        "eta_s": bytes.and_then(|(done, total)| eta_s(done, total, rate)),
-        "text": text,
-    })
-}
-
-fn describe(event: &JobEvent, rate: Option<u64>) -> String {
-    match event {
-        JobEvent::Sent { leader, again: false } => format!("sent to {leader}"),
-        JobEvent::Sent { leader, again: true } => format!("handed to {leader} again under the same id"),
-        JobEvent::Submitted { standing, run, ahead } => {
-            let run = if *run > 1 { format!(" (run {run})") } else { String::new() };
-            match standing {
-                Standing::Queued => format!("queued, {ahead} ahead{run}"),
-                Standing::Assigned => format!("with a worker{run}"),
-                Standing::Running => format!("running{run}"),
-                Standing::Finished => format!("finished, fetching the result{run}"),
-            }
-        }
-        JobEvent::Uploading { done, total } => moving("uploading", *done, *total, rate),
-        JobEvent::Downloading { done, total } => moving("downloading", *done, *total, rate),
-        JobEvent::Waiting { text, reason } if text.is_empty() => format!("waiting ({reason})"),
-        JobEvent::Waiting { text, .. } => format!("waiting: {text}"),
-        JobEvent::Progress { attempt, stage, done, total, text } => {
-            let stage = match stage {
-                Stage::Waiting => "waiting",
-                Stage::Receiving => "receiving inputs",
-                Stage::Running => "running",
-                Stage::Packing => "packing results",
-                Stage::Returning => "returning results",
-            };
-            let attempt = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
-            let bytes = match (*done, *total) {
-                (0, 0) => String::new(),
-                (done, 0) => format!(", {}", ByteSize(done)),
-                (done, total) => format!(", {} of {}", ByteSize(done), ByteSize(total)),
-            };
-            let text = if text.is_empty() { String::new() } else { format!(": {text}") };
-            format!("{stage}{attempt}{bytes}{text}")
-        }
-        JobEvent::Reconnecting { leader, why, retry_in } => {
-            format!("{leader} is away ({why}); trying again in {}", about(*retry_in))
-        }
-        JobEvent::Moved { from } => format!("{from} stays away; waiting for another leader"),
-        JobEvent::Ignored { leader, what } => {
-            format!("{leader} has not answered the hello and is taken for a classic leader: there {what}")
-        }
-        JobEvent::ResultMayBeLost { leader } => format!(
-            "{leader} is a stock leader, and those drop the results of clients that are away: if the job ended \
-             meanwhile, no result comes (stop with Ctrl-C or --timeout, and submit it anew if running it twice does no harm)"
-        ),
-    }
 }
 
 #[cfg(test)]
@@ -310,34 +287,5 @@ mod tests {
         }
         assert_eq!(meter.rate(at(22_000), 5), None, "after a break");
         assert_eq!(meter.rate(at(23_000), 1005), Some(1000));
-    }
-
-    #[test]
-    fn what_moves_is_shown_with_bar_bytes_rate_and_time_left() {
-        let text = describe(&JobEvent::Uploading { done: 512 * MIB, total: 2048 * MIB }, Some(256 * MIB));
-        assert_eq!(text, "uploading [#####---------------] 25% 512 MiB of 2 GiB, 256 MiB/s, 6s left");
-        let done = describe(&JobEvent::Downloading { done: 5, total: 5 }, None);
-        assert_eq!(done, "downloading [####################] 100% 5 B of 5 B");
-        assert!(describe(&JobEvent::Uploading { done: 0, total: 0 }, Some(0)).contains("0% 0 B of 0 B"));
-    }
-
-    #[test]
-    fn events_as_json_have_the_documented_members() {
-        let job = Uuid::nil();
-        let event = JobEvent::Uploading { done: 10, total: 40 };
-        let object = as_json(job, &event, Some(3), "x");
-        assert_eq!(
-            object,
-            json!({"event": "uploading", "job": job, "done": 10, "total": 40, "bytes_per_s": 3, "eta_s": 10, "text": "x"})
-        );
-        let waiting =
-            JobEvent::Waiting { reason: chunking::message::Reason::SPOOL_FULL, text: "full".to_owned() };
-        let text = describe(&waiting, None);
-        let object = as_json(job, &waiting, None, &text);
-        assert_eq!(
-            object,
-            json!({"event": "waiting", "job": job, "done": null, "total": null, "bytes_per_s": null, "eta_s": null,
-                   "text": "waiting: full"})
-        );
     }
 }

@@ -11,9 +11,11 @@ use uuid::Uuid;
 
 use super::all::{Asker, show_all};
 use super::children::children;
-use super::progress::{Line, Progress};
+use super::exit::TimedOut;
+use super::job_line::Line;
+use super::progress::Progress;
 use super::show::{Show, show};
-use super::{Output, Reach, TimedOut, job_id, print_json};
+use super::{Output, Reach, job_id, print_json};
 use crate::client::{Client, Downloads, Finished};
 use crate::units::Span;
 

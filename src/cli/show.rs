@@ -10,9 +10,10 @@ use std::process::ExitCode;
 use chunking::message::Purpose;
 use serde_json::{Value, json};
 
+use super::exit::FAILED;
 use super::files::{Beside, Files};
 use super::gaps::{Gap, gaps, print_beginning};
-use super::{FAILED, Output, Unwritten, print_json, print_to, say};
+use super::{Output, Unwritten, print_json, print_to, say};
 use crate::client::{Finished, Part};
 use crate::model::{JobResult, JobStatus};
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use crate::units::{ByteSize, Span};
 use clap::Args;
-use serde_json::Value;
 
-use super::dlq::cell;
-use super::table::{Side, Table};
-use super::{INTERRUPTED, Output, Reach, about, print, print_json, say};
+use super::exit::INTERRUPTED;
+use super::table::{Side, Table, said, text, yes_or_no};
+use super::{Output, Reach, about, print, print_json, printable, say};
+use crate::answers::{ClientRow, Durability, Jobs, Lack, LeaderStatus, QueueRow, Status, WorkerRow, ask};
+use crate::client::Answered;
 
 const EXAMPLES: &str = "Examples:
   heft status 127.0.0.1:5000
@@ -39,14 +40,14 @@ pub struct StatusArgs {
 
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    super::block_on(ask(args))
+    super::block_on(watch(args))
 }
 
-async fn ask(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+async fn watch(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let client = args.reach.asking(&args.leader).await?;
     let watch = async {
         loop {
-            match client.status().await {
+            match client.ask(&ask::Status {}).await {
                 Ok(status) => show(&status, args)?,
                 // The leader may come back, and whoever watches wants to see it.
                 Err(error) if args.watch && error.is_retryable() => say(&error.to_string()),
@@ -66,11 +67,11 @@ async fn ask(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(status: &Value, args: &StatusArgs) -> anyhow::Result<()> {
+fn show(status: &Answered<Status>, args: &StatusArgs) -> anyhow::Result<()> {
     match args.output {
-        Output::Json => print_json(status)?,
+        Output::Json => print_json(&status.json)?,
         Output::Table => {
-            let text = render(status);
+            let text = render(&status.answer);
             let cleared = args.watch && std::io::stdout().is_terminal();
             // Clears the screen, then writes from the top.
             let text = if cleared { format!("\x1b[2J\x1b[H{text}") } else { text };
@@ -80,149 +81,156 @@ fn show(status: &Value, args: &StatusArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Head, side, and the member that stands in it.
-type Column = (&'static str, Side, &'static str);
-
-fn render(status: &Value) -> String {
-    let nothing = Value::Null;
-    let leader = status.get("leader").unwrap_or(&nothing);
-    let jobs = status.get("jobs").unwrap_or(&nothing);
-    let uptime = leader.get("uptime_ms").and_then(Value::as_u64).map(Duration::from_millis);
-    let uptime = uptime.map_or_else(|| "-".to_owned(), |up| about(Duration::from_secs(up.as_secs())));
-    let draining = leader.get("draining").and_then(Value::as_bool) == Some(true);
-    let mut text = format!(
-        "leader  {}, up {uptime}, driver {}, durability {}{}\n",
-        cell(leader, "software"),
-        cell(leader, "driver"),
-        cell(leader, "durability"),
-        if draining { ", DRAINING: it takes no new jobs" } else { "" }
+fn render(status: &Status) -> String {
+    let Status { leader, jobs, workers, clients, queues } = status;
+    let mut lines = format!(
+        "leader  {}, up {}, driver {}, durability {}{}\n",
+        text(&leader.software),
+        about(Duration::from_secs(leader.uptime_ms / 1000)),
+        text(&leader.driver),
+        text(leader.durability.as_str()),
+        if leader.draining { ", DRAINING: it takes no new jobs" } else { "" }
     );
-    let count = |member| cell(jobs, member);
-    text.push_str(&format!(
-        "jobs    {} queued, {} running, {} done, {} dead\n",
-        count("queued"),
-        count("running"),
-        count("done"),
-        count("dead")
-    ));
-    if let Some(refused) = leader.get("acks_refused").and_then(Value::as_u64).filter(|refused| *refused > 0) {
-        text.push_str(&format!(
-            "        {refused} results did not count: their workers never had the job; the leader's log names them\n"
+    let Jobs { queued, running, done, dead } = jobs;
+    lines.push_str(&format!("jobs    {queued} queued, {running} running, {done} done, {dead} dead\n"));
+    if leader.acks_refused > 0 {
+        lines.push_str(&format!(
+            "        {} results did not count: their workers never had the job; the leader's log names them\n",
+            leader.acks_refused
         ));
     }
-    let bytes = |member| {
-        leader.get(member).and_then(Value::as_u64).map_or_else(|| "-".to_owned(), |n| ByteSize(n).to_string())
-    };
-    text.push_str(&format!(
+    let spool = &leader.spool;
+    lines.push_str(&format!(
         "spool   {} of {} in {} blobs; {} of {} buffers in use\n",
-        bytes("spool_bytes"),
-        bytes("spool_bytes_max"),
-        cell(leader, "blobs"),
-        cell(leader, "buffers_in_use"),
-        cell(leader, "buffers"),
+        ByteSize(spool.spool_bytes),
+        ByteSize(spool.spool_bytes_max),
+        spool.blobs,
+        spool.buffers_in_use,
+        spool.buffers,
     ));
-    let results = leader.get("results_waiting").and_then(Value::as_u64).unwrap_or_default();
-    if results > 0 && !leader.get("disk_trouble").is_some_and(Value::is_string) {
-        text.push_str(&format!(
-            "        RESULTS WAIT: {results} jobs have run, and their results wait for room (--spool-max); `heft explain` says more\n"
+    if leader.results_waiting > 0 && leader.disk.disk_trouble.is_none() {
+        lines.push_str(&format!(
+            "        RESULTS WAIT: {} jobs have run, and their results wait for room (--spool-max); `heft explain` says more\n",
+            leader.results_waiting
         ));
     }
-    if leader.get("durability").and_then(Value::as_str) == Some("disk") {
-        let number = |member| leader.get(member).and_then(Value::as_u64).unwrap_or_default();
-        let mean =
-            Duration::from_micros(number("log_sync_us").checked_div(number("log_syncs")).unwrap_or_default());
-        text.push_str(&format!(
-            "log     {} records in {} syncs of {} each\n",
-            number("log_records"),
-            number("log_syncs"),
-            about(mean)
-        ));
-        if leader.get("disk_bytes").is_some_and(Value::is_u64) {
-            text.push_str(&format!(
-                "disk    {} free of {}, {} of it kept for the log\n",
-                bytes("disk_free"),
-                bytes("disk_bytes"),
-                bytes("disk_reserve")
-            ));
-        }
-        if let Some(trouble) = leader.get("disk_trouble").and_then(Value::as_str) {
-            let who = if results > 0 { "UPLOADS AND RESULTS" } else { "UPLOADS" };
-            text.push_str(&format!("        {who} WAIT: {}\n", super::printable(trouble)));
-        }
-        if let Some(trouble) = leader.get("log_trouble").and_then(Value::as_str) {
-            text.push_str(&format!("        JOBS WAIT: {}\n", super::printable(trouble)));
-        }
+    if leader.durability == Durability::Disk {
+        lines.push_str(&on_disk(leader));
     }
-    let tables: [(&str, &[Column]); 3] = [
-        (
-            "workers",
-            &[
-                ("WORKER", Side::Left, "id"),
-                ("NAME", Side::Left, "name"),
-                ("CLASS", Side::Left, "class"),
-                ("CREDIT", Side::Right, "credit"),
-                ("RUNNING", Side::Right, "running"),
-                ("RETURNING", Side::Right, "returning"),
-                ("CPU", Side::Right, "cpu_permille"),
-                ("CONNECTED", Side::Left, "connected"),
-                ("PATTERNS", Side::Left, "patterns"),
-            ],
-        ),
-        (
-            "clients",
-            &[
-                ("CLIENT", Side::Left, "id"),
-                ("CAP", Side::Right, "cap"),
-                ("IN FLIGHT", Side::Right, "in_flight"),
-                ("QUEUED", Side::Right, "queued"),
-                ("CONNECTIONS", Side::Right, "connections"),
-            ],
-        ),
-        ("queues", &[("QUEUE", Side::Left, "key"), ("QUEUED", Side::Right, "queued")]),
-    ];
-    for (member, columns) in tables {
-        let heads: Vec<(&'static str, Side)> = columns.iter().map(|(head, side, _)| (*head, *side)).collect();
-        let mut table = Table::new(&heads);
-        for row in rows_of(status, member) {
-            table.row(columns.iter().map(|(_, _, column)| match *column {
-                "cpu_permille" => row.get(*column).and_then(Value::as_u64).map_or_else(
-                    || "-".to_owned(),
-                    |permille| format!("{}.{} %", permille / 10, permille % 10),
-                ),
-                column => cell(row, column),
-            }));
-        }
+    for (what, table) in [
+        ("workers", workers_table(workers)),
+        ("clients", clients_table(clients)),
+        ("queues", queues_table(queues)),
+    ] {
         let table = table.render();
-        text.push('\n');
-        text.push_str(&if table.is_empty() { format!("no {member}\n") } else { table });
-        if member == "workers" {
-            text.extend(rows_of(status, member).filter_map(lacking));
+        lines.push('\n');
+        lines.push_str(&if table.is_empty() { format!("no {what}\n") } else { table });
+        if what == "workers" {
+            lines.extend(workers.iter().filter_map(lacking));
         }
     }
-    text
-}
-
-fn rows_of<'a>(status: &'a Value, member: &str) -> impl Iterator<Item = &'a Value> {
-    status.get(member).and_then(Value::as_array).into_iter().flatten()
+    lines
 }
 
 /// A line for a worker that hands jobs back.
-fn lacking(worker: &Value) -> Option<String> {
-    let lacks = worker.get("lacks").filter(|lacks| lacks.is_object())?;
-    let ago = lacks.get("ago_ms").and_then(Value::as_u64).map(Duration::from_millis).unwrap_or_default();
-    let why = match lacks.get("what").and_then(Value::as_str) {
-        Some("room") => "it has no room on its disk: free space there",
-        Some("directory") => "it cannot use its work directory: its log says why",
-        Some(_) | None => "it lacks something",
+fn lacking(worker: &WorkerRow) -> Option<String> {
+    let lacks = worker.lacks.as_ref()?;
+    let why = match lacks.what {
+        Lack::Room => "it has no room on its disk: free space there",
+        Lack::Directory => "it cannot use its work directory: its log says why",
+        Lack::Other(_) => "it lacks something",
     };
-    let ago = about(Duration::from_secs(ago.as_secs()));
-    Some(format!("        worker {} handed a job back {ago} ago: {why}\n", cell(worker, "id")))
+    let ago = about(Duration::from_secs(lacks.ago_ms / 1000));
+    Some(format!("        worker {} handed a job back {ago} ago: {why}\n", text(&worker.id)))
+}
+
+/// The log and the disk of a leader that keeps what it acknowledged.
+fn on_disk(leader: &LeaderStatus) -> String {
+    let LeaderStatus { log, disk, .. } = leader;
+    let mean = Duration::from_micros(log.log_sync_us.checked_div(log.log_syncs).unwrap_or_default());
+    let mut lines =
+        format!("log     {} records in {} syncs of {} each\n", log.log_records, log.log_syncs, about(mean));
+    if disk.disk_bytes.is_some() {
+        lines.push_str(&format!(
+            "disk    {} free of {}, {} of it kept for the log\n",
+            said(disk.disk_free.map(ByteSize)),
+            said(disk.disk_bytes.map(ByteSize)),
+            said(disk.disk_reserve.map(ByteSize))
+        ));
+    }
+    if let Some(trouble) = &disk.disk_trouble {
+        let who = if leader.results_waiting > 0 { "UPLOADS AND RESULTS" } else { "UPLOADS" };
+        lines.push_str(&format!("        {who} WAIT: {}\n", printable(trouble)));
+    }
+    if let Some(trouble) = &log.log_trouble {
+        lines.push_str(&format!("        JOBS WAIT: {}\n", printable(trouble)));
+    }
+    lines
+}
+
+fn workers_table(workers: &[WorkerRow]) -> Table {
+    let mut table = Table::new(&[
+        ("WORKER", Side::Left),
+        ("NAME", Side::Left),
+        ("CLASS", Side::Left),
+        ("CREDIT", Side::Right),
+        ("RUNNING", Side::Right),
+        ("RETURNING", Side::Right),
+        ("CPU", Side::Right),
+        ("CONNECTED", Side::Left),
+        ("PATTERNS", Side::Left),
+    ]);
+    for worker in workers {
+        table.row([
+            text(&worker.id),
+            said(worker.name.as_ref()),
+            text(worker.class.as_str()),
+            worker.credit.to_string(),
+            worker.running.to_string(),
+            worker.returning.to_string(),
+            said(worker.cpu_permille.map(|permille| format!("{}.{} %", permille / 10, permille % 10))),
+            yes_or_no(worker.connected),
+            text(&worker.patterns.join(" ")),
+        ]);
+    }
+    table
+}
+
+fn clients_table(clients: &[ClientRow]) -> Table {
+    let mut table = Table::new(&[
+        ("CLIENT", Side::Left),
+        ("CAP", Side::Right),
+        ("IN FLIGHT", Side::Right),
+        ("QUEUED", Side::Right),
+        ("CONNECTIONS", Side::Right),
+    ]);
+    for client in clients {
+        table.row([
+            text(&client.id),
+            client.cap.to_string(),
+            client.in_flight.to_string(),
+            client.queued.to_string(),
+            client.connections.to_string(),
+        ]);
+    }
+    table
+}
+
+fn queues_table(queues: &[QueueRow]) -> Table {
+    let mut table = Table::new(&[("QUEUE", Side::Left), ("QUEUED", Side::Right)]);
+    for queue in queues {
+        table.row([text(&queue.key), queue.queued.to_string()]);
+    }
+    table
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    fn render(status: &Value) -> String {
+        super::render(&serde_json::from_value(status.clone()).unwrap())
+    }
 
     #[test]
     fn a_status_is_shown_whole_and_one_that_says_little_too() {

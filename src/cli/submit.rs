@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::answers::{SetShown, ask};
 use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options};
 use crate::core::ids::CacheId;
 use crate::core::names::input_names;
@@ -23,13 +24,13 @@ use tokio::sync::mpsc;
 use super::all::{Asker, show_all};
 use super::children::{Child, children};
 use super::dataset::cache_id;
+use super::exit::{INTERRUPTED, TIMED_OUT, TimedOut, Usage, code_of};
+use super::job_line::Line;
 use super::leaving::{Leaving, Left, Reached, leave};
-use super::progress::{Line, Progress};
+use super::progress::Progress;
 use super::result::downloads;
 use super::show::{Show, show};
-use super::{
-    INTERRUPTED, Output, Reach, TIMED_OUT, TimedOut, Usage, code_of, print, print_json, say, time_limit,
-};
+use super::{Output, Reach, print, print_json, say, time_limit};
 
 /// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what fits one frame, with room for its
 /// subject. It bounds memory; the exact limit, which depends on the subject, is the client's and the leader's to say.
@@ -403,8 +404,9 @@ async fn cached_files(client: &Client, caches: &[Cached]) -> anyhow::Result<Vec<
         match (&cached.inner, &cached.name) {
             (Some(inner), Some(name)) => files.push(InputFile::cached_as(name, id, inner)),
             (_, _) => {
-                let status = client.dataset_status(id).await?;
-                files.extend(names_in(id, &status)?.into_iter().map(|name| InputFile::cached(name, id)));
+                let question = ask::DatasetStatus { cache_id: id.to_owned() };
+                let shown = client.ask(&question).await?.answer;
+                files.extend(names_in(id, shown)?.into_iter().map(|name| InputFile::cached(name, id)));
             }
         }
     }
@@ -412,11 +414,9 @@ async fn cached_files(client: &Client, caches: &[Cached]) -> anyhow::Result<Vec<
 }
 
 /// All names in a set, if the answer to `dataset.status` has all.
-fn names_in(id: &str, status: &Value) -> Result<Vec<String>, Usage> {
-    let listed = status.get("names").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let names: Vec<String> =
-        listed.iter().filter_map(|file| file.get("name")?.as_str()).map(str::to_owned).collect();
-    let files = status.get("files").and_then(Value::as_u64).unwrap_or_default();
+fn names_in(id: &str, shown: SetShown) -> Result<Vec<String>, Usage> {
+    let files = u64::from(shown.set.files.unwrap_or_default());
+    let names: Vec<String> = shown.names.into_iter().map(|file| file.name).collect();
     if names.is_empty() || names.len() as u64 != files {
         return Err(Usage(format!(
             "--cache {id} means all files of the set, which has {files}; the leader lists {} of them: name those that the job \
@@ -641,10 +641,11 @@ mod tests {
 
     #[test]
     fn all_files_of_a_set_are_meant_only_if_all_are_known() {
+        let names_in = |status: Value| names_in("s", serde_json::from_value(status).unwrap());
         let status = json!({"files": 2, "names": [{"name": "a"}, {"name": "b/c"}], "more": false});
-        assert_eq!(names_in("s", &status).unwrap(), ["a", "b/c"]);
+        assert_eq!(names_in(status).unwrap(), ["a", "b/c"]);
         for status in [json!({"files": 3, "names": [{"name": "a"}, {"name": "b"}]}), json!({})] {
-            let error = names_in("s", &status).unwrap_err().to_string();
+            let error = names_in(status).unwrap_err().to_string();
             assert!(error.contains("--cache s/NAME"), "{error}");
         }
     }

@@ -1,5 +1,7 @@
 //! Columns for people: as wide as what stands in them, numbers to the right.
 
+use std::fmt::Display;
+
 use super::printable;
 
 /// The longest cell; what is longer is cut, and `--output json` has all of it.
@@ -57,6 +59,20 @@ impl Table {
         }
         text
     }
+}
+
+/// A text of a leader as people read it; `-` if it says nothing.
+pub(super) fn text(text: &str) -> String {
+    if text.is_empty() { "-".to_owned() } else { printable(text) }
+}
+
+/// A value as people read it; `-` if the leader does not say it.
+pub(super) fn said<T: Display>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| text(&value.to_string()))
+}
+
+pub(super) fn yes_or_no(is_so: bool) -> String {
+    if is_so { "yes" } else { "no" }.to_owned()
 }
 
 #[cfg(test)]

@@ -2,10 +2,13 @@
 //! before the first byte is written and those that are not safe are skipped, names stay beneath the directory, links are
 //! never made or followed, and what it inflates to is bounded.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufReader, Cursor, Read, Seek};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
+use crate::core::names::SafeName;
+use crate::fs::dirfd;
 use crate::units::ByteSize;
 use anyhow::{Context, bail, ensure};
 use zip::ZipArchive;
@@ -59,32 +62,40 @@ fn unpack_bounded(archive: impl Read + Seek, dir: &Path, bytes_max: u64) -> anyh
         } else if entry.encrypted() {
             Err("it is encrypted".to_owned())
         } else {
-            safe_path(&name).map_err(|why| format!("{why}, and only names beneath the directory are taken"))
+            // A directory's name ends with a slash.
+            SafeName::parse_made(name.trim_end_matches('/')).map_err(|error| {
+                match error.rule.to_string().strip_prefix("it ") {
+                    Some(rule) => format!("the name {rule}"),
+                    None => format!("the name is not taken: {}", error.rule),
+                }
+            })
         };
         match judged {
             // Not `entry.is_dir()`, to which a backslash at the end is one too.
-            Ok(path) => {
+            Ok(safe) => {
                 let is_dir = name.ends_with('/');
-                plan.push((index, name, path, is_dir));
+                plan.push((index, name, safe, is_dir));
             }
             Err(why) => unpacked.skipped.push((name, why)),
         }
     }
     fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
+    let root = dirfd::open_root(dir).with_context(|| format!("cannot open {}", dir.display()))?;
     let mut left = bytes_max;
-    for (index, name, path, is_dir) in plan {
-        let target = dir.join(&path);
-        let parent = if is_dir { Some(path.as_path()) } else { path.parent() };
-        make_dirs(dir, parent.unwrap_or(Path::new("")))?;
+    for (index, name, safe, is_dir) in plan {
+        let target = dir.join(safe.as_str());
         if is_dir {
+            dirfd::make_dir(&root, &safe)
+                .with_context(|| format!("cannot make the directory {}", target.display()))?;
             continue;
         }
         let mut entry = zip.by_index(index).with_context(|| format!("cannot unpack {name:?}"))?;
-        let mut file = create(&target).with_context(|| format!("cannot create {}", target.display()))?;
+        let mut file =
+            dirfd::replace(&root, &safe).with_context(|| format!("cannot create {}", target.display()))?;
         let copied = io::copy(&mut (&mut entry).take(left + 1), &mut file)
             .with_context(|| format!("cannot unpack {name:?} to {}", target.display()))?;
         if copied > left {
-            fs::remove_file(&target).ok();
+            dirfd::remove(&root, &safe).ok();
             bail!("the job's archive inflates to more than {}, which is the limit", ByteSize(bytes_max));
         }
         left -= copied;
@@ -95,51 +106,9 @@ fn unpack_bounded(archive: impl Read + Seek, dir: &Path, bytes_max: u64) -> anyh
     Ok(unpacked)
 }
 
-/// The path an entry goes to, beneath the directory.
-pub(crate) fn safe_path(name: &str) -> anyhow::Result<PathBuf> {
-    ensure!(!name.is_empty(), "the name is empty");
-    ensure!(!name.starts_with('/'), "the name is absolute");
-    ensure!(!name.contains('\0'), "the name holds a NUL");
-    // On Unix they are characters like others.
-    ensure!(cfg!(unix) || !name.contains(['\\', ':']), "the name holds a backslash or a colon");
-    let mut path = PathBuf::new();
-    for part in name.trim_end_matches('/').split('/') {
-        ensure!(!matches!(part, "" | "." | ".."), "the name holds the part {part:?}");
-        path.push(part);
-    }
-    Ok(path)
-}
-
-/// Makes the directories on the way, none of which may be a link.
-fn make_dirs(dir: &Path, path: &Path) -> anyhow::Result<()> {
-    let mut at = dir.to_owned();
-    for part in path.components() {
-        at.push(part);
-        match fs::symlink_metadata(&at) {
-            Ok(there) if there.is_dir() => {}
-            Ok(_) => bail!("{} is in the way: it is no directory", at.display()),
-            Err(_) => {
-                fs::create_dir(&at).with_context(|| format!("cannot make the directory {}", at.display()))?
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A new file; one that is there is replaced, and a link is not followed.
-fn create(path: &Path) -> io::Result<File> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    OpenOptions::new().write(true).create_new(true).open(path)
-}
-
 /// Gives a program its x bits back: where the archive has one, who may read the file may run it. Nothing else of the archive's
 /// modes counts, such as set-user-ID.
-#[cfg(unix)]
 fn make_executable(file: &File, archived: Option<u32>) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
     if archived.is_some_and(|mode| mode & 0o111 != 0) {
         let mode = file.metadata()?.permissions().mode() & 0o777;
         file.set_permissions(fs::Permissions::from_mode(mode | (mode & 0o444) >> 2))?;
@@ -147,15 +116,11 @@ fn make_executable(file: &File, archived: Option<u32>) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(not(unix))]
-fn make_executable(_file: &File, _archived: Option<u32>) -> io::Result<()> {
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::path::PathBuf;
     use zip::ZipWriter;
     use zip::write::SimpleFileOptions;
 
@@ -212,10 +177,8 @@ mod tests {
         assert!(out.join("empty").is_dir());
     }
 
-    #[cfg(unix)]
     #[test]
     fn programs_stay_executable_and_get_no_other_rights_from_the_archive() {
-        use std::os::unix::fs::PermissionsExt;
         let dir = Dir::new("modes");
         let zipped = archive(|zip| {
             for (name, mode) in [("run", 0o4711), ("data", 0o666)] {
@@ -248,7 +211,6 @@ mod tests {
         assert_eq!((fs::read_dir(&dir.0).unwrap().count(), fs::read_dir(&out).unwrap().count()), (1, 1));
     }
 
-    #[cfg(unix)]
     #[test]
     fn colons_and_backslashes_are_characters_like_others() {
         let dir = Dir::new("odd");
@@ -258,7 +220,6 @@ mod tests {
         }
     }
 
-    #[cfg(unix)]
     #[test]
     fn links_that_are_there_already_are_not_followed() {
         let dir = Dir::new("links");

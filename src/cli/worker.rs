@@ -24,7 +24,8 @@ use crate::worker::{
     remove_abandoned,
 };
 
-use super::{Usage, check_own, not_safe, time_limit};
+use super::exit::Usage;
+use super::{check_own, not_safe, time_limit};
 
 /// Where sets are kept (FS01).
 const CACHE_DIR_DEFAULT: &str = "/opt/grid/cache";

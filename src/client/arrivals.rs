@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chunking::Kind;
 use chunking::message::{Abort, Body as _, Open, Purpose, Reason};
@@ -17,11 +17,9 @@ use uuid::Uuid;
 use super::downloads::{Downloads, Missing, Named, Part, Rest, Temporary};
 use super::remote::JOBS_UNFINISHED_MAX;
 use crate::peer::{InFrame, LinkWriter, OutFrame};
+use crate::transfer::throttle::{AT_CLIENT, Throttle};
 use crate::transfer::{self, Conn, DownloadState, Opened, Report, Turn, refusal};
 use crate::wire::{self, InChunk};
-
-/// The shortest time between two reports of how far a job's downloads are.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// Parts that may come at a time: all that all jobs can have.
 const PARTS_COMING_MAX: usize = 3 * JOBS_UNFINISHED_MAX;
@@ -40,7 +38,7 @@ struct Wanted {
     downloads: Downloads,
     /// Parts that will not come whole.
     gone: HashMap<Uuid, Rest>,
-    told: Option<Instant>,
+    throttle: Throttle<Instant>,
 }
 
 struct Inner {
@@ -81,7 +79,11 @@ impl Arrivals {
     /// Parts of this job go there from now on.
     pub(super) fn want(&self, job: Uuid, downloads: &Downloads) {
         if !matches!(downloads, Downloads::None) {
-            let wanted = Wanted { downloads: downloads.clone(), gone: HashMap::new(), told: None };
+            let wanted = Wanted {
+                downloads: downloads.clone(),
+                gone: HashMap::new(),
+                throttle: Throttle::new(AT_CLIENT),
+            };
             self.lock().wanted.insert(job, wanted);
         }
     }
@@ -305,14 +307,11 @@ impl Inner {
     /// Tells the driver what is worth telling of a part; whether it has ended.
     fn tell(&mut self, id: Uuid, ended: bool) -> bool {
         let Some((arriving, _)) = self.arriving.get(id) else { return true };
-        let now = Instant::now();
-        if let Some(wanted) = self.wanted.get_mut(&arriving.job) {
-            let due = wanted.told.is_none_or(|told| now.duration_since(told) >= PROGRESS_EVERY);
-            if ended || due {
-                wanted.told = Some(now);
-                // A driver that is gone needs no news.
-                self.news.send(arriving.job).ok();
-            }
+        if let Some(wanted) = self.wanted.get_mut(&arriving.job)
+            && wanted.throttle.passes(Instant::now(), ended)
+        {
+            // A driver that is gone needs no news.
+            self.news.send(arriving.job).ok();
         }
         ended
     }

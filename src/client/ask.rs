@@ -5,7 +5,6 @@ use std::collections::HashMap;
 
 use chunking::Kind;
 use chunking::message::{Answer, AnswerStatus, Ask, Features};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -13,6 +12,8 @@ use uuid::Uuid;
 use super::connection::{Mode, Outgoing};
 use super::dispatch::Conn;
 use super::error::{ClientError, Refusal};
+use crate::answers::Failure;
+use crate::answers::ask::Verb;
 use crate::peer::{InFrame, OutFrame};
 
 /// Questions of one client that wait for their answer.
@@ -21,56 +22,20 @@ pub const QUESTIONS_MAX: usize = 64;
 /// All parts of one answer together.
 pub const QUESTION_ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A dead job, as `dlq.ls` lists it and `dlq.show` shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DeadJob {
-    /// The job.
-    pub job_id: String,
-    /// Whose it is.
-    pub client_id: String,
-    /// The program it should have run.
-    pub exec: String,
-    /// Why it is dead.
-    pub reason: String,
-    /// Attempts that were made.
-    pub attempts: u64,
-    /// Which run of the job it was.
-    pub run: u64,
-    /// How long it had been dead when the leader answered, in milliseconds.
-    pub dead_ms: u64,
-}
-
-impl Default for DeadJob {
-    fn default() -> Self {
-        let text = || "-".to_owned();
-        DeadJob {
-            job_id: text(),
-            client_id: text(),
-            exec: text(),
-            reason: text(),
-            attempts: 0,
-            run: 0,
-            dead_ms: 0,
-        }
-    }
-}
-
-/// A page of the dead-letter queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DeadPage {
-    /// The jobs.
-    pub jobs: Vec<DeadJob>,
-    /// Whether there are more behind the last one.
-    pub more: bool,
+/// An answer: what is known of it here, and all of it as the leader wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered<A> {
+    /// What is known of it.
+    pub answer: A,
+    /// All of it, with members that only a newer leader has.
+    pub json: Value,
 }
 
 /// What is to be asked.
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) conn: Conn,
-    pub(super) verb: String,
+    pub(super) verb: Verb,
     pub(super) json: Vec<u8>,
     pub(super) reply: oneshot::Sender<Result<Value, ClientError>>,
 }
@@ -119,7 +84,7 @@ impl Questions {
             }
             let mut payload = Vec::with_capacity(open.question.json.len() + 1);
             Ask { json: &open.question.json }.encode(&mut payload);
-            let subject = open.question.verb.clone();
+            let subject = open.question.verb.to_string();
             let frame = OutFrame { msg_id: id, subject, ..OutFrame::new(Kind::Ask, payload) };
             open.asked = outbox.try_send(Outgoing::plain(frame)).is_ok();
         }
@@ -138,7 +103,7 @@ impl Questions {
     /// Takes an answer, or a part of one.
     pub(super) fn take_answer(&mut self, frame: &InFrame) {
         let Some(open) = self.open.get_mut(&frame.corr_id) else { return };
-        let verb = open.question.verb.clone();
+        let verb = open.question.verb.to_string();
         let bad = |why: String| ClientError::BadAnswer { verb, why };
         let answer = match Answer::decode(&frame.payload) {
             Ok(answer) => answer,
@@ -162,9 +127,10 @@ impl Questions {
                 self.close(frame.corr_id, Ok(whole));
             }
             AnswerStatus::Error => {
-                let text = part.get("error").and_then(Value::as_str).unwrap_or("an error without a text");
-                let error = ClientError::Answered(text.to_owned());
-                self.close(frame.corr_id, Err(error));
+                let failure: Failure = serde_json::from_value(Value::Object(part)).unwrap_or_default();
+                let text = Some(failure.error).filter(|text| !text.is_empty());
+                let text = text.unwrap_or_else(|| "an error without a text".to_owned());
+                self.close(frame.corr_id, Err(ClientError::Answered(text)));
             }
         }
     }

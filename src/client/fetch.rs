@@ -1,7 +1,6 @@
 //! Fetching the result of a job that has ended, which need not be one of this client's own.
 
 use bytes::Bytes;
-use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::arrivals::Arrivals;
@@ -9,9 +8,9 @@ use super::downloads::{Downloads, Finished, named_in};
 use super::error::ClientError;
 use super::remote::Remote;
 use super::single::ask;
+use crate::answers::Found;
+use crate::answers::ask::{Ask as _, GetResult};
 use crate::model::{JobResult, JsonModel};
-
-const VERB: &str = "result";
 
 /// Parts are wanted as long as somebody waits for them.
 struct Wanted<'a> {
@@ -37,13 +36,14 @@ pub(super) async fn fetch(
     let _wanted = Wanted { arrivals, job };
     loop {
         let downs = arrivals.downs();
-        let answer = match ask(remote, 0, VERB, &json!({"job_id": job})).await {
-            Ok(answer) => answer,
+        let answer = match ask(remote, 0, &GetResult { job_id: job }).await {
+            Ok(answered) => answered.answer,
             Err(ClientError::Disconnected { .. }) => continue,
             Err(error) => return Err(error),
         };
-        let Some(payload) = result_in(&answer)? else { return Ok(None) };
-        let bad = |why: String| ClientError::BadAnswer { verb: VERB.to_owned(), why };
+        let Found { found: true, result } = answer else { return Ok(None) };
+        let payload = Bytes::from(result.to_string());
+        let bad = |why: String| ClientError::BadAnswer { verb: GetResult::VERB.to_string(), why };
         let result = JobResult::parse(&payload).map_err(|error| bad(error.to_string()))?;
         let named = named_in(&result);
         loop {
@@ -57,14 +57,5 @@ pub(super) async fn fetch(
             }
             changed.await;
         }
-    }
-}
-
-fn result_in(answer: &Value) -> Result<Option<Bytes>, ClientError> {
-    let bad = |why: String| ClientError::BadAnswer { verb: VERB.to_owned(), why };
-    match (answer.get("found").and_then(Value::as_bool), answer.get("result")) {
-        (Some(false), _) => Ok(None),
-        (Some(true), Some(result @ Value::Object(_))) => Ok(Some(result.to_string().into())),
-        (Some(true) | None, _) => Err(bad("it has no members `found` and `result`".to_owned())),
     }
 }

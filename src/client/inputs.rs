@@ -1,16 +1,14 @@
 //! The blobs that one job brings with it: their uploads, over whichever connection the job is on, and what they have to tell
 //! all together. The driver owns one for each job; it decides nothing about jobs.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chunking::message::Reason;
 use uuid::Uuid;
 
 use crate::peer::{LinkWriter, OutFrame};
+use crate::transfer::throttle::{AT_CLIENT, Throttle};
 use crate::transfer::{Blob, Conn, State, Uploads, Waiting, Wire};
-
-/// The shortest time between two reports of how far a job's uploads are.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// What the uploads of a job have to tell.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -35,14 +33,14 @@ pub(super) struct Failed {
 }
 
 /// The blobs of one job.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Inputs {
     /// Their transfers, with the names of the files.
     uploads: Vec<(String, Uuid)>,
     /// Bytes of all of them.
     bytes: u64,
     on: Option<Conn>,
-    told: Option<Instant>,
+    throttle: Throttle<Instant>,
     done_told: u64,
     waiting: Option<Waiting>,
 }
@@ -50,7 +48,9 @@ pub(super) struct Inputs {
 impl Inputs {
     /// Starts the uploads; they wait for a connection.
     pub(super) fn start(job: Uuid, blobs: Vec<Blob>, uploads: &mut Uploads<Uuid>) -> Self {
-        let mut inputs = Inputs::default();
+        let throttle = Throttle::new(AT_CLIENT);
+        let mut inputs =
+            Inputs { uploads: Vec::new(), bytes: 0, on: None, throttle, done_told: 0, waiting: None };
         for blob in blobs {
             let (name, id, size) = (blob.name.as_str().to_owned(), blob.id, blob.source.size());
             // A blob that cannot be cut was refused when the job was prepared.
@@ -131,9 +131,7 @@ impl Inputs {
             self.waiting.clone_from(&waiting);
             told.waiting = waiting;
         }
-        let due = self.told.is_none_or(|told| now.duration_since(told) >= PROGRESS_EVERY);
-        if done != self.done_told && (due || arrived) {
-            self.told = Some(now);
+        if done != self.done_told && self.throttle.passes(now, arrived) {
             self.done_told = done;
             told.progress = Some((done, total));
         }

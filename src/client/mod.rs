@@ -39,7 +39,7 @@ mod single;
 mod spec;
 mod wishes;
 
-pub use ask::{DeadJob, DeadPage, QUESTION_ANSWER_BYTES_MAX, QUESTIONS_MAX};
+pub use ask::{Answered, QUESTION_ANSWER_BYTES_MAX, QUESTIONS_MAX};
 pub use connection::Mode;
 pub use dispatch::Policy;
 pub use downloads::{Downloads, Finished, Missing, Part, SinkFactory};

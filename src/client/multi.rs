@@ -2,11 +2,11 @@
 //! [`dispatch`](super::dispatch); this is its face for callers.
 
 use bytes::Bytes;
-use serde_json::Value;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::Options;
+use super::ask::Answered;
 use super::downloads::Finished;
 use super::driver;
 use super::error::{ClientError, JobError};
@@ -14,6 +14,7 @@ use super::job::JobHandle;
 use super::remote::{Ended, Remote, Sink};
 use super::single::{LinkState, ask, handle, raw_job, reached};
 use super::spec::{JobSpec, Prepared, prepared};
+use crate::answers::ask::Ask;
 use crate::model::{JobResult, JsonModel};
 
 /// A client of several leaders.
@@ -98,11 +99,11 @@ impl MultiClient {
     }
 
     /// Asks one of the leaders, by its place in the list.
-    pub async fn ask(&self, leader: usize, verb: &str, question: &Value) -> Result<Value, ClientError> {
+    pub async fn ask<Q: Ask>(&self, leader: usize, question: &Q) -> Result<Answered<Q::Answer>, ClientError> {
         if leader >= self.remote.states.borrow().len() {
             return Err(ClientError::BadAddress(format!("leader number {leader}")));
         }
-        ask(&self.remote, leader, verb, question).await
+        ask(&self.remote, leader, question).await
     }
 
     /// Asks whichever leader has the job to end it; whether it is an unfinished job of this client.

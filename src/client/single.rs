@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::Options;
-use super::ask::{DeadPage, Question};
+use super::ask::{Answered, Question};
 use super::connection::Mode;
 use super::dispatch::Conn;
 use super::downloads::{Downloads, Finished};
@@ -21,6 +20,7 @@ use super::job::{EVENTS_KEPT_MAX, JobHandle};
 use super::remote::{Command, Remote, Sink};
 use super::spec::{JobSpec, Prepared, payload_room, prepared, too_large};
 use super::wishes::Wishes;
+use crate::answers::ask::Ask;
 use crate::units::Span;
 
 /// How a connection stands.
@@ -133,97 +133,8 @@ impl Client {
 
     /// Asks the leader, and gathers an answer that comes in parts. Waits for the connection, and for the answer, as long
     /// as [`Options::answer_wait`] says.
-    pub async fn ask(&self, verb: &str, question: &Value) -> Result<Value, ClientError> {
-        ask(&self.remote, 0, verb, question).await
-    }
-
-    /// What the leader does at the moment; `docs/protocol.md` has the members.
-    pub async fn status(&self) -> Result<Value, ClientError> {
-        self.ask("status", &json!({})).await
-    }
-
-    /// A page of the dead-letter queue, from the job behind `after` on.
-    pub async fn dlq_ls(&self, limit: Option<u64>, after: Option<Uuid>) -> Result<DeadPage, ClientError> {
-        let mut question = serde_json::Map::new();
-        if let Some(limit) = limit {
-            question.insert("limit".to_owned(), limit.into());
-        }
-        if let Some(after) = after {
-            question.insert("after".to_owned(), after.to_string().into());
-        }
-        read("dlq.ls", self.ask("dlq.ls", &Value::Object(question)).await?)
-    }
-
-    /// One dead job with its history.
-    pub async fn dlq_show(&self, job: Uuid) -> Result<Value, ClientError> {
-        self.ask("dlq.show", &json!({"job_id": job})).await
-    }
-
-    /// Starts a new run of a dead job, or of all of them; how many.
-    pub async fn dlq_requeue(&self, job: Option<Uuid>) -> Result<u64, ClientError> {
-        count("dlq.requeue", "requeued", &self.ask("dlq.requeue", &which(job)).await?)
-    }
-
-    /// Forgets a dead job, or all of them; how many.
-    pub async fn dlq_purge(&self, job: Option<Uuid>) -> Result<u64, ClientError> {
-        count("dlq.purge", "purged", &self.ask("dlq.purge", &which(job)).await?)
-    }
-
-    /// A page of the blobs that the leader keeps, from the one behind `after` on; `docs/protocol.md` has the members.
-    pub async fn blob_ls(&self, after: Option<Uuid>) -> Result<Value, ClientError> {
-        self.ask("blob.ls", &after.map_or_else(|| json!({}), |after| json!({"after": after}))).await
-    }
-
-    /// Reads a blob from the leader's disk, and checks it.
-    pub async fn blob_verify(&self, blob: Uuid) -> Result<Value, ClientError> {
-        self.ask("blob.verify", &json!({"blob": blob})).await
-    }
-
-    /// Removes files of blobs that nothing refers to, or says which would go.
-    pub async fn blob_gc(&self, dry_run: bool) -> Result<Value, ClientError> {
-        self.ask("blob.gc", &json!({"dry_run": dry_run})).await
-    }
-
-    /// The datasets that the leader keeps, and the puts that are under way; `docs/protocol.md` has the members of this and the
-    /// next answers. [`dataset::put`](super::dataset::put) puts one.
-    pub async fn dataset_ls(&self) -> Result<Value, ClientError> {
-        self.ask("dataset.ls", &json!({})).await
-    }
-
-    /// One dataset: its files, and how each worker has it.
-    pub async fn dataset_status(&self, cache_id: &str) -> Result<Value, ClientError> {
-        self.ask("dataset.status", &json!({"cache_id": cache_id})).await
-    }
-
-    /// Removes a dataset from the leader and from all workers.
-    pub async fn dataset_rm(&self, cache_id: &str) -> Result<Value, ClientError> {
-        self.ask("dataset.rm", &json!({"cache_id": cache_id})).await
-    }
-
-    /// Has a dataset read and checked at the leader and at every worker that has it.
-    pub async fn dataset_verify(&self, cache_id: &str) -> Result<Value, ClientError> {
-        self.ask("dataset.verify", &json!({"cache_id": cache_id})).await
-    }
-
-    /// Has a dataset pushed to the workers of its target, or of this pattern, that do not have it; how many are asked to hold it,
-    /// and how many do already.
-    pub async fn dataset_push(&self, cache_id: &str, target: Option<&str>) -> Result<Value, ClientError> {
-        let question = match target {
-            Some(target) => json!({"cache_id": cache_id, "target": target}),
-            None => json!({"cache_id": cache_id}),
-        };
-        self.ask("dataset.push", &question).await
-    }
-
-    /// Why a job is where it is, worker by worker.
-    pub async fn explain(&self, job: Uuid) -> Result<Value, ClientError> {
-        self.ask("explain", &json!({"job_id": job})).await
-    }
-
-    /// Ends any job the leader knows; what it was doing: `queued` or `running`.
-    pub async fn cancel_any(&self, job: Uuid) -> Result<String, ClientError> {
-        let answer = self.ask("cancel", &json!({"job_id": job})).await?;
-        Ok(answer.get("was").and_then(Value::as_str).unwrap_or("unknown").to_owned())
+    pub async fn ask<Q: Ask>(&self, question: &Q) -> Result<Answered<Q::Answer>, ClientError> {
+        ask(&self.remote, 0, question).await
     }
 
     /// The result of any job that has ended, with the parts that are wanted; `None` if the leader has none of it. Rides out
@@ -296,43 +207,29 @@ pub(super) fn raw_job(subject: &str, payload: Bytes) -> Result<Prepared, ClientE
     Ok(Prepared { id: Uuid::new_v4(), subject: subject.to_owned(), payload, blobs: Vec::new(), wishes })
 }
 
-pub(super) async fn ask(
+pub(super) async fn ask<Q: Ask>(
     remote: &Remote,
     conn: Conn,
-    verb: &str,
-    question: &Value,
-) -> Result<Value, ClientError> {
+    question: &Q,
+) -> Result<Answered<Q::Answer>, ClientError> {
+    let bad = |error: serde_json::Error| ClientError::BadAnswer {
+        verb: Q::VERB.to_string(),
+        why: error.to_string(),
+    };
     let (reply, answer) = oneshot::channel();
-    let json = question.to_string().into_bytes();
-    let question = Command::Ask(Question { conn, verb: verb.to_owned(), json, reply });
+    let json = serde_json::to_vec(question).map_err(bad)?;
+    let question = Command::Ask(Question { conn, verb: Q::VERB, json, reply });
     let answered = async {
         remote.commands.send(question).await.map_err(|_| ClientError::Closed)?;
         answer.await.unwrap_or(Err(ClientError::Closed))
     };
-    let Some(wait) = remote.answer_wait else { return answered.await };
-    timeout(wait, answered).await.unwrap_or_else(|_| {
-        let leader =
-            remote.states.borrow().get(conn).map(|state| state.leader().to_owned()).unwrap_or_default();
-        Err(ClientError::NoAnswer { leader, verb: verb.to_owned(), waited: Span(wait) })
-    })
-}
-
-fn which(job: Option<Uuid>) -> Value {
-    match job {
-        Some(job) => json!({"job_id": job}),
-        None => json!({"all": true}),
-    }
-}
-
-fn read<T: DeserializeOwned>(verb: &str, answer: Value) -> Result<T, ClientError> {
-    serde_json::from_value(answer)
-        .map_err(|error| ClientError::BadAnswer { verb: verb.to_owned(), why: error.to_string() })
-}
-
-fn count(verb: &str, member: &str, answer: &Value) -> Result<u64, ClientError> {
-    let found = answer.get(member).and_then(Value::as_u64);
-    found.ok_or_else(|| ClientError::BadAnswer {
-        verb: verb.to_owned(),
-        why: format!("it has no number `{member}`: {answer}"),
-    })
+    let json = match remote.answer_wait {
+        None => answered.await?,
+        Some(wait) => timeout(wait, answered).await.unwrap_or_else(|_| {
+            let leader =
+                remote.states.borrow().get(conn).map(|state| state.leader().to_owned()).unwrap_or_default();
+            Err(ClientError::NoAnswer { leader, verb: Q::VERB.to_string(), waited: Span(wait) })
+        })?,
+    };
+    Ok(Answered { answer: Q::Answer::deserialize(&json).map_err(bad)?, json })
 }

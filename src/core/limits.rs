@@ -42,6 +42,9 @@ pub const QUOTED_CHARS_MAX: usize = 64;
 /// The longest part of a name between two slashes: what Linux file systems take.
 pub const SEGMENT_BYTES_MAX: usize = 255;
 
+/// The most parts of the name of a file that a job made: it is unpacked where somebody asked for it, however deep.
+pub const MADE_SEGMENTS_MAX: usize = 1024;
+
 /// The most parts of a name between slashes, so that a name cannot make thousands of directories.
 pub const SEGMENTS_MAX: usize = 32;
 

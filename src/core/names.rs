@@ -14,13 +14,15 @@ pub use self::flat::{FlatError, flattened, is_flat, without_folders};
 pub use self::together::{
     Case, Clash, InputNamesError, SetNameError, clash, fit_in_set, input_names, names_of_set,
 };
-use super::limits::{QUOTED_CHARS_MAX, SEGMENT_BYTES_MAX, SEGMENTS_MAX};
+use super::limits::{MADE_SEGMENTS_MAX, QUOTED_CHARS_MAX, SEGMENT_BYTES_MAX, SEGMENTS_MAX};
 
 /// What a name is for; it opens the error's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameUse {
     /// A file: an input in the job's directory, or one of a set.
     File,
+    /// A file that a job made, beneath the directory that a client wants its results in.
+    Made,
     /// A dataset in the cache directory, perhaps with a file of it.
     Cache,
     /// A program in the exe directory.
@@ -30,7 +32,7 @@ pub enum NameUse {
 impl fmt::Display for NameUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            NameUse::File => "file name",
+            NameUse::File | NameUse::Made => "file name",
             NameUse::Cache => "cache id",
             NameUse::Program => "exec name",
         })
@@ -133,6 +135,12 @@ impl SafeName {
         checked(NameUse::File, name, plain_everywhere)
     }
 
+    /// Checks the name of a file or directory that a job made, which is taken as it is, or not at all. It comes from a Linux
+    /// system and goes to one, where colons and backslashes are characters like others.
+    pub fn parse_made(name: &str) -> Result<Self, NameError> {
+        checked(NameUse::Made, name, plain_here)
+    }
+
     /// This name beneath another: `self/inner`.
     pub fn join(&self, inner: &SafeName) -> SafeName {
         SafeName(format!("{self}/{inner}"))
@@ -149,6 +157,11 @@ impl SafeName {
     /// The folders, outermost first.
     pub fn folders(&self) -> impl Iterator<Item = &str> {
         self.0.rsplit_once('/').into_iter().flat_map(|(folders, _)| folders.split('/'))
+    }
+
+    /// The folders and what is in the last one.
+    pub fn segments(&self) -> impl Iterator<Item = &str> {
+        self.0.split('/')
     }
 
     /// The last segment.
@@ -237,6 +250,32 @@ fn plain_everywhere(name: &str) -> Result<String, NameRule> {
     }
 }
 
+/// Only what leads elsewhere is refused, and what makes directories without end.
+fn plain_here(name: &str) -> Result<String, NameRule> {
+    if name.contains('\0') {
+        return Err(NameRule::Control { code: 0 });
+    }
+    if name.starts_with('/') {
+        return Err(NameRule::Absolute);
+    }
+    if name.is_empty() {
+        return Err(NameRule::Empty);
+    }
+    let segments = name.split('/').count();
+    if segments > MADE_SEGMENTS_MAX {
+        return Err(NameRule::Deep { segments, limit: MADE_SEGMENTS_MAX });
+    }
+    let broken = name.split('/').find_map(|segment| match segment {
+        ".." => Some(NameRule::Parent),
+        "" | "." => Some(NameRule::Form),
+        long if long.len() > SEGMENT_BYTES_MAX => {
+            Some(NameRule::Long { bytes: long.len(), limit: SEGMENT_BYTES_MAX })
+        }
+        _ => None,
+    });
+    broken.map_or_else(|| Ok(name.to_owned()), Err)
+}
+
 fn broken_rule(segment: &str) -> Option<NameRule> {
     if segment == ".." {
         return Some(NameRule::Parent);
@@ -292,6 +331,18 @@ pub(super) fn excerpt(text: &str) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_a_job_made_has_any_name_that_stays_beneath_its_directory() {
+        for name in ["a", "a/b.txt", "12:30.log", "c:\\", "..\\up", "con", "a ", "x\n", "...", "a..b"] {
+            assert_eq!(SafeName::parse_made(name).as_ref().map(SafeName::as_str), Ok(name));
+        }
+        let deep = vec!["d"; MADE_SEGMENTS_MAX + 1].join("/");
+        let long = "x".repeat(SEGMENT_BYTES_MAX + 1);
+        for name in ["", "/a", "..", "a/../b", "./a", "a//b", "a/", "nul\0", &deep, &long] {
+            assert!(SafeName::parse_made(name).is_err(), "{name}");
+        }
+    }
 
     #[test]
     fn what_leads_out_of_a_directory_on_any_system_is_told_from_what_is_only_odd() {

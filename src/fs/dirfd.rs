@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 
-use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
 use crate::core::names::SafeName;
@@ -33,10 +33,40 @@ pub(crate) fn create(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
     Ok(openat(&folder, name.file(), flags, Mode::RUSR | Mode::WUSR)?.into())
 }
 
+/// Makes a new file in place of what has its name, unless that is a folder, and its folders as far as they are missing. Who may
+/// use them is for the user's mask to say.
+pub(crate) fn replace(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
+    let folder = make_folders(root, name.folders(), Mode::from(0o777))?;
+    match unlinkat(&folder, name.file(), AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(&folder, name.file(), flags, Mode::from(0o666))?.into())
+}
+
+/// Removes a file.
+pub(crate) fn remove(root: &OwnedFd, name: &SafeName) -> io::Result<()> {
+    Ok(unlinkat(open_folder(root, name)?, name.file(), AtFlags::empty())?)
+}
+
+/// Makes a folder, and those on the way to it.
+pub(crate) fn make_dir(root: &OwnedFd, name: &SafeName) -> io::Result<()> {
+    make_folders(root, name.segments(), Mode::from(0o777)).map(drop)
+}
+
 /// Opens the folder of a file, made as far as it is missing.
 pub(crate) fn make_folder(root: &OwnedFd, name: &SafeName, mode: Mode) -> io::Result<OwnedFd> {
+    make_folders(root, name.folders(), mode)
+}
+
+fn make_folders<'a>(
+    root: &OwnedFd,
+    segments: impl Iterator<Item = &'a str>,
+    mode: Mode,
+) -> io::Result<OwnedFd> {
     let mut folder = root.try_clone()?;
-    for segment in name.folders() {
+    for segment in segments {
         match mkdirat(&folder, segment, mode) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
@@ -114,6 +144,27 @@ mod tests {
         assert!(create(&handle, &name("out/new")).is_err());
         assert!(create(&handle, &name("file")).is_err());
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_replaced_is_never_what_a_link_leads_to() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let handle = open_root(root.path()).unwrap();
+        std::fs::write(outside.path().join("kept"), "kept").unwrap();
+        symlink(outside.path(), root.path().join("out")).unwrap();
+        symlink(outside.path().join("kept"), root.path().join("file")).unwrap();
+        assert!(replace(&handle, &name("out/kept")).is_err());
+        assert!(make_dir(&handle, &name("out/dir")).is_err());
+        assert!(remove(&handle, &name("out/kept")).is_err());
+        for content in ["one", "two"] {
+            replace(&handle, &name("file")).unwrap().write_all(content.as_bytes()).unwrap();
+        }
+        assert_eq!(std::fs::read(root.path().join("file")).unwrap(), b"two");
+        assert_eq!(std::fs::read(outside.path().join("kept")).unwrap(), b"kept");
+        make_dir(&handle, &name("dir/inner")).unwrap();
+        assert!(replace(&handle, &name("dir/inner")).is_err(), "a folder stays");
+        remove(&handle, &name("file")).unwrap();
+        assert!(!root.path().join("file").exists());
     }
 
     #[test]

@@ -1,32 +1,35 @@
-//! Questions on the same port: status, the dead-letter queue, cancel (docs/protocol.md, "Questions").
+//! Answers to questions on the same port (docs/protocol.md, "Questions"): the leader's parts say what they know, and what
+//! [`Questions`](super::questions::Questions) wants done is done.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use chunking::message::AnswerStatus;
-use serde_json::{Value, json};
-use uuid::Uuid;
+use serde::Serialize;
+use serde_json::Value;
 
-use super::collect::Lister;
+use super::datasets::DatasetEvent;
 use super::parts::Named;
+use super::questions::{QuestionAction, QuestionEvent, statuses, written};
 use super::tasks::Task;
-use super::{Asked, Leader, answers, outcome};
+use super::{Asked, Leader, Output, outcome};
+use crate::answers::ask::{self, Question};
+use crate::answers::{
+    BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Found, Jobs, Lack,
+    Lacks, LeaderStatus, QueueRow, Status, WorkerClass, WorkerRow,
+};
 use crate::conn::WireFrame;
+use crate::core;
 use crate::core::Event;
-use crate::core::action::{OperateError, Operated, Standing};
-use crate::core::event::{Operation, WorkerClass};
-use crate::core::ids::{ConnId, JobId, Token};
+use crate::core::action::OperateError;
+use crate::core::ids::JobId;
 use crate::core::job::{Job, Phase};
-use crate::core::record::Lack;
 use crate::core::worker::Worker;
 use crate::model::SOFTWARE;
+use crate::store::blobs::DiskOp;
 use crate::units::ByteSize;
 
 /// What one answer lists at most.
 pub(super) const LISTED_MAX: usize = 1000;
-
-/// Questions of one connection whose answers are still to come. Our own clients ask a quarter of that at a time.
-const QUESTIONS_WAITING_MAX: usize = 256;
 
 /// For so long a status shows that a worker handed a job back: jobs that no other takes are tried there again more often.
 const LACK_SHOWN_FOR: Duration = Duration::from_secs(600);
@@ -34,166 +37,125 @@ const LACK_SHOWN_FOR: Duration = Duration::from_secs(600);
 /// Patterns of a worker that a status lists.
 const PATTERNS_LISTED_MAX: usize = 20;
 
-/// Characters of an error.
-const ERROR_CHARS_MAX: usize = 4000;
-
 impl Leader {
-    pub(super) fn ask(&mut self, conn: ConnId, verb: &str, id: Uuid, json: &[u8]) {
-        let question: Value = match serde_json::from_slice(json) {
-            Ok(question) => question,
-            Err(_) if json.is_empty() => Value::Null,
-            Err(error) => {
-                return self.answer_error(conn, verb, id, &format!("the question is no JSON: {error}"));
+    /// Something happened to questions.
+    pub(super) fn questions(&mut self, event: QuestionEvent) {
+        self.questions.handle(event);
+        while let Some(action) = self.questions.poll() {
+            match action {
+                QuestionAction::Look { by, question } => self.look(by, question),
+                QuestionAction::Operate { token, operation } => {
+                    self.broker.handle(self.now, Event::Operate { token, operation });
+                    if self.log.trouble().is_some() {
+                        // What can be answered at once is.
+                        self.act_once();
+                        self.answer_those_that_wait();
+                    }
+                }
+                QuestionAction::MakeRoom => {
+                    self.outputs.push_back(Output::Disk(DiskOp::MakeRoom));
+                    self.relay.measure();
+                }
+                QuestionAction::List => self.outputs.push_back(Output::Disk(DiskOp::List)),
+                QuestionAction::Sweep { lister, listed } => self.collect(lister, listed),
+                QuestionAction::Check { blob } => {
+                    self.outputs.push_back(Output::Disk(DiskOp::Check { blob }));
+                }
+                QuestionAction::Send { by, parts } => {
+                    let Some(session) = self.sessions.get(&by.conn) else { continue };
+                    let frames = parts.iter().zip(statuses(parts.len())).map(|(part, status)| {
+                        session.answer(by.id, by.verb.as_str(), status, part.as_bytes())
+                    });
+                    match frames.collect::<Option<Vec<_>>>() {
+                        Some(frames) => self.send(by.conn, frames),
+                        None => self.questions.handle(QuestionEvent::DoesNotFit { by }),
+                    }
+                }
+                QuestionAction::Fail { by, json } => {
+                    let session = self.sessions.get(&by.conn);
+                    let frame = session.and_then(|session| {
+                        session.answer(by.id, by.verb.as_str(), AnswerStatus::Error, json.as_bytes())
+                    });
+                    self.send(by.conn, frame);
+                }
             }
-        };
-        let waiting = self.questions_of(conn);
-        if waiting >= QUESTIONS_WAITING_MAX {
-            let text = format!(
-                "{waiting} questions of this connection wait for their answers, and {QUESTIONS_WAITING_MAX} may: ask again when some \
-                 have come"
-            );
-            return self.answer_error(conn, verb, id, &text);
         }
-        if let Some(answered) = self.ask_datasets(self.asked(conn, verb, id), &question) {
-            return self.answered(conn, verb, id, answered);
-        }
-        let answered = match verb {
-            "status" => {
+    }
+
+    /// Finds an answer: some come later.
+    fn look(&mut self, by: Asked, question: Question) {
+        match question {
+            Question::Status(_) => {
                 // What the next one is told.
                 self.relay.measure();
-                Ok(Some(self.status()))
+                let status = self.status();
+                self.answer(&by, &status);
             }
-            "result" => job_id(&question).and_then(|job| {
-                self.pacing.has_room_for_answer(conn)?;
-                self.post(conn, Task::Answer { conn, verb: verb.to_owned(), id, job });
-                Ok(None)
-            }),
-            "dlq.ls" => self.dlq_ls(&question).map(Some),
-            "dlq.show" => self.dlq_show(&question).map(Some),
-            "dlq.requeue" => {
-                self.which(&question).map(|job| self.operate(conn, verb, id, Operation::Revive { job }))
+            Question::GetResult(ask::GetResult { job_id }) => {
+                match self.pacing.has_room_for_answer(by.conn) {
+                    Ok(()) => self.post(by.conn, Task::Answer { by, job: JobId(job_id) }),
+                    Err(text) => self.answer_error(&by, &text),
+                }
             }
-            "dlq.purge" => {
-                self.which(&question).map(|job| self.operate(conn, verb, id, Operation::Purge { job }))
+            Question::DlqLs(question) => {
+                let page = self.dlq_ls(&question);
+                self.answered(&by, page);
             }
-            "cancel" => job_id(&question).map(|job| {
-                let by: Arc<str> = self.name(conn).into();
-                self.operate(conn, verb, id, Operation::Cancel { job, by })
-            }),
-            "explain" => job_id(&question).and_then(|job| self.explain(job)).map(Some),
-            "blob.ls" => self.blob_ls(&question).map(Some),
-            "blob.gc" => self.blob_gc(self.asked(conn, verb, id), &question).map(|()| None),
-            "blob.verify" => self.blob_verify(self.asked(conn, verb, id), &question).map(|()| None),
-            other => Err(format!(
-                "\"{other}\" is no question this leader knows: ask status, result, dlq.ls, dlq.show, dlq.requeue, \
-                 dlq.purge, blob.ls, blob.verify, blob.gc, \
-                 dataset.ls, dataset.status, dataset.rm, dataset.verify, dataset.push, \
-                 explain or cancel"
-            )),
-        };
-        self.answered(conn, verb, id, answered);
-    }
-
-    /// Questions of a connection whose answers are still to come.
-    fn questions_of(&self, conn: ConnId) -> usize {
-        let listers = self.listers.iter().filter_map(Lister::by);
-        let asked = self.asked.values().chain(self.checks.values().flatten()).chain(listers);
-        asked.chain(self.datasets.questions()).filter(|asked| asked.conn == conn).count()
-    }
-
-    pub(super) fn answered(
-        &mut self,
-        conn: ConnId,
-        verb: &str,
-        id: Uuid,
-        answered: Result<Option<Value>, String>,
-    ) {
-        match answered {
-            Ok(Some(answer)) => self.answer(conn, verb, id, answer),
-            Ok(None) => {}
-            Err(text) => self.answer_error(conn, verb, id, &text),
+            Question::DlqShow(ask::DlqShow { job_id }) => {
+                let shown = self.dlq_show(JobId(job_id));
+                self.answered(&by, shown);
+            }
+            Question::Explain(ask::Explain { job_id }) => {
+                let explained = self.explain(JobId(job_id));
+                self.answered(&by, explained);
+            }
+            Question::BlobLs(ask::BlobLs { after }) => {
+                let (blobs, more) = self.relay.list(after, LISTED_MAX);
+                let page = BlobPage { blobs, more, durability: self.durability() };
+                self.answer(&by, &page);
+            }
+            Question::BlobVerify(ask::BlobVerify { blob }) => match blob {
+                blob if !self.relay.knows(blob) => {
+                    let text = format!("no blob {blob} is known here: `heft blob ls` lists them");
+                    self.answer_error(&by, &text);
+                }
+                blob if !self.relay.has_file(blob) => {
+                    self.answer(&by, &Checked { blob: blob.to_string(), ..Checked::default() });
+                }
+                blob => self.questions(QuestionEvent::CanCheck { by, blob }),
+            },
+            question @ (Question::DatasetLs(_)
+            | Question::DatasetStatus(_)
+            | Question::DatasetRm(_)
+            | Question::DatasetVerify(_)
+            | Question::DatasetPush(_)) => self.dataset_event(DatasetEvent::Asked { by, question }),
+            // These are the questions' own.
+            Question::DlqRequeue(_) | Question::DlqPurge(_) | Question::Cancel(_) | Question::BlobGc(_) => {}
         }
     }
 
-    /// Hands an operation to the broker; its answer comes when it is committed.
-    fn operate(&mut self, conn: ConnId, verb: &str, id: Uuid, operation: Operation) -> Option<Value> {
-        self.next_token = self.next_token.next();
-        self.asked.insert(self.next_token, Asked { conn, verb: verb.to_owned(), id });
-        self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
-        if self.log.trouble().is_some() {
-            // What can be answered at once is.
-            self.act_once();
-            self.answer_those_that_wait();
-        }
-        None
+    pub(super) fn answered<A: Serialize>(&mut self, by: &Asked, answered: Result<A, String>) {
+        let answer = answered.and_then(|answer| written(&answer));
+        self.questions(QuestionEvent::Answered { by: by.clone(), answer });
+    }
+
+    pub(super) fn answer<A: Serialize>(&mut self, by: &Asked, answer: &A) {
+        self.answered(by, Ok(answer));
+    }
+
+    pub(super) fn answer_error(&mut self, by: &Asked, text: &str) {
+        self.questions(QuestionEvent::Answered { by: by.clone(), answer: Err(text.to_owned()) });
     }
 
     /// The log takes nothing: those whose operations wait for it hear that now. What they asked for is done when it takes more.
     pub(super) fn answer_those_that_wait(&mut self) {
-        let Some(trouble) = self.log.trouble() else { return };
-        let text = format!(
-            "{trouble}; what was asked for is not certain yet, and is done as soon as there is room, unless the leader is stopped before: \
-             see `heft status`"
-        );
-        for (_, Asked { conn, verb, id }) in std::mem::take(&mut self.asked) {
-            self.answer_error(conn, &verb, id, &text);
+        if let Some(trouble) = self.log.trouble().map(str::to_owned) {
+            self.questions(QuestionEvent::LogStuck { trouble });
         }
-    }
-
-    pub(super) fn operated(&mut self, token: Token, answer: Result<Operated, OperateError>) {
-        let Some(Asked { conn, verb, id }) = self.asked.remove(&token) else { return };
-        match answer {
-            Ok(Operated::Cancelled { was }) => {
-                let was = match was {
-                    Standing::Queued => "queued",
-                    Standing::Assigned => "assigned",
-                    Standing::Running => "running",
-                    Standing::Finished => "finished",
-                };
-                self.answer(conn, &verb, id, json!({ "was": was }));
-            }
-            Ok(Operated::Revived { jobs }) => {
-                self.answer(conn, &verb, id, json!({ "requeued": jobs }));
-            }
-            Ok(Operated::Purged { jobs }) => {
-                self.answer(conn, &verb, id, json!({ "purged": jobs }));
-            }
-            Err(error) => self.answer_error(conn, &verb, id, &error.to_string()),
-        }
-    }
-
-    pub(super) fn answer(&mut self, conn: ConnId, verb: &str, id: Uuid, answer: Value) {
-        let Some(session) = self.sessions.get(&conn) else { return };
-        let parts = answers::parts(answer);
-        let last = parts.len().saturating_sub(1);
-        let frames = parts.iter().enumerate().map(|(at, part)| {
-            let status = if at == last { AnswerStatus::Whole } else { AnswerStatus::MoreFollows };
-            session.answer(id, verb, status, part.as_bytes())
-        });
-        match frames.collect::<Option<Vec<_>>>() {
-            Some(frames) => frames.into_iter().for_each(|frame| self.send(conn, Some(frame))),
-            None => self.answer_error(conn, verb, id, "the answer does not fit a frame: ask for less"),
-        }
-    }
-
-    pub(super) fn answer_error(&mut self, conn: ConnId, verb: &str, id: Uuid, text: &str) {
-        let text: String = text.chars().take(ERROR_CHARS_MAX).collect();
-        let json = json!({ "error": text }).to_string();
-        let frame = self
-            .sessions
-            .get(&conn)
-            .and_then(|session| session.answer(id, verb, AnswerStatus::Error, json.as_bytes()));
-        self.send(conn, frame);
     }
 
     /// The result of a job that has ended; its parts follow as transfers.
-    pub(super) fn result_answer(
-        &mut self,
-        conn: ConnId,
-        verb: &str,
-        id: Uuid,
-        job_id: JobId,
-    ) -> Result<WireFrame, String> {
+    pub(super) fn result_answer(&mut self, by: &Asked, job_id: JobId) -> Result<WireFrame, String> {
         let unknown = || OperateError::Unknown { job: job_id }.to_string();
         let job = self.broker.state().job(job_id).ok_or_else(unknown)?;
         if let Phase::Gathering { left } = job.phase {
@@ -209,107 +171,105 @@ impl Leader {
         let lost = returned.map(|result| self.lost_parts(result)).unwrap_or_default();
         let whole = outcome::result_of(&self.broker, &self.payloads.held, job, &self.config.address, true);
         let whole = outcome::without_lost(whole, &lost);
-        let mut result: Value = serde_json::from_slice(&whole).map_err(|_| {
+        let result = serde_json::from_slice(&whole).map_err(|_| {
             format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
         })?;
-        let frame = |leader: &Leader, result: &Value| {
-            let json = json!({ "found": true, "result": result }).to_string();
-            leader.sessions.get(&conn)?.answer(id, verb, AnswerStatus::Whole, json.as_bytes())
+        let frame = |leader: &Leader, result: Value| {
+            let json = written(&Found { found: true, result }).ok()?.to_string();
+            let session = leader.sessions.get(&by.conn)?;
+            session.answer(by.id, by.verb.as_str(), AnswerStatus::Whole, json.as_bytes())
         };
         // A result that fills a frame does not fit an answer, which has a little more around it: what is long of it goes apart.
-        let (mut answer, mut named) = (frame(self, &result), Named::Brought);
+        let (mut answer, mut named) = (frame(self, result), Named::Brought);
         if let (None, Some(returned)) = (&answer, returned)
             && let Some(apart) = self.parts_apart(job_id, returned, &whole)
         {
-            result = serde_json::from_slice(&apart).unwrap_or_default();
-            (answer, named) = (frame(self, &result), Named::Made);
+            let result = serde_json::from_slice(&apart).unwrap_or_default();
+            (answer, named) = (frame(self, result), Named::Made);
         }
         let answer = answer.ok_or_else(|| format!("the result of job {job_id} does not fit an answer"))?;
         if let Some(result) = returned {
-            self.send_parts(conn, job_id, result, named, true);
+            self.send_parts(by.conn, job_id, result, named, true);
         }
-        self.hold_children(conn, job_id);
+        self.hold_children(by.conn, job_id);
         Ok(answer)
     }
 
-    fn status(&self) -> Value {
+    fn status(&self) -> Status {
         let state = self.broker.state();
-        let (mut queued, mut running, mut done, mut dead) = (0u64, 0u64, 0u64, 0u64);
+        let mut jobs = Jobs::default();
         for job in state.jobs().filter(|job| job.children.is_empty()) {
             match job.phase {
-                Phase::Queued { .. } => queued += 1,
-                Phase::Leased { .. } | Phase::Gathering { .. } => running += 1,
-                Phase::Done { .. } => done += 1,
-                Phase::Dead { .. } => dead += 1,
+                Phase::Queued { .. } => jobs.queued += 1,
+                Phase::Leased { .. } | Phase::Gathering { .. } => jobs.running += 1,
+                Phase::Done { .. } => jobs.done += 1,
+                Phase::Dead { .. } => jobs.dead += 1,
             }
         }
-        let workers: Vec<Value> = self
-            .broker
-            .workers()
-            .take(LISTED_MAX)
-            .map(|worker| {
-                json!({
-                    "id": worker.id.to_string(), "name": &*worker.name, "class": class_name(worker.class),
-                    "patterns": worker.patterns.iter().take(PATTERNS_LISTED_MAX).collect::<Vec<_>>(),
-                    "patterns_more": worker.patterns.len().saturating_sub(PATTERNS_LISTED_MAX),
-                    "credit": worker.credit, "running": worker.held.len() - worker.returning(),
-                    "returning": worker.returning(), "cpu_permille": worker.cpu_permille,
-                    "connected": worker.conn().is_some(), "lacks": self.lacks(worker),
-                })
-            })
-            .collect();
+        let workers = self.broker.workers().take(LISTED_MAX).map(|worker| WorkerRow {
+            id: worker.id.to_string(),
+            name: Some(worker.name.to_string()),
+            class: worker.class.into(),
+            patterns: worker.patterns.iter().take(PATTERNS_LISTED_MAX).cloned().collect(),
+            patterns_more: worker.patterns.len().saturating_sub(PATTERNS_LISTED_MAX) as u64,
+            credit: worker.credit,
+            running: (worker.held.len() - worker.returning()) as u64,
+            returning: worker.returning() as u64,
+            cpu_permille: Some(worker.cpu_permille),
+            connected: worker.conn().is_some(),
+            lacks: self.lacks(worker),
+        });
         let queued_by = self.broker.queues().len_by_client();
-        let clients: Vec<Value> = self
-            .broker
-            .clients()
-            .take(LISTED_MAX)
-            .map(|(client, connections)| {
-                json!({
-                    "id": client.to_string(), "cap": self.broker.cap_of(client), "in_flight": state.running(client),
-                    "queued": queued_by.get(client).copied().unwrap_or(0), "connections": connections,
-                })
-            })
-            .collect();
+        let clients = self.broker.clients().take(LISTED_MAX).map(|(client, connections)| ClientRow {
+            id: client.to_string(),
+            cap: self.broker.cap_of(client),
+            in_flight: state.running(client),
+            queued: queued_by.get(client).copied().unwrap_or(0) as u64,
+            connections: connections as u64,
+        });
         let queues = self.broker.queues().keys().take(LISTED_MAX);
-        let queues: Vec<Value> =
-            queues.map(|(key, jobs)| json!({ "key": key.as_str(), "queued": jobs })).collect();
-        let fill = self.relay.fill();
-        let (log, room) = (self.log.cost(), self.relay.disk_room());
-        let uptime = self.now.since(self.started).as_millis();
-        json!({
-            "leader": {
-                "software": SOFTWARE, "uptime_ms": u64::try_from(uptime).unwrap_or(u64::MAX),
-                "driver": self.config.driver, "durability": self.durability(), "draining": self.broker.is_draining(),
-                "connections": self.connections, "frames_damaged": self.frames_damaged,
-                "acks_refused": self.acks_refused,
-                "job_names_bytes": state.names_bytes(), "peer_names_bytes": self.hello_names_bytes,
-                "spool_bytes": fill.bytes, "spool_bytes_max": fill.bytes_max, "blobs": fill.blobs,
-                "buffers": fill.buffers, "buffers_in_use": fill.buffers_in_use, "buffers_promised": fill.promised,
-                "chunks_passed_through": fill.passed_through, "chunks_voided": fill.voided,
-                "chunk_bytes_copied": fill.bytes_copied,
-                "log_records": log.records, "log_bytes": log.bytes, "log_syncs": log.syncs, "log_sync_us": log.sync_us,
-                "log_trouble": self.log.trouble(), "disk_trouble": self.disk_short(),
-                "disk_free": room.map(|room| room.space.free), "disk_bytes": room.map(|room| room.space.total),
-                "disk_reserve": room.map(|room| room.reserve), "uploads_waiting": room.map(|room| room.waiting),
-                "results_waiting": self.results_waiting(),
-                "recovered_jobs": self.recovered_jobs,
-                "recovery_ms": u64::try_from(self.recovery.as_millis()).unwrap_or(u64::MAX),
-                "payload_bytes": self.payloads.held.input_bytes(), "result_bytes": self.payloads.held.result_bytes(),
-            },
-            "jobs": { "queued": queued, "running": running, "done": done, "dead": dead },
-            "workers": workers, "clients": clients, "queues": queues,
-        })
+        let queues = queues.map(|(key, jobs)| QueueRow { key: key.as_str().to_owned(), queued: jobs as u64 });
+        Status {
+            leader: self.leader_status(),
+            jobs,
+            workers: workers.collect(),
+            clients: clients.collect(),
+            queues: queues.collect(),
+        }
+    }
+
+    fn leader_status(&self) -> LeaderStatus {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        LeaderStatus {
+            software: SOFTWARE.to_owned(),
+            uptime_ms: ms(self.now.since(self.started)),
+            driver: self.config.driver.to_owned(),
+            durability: self.durability(),
+            draining: self.broker.is_draining(),
+            connections: self.connections as u64,
+            frames_damaged: self.frames_damaged,
+            acks_refused: self.acks_refused,
+            job_names_bytes: self.broker.state().names_bytes(),
+            peer_names_bytes: self.hello_names_bytes,
+            results_waiting: self.results_waiting() as u64,
+            recovered_jobs: self.recovered_jobs as u64,
+            recovery_ms: ms(self.recovery),
+            spool: self.relay.fill().describe(),
+            log: self.log.describe(),
+            disk: Disk { disk_trouble: self.disk_short(), ..self.relay.describe_disk() },
+            payloads: self.payloads.held.describe(),
+        }
     }
 
     /// What a worker lacked for a job that it handed back lately.
-    fn lacks(&self, worker: &Worker) -> Value {
-        let lately = worker.lacked.map(|(lack, at)| (lack, self.now.since(at)));
-        let Some((lack, ago)) = lately.filter(|(_, ago)| *ago <= LACK_SHOWN_FOR) else { return Value::Null };
+    fn lacks(&self, worker: &Worker) -> Option<Lacks> {
+        let (lack, at) = worker.lacked?;
+        let ago = Some(self.now.since(at)).filter(|ago| *ago <= LACK_SHOWN_FOR)?;
         let what = match lack {
-            Lack::Room => "room",
-            Lack::Directory => "directory",
+            core::record::Lack::Room => Lack::Room,
+            core::record::Lack::Directory => Lack::Directory,
         };
-        json!({ "what": what, "ago_ms": u64::try_from(ago.as_millis()).unwrap_or(u64::MAX) })
+        Some(Lacks { what, ago_ms: u64::try_from(ago.as_millis()).unwrap_or(u64::MAX) })
     }
 
     /// What waits for room on the disk, and what would help.
@@ -347,85 +307,58 @@ impl Leader {
         ))
     }
 
-    fn dlq_ls(&self, question: &Value) -> Result<Value, String> {
-        let limit =
-            question.get("limit").and_then(Value::as_u64).and_then(|limit| usize::try_from(limit).ok());
+    fn dlq_ls(&self, question: &ask::DlqLs) -> Result<DeadPage, String> {
+        let limit = question.limit.and_then(|limit| usize::try_from(limit).ok());
         let limit = limit.unwrap_or(LISTED_MAX).clamp(1, LISTED_MAX);
-        let after = match question.get("after") {
-            None | Some(Value::Null) => None,
-            Some(_) => Some(job_id_in(question, "after")?),
-        };
         let mut dead = self.broker.state().dead();
-        if let Some(after) = after {
+        if let Some(after) = question.after.map(JobId) {
             dead.by_ref().find(|job| job.id() == after).ok_or_else(|| not_dead(after))?;
         }
-        let jobs: Vec<Value> = dead.by_ref().take(limit).map(|job| self.dead_job(job)).collect();
-        Ok(json!({ "jobs": jobs, "more": dead.next().is_some() }))
+        let jobs = dead.by_ref().take(limit).map(|job| self.dead_job(job)).collect();
+        Ok(DeadPage { jobs, more: dead.next().is_some() })
     }
 
-    fn dlq_show(&self, question: &Value) -> Result<Value, String> {
-        let id = job_id(question)?;
+    fn dlq_show(&self, id: JobId) -> Result<DeadShown, String> {
         let job = self.broker.state().job(id).filter(|job| matches!(job.phase, Phase::Dead { .. }));
         let job = job.ok_or_else(|| not_dead(id))?;
-        let notes = job.history.iter().map(|note| {
-            json!({
-                "attempt": note.attempt.0, "worker": note.worker.to_string(), "why": note.why.text(),
-            })
+        let history = job.history.iter().map(|note| FailedAttempt {
+            attempt: note.attempt.0,
+            worker: note.worker.to_string(),
+            why: note.why.text().to_owned(),
         });
-        let mut shown = self.dead_job(job);
-        if let Value::Object(members) = &mut shown {
-            members.insert("history".to_owned(), notes.collect());
-            members.insert("key".to_owned(), job.submission.key.as_str().into());
-            members.insert("size".to_owned(), job.submission.size.into());
-        }
-        Ok(shown)
+        let (history, key) = (history.collect(), job.submission.key.as_str().to_owned());
+        Ok(DeadShown { job: self.dead_job(job), history, key, size: job.submission.size })
     }
 
-    fn dead_job(&self, job: &Job) -> Value {
+    fn dead_job(&self, job: &Job) -> DeadJob {
         let (reason, since) = match job.phase {
             Phase::Dead { at, why } => (why.text(), self.now.since(at).as_millis()),
             Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } | Phase::Done { .. } => {
                 ("", 0)
             }
         };
-        json!({
-            "job_id": job.id().to_string(), "client_id": job.submission.client.to_string(), "exec": &*job.submission.exec, "reason": reason,
-            "attempts": job.spent, "run": job.run.0, "dead_ms": u64::try_from(since).unwrap_or(u64::MAX),
-        })
-    }
-
-    /// One job, or all of them if the question says so.
-    fn which(&self, question: &Value) -> Result<Option<JobId>, String> {
-        if question.get("all").and_then(Value::as_bool) == Some(true) {
-            return Ok(None);
+        DeadJob {
+            job_id: job.id().to_string(),
+            client_id: job.submission.client.to_string(),
+            exec: job.submission.exec.to_string(),
+            reason: reason.to_owned(),
+            attempts: job.spent,
+            run: job.run.0,
+            dead_ms: u64::try_from(since).unwrap_or(u64::MAX),
         }
-        job_id(question).map(Some)
     }
 }
 
-/// What a worker is, in a word.
-pub(super) const fn class_name(class: WorkerClass) -> &'static str {
-    match class {
-        WorkerClass::Leasing => "heft",
-        WorkerClass::Classic => "stock",
-        WorkerClass::OneAtATime => "minimal",
+impl From<core::event::WorkerClass> for WorkerClass {
+    fn from(class: core::event::WorkerClass) -> Self {
+        match class {
+            core::event::WorkerClass::Leasing => WorkerClass::Heft,
+            core::event::WorkerClass::Classic => WorkerClass::Stock,
+            core::event::WorkerClass::OneAtATime => WorkerClass::Minimal,
+        }
     }
 }
 
 fn not_dead(job: JobId) -> String {
     OperateError::NotDead { job }.to_string()
-}
-
-fn job_id(question: &Value) -> Result<JobId, String> {
-    job_id_in(question, "job_id")
-}
-
-fn job_id_in(question: &Value, member: &str) -> Result<JobId, String> {
-    let text = question
-        .get(member)
-        .and_then(Value::as_str)
-        .ok_or_else(|| format!("the question names no {member}"))?;
-    text.parse()
-        .map(JobId)
-        .map_err(|_| format!("\"{text}\" is no job id: it is a Guid such as {}", Uuid::nil()))
 }

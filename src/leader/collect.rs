@@ -4,43 +4,19 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use tracing::{info, warn};
-use uuid::Uuid;
+use tracing::info;
 
 use super::ask::LISTED_MAX;
 use super::datasets::DatasetEvent;
+use super::questions::{Lister, QuestionEvent};
 use super::relay::BlobId;
-use super::{Asked, Leader, Output};
-use crate::core::ids::{ConnId, Micros};
+use super::{Leader, Output};
+use crate::answers::Collected;
+use crate::core::ids::Micros;
 use crate::store::blobs::{DiskDone, DiskOp, Listed};
 
 /// How often files that nothing refers to are looked for.
 const COLLECT_EVERY: Duration = Duration::from_secs(300);
-
-/// Who wants to know which blobs have files.
-#[derive(Debug)]
-pub(super) enum Lister {
-    /// The leader itself, from time to time.
-    Own,
-    /// Somebody who asked.
-    Asked {
-        /// Whom to answer.
-        by: Asked,
-        /// Whether nothing is to be removed.
-        dry_run: bool,
-    },
-}
-
-impl Lister {
-    /// Whom to answer.
-    pub(super) fn by(&self) -> Option<&Asked> {
-        match self {
-            Lister::Own => None,
-            Lister::Asked { by, .. } => Some(by),
-        }
-    }
-}
 
 impl Leader {
     /// The first look for files that nothing refers to: after those that were being brought had time to come again.
@@ -52,22 +28,17 @@ impl Leader {
         let now = self.now;
         if self.collect_at.take_if(|due| *due <= now).is_some() {
             self.collect_at = Some(now.plus(COLLECT_EVERY));
-            self.list_files(Lister::Own);
+            self.questions(QuestionEvent::List);
         }
-    }
-
-    fn list_files(&mut self, lister: Lister) {
-        self.listers.push_back(lister);
-        self.outputs.push_back(Output::Disk(DiskOp::List));
     }
 
     /// A disk operation ended.
     pub fn disk_done(&mut self, now: Micros, done: DiskDone) {
         self.pass_time(now);
         match done {
-            DiskDone::Listed { result } => self.listed(result),
+            DiskDone::Listed { result } => self.questions(QuestionEvent::Listed(result)),
             DiskDone::Checked { blob, result } => {
-                self.answer_checked(blob, &result);
+                self.questions(QuestionEvent::Checked { blob, result: result.clone() });
                 self.relay.disk_done(DiskDone::Checked { blob, result });
             }
             DiskDone::Looked { blob, result } => self.looked(blob, result),
@@ -82,18 +53,8 @@ impl Leader {
         self.act();
     }
 
-    fn listed(&mut self, result: Result<Vec<Listed>, String>) {
-        let Some(lister) = self.listers.pop_front() else { return };
-        let listed = match (result, &lister) {
-            (Ok(listed), _) => listed,
-            (Err(error), Lister::Own) => {
-                return warn!("files that nothing refers to are not looked for: {error}");
-            }
-            (Err(error), Lister::Asked { by, .. }) => {
-                let (conn, verb, id) = (by.conn, by.verb.clone(), by.id);
-                return self.answer_error(conn, &verb, id, &error);
-            }
-        };
+    /// Removes files that nothing refers to, or says which would go.
+    pub(super) fn collect(&mut self, lister: Lister, listed: Vec<Listed>) {
         let grace = self.config.blob_grace;
         let is_old =
             |file: &Listed| Micros(file.written_at.saturating_mul(1_000_000)).plus(grace) <= self.now;
@@ -122,91 +83,10 @@ impl Leader {
                 info!(blobs = orphans.len(), bytes, "removed files of blobs that nothing refers to");
             }
         }
-        if let Lister::Asked { by: Asked { conn, verb, id }, .. } = lister {
-            let blobs: Vec<String> =
-                orphans.iter().take(LISTED_MAX).map(|orphan| orphan.blob.to_string()).collect();
-            let answer =
-                json!({ "orphans": orphans.len(), "bytes": bytes, "removed": !dry_run, "blobs": blobs });
-            self.answer(conn, &verb, id, answer);
+        if let Lister::Asked { by, .. } = lister {
+            let blobs = orphans.iter().take(LISTED_MAX).map(|orphan| orphan.blob.to_string()).collect();
+            let collected = Collected { orphans: orphans.len() as u64, bytes, removed: !dry_run, blobs };
+            self.answer(&by, &collected);
         }
     }
-
-    // --- questions
-
-    /// `blob.ls`: the blobs that are known, in the order of their ids.
-    pub(super) fn blob_ls(&self, question: &Value) -> Result<Value, String> {
-        let after = match question.get("after").and_then(Value::as_str) {
-            None => None,
-            Some(text) => Some(blob_id(text)?),
-        };
-        let (blobs, more) = self.relay.list(after, LISTED_MAX);
-        let blobs: Vec<Value> = blobs
-            .into_iter()
-            .map(|(id, blob)| {
-                json!({
-                    "blob": id.to_string(), "job_id": blob.owner.0.to_string(), "purpose": blob.purpose, "name": blob.name,
-                    "size": blob.size, "here": blob.here, "state": blob.state,
-                })
-            })
-            .collect();
-        Ok(json!({ "blobs": blobs, "more": more, "durability": self.durability() }))
-    }
-
-    /// `blob.gc`: files that nothing refers to.
-    pub(super) fn blob_gc(&mut self, by: Asked, question: &Value) -> Result<(), String> {
-        if !self.config.relay.durable {
-            return Err(
-                "this leader keeps nothing (--durability memory), so there is nothing to collect".to_owned()
-            );
-        }
-        let dry_run = question.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
-        if !dry_run {
-            // Files that only wait to be written again are nobody's, either.
-            self.outputs.push_back(Output::Disk(DiskOp::MakeRoom));
-            self.relay.measure();
-        }
-        self.list_files(Lister::Asked { by, dry_run });
-        Ok(())
-    }
-
-    /// `blob.verify`: reads a blob and checks it.
-    pub(super) fn blob_verify(&mut self, by: Asked, question: &Value) -> Result<(), String> {
-        if !self.config.relay.durable {
-            return Err(
-                "this leader keeps nothing (--durability memory), so there is nothing to verify".to_owned()
-            );
-        }
-        let text = question.get("blob").and_then(Value::as_str).ok_or("the question names no blob")?;
-        let blob = blob_id(text)?;
-        if !self.relay.knows(blob) {
-            return Err(format!("no blob {blob} is known here: `heft blob ls` lists them"));
-        }
-        if !self.relay.has_file(blob) {
-            let Asked { conn, verb, id } = by;
-            let nothing = json!({ "blob": blob.to_string(), "good": 0, "bad": [] });
-            self.answer(conn, &verb, id, nothing);
-            return Ok(());
-        }
-        self.checks.entry(blob).or_default().push(by);
-        self.outputs.push_back(Output::Disk(DiskOp::Check { blob }));
-        Ok(())
-    }
-
-    fn answer_checked(&mut self, blob: BlobId, result: &Result<(Vec<u32>, Vec<String>), String>) {
-        let answer = match result {
-            Ok((good, bad)) => json!({ "blob": blob.to_string(), "good": good.len(), "bad": bad }),
-            Err(error) => json!({ "blob": blob.to_string(), "good": 0, "bad": [error] }),
-        };
-        for Asked { conn, verb, id } in self.checks.remove(&blob).unwrap_or_default() {
-            self.answer(conn, &verb, id, answer.clone());
-        }
-    }
-
-    pub(super) fn asked(&self, conn: ConnId, verb: &str, id: Uuid) -> Asked {
-        Asked { conn, verb: verb.to_owned(), id }
-    }
-}
-
-fn blob_id(text: &str) -> Result<BlobId, String> {
-    text.parse().map_err(|_| format!("\"{text}\" is no blob's id: it is a Guid such as {}", Uuid::nil()))
 }

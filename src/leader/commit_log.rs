@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
+use crate::answers::Log;
 use crate::consensus::Single;
 use crate::core::Record;
 use crate::core::ids::Index;
@@ -75,9 +76,16 @@ impl CommitLog {
         self.disk.is_some()
     }
 
-    /// What the log took so far.
-    pub(super) fn cost(&self) -> Cost {
-        self.disk.as_ref().map(|disk| disk.cost).unwrap_or_default()
+    /// For operators.
+    pub(super) fn describe(&self) -> Log {
+        let Some(disk) = &self.disk else { return Log::default() };
+        Log {
+            log_records: disk.cost.records,
+            log_bytes: disk.cost.bytes,
+            log_syncs: disk.cost.syncs,
+            log_sync_us: disk.cost.sync_us,
+            log_trouble: disk.trouble.clone(),
+        }
     }
 
     /// Why the log takes nothing, if it does not.
@@ -206,7 +214,7 @@ mod tests {
         assert_eq!(all(&mut log), ["committed 3"]);
         log.done(written(None, Vec::new(), MEASURE_AFTER_BYTES));
         assert_eq!(all(&mut log), ["measure"]);
-        assert_eq!((log.cost().records, log.cost().bytes), (2, MEASURE_AFTER_BYTES + 100));
+        assert_eq!((log.describe().log_records, log.describe().log_bytes), (2, MEASURE_AFTER_BYTES + 100));
     }
 
     #[test]

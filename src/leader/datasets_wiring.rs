@@ -6,7 +6,6 @@ use std::sync::Arc;
 use chunking::dataset::pack::Layout;
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::Purpose;
-use serde_json::Value;
 use tracing::error;
 use uuid::Uuid;
 
@@ -15,10 +14,11 @@ use super::datasets::{
     Again, DatasetAction, DatasetEvent, Facts, MANIFEST, PACK, RestoredPart, Says, WorkerFacts, WorkerKind,
 };
 use super::pacing::{Memory, Posting};
+use super::questions::QuestionEvent;
 use super::recover::no_map;
 use super::relay::{BlobId, Relay};
 use super::submit::RefusalText;
-use super::{Asked, Leader, LeaderConfig, Output};
+use super::{Leader, LeaderConfig, Output};
 use crate::conn::{DatasetSays, Session};
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
@@ -160,18 +160,6 @@ impl Leader {
         self.datasets_on();
     }
 
-    /// Answers a question about datasets, now or later; `None` if it is about something else.
-    pub(super) fn ask_datasets(
-        &mut self,
-        by: Asked,
-        question: &Value,
-    ) -> Option<Result<Option<Value>, String>> {
-        let facts = Seen::of(&self.broker, &self.relay, &self.sessions, &self.config);
-        let answered = self.datasets.ask(self.now, &facts, by, question);
-        self.datasets_on();
-        answered
-    }
-
     /// Does what datasets want done. What follows from that is done after it, not in the middle.
     fn datasets_on(&mut self) {
         if std::mem::replace(&mut self.acts_for_datasets, true) {
@@ -217,8 +205,8 @@ impl Leader {
                         self.post_now(conn, Posting { frame, memory });
                     }
                 }
-                DatasetAction::Answer { to: Asked { conn, verb, id }, answer } => {
-                    self.answered(conn, &verb, id, answer.map(Some));
+                DatasetAction::Answer { to, answer } => {
+                    self.questions(QuestionEvent::Answered { by: to, answer });
                 }
                 DatasetAction::Tell(event) => self.broker.handle(self.now, event),
                 DatasetAction::Pair { worker, agent } => {
@@ -259,7 +247,7 @@ impl Leader {
                     self.relay.detach(conn, blob);
                 }
                 DatasetAction::Settle { blob } => self.relay.settle(blob),
-                DatasetAction::Look { blob, at } => self.look(blob, at),
+                DatasetAction::Look { blob, at } => self.look_at(blob, at),
                 DatasetAction::Forget { blob } => self.relay.forget(blob),
             }
         }
@@ -278,7 +266,7 @@ impl Leader {
     }
 
     /// Has a part of a dataset looked at, as far as it is needed.
-    fn look(&mut self, blob: BlobId, at: LookAt) {
+    fn look_at(&mut self, blob: BlobId, at: LookAt) {
         let mut chunks = self.relay.chunks(blob);
         match &at {
             LookAt::PackList(_) => {

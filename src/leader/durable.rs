@@ -5,6 +5,7 @@ use tracing::{error, warn};
 use super::commit_log::LogAction;
 use super::payloads::UNLOGGED_BYTES_MAX;
 use super::{Leader, Output, outcome};
+use crate::answers::Durability;
 use crate::core::ids::{Index, Micros};
 use crate::core::job::{Job, Phase};
 use crate::core::{Event, Record};
@@ -115,8 +116,8 @@ impl Leader {
     }
 
     /// Whether what it has outlives it, in a word, for status.
-    pub(super) fn durability(&self) -> &'static str {
-        if self.log.is_durable() { "disk" } else { "memory" }
+    pub(super) fn durability(&self) -> Durability {
+        if self.log.is_durable() { Durability::Disk } else { Durability::Memory }
     }
 
     /// Whether so much waits for the log that it is better to wait for it before more is read. Not for one that takes nothing: what then comes

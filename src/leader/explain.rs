@@ -1,48 +1,62 @@
 //! The question `explain`: what the broker says of a job, as JSON (docs/protocol.md, "Questions").
 
-use serde_json::{Value, json};
-
 use super::Leader;
-use super::ask::{LISTED_MAX, class_name};
+use super::ask::LISTED_MAX;
+use crate::answers::{
+    Explained, Load, MoveCost, NamedSet, Phase, SeenWorker, SetAt, SetState, Takes, Verdict, Waits, WaitsFor,
+};
+use crate::core;
 use crate::core::action::OperateError;
-use crate::core::explain::{Explanation, Named, Seen, Verdict, WaitsFor};
+use crate::core::explain::{self, Explanation, Named, Seen};
 use crate::core::ids::{CacheId, ConnId, JobId, Micros};
-use crate::core::job::Phase;
 use crate::core::locality::At;
 use crate::core::payload::PayloadKind;
 use crate::core::record::{AttemptEnd, Lack};
 
 impl Leader {
     /// Why a job is where it is, worker by worker.
-    pub(super) fn explain(&self, job: JobId) -> Result<Value, String> {
+    pub(super) fn explain(&self, job: JobId) -> Result<Explained, String> {
         let unknown = || OperateError::Unknown { job }.to_string();
         let Explanation { job, run, client, key, phase, policy, datasets, waits, workers } =
             self.broker.explain(job).ok_or_else(unknown)?;
-        let result_waits = self.result_waits(job).map(|why| no_room("result-room", &why));
-        let input_room = waits.as_ref().filter(|waits| matches!(waits, WaitsFor::Client));
+        let result_waits = self.result_waits(job).map(|why| no_room(WaitsFor::ResultRoom, why));
+        let input_room = waits.as_ref().filter(|waits| matches!(waits, explain::WaitsFor::Client));
         let input_room = input_room.and_then(|_| self.relay.why_inputs_wait(job));
-        let input_room = input_room.map(|why| no_room("input-room", &format!("room for its inputs: {why}")));
+        let input_room =
+            input_room.map(|why| no_room(WaitsFor::InputRoom, format!("room for its inputs: {why}")));
         let (phase, worker) = match phase {
-            Phase::Queued { .. } => ("queued", None),
-            Phase::Leased { worker, .. } if self.broker.is_returning(worker, job) => {
-                ("returning", Some(worker.to_string()))
+            core::job::Phase::Queued { .. } => (Phase::Queued, None),
+            core::job::Phase::Leased { worker, .. } if self.broker.is_returning(worker, job) => {
+                (Phase::Returning, Some(worker.to_string()))
             }
-            Phase::Leased { worker, .. } => ("running", Some(worker.to_string())),
-            Phase::Gathering { .. } => ("gathering", None),
-            Phase::Done { .. } => ("done", None),
-            Phase::Dead { .. } => ("dead", None),
+            core::job::Phase::Leased { worker, .. } => (Phase::Running, Some(worker.to_string())),
+            core::job::Phase::Gathering { .. } => (Phase::Gathering, None),
+            core::job::Phase::Done { .. } => (Phase::Done, None),
+            core::job::Phase::Dead { .. } => (Phase::Dead, None),
         };
         let caches: Vec<CacheId> = datasets.iter().map(|named| named.cache.clone()).collect();
-        let listed = workers.iter().take(LISTED_MAX);
-        let listed: Vec<Value> =
-            listed.map(|it| seen(it, self.datasets.unheld(&self.facts(), it.id, &caches))).collect();
+        let unheld = |worker: &Seen| self.datasets.unheld(&self.facts(), worker.id, &caches);
         let waits = waits.map(|waits| self.cannot_be_held(job, &waits).unwrap_or_else(|| self.waits(&waits)));
-        Ok(json!({
-            "job_id": job.to_string(), "run": run.0, "client_id": client.to_string(), "key": key.as_str(), "phase": phase,
-            "worker": worker, "policy": policy.name(), "datasets": datasets.iter().map(named).collect::<Vec<_>>(),
-            "waits": input_room.or(waits).or(result_waits), "workers": listed,
-            "more": workers.len() > LISTED_MAX,
-        }))
+        Ok(Explained {
+            job_id: job.to_string(),
+            run: run.0,
+            client_id: client.to_string(),
+            key: key.as_str().to_owned(),
+            phase,
+            worker,
+            policy: policy.name().to_owned(),
+            datasets: datasets.iter().map(named).collect(),
+            waits: input_room.or(waits).or(result_waits),
+            more: workers.len() > LISTED_MAX,
+            workers: workers
+                .into_iter()
+                .take(LISTED_MAX)
+                .map(|worker| {
+                    let unheld = unheld(&worker);
+                    seen(worker, unheld)
+                })
+                .collect(),
+        })
     }
 
     /// Tells the client of a job that its worker handed it back because it cannot hold a dataset that the job names.
@@ -58,121 +72,153 @@ impl Leader {
     }
 
     /// What a job waits for whose last worker handed it back because it cannot hold a dataset that the job names.
-    fn cannot_be_held(&self, id: JobId, waits: &WaitsFor) -> Option<Value> {
+    fn cannot_be_held(&self, id: JobId, waits: &explain::WaitsFor) -> Option<Waits> {
         let until = match waits {
-            WaitsFor::BackOff { until } => Some(until),
-            WaitsFor::Data { .. } | WaitsFor::Nearer { .. } | WaitsFor::Room | WaitsFor::Turn => None,
-            WaitsFor::WorkerLacks { .. }
-            | WaitsFor::Client
-            | WaitsFor::Cap { .. }
-            | WaitsFor::Worker
-            | WaitsFor::CapableWorker
-            | WaitsFor::Reader { .. }
-            | WaitsFor::Agent
-            | WaitsFor::Stop => return None,
+            explain::WaitsFor::BackOff { until } => Some(until),
+            explain::WaitsFor::Data { .. }
+            | explain::WaitsFor::Nearer { .. }
+            | explain::WaitsFor::Room
+            | explain::WaitsFor::Turn => None,
+            explain::WaitsFor::WorkerLacks { .. }
+            | explain::WaitsFor::Client
+            | explain::WaitsFor::Cap { .. }
+            | explain::WaitsFor::Worker
+            | explain::WaitsFor::CapableWorker
+            | explain::WaitsFor::Reader { .. }
+            | explain::WaitsFor::Agent
+            | explain::WaitsFor::Stop => return None,
         };
         let job = self.broker.state().job(id)?;
         let last = job.history.last().filter(|note| note.why == AttemptEnd::GivenUp)?;
         let why = self.datasets.unheld(&self.facts(), last.worker, job.datasets())?;
-        let left = until.map(|until| u64::try_from(until.since(self.now).as_millis()).unwrap_or(u64::MAX));
-        let text = format!("worker {} {why}; it is tried again, or another is", last.worker);
-        Some(json!({
-            "for": "worker-cache", "text": text, "worker": last.worker.to_string(), "waited_ms": Value::Null,
-            "left_ms": left,
-        }))
+        Some(Waits {
+            what: WaitsFor::WorkerCache,
+            text: format!("worker {} {why}; it is tried again, or another is", last.worker),
+            worker: Some(last.worker.to_string()),
+            waited_ms: None,
+            left_ms: until.map(|until| u64::try_from(until.since(self.now).as_millis()).unwrap_or(u64::MAX)),
+        })
     }
 
-    fn waits(&self, waits: &WaitsFor) -> Value {
-        let (name, worker, since, until) = match waits {
-            WaitsFor::BackOff { until } => ("back-off", None, None, Some(until)),
-            WaitsFor::WorkerLacks { worker, lack, until } => {
-                let name = match lack {
-                    Lack::Room => "worker-disk",
-                    Lack::Directory => "worker-directory",
+    fn waits(&self, waits: &explain::WaitsFor) -> Waits {
+        let (what, worker, since, until) = match waits {
+            explain::WaitsFor::BackOff { until } => (WaitsFor::BackOff, None, None, Some(until)),
+            explain::WaitsFor::WorkerLacks { worker, lack, until } => {
+                let what = match lack {
+                    Lack::Room => WaitsFor::WorkerDisk,
+                    Lack::Directory => WaitsFor::WorkerDirectory,
                 };
-                (name, Some(worker), None, until.as_ref())
+                (what, Some(worker), None, until.as_ref())
             }
-            WaitsFor::Client => ("client", None, None, None),
-            WaitsFor::Cap { .. } => ("cap", None, None, None),
-            WaitsFor::Data { worker, since, until } => ("data", Some(worker), Some(since), Some(until)),
-            WaitsFor::Nearer { since, until } => ("nearer", None, Some(since), Some(until)),
-            WaitsFor::Worker => ("worker", None, None, None),
-            WaitsFor::CapableWorker => ("capable-worker", None, None, None),
-            WaitsFor::Reader { kind: PayloadKind::Request } => ("request-worker", None, None, None),
-            WaitsFor::Reader { kind: PayloadKind::Folders } => ("folders-worker", None, None, None),
-            WaitsFor::Reader { kind: PayloadKind::Raw } => ("raw-worker", None, None, None),
-            WaitsFor::Agent => ("agent", None, None, None),
-            WaitsFor::Room => ("room", None, None, None),
-            WaitsFor::Stop => ("stop", None, None, None),
-            WaitsFor::Turn => ("turn", None, None, None),
+            explain::WaitsFor::Client => (WaitsFor::Client, None, None, None),
+            explain::WaitsFor::Cap { .. } => (WaitsFor::Cap, None, None, None),
+            explain::WaitsFor::Data { worker, since, until } => {
+                (WaitsFor::Data, Some(worker), Some(since), Some(until))
+            }
+            explain::WaitsFor::Nearer { since, until } => (WaitsFor::Nearer, None, Some(since), Some(until)),
+            explain::WaitsFor::Worker => (WaitsFor::Worker, None, None, None),
+            explain::WaitsFor::CapableWorker => (WaitsFor::CapableWorker, None, None, None),
+            explain::WaitsFor::Reader { kind: PayloadKind::Request } => {
+                (WaitsFor::RequestWorker, None, None, None)
+            }
+            explain::WaitsFor::Reader { kind: PayloadKind::Folders } => {
+                (WaitsFor::FoldersWorker, None, None, None)
+            }
+            explain::WaitsFor::Reader { kind: PayloadKind::Raw } => (WaitsFor::RawWorker, None, None, None),
+            explain::WaitsFor::Agent => (WaitsFor::Agent, None, None, None),
+            explain::WaitsFor::Room => (WaitsFor::Room, None, None, None),
+            explain::WaitsFor::Stop => (WaitsFor::Stop, None, None, None),
+            explain::WaitsFor::Turn => (WaitsFor::Turn, None, None, None),
         };
         let ms = |from: Micros, to: Micros| u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX);
-        json!({
-            "for": name, "text": waits.to_string(), "worker": worker.map(ToString::to_string),
-            "waited_ms": since.map(|since| ms(*since, self.now)), "left_ms": until.map(|until| ms(self.now, *until)),
-        })
+        Waits {
+            what,
+            text: waits.to_string(),
+            worker: worker.map(ToString::to_string),
+            waited_ms: since.map(|since| ms(*since, self.now)),
+            left_ms: until.map(|until| ms(self.now, *until)),
+        }
     }
 }
 
 /// The inputs of a job, or its result, find no room here.
-fn no_room(name: &str, why: &str) -> Value {
-    let nothing = Value::Null;
-    json!({ "for": name, "text": why, "worker": nothing, "waited_ms": nothing, "left_ms": nothing })
+fn no_room(what: WaitsFor, text: String) -> Waits {
+    Waits { what, text, ..Waits::default() }
 }
 
-fn named(named: &Named) -> Value {
+fn named(named: &Named) -> NamedSet {
     let dataset = named.dataset.as_ref();
-    json!({
-        "cache_id": named.cache.as_str(), "known": dataset.is_some(), "bytes": dataset.map(|dataset| dataset.bytes),
-        "generation": dataset.map(|dataset| dataset.generation.to_string()),
-    })
+    NamedSet {
+        cache_id: named.cache.as_str().to_owned(),
+        known: dataset.is_some(),
+        bytes: dataset.map(|dataset| dataset.bytes),
+        generation: dataset.map(|dataset| dataset.generation.to_string()),
+    }
 }
 
-fn seen(seen: &Seen, unheld: Option<String>) -> Value {
+fn seen(seen: Seen, unheld: Option<String>) -> SeenWorker {
     let text = seen.verdict.text();
     let text = unheld.map_or_else(|| text.to_owned(), |unheld| format!("{text}; {unheld}"));
     let sets = seen.sets.iter().map(|(cache, at)| {
         let (state, missing) = match at {
-            At::Held => ("held", Some(0)),
-            At::Coming { missing } => ("coming", Some(*missing)),
-            At::Expected => ("expected", None),
-            At::Missing => ("missing", None),
+            At::Held => (SetState::Held, Some(0)),
+            At::Coming { missing } => (SetState::Coming, Some(*missing)),
+            At::Expected => (SetState::Expected, None),
+            At::Missing => (SetState::Missing, None),
         };
-        json!({ "cache_id": cache.as_str(), "state": state, "missing": missing })
+        SetAt { cache_id: cache.as_str().to_owned(), state, missing }
     });
-    json!({
-        "id": seen.id.to_string(), "name": &*seen.name, "class": class_name(seen.class), "matches": seen.matches,
-        "patterns": seen.patterns, "room": seen.has_room, "credit": seen.credit, "running": seen.running,
-        "returning": seen.returning,
-        "lost_there": seen.lost_there, "transfers": seen.transfers, "takes_datasets": seen.datasets,
-        "takes_folders": seen.reads >= PayloadKind::Folders, "takes_raw": seen.reads >= PayloadKind::Raw,
-        "agent": seen.agent.map(|agent| agent.to_string()), "sets": sets.collect::<Vec<_>>(),
-        "missing_bytes": seen.cost.missing, "unsent_bytes": seen.cost.unsent,
-        "move_ms": u64::try_from(seen.takes.as_millis()).unwrap_or(u64::MAX),
-        "verdict": verdict_name(seen.verdict), "text": text,
-    })
+    SeenWorker {
+        id: seen.id.to_string(),
+        name: Some(seen.name.to_string()),
+        class: seen.class.into(),
+        matches: seen.matches,
+        load: Load {
+            room: seen.has_room,
+            credit: Some(seen.credit),
+            running: Some(seen.running as u64),
+            returning: Some(seen.returning as u64),
+        },
+        lost_there: seen.lost_there,
+        takes: Takes {
+            transfers: seen.transfers,
+            takes_datasets: seen.datasets,
+            takes_folders: seen.reads >= PayloadKind::Folders,
+            takes_raw: seen.reads >= PayloadKind::Raw,
+        },
+        agent: seen.agent.map(|agent| agent.to_string()),
+        sets: sets.collect(),
+        cost: MoveCost {
+            missing_bytes: Some(seen.cost.missing),
+            unsent_bytes: Some(seen.cost.unsent),
+            move_ms: Some(u64::try_from(seen.takes.as_millis()).unwrap_or(u64::MAX)),
+        },
+        verdict: verdict(seen.verdict),
+        text,
+        patterns: seen.patterns,
+    }
 }
 
-const fn verdict_name(verdict: Verdict) -> &'static str {
+const fn verdict(verdict: explain::Verdict) -> Verdict {
     match verdict {
-        Verdict::HasIt => "has-it",
-        Verdict::First => "first",
-        Verdict::WaitedFor => "waited-for",
-        Verdict::Possible => "possible",
-        Verdict::NoRoom => "no-room",
-        Verdict::DiskFull => "disk-full",
-        Verdict::NoDirectory => "no-directory",
-        Verdict::Silent => "silent",
-        Verdict::OwesAnswer => "owes-answer",
-        Verdict::LostThere => "lost-there",
-        Verdict::ByAgent => "by-agent",
-        Verdict::CannotRead(PayloadKind::Request) => "no-requests",
-        Verdict::CannotRead(PayloadKind::Folders) => "no-folders",
-        Verdict::CannotRead(PayloadKind::Raw) => "no-raw",
-        Verdict::NoTransfers => "no-transfers",
-        Verdict::NoDatasets => "no-datasets",
-        Verdict::NoMatch => "no-match",
-        Verdict::ForAnother => "for-another",
-        Verdict::Ended => "ended",
+        explain::Verdict::HasIt => Verdict::HasIt,
+        explain::Verdict::First => Verdict::First,
+        explain::Verdict::WaitedFor => Verdict::WaitedFor,
+        explain::Verdict::Possible => Verdict::Possible,
+        explain::Verdict::NoRoom => Verdict::NoRoom,
+        explain::Verdict::DiskFull => Verdict::DiskFull,
+        explain::Verdict::NoDirectory => Verdict::NoDirectory,
+        explain::Verdict::Silent => Verdict::Silent,
+        explain::Verdict::OwesAnswer => Verdict::OwesAnswer,
+        explain::Verdict::LostThere => Verdict::LostThere,
+        explain::Verdict::ByAgent => Verdict::ByAgent,
+        explain::Verdict::CannotRead(PayloadKind::Request) => Verdict::NoRequests,
+        explain::Verdict::CannotRead(PayloadKind::Folders) => Verdict::NoFolders,
+        explain::Verdict::CannotRead(PayloadKind::Raw) => Verdict::NoRaw,
+        explain::Verdict::NoTransfers => Verdict::NoTransfers,
+        explain::Verdict::NoDatasets => Verdict::NoDatasets,
+        explain::Verdict::NoMatch => Verdict::NoMatch,
+        explain::Verdict::ForAnother => Verdict::ForAnother,
+        explain::Verdict::Ended => Verdict::Ended,
     }
 }

@@ -3,7 +3,6 @@
 //! A driver tells it what connections bring and when time has passed, and does what [`Leader::poll_output`] says. Payload
 //! bytes pass through by reference; the broker never sees them.
 
-mod answers;
 mod ask;
 mod bulk;
 mod cache_put;
@@ -23,6 +22,7 @@ mod pacing;
 mod pack_maker;
 mod parts;
 mod payloads;
+mod questions;
 mod recover;
 mod relay;
 mod retention;
@@ -51,7 +51,7 @@ use uuid::Uuid;
 use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, Want, WireChunk, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
-use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run, Token};
+use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run};
 use crate::core::{Broker, Config, Event};
 use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
@@ -59,7 +59,6 @@ use crate::summed::Summed;
 use crate::wire::{KEEPALIVE_EVERY, SILENCE_MAX, frame_window};
 use bulk::{Apart, Bulk};
 use children::Commons;
-use collect::Lister;
 use commit_log::CommitLog;
 use datasets::{DatasetEvent, Datasets};
 use gathered::Fetcher;
@@ -67,6 +66,7 @@ use hello::{reason_for, room_for_names};
 use job_blobs::Blobs;
 use pacing::Pacing;
 use payloads::Payloads;
+use questions::{Asked, QuestionEvent, Questions};
 use relay::{BlobId, Relay};
 use staging::Stagings;
 use tasks::{Assignment, HeldBack, Task, Turn};
@@ -224,15 +224,10 @@ pub struct Leader {
     bulks: HashMap<ConnId, Bulk>,
     /// Large frames that were taken apart, and wait until their contents are on the disk.
     gathered: Vec<(Vec<BlobId>, Apart)>,
-    /// Who wants to know which blobs have files, in the order of the answers.
-    listers: VecDeque<Lister>,
     /// When files that nothing refers to are looked for.
     collect_at: Option<Micros>,
-    /// Who wants blobs to be checked.
-    checks: HashMap<BlobId, Vec<Asked>>,
     outputs: VecDeque<Output>,
-    asked: HashMap<Token, Asked>,
-    next_token: Token,
+    questions: Questions,
     connections: usize,
     /// Frames that were not what their senders sent.
     frames_damaged: u64,
@@ -247,14 +242,6 @@ pub struct Leader {
     recovery: Duration,
 }
 
-/// A question that waits for its answer.
-#[derive(Debug)]
-struct Asked {
-    conn: ConnId,
-    verb: String,
-    id: Uuid,
-}
-
 impl Leader {
     /// A leader without jobs. `make_id` makes random ids: the leader holds no source of randomness.
     pub fn new(config: LeaderConfig, now: Micros, mut make_id: Box<dyn FnMut() -> Uuid>) -> Self {
@@ -262,15 +249,14 @@ impl Leader {
         Leader {
             broker: Broker::begin(config.broker.clone(), now),
             relay: Relay::new(config.relay.clone()),
+            questions: Questions::new(config.relay.durable),
             blobs: Blobs::default(),
             datasets: Datasets::new(config.blob_grace),
             acts_for_datasets: false,
             stagings: Stagings::default(),
             bulks: HashMap::new(),
             gathered: Vec::new(),
-            listers: VecDeque::new(),
             collect_at: None,
-            checks: HashMap::new(),
             config,
             id,
             make_id,
@@ -285,8 +271,6 @@ impl Leader {
             pacing: Pacing::default(),
             commons: Commons::default(),
             outputs: VecDeque::new(),
-            asked: HashMap::new(),
-            next_token: Token(0),
             connections: 0,
             frames_damaged: 0,
             forgetting: None,
@@ -373,15 +357,17 @@ impl Leader {
             Heard::Ack(body) => self.ack(conn, body),
             Heard::Cancel(job) => {
                 let by = self.sessions.get(&conn).map_or_else(String::new, Session::name).into();
-                self.next_token = self.next_token.next();
-                let operation = Operation::Cancel { job, by };
-                self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
+                self.questions(QuestionEvent::Wished(Operation::Cancel { job, by }));
             }
             Heard::Received { job, run } => self.received(conn, job, run),
             Heard::Transfer { id, says } => self.transfer(conn, id, says),
             Heard::Piece { id, payload } => self.piece(conn, id, &payload),
             Heard::Dataset(says) => self.dataset_says(conn, says),
-            Heard::Ask { verb, id, json } => self.ask(conn, &verb, id, &json),
+            Heard::Ask { verb, id, json } => {
+                let by = Asked { conn, verb: verb.into(), id };
+                let (json, peer) = (json.to_vec(), self.name(conn).into());
+                self.questions(QuestionEvent::Asked { by, json, peer });
+            }
             Heard::Alive => {}
             Heard::Skipped(why) => debug!(peer = %self.name(conn), "skipped a frame: {why}"),
         }
@@ -409,6 +395,7 @@ impl Leader {
             self.relay.closed(conn);
             self.broker.handle(self.now, Event::Closed { conn });
             self.unpost(conn);
+            self.questions(QuestionEvent::Closed(conn));
             self.dataset_event(DatasetEvent::Closed { conn });
             self.release_fetched();
             self.hosts.remove(&conn);
@@ -686,7 +673,9 @@ impl Leader {
                     self.payloads.held.forget_result(result);
                     self.forget_parts(result);
                 }
-                Action::Operated { token, answer } => self.operated(token, answer),
+                Action::Operated { token, answer } => {
+                    self.questions(QuestionEvent::Operated { token, answer });
+                }
                 Action::DatasetPut { dataset, replaced } => {
                     self.commons.clear();
                     self.dataset_event(DatasetEvent::Kept { dataset, replaced });

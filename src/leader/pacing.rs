@@ -445,7 +445,8 @@ mod tests {
 
     fn conn_of(task: &Task) -> ConnId {
         match task {
-            Task::Deliver { conn, .. } | Task::Answer { conn, .. } => *conn,
+            Task::Deliver { conn, .. } => *conn,
+            Task::Answer { by, .. } => by.conn,
             Task::Assign(assignment) => assignment.conn,
             Task::Stage { .. } => ConnId(0),
         }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::children::{Assigned, Common, Rewriting, for_child};
 use super::payloads::{Input, UNLOGGED_BYTES_MAX};
+use super::questions::QuestionEvent;
 use super::relay::{BlobId, TooMany};
 use super::transfers::named_in;
 use super::{Leader, stand_in};
@@ -360,10 +361,8 @@ impl Leader {
             // What does not fit was refused at the door, so this is a mistake of ours; the job ends, not the worker.
             Err(error) => {
                 warn!(job = %id, "cannot be sent to a worker: {error}");
-                self.next_token = self.next_token.next();
                 let by = format!("the leader, which cannot send it: {error}").into();
-                let operation = Operation::Cancel { job: id, by };
-                self.broker.handle(self.now, Event::Operate { token: self.next_token, operation });
+                self.questions(QuestionEvent::Wished(Operation::Cancel { job: id, by }));
                 None
             }
         }

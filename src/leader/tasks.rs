@@ -4,12 +4,11 @@
 use std::collections::{HashMap, HashSet};
 
 use tracing::{debug, error};
-use uuid::Uuid;
 
 use super::children::Assigned;
 use super::pacing::{Ended, Memory, Posting};
 use super::payloads::PayloadAction;
-use super::{Leader, Output, gathered, outcome};
+use super::{Asked, Leader, Output, gathered, outcome};
 use crate::conn::WireFrame;
 use crate::core::Event;
 use crate::core::action::Action;
@@ -28,7 +27,7 @@ pub(super) enum Task {
     /// Make a dataset of a job's inputs.
     Stage { job: JobId },
     /// Answer a question for a result.
-    Answer { conn: ConnId, verb: String, id: Uuid, job: JobId },
+    Answer { by: Asked, job: JobId },
 }
 
 /// A task whose turn it is.
@@ -325,13 +324,13 @@ impl Leader {
                 self.send_posted(conn, bytes, posting, Some((job, run)));
             }
             Task::Stage { job } => self.stage(job),
-            Task::Answer { conn, verb, id, job } => {
-                let answer = self.result_answer(conn, &verb, id, job);
+            Task::Answer { by, job } => {
+                let answer = self.result_answer(&by, job);
                 if let Err(text) = &answer {
-                    self.answer_error(conn, &verb, id, text);
+                    self.answer_error(&by, text);
                 }
                 let posting = answer.ok().map(|frame| Posting { frame, memory: Memory::Own });
-                self.send_posted(conn, bytes, posting, None);
+                self.send_posted(by.conn, bytes, posting, None);
             }
         }
     }
@@ -355,6 +354,7 @@ impl Leader {
 mod tests {
     use super::*;
     use std::time::Duration;
+    use uuid::Uuid;
 
     #[test]
     fn what_follows_a_later_attempt_waits_behind_that_one_and_not_behind_an_earlier_one() {

@@ -26,6 +26,7 @@ mod pieces;
 mod sink;
 mod source;
 mod stored;
+pub(crate) mod throttle;
 mod upload;
 mod uploads;
 

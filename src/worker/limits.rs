@@ -72,9 +72,6 @@ pub const OUTPUT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// What a result has as text of an output that goes by transfer: enough to see what the job is about.
 pub const TEXT_HEAD_BYTES: usize = 64 * 1024;
 
-/// Between two notes on how far the transfers of a job are.
-pub const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-
 /// How long inputs that came by transfer are kept after a lost connection, if the leader's Welcome does not say how long it
 /// waits for a worker.
 pub const WORKER_GRACE: Duration = Duration::from_secs(30);

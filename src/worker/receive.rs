@@ -20,10 +20,11 @@ use super::attempt::Workplace;
 use super::directory::JobDirectory;
 use super::exec::inputs;
 use super::handler::{Handler, Job};
-use super::limits::{PROGRESS_EVERY, TRANSFERS_MAX};
+use super::limits::TRANSFERS_MAX;
 use super::work_dir::{WorkDirState, is_unusable};
 use crate::core::names::{SafeName, input_names};
 use crate::peer::{InFrame, OutFrame};
+use crate::transfer::throttle::{AT_WORKER, Throttle};
 use crate::transfer::{ChunkSink, Downloads, FileSink, ONLY, Opened, Report, Turn, is_full, refusal};
 use crate::wire::{InChunk, Part};
 
@@ -38,7 +39,7 @@ struct Reception {
     /// When it is given up, if the leader does not go on with it.
     kept_until: Option<Instant>,
     /// When the leader was last told how far it is.
-    told_at: Instant,
+    throttle: Throttle<Instant>,
 }
 
 /// A blob of one of the jobs.
@@ -117,7 +118,7 @@ impl Receptions {
             directory: None,
             missing: listed.len(),
             kept_until: None,
-            told_at: Instant::now(),
+            throttle: Throttle::after(AT_WORKER, Instant::now()),
         };
         self.jobs.insert(job.id, reception);
         Some(true)
@@ -254,11 +255,9 @@ impl Receptions {
     pub(super) fn far(&mut self, id: Uuid) -> Option<Far> {
         let job = self.blobs.get(&id)?.job;
         let reception = self.jobs.get_mut(&job)?;
-        let now = Instant::now();
-        if reception.missing == 0 || now.duration_since(reception.told_at) < PROGRESS_EVERY {
+        if reception.missing == 0 || !reception.throttle.passes(Instant::now(), false) {
             return None;
         }
-        reception.told_at = now;
         let blobs = self.blobs.iter().filter(|(_, blob)| blob.job == job);
         let (done, total) = blobs.fold((0, 0), |(done, total), (id, blob)| {
             let here = self.downloads.get(*id).map_or(0, |(_, download)| download.progress().0);

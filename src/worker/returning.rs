@@ -21,9 +21,10 @@ use uuid::Uuid;
 use super::desk::Numbers;
 use super::fit::{Large, Part, append_note, reference};
 use super::handler::Content;
-use super::limits::{PROGRESS_EVERY, UPLOADS_MAX, UPLOADS_OPEN_MAX};
+use super::limits::{UPLOADS_MAX, UPLOADS_OPEN_MAX};
 use crate::model::{JobResult, JobStatus, JsonModel};
 use crate::peer::{InFrame, LinkWriter, OutFrame};
+use crate::transfer::throttle::{AT_WORKER, Throttle};
 use crate::transfer::{Blob, Compression, ONLY, Source, State, Uploads, Waiting, Wire};
 
 /// One result on its way.
@@ -42,7 +43,7 @@ struct Return {
     waits: Option<Waiting>,
     /// Whether the result itself was sent on this connection.
     answered: bool,
-    told_at: Instant,
+    throttle: Throttle<Instant>,
 }
 
 /// Why the parts of a result cannot be sent.
@@ -157,9 +158,10 @@ impl Returns {
                     Err(text) => failed = Some(Failed::Parts(text)),
                 }
             }
-            let told_at = Instant::now();
+            let throttle = Throttle::after(AT_WORKER, Instant::now());
             let (opened, answered, left_out, waits) = (false, false, HashMap::new(), None);
-            let held = Return { large, numbers, uploads, opened, failed, left_out, waits, answered, told_at };
+            let held =
+                Return { large, numbers, uploads, opened, failed, left_out, waits, answered, throttle };
             self.jobs.insert(job, held);
         }
         let Some(held) = self.jobs.get_mut(&job) else { return Turn::Nothing };
@@ -285,12 +287,10 @@ impl Return {
             }
             return Turn::Answer { job, payload: self.with_parts(&digests) };
         }
-        let now = Instant::now();
         let is_news = self.waits != waits;
-        if now.duration_since(self.told_at) < PROGRESS_EVERY && !is_news {
+        if !self.throttle.passes(Instant::now(), is_news) {
             return Turn::Nothing;
         }
-        self.told_at = now;
         if let Some(why) = waits.as_ref().filter(|_| is_news) {
             info!(%job, bytes = total, "a result waits here until the leader takes it: {}", why.text);
         }

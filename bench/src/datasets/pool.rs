@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use serde_json::{Value, json};
+use heft::answers::ask::{self, Ask};
 
 use crate::gate::{Gate, Passed};
 use crate::process::{Actor, CACHE, EXE};
@@ -89,10 +89,8 @@ impl Pool {
     fn await_workers(&mut self, wanted: u32) -> anyhow::Result<()> {
         let until = Instant::now() + JOIN_MAX;
         loop {
-            let status = self.ask("status", &json!({}))?;
-            let workers = status.get("workers").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-            let is_here = |worker: &&Value| worker.get("connected").and_then(Value::as_bool) == Some(true);
-            let here = workers.iter().filter(is_here).count();
+            let workers = self.ask(&ask::Status {})?.workers;
+            let here = workers.iter().filter(|worker| worker.connected).count();
             if here >= wanted as usize {
                 return Ok(());
             }
@@ -104,14 +102,14 @@ impl Pool {
         }
     }
 
-    pub(super) fn ask(&self, verb: &str, question: &Value) -> anyhow::Result<Value> {
-        status::question(self.port, verb, question, ANSWER_MAX)
-            .with_context(|| format!("asking the leader for {verb}"))
+    pub(super) fn ask<Q: Ask>(&self, question: &Q) -> anyhow::Result<Q::Answer> {
+        status::question(self.port, question, ANSWER_MAX)
+            .with_context(|| format!("asking the leader for {}", Q::VERB))
     }
 
     /// Has the leader and the workers forget a set.
     pub(super) fn remove(&self, cache_id: &str) -> anyhow::Result<()> {
-        self.ask("dataset.rm", &json!({"cache_id": cache_id})).map(|_| ())
+        self.ask(&ask::DatasetRm { cache_id: cache_id.to_owned() }).map(drop)
     }
 
     /// The leader's.

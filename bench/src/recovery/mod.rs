@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use heft::units::ByteSize;
-use serde_json::Value;
 
 use crate::actor::{HeftWorker, Role};
 use crate::args::Sink;
@@ -127,9 +126,9 @@ fn start(data: &Path) -> anyhow::Result<Started> {
     let listens = began.elapsed();
     let status = status::ask(port, START_MAX)?;
     let answers = began.elapsed();
-    let jobs = number(&status, "/jobs/queued")?;
-    if jobs != number(&status, "/leader/recovered_jobs")? {
-        bail!("the leader recovered {jobs} jobs and says otherwise: {status}");
+    let jobs = status.jobs.queued;
+    if jobs != status.leader.recovered_jobs {
+        bail!("the leader recovered {jobs} jobs and says otherwise: {status:?}");
     }
     Ok(Started { listens, answers, jobs, rss: leader.rss()?, rss_peak: leader.rss_peak()? })
 }
@@ -149,9 +148,9 @@ fn run_jobs(data: &Path, scratch: &Path, jobs: u64) -> anyhow::Result<Ran> {
     let (worker, _) = Actor::start("worker", &Role::HeftWorker(role))?;
     loop {
         let status = status::ask(port, START_MAX)?;
-        let (done, took) = (number(&status, "/jobs/done")?, began.elapsed());
-        if number(&status, "/jobs/dead")? > 0 {
-            bail!("jobs of the earlier leader cannot be run: {status}");
+        let (done, took) = (status.jobs.done, began.elapsed());
+        if status.jobs.dead > 0 {
+            bail!("jobs of the earlier leader cannot be run: {status:?}");
         }
         if done >= jobs {
             drop(worker);
@@ -162,9 +161,4 @@ fn run_jobs(data: &Path, scratch: &Path, jobs: u64) -> anyhow::Result<Ran> {
         }
         std::thread::sleep(ASK_EVERY);
     }
-}
-
-fn number(status: &Value, path: &str) -> anyhow::Result<u64> {
-    let found = status.pointer(path).and_then(Value::as_u64);
-    found.with_context(|| format!("the leader's status has no {path}: {status}"))
 }

@@ -2,86 +2,64 @@
 //! line for what happens, or a JSON object. It is told and asks nobody.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, IsTerminal, Write};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use serde_json::{Value, json};
+use serde_json::{Map, json};
 
-use crate::cli::progress::{LINE_CHARS_MAX, Meter, Progress, eta_s, moving};
-use crate::cli::{Output, about, printable, say};
+use crate::answers::{AtWorker, AtWorkerState};
+use crate::cli::progress::{Meter, Progress, Said, Teller, Worth, moving};
+use crate::cli::{Output, about, printable};
 use crate::client::dataset::PutEvent;
 use crate::units::{ByteSize, Count};
 
 /// Workers that are shown on a terminal; of the others it is said how many there are.
 const WORKERS_SHOWN_MAX: usize = 24;
 
-/// Where it is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    Table,
-    Lines,
-    /// Only what a log needs: standard output is for a program.
-    Troubles,
-    Json,
-    Nothing,
-}
-
 /// A worker as the leader sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Row {
     name: String,
-    state: String,
+    state: AtWorkerState,
     done: u64,
     total: u64,
     text: String,
 }
 
+/// Tells how a put stands.
 pub(super) struct Board {
-    cache_id: String,
-    form: Form,
-    started: Instant,
-    head: String,
+    teller: Teller,
+    /// Whether only troubles are for a log: standard output is for a program.
+    only_troubles: bool,
     up: Meter,
     rows: BTreeMap<String, Row>,
     meters: HashMap<String, Meter>,
     rates: HashMap<String, u64>,
-    /// Lines that are on the terminal.
-    drawn: usize,
 }
 
 impl Board {
     pub(super) fn new(cache_id: &str, progress: Progress, output: Output) -> Self {
-        let form = match (progress, output) {
-            (Progress::None, _) => Form::Nothing,
-            (Progress::Json, _) => Form::Json,
-            (Progress::Auto, Output::Json) => Form::Troubles,
-            (Progress::Auto, Output::Table) if io::stderr().is_terminal() => Form::Table,
-            (Progress::Auto, Output::Table) => Form::Lines,
-        };
+        let only_troubles = output == Output::Json;
+        let about = ("cache_id", cache_id.to_owned());
+        let mut teller = Teller::new(about, cache_id.to_owned(), progress, only_troubles);
+        teller.set_head("reading files");
         Board {
-            cache_id: cache_id.to_owned(),
-            form,
-            started: Instant::now(),
-            head: "reading files".to_owned(),
+            teller,
+            only_troubles,
             up: Meter::default(),
             rows: BTreeMap::new(),
             meters: HashMap::new(),
             rates: HashMap::new(),
-            drawn: 0,
         }
     }
 
     /// Whether it has a use for what workers have got.
     pub(super) fn shows_workers(&self) -> bool {
-        match self.form {
-            Form::Table | Form::Json => true,
-            Form::Lines | Form::Troubles | Form::Nothing => false,
-        }
+        self.teller.follows()
     }
 
     /// Whether anybody wants to know.
     pub(super) fn is_on(&self) -> bool {
-        self.form != Form::Nothing
+        self.teller.is_on()
     }
 
     /// Something happened to the put.
@@ -101,120 +79,72 @@ impl Board {
             | PutEvent::Ack(_)
             | PutEvent::Reconnecting { .. } => None,
         };
-        let text = describe(event, rate);
-        match self.form {
-            Form::Nothing => {}
-            Form::Json => {
-                writeln!(io::stderr(), "{}", as_json(&self.cache_id, event, rate, &text)).ok();
-            }
-            Form::Table => {
-                // What a worker says stands in its line.
-                if !matches!(event, PutEvent::Ack(_)) {
-                    self.head = text;
-                }
-                self.draw();
-            }
-            Form::Lines | Form::Troubles => {
-                let trouble = match event {
-                    PutEvent::Waiting { .. } | PutEvent::Reconnecting { .. } => true,
-                    PutEvent::Scanned { .. }
-                    | PutEvent::Lacking { .. }
-                    | PutEvent::Stored(_)
-                    | PutEvent::Ack(_) => false,
-                    PutEvent::Scanning { .. } | PutEvent::Uploading { .. } | PutEvent::Asked { .. } => return,
-                };
-                if trouble || self.form == Form::Lines {
-                    say(&format!("{}: {text}", self.cache_id));
+        let worth = match event {
+            PutEvent::Waiting { .. } | PutEvent::Reconnecting { .. } => Worth::Log,
+            PutEvent::Scanned { .. } | PutEvent::Lacking { .. } | PutEvent::Stored(_) | PutEvent::Ack(_) => {
+                if self.only_troubles {
+                    Worth::Glance
+                } else {
+                    Worth::Log
                 }
             }
+            PutEvent::Scanning { .. } | PutEvent::Uploading { .. } | PutEvent::Asked { .. } => Worth::Glance,
+        };
+        let said = said(event, rate);
+        self.teller.tell(&said, worth);
+        // What a worker says stands in its line.
+        if !matches!(event, PutEvent::Ack(_)) {
+            self.teller.set_head(&said.text);
         }
+        self.teller.draw();
     }
 
-    /// What the leader says of the workers: the answer to `dataset.status`.
-    pub(super) fn workers(&mut self, status: &Value) {
+    /// What the leader says of the workers in its answer to `dataset.status`.
+    pub(super) fn workers(&mut self, workers: &[AtWorker]) {
         let now = Instant::now();
-        for worker in status.get("workers").and_then(Value::as_array).into_iter().flatten() {
-            let text =
-                |member: &str| worker.get(member).and_then(Value::as_str).map(printable).unwrap_or_default();
-            let number = |member: &str| worker.get(member).and_then(Value::as_u64).unwrap_or_default();
-            let (id, state) = (text("id"), text("state"));
+        for at in workers {
+            let id = printable(&at.id);
             let row = Row {
-                name: text("name"),
-                state,
-                done: number("done"),
-                total: number("total"),
-                text: text("text"),
+                name: at.name.as_deref().map(printable).unwrap_or_default(),
+                state: at.state.clone(),
+                done: at.done,
+                total: at.total,
+                text: printable(&at.text),
             };
             let rate = self.meters.entry(id.clone()).or_default().rate(now, row.done);
-            let rate = rate.filter(|_| row.state == "coming");
+            let rate = rate.filter(|_| row.state == AtWorkerState::Coming);
             match rate {
                 Some(rate) => self.rates.insert(id.clone(), rate),
                 None => self.rates.remove(&id),
             };
             let before = self.rows.insert(id.clone(), row.clone());
-            if self.form == Form::Json && before.as_ref() != Some(&row) {
-                writeln!(io::stderr(), "{}", worker_json(&self.cache_id, &id, &row, rate)).ok();
+            if before.as_ref() != Some(&row) {
+                self.teller.tell(&row_said(&id, &row, rate), Worth::Glance);
             }
         }
-        self.draw();
+        self.teller.set_rows(rows(&self.rows, &self.rates));
+        self.teller.draw();
     }
 
     /// A line that stays.
     pub(super) fn note(&mut self, text: &str) {
-        match self.form {
-            Form::Nothing => {}
-            Form::Json => {
-                let object = json!({"event": "note", "cache_id": self.cache_id, "text": text});
-                writeln!(io::stderr(), "{object}").ok();
-            }
-            Form::Table | Form::Lines | Form::Troubles => {
-                self.clear();
-                say(text);
-            }
-        }
-    }
-
-    fn draw(&mut self) {
-        if self.form != Form::Table {
-            return;
-        }
-        let elapsed = about(Duration::from_secs(self.started.elapsed().as_secs()));
-        let mut lines = vec![format!("{}  {elapsed}  {}", self.cache_id, self.head)];
-        lines.extend(rows(&self.rows, &self.rates));
-        let mut text = String::new();
-        if self.drawn > 0 {
-            text.push_str(&format!("\x1b[{}A", self.drawn));
-        }
-        for line in &lines {
-            let line = printable(line).replace('\n', " ");
-            let line: String = line.chars().take(LINE_CHARS_MAX).collect();
-            text.push_str(&format!("\r{line}\x1b[K\n"));
-        }
-        // Lines that were there before and are not any more.
-        text.push_str("\x1b[J");
-        let mut out = io::stderr().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).ok();
-        self.drawn = lines.len();
+        self.teller.note(text);
     }
 
     /// Takes the table off the terminal.
     pub(super) fn clear(&mut self) {
-        if self.drawn > 0 {
-            let mut out = io::stderr().lock();
-            write!(out, "\x1b[{}A\r\x1b[J", self.drawn).and_then(|()| out.flush()).ok();
-            self.drawn = 0;
-        }
+        self.teller.clear();
     }
 }
 
 /// A line for each worker: those that something happens to first.
 fn rows(rows: &BTreeMap<String, Row>, rates: &HashMap<String, u64>) -> Vec<String> {
-    let order = |state: &str| match state {
-        "coming" => 0,
-        "failed" => 1,
-        "waiting" => 2,
-        "held" => 4,
-        _ => 3,
+    let order = |state: &AtWorkerState| match state {
+        AtWorkerState::Coming => 0,
+        AtWorkerState::Failed => 1,
+        AtWorkerState::Waiting => 2,
+        AtWorkerState::Gone | AtWorkerState::Away | AtWorkerState::Other(_) => 3,
+        AtWorkerState::Held => 4,
     };
     let mut sorted: Vec<(&String, &Row)> = rows.iter().collect();
     sorted.sort_by_key(|(_, row)| order(&row.state));
@@ -227,15 +157,13 @@ fn rows(rows: &BTreeMap<String, Row>, rates: &HashMap<String, u64>) -> Vec<Strin
         };
         let rate = rates.get(*id).map(|rate| format!("  {}/s", ByteSize(*rate))).unwrap_or_default();
         let text = if row.text.is_empty() { String::new() } else { format!("  {}", row.text) };
-        format!("  {:width$}  {:8}{bytes}{rate}{text}", called(id, row), row.state)
+        format!("  {:width$}  {:8}{bytes}{rate}{text}", called(id, row), printable(row.state.as_str()))
     });
     let more = sorted.len().saturating_sub(WORKERS_SHOWN_MAX);
     shown.chain((more > 0).then(|| format!("  and {more} more workers"))).collect()
 }
 
-/// An event as a program reads it: `event`, `cache_id`, `worker`, `done`, `total`, `bytes_per_s`, `eta_s` and `text`, null where
-/// they say nothing.
-fn as_json(cache_id: &str, event: &PutEvent, rate: Option<u64>, text: &str) -> Value {
+fn said(event: &PutEvent, rate: Option<u64>) -> Said {
     let (name, bytes, worker) = match event {
         PutEvent::Scanning { done, total } => ("scanning", Some((*done, *total)), None),
         PutEvent::Scanned { bytes, .. } => ("scanned", Some((*bytes, *bytes)), None),
@@ -247,31 +175,15 @@ fn as_json(cache_id: &str, event: &PutEvent, rate: Option<u64>, text: &str) -> V
         PutEvent::Ack(ack) => ("ack", None, Some(ack.worker.as_str())),
         PutEvent::Reconnecting { .. } => ("reconnecting", None, None),
     };
-    json!({
-        "event": name,
-        "cache_id": cache_id,
-        "worker": worker,
-        "done": bytes.map(|(done, _)| done),
-        "total": bytes.map(|(_, total)| total),
-        "bytes_per_s": rate,
-        "eta_s": bytes.and_then(|(done, total)| eta_s(done, total, rate)),
-        "text": text,
-    })
+    let more = Map::from_iter([("worker".to_owned(), json!(worker))]);
+    Said { event: name, bytes, rate, text: describe(event, rate), more }
 }
 
-fn worker_json(cache_id: &str, id: &str, row: &Row, rate: Option<u64>) -> Value {
-    json!({
-        "event": "worker",
-        "cache_id": cache_id,
-        "worker": id,
-        "name": row.name,
-        "state": row.state,
-        "done": row.done,
-        "total": row.total,
-        "bytes_per_s": rate,
-        "eta_s": eta_s(row.done, row.total, rate),
-        "text": row.text,
-    })
+fn row_said(id: &str, row: &Row, rate: Option<u64>) -> Said {
+    let more = [("worker", json!(id)), ("name", json!(row.name)), ("state", json!(row.state))];
+    let more = more.map(|(name, value)| (name.to_owned(), value));
+    let (bytes, text) = (Some((row.done, row.total)), row.text.clone());
+    Said { event: "worker", bytes, rate, text, more: Map::from_iter(more) }
 }
 
 fn describe(event: &PutEvent, rate: Option<u64>) -> String {
@@ -308,7 +220,7 @@ mod tests {
 
     fn row(name: &str, state: &str, done: u64, total: u64, text: &str) -> Row {
         let text = text.to_owned();
-        Row { name: name.to_owned(), state: state.to_owned(), done, total, text }
+        Row { name: name.to_owned(), state: state.to_owned().into(), done, total, text }
     }
 
     #[test]
@@ -339,7 +251,7 @@ mod tests {
     fn events_as_json_have_the_documented_members() {
         let event = PutEvent::Uploading { done: 10, total: 40 };
         assert_eq!(
-            as_json("m", &event, Some(3), "x"),
+            Said { text: "x".to_owned(), ..said(&event, Some(3)) }.as_json(("cache_id", "m")),
             json!({"event": "uploading", "cache_id": "m", "worker": null, "done": 10, "total": 40, "bytes_per_s": 3, "eta_s": 10,
                    "text": "x"})
         );
@@ -348,12 +260,12 @@ mod tests {
         let text = describe(&event, None);
         assert_eq!(text, "worker w-1 host: OK added=2");
         assert_eq!(
-            as_json("m", &event, None, &text),
+            said(&event, None).as_json(("cache_id", "m")),
             json!({"event": "ack", "cache_id": "m", "worker": "w-1 host", "done": null, "total": null, "bytes_per_s": null,
                    "eta_s": null, "text": text})
         );
         assert_eq!(
-            worker_json("m", "w-1", &row("h", "coming", 1, 5, ""), Some(2)),
+            row_said("w-1", &row("h", "coming", 1, 5, ""), Some(2)).as_json(("cache_id", "m")),
             json!({"event": "worker", "cache_id": "m", "worker": "w-1", "name": "h", "state": "coming", "done": 1, "total": 5,
                    "bytes_per_s": 2, "eta_s": 2, "text": ""})
         );

@@ -8,11 +8,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
 
+use super::exit::FAILED;
 use super::progress::Progress;
 use super::submit::CompressChoice;
-use super::{FAILED, Output, Reach, Unwritten, print, print_json, time_limit};
+use super::{Output, Reach, print, print_json, time_limit};
+use crate::answers::ask;
+use crate::client::Answered;
 use crate::client::dataset::{TARGET_ALL, Wait};
 use crate::core::ids::CacheId;
 use crate::units::Span;
@@ -135,55 +137,51 @@ pub fn run(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::Put(what) => super::block_on(put::run(args, what)),
         What::Ls | What::Status { .. } | What::Rm { .. } | What::Verify { .. } | What::Push { .. } => {
-            super::block_on(ask(args))
+            super::block_on(look(args))
         }
     }
 }
 
-async fn ask(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
+async fn look(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
     let client = match &args.what {
         What::Verify { .. } => args.reach.asking_for_long(&args.leader).await?,
         What::Put(_) | What::Ls | What::Status { .. } | What::Rm { .. } | What::Push { .. } => {
             args.reach.asking(&args.leader).await?
         }
     };
-    let (answer, text, good) = match &args.what {
+    let id_of = |id: &CacheId| id.as_str().to_owned();
+    let (json, text, good) = match &args.what {
         // Handled by the caller: it is more than one question.
         What::Put(_) => return Ok(ExitCode::SUCCESS),
         What::Ls => {
-            let answer = client.dataset_ls().await?;
-            let text = show::list(&answer);
-            (answer, text, true)
+            let Answered { answer, json } = client.ask(&ask::DatasetLs {}).await?;
+            (json, show::list(&answer), true)
         }
         What::Status { id } => {
-            let answer = client.dataset_status(id.as_str()).await?;
-            let text = show::status(&answer);
-            (answer, text, true)
+            let question = ask::DatasetStatus { cache_id: id_of(id) };
+            let Answered { answer, json } = client.ask(&question).await?;
+            (json, show::status(&answer), true)
         }
         What::Rm { id } => {
-            let answer = client.dataset_rm(id.as_str()).await?;
-            let text = show::removed(id.as_str(), &answer);
-            (answer, text, true)
+            let Answered { answer, json } = client.ask(&ask::DatasetRm { cache_id: id_of(id) }).await?;
+            (json, show::removed(id.as_str(), &answer), true)
         }
         What::Verify { id } => {
-            let answer = client.dataset_verify(id.as_str()).await?;
+            let question = ask::DatasetVerify { cache_id: id_of(id) };
+            let Answered { answer, json } = client.ask(&question).await?;
             let (text, good) = show::verified(id.as_str(), &answer);
-            (answer, text, good)
+            (json, text, good)
         }
         What::Push { id, target } => {
-            let answer = client.dataset_push(id.as_str(), target.as_deref()).await?;
-            let text = show::pushed(id.as_str(), &answer, &args.leader);
-            (answer, text, true)
+            let question = ask::DatasetPush { cache_id: id_of(id), target: target.clone() };
+            let Answered { answer, json } = client.ask(&question).await?;
+            (json, show::pushed(id.as_str(), &answer, &args.leader), true)
         }
     };
     client.close().await;
-    print_answer(args.output, &answer, &text)?;
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
-}
-
-fn print_answer(output: Output, answer: &Value, text: &str) -> Result<(), Unwritten> {
-    match output {
-        Output::Json => print_json(answer),
-        Output::Table => print(text.as_bytes()),
+    match args.output {
+        Output::Json => print_json(&json)?,
+        Output::Table => print(text.as_bytes())?,
     }
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }

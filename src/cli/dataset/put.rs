@@ -9,8 +9,10 @@ use serde_json::{Map, Value, json};
 
 use super::board::Board;
 use super::{DatasetArgs, PutArgs};
+use crate::answers::{WorkerRow, ask};
+use crate::cli::exit::{FAILED, INTERRUPTED, code_of};
 use crate::cli::table::{Side, Table};
-use crate::cli::{FAILED, INTERRUPTED, Output, code_of, print, print_json, say};
+use crate::cli::{Output, print, print_json, say};
 use crate::client::Client;
 use crate::client::dataset::{DatasetSpec, PutError, PutReport, WorkerAck, put};
 use crate::core::dataset::TARGET_NONE;
@@ -100,8 +102,9 @@ async fn watch(args: &DatasetArgs, what: &PutArgs, board: &RefCell<Board>) {
             loop {
                 tokio::time::sleep(ASK_EVERY).await;
                 // Before the leader has the manifest it may know nothing of the set.
-                if let Ok(status) = client.dataset_status(what.id.as_str()).await {
-                    board.borrow_mut().workers(&status);
+                let question = ask::DatasetStatus { cache_id: what.id.as_str().to_owned() };
+                if let Ok(status) = client.ask(&question).await {
+                    board.borrow_mut().workers(&status.answer.workers);
                 }
             }
         }
@@ -111,16 +114,12 @@ async fn watch(args: &DatasetArgs, what: &PutArgs, board: &RefCell<Board>) {
 
 /// Whether the leader has no worker whose pattern overlaps this one (C12).
 async fn is_for_nobody(client: &Client, target: &str) -> bool {
-    let Ok(status) = client.status().await else { return false };
-    let Some(workers) = status.get("workers").and_then(Value::as_array) else { return false };
-    !workers.iter().any(|worker| is_target(worker, target))
+    let Ok(status) = client.ask(&ask::Status {}).await else { return false };
+    !status.answer.workers.iter().any(|worker| is_target(worker, target))
 }
 
-fn is_target(worker: &Value, target: &str) -> bool {
-    let patterns = worker.get("patterns").and_then(Value::as_array).into_iter().flatten();
-    let patterns: Vec<String> = patterns.filter_map(Value::as_str).map(str::to_owned).collect();
-    let id = worker.get("id").and_then(Value::as_str).and_then(|id| id.parse().ok()).unwrap_or_default();
-    targets(target, &subscriptions(&patterns, id))
+fn is_target(worker: &WorkerRow, target: &str) -> bool {
+    targets(target, &subscriptions(&worker.patterns, worker.id.parse().unwrap_or_default()))
 }
 
 fn show(args: &DatasetArgs, what: &PutArgs, report: &PutReport) -> anyhow::Result<()> {
@@ -244,7 +243,8 @@ mod tests {
 
     #[test]
     fn c12_a_worker_is_a_target_if_patterns_overlap() {
-        let worker = json!({"patterns": ["job.assign.calcA.*", "groupB"]});
+        let patterns = ["job.assign.calcA.*", "groupB"].map(str::to_owned).to_vec();
+        let worker = WorkerRow { patterns, ..WorkerRow::default() };
         for (target, is) in [
             ("job.assign.>", true),
             ("job.assign.*", true),
@@ -254,6 +254,6 @@ mod tests {
         ] {
             assert_eq!(is_target(&worker, target), is, "{target}");
         }
-        assert!(!is_target(&json!({}), "groupB"));
+        assert!(!is_target(&WorkerRow::default(), "groupB"));
     }
 }

@@ -2,33 +2,22 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::cli::dlq::cell;
-use crate::cli::table::{Side, Table};
+use crate::answers::{Inspected, Pushed, Removed, SetPage, SetShown};
+use crate::cli::table::{Side, Table, said, text};
 use crate::cli::{about, printable};
+use crate::model::CacheStatus;
 use crate::units::{ByteSize, Count};
 
 /// Digits of a digest in a column: enough to tell files apart, and `--output json` has all.
 const DIGITS_SHOWN: usize = 16;
 
-/// The items of a member that is a list.
-fn items<'a>(value: &'a Value, member: &str) -> &'a [Value] {
-    value.get(member).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
-}
-
-pub(super) fn bytes(value: &Value, member: &str) -> String {
-    value.get(member).and_then(Value::as_u64).map_or_else(|| "-".to_owned(), |n| ByteSize(n).to_string())
-}
-
 /// A time that has passed, in milliseconds.
-fn ago(value: &Value, member: &str) -> String {
-    let millis = value.get(member).and_then(Value::as_u64);
-    millis.map_or_else(|| "-".to_owned(), |millis| about(Duration::from_secs(millis / 1000)))
+fn ago(millis: Option<u64>) -> String {
+    said(millis.map(|millis| about(Duration::from_secs(millis / 1000))))
 }
 
 /// The answer to `dataset.ls`.
-pub(super) fn list(answer: &Value) -> String {
+pub(super) fn list(page: &SetPage) -> String {
     let mut sets = Table::new(&[
         ("SET", Side::Left),
         ("FILES", Side::Right),
@@ -41,18 +30,18 @@ pub(super) fn list(answer: &Value) -> String {
         ("FAILED", Side::Right),
         ("AGE", Side::Right),
     ]);
-    for set in items(answer, "sets") {
+    for set in &page.sets {
         sets.row([
-            cell(set, "cache_id"),
-            cell(set, "files"),
-            bytes(set, "bytes"),
-            bytes(set, "stored_bytes"),
-            cell(set, "target"),
-            cell(set, "held"),
-            cell(set, "coming"),
-            cell(set, "missing"),
-            cell(set, "failed"),
-            ago(set, "put_ms"),
+            text(&set.cache_id),
+            said(set.files),
+            said(set.bytes.map(ByteSize)),
+            said(set.stored_bytes.map(ByteSize)),
+            text(&set.target),
+            said(set.held),
+            said(set.coming),
+            said(set.missing),
+            said(set.failed),
+            ago(set.put_ms),
         ]);
     }
     let mut puts = Table::new(&[
@@ -61,31 +50,30 @@ pub(super) fn list(answer: &Value) -> String {
         ("BYTES", Side::Right),
         ("LACKING", Side::Right),
     ]);
-    for put in items(answer, "puts") {
-        puts.row([cell(put, "cache_id"), bytes(put, "received"), bytes(put, "bytes"), bytes(put, "lacking")]);
+    for put in &page.puts {
+        let bytes = [put.received, put.bytes, put.lacking].map(|bytes| ByteSize(bytes).to_string());
+        puts.row([text(&put.cache_id)].into_iter().chain(bytes));
     }
-    let text = match (sets.render(), puts.render()) {
+    let tables = match (sets.render(), puts.render()) {
         (sets, puts) if sets.is_empty() && puts.is_empty() => "the leader keeps no datasets\n".to_owned(),
         (sets, puts) if puts.is_empty() => sets,
         (sets, puts) if sets.is_empty() => puts,
         (sets, puts) => format!("{sets}\n{puts}"),
     };
-    match answer.get("more").and_then(Value::as_bool) {
-        Some(true) => format!("{text}there are more sets than are listed\n"),
-        Some(false) | None => text,
-    }
+    if page.more { format!("{tables}there are more sets than are listed\n") } else { tables }
 }
 
 /// The answer to `dataset.status`.
-pub(super) fn status(answer: &Value) -> String {
-    let mut text = format!(
+pub(super) fn status(shown: &SetShown) -> String {
+    let SetShown { set, workers: at_workers, names, more } = shown;
+    let mut lines = format!(
         "set      {}, {}, {}, put {} ago\ncontent  {}\ntarget   {}\n",
-        cell(answer, "cache_id"),
-        Count(answer["files"].as_u64().unwrap_or_default(), "file"),
-        bytes(answer, "bytes"),
-        ago(answer, "put_ms"),
-        cell(answer, "digest"),
-        cell(answer, "target"),
+        text(&set.cache_id),
+        Count(set.files.unwrap_or_default().into(), "file"),
+        said(set.bytes.map(ByteSize)),
+        ago(set.put_ms),
+        text(&set.digest),
+        text(&set.target),
     );
     let mut workers = Table::new(&[
         ("WORKER", Side::Left),
@@ -95,52 +83,42 @@ pub(super) fn status(answer: &Value) -> String {
         ("OF", Side::Right),
         ("TEXT", Side::Left),
     ]);
-    for worker in items(answer, "workers") {
+    for at in at_workers {
         workers.row([
-            cell(worker, "id"),
-            cell(worker, "name"),
-            cell(worker, "state"),
-            bytes(worker, "done"),
-            bytes(worker, "total"),
-            cell(worker, "text"),
+            text(&at.id),
+            said(at.name.as_ref()),
+            text(at.state.as_str()),
+            ByteSize(at.done).to_string(),
+            ByteSize(at.total).to_string(),
+            text(&at.text),
         ]);
     }
     let workers = workers.render();
-    text.push('\n');
-    text.push_str(if workers.is_empty() { "no workers\n" } else { &workers });
+    lines.push('\n');
+    lines.push_str(if workers.is_empty() { "no workers\n" } else { &workers });
     let mut files = Table::new(&[("FILE", Side::Left), ("SIZE", Side::Right), ("SHA-256", Side::Left)]);
-    for file in items(answer, "names") {
-        let sha256: String = cell(file, "sha256").chars().take(DIGITS_SHOWN).collect();
-        files.row([cell(file, "name"), bytes(file, "size"), sha256]);
+    for file in names {
+        let sha256: String = file.sha256.chars().take(DIGITS_SHOWN).collect();
+        files.row([text(&file.name), said(file.size.map(ByteSize)), text(&sha256)]);
     }
-    let files = files.render();
-    if !files.is_empty() {
-        text.push_str(&format!("\n{files}"));
+    if !names.is_empty() {
+        lines.push_str(&format!("\n{}", files.render()));
     }
-    // A leader may say that there are more, or how many.
-    match answer.get("more") {
-        Some(Value::Bool(true)) => text.push_str("and more files\n"),
-        Some(Value::Number(more)) if more.as_u64() != Some(0) => {
-            text.push_str(&format!("and {more} more files\n"))
-        }
-        Some(_) | None => {}
+    if *more {
+        lines.push_str("and more files\n");
     }
-    text
+    lines
 }
 
 /// The answer to `dataset.rm`.
-pub(super) fn removed(id: &str, answer: &Value) -> String {
-    format!("{id} removed, {}; workers free their disks\n", bytes(answer, "bytes"))
+pub(super) fn removed(id: &str, removed: &Removed) -> String {
+    format!("{id} removed, {}; workers free their disks\n", ByteSize(removed.bytes))
 }
 
 /// The answer to `dataset.verify`, and whether all is as it was put.
-pub(super) fn verified(id: &str, answer: &Value) -> (String, bool) {
-    let bad = items(answer, "packs_bad");
-    let mut text = String::new();
-    for what in bad {
-        let what = what.as_str().map_or_else(|| what.to_string(), printable);
-        text.push_str(&format!("leader: {what}\n"));
-    }
+pub(super) fn verified(id: &str, inspected: &Inspected) -> (String, bool) {
+    let bad = &inspected.packs_bad;
+    let mut lines: String = bad.iter().map(|what| format!("leader: {}\n", printable(what))).collect();
     let mut workers = Table::new(&[
         ("WORKER", Side::Left),
         ("NAME", Side::Left),
@@ -148,33 +126,32 @@ pub(super) fn verified(id: &str, answer: &Value) -> (String, bool) {
         ("MESSAGE", Side::Left),
     ]);
     let mut failed = 0;
-    for worker in items(answer, "workers") {
-        failed += usize::from(worker.get("status").and_then(Value::as_str) == Some("FAILED"));
+    for worker in &inspected.workers {
+        failed += usize::from(CacheStatus::from(worker.status.clone()) == CacheStatus::Failed);
         workers.row([
-            cell(worker, "id"),
-            cell(worker, "name"),
-            cell(worker, "status"),
-            cell(worker, "message"),
+            text(&worker.id),
+            said(worker.name.as_ref()),
+            text(&worker.status),
+            text(&worker.message),
         ]);
     }
-    text.push_str(&workers.render());
-    text.push_str(&format!(
+    lines.push_str(&workers.render());
+    lines.push_str(&format!(
         "{id}: at the leader {} packs are as they were put, {} are not; {} workers checked, {failed} found damage\n",
-        cell(answer, "packs_good"),
+        inspected.packs_good,
         bad.len(),
-        items(answer, "workers").len(),
+        inspected.workers.len(),
     ));
-    (text, bad.is_empty() && failed == 0)
+    (lines, bad.is_empty() && failed == 0)
 }
 
 /// The answer to `dataset.push`.
-pub(super) fn pushed(id: &str, answer: &Value, leader: &str) -> String {
-    let number = |member: &str| answer.get(member).and_then(Value::as_u64).unwrap_or_default();
-    let held = match number("held") {
+pub(super) fn pushed(id: &str, pushed: &Pushed, leader: &str) -> String {
+    let held = match pushed.held {
         0 => String::new(),
         held => format!(", {held} have it already"),
     };
-    match number("targets") {
+    match pushed.targets {
         0 => format!("no worker matches, so {id} stays where it is\n"),
         targets => format!(
             "{targets} workers are to hold {id}{held}: `heft dataset {leader} status {id}` shows how far they are\n"
@@ -185,7 +162,12 @@ pub(super) fn pushed(id: &str, answer: &Value, leader: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    fn read<A: DeserializeOwned>(answer: &Value) -> A {
+        serde_json::from_value(answer.clone()).unwrap()
+    }
 
     #[test]
     fn sets_and_puts_under_way_are_shown_in_columns() {
@@ -201,8 +183,8 @@ models-v2     12  64 MiB  40 MiB  job.assign.>     3       1        0       0  1
 BEING PUT  RECEIVED  BYTES  LACKING
 next          1 MiB  3 MiB    2 MiB
 ";
-        assert_eq!(list(&answer), expected);
-        assert_eq!(list(&json!({})), "the leader keeps no datasets\n");
+        assert_eq!(list(&read(&answer)), expected);
+        assert_eq!(list(&read(&json!({}))), "the leader keeps no datasets\n");
     }
 
     #[test]
@@ -224,8 +206,8 @@ FILE     SIZE  SHA-256
 a/b.bin   5 B  00ff
 and more files
 ";
-        assert_eq!(status(&answer), expected);
-        assert!(status(&json!({})).contains("no workers"));
+        assert_eq!(status(&read(&answer)), expected);
+        assert!(status(&read(&json!({}))).contains("no workers"));
     }
 
     #[test]
@@ -238,14 +220,14 @@ WORKER  NAME  STATUS  MESSAGE
 w-1     -     FAILED  a.bin is damaged
 m: at the leader 2 packs are as they were put, 1 are not; 1 workers checked, 1 found damage
 ";
-        assert_eq!(verified("m", &bad), (expected.to_owned(), false));
-        assert!(verified("m", &json!({"packs_good": 2, "packs_bad": [], "workers": []})).1);
+        assert_eq!(verified("m", &read(&bad)), (expected.to_owned(), false));
+        assert!(verified("m", &read(&json!({"packs_good": 2, "packs_bad": [], "workers": []}))).1);
         assert_eq!(
-            removed("m", &json!({"removed": true, "bytes": 1024})),
+            removed("m", &read(&json!({"removed": true, "bytes": 1024}))),
             "m removed, 1 KiB; workers free their disks\n"
         );
-        assert!(pushed("m", &json!({"targets": 0}), "l:1").starts_with("no worker"));
-        let text = pushed("m", &json!({"targets": 2, "held": 1}), "l:1");
+        assert!(pushed("m", &read(&json!({"targets": 0})), "l:1").starts_with("no worker"));
+        let text = pushed("m", &read(&json!({"targets": 2, "held": 1})), "l:1");
         assert!(text.starts_with("2 workers are to hold m, 1 have it already: "), "{text}");
     }
 }

@@ -30,14 +30,12 @@ use crate::client::error::{ClientError, Refusal};
 use crate::client::{LATE_WELCOME_WAIT, Options, remote};
 use crate::model::{CachePutResult, CacheStatus, JsonModel};
 use crate::peer::{InFrame, LinkWriter, News, OutFrame, Uplink};
+use crate::transfer::throttle::{AT_CLIENT, Throttle};
 use crate::transfer::{Blob, ONLY, PieceSource, Source, State, Uploads, Waiting, Wire};
 use crate::units::Span;
 
 /// Packs that are sent at a time: enough that the leader always has one to check and one that comes.
 pub const PACKS_UNDER_WAY_MAX: usize = 4;
-
-/// The shortest time between two reports of how far it is.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// How much longer than for the leader itself its answer to the hello is waited for, so that it is the former that is given up, and
 /// said. A stock leader never answers, and takes no sets.
@@ -90,7 +88,7 @@ pub async fn put(
         uploads: Uploads::new(news),
         acks: BTreeMap::new(),
         out: Vec::new(),
-        told: Told::default(),
+        told: Told { throttle: Throttle::new(AT_CLIENT), done: 0, waiting: None },
         spec,
         scanned,
         events,
@@ -114,7 +112,7 @@ async fn read(paths: Vec<PathBuf>, events: &mut impl FnMut(PutEvent)) -> Result<
     let watch = Arc::new(Watch::default());
     let stop = Stop(watch.clone());
     let mut reading = tokio::task::spawn_blocking(move || scan::scan(&paths, &watch));
-    let mut tick = interval(PROGRESS_EVERY);
+    let mut tick = interval(AT_CLIENT);
     let scanned = loop {
         tokio::select! {
             scanned = &mut reading => break scanned.unwrap_or(Err(ScanError::Stopped))?,
@@ -220,9 +218,8 @@ struct Times {
 }
 
 /// What was told to people last.
-#[derive(Default)]
 struct Told {
-    at: Option<Instant>,
+    throttle: Throttle<Instant>,
     done: u64,
     waiting: Option<Waiting>,
 }
@@ -611,11 +608,10 @@ impl<F: FnMut(PutEvent)> Putting<F> {
     }
 
     fn tell_progress(&mut self) {
-        let now = Instant::now();
         let (done, total) = self.sent();
-        let due = self.told.at.is_none_or(|told| now.duration_since(told) >= PROGRESS_EVERY);
-        if total > 0 && done != self.told.done && (due || done >= total) {
-            (self.told.at, self.told.done) = (Some(now), done);
+        let is_news = total > 0 && done != self.told.done;
+        if is_news && self.told.throttle.passes(Instant::now(), done >= total) {
+            self.told.done = done;
             (self.events)(PutEvent::Uploading { done: done.min(total), total });
         }
     }

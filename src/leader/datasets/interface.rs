@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::BlobId;
 use super::classic_put::Came;
+use crate::answers::ask::Question;
 use crate::core::Event;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
@@ -59,6 +60,8 @@ pub(in crate::leader) enum DatasetEvent {
     PartTaken { conn: ConnId, worker: Option<WorkerId>, blob: BlobId },
     /// A worker does not take a part of a dataset.
     PartRefused { worker: WorkerId, blob: BlobId, reason: Reason, text: String },
+    /// An operator asks about datasets; then [`DatasetAction::Answer`], now or later.
+    Asked { by: Asked, question: Question },
     /// A dataset is kept from now on.
     Kept { dataset: Arc<Dataset>, replaced: Option<Arc<Dataset>> },
     /// A dataset is not kept any more.
@@ -119,7 +122,7 @@ pub(in crate::leader) enum DatasetAction {
     AskClassic { conn: ConnId },
     /// Send a classic worker a dataset whole.
     SendSet { conn: ConnId, generation: Uuid, payload: Bytes },
-    /// Answer an operator.
+    /// Answer an operator who asked.
     Answer { to: Asked, answer: Result<Value, String> },
     /// Tell the broker something, or propose a record to it.
     Tell(Event),

@@ -137,13 +137,6 @@ impl Datasets {
         self.tick_at
     }
 
-    /// Questions whose answers are still to come.
-    pub(super) fn questions(&self) -> impl Iterator<Item = &Asked> {
-        let statuses = self.statuses.values().flatten().map(|(_, asked)| asked);
-        let inspections = self.inspections.values().map(Inspection::by);
-        self.removals.values().flatten().chain(statuses).chain(inspections)
-    }
-
     /// Whether a blob is a part of a dataset, or about to be.
     pub(super) fn knows(&self, blob: BlobId) -> bool {
         self.library.knows(blob) || self.puts.values().any(|put| put.brings_manifest(blob))
@@ -200,6 +193,7 @@ impl Step<'_> {
             DatasetEvent::PartRefused { worker, blob, reason, text } => {
                 self.part_refused(worker, blob, reason, &text);
             }
+            DatasetEvent::Asked { by, question } => self.asked(by, question),
             DatasetEvent::Kept { dataset, replaced } => self.dataset_put(&dataset, replaced),
             DatasetEvent::Removed { dataset } => self.dataset_removed(&dataset),
             DatasetEvent::Restored { blob, part } => self.restored(blob, part),
@@ -284,7 +278,7 @@ impl Step<'_> {
         self.worker_left(conn);
         self.agent_left(conn);
         // Nobody hears the answers any more, and workers may take for ever to give them.
-        self.datasets.inspections.retain(|_, inspection| inspection.by().conn != conn);
+        self.datasets.inspections.retain(|_, inspection| inspection.by.conn != conn);
     }
 
     /// Time has passed.

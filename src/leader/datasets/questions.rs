@@ -6,24 +6,31 @@ use std::sync::Arc;
 
 use chunking::digest::to_hex;
 use chunking::message::{Inspect, Name};
-use serde_json::{Value, json};
+use serde::Serialize;
 use uuid::Uuid;
 
 use super::held::{AtWorker, NotHeld};
-use super::{BlobId, DatasetAction, Datasets, Facts, Says, Step};
+use super::{BlobId, DatasetAction, Says, Step};
+use crate::answers::ask::{self, Question};
+use crate::answers::{
+    self, AtWorkerState, FileRow, Inspected, Pushed, PutRow, Removed, SetPage, SetRow, SetShown,
+    WorkerInspected,
+};
 use crate::core::Event;
 use crate::core::dataset::Dataset;
-use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
+use crate::core::ids::{CacheId, ConnId, WorkerId};
 use crate::core::subject::worker_patterns;
 use crate::leader::Asked;
 use crate::leader::ask::LISTED_MAX;
+use crate::leader::questions::written;
 use crate::model::CachePutResult;
 use crate::store::look::{LookAt, Looked};
 
 /// A question whether a set is as it was put, on its way.
 #[derive(Debug)]
 pub(super) struct Inspection {
-    by: Asked,
+    /// Whom to answer.
+    pub(super) by: Asked,
     /// Parts that are being looked at.
     packs: HashSet<BlobId>,
     packs_good: usize,
@@ -32,122 +39,152 @@ pub(super) struct Inspection {
     workers: BTreeMap<WorkerId, Option<(String, String)>>,
 }
 
-impl Inspection {
-    /// Whom to answer.
-    pub(super) fn by(&self) -> &Asked {
-        &self.by
-    }
-}
-
-impl Datasets {
-    /// Answers a question about datasets, now or by [`DatasetAction::Answer`]; `None` if it is about something else.
-    pub(in crate::leader) fn ask(
-        &mut self,
-        now: Micros,
-        facts: &dyn Facts,
-        by: Asked,
-        question: &Value,
-    ) -> Option<Result<Option<Value>, String>> {
-        Step { datasets: self, facts, now }.ask(by, question)
-    }
-}
-
 impl Step<'_> {
-    /// Answers a question about datasets, now or later; `None` if it is about something else.
-    fn ask(&mut self, by: Asked, question: &Value) -> Option<Result<Option<Value>, String>> {
-        Some(match by.verb.as_str() {
-            "dataset.ls" => Ok(Some(self.dataset_ls())),
-            "dataset.status" => self.dataset_asked(question).map(|dataset| {
-                if self.manifest_of(dataset.generation).is_some()
-                    || !self.datasets.library.is_reading(dataset.generation)
-                {
-                    return Some(self.dataset_status(&dataset));
-                }
-                self.datasets
-                    .statuses
-                    .entry(dataset.generation)
-                    .or_default()
-                    .push((dataset.cache.clone(), by));
-                None
-            }),
-            "dataset.rm" => self.dataset_asked(question).and_then(|dataset| {
-                if let Some(job) = self.facts.staged_for(&dataset.cache) {
-                    return Err(format!(
-                        "{} is the inputs of job {job} and goes with it: cancel the job",
-                        dataset.cache
-                    ));
-                }
-                self.datasets.removals.entry(dataset.cache.clone()).or_default().push(by);
-                self.tell(Event::RemoveDataset { cache: dataset.cache.clone() });
-                Ok(None)
-            }),
-            "dataset.verify" => self.dataset_asked(question).and_then(|dataset| {
-                if self.datasets.library.is_listing() {
-                    return Err(
-                        "the leader still reads what it kept before its start: ask again in a moment"
-                            .to_owned(),
-                    );
-                }
-                self.dataset_verify(by, &dataset);
-                Ok(None)
-            }),
-            "dataset.push" => self
-                .dataset_asked(question)
-                .and_then(|dataset| self.dataset_push(question, &dataset))
-                .map(Some),
-            _ => return None,
-        })
+    /// An operator asks; the answer comes now or later.
+    pub(super) fn asked(&mut self, by: Asked, question: Question) {
+        match question {
+            Question::DatasetLs(_) => {
+                let page = self.dataset_ls();
+                self.answer(by, Ok(page));
+            }
+            Question::DatasetStatus(ask::DatasetStatus { cache_id }) => {
+                self.ask_dataset_status(by, &cache_id);
+            }
+            Question::DatasetRm(ask::DatasetRm { cache_id }) => self.ask_dataset_rm(by, &cache_id),
+            Question::DatasetVerify(ask::DatasetVerify { cache_id }) => {
+                self.ask_dataset_verify(by, &cache_id);
+            }
+            Question::DatasetPush(ask::DatasetPush { cache_id, target }) => {
+                let pushed = self.dataset_push(&cache_id, target);
+                self.answer(by, pushed);
+            }
+            // These are about something else.
+            Question::Status(_)
+            | Question::GetResult(_)
+            | Question::DlqLs(_)
+            | Question::DlqShow(_)
+            | Question::DlqRequeue(_)
+            | Question::DlqPurge(_)
+            | Question::BlobLs(_)
+            | Question::BlobVerify(_)
+            | Question::BlobGc(_)
+            | Question::Explain(_)
+            | Question::Cancel(_) => {}
+        }
+    }
+
+    fn answer<A: Serialize>(&mut self, to: Asked, answer: Result<A, String>) {
+        let answer = answer.and_then(|answer| written(&answer));
+        self.act(DatasetAction::Answer { to, answer });
+    }
+
+    fn answer_error(&mut self, to: Asked, text: String) {
+        self.act(DatasetAction::Answer { to, answer: Err(text) });
+    }
+
+    /// `dataset.status`: the answer waits for the manifest, if that is being read.
+    fn ask_dataset_status(&mut self, by: Asked, cache_id: &str) {
+        let dataset = match self.dataset_asked(cache_id) {
+            Ok(dataset) => dataset,
+            Err(text) => return self.answer_error(by, text),
+        };
+        if self.manifest_of(dataset.generation).is_none()
+            && self.datasets.library.is_reading(dataset.generation)
+        {
+            let statuses = self.datasets.statuses.entry(dataset.generation).or_default();
+            return statuses.push((dataset.cache.clone(), by));
+        }
+        let shown = self.dataset_status(&dataset);
+        self.answer(by, Ok(shown));
+    }
+
+    /// `dataset.rm`: answered when it is gone.
+    fn ask_dataset_rm(&mut self, by: Asked, cache_id: &str) {
+        let asked =
+            self.dataset_asked(cache_id).and_then(|dataset| match self.facts.staged_for(&dataset.cache) {
+                Some(job) => Err(format!(
+                    "{} is the inputs of job {job} and goes with it: cancel the job",
+                    dataset.cache
+                )),
+                None => Ok(dataset.cache.clone()),
+            });
+        match asked {
+            Ok(cache) => {
+                self.datasets.removals.entry(cache.clone()).or_default().push(by);
+                self.tell(Event::RemoveDataset { cache });
+            }
+            Err(text) => self.answer_error(by, text),
+        }
+    }
+
+    /// `dataset.verify`: answered when the leader and the workers have read all of it.
+    fn ask_dataset_verify(&mut self, by: Asked, cache_id: &str) {
+        match self.dataset_asked(cache_id) {
+            Ok(_) if self.datasets.library.is_listing() => self.answer_error(
+                by,
+                "the leader still reads what it kept before its start: ask again in a moment".to_owned(),
+            ),
+            Ok(dataset) => self.dataset_verify(by, &dataset),
+            Err(text) => self.answer_error(by, text),
+        }
     }
 
     /// The set that a question names.
-    fn dataset_asked(&self, question: &Value) -> Result<Arc<Dataset>, String> {
-        let text =
-            question.get("cache_id").and_then(Value::as_str).ok_or("the question names no cache_id")?;
-        let cache = CacheId::parse(text).map_err(|error| error.to_string())?;
+    fn dataset_asked(&self, cache_id: &str) -> Result<Arc<Dataset>, String> {
+        let cache = CacheId::parse(cache_id).map_err(|error| error.to_string())?;
         let known = self.facts.dataset(&cache);
         known.ok_or_else(|| not_kept(&cache))
     }
 
-    fn dataset_ls(&self) -> Value {
-        let sets: Vec<Value> =
-            self.facts.datasets().take(LISTED_MAX).map(|dataset| self.shown(dataset)).collect();
-        let puts = self.datasets.puts.values().filter(|putting| putting.is_coming());
-        let puts: Vec<Value> = puts
-            .map(|putting| {
-                let manifest = putting.manifest.as_ref();
-                let lacking = manifest.and_then(|manifest| self.datasets.library.cover(manifest).err());
-                json!({
-                    "cache_id": putting.cache.as_str(), "received": putting.received, "bytes": putting.bytes(),
-                    "lacking": lacking.map_or(0, |(_, bytes)| bytes),
-                })
-            })
-            .collect();
+    /// `dataset.ls`.
+    fn dataset_ls(&self) -> SetPage {
+        let sets = self.facts.datasets().take(LISTED_MAX).map(|dataset| self.shown(dataset)).collect();
+        let puts = self.datasets.puts.values().filter(|putting| putting.is_coming()).map(|putting| {
+            let manifest = putting.manifest.as_ref();
+            let lacking = manifest.and_then(|manifest| self.datasets.library.cover(manifest).err());
+            PutRow {
+                cache_id: putting.cache.as_str().to_owned(),
+                received: putting.received,
+                bytes: putting.bytes(),
+                lacking: lacking.map_or(0, |(_, bytes)| bytes),
+            }
+        });
         let more = self.facts.datasets().nth(LISTED_MAX).is_some();
-        json!({ "sets": sets, "puts": puts, "more": more })
+        SetPage { sets, puts: puts.collect(), more }
     }
 
-    fn shown(&self, dataset: &Arc<Dataset>) -> Value {
+    fn shown(&self, dataset: &Arc<Dataset>) -> SetRow {
         let (mut held, mut coming, mut missing, mut failed) = (0u64, 0u64, 0u64, 0u64);
-        for (_, state, _) in self.at_workers(dataset) {
-            match state {
-                "held" => held += 1,
-                "coming" => coming += 1,
-                "failed" => failed += 1,
-                _ => missing += 1,
+        for (_, at) in self.at_workers(dataset) {
+            match at.state {
+                AtWorkerState::Held => held += 1,
+                AtWorkerState::Coming => coming += 1,
+                AtWorkerState::Failed => failed += 1,
+                AtWorkerState::Waiting
+                | AtWorkerState::Gone
+                | AtWorkerState::Away
+                | AtWorkerState::Other(_) => missing += 1,
             }
         }
-        let stored: u64 = dataset.blobs().map(|blob| self.facts.bytes_here(blob)).sum();
-        let ago = u64::try_from(self.now.since(dataset.at).as_millis()).unwrap_or(u64::MAX);
-        json!({
-            "cache_id": dataset.cache.as_str(), "digest": format!("sha256:{}", to_hex(&dataset.digest)),
-            "bytes": dataset.bytes, "files": dataset.files, "target": &*dataset.target,
-            "generation": dataset.generation.to_string(), "put_ms": ago, "stored_bytes": stored,
-            "held": held, "coming": coming, "missing": missing, "failed": failed,
-        })
+        let stored = dataset.blobs().map(|blob| self.facts.bytes_here(blob)).sum();
+        SetRow {
+            cache_id: dataset.cache.as_str().to_owned(),
+            digest: format!("sha256:{}", to_hex(&dataset.digest)),
+            bytes: Some(dataset.bytes),
+            files: Some(dataset.files),
+            target: dataset.target.to_string(),
+            generation: dataset.generation.to_string(),
+            put_ms: Some(u64::try_from(self.now.since(dataset.at).as_millis()).unwrap_or(u64::MAX)),
+            stored_bytes: Some(stored),
+            held: Some(held),
+            coming: Some(coming),
+            missing: Some(missing),
+            failed: Some(failed),
+        }
     }
 
-    /// The workers that hold a set or are to hold it: how it is there, and what more there is to say.
-    fn at_workers(&self, dataset: &Dataset) -> Vec<(WorkerId, &'static str, Value)> {
+    /// The workers that hold a set or are to hold it, and how it is there.
+    fn at_workers(&self, dataset: &Dataset) -> Vec<(WorkerId, answers::AtWorker)> {
         let mut workers: HashSet<WorkerId> = self.targets_for(dataset).into_iter().collect();
         let nobody = AtWorker::default();
         let has = |at: &AtWorker| {
@@ -156,85 +193,88 @@ impl Step<'_> {
                 || at.push.as_ref().is_some_and(|push| push.wish.cache == dataset.cache)
         };
         workers.extend(self.datasets.workers.iter().filter(|(_, at)| has(at)).map(|(worker, _)| *worker));
-        let mut shown: Vec<(WorkerId, &'static str, Value)> = workers
+        let mut shown: Vec<(WorkerId, answers::AtWorker)> = workers
             .into_iter()
             .map(|worker| {
                 let at = self.datasets.workers.get(&worker).unwrap_or(&nobody);
                 let push = at.push.as_ref().filter(|push| push.wish.cache == dataset.cache);
                 let gone = at.not_held.get(&dataset.cache).filter(|(digest, _)| *digest == dataset.digest);
                 let (state, done, total, text) = if at.conn.is_none() {
-                    ("away", 0, dataset.bytes, "")
+                    (AtWorkerState::Away, 0, dataset.bytes, "")
                 } else if let Some(push) = push {
                     let total = push.total.unwrap_or(dataset.bytes);
-                    ("coming", push.sent.min(total), total, "")
+                    (AtWorkerState::Coming, push.sent.min(total), total, "")
                 } else if at.held.get(&dataset.cache) == Some(&dataset.digest) {
-                    ("held", dataset.bytes, dataset.bytes, "")
+                    (AtWorkerState::Held, dataset.bytes, dataset.bytes, "")
                 } else {
-                    match gone {
-                        Some((_, NotHeld::Failed(text))) => ("failed", 0, dataset.bytes, text.as_str()),
-                        Some((_, NotHeld::Gone(text))) => ("gone", 0, dataset.bytes, text.as_str()),
+                    let (state, text) = match gone {
+                        Some((_, NotHeld::Failed(text))) => (AtWorkerState::Failed, text.as_str()),
+                        Some((_, NotHeld::Gone(text))) => (AtWorkerState::Gone, text.as_str()),
                         None if at.is_queued(&dataset.cache) => {
-                            ("waiting", 0, dataset.bytes, "behind another dataset")
+                            (AtWorkerState::Waiting, "behind another dataset")
                         }
-                        None => ("waiting", 0, dataset.bytes, ""),
-                    }
+                        None => (AtWorkerState::Waiting, ""),
+                    };
+                    (state, 0, dataset.bytes, text)
                 };
-                let name = self.facts.worker(worker).map(|known| known.name);
-                let value = json!({
-                    "id": worker.to_string(), "name": name.unwrap_or_default(), "state": state, "done": done,
-                    "total": total, "text": text, "budget": at.budget, "used": at.used,
-                });
-                (worker, state, value)
+                let name = self.facts.worker(worker).map(|known| known.name.to_string());
+                let shown = answers::AtWorker {
+                    id: worker.to_string(),
+                    name: Some(name.unwrap_or_default()),
+                    state,
+                    done,
+                    total,
+                    text: text.to_owned(),
+                    budget: at.budget,
+                    used: at.used,
+                };
+                (worker, shown)
             })
             .collect();
-        shown.sort_by_key(|(worker, _, _)| *worker);
+        shown.sort_by_key(|(worker, _)| *worker);
         shown
     }
 
     /// A manifest was read, or could not be: who asked for the files of its set hears what is known.
     pub(super) fn answer_statuses(&mut self, generation: Uuid) {
-        for (cache, to) in self.datasets.statuses.remove(&generation).unwrap_or_default() {
-            let answer = match self.facts.dataset(&cache) {
+        for (cache, by) in self.datasets.statuses.remove(&generation).unwrap_or_default() {
+            let answered = match self.facts.dataset(&cache) {
                 Some(dataset) => Ok(self.dataset_status(&dataset)),
                 None => Err(not_kept(&cache)),
             };
-            self.act(DatasetAction::Answer { to, answer });
+            self.answer(by, answered);
         }
     }
 
-    fn dataset_status(&mut self, dataset: &Arc<Dataset>) -> Value {
-        let mut shown = self.shown(dataset);
-        let workers: Vec<Value> =
-            self.at_workers(dataset).into_iter().take(LISTED_MAX).map(|(_, _, value)| value).collect();
+    fn dataset_status(&mut self, dataset: &Arc<Dataset>) -> SetShown {
+        let workers = self.at_workers(dataset).into_iter().take(LISTED_MAX).map(|(_, at)| at).collect();
         let manifest = self.manifest_of(dataset.generation);
         let files = manifest.as_ref().map(|manifest| manifest.files()).unwrap_or_default();
-        let names: Vec<Value> = files
-            .iter()
-            .take(LISTED_MAX)
-            .map(|file| json!({ "name": file.name, "size": file.size, "sha256": to_hex(&file.sha256) }))
-            .collect();
-        if let Value::Object(members) = &mut shown {
-            members.insert("workers".to_owned(), workers.into());
-            members.insert("more".to_owned(), (names.len() < dataset.files as usize).into());
-            members.insert("names".to_owned(), names.into());
-        }
-        shown
+        let names = files.iter().take(LISTED_MAX).map(|file| FileRow {
+            name: file.name.to_string(),
+            size: Some(file.size),
+            sha256: to_hex(&file.sha256),
+        });
+        let names: Vec<FileRow> = names.collect();
+        let more = names.len() < dataset.files as usize;
+        SetShown { set: self.shown(dataset), workers, names, more }
     }
 
     /// A set was removed: who asked for it hears so.
     pub(super) fn answer_removed(&mut self, cache: &CacheId, bytes: u64) {
-        for to in self.datasets.removals.remove(cache).unwrap_or_default() {
-            let answer = Ok(json!({ "removed": true, "bytes": bytes }));
-            self.act(DatasetAction::Answer { to, answer });
+        for by in self.datasets.removals.remove(cache).unwrap_or_default() {
+            self.answer(by, Ok(Removed { removed: true, bytes }));
         }
     }
 
-    fn dataset_push(&mut self, question: &Value, dataset: &Arc<Dataset>) -> Result<Value, String> {
-        let target = question.get("target").and_then(Value::as_str).unwrap_or(&dataset.target).to_owned();
+    /// `dataset.push`.
+    fn dataset_push(&mut self, cache_id: &str, target: Option<String>) -> Result<Pushed, String> {
+        let dataset = self.dataset_asked(cache_id)?;
+        let target = target.unwrap_or_else(|| dataset.target.to_string());
         worker_patterns(&target).map_err(|error| format!("the target: {error}"))?;
-        let workers = self.targets_for(&Dataset { target: target.into(), ..(**dataset).clone() });
-        let held = workers.iter().filter(|worker| self.ask_to_hold(**worker, dataset).is_some()).count();
-        Ok(json!({ "targets": workers.len(), "held": held }))
+        let workers = self.targets_for(&Dataset { target: target.into(), ..(*dataset).clone() });
+        let held = workers.iter().filter(|worker| self.ask_to_hold(**worker, &dataset).is_some()).count();
+        Ok(Pushed { targets: workers.len() as u64, held: held as u64 })
     }
 
     // --- verify
@@ -336,17 +376,17 @@ impl Step<'_> {
             return;
         }
         let Some(inspection) = self.datasets.inspections.remove(&question) else { return };
-        let workers: Vec<Value> = inspection
-            .workers
-            .into_iter()
-            .map(|(worker, said)| {
-                let (status, message) = said.unwrap_or_default();
-                let name = self.facts.worker(worker).map(|known| known.name.to_string());
-                json!({ "id": worker.to_string(), "name": name.unwrap_or_default(), "status": status, "message": message })
-            })
-            .collect();
-        let answer = json!({ "packs_good": inspection.packs_good, "packs_bad": inspection.packs_bad, "workers": workers });
-        self.act(DatasetAction::Answer { to: inspection.by, answer: Ok(answer) });
+        let workers = inspection.workers.into_iter().map(|(worker, said)| {
+            let (status, message) = said.unwrap_or_default();
+            let name = self.facts.worker(worker).map(|known| known.name.to_string());
+            WorkerInspected { id: worker.to_string(), name: Some(name.unwrap_or_default()), status, message }
+        });
+        let inspected = Inspected {
+            workers: workers.collect(),
+            packs_good: inspection.packs_good as u64,
+            packs_bad: inspection.packs_bad,
+        };
+        self.answer(inspection.by, Ok(inspected));
     }
 }
 

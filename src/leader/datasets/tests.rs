@@ -15,6 +15,7 @@ use chunking::{Bitmap, Codec, Digest, DigestKind};
 
 use super::classic_put::put_of;
 use super::*;
+use crate::answers::ask::{self, Ask, Question};
 use crate::core::dataset::TARGET_NONE;
 use crate::core::ids::JobId;
 use crate::core::names::SafeName;
@@ -332,6 +333,10 @@ impl Bench {
         self.on(DatasetEvent::WorkerAcked { worker: worker(n), to: id(to), result })
     }
 
+    fn ask(&mut self, verb: ask::Verb, question: Question) -> Vec<String> {
+        self.on(DatasetEvent::Asked { by: Asked { conn: CLIENT, verb, id: id(77) }, question })
+    }
+
     fn after(&mut self, span: Duration) -> Vec<String> {
         self.now = self.now.plus(span);
         self.on(DatasetEvent::Tick)
@@ -369,7 +374,8 @@ fn brief(action: &DatasetAction) -> Option<String> {
         }
         DatasetAction::AskClassic { conn } => format!("to {conn}: do you know CachePut?"),
         DatasetAction::SendSet { conn, .. } => format!("to {conn}: the set in one frame"),
-        DatasetAction::Answer { answer, .. } => format!("answer {answer:?}"),
+        DatasetAction::Answer { answer: Ok(answer), .. } => format!("answer {answer}"),
+        DatasetAction::Answer { answer: Err(text), .. } => format!("no answer: {text}"),
         DatasetAction::Tell(Event::PutDataset { dataset } | Event::Staged { dataset, .. }) => {
             format!("commit {}", dataset.cache)
         }
@@ -757,4 +763,27 @@ fn a_classic_put_is_checked_before_its_contents_count() {
     assert_eq!(check(good, "cache.put.job.assign.gpu").unwrap().target, "job.assign.gpu");
     let none = r#"{"CacheId":"set","Entries":[]}"#;
     assert!(check(none, "cache.put").unwrap_err().contains("has no files"));
+}
+
+#[test]
+fn questions_are_answered_at_once_or_when_those_that_know_have_spoken() {
+    let (mut bench, one) = (Bench::new(), manifest(&[("a", "one")]));
+    let cache_id = || "set".to_owned();
+    let rm = || Question::DatasetRm(ask::DatasetRm { cache_id: cache_id() });
+    let unknown = bench.ask(ask::DatasetRm::VERB, rm());
+    assert_eq!(unknown, ["no answer: no dataset set is kept here: `heft dataset HOST:PORT ls` lists them"]);
+    bench.keep(&one, 10, 20, &["one"]);
+    bench.worker(100, &[("set", one.digest())]);
+
+    let verify = Question::DatasetVerify(ask::DatasetVerify { cache_id: cache_id() });
+    let asked = bench.ask(ask::DatasetVerify::VERB, verify);
+    assert_eq!(asked, ["look at 10", "look at 20", "to 100: inspect set"]);
+    assert!(bench.manifest_read(10, &one).is_empty());
+    assert!(bench.pack_checked(20, &["one"]).is_empty(), "the worker has said nothing");
+    let done = bench.acks(100, 77, stored(0, 1));
+    assert!(done[0].starts_with(r#"answer {"packs_bad":[],"packs_good":2,"workers":[{"#), "{done:?}");
+
+    let done = bench.ask(ask::DatasetRm::VERB, rm());
+    assert_eq!(done[0], "remove set", "{done:?}");
+    assert!(done.iter().any(|line| line.starts_with(r#"answer {"bytes":"#)), "{done:?}");
 }

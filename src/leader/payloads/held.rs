@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
+use crate::answers::Payloads;
 use crate::core::ids::{JobId, ResultId};
 use crate::store::format::Place;
 use crate::store::replay::{Held, Key};
@@ -99,6 +100,11 @@ impl PayloadStore {
             next: last_result,
             ..PayloadStore::default()
         }
+    }
+
+    /// For operators.
+    pub(in crate::leader) fn describe(&self) -> Payloads {
+        Payloads { payload_bytes: self.input_bytes, result_bytes: self.result_bytes }
     }
 
     /// Bytes of jobs that are held.

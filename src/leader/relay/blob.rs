@@ -9,6 +9,7 @@ use chunking::message::{Open, OpenFlags, Purpose, Reason};
 use chunking::{Bitmap, ChunkHead, ChunkPlan, Digest, DigestKind, Ranges};
 use uuid::Uuid;
 
+use crate::answers::{BlobRow, BlobState};
 use crate::core::ids::{ConnId, JobId, Micros};
 use crate::wire::{SendPhase, Sending};
 
@@ -385,27 +386,23 @@ impl Blob {
     }
 }
 
-/// A blob as operators see it.
-pub(in crate::leader) struct Shown<'a> {
-    pub(in crate::leader) owner: JobId,
-    pub(in crate::leader) purpose: String,
-    pub(in crate::leader) name: &'a str,
-    pub(in crate::leader) size: u64,
-    /// Bytes of it that are here.
-    pub(in crate::leader) here: u64,
-    pub(in crate::leader) state: &'static str,
-}
-
 impl Blob {
-    pub(super) fn shown(&self) -> Shown<'_> {
+    /// A blob as operators see it.
+    pub(super) fn describe(&self, id: BlobId) -> BlobRow {
         let state = match (self.seal, self.digest) {
-            (Seal::Set, _) => "sealed",
-            (Seal::Wanted | Seal::Asked, _) | (Seal::Open, Some(_)) => "whole",
-            (Seal::Open, None) => "coming",
+            (Seal::Set, _) => BlobState::Sealed,
+            (Seal::Wanted | Seal::Asked, _) | (Seal::Open, Some(_)) => BlobState::Whole,
+            (Seal::Open, None) => BlobState::Coming,
         };
-        let purpose = format!("{:?}", self.open.purpose).to_lowercase();
-        let name = self.open.name.as_str();
-        Shown { owner: self.owner(), purpose, name, size: self.open.size, here: self.bytes, state }
+        BlobRow {
+            blob: id.to_string(),
+            job_id: self.owner().0.to_string(),
+            purpose: format!("{:?}", self.open.purpose).to_lowercase(),
+            name: self.open.name.as_str().to_owned(),
+            size: Some(self.open.size),
+            here: Some(self.bytes),
+            state,
+        }
     }
 }
 

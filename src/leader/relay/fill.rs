@@ -2,6 +2,7 @@
 
 use super::Relay;
 use super::blob::{Blob, BlobId};
+use crate::answers::Spool;
 
 /// Blobs that are known at a time, of all jobs, results and datasets.
 const BLOBS_MAX: usize = 262_144;
@@ -40,6 +41,23 @@ pub struct Fill {
     pub bytes_copied: u64,
     /// Chunks that broke off, whose first bytes are kept.
     pub parts: usize,
+}
+
+impl Fill {
+    /// For operators.
+    pub(in crate::leader) fn describe(&self) -> Spool {
+        Spool {
+            spool_bytes: self.bytes,
+            spool_bytes_max: self.bytes_max,
+            blobs: self.blobs as u64,
+            buffers: self.buffers as u64,
+            buffers_in_use: self.buffers_in_use as u64,
+            buffers_promised: self.promised as u64,
+            chunks_passed_through: self.passed_through,
+            chunks_voided: self.voided,
+            chunk_bytes_copied: self.bytes_copied,
+        }
+    }
 }
 
 impl Relay {

@@ -23,7 +23,7 @@ mod senders;
 mod spool;
 mod through;
 
-pub(super) use blob::{BlobId, Shown, announced};
+pub(super) use blob::{BlobId, announced};
 pub use fill::Fill;
 pub(super) use fill::TooMany;
 pub(super) use local::ChunkRoom;
@@ -41,6 +41,7 @@ use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Abort, Grant, Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkError, ChunkHead, ChunkPlan, Codec, Digest, DigestKind, Ranges};
 
+use crate::answers::BlobRow;
 use crate::conn::{TransferSays as Says, Want};
 use crate::core::ids::{ConnId, JobId, Micros};
 use crate::store::blobs::DiskOp;
@@ -264,11 +265,11 @@ impl Relay {
     }
 
     /// Blobs that are known, in the order of their ids behind `after`, up to so many, and whether there are more.
-    pub(super) fn list(&self, after: Option<BlobId>, up_to: usize) -> (Vec<(BlobId, Shown<'_>)>, bool) {
+    pub(super) fn list(&self, after: Option<BlobId>, up_to: usize) -> (Vec<BlobRow>, bool) {
         let mut ids: Vec<BlobId> = self.blobs.keys().copied().filter(|id| Some(*id) > after).collect();
         ids.sort_unstable();
         let more = ids.len() > up_to;
-        let shown = ids.into_iter().take(up_to).filter_map(|id| Some((id, self.blobs.get(&id)?.shown())));
+        let shown = ids.into_iter().take(up_to).filter_map(|id| Some(self.blobs.get(&id)?.describe(id)));
         (shown.collect(), more)
     }
 

@@ -13,6 +13,7 @@ use chunking::message::{Open, Reason};
 use super::blob::{Blob, FileRoom};
 use super::flow::LOOKS_MAX;
 use super::{BlobId, Out, Relay};
+use crate::answers::Disk;
 use crate::core::capacity::give_back;
 use crate::core::ids::{JobId, Micros};
 use crate::store::blobs::{Class, DiskOp};
@@ -201,6 +202,18 @@ impl Relay {
         let space = self.room.told?;
         let reserve = self.config.disk_reserve.of(space.total);
         Some(DiskRoom { space, reserve, waiting: self.waits_for_disk().count() })
+    }
+
+    /// The disk as operators see it; what troubles it is said by who knows what waits.
+    pub(in crate::leader) fn describe_disk(&self) -> Disk {
+        let room = self.disk_room();
+        Disk {
+            disk_trouble: None,
+            disk_free: room.map(|room| room.space.free),
+            disk_bytes: room.map(|room| room.space.total),
+            disk_reserve: room.map(|room| room.reserve),
+            uploads_waiting: room.map(|room| room.waiting as u64),
+        }
     }
 
     fn waits_for_disk(&self) -> impl Iterator<Item = BlobId> {

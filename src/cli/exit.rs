@@ -1,0 +1,119 @@
+//! How commands end: the exit codes, the same in all commands that talk to a leader, and how errors become them.
+
+use std::process::ExitCode;
+
+use chunking::message::Reason;
+use thiserror::Error;
+
+use super::{Unwritten, say};
+use crate::client::dataset::PutError;
+use crate::client::{ClientError, JobError};
+
+pub(crate) const FAILED: u8 = 1;
+pub(crate) const USAGE: u8 = 2;
+pub(crate) const UNAVAILABLE: u8 = 3;
+pub(crate) const TIMED_OUT: u8 = 4;
+pub(crate) const INTERRUPTED: u8 = 130;
+/// What a shell reports of a command that SIGPIPE ended.
+pub(crate) const OUTPUT_CLOSED: u8 = 141;
+
+/// What stands below the help of `heft` itself.
+pub const AFTER_HELP: &str = "Exit codes:
+  0    done; for a job: it ended OK; for a dataset: enough workers have it
+  1    the job FAILED, too few workers have the dataset, the leader answered with an error, or the
+       output could not be written
+  2    the command line or a file named on it is not right
+  3    the leader refused, or cannot be reached; `heft leader` cannot listen, as on a port in use
+  4    --timeout ran out
+  130  interrupted
+  141  whoever read the output left before its end, as `head` does
+
+HEFT_LOG=info (or debug) shows what happens underneath.";
+
+/// Something on the command line is not right, or a file named there.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+/// What the command needs of the system is not to be had now.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct Unavailable(pub(crate) String);
+
+/// `--timeout` ran out.
+#[derive(Debug, Error)]
+pub(crate) enum TimedOut {
+    /// Before anything was sent.
+    #[error("{0}")]
+    Unsent(String),
+    /// Later.
+    #[error("{0}")]
+    Waiting(String),
+}
+
+/// Says what went wrong, and gives the exit code for it.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    let code = code_of(error);
+    if code != OUTPUT_CLOSED {
+        say(&format!("{error:#}"));
+    }
+    ExitCode::from(code)
+}
+
+pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
+    if let Some(error) = error.downcast_ref::<ClientError>() {
+        return code_of_client(error);
+    }
+    if let Some(error) = error.downcast_ref::<PutError>() {
+        return match error {
+            PutError::Scan(_) | PutError::Source(_) => USAGE,
+            PutError::Client(error) => code_of_client(error),
+            PutError::Refused { .. } | PutError::Part { .. } => UNAVAILABLE,
+            PutError::TimedOut { .. } => TIMED_OUT,
+        };
+    }
+    if let Some(error) = error.downcast_ref::<JobError>() {
+        return match error {
+            // The file is not what it was when it was named.
+            JobError::InputLost { reason: Reason::SOURCE_GONE, .. } => USAGE,
+            JobError::Refused { .. }
+            | JobError::NoWelcome { .. }
+            | JobError::InputLost { .. }
+            | JobError::Closed { .. } => UNAVAILABLE,
+            JobError::CancelledUnsent { .. } => INTERRUPTED,
+            JobError::BadResult { .. } => FAILED,
+        };
+    }
+    if let Some(Unwritten::Closed) = error.downcast_ref() {
+        return OUTPUT_CLOSED;
+    }
+    if error.is::<Usage>() {
+        return USAGE;
+    }
+    if error.is::<Unavailable>() {
+        return UNAVAILABLE;
+    }
+    if error.is::<TimedOut>() {
+        return TIMED_OUT;
+    }
+    FAILED
+}
+
+fn code_of_client(error: &ClientError) -> u8 {
+    match error {
+        ClientError::TooLarge { .. }
+        | ClientError::BadInput { .. }
+        | ClientError::SubjectTooLong { .. }
+        | ClientError::ClientIdTooLong { .. }
+        | ClientError::BadAddress(_)
+        | ClientError::JobIdInUse(_) => USAGE,
+        ClientError::Unreachable { .. }
+        | ClientError::NotSupported { .. }
+        | ClientError::NoWelcome { .. }
+        | ClientError::NoAnswer { .. }
+        | ClientError::Disconnected { .. }
+        | ClientError::Busy { .. }
+        | ClientError::Closed => UNAVAILABLE,
+        ClientError::Answered(_) | ClientError::BadAnswer { .. } => FAILED,
+    }
+}

@@ -1,0 +1,496 @@
+//! Questions that came to the leader, until they are answered: who asked what, what has to be done for
+//! it, and how the answer gets into frames.
+//!
+//! A machine of its own. What comes in is a [`QuestionEvent`]; what it wants done is said by
+//! [`Questions::poll`]. It sees no session, no broker and no blob: whoever has what a question is about
+//! is asked by [`QuestionAction::Look`], and says it with [`QuestionEvent::Answered`], now or later.
+
+mod parts;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use chunking::message::AnswerStatus;
+use serde_json::Value;
+use tracing::warn;
+use uuid::Uuid;
+
+use super::relay::BlobId;
+use crate::answers::ask::{self, Ask, Question, Verb, Which};
+use crate::answers::{Cancelled, Checked, Failure, Purged, Requeued, Was};
+use crate::core::action::{OperateError, Operated, Standing};
+use crate::core::event::Operation;
+use crate::core::ids::{ConnId, JobId, Token};
+use crate::store::blobs::Listed;
+
+/// Questions of one connection whose answers are still to come. Our own clients ask a quarter of that at a time.
+const QUESTIONS_WAITING_MAX: usize = 256;
+
+/// Characters of an error.
+const ERROR_CHARS_MAX: usize = 4000;
+
+/// A question that waits for its answer: whoever answers it gives this back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) conn: ConnId,
+    pub(super) verb: Verb,
+    pub(super) id: Uuid,
+}
+
+/// Who wants to know which blobs have files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Lister {
+    /// The leader itself, from time to time.
+    Own,
+    /// Somebody who asked.
+    Asked {
+        /// Whom to answer.
+        by: Asked,
+        /// Whether nothing is to be removed.
+        dry_run: bool,
+    },
+}
+
+/// Something that happened.
+#[derive(Debug)]
+pub(super) enum QuestionEvent {
+    /// A connection asks. `peer` is how logs call it.
+    Asked { by: Asked, json: Vec<u8>, peer: Arc<str> },
+    /// A connection wants something done, and waits for no answer.
+    Wished(Operation),
+    /// Whoever was asked to look answers.
+    Answered { by: Asked, answer: Result<Value, String> },
+    /// An answer does not fit its frames.
+    DoesNotFit { by: Asked },
+    /// The broker has done an operation, or has not.
+    Operated { token: Token, answer: Result<Operated, OperateError> },
+    /// The log takes nothing: who waits for an operation hears why.
+    LogStuck { trouble: String },
+    /// The leader itself wants to know which blobs have files.
+    List,
+    /// Which have.
+    Listed(Result<Vec<Listed>, String>),
+    /// A blob is there and can be checked for somebody.
+    CanCheck { by: Asked, blob: BlobId },
+    /// It was: chunks that are as they were written, and what is wrong with others.
+    Checked { blob: BlobId, result: Result<(Vec<u32>, Vec<String>), String> },
+    /// A connection ended.
+    Closed(ConnId),
+}
+
+/// Something to do.
+#[derive(Debug, PartialEq)]
+pub(super) enum QuestionAction {
+    /// Find the answer.
+    Look { by: Asked, question: Question },
+    /// Hand an operation to the broker.
+    Operate { token: Token, operation: Operation },
+    /// Let go of files that only wait to be written again.
+    MakeRoom,
+    /// List the files of blobs.
+    List,
+    /// Find the files that nothing refers to among these.
+    Sweep { lister: Lister, listed: Vec<Listed> },
+    /// Read a blob and check it.
+    Check { blob: BlobId },
+    /// Send an answer, which has these parts.
+    Send { by: Asked, parts: Vec<String> },
+    /// Send that there is none.
+    Fail { by: Asked, json: String },
+}
+
+/// The questions of all connections.
+#[derive(Debug)]
+pub(super) struct Questions {
+    /// Whether the leader has a disk, so that there are files to ask for.
+    durable: bool,
+    /// How many questions of a connection wait. Those for results are not among them: they wait for the line.
+    waiting: HashMap<ConnId, usize>,
+    /// Operations that the broker has not answered, with who asked for them.
+    operations: HashMap<Token, Asked>,
+    token: Token,
+    /// Who wants to know which blobs have files, in the order of the answers.
+    listers: VecDeque<Lister>,
+    /// Who wants blobs to be checked.
+    checks: HashMap<BlobId, Vec<Asked>>,
+    actions: VecDeque<QuestionAction>,
+}
+
+impl Questions {
+    pub(super) fn new(durable: bool) -> Self {
+        Questions {
+            durable,
+            waiting: HashMap::new(),
+            operations: HashMap::new(),
+            token: Token(0),
+            listers: VecDeque::new(),
+            checks: HashMap::new(),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// The next thing to do.
+    pub(super) fn poll(&mut self) -> Option<QuestionAction> {
+        self.actions.pop_front()
+    }
+
+    /// Something happened.
+    pub(super) fn handle(&mut self, event: QuestionEvent) {
+        match event {
+            QuestionEvent::Asked { by, json, peer } => self.asked(by, &json, peer),
+            QuestionEvent::Wished(operation) => self.operate(None, operation),
+            QuestionEvent::Answered { by, answer } => self.answer(by, answer),
+            QuestionEvent::DoesNotFit { by } => {
+                self.fail(by, "the answer does not fit a frame: ask for less")
+            }
+            QuestionEvent::Operated { token, answer } => self.operated(token, answer),
+            QuestionEvent::LogStuck { trouble } => {
+                let text = format!(
+                    "{trouble}; what was asked for is not certain yet, and is done as soon as there is room, unless the leader is \
+                     stopped before: see `heft status`"
+                );
+                for (_, by) in std::mem::take(&mut self.operations) {
+                    self.answer(by, Err(text.clone()));
+                }
+            }
+            QuestionEvent::List => self.list(Lister::Own),
+            QuestionEvent::Listed(result) => self.listed(result),
+            QuestionEvent::CanCheck { by, blob } => {
+                self.checks.entry(blob).or_default().push(by);
+                self.actions.push_back(QuestionAction::Check { blob });
+            }
+            QuestionEvent::Checked { blob, result } => {
+                let (good, bad) = match result {
+                    Ok((good, bad)) => (good.len() as u64, bad),
+                    Err(error) => (0, vec![error]),
+                };
+                let checked = Checked { blob: blob.to_string(), good, bad };
+                for by in self.checks.remove(&blob).unwrap_or_default() {
+                    self.answer_with::<ask::BlobVerify>(by, &checked);
+                }
+            }
+            QuestionEvent::Closed(conn) => {
+                self.waiting.remove(&conn);
+                self.operations.retain(|_, by| by.conn != conn);
+                self.checks.values_mut().for_each(|by| by.retain(|by| by.conn != conn));
+            }
+        }
+    }
+
+    fn asked(&mut self, by: Asked, json: &[u8], peer: Arc<str>) {
+        let waiting = self.waiting.get(&by.conn).copied().unwrap_or(0);
+        if waiting >= QUESTIONS_WAITING_MAX {
+            let text = format!(
+                "{waiting} questions of this connection wait for their answers, and {QUESTIONS_WAITING_MAX} may: ask again when some have come"
+            );
+            return self.fail(by, &text);
+        }
+        let question = match Question::read(&by.verb, json) {
+            Ok(question) => question,
+            Err(text) => return self.fail(by, &text),
+        };
+        if counts(&by) {
+            *self.waiting.entry(by.conn).or_default() += 1;
+        }
+        match question {
+            Question::DlqRequeue(ask::DlqRequeue { which }) => {
+                self.operate(Some(by), Operation::Revive { job: one_of(&which) });
+            }
+            Question::DlqPurge(ask::DlqPurge { which }) => {
+                self.operate(Some(by), Operation::Purge { job: one_of(&which) });
+            }
+            Question::Cancel(ask::Cancel { job_id }) => {
+                self.operate(Some(by), Operation::Cancel { job: JobId(job_id), by: peer });
+            }
+            Question::BlobGc(_) if !self.durable => self.answer(by, Err(nothing_to("collect"))),
+            Question::BlobVerify(_) if !self.durable => self.answer(by, Err(nothing_to("verify"))),
+            Question::BlobGc(ask::BlobGc { dry_run }) => {
+                if !dry_run {
+                    // Files that only wait to be written again are nobody's, either.
+                    self.actions.push_back(QuestionAction::MakeRoom);
+                }
+                self.list(Lister::Asked { by, dry_run });
+            }
+            question @ (Question::Status(_)
+            | Question::GetResult(_)
+            | Question::DlqLs(_)
+            | Question::DlqShow(_)
+            | Question::BlobLs(_)
+            | Question::BlobVerify(_)
+            | Question::DatasetLs(_)
+            | Question::DatasetStatus(_)
+            | Question::DatasetRm(_)
+            | Question::DatasetVerify(_)
+            | Question::DatasetPush(_)
+            | Question::Explain(_)) => self.actions.push_back(QuestionAction::Look { by, question }),
+        }
+    }
+
+    /// Hands an operation to the broker; its answer comes when it is committed.
+    fn operate(&mut self, by: Option<Asked>, operation: Operation) {
+        self.token = self.token.next();
+        self.operations.extend(by.map(|by| (self.token, by)));
+        self.actions.push_back(QuestionAction::Operate { token: self.token, operation });
+    }
+
+    fn operated(&mut self, token: Token, answer: Result<Operated, OperateError>) {
+        let Some(by) = self.operations.remove(&token) else { return };
+        match answer {
+            Ok(Operated::Cancelled { was }) => {
+                self.answer_with::<ask::Cancel>(by, &Cancelled { was: was.into() });
+            }
+            Ok(Operated::Revived { jobs }) => {
+                self.answer_with::<ask::DlqRequeue>(by, &Requeued { requeued: jobs as u64 });
+            }
+            Ok(Operated::Purged { jobs }) => {
+                self.answer_with::<ask::DlqPurge>(by, &Purged { purged: jobs as u64 });
+            }
+            Err(error) => self.answer(by, Err(error.to_string())),
+        }
+    }
+
+    fn list(&mut self, lister: Lister) {
+        self.listers.push_back(lister);
+        self.actions.push_back(QuestionAction::List);
+    }
+
+    fn listed(&mut self, result: Result<Vec<Listed>, String>) {
+        let Some(lister) = self.listers.pop_front() else { return };
+        match (result, lister) {
+            (Ok(listed), lister) => self.actions.push_back(QuestionAction::Sweep { lister, listed }),
+            (Err(error), Lister::Own) => warn!("files that nothing refers to are not looked for: {error}"),
+            (Err(error), Lister::Asked { by, .. }) => self.answer(by, Err(error)),
+        }
+    }
+
+    fn answer_with<Q: Ask>(&mut self, by: Asked, answer: &Q::Answer) {
+        self.answer(by, written(answer));
+    }
+
+    fn answer(&mut self, by: Asked, answer: Result<Value, String>) {
+        if counts(&by)
+            && let Some(waiting) = self.waiting.get_mut(&by.conn)
+        {
+            *waiting = waiting.saturating_sub(1);
+            if *waiting == 0 {
+                self.waiting.remove(&by.conn);
+            }
+        }
+        match answer {
+            Ok(answer) => {
+                let parts = parts::parts(answer);
+                self.actions.push_back(QuestionAction::Send { by, parts });
+            }
+            Err(text) => self.fail(by, &text),
+        }
+    }
+
+    fn fail(&mut self, by: Asked, text: &str) {
+        let error = text.chars().take(ERROR_CHARS_MAX).collect();
+        let json = serde_json::to_string(&Failure { error }).unwrap_or_default();
+        self.actions.push_back(QuestionAction::Fail { by, json });
+    }
+}
+
+/// An answer as JSON.
+pub(super) fn written(answer: &impl serde::Serialize) -> Result<Value, String> {
+    serde_json::to_value(answer).map_err(|error| format!("the answer cannot be written: {error}"))
+}
+
+/// Whether a question is among those of its connection that are counted.
+fn counts(by: &Asked) -> bool {
+    by.verb != ask::GetResult::VERB
+}
+
+fn nothing_to(what: &str) -> String {
+    format!("this leader keeps nothing (--durability memory), so there is nothing to {what}")
+}
+
+fn one_of(which: &Which) -> Option<JobId> {
+    match which {
+        Which::One(job) => Some(JobId(*job)),
+        Which::All => None,
+    }
+}
+
+impl From<Standing> for Was {
+    fn from(standing: Standing) -> Self {
+        match standing {
+            Standing::Queued => Was::Queued,
+            Standing::Assigned => Was::Assigned,
+            Standing::Running => Was::Running,
+            Standing::Finished => Was::Finished,
+        }
+    }
+}
+
+/// How the parts of an answer are called in its frames: only the last ends it.
+pub(super) fn statuses(parts: usize) -> impl Iterator<Item = AnswerStatus> {
+    (1..=parts).map(move |at| if at == parts { AnswerStatus::Whole } else { AnswerStatus::MoreFollows })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const JOB: Uuid = Uuid::from_u128(7);
+
+    fn asked(conn: u64, verb: &str, id: u128) -> Asked {
+        Asked { conn: ConnId(conn), verb: verb.to_owned().into(), id: Uuid::from_u128(id) }
+    }
+
+    fn ask(questions: &mut Questions, by: &Asked, question: &Value) {
+        let (by, json) = (by.clone(), question.to_string().into_bytes());
+        questions.handle(QuestionEvent::Asked { by, json, peer: "client-1".into() });
+    }
+
+    /// All that is to be done.
+    fn actions(questions: &mut Questions) -> Vec<QuestionAction> {
+        std::iter::from_fn(|| questions.poll()).collect()
+    }
+
+    fn sent(by: &Asked, answer: &Value) -> QuestionAction {
+        QuestionAction::Send { by: by.clone(), parts: vec![answer.to_string()] }
+    }
+
+    fn failed(by: &Asked, error: &str) -> QuestionAction {
+        QuestionAction::Fail { by: by.clone(), json: json!({ "error": error }).to_string() }
+    }
+
+    #[test]
+    fn what_others_know_they_are_asked_for_and_their_answer_is_sent() {
+        let mut questions = Questions::new(true);
+        let by = asked(1, "explain", 1);
+        ask(&mut questions, &by, &json!({ "job_id": JOB }));
+        let question = Question::Explain(ask::Explain { job_id: JOB });
+        assert_eq!(actions(&mut questions), [QuestionAction::Look { by: by.clone(), question }]);
+        let answer = json!({ "phase": "queued" });
+        questions.handle(QuestionEvent::Answered { by: by.clone(), answer: Ok(answer.clone()) });
+        assert_eq!(actions(&mut questions), [sent(&by, &answer)]);
+        questions.handle(QuestionEvent::Answered { by: by.clone(), answer: Err("unknown".to_owned()) });
+        assert_eq!(actions(&mut questions), [failed(&by, "unknown")]);
+        questions.handle(QuestionEvent::DoesNotFit { by: by.clone() });
+        assert_eq!(actions(&mut questions), [failed(&by, "the answer does not fit a frame: ask for less")]);
+    }
+
+    #[test]
+    fn an_operation_is_answered_when_the_broker_has_done_it_and_once() {
+        let mut questions = Questions::new(true);
+        let by = asked(1, "cancel", 1);
+        ask(&mut questions, &by, &json!({ "job_id": JOB }));
+        let operation = Operation::Cancel { job: JobId(JOB), by: "client-1".into() };
+        assert_eq!(actions(&mut questions), [QuestionAction::Operate { token: Token(1), operation }]);
+        for _ in 0..2 {
+            let answer = Ok(Operated::Cancelled { was: Standing::Running });
+            questions.handle(QuestionEvent::Operated { token: Token(1), answer });
+        }
+        assert_eq!(actions(&mut questions), [sent(&by, &json!({ "was": "running" }))]);
+
+        // What a frame of its own wants done has nobody to answer.
+        let operation = Operation::Cancel { job: JobId(JOB), by: "client-1".into() };
+        questions.handle(QuestionEvent::Wished(operation.clone()));
+        assert_eq!(actions(&mut questions), [QuestionAction::Operate { token: Token(2), operation }]);
+        let answer = Err(OperateError::Unknown { job: JobId(JOB) });
+        questions.handle(QuestionEvent::Operated { token: Token(2), answer });
+        assert_eq!(actions(&mut questions), []);
+    }
+
+    #[test]
+    fn those_that_wait_for_a_log_that_takes_nothing_hear_so() {
+        let mut questions = Questions::new(true);
+        let by = asked(1, "dlq.purge", 1);
+        ask(&mut questions, &by, &json!({ "all": true }));
+        actions(&mut questions);
+        questions.handle(QuestionEvent::LogStuck { trouble: "the disk is full".to_owned() });
+        let [QuestionAction::Fail { by: told, json }] = &actions(&mut questions)[..] else {
+            panic!("an error")
+        };
+        assert!(
+            *told == by && json.contains("the disk is full; what was asked for is not certain"),
+            "{json}"
+        );
+        let answer = Ok(Operated::Purged { jobs: 3 });
+        questions.handle(QuestionEvent::Operated { token: Token(1), answer });
+        assert_eq!(actions(&mut questions), [], "it is answered once");
+    }
+
+    #[test]
+    fn a_connection_has_so_many_questions_waiting_and_results_are_not_among_them() {
+        let mut questions = Questions::new(true);
+        let which = json!({ "cache_id": "set" });
+        for id in 0..QUESTIONS_WAITING_MAX as u128 {
+            ask(&mut questions, &asked(1, "dataset.status", id), &which);
+        }
+        assert_eq!(actions(&mut questions).len(), QUESTIONS_WAITING_MAX);
+        let over = asked(1, "dataset.status", 999);
+        ask(&mut questions, &over, &which);
+        let [QuestionAction::Fail { json, .. }] = &actions(&mut questions)[..] else { panic!("an error") };
+        assert!(json.contains("256 questions of this connection wait"), "{json}");
+        ask(&mut questions, &asked(2, "dataset.status", 1), &which);
+        assert_eq!(actions(&mut questions).len(), 1, "others may ask");
+
+        let first = asked(1, "dataset.status", 0);
+        questions.handle(QuestionEvent::Answered { by: first.clone(), answer: Ok(json!({})) });
+        let result = asked(1, "result", 5);
+        for _ in 0..3 {
+            ask(&mut questions, &result, &json!({ "job_id": JOB }));
+        }
+        assert_eq!(actions(&mut questions).len(), 4);
+        questions.handle(QuestionEvent::Answered { by: result, answer: Err("not ended".to_owned()) });
+        ask(&mut questions, &over, &which);
+        assert!(
+            matches!(
+                &actions(&mut questions)[..],
+                [QuestionAction::Fail { .. }, QuestionAction::Look { .. }]
+            ),
+            "one was answered, so there is room for one"
+        );
+        questions.handle(QuestionEvent::Closed(ConnId(1)));
+        ask(&mut questions, &over, &which);
+        assert_eq!(actions(&mut questions).len(), 1);
+    }
+
+    #[test]
+    fn lists_of_files_are_answered_in_their_order_and_a_blob_is_checked_for_all_that_ask() {
+        let mut questions = Questions::new(true);
+        let by = asked(1, "blob.gc", 1);
+        questions.handle(QuestionEvent::List);
+        ask(&mut questions, &by, &json!({ "dry_run": false }));
+        assert_eq!(
+            actions(&mut questions),
+            [QuestionAction::List, QuestionAction::MakeRoom, QuestionAction::List]
+        );
+        questions.handle(QuestionEvent::Listed(Err("the disk is gone".to_owned())));
+        assert_eq!(actions(&mut questions), [], "the leader itself asked first");
+        questions.handle(QuestionEvent::Listed(Ok(Vec::new())));
+        let lister = Lister::Asked { by, dry_run: false };
+        assert_eq!(actions(&mut questions), [QuestionAction::Sweep { lister, listed: Vec::new() }]);
+
+        let (one, other) = (asked(1, "blob.verify", 2), asked(2, "blob.verify", 3));
+        for by in [&one, &other] {
+            questions.handle(QuestionEvent::CanCheck { by: by.clone(), blob: JOB });
+        }
+        assert_eq!(
+            actions(&mut questions),
+            [QuestionAction::Check { blob: JOB }, QuestionAction::Check { blob: JOB }]
+        );
+        questions.handle(QuestionEvent::Checked {
+            blob: JOB,
+            result: Ok((vec![1, 2], vec!["chunk 3".to_owned()])),
+        });
+        let answer = json!({ "blob": JOB, "good": 2, "bad": ["chunk 3"] });
+        assert_eq!(actions(&mut questions), [sent(&one, &answer), sent(&other, &answer)]);
+    }
+
+    #[test]
+    fn a_leader_that_keeps_nothing_has_no_files_to_look_after() {
+        let mut questions = Questions::new(false);
+        for (verb, question) in [("blob.gc", json!({})), ("blob.verify", json!({ "blob": JOB }))] {
+            ask(&mut questions, &asked(1, verb, 1), &question);
+            let [QuestionAction::Fail { json, .. }] = &actions(&mut questions)[..] else { panic!("{verb}") };
+            assert!(json.contains("keeps nothing (--durability memory)"), "{json}");
+        }
+        assert!(questions.waiting.is_empty());
+    }
+}
