@@ -85,7 +85,7 @@ impl Wire {
 /// What is to be sent, and as what.
 #[derive(Clone, Debug)]
 pub struct Blob {
-    /// The id of the transfer, as [`blob_id`](super::blob_id) derives it.
+    /// The id of the transfer, as [`blob_id`](crate::model::blob_id) derives it.
     pub id: Uuid,
     /// What it is to its owner.
     pub purpose: Purpose,
