@@ -11,6 +11,9 @@ mod datasets;
 mod noise;
 #[path = "support/procs.rs"]
 mod procs;
+#[path = "transfers/proxy.rs"]
+#[allow(dead_code)]
+mod proxy;
 #[path = "support/raw.rs"]
 mod raw;
 
@@ -24,6 +27,7 @@ use chunking::dataset::sha256;
 use chunking::digest::to_hex;
 use noise::noise;
 use procs::{Leader, TempDir, heft};
+use proxy::{Plan, Proxy, Way};
 use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
@@ -453,4 +457,19 @@ fn a_leader_that_keeps_nothing_does_the_same_as_long_as_it_lives() {
     assert!(number(&again["moved"]) < 100_000, "{again:#}");
     dataset_ok(&world.addr(), &["rm", "set"]);
     has_no_blobs(&world);
+}
+
+#[test]
+fn a_put_over_a_line_that_breaks_again_and_again_goes_on_where_it_was() {
+    let world = World::durable();
+    // Less than a pack has, so that none ever comes whole over one connection.
+    let plans = (0..40).map(|_| Plan::Cut(Way::ToLeader, 5 * MIB as u64));
+    let proxy = Proxy::start(world.leader.port, plans);
+    let bytes = noise(20 * MIB, 77);
+    let source = world.source("broken", &vec![("big.bin".to_owned(), bytes.clone())].into_iter().collect());
+    let (code, out, err) = heft(&["dataset", &proxy.addr(), "put", "broken", source.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let (sent, cuts) = (proxy.bytes(Way::ToLeader), proxy.cuts());
+    assert!(cuts >= 3, "{cuts} cuts");
+    assert!(sent < bytes.len() as u64 + (cuts + 1) * 2 * MIB as u64, "{sent} bytes with {cuts} cuts");
 }

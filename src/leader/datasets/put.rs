@@ -28,8 +28,11 @@ use crate::units::{ByteSize, Count};
 /// Times that packs of one put may be other than they should be before it is refused.
 const BAD_PACKS_MAX: u32 = 2;
 
+/// How long what a client was bringing is kept when its connection ended.
+pub(super) const CLIENT_WAIT: Duration = Duration::from_secs(60);
+
 /// Puts that may be on their way to the leader at a time, in all and on one connection.
-const PUTS_MAX: usize = 64;
+pub(super) const PUTS_MAX: usize = 64;
 const PUTS_OF_CONN_MAX: usize = 8;
 
 /// Datasets that are kept, and pieces of them: what is known of each is in memory.
@@ -92,6 +95,7 @@ impl Step<'_> {
                 self.fail_classic(conn, to, cache.as_str(), refusal.text());
                 self.end_put(request);
             }
+            Origin::Away(_) => self.end_put(request),
             Origin::Staged(job) => {
                 let job = *job;
                 self.end_put(request);
@@ -118,14 +122,23 @@ impl Step<'_> {
             let text = "the leader is about to stop: put the dataset again later".to_owned();
             return Err(RefusalText::new(Reason::DRAINING, text));
         }
-        if let Some((other, putting)) =
-            self.datasets.puts.iter().find(|(_, putting)| putting.cache == cache && putting.is_coming())
-            && *other != request
-        {
+        let of_cache = self.datasets.puts.iter();
+        let mut of_cache = of_cache.filter(|(_, putting)| putting.cache == cache && putting.is_coming());
+        if let Some((other, putting)) = of_cache.find(|(other, _)| **other != request) {
+            if putting.away_until().is_some() {
+                // Whoever comes now need not wait for it.
+                let other = *other;
+                self.end_put(other);
+                return self.put_checked(conn, request, put);
+            }
             let by =
                 putting.conn().map_or_else(|| "the leader".to_owned(), |conn| self.facts.peer_name(conn));
             let text = format!("dataset {cache} is being put by {by}: wait until that has ended");
             return Err(RefusalText::new(Reason::BUSY, text));
+        }
+        if self.datasets.puts.get(&request).is_some_and(|putting| putting.is_gone_on_with(&cache, &put)) {
+            self.go_on(conn, request, put);
+            return Ok(());
         }
         // A client that comes back begins anew; what it brought is here.
         self.end_put(request);
@@ -156,6 +169,7 @@ impl Step<'_> {
                 return Err(RefusalText::new(Reason::CONFLICT, text));
             }
             Some(_) | None => {
+                self.make_room_for_put();
                 self.may_begin(conn, &putting)?;
                 self.datasets.puts.insert(request, putting);
                 self.say_lack(Some(conn), request, Lacking::Manifest, 0, Default::default());
@@ -163,6 +177,33 @@ impl Step<'_> {
         }
         self.watch();
         Ok(())
+    }
+
+    /// A client comes back, and goes on with what it was bringing.
+    fn go_on(&mut self, conn: ConnId, request: Uuid, put: Put) {
+        let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
+        putting.origin = Origin::Client(conn);
+        putting.deadline =
+            (put.deadline_ms > 0).then(|| self.now.plus(Duration::from_millis(put.deadline_ms)));
+        putting.put = put;
+        match putting.manifest.clone() {
+            None => self.say_lack(Some(conn), request, Lacking::Manifest, 0, Default::default()),
+            Some(manifest) => match self.datasets.library.cover(&manifest) {
+                Ok(_) => self.ask_for_pieces(request),
+                Err((ranges, bytes)) => self.say_lack(Some(conn), request, Lacking::Pieces, bytes, ranges),
+            },
+        }
+        self.watch();
+    }
+
+    /// Puts whose clients are away make room for one whose client is here.
+    fn make_room_for_put(&mut self) {
+        let coming = self.datasets.puts.iter().filter(|(_, putting)| putting.is_coming());
+        if coming.clone().count() >= PUTS_MAX {
+            let away = coming.filter_map(|(request, putting)| Some((putting.away_until()?, *request)));
+            let longest = away.min().map(|(_, request)| request);
+            longest.into_iter().for_each(|request| self.end_put(request));
+        }
     }
 
     /// Whether a put may begin: there are not too many, and the blob that it names for its manifest is nobody's.
@@ -238,6 +279,15 @@ impl Step<'_> {
         };
         let known: HashSet<_> = manifest.pieces().iter().collect();
         let is_foreign = layout.pieces().iter().any(|piece| !known.contains(piece));
+        let is_coming = |library: &super::Library| {
+            library.pack(pack).is_some_and(|(known, state)| {
+                state.request() == Some(request) && known.pieces() == layout.pieces()
+            })
+        };
+        if putting.packs.contains(&pack) && is_coming(&self.datasets.library) {
+            // It was on its way when the connection broke: what of it is here need not come again.
+            return;
+        }
         if self.facts.knows_blob(pack) || self.datasets.library.knows(pack) {
             // It came before, and is being checked: who brought it hears what is still lacking.
             return self.turn_away(conn, pack);
@@ -526,7 +576,7 @@ impl Step<'_> {
     /// Puts whose time is over.
     pub(super) fn puts_due(&mut self) {
         let now = self.now;
-        let due = |putting: &Putting| putting.deadline.is_some_and(|deadline| deadline <= now);
+        let due = |putting: &Putting| putting.deadline().is_some_and(|deadline| deadline <= now);
         let due: Vec<Uuid> = self
             .datasets
             .puts
@@ -536,7 +586,9 @@ impl Step<'_> {
             .collect();
         for request in due {
             let Some(putting) = self.datasets.puts.get(&request) else { continue };
-            if putting.stage == Stage::Spreading {
+            if putting.away_until().is_some() {
+                self.end_put(request);
+            } else if putting.stage == Stage::Spreading {
                 self.spread_over(request, "the time for it is over".to_owned());
             } else if putting.stage != Stage::Committing {
                 let text = "the time for the put is over".to_owned();
@@ -548,7 +600,7 @@ impl Step<'_> {
         }
     }
 
-    /// Who put something is gone: what came whole stays for a while, the rest does not.
+    /// Who put something is gone. What it was bringing is kept for [`CLIENT_WAIT`], so that it goes on where it was.
     pub(super) fn put_client_left(&mut self, conn: ConnId) {
         // What came in one frame is whole, and is kept all the same.
         let is_whole = |putting: &Putting| putting.classic().is_some() && putting.is_coming();
@@ -558,7 +610,15 @@ impl Step<'_> {
             .iter()
             .filter(|(_, putting)| putting.conn() == Some(conn) && !is_whole(putting));
         let left: Vec<Uuid> = puts.map(|(request, _)| *request).collect();
-        left.into_iter().for_each(|request| self.end_put(request));
+        for request in left {
+            match self.datasets.puts.get_mut(&request) {
+                Some(putting) if matches!(putting.stage, Stage::Manifest | Stage::Pieces) => {
+                    putting.origin = Origin::Away(self.now.plus(CLIENT_WAIT));
+                }
+                Some(_) | None => self.end_put(request),
+            }
+        }
+        self.watch();
     }
 
     /// The inputs of a job are not to become a set any more. One that is being committed goes when it is kept.

@@ -71,6 +71,8 @@ impl Step<'_> {
         match putting.origin {
             // A classic client need not wait for an answer.
             Origin::Classic(conn, _) if !self.facts.is_connected(conn) => return self.end_put(request),
+            // It asks again when it is back.
+            Origin::Away(_) => return self.end_put(request),
             Origin::Client(conn) => {
                 let spread = putting.spread(SpreadStage::Stored, String::new());
                 self.say(conn, Uuid::nil(), request, Says::Spread(spread));
@@ -148,7 +150,7 @@ impl Step<'_> {
                 self.say(conn, Uuid::nil(), request, Says::Spread(spread));
             }
             Origin::Classic(..) => self.classic_over(request, &text),
-            Origin::Staged(_) => {}
+            Origin::Away(_) | Origin::Staged(_) => {}
         }
         self.end_put(request);
     }

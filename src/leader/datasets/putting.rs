@@ -30,6 +30,8 @@ pub(super) enum Stage {
 pub(super) enum Origin {
     /// A client of ours, which brings the manifest and what lacks.
     Client(ConnId),
+    /// A client of ours whose connection ended: it is waited for until then.
+    Away(Micros),
     /// One frame of a classic client, which hears of workers alone.
     Classic(ConnId, Classic),
     /// The inputs of a job, of which it is made: nobody hears of it.
@@ -102,7 +104,7 @@ impl Putting {
     pub(super) fn classic(&self) -> Option<&Classic> {
         match &self.origin {
             Origin::Classic(_, classic) => Some(classic),
-            Origin::Client(_) | Origin::Staged(_) => None,
+            Origin::Client(_) | Origin::Away(_) | Origin::Staged(_) => None,
         }
     }
 
@@ -110,7 +112,7 @@ impl Putting {
     pub(super) fn conn(&self) -> Option<ConnId> {
         match &self.origin {
             Origin::Client(conn) | Origin::Classic(conn, _) => Some(*conn),
-            Origin::Staged(_) => None,
+            Origin::Away(_) | Origin::Staged(_) => None,
         }
     }
 
@@ -118,7 +120,7 @@ impl Putting {
     pub(super) fn client(&self) -> Option<ConnId> {
         match &self.origin {
             Origin::Client(conn) => Some(*conn),
-            Origin::Classic(..) | Origin::Staged(_) => None,
+            Origin::Away(_) | Origin::Classic(..) | Origin::Staged(_) => None,
         }
     }
 
@@ -126,7 +128,7 @@ impl Putting {
     pub(super) fn staged(&self) -> Option<JobId> {
         match &self.origin {
             Origin::Staged(job) => Some(*job),
-            Origin::Client(_) | Origin::Classic(..) => None,
+            Origin::Client(_) | Origin::Away(_) | Origin::Classic(..) => None,
         }
     }
 
@@ -134,7 +136,7 @@ impl Putting {
     pub(super) fn is_made_here(&self) -> bool {
         match self.origin {
             Origin::Classic(..) | Origin::Staged(_) => true,
-            Origin::Client(_) => false,
+            Origin::Client(_) | Origin::Away(_) => false,
         }
     }
 
@@ -148,8 +150,27 @@ impl Putting {
         self.put.manifest == blob && (self.opened.contains(&blob) || self.is_made_here())
     }
 
+    /// When it ends, unless it has ended or its client is back by then.
     pub(super) fn deadline(&self) -> Option<Micros> {
-        self.deadline
+        self.deadline.into_iter().chain(self.away_until()).min()
+    }
+
+    /// Until when its client is waited for, if that is away.
+    pub(super) fn away_until(&self) -> Option<Micros> {
+        match &self.origin {
+            Origin::Away(until) => Some(*until),
+            Origin::Client(_) | Origin::Classic(..) | Origin::Staged(_) => None,
+        }
+    }
+
+    /// Whether a client that says this goes on with it.
+    pub(super) fn is_gone_on_with(&self, cache: &CacheId, put: &Put) -> bool {
+        let is_of_client = matches!(self.origin, Origin::Client(_) | Origin::Away(_));
+        let brings = matches!(self.stage, Stage::Manifest | Stage::Pieces);
+        let is_same = self.cache == *cache
+            && (self.put.manifest, self.put.digest) == (put.manifest, put.digest)
+            && (self.put.bytes, self.put.files) == (put.bytes, put.files);
+        is_of_client && brings && is_same
     }
 
     /// Bytes of the set.

@@ -14,6 +14,7 @@ use chunking::message::{
 use chunking::{Bitmap, Codec, Digest, DigestKind};
 
 use super::classic_put::put_of;
+use super::put::{CLIENT_WAIT, PUTS_MAX};
 use super::*;
 use crate::answers::ask::{self, Ask, Question};
 use crate::core::dataset::TARGET_NONE;
@@ -518,21 +519,54 @@ fn a_set_that_lost_a_part_at_the_leader_fails_at_workers_and_is_mended_by_a_put(
 }
 
 #[test]
-fn a_put_that_breaks_off_leaves_what_came_whole_for_the_next() {
+fn a_put_that_breaks_off_goes_on_where_it_was_and_ends_if_its_client_does_not_come_back() {
     let (mut bench, two) = (Bench::new(), manifest(&[("a", "one"), ("b", "three")]));
     bench.worker(100, &[]);
     bench.put(9, &two, 10, ALL);
     bench.bring_manifest(9, 10, &two);
     bench.bring_pack(9, 20, &["one"]);
     bench.announce(9, 21, &["three"]);
-    bench.open(9, 21, layout(&["three"]).size());
-    let left = bench.on(DatasetEvent::Closed { conn: CLIENT });
+    let opened = bench.open(9, 21, layout(&["three"]).size());
+    assert!(bench.on(DatasetEvent::Closed { conn: CLIENT }).is_empty());
+    // It comes back, and opens the pack again, of which the relay knows what came.
+    assert_eq!(bench.put(9, &two, 10, ALL), ["to 1: you lack Pieces, 5 bytes"]);
+    assert!(bench.announce(9, 21, &["three"]).is_empty());
+    assert_eq!(bench.open(9, 21, layout(&["three"]).size()), opened);
+    assert!(bench.on(DatasetEvent::Closed { conn: CLIENT }).is_empty());
+    assert!(bench.after(CLIENT_WAIT / 2).is_empty(), "it is waited for");
+    let left = bench.after(CLIENT_WAIT);
     assert_eq!(left, ["forget 21", "no more of 10 to 100", "to 100: release set", "forget 10"]);
-    // It comes back, and names the same blob for its manifest.
-    assert_eq!(bench.put(9, &two, 10, ALL), ["to 1: you lack Manifest, 0 bytes"]);
-    assert_eq!(bench.bring_manifest(9, 10, &two)[0], "to 1: you lack Pieces, 5 bytes");
-    // Begun anew on the same connection: what it had named for the first is free again.
-    assert_eq!(bench.put(9, &two, 10, ALL).last().unwrap(), "to 1: you lack Manifest, 0 bytes");
+    // What came whole stays for a while, for whoever brings the rest.
+    assert_eq!(bench.put(8, &two, 11, ALL), ["to 1: you lack Manifest, 0 bytes"]);
+    assert_eq!(bench.bring_manifest(8, 11, &two)[0], "to 1: you lack Pieces, 5 bytes");
+    // Another put of the same set need not wait for a client that is away.
+    bench.on(DatasetEvent::Closed { conn: CLIENT });
+    assert_eq!(bench.put(7, &two, 12, ALL).last().unwrap(), "to 1: you lack Manifest, 0 bytes");
+}
+
+#[test]
+fn puts_of_clients_that_are_away_keep_nobody_from_putting() {
+    let (mut bench, one) = (Bench::new(), manifest(&[("a", "one")]));
+    let put = |bench: &mut Bench, number: u64| {
+        let (conn, to) = (ConnId(1000 + number), u128::from(number));
+        let put = put_of(&cache(&format!("set{number}")), &one, id(1000 + to), &name(TARGET_NONE));
+        let said = bench.on(DatasetEvent::Put { conn, request: id(2000 + to), put });
+        (conn, said)
+    };
+    let most = u64::try_from(PUTS_MAX).unwrap();
+    for number in 0..most {
+        let (conn, said) = put(&mut bench, number);
+        assert!(said[0].contains("you lack Manifest"), "{said:?}");
+        if number > 0 {
+            bench.on(DatasetEvent::Closed { conn });
+        }
+    }
+    for number in most..2 * most - 1 {
+        let (_, said) = put(&mut bench, number);
+        assert!(said.last().unwrap().contains("you lack Manifest"), "{number}: {said:?}");
+    }
+    let (_, said) = put(&mut bench, 2 * most);
+    assert!(said.last().unwrap().contains("puts are under way"), "all are here: {said:?}");
 }
 
 #[test]
@@ -546,12 +580,13 @@ fn packs_that_no_set_has_go_after_a_while_and_those_that_others_need_stay() {
     };
     begin(&mut bench);
     bench.on(DatasetEvent::Closed { conn: CLIENT });
+    assert_eq!(bench.after(CLIENT_WAIT), ["forget 10"]);
     assert!(bench.after(GRACE / 2).is_empty());
     assert_eq!(bench.after(GRACE), ["forget 20"]);
     begin(&mut bench);
     assert!(bench.after(2 * GRACE).is_empty(), "a put under way needs it");
     bench.on(DatasetEvent::Closed { conn: CLIENT });
-    assert_eq!(bench.after(SWEEP_EVERY), ["forget 20"]);
+    assert_eq!(bench.after(CLIENT_WAIT), ["forget 10", "forget 20"]);
 
     let shares = manifest(&[("a", "one"), ("c", "four")]);
     bench.keep(&two, 10, 22, &["one", "three"]);
@@ -589,8 +624,8 @@ fn packs_of_an_earlier_life_count_when_they_are_read_and_loose_ones_when_they_ar
     bench.replace(9, &two, 11, TARGET_NONE);
     assert_eq!(bench.bring_manifest(9, 11, &two), ["to 1: you lack Pieces, 5 bytes"]);
     bench.pack_checked(21, &["three"]);
-    bench.replace(9, &two, 11, TARGET_NONE);
-    assert_eq!(bench.bring_manifest(9, 11, &two), ["to 1: you lack Nothing, 0 bytes", "commit set"]);
+    let again = bench.replace(9, &two, 11, TARGET_NONE);
+    assert_eq!(again, ["to 1: you lack Nothing, 0 bytes", "commit set"]);
 }
 
 /// A put of a classic client whose contents are in a pack.
