@@ -29,7 +29,7 @@ const LARGE: usize = 3_900_000;
 
 /// What the leader may take beside what it has at rest: payloads on their way (64 MiB), those that the log has and that are being read (16
 /// and 16), a few frames that come, and the log's own buffers.
-const GROWS_MAX: usize = 150 * MIB;
+const GROWS_MAX: usize = 190 * MIB;
 
 /// The same where no payload goes out: what the log has and reads, what waits for it, and the one result.
 const RESULTS_GROW_MAX: usize = 110 * MIB;
