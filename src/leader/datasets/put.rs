@@ -140,7 +140,7 @@ impl Step<'_> {
             self.go_on(conn, request, put);
             return Ok(());
         }
-        // A client that comes back begins anew; what it brought is here.
+        // A request that says something else begins anew. Packs that came whole are here.
         self.end_put(request);
         let known = self.facts.dataset(&cache);
         let deadline = (put.deadline_ms > 0).then(|| self.now.plus(Duration::from_millis(put.deadline_ms)));
@@ -610,6 +610,9 @@ impl Step<'_> {
             .iter()
             .filter(|(_, putting)| putting.conn() == Some(conn) && !is_whole(putting));
         let left: Vec<Uuid> = puts.map(|(request, _)| *request).collect();
+        if left.is_empty() {
+            return;
+        }
         for request in left {
             match self.datasets.puts.get_mut(&request) {
                 Some(putting) if matches!(putting.stage, Stage::Manifest | Stage::Pieces) => {
