@@ -39,6 +39,12 @@ mod single;
 mod spec;
 mod wishes;
 
+pub use chunking::message::{Purpose, Stage, Standing};
+pub use chunking::{Codec, Digest, DigestKind};
+
+pub use crate::core::retry::Backoff;
+pub use crate::transfer::{ChunkSink, Compression, Source};
+pub use crate::wire::Tuning;
 pub use ask::{Answered, QUESTION_ANSWER_BYTES_MAX, QUESTIONS_MAX};
 pub use connection::Mode;
 pub use dispatch::Policy;
@@ -52,10 +58,8 @@ pub use spec::{Input, JobSpec};
 
 use std::time::Duration;
 
-use crate::core::retry::Backoff;
 use crate::model::hello::CLIENT_CAP_DEFAULT;
 use crate::peer;
-use crate::wire::Tuning;
 
 /// How long a job that needs transfers waits for the first answer of a leader, unless [`Options::connect_wait`] says.
 pub const LATE_WELCOME_WAIT: Duration = Duration::from_secs(10);

@@ -60,6 +60,11 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
+pub use chunking::message::{Purpose, Stage};
+
+pub use crate::core::retry::Backoff;
+pub use crate::transfer::ChunkSink;
+pub use crate::wire::Tuning;
 pub use attempt::{Outcome, Workplace, run_once};
 pub use cache::{CacheConfig, LinkMode, check_link};
 pub use config::{ConfigError, WorkerConfig};
