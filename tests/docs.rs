@@ -1,4 +1,5 @@
-//! Keeps the documents true: what the code knows, `docs/protocol.md` and `docs/storage.md` name.
+//! Keeps the documents true: what the code knows, `docs/protocol.md` and `docs/storage.md` name, and the rows that
+//! sources, tests and documents refer to are in `docs/spec.md`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -13,7 +14,8 @@ use heft::core::record::AttemptEnd;
 use heft::core::subject::routing_key;
 use heft::store::codec::put_entry;
 use heft::store::format;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 fn document(file: &str) -> String {
@@ -57,7 +59,7 @@ fn the_readme_names_the_test_command_that_ci_runs() {
 /// All sources beneath a directory, as one text.
 fn sources(directory: &Path) -> String {
     let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    let text = |path: std::path::PathBuf| match path.is_dir() {
+    let text = |path: PathBuf| match path.is_dir() {
         true => sources(&path),
         false => std::fs::read_to_string(path).unwrap(),
     };
@@ -66,23 +68,24 @@ fn sources(directory: &Path) -> String {
 
 #[test]
 fn the_limits_of_the_leaders_memory_are_there_under_their_names() {
-    let text = document("docs/operations.md");
+    let text = document("docs/reference.md");
     let section = text.split("### What the leader keeps in memory").nth(1).unwrap();
     let section = section.split("\n## ").next().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let sources = sources(&root.join("src")) + &sources(&root.join("chunking/src"));
-    let rows = section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| what |"));
+    let entries = section.split("\n- ").skip(1).map(|entry| entry.split("\n\n").next().unwrap());
     let mut names = 0;
-    for row in rows {
-        let last = row.trim_end_matches('|').rsplit('|').next().unwrap();
-        for name in last.split('`').skip(1).step_by(2) {
+    for entry in entries {
+        let last = entry.rsplit("\n  - ").next().unwrap();
+        let Some(constants) = last.strip_prefix("in the sources: ") else { continue };
+        for name in constants.split('`').skip(1).step_by(2) {
             names += 1;
             let is_there =
                 sources.contains(&format!("const {name}: ")) || sources.contains(&format!("pub {name}: "));
-            assert!(is_there, "{name} of {row}");
+            assert!(is_there, "{name} of {entry}");
         }
     }
-    assert!(names > 30, "{names} names in the table");
+    assert!(names > 60, "{names} names in the lists");
 }
 
 #[test]
@@ -160,4 +163,107 @@ fn the_storage_document_has_every_marker_and_every_record() {
         let error = heft::store::codec::get_entry(&unknown, &mut names).unwrap_err();
         assert!(error.what.contains("is no record"), "{other} has no row: {error}");
     }
+}
+
+/// The letters of a row's id such as `W05`, which has two digits behind them.
+fn prefix_of(id: &str) -> Option<&str> {
+    let (prefix, digits) = id.split_at_checked(id.len().checked_sub(2)?)?;
+    let is_prefix = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_uppercase());
+    (is_prefix && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some(prefix)
+}
+
+/// The id of the row of `docs/spec.md` that a line begins: `| W05 | ...` in a table, `**W05** ...` as a paragraph.
+fn row_of(line: &str) -> Option<&str> {
+    let id = match line.strip_prefix("| ") {
+        Some(cells) => cells.split(" |").next()?,
+        None => line.strip_prefix("**")?.split_once("** ")?.0,
+    };
+    prefix_of(id).map(|_| id)
+}
+
+/// The rows that a text names: `W05`, `C05-C07`, and `fn c07_c30_...`, as tests are named after rows.
+fn named_in(text: &str, prefixes: &BTreeSet<&str>) -> BTreeSet<String> {
+    let known_prefix = |id: &str| prefix_of(id).is_some_and(|prefix| prefixes.contains(prefix));
+    let mut named = BTreeSet::new();
+    let mut before: &[u8] = b"";
+    let is_between = |byte: &u8| !(byte.is_ascii_alphanumeric() || *byte == b'_' || *byte == b'-');
+    for bytes in text.as_bytes().split(is_between) {
+        let is_named = before == b"fn";
+        before = bytes;
+        // There are millions of words, and few have digits.
+        if !bytes.iter().any(u8::is_ascii_digit) {
+            continue;
+        }
+        let word = str::from_utf8(bytes).unwrap();
+        let ids: Vec<&str> = word.split('-').filter(|id| known_prefix(id)).collect();
+        named.extend(ids.iter().map(|id| (*id).to_owned()));
+        if let [first, last] = ids.as_slice()
+            && let Some(prefix) = prefix_of(first).filter(|prefix| prefix_of(last) == Some(*prefix))
+        {
+            let number = |id: &str| id[prefix.len()..].parse::<u32>().unwrap();
+            named.extend((number(first)..=number(last)).map(|number| format!("{prefix}{number:02}")));
+        }
+        if is_named {
+            named.extend(word.split('_').map(str::to_ascii_uppercase).take_while(|id| known_prefix(id)));
+        }
+    }
+    named
+}
+
+/// Texts beneath a directory that may name rows.
+fn texts_beneath(directory: &Path, texts: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let is_text =
+            path.extension().is_some_and(|end| ["rs", "md", "py", "json"].iter().any(|of| end == *of));
+        match path.is_dir() {
+            true if path.ends_with("target") => {}
+            true => texts_beneath(&path, texts),
+            false if is_text => texts.push(path),
+            false => {}
+        }
+    }
+}
+
+#[test]
+fn every_row_that_is_named_anywhere_is_in_the_specification() {
+    let spec = document("docs/spec.md");
+    let rows: BTreeSet<&str> = spec.lines().filter_map(row_of).collect();
+    assert!(rows.len() > 200, "{} rows", rows.len());
+    let prefixes: BTreeSet<&str> = rows.iter().filter_map(|id| prefix_of(id)).collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut texts = vec![root.join("README.md"), root.join("CHANGELOG.md")];
+    for directory in ["src", "chunking", "tests", "tools", "bench", "fuzz", "docs"] {
+        texts_beneath(&root.join(directory), &mut texts);
+    }
+    let mut missing: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for path in texts {
+        for id in named_in(&std::fs::read_to_string(&path).unwrap(), &prefixes) {
+            if !rows.contains(id.as_str()) {
+                missing.insert(id, path.clone());
+            }
+        }
+    }
+    assert!(missing.is_empty(), "docs/spec.md lacks rows that are named: {missing:#?}");
+}
+
+#[test]
+fn no_row_of_the_specification_is_there_twice() {
+    let spec = document("docs/spec.md");
+    let mut seen = BTreeSet::new();
+    let twice: Vec<&str> = spec.lines().filter_map(row_of).filter(|id| !seen.insert(*id)).collect();
+    assert!(twice.is_empty(), "rows that docs/spec.md has twice: {twice:?}");
+}
+
+#[test]
+fn rows_are_found_by_their_ids_in_ranges_and_in_the_names_of_tests() {
+    let prefixes = BTreeSet::from(["C", "CP"]);
+    let named = |text: &str| named_in(text, &prefixes).into_iter().collect::<Vec<_>>().join(" ");
+    assert_eq!(named("(C08, CP02), AC03, C1, C123, X05, c08_names, C08x"), "C08 CP02");
+    assert_eq!(named("the rows C05-C07 and CP01-CP03"), "C05 C06 C07 CP01 CP02 CP03");
+    assert_eq!(named("async fn c07_cp04_of_two_c09() {}"), "C07 CP04");
+    assert_eq!(
+        ["| W05 | x |", "**CP04** x", "| row | x |", "**Note** x", "C08"].map(row_of),
+        [Some("W05"), Some("CP04"), None, None, None]
+    );
 }

@@ -1,5 +1,5 @@
 //! What peers can make grow at a leader has an end: each of these is driven to its limit and back, with the leader's
-//! memory before and after (docs/operations.md, "What the leader keeps in memory").
+//! memory before and after (docs/reference.md, "What the leader keeps in memory").
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
