@@ -53,10 +53,15 @@ fn remove_if_there(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes our part of a work directory at the start, so that nobody else does, or says why jobs could not have directories there.
-/// A work directory that is not there yet is made with the first job's.
+/// Makes a work directory and our part of it at the start, so that nobody else does, or says why
+/// jobs could not have directories there. One that disappears later is not made again: its worker
+/// hands jobs back.
 pub(super) fn claim_own(work_dir: &Path) -> io::Result<()> {
-    if work_dir.is_dir() { make_own(work_dir).map(|_| ()) } else { Ok(()) }
+    DirBuilder::new().recursive(true).mode(0o700).create(work_dir).map_err(|error| {
+        let text = format!("cannot make the work directory {}: {error}", work_dir.display());
+        io::Error::new(error.kind(), text)
+    })?;
+    make_own(work_dir).map(|_| ())
 }
 
 fn in_the_way(own: &Path) -> io::Error {
