@@ -178,20 +178,6 @@ impl Step<'_> {
         self.say(conn, generation, Uuid::nil(), Says::Release(release));
     }
 
-    /// A worker's connection ended.
-    pub(super) fn worker_left(&mut self, conn: ConnId) {
-        let workers = self.datasets.workers.iter_mut();
-        if let Some((worker, at)) = workers.map(|(id, at)| (*id, at)).find(|(_, at)| at.conn == Some(conn)) {
-            (at.conn, at.told, at.push) = (None, false, None);
-            at.queue.clear();
-            self.datasets.lacks.remove(&worker);
-            self.tell(Event::HoldsNothing { worker });
-            self.inspections_without(worker);
-        }
-        self.forget_gone_workers();
-        self.watch();
-    }
-
     /// Those that are gone for good are not kept in mind.
     pub(super) fn forget_gone_workers(&mut self) {
         let facts = self.facts;

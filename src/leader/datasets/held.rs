@@ -1,5 +1,5 @@
 //! What workers have of datasets, as far as it is noted: this file is its owner. Whoever chooses workers
-//! for jobs is told by [`Step::tell_holding`] alone, after each change.
+//! for jobs is told here and nowhere else, after each change.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -237,5 +237,19 @@ impl Step<'_> {
             at.not_held.insert(cache.clone(), (digest, NotHeld::Gone(reason(text))));
         }
         self.set_held(worker, &cache, None);
+    }
+
+    /// A worker's connection ended.
+    pub(super) fn worker_left(&mut self, conn: ConnId) {
+        let workers = self.datasets.workers.iter_mut();
+        if let Some((worker, at)) = workers.map(|(id, at)| (*id, at)).find(|(_, at)| at.conn == Some(conn)) {
+            (at.conn, at.told, at.push) = (None, false, None);
+            at.queue.clear();
+            self.datasets.lacks.remove(&worker);
+            self.tell(Event::HoldsNothing { worker });
+            self.inspections_without(worker);
+        }
+        self.forget_gone_workers();
+        self.watch();
     }
 }
