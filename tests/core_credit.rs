@@ -12,6 +12,7 @@ use heft::core::Event;
 use heft::core::event::{ClientPeer, Outcome, WorkerClass};
 use heft::core::ids::ConnId;
 use heft::core::payload::PayloadKind;
+use heft::core::worker::Hello;
 use rig::{Rig, SECOND, id, job, job_for, job_of, worker_id};
 
 /// A rig with a client whose cap is out of the way and so many jobs that wait.
@@ -449,7 +450,7 @@ fn a_second_hello_on_a_connection_leaves_nothing_of_the_first_behind() {
     let conn = rig.conn("s1");
     let patterns = vec!["job.assign.calcB".to_owned()];
     let (worker, class) = (worker_id("s2"), WorkerClass::Classic);
-    rig.tell(Event::WorkerHello {
+    rig.tell(Event::WorkerHello(Hello {
         conn,
         worker,
         name: "s2".into(),
@@ -459,7 +460,7 @@ fn a_second_hello_on_a_connection_leaves_nothing_of_the_first_behind() {
         transfers: false,
         datasets: false,
         reads: PayloadKind::Request,
-    });
+    }));
     rig.expect(["+requeue j1#1 WorkerLost counts now"]);
     assert_eq!(rig.broker.workers().map(|worker| worker.id).collect::<Vec<_>>(), [worker_id("s2")]);
 }

@@ -16,6 +16,7 @@ use heft::core::ids::{CacheId, ConnId, JobId, Micros, ResultId, WorkerId};
 use heft::core::payload::{FileNames, PayloadKind};
 use heft::core::retry::mix;
 use heft::core::subject::routing_key;
+use heft::core::worker::Hello;
 use heft::core::{Broker, Config, Event};
 use uuid::Uuid;
 
@@ -129,7 +130,7 @@ impl World {
         });
         for number in 0..WORKERS {
             let conn = ConnId(number);
-            world.tell(Event::WorkerHello {
+            world.tell(Event::WorkerHello(Hello {
                 conn,
                 worker: worker(number),
                 name: "w".into(),
@@ -139,7 +140,7 @@ impl World {
                 transfers: true,
                 datasets: true,
                 reads: PayloadKind::Request,
-            });
+            }));
             world.tell(Event::Credit { conn, delta: load.slots as i32 });
         }
         world.beat();

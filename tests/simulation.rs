@@ -34,6 +34,7 @@ use heft::core::event::{Doing, Inputs, Named, Operation, Outcome, Submission, Wo
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
 use heft::core::job::{Ending, Job, Phase};
 use heft::core::retry::mix;
+use heft::core::worker::Hello;
 use heft::core::{Broker, Config, Event, Record};
 use support::scaled;
 use uuid::Uuid;
@@ -553,7 +554,7 @@ impl World {
         let reads = worker.reads();
         self.say(
             conn,
-            Event::WorkerHello {
+            Event::WorkerHello(Hello {
                 conn,
                 worker: id,
                 name: "sim".into(),
@@ -563,7 +564,7 @@ impl World {
                 transfers: leasing,
                 datasets: leasing,
                 reads,
-            },
+            }),
         );
         if leasing {
             self.say(conn, Event::Heartbeat { conn, cpu_permille: 100, credit: 0, held });

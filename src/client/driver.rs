@@ -426,15 +426,14 @@ impl Driver {
     fn take_frame(&mut self, conn: Conn, frame: &InFrame) {
         // Result and job control carry the job in both ids; a stock leader too (T05).
         let job = if frame.corr_id.is_nil() { frame.msg_id } else { frame.corr_id };
-        let Some(kind) = frame.kind() else { return };
-        let read = match kind {
-            Kind::Result => {
+        let read = match frame.kind() {
+            Some(Kind::Result) => {
                 self.receipts.came(job, conn);
                 self.take_result(conn, job, frame.payload.clone());
                 Ok(())
             }
-            Kind::Grant | Kind::Verdict | Kind::Abort => self.uploads.on_frame(conn, frame).map(drop),
-            Kind::Submitted => Submitted::decode(&frame.payload).map(|submitted| {
+            Some(Kind::Grant | Kind::Verdict | Kind::Abort) => self.uploads.on_frame(conn, frame).map(drop),
+            Some(Kind::Submitted) => Submitted::decode(&frame.payload).map(|submitted| {
                 let Submitted { standing, run, ahead } = submitted;
                 // Its inputs are all there: that is told first.
                 self.look_at_uploads(job);
@@ -443,7 +442,7 @@ impl Driver {
                 }
                 self.tell(job, JobEvent::Submitted { standing, run, ahead });
             }),
-            Kind::Progress => Progress::decode(&frame.payload).map(|progress| {
+            Some(Kind::Progress) => Progress::decode(&frame.payload).map(|progress| {
                 let Progress { attempt, stage, done, total, text, .. } = progress;
                 let text = text.as_str().to_owned();
                 self.tell(
@@ -456,53 +455,18 @@ impl Driver {
                     },
                 );
             }),
-            Kind::Refused => {
+            Some(Kind::Refused) => {
                 Refused::decode(&frame.payload).map(|refused| self.take_refused(conn, frame, refused))
             }
-            Kind::Answer => {
+            Some(Kind::Answer) => {
                 self.questions.take_answer(frame);
                 Ok(())
             }
-            other @ (Kind::SubmitJob
-            | Kind::AssignJob
-            | Kind::AckJob
-            | Kind::Credit
-            | Kind::CachePut
-            | Kind::CacheAck
-            | Kind::Welcome
-            | Kind::HelloClient
-            | Kind::HelloWorker
-            | Kind::NotLeader
-            | Kind::LeaderHello
-            | Kind::AppendEntries
-            | Kind::AppendResp
-            | Kind::RequestVote
-            | Kind::VoteResp
-            | Kind::InstallSnapshot
-            | Kind::InstallSnapResp
-            | Kind::Open
-            | Kind::Chunk
-            | Kind::Done
-            | Kind::Void
-            | Kind::Piece
-            | Kind::Start
-            | Kind::Heartbeat
-            | Kind::Cancel
-            | Kind::Settled
-            | Kind::Received
-            | Kind::Keepalive
-            | Kind::Put
-            | Kind::Lack
-            | Kind::Spread
-            | Kind::Hold
-            | Kind::Pack
-            | Kind::Release
-            | Kind::Have
-            | Kind::Inspect
-            | Kind::Ask) => {
+            Some(other) => {
                 tracing::debug!(leader = %self.address(conn), kind = %other, "skipped a frame that is not for clients");
                 Ok(())
             }
+            None => Ok(()),
         };
         if let Err(error) = read {
             tracing::warn!(leader = %self.address(conn), %job, %error, "skipped a message that cannot be read");

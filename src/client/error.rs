@@ -130,23 +130,14 @@ pub enum ClientError {
 impl ClientError {
     /// Whether the same may succeed later.
     pub fn is_retryable(&self) -> bool {
-        match self {
+        matches!(
+            self,
             ClientError::Unreachable { .. }
-            | ClientError::NoWelcome { .. }
-            | ClientError::NoAnswer { .. }
-            | ClientError::Disconnected { .. }
-            | ClientError::Busy { .. } => true,
-            ClientError::TooLarge { .. }
-            | ClientError::SubjectTooLong { .. }
-            | ClientError::ClientIdTooLong { .. }
-            | ClientError::BadInput { .. }
-            | ClientError::BadAddress(_)
-            | ClientError::JobIdInUse(_)
-            | ClientError::NotSupported { .. }
-            | ClientError::Answered(_)
-            | ClientError::BadAnswer { .. }
-            | ClientError::Closed => false,
-        }
+                | ClientError::NoWelcome { .. }
+                | ClientError::NoAnswer { .. }
+                | ClientError::Disconnected { .. }
+                | ClientError::Busy { .. }
+        )
     }
 }
 

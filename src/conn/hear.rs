@@ -17,6 +17,7 @@ use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::payload::PayloadKind;
 use crate::core::record::Lack;
 use crate::core::subject::{announced_patterns, hello_patterns};
+use crate::core::worker::Hello;
 use crate::model::limits::{CLIENT_ID_BYTES_MAX, QUOTE_CHARS_MAX};
 use crate::model::{
     Announcement, ClientConfig, ContentStream, JobResult, JobStatus, JsonModel, Shape, WorkerHello,
@@ -236,38 +237,26 @@ impl Session {
 
     /// What a message says to one who knows what its sender announced.
     pub(super) fn understood(&self, says: TransferSays) -> TransferSays {
-        match says {
-            TransferSays::Grant(grant) if !self.has(Features::PIECES) => {
-                TransferSays::Grant(Grant { part: HeldPart::default(), ..grant })
-            }
-            TransferSays::Open(_)
-            | TransferSays::Grant(_)
-            | TransferSays::Done(_)
-            | TransferSays::Verdict(_)
-            | TransferSays::Abort(_)
-            | TransferSays::Void(_) => says,
+        if let TransferSays::Grant(grant) = says {
+            let part = if self.has(Features::PIECES) { grant.part } else { HeldPart::default() };
+            return TransferSays::Grant(Grant { part, ..grant });
         }
+        says
     }
 
     /// What a frame is that is too large to be gathered.
     pub fn bulk(&mut self, head: &Head<'_>) -> Result<BulkOf, SessionError> {
-        match self.hear(head, Bytes::from_static(b"-").into(), &mut Uuid::nil)? {
-            Heard::Submit(body) => Ok(BulkOf::Submit { body }),
-            Heard::Ack(body) => Ok(BulkOf::Ack { job: body.job }),
-            Heard::Dataset(DatasetSays::Classic { request, subject, .. }) => {
-                Ok(BulkOf::CachePut { request, subject })
-            }
-            Heard::Event(_)
-            | Heard::Announced(_)
-            | Heard::Cancel(_)
-            | Heard::Received { .. }
-            | Heard::Transfer { .. }
-            | Heard::Piece { .. }
-            | Heard::Dataset(_)
-            | Heard::Ask { .. }
-            | Heard::Alive
-            | Heard::Skipped(_) => Ok(BulkOf::Nothing),
+        let heard = self.hear(head, Bytes::from_static(b"-").into(), &mut Uuid::nil)?;
+        if let Heard::Submit(body) = heard {
+            return Ok(BulkOf::Submit { body });
         }
+        if let Heard::Ack(body) = heard {
+            return Ok(BulkOf::Ack { job: body.job });
+        }
+        let Heard::Dataset(DatasetSays::Classic { request, subject, .. }) = heard else {
+            return Ok(BulkOf::Nothing);
+        };
+        Ok(BulkOf::CachePut { request, subject })
     }
 
     fn client_hello(
@@ -359,7 +348,7 @@ impl Session {
             (Generation::F2, Some(_)) => PayloadKind::Folders,
             (Generation::F2, None) => PayloadKind::Request,
         };
-        let event = Event::WorkerHello {
+        let event = Event::WorkerHello(Hello {
             conn: self.conn,
             worker: id,
             name,
@@ -369,7 +358,7 @@ impl Session {
             transfers,
             datasets,
             reads,
-        };
+        });
         Ok(self.announced(hello.map(|hello| hello.heft), event))
     }
 

@@ -28,52 +28,14 @@ pub enum TransferSays {
 impl TransferSays {
     /// Reads a message; `None` if it is none of a transfer.
     pub(super) fn decode(kind: Kind, payload: &[u8]) -> Option<Result<Self, MessageError>> {
-        match kind {
-            Kind::Open => Some(Open::decode(payload).map(TransferSays::Open)),
-            Kind::Grant => Some(Grant::decode(payload).map(TransferSays::Grant)),
-            Kind::Done => Some(Done::decode(payload).map(TransferSays::Done)),
-            Kind::Verdict => Some(Verdict::decode(payload).map(TransferSays::Verdict)),
-            Kind::Abort => Some(Abort::decode(payload).map(TransferSays::Abort)),
-            Kind::Void => Some(Void::decode(payload).map(TransferSays::Void)),
-            Kind::SubmitJob
-            | Kind::AssignJob
-            | Kind::AckJob
-            | Kind::Credit
-            | Kind::Result
-            | Kind::CachePut
-            | Kind::CacheAck
-            | Kind::HelloClient
-            | Kind::HelloWorker
-            | Kind::NotLeader
-            | Kind::LeaderHello
-            | Kind::AppendEntries
-            | Kind::AppendResp
-            | Kind::RequestVote
-            | Kind::VoteResp
-            | Kind::InstallSnapshot
-            | Kind::InstallSnapResp
-            | Kind::Welcome
-            | Kind::Chunk
-            | Kind::Piece
-            | Kind::Submitted
-            | Kind::Refused
-            | Kind::Start
-            | Kind::Heartbeat
-            | Kind::Progress
-            | Kind::Cancel
-            | Kind::Settled
-            | Kind::Received
-            | Kind::Keepalive
-            | Kind::Put
-            | Kind::Lack
-            | Kind::Spread
-            | Kind::Hold
-            | Kind::Pack
-            | Kind::Release
-            | Kind::Have
-            | Kind::Inspect
-            | Kind::Ask
-            | Kind::Answer => None,
+        match (kind, payload) {
+            (Kind::Open, payload) => Some(Open::decode(payload).map(TransferSays::Open)),
+            (Kind::Grant, payload) => Some(Grant::decode(payload).map(TransferSays::Grant)),
+            (Kind::Done, payload) => Some(Done::decode(payload).map(TransferSays::Done)),
+            (Kind::Verdict, payload) => Some(Verdict::decode(payload).map(TransferSays::Verdict)),
+            (Kind::Abort, payload) => Some(Abort::decode(payload).map(TransferSays::Abort)),
+            (Kind::Void, payload) => Some(Void::decode(payload).map(TransferSays::Void)),
+            (_, _) => None,
         }
     }
 }

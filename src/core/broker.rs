@@ -111,29 +111,7 @@ impl Broker {
         }
         match event {
             Event::ClientHello { conn, client, cap, peer } => self.client_hello(conn, client, cap, peer),
-            Event::WorkerHello {
-                conn,
-                worker,
-                name,
-                class,
-                patterns,
-                parallel_max,
-                transfers,
-                datasets,
-                reads,
-            } => {
-                self.worker_hello(Hello {
-                    conn,
-                    worker,
-                    name,
-                    class,
-                    patterns,
-                    parallel_max,
-                    transfers,
-                    datasets,
-                    reads,
-                });
-            }
+            Event::WorkerHello(hello) => self.worker_hello(hello),
             Event::Credit { conn, delta } => self.credit(conn, delta),
             Event::Submit { conn, job } => self.submit(conn, job),
             Event::InputsHere { job, kept } => self.inputs_here(job, kept),
@@ -265,25 +243,9 @@ impl Broker {
 
     /// The same, with what is proposed and not yet applied.
     pub(super) fn cap_to_be(&self, client: &ClientId) -> u32 {
-        let proposed = self.proposed().rev().find_map(|record| match record {
-            Record::Cap { client: named, cap } if named == client => Some(*cap),
-            Record::Cap { .. }
-            | Record::Announce { .. }
-            | Record::Enqueue { .. }
-            | Record::Withdraw { .. }
-            | Record::Fail { .. }
-            | Record::Assign { .. }
-            | Record::Ack { .. }
-            | Record::Requeue { .. }
-            | Record::Dlq { .. }
-            | Record::Cancel { .. }
-            | Record::Orphan { .. }
-            | Record::Revive { .. }
-            | Record::Delivered { .. }
-            | Record::Forget { .. }
-            | Record::Dataset { .. }
-            | Record::Stage { .. }
-            | Record::DatasetGone { .. } => None,
+        let proposed = self.proposed().rev().find_map(|record| {
+            let Record::Cap { client: named, cap } = record else { return None };
+            (named == client).then_some(*cap)
         });
         proposed.unwrap_or_else(|| self.cap_of(client))
     }

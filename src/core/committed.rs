@@ -10,7 +10,7 @@ use super::action::{Action, OperateError, Operated};
 use super::broken;
 use super::broker::Broker;
 use super::ids::{Index, JobId, Run, Token, WorkerId};
-use super::job::{Ending, Phase};
+use super::job::Phase;
 use super::record::Record;
 use super::state::Applied;
 
@@ -61,33 +61,21 @@ impl Broker {
     /// After a record that may have brought a client under its cap, its jobs are looked at again.
     fn unpark(&mut self, record: &Record, applied: &Applied) {
         self.staging.wake_capped();
-        match record {
-            Record::Cap { client, .. } => self.queues.unpark(client),
-            // One that counts takes a share; what one that does not had taken is given back where it is found stale.
-            Record::Assign { .. } => {}
-            Record::Withdraw { .. } => {
-                if let Applied::Withdrew(job) = applied {
-                    self.queues.unpark(&job.submission.client);
-                }
-            }
-            Record::Ack { job, .. }
-            | Record::Requeue { job, .. }
-            | Record::Dlq { job, .. }
-            | Record::Cancel { job, .. }
-            | Record::Fail { job, .. }
-            | Record::Orphan { job, .. } => {
-                if let Some(job) = self.state.job(*job) {
-                    self.queues.unpark(&job.submission.client);
-                }
-            }
-            Record::Announce { .. }
-            | Record::Enqueue { .. }
-            | Record::Revive { .. }
-            | Record::Delivered { .. }
-            | Record::Forget { .. }
-            | Record::Dataset { .. }
-            | Record::Stage { .. }
-            | Record::DatasetGone { .. } => {}
+        // An assignment that counts takes a share; what one that does not had taken is given back where it
+        // is found stale.
+        if let Record::Cap { client, .. } = record {
+            self.queues.unpark(client);
+        } else if let Applied::Withdrew(job) = applied {
+            self.queues.unpark(&job.submission.client);
+        } else if let Record::Ack { job, .. }
+        | Record::Requeue { job, .. }
+        | Record::Dlq { job, .. }
+        | Record::Cancel { job, .. }
+        | Record::Fail { job, .. }
+        | Record::Orphan { job, .. } = record
+            && let Some(job) = self.state.job(*job)
+        {
+            self.queues.unpark(&job.submission.client);
         }
     }
 
@@ -168,14 +156,7 @@ impl Broker {
         let place = job.place();
         let (child_of, children) = (job.child_of, job.children.clone());
         let is_dead = matches!(job.phase, Phase::Dead { .. });
-        let returned_by = match &job.phase {
-            Phase::Done { ending: Ending::Returned { worker, .. }, .. } => Some(*worker),
-            Phase::Done { .. }
-            | Phase::Dead { .. }
-            | Phase::Queued { .. }
-            | Phase::Leased { .. }
-            | Phase::Gathering { .. } => None,
-        };
+        let returned_by = job.returned().map(|(worker, _)| worker);
         let (key, client) = (job.submission.key.clone(), job.submission.client.clone());
         self.queues.remove(&key, &client, place);
         self.forget_delay(id);

@@ -58,20 +58,13 @@ impl Broker {
     }
 
     fn generation_to_be(&self, cache: &CacheId) -> Option<Uuid> {
-        let proposed = self.proposed().rev().find_map(|record| record.sets_dataset(cache));
+        let proposed = self.proposed().rev().filter_map(Record::dataset);
+        let proposed = proposed.filter(|(of, _)| *of == cache).map(|(_, generation)| generation).next();
         proposed.unwrap_or_else(|| self.state.dataset(cache).map(|dataset| dataset.generation))
     }
 
     pub(super) fn dataset_put(&mut self, dataset: &Arc<Dataset>, applied: &Applied) {
-        let replaced = match applied {
-            Applied::PutDataset { replaced } => replaced.clone(),
-            Applied::Changed
-            | Applied::ChangedWithParent(_)
-            | Applied::Forgot(_)
-            | Applied::Withdrew(_)
-            | Applied::RemovedDataset(_)
-            | Applied::Stale => None,
-        };
+        let replaced = if let Applied::PutDataset { replaced } = applied { replaced.clone() } else { None };
         self.rouse(&dataset.cache);
         self.actions.push_back(Action::DatasetPut { dataset: dataset.clone(), replaced });
     }

@@ -8,7 +8,7 @@ use super::action::Action;
 use super::broker::Broker;
 use super::due::Due;
 use super::ids::{ClientId, Index, JobId, Micros, Run};
-use super::job::{Ending, Job, Phase};
+use super::job::{Job, Phase};
 use super::record::Record;
 
 /// Jobs that are looked at for one whose result was sent.
@@ -122,18 +122,10 @@ impl Broker {
 
     /// A job is not known any more, and nothing of it is needed.
     pub(super) fn forgot(&mut self, job: &Job) {
-        match &job.phase {
-            Phase::Done { ending: Ending::Returned { result, .. }, .. } => {
-                self.actions.push_back(Action::ForgetResult { result: *result });
-            }
-            Phase::Dead { .. } if job.child_of.is_none() => {
-                self.actions.push_back(Action::ForgetInput { job: job.id() });
-            }
-            Phase::Done { .. }
-            | Phase::Dead { .. }
-            | Phase::Queued { .. }
-            | Phase::Leased { .. }
-            | Phase::Gathering { .. } => {}
+        if let Some((_, result)) = job.returned() {
+            self.actions.push_back(Action::ForgetResult { result });
+        } else if matches!(job.phase, Phase::Dead { .. }) && job.child_of.is_none() {
+            self.actions.push_back(Action::ForgetInput { job: job.id() });
         }
         self.clients.forget_submitter(job.id());
         self.no_longer_undelivered(&job.submission.client, job.id());

@@ -8,6 +8,7 @@ use super::ids::{Attempt, CacheId, ClientId, ConnId, Index, JobId, ResultId, Run
 use super::payload::{FileNames, PayloadKind};
 use super::record::{AttemptEnd, Lack};
 use super::subject::RoutingKey;
+use super::worker::Hello;
 
 /// What is known of the program behind a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,26 +34,7 @@ pub enum Event {
         peer: ClientPeer,
     },
     /// A worker said hello.
-    WorkerHello {
-        /// Where.
-        conn: ConnId,
-        /// Who.
-        worker: WorkerId,
-        /// What it calls itself.
-        name: Arc<str>,
-        /// How far it can be trusted with time.
-        class: WorkerClass,
-        /// What it asked for, as [`worker_patterns`](super::subject::worker_patterns) reads it.
-        patterns: Vec<String>,
-        /// Jobs it runs at a time, if it said. None at all is an agent, which keeps datasets for others: no job matches it.
-        parallel_max: Option<u32>,
-        /// Whether it can take inputs as transfers.
-        transfers: bool,
-        /// Whether it can be sent datasets.
-        datasets: bool,
-        /// The payloads it reads.
-        reads: PayloadKind,
-    },
+    WorkerHello(Hello),
     /// A worker has room for more jobs.
     Credit {
         /// Where.

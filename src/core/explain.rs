@@ -361,24 +361,19 @@ impl Broker {
         if self.assigning.contains(job.id()) {
             return None;
         }
-        let is_capable = |seen: &Seen| match seen.verdict {
-            Verdict::HasIt
-            | Verdict::First
-            | Verdict::WaitedFor
-            | Verdict::Possible
-            | Verdict::NoRoom
-            | Verdict::DiskFull
-            | Verdict::NoDirectory
-            | Verdict::Silent
-            | Verdict::OwesAnswer => true,
-            Verdict::LostThere
-            | Verdict::ByAgent
-            | Verdict::NoTransfers
-            | Verdict::CannotRead(_)
-            | Verdict::NoDatasets
-            | Verdict::NoMatch
-            | Verdict::ForAnother
-            | Verdict::Ended => false,
+        let is_capable = |seen: &Seen| {
+            matches!(
+                seen.verdict,
+                Verdict::HasIt
+                    | Verdict::First
+                    | Verdict::WaitedFor
+                    | Verdict::Possible
+                    | Verdict::NoRoom
+                    | Verdict::DiskFull
+                    | Verdict::NoDirectory
+                    | Verdict::Silent
+                    | Verdict::OwesAnswer
+            )
         };
         let delay = self.locality.delays.get(job.id());
         let since = delay.map_or(self.now, |delay| delay.since);

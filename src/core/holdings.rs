@@ -1,5 +1,6 @@
-//! What workers hold of datasets, as they and the leader say, and how quick moving them is. None of it outlives a worker's
-//! connection: one that joins says it anew. Which worker gets a job by that is `locality`'s matter.
+//! What workers hold of datasets, by worker and by dataset, and how quick moving them is. The leader's datasets own the first and
+//! tell each change; this is an index of it for the choice of workers, and decides nothing about it. None of it outlives a
+//! worker's connection. Which worker gets a job by that is `locality`'s matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -79,20 +79,7 @@ impl Broker {
         let ready: HashSet<JobId> = self
             .due
             .iter()
-            .filter_map(|(_, due)| match due {
-                Due::Ready(job) => Some(*job),
-                Due::Lease(..)
-                | Due::TimeLimit(..)
-                | Due::Redeliver(_)
-                | Due::Grace(_)
-                | Due::Leak(_)
-                | Due::Expire
-                | Due::Silence(_)
-                | Due::Source(_)
-                | Due::Delay(_)
-                | Due::Stage(_)
-                | Due::NextPass => None,
-            })
+            .filter_map(|(_, due)| if let Due::Ready(job) = due { Some(*job) } else { None })
             .collect();
         for job in self.state.jobs() {
             let id = job.id();

@@ -264,18 +264,18 @@ impl Job {
         self.history.iter().rev().filter(|note| note.worker == worker).find_map(|note| note.why.lack())
     }
 
+    /// The worker that returned its result, and which that is.
+    pub fn returned(&self) -> Option<(WorkerId, ResultId)> {
+        let Phase::Done { ending: Ending::Returned { worker, result, .. }, .. } = &self.phase else {
+            return None;
+        };
+        Some((*worker, *result))
+    }
+
     /// Whether the last attempt ended without a word from its worker, which may be at it still.
     pub(super) fn may_still_run(&self) -> bool {
-        self.history.last().is_some_and(|note| match note.why {
-            AttemptEnd::TimedOut | AttemptEnd::WorkerLost => true,
-            AttemptEnd::NotHeld
-            | AttemptEnd::ResultLost
-            | AttemptEnd::GivenUp
-            | AttemptEnd::InputsStalled
-            | AttemptEnd::DiskFull
-            | AttemptEnd::NoDirectory
-            | AttemptEnd::InputsBad => false,
-        })
+        let last = self.history.last();
+        last.is_some_and(|note| matches!(note.why, AttemptEnd::TimedOut | AttemptEnd::WorkerLost))
     }
 
     /// Whether a worker that says it lost the result may be asked again: not in this run.

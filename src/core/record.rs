@@ -200,51 +200,27 @@ impl Record {
 
     /// The moment that it names as now.
     pub fn moment(&self) -> Option<Micros> {
-        match self {
-            Record::Announce { at, .. }
-            | Record::Enqueue { at, .. }
-            | Record::Ack { at, .. }
-            | Record::Dlq { at, .. }
-            | Record::Cancel { at, .. }
-            | Record::Fail { at, .. }
-            | Record::Orphan { at, .. } => Some(*at),
-            Record::Dataset { dataset } | Record::Stage { dataset, .. } => Some(dataset.at),
-            Record::Assign { .. }
-            | Record::Requeue { .. }
-            | Record::Withdraw { .. }
-            | Record::Revive { .. }
-            | Record::Forget { .. }
-            | Record::Delivered { .. }
-            | Record::Cap { .. }
-            | Record::DatasetGone { .. } => None,
+        if let Record::Announce { at, .. }
+        | Record::Enqueue { at, .. }
+        | Record::Ack { at, .. }
+        | Record::Dlq { at, .. }
+        | Record::Cancel { at, .. }
+        | Record::Fail { at, .. }
+        | Record::Orphan { at, .. } = self
+        {
+            return Some(*at);
         }
+        let (Record::Dataset { dataset } | Record::Stage { dataset, .. }) = self else { return None };
+        Some(dataset.at)
     }
 
-    /// Which generation is under this id after it, if it has to do with that: `Some(None)` where nothing is left.
-    pub(super) fn sets_dataset(&self, id: &CacheId) -> Option<Option<Uuid>> {
-        match self {
-            Record::Dataset { dataset } | Record::Stage { dataset, .. } if dataset.cache == *id => {
-                Some(Some(dataset.generation))
-            }
-            Record::DatasetGone { cache, .. } if cache == id => Some(None),
-            Record::Dataset { .. }
-            | Record::Stage { .. }
-            | Record::DatasetGone { .. }
-            | Record::Announce { .. }
-            | Record::Enqueue { .. }
-            | Record::Assign { .. }
-            | Record::Ack { .. }
-            | Record::Requeue { .. }
-            | Record::Dlq { .. }
-            | Record::Cancel { .. }
-            | Record::Withdraw { .. }
-            | Record::Fail { .. }
-            | Record::Orphan { .. }
-            | Record::Revive { .. }
-            | Record::Forget { .. }
-            | Record::Delivered { .. }
-            | Record::Cap { .. } => None,
+    /// The dataset that it puts or removes, and which generation is under that id after it.
+    pub(super) fn dataset(&self) -> Option<(&CacheId, Option<Uuid>)> {
+        if let Record::Dataset { dataset } | Record::Stage { dataset, .. } = self {
+            return Some((&dataset.cache, Some(dataset.generation)));
         }
+        let Record::DatasetGone { cache, .. } = self else { return None };
+        Some((cache, None))
     }
 }
 
@@ -316,16 +292,9 @@ impl AttemptEnd {
 
     /// What the worker lacked, if that is why the attempt ended.
     pub const fn lack(self) -> Option<Lack> {
-        match self {
-            AttemptEnd::DiskFull => Some(Lack::Room),
-            AttemptEnd::NoDirectory => Some(Lack::Directory),
-            AttemptEnd::TimedOut
-            | AttemptEnd::WorkerLost
-            | AttemptEnd::NotHeld
-            | AttemptEnd::ResultLost
-            | AttemptEnd::GivenUp
-            | AttemptEnd::InputsStalled
-            | AttemptEnd::InputsBad => None,
+        if matches!(self, AttemptEnd::DiskFull) {
+            return Some(Lack::Room);
         }
+        if matches!(self, AttemptEnd::NoDirectory) { Some(Lack::Directory) } else { None }
     }
 }

@@ -63,20 +63,18 @@ impl Broker {
         broker
     }
 
+    /// The jobs that classic workers have.
+    fn classic_leases(&self) -> impl Iterator<Item = (JobId, WorkerId, Lease)> {
+        self.state.jobs().filter_map(|job| {
+            let Phase::Leased { worker, attempt, class } = job.phase else { return None };
+            (class != WorkerClass::Leasing).then(|| (job.id(), worker, Lease::given(job.run, attempt)))
+        })
+    }
+
     /// Workers that are known to be classic, by the jobs that they had. The log says so of assignments alone, and what waits for
     /// such a worker mostly waits behind one.
     fn classic_workers(&self) -> HashSet<WorkerId> {
-        let classic = self.state.jobs().filter_map(|job| match job.phase {
-            Phase::Leased { worker, class: WorkerClass::Classic | WorkerClass::OneAtATime, .. } => {
-                Some(worker)
-            }
-            Phase::Leased { class: WorkerClass::Leasing, .. }
-            | Phase::Queued { .. }
-            | Phase::Gathering { .. }
-            | Phase::Done { .. }
-            | Phase::Dead { .. } => None,
-        });
-        classic.collect()
+        self.classic_leases().map(|(_, worker, _)| worker).collect()
     }
 
     /// The worker that has a job, or that alone may have it, is expected back, unless it is a classic one: those come back as
@@ -109,20 +107,7 @@ impl Broker {
     /// job. That is the leader's doing and no fault of the job, so the attempt does not count, and the job does not wait for it,
     /// however often that happens.
     fn lose_what_classic_workers_had(&mut self) {
-        let had: Vec<(JobId, WorkerId, Lease)> = self
-            .state
-            .jobs()
-            .filter_map(|job| match job.phase {
-                Phase::Leased { worker, attempt, class: WorkerClass::Classic | WorkerClass::OneAtATime } => {
-                    Some((job.id(), worker, Lease::given(job.run, attempt)))
-                }
-                Phase::Leased { class: WorkerClass::Leasing, .. }
-                | Phase::Queued { .. }
-                | Phase::Gathering { .. }
-                | Phase::Done { .. }
-                | Phase::Dead { .. } => None,
-            })
-            .collect();
+        let had: Vec<(JobId, WorkerId, Lease)> = self.classic_leases().collect();
         for (id, worker, lease) in had {
             let (run, attempt, why) = (lease.run, lease.attempt, AttemptEnd::WorkerLost);
             match self.state.job(id).and_then(|job| job.child_of) {

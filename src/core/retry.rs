@@ -111,36 +111,21 @@ impl Over {
     }
 
     fn counts(&self) -> bool {
-        match self.why {
-            AttemptEnd::InputsBad => true,
-            // That is its client's doing, and says nothing of the job.
-            AttemptEnd::InputsStalled => false,
-            // It never started. How often that may happen has a limit of its own.
-            AttemptEnd::DiskFull | AttemptEnd::NoDirectory => false,
-            AttemptEnd::TimedOut
-            | AttemptEnd::WorkerLost
-            | AttemptEnd::NotHeld
-            | AttemptEnd::ResultLost
-            | AttemptEnd::GivenUp => self.stage > LeaseStage::Given,
-        }
+        // Inputs that stall are its client's doing, and say nothing of the job. Where the worker lacked
+        // something it never started; how often that may happen has a limit of its own.
+        let says_nothing = self.why == AttemptEnd::InputsStalled || self.why.lack().is_some();
+        self.why == AttemptEnd::InputsBad || !says_nothing && self.stage > LeaseStage::Given
     }
 
     /// Also what does not count makes the next one wait: nothing may go round and round without a pause.
     fn wait(&self) -> Duration {
         let before = u32::try_from(self.before).unwrap_or(u32::MAX);
-        let failures = match self.why {
+        let failures = match (self.why == AttemptEnd::TimedOut, self.is_classic) {
             // A classic worker's time is that of the schedule: it has waited already.
-            AttemptEnd::TimedOut if self.is_classic => 0,
-            AttemptEnd::TimedOut => before.saturating_add(1),
+            (true, true) => 0,
+            (true, false) => before.saturating_add(1),
             // A first loss is requeued at once; a job that loses worker after worker may be what kills them.
-            AttemptEnd::WorkerLost
-            | AttemptEnd::NotHeld
-            | AttemptEnd::ResultLost
-            | AttemptEnd::GivenUp
-            | AttemptEnd::InputsStalled
-            | AttemptEnd::DiskFull
-            | AttemptEnd::NoDirectory
-            | AttemptEnd::InputsBad => before,
+            (false, _) => before,
         };
         Backoff::DELIVERY.delay(failures, self.entropy)
     }

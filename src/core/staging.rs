@@ -180,25 +180,10 @@ impl Broker {
 
     /// The job whose inputs are put or removed as a dataset by a record: where it waits depends on that.
     pub(super) fn staged_by(&self, record: &Record) -> Option<JobId> {
-        match record {
-            Record::Stage { job, .. } => Some(*job),
-            Record::DatasetGone { cache, .. } => self.state.staged_for(cache),
-            Record::Dataset { dataset } => self.state.staged_for(&dataset.cache),
-            Record::Announce { .. }
-            | Record::Enqueue { .. }
-            | Record::Assign { .. }
-            | Record::Ack { .. }
-            | Record::Requeue { .. }
-            | Record::Dlq { .. }
-            | Record::Cancel { .. }
-            | Record::Withdraw { .. }
-            | Record::Fail { .. }
-            | Record::Orphan { .. }
-            | Record::Revive { .. }
-            | Record::Forget { .. }
-            | Record::Delivered { .. }
-            | Record::Cap { .. } => None,
+        if let Record::Stage { job, .. } = record {
+            return Some(*job);
         }
+        self.state.staged_for(record.dataset()?.0)
     }
 
     /// A set of a job's inputs is about to be put or removed: the job leaves the place where it waits, as it will be another.

@@ -157,18 +157,11 @@ impl State {
         }
         for job in jobs.values() {
             state.names_bytes += job.names_bytes();
-            match job.phase {
-                Phase::Leased { .. } if job.is_capped() => {
-                    *state.running.entry(job.submission.client.clone()).or_default() += 1;
-                }
-                Phase::Dead { .. } if job.child_of.is_none() => {
-                    state.dead.insert((job.seq, job.id()));
-                }
-                Phase::Queued { .. }
-                | Phase::Leased { .. }
-                | Phase::Gathering { .. }
-                | Phase::Done { .. }
-                | Phase::Dead { .. } => {}
+            if matches!(job.phase, Phase::Leased { .. }) && job.is_capped() {
+                *state.running.entry(job.submission.client.clone()).or_default() += 1;
+            }
+            if matches!(job.phase, Phase::Dead { .. }) && job.child_of.is_none() {
+                state.dead.insert((job.seq, job.id()));
             }
         }
         state.jobs = jobs;

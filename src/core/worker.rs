@@ -292,7 +292,7 @@ pub struct Workers {
 const ROOMY_FEW: usize = 16;
 
 /// What a worker brings along when it says hello.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Where.
     pub conn: ConnId,
@@ -302,9 +302,9 @@ pub struct Hello {
     pub name: Arc<str>,
     /// How its silence is read.
     pub class: WorkerClass,
-    /// What it asked for.
+    /// What it asked for, as [`worker_patterns`](super::subject::worker_patterns) reads it.
     pub patterns: Vec<String>,
-    /// Jobs it runs at a time, if it said.
+    /// Jobs it runs at a time, if it said. None at all is an agent, which keeps datasets for others: no job matches it.
     pub parallel_max: Option<u32>,
     /// Whether it can take inputs as transfers.
     pub transfers: bool,

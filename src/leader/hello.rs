@@ -6,6 +6,7 @@ use super::Leader;
 use crate::conn::{Heard, Session, SessionError};
 use crate::core::Event;
 use crate::core::ids::ConnId;
+use crate::core::worker::Hello;
 
 /// Bytes of the names of all peers that are connected: ids of clients, patterns of workers.
 const HELLO_NAMES_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -14,7 +15,7 @@ impl Leader {
     /// Refuses a worker that says hello under the id of another process that lives: each would throw the other out, again and
     /// again, and neither would end a job. One that comes back takes over its own connection at once.
     pub(super) fn is_one_process(&mut self, conn: ConnId, heard: Heard) -> Result<Heard, SessionError> {
-        let Heard::Announced(Event::WorkerHello { worker, .. }) = &heard else { return Ok(heard) };
+        let Heard::Announced(Event::WorkerHello(Hello { worker, .. })) = &heard else { return Ok(heard) };
         let Some(other) = self.broker.alive_at(*worker).filter(|other| *other != conn) else {
             return Ok(heard);
         };

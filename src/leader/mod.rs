@@ -52,6 +52,7 @@ use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, Want, WireChun
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
 use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run};
+use crate::core::worker::Hello;
 use crate::core::{Broker, Config, Event};
 use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
@@ -530,7 +531,7 @@ impl Leader {
     }
 
     fn note_hello(&self, conn: ConnId, event: &Event) {
-        if let Event::WorkerHello { worker, patterns, class, .. } = event {
+        if let Event::WorkerHello(Hello { worker, patterns, class, .. }) = event {
             info!(conn = conn.0, %worker, ?class, ?patterns, "a worker joined");
         } else if let Event::ClientHello { client, cap, .. } = event {
             debug!(conn = conn.0, %client, ?cap, "a client joined");

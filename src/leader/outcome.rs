@@ -88,14 +88,7 @@ pub(super) fn result_of(
 
 /// The result that a worker returned for a job.
 pub(super) fn returned(job: &Job) -> Option<ResultId> {
-    match &job.phase {
-        Phase::Done { ending: Ending::Returned { result, .. }, .. } => Some(*result),
-        Phase::Done { .. }
-        | Phase::Dead { .. }
-        | Phase::Queued { .. }
-        | Phase::Leased { .. }
-        | Phase::Gathering { .. } => None,
-    }
+    job.returned().map(|(_, result)| result)
 }
 
 /// The result for a client that takes no transfers: it says where the rest is (C01).

@@ -51,16 +51,6 @@ mod tag {
     /// An assignment to a worker that is not one of ours, whose class follows. One to ours is as it always was.
     pub(super) const ASSIGN_CLASSIC: u8 = 18;
 
-    pub(super) const TIMED_OUT: u8 = 1;
-    pub(super) const WORKER_LOST: u8 = 2;
-    pub(super) const NOT_HELD: u8 = 3;
-    pub(super) const RESULT_LOST: u8 = 4;
-    pub(super) const GIVEN_UP: u8 = 5;
-    pub(super) const INPUTS_STALLED: u8 = 6;
-    pub(super) const DISK_FULL: u8 = 7;
-    pub(super) const INPUTS_BAD: u8 = 8;
-    pub(super) const NO_DIRECTORY: u8 = 9;
-
     pub(super) const HERE: u8 = 1;
     pub(super) const EXPECTED: u8 = 2;
     /// The same of a job that names datasets, whose ids follow. One that names none is as it was before there were any.
@@ -230,12 +220,12 @@ fn put_record(record: &Record, out: &mut Vec<u8>) {
         Record::Announce { at, job } => {
             put_u8(tag::ANNOUNCE, out);
             put_u64(at.0, out);
-            put_submission(job, out);
+            put_submission(job, None, out);
         }
         Record::Enqueue { at, job, children, kept } => {
             put_u8(tag::ENQUEUE, out);
             put_u64(at.0, out);
-            put_submission(job, out);
+            put_submission(job, None, out);
             put_len(children.len(), out);
             for (child, worker) in children {
                 put_uuid(child.0, out);
@@ -327,19 +317,12 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
             children: reader.list(2 * UUID_BYTES, |reader| Ok((reader.job()?, reader.worker()?)))?,
             kept: reader.bool()?,
         },
-        tag::ASSIGN => Record::Assign {
+        found @ (tag::ASSIGN | tag::ASSIGN_CLASSIC) => Record::Assign {
             job: reader.job()?,
             run: reader.run()?,
             attempt: reader.attempt()?,
             worker: reader.worker()?,
-            class: WorkerClass::Leasing,
-        },
-        tag::ASSIGN_CLASSIC => Record::Assign {
-            job: reader.job()?,
-            run: reader.run()?,
-            attempt: reader.attempt()?,
-            worker: reader.worker()?,
-            class: get_class(reader)?,
+            class: get_class(found == tag::ASSIGN_CLASSIC, reader)?,
         },
         tag::ACK => {
             let (job, run) = (reader.job()?, reader.run()?);
@@ -389,7 +372,9 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
     })
 }
 
-fn put_submission(submission: &Submission, out: &mut Vec<u8>) {
+/// A submission as records hold it or, with the number of its job, as that begins in a snapshot: there the
+/// last two members are not, as their part is in what the job says of its inputs.
+fn put_submission(submission: &Submission, seq: Option<u64>, out: &mut Vec<u8>) {
     // Whole, so that a member that is added is thought of here.
     let Submission {
         job,
@@ -411,21 +396,41 @@ fn put_submission(submission: &Submission, out: &mut Vec<u8>) {
     put_str(key.as_str(), out);
     put_str(exec, out);
     put_i64(*priority, out);
-    put_bool(*to_all, out);
+    match seq {
+        Some(seq) => put_u64(seq, out),
+        None => put_bool(*to_all, out),
+    }
     put_u64(*size, out);
     out.extend_from_slice(fingerprint);
+    if seq.is_some() {
+        put_bool(*to_all, out);
+    }
     put_inputs(*inputs, *names, datasets, out);
-    put_bool(*needs_transfers, out);
-    put_bool(*require_worker, out);
+    if seq.is_none() {
+        put_bool(*needs_transfers, out);
+        put_bool(*require_worker, out);
+    }
 }
 
+/// A submission of a record.
 fn get_submission(reader: &mut Reader<'_>, names: &mut Names) -> Result<Submission, CodecError> {
+    let (_, submission) = get_submission_of(false, reader, names)?;
+    Ok(Submission { needs_transfers: reader.bool()?, require_worker: reader.bool()?, ..submission })
+}
+
+/// What records and jobs have of a submission, and the number of a job.
+fn get_submission_of(
+    a_job: bool,
+    reader: &mut Reader<'_>,
+    names: &mut Names,
+) -> Result<(u64, Submission), CodecError> {
     let (job, client, key) = (reader.job()?, reader.client(names)?, reader.key(names)?);
-    let exec = names.text(reader.str()?);
-    let (priority, to_all, size) = (reader.i64()?, reader.bool()?, reader.u64()?);
-    let fingerprint = reader.array::<DIGEST_BYTES>()?;
+    let (exec, priority) = (names.text(reader.str()?), reader.i64()?);
+    let (seq, to_all) = if a_job { (reader.u64()?, false) } else { (0, reader.bool()?) };
+    let (size, fingerprint) = (reader.u64()?, reader.array::<DIGEST_BYTES>()?);
+    let to_all = if a_job { reader.bool()? } else { to_all };
     let (inputs, file_names, datasets) = get_inputs(reader, names)?;
-    Ok(Submission {
+    let submission = Submission {
         job,
         client,
         key,
@@ -435,11 +440,12 @@ fn get_submission(reader: &mut Reader<'_>, names: &mut Names) -> Result<Submissi
         size,
         fingerprint,
         inputs,
-        needs_transfers: reader.bool()?,
-        require_worker: reader.bool()?,
+        needs_transfers: false,
+        require_worker: false,
         datasets,
         names: file_names,
-    })
+    };
+    Ok((seq, submission))
 }
 
 /// Appends a dataset, as records and snapshots hold it.
@@ -474,48 +480,14 @@ pub fn get_dataset(reader: &mut Reader<'_>, names: &mut Names) -> Result<Dataset
 /// Appends a job, as snapshots hold it.
 pub fn put_job(job: &Job, out: &mut Vec<u8>) {
     // Whole, so that a member that is added is thought of here.
-    let Job {
-        submission:
-            Submission {
-                job: id,
-                client,
-                key,
-                exec,
-                priority,
-                to_all,
-                size,
-                fingerprint,
-                inputs,
-                needs_transfers,
-                require_worker: _,
-                datasets,
-                names,
-            },
-        seq,
-        inputs: inputs_state,
-        run,
-        attempt,
-        spent,
-        history,
-        child_of,
-        children,
-        delivered,
-        phase,
-    } = job;
-    put_uuid(id.0, out);
-    put_str(&client.0, out);
-    put_str(key.as_str(), out);
-    put_str(exec, out);
-    put_i64(*priority, out);
-    put_u64(*seq, out);
-    put_u64(*size, out);
-    out.extend_from_slice(fingerprint);
-    put_bool(*to_all, out);
-    put_inputs(*inputs, *names, datasets, out);
-    let (announced, kept, way) = match inputs_state {
-        InputsState::Announced => (true, false, u8::from(*needs_transfers)),
-        InputsState::PassedOn => (false, false, u8::from(*needs_transfers)),
-        InputsState::Kept => (false, true, u8::from(*needs_transfers)),
+    let Job { submission, seq, inputs, run, attempt, spent, history, child_of, children, delivered, phase } =
+        job;
+    put_submission(submission, Some(*seq), out);
+    let way = u8::from(submission.needs_transfers);
+    let (announced, kept, way) = match inputs {
+        InputsState::Announced => (true, false, way),
+        InputsState::PassedOn => (false, false, way),
+        InputsState::Kept => (false, true, way),
         InputsState::Staged { .. } => (false, true, tag::STAGED),
     };
     put_bool(announced, out);
@@ -545,38 +517,19 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
 
 /// Reads a job, and leaves what follows it.
 pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecError> {
-    let (job, client, key) = (reader.job()?, reader.client(names)?, reader.key(names)?);
-    let exec = names.text(reader.str()?);
-    let (priority, seq, size) = (reader.i64()?, reader.u64()?, reader.u64()?);
-    let (fingerprint, to_all) = (reader.array::<DIGEST_BYTES>()?, reader.bool()?);
-    let (inputs, file_names, mut datasets) = get_inputs(reader, names)?;
+    let (seq, mut submission) = get_submission_of(true, reader, names)?;
     let (announced, kept, at, way) = (reader.bool()?, reader.bool()?, reader.at(), reader.u8()?);
     // Before there was a number for it, a staged job named the set that its inputs are, and did not go by transfer.
-    let set = CacheId::of_inputs(job);
-    let named_set = datasets.len();
-    datasets.retain(|cache| *cache != set);
+    let set = CacheId::of_inputs(submission.job);
+    let named = submission.datasets.len();
+    submission.datasets.retain(|cache| *cache != set);
     let is_staged = match way {
-        0 => datasets.len() < named_set,
+        0 => submission.datasets.len() < named,
         1 => false,
         tag::STAGED => true,
         unknown => return Err(unknown_tag(at, "way of inputs to a worker", unknown)),
     };
-    let needs_transfers = is_staged || way == 1;
-    let submission = Submission {
-        job,
-        client,
-        key,
-        exec,
-        priority,
-        to_all,
-        size,
-        fingerprint,
-        inputs,
-        needs_transfers,
-        require_worker: false,
-        datasets,
-        names: file_names,
-    };
+    submission.needs_transfers = is_staged || way == 1;
     let mut job = Job {
         submission,
         seq,
@@ -637,14 +590,11 @@ fn get_phase(reader: &mut Reader<'_>) -> Result<Phase, CodecError> {
     let start = reader.at();
     Ok(match reader.u8()? {
         tag::QUEUED => Phase::Queued { not_before: reader.micros()? },
-        tag::LEASED => Phase::Leased {
+        found @ (tag::LEASED | tag::LEASED_CLASSIC) => Phase::Leased {
             worker: reader.worker()?,
             attempt: reader.attempt()?,
-            class: WorkerClass::Leasing,
+            class: get_class(found == tag::LEASED_CLASSIC, reader)?,
         },
-        tag::LEASED_CLASSIC => {
-            Phase::Leased { worker: reader.worker()?, attempt: reader.attempt()?, class: get_class(reader)? }
-        }
         tag::GATHERING => Phase::Gathering { left: reader.number()? },
         tag::DONE => Phase::Done { at: reader.micros()?, ending: get_ending(reader)? },
         tag::DEAD => Phase::Dead { at: reader.micros()?, why: get_attempt_end(reader)? },
@@ -700,7 +650,10 @@ const fn class_tag(class: WorkerClass) -> Option<u8> {
     }
 }
 
-fn get_class(reader: &mut Reader<'_>) -> Result<WorkerClass, CodecError> {
+fn get_class(is_said: bool, reader: &mut Reader<'_>) -> Result<WorkerClass, CodecError> {
+    if !is_said {
+        return Ok(WorkerClass::Leasing);
+    }
     let start = reader.at();
     Ok(match reader.u8()? {
         tag::CLASSIC => WorkerClass::Classic,
@@ -709,34 +662,33 @@ fn get_class(reader: &mut Reader<'_>) -> Result<WorkerClass, CodecError> {
     })
 }
 
-const fn attempt_end_tag(why: AttemptEnd) -> u8 {
-    match why {
-        AttemptEnd::TimedOut => tag::TIMED_OUT,
-        AttemptEnd::WorkerLost => tag::WORKER_LOST,
-        AttemptEnd::NotHeld => tag::NOT_HELD,
-        AttemptEnd::ResultLost => tag::RESULT_LOST,
-        AttemptEnd::GivenUp => tag::GIVEN_UP,
-        AttemptEnd::InputsStalled => tag::INPUTS_STALLED,
-        AttemptEnd::DiskFull => tag::DISK_FULL,
-        AttemptEnd::InputsBad => tag::INPUTS_BAD,
-        AttemptEnd::NoDirectory => tag::NO_DIRECTORY,
-    }
+/// Both ways between the ends of attempts and their numbers.
+macro_rules! attempt_ends {
+    ($($name:ident = $tag:literal,)*) => {
+        const fn attempt_end_tag(why: AttemptEnd) -> u8 {
+            match why { $(AttemptEnd::$name => $tag,)* }
+        }
+
+        fn get_attempt_end(reader: &mut Reader<'_>) -> Result<AttemptEnd, CodecError> {
+            let start = reader.at();
+            Ok(match reader.u8()? {
+                $($tag => AttemptEnd::$name,)*
+                unknown => return Err(unknown_tag(start, "end of an attempt", unknown)),
+            })
+        }
+    };
 }
 
-fn get_attempt_end(reader: &mut Reader<'_>) -> Result<AttemptEnd, CodecError> {
-    let start = reader.at();
-    Ok(match reader.u8()? {
-        tag::TIMED_OUT => AttemptEnd::TimedOut,
-        tag::WORKER_LOST => AttemptEnd::WorkerLost,
-        tag::NOT_HELD => AttemptEnd::NotHeld,
-        tag::RESULT_LOST => AttemptEnd::ResultLost,
-        tag::GIVEN_UP => AttemptEnd::GivenUp,
-        tag::INPUTS_STALLED => AttemptEnd::InputsStalled,
-        tag::DISK_FULL => AttemptEnd::DiskFull,
-        tag::INPUTS_BAD => AttemptEnd::InputsBad,
-        tag::NO_DIRECTORY => AttemptEnd::NoDirectory,
-        unknown => return Err(unknown_tag(start, "end of an attempt", unknown)),
-    })
+attempt_ends! {
+    TimedOut = 1,
+    WorkerLost = 2,
+    NotHeld = 3,
+    ResultLost = 4,
+    GivenUp = 5,
+    InputsStalled = 6,
+    DiskFull = 7,
+    InputsBad = 8,
+    NoDirectory = 9,
 }
 
 fn put_inputs(inputs: Inputs, names: FileNames, datasets: &[CacheId], out: &mut Vec<u8>) {

@@ -67,42 +67,24 @@ impl Replay {
             from_ours: attached.from_ours,
             blobs: attached.blobs.into_boxed_slice(),
         });
-        match &entry.record {
-            Record::Announce { job, .. } | Record::Enqueue { job, .. } => {
-                if let Some(held) = held.filter(|_| applied != Applied::Stale) {
-                    self.inputs.insert(job.job, held);
-                }
-            }
-            Record::Ack { job, result, .. } => {
-                self.last_result = self.last_result.max(*result);
-                if let Some(held) = held.filter(|_| applied != Applied::Stale) {
-                    self.results.insert(*result, held);
-                }
-                self.ended(*job);
-            }
-            Record::Cancel { job, .. }
-            | Record::Fail { job, .. }
-            | Record::Orphan { job, .. }
-            | Record::Withdraw { job, .. } => self.ended(*job),
-            Record::Assign { .. }
-            | Record::Requeue { .. }
-            | Record::Dlq { .. }
-            | Record::Revive { .. }
-            | Record::Forget { .. }
-            | Record::Delivered { .. }
-            | Record::Cap { .. }
-            | Record::Dataset { .. }
-            | Record::Stage { .. }
-            | Record::DatasetGone { .. } => {}
+        let held = held.filter(|_| applied != Applied::Stale);
+        if let Record::Announce { job, .. } | Record::Enqueue { job, .. } = &entry.record {
+            self.inputs.extend(held.map(|held| (job.job, held)));
+        } else if let Record::Ack { job, result, .. } = &entry.record {
+            self.last_result = self.last_result.max(*result);
+            self.results.extend(held.map(|held| (*result, held)));
+            self.ended(*job);
+        } else if let Record::Cancel { job, .. }
+        | Record::Fail { job, .. }
+        | Record::Orphan { job, .. }
+        | Record::Withdraw { job, .. } = &entry.record
+        {
+            self.ended(*job);
         }
-        match applied {
-            Applied::ChangedWithParent(parent) => self.ended(parent),
-            Applied::Forgot(jobs) => jobs.iter().for_each(|job| self.forgot(job)),
-            Applied::Changed
-            | Applied::Withdrew(_)
-            | Applied::PutDataset { .. }
-            | Applied::RemovedDataset(_)
-            | Applied::Stale => {}
+        if let Applied::ChangedWithParent(parent) = applied {
+            self.ended(parent);
+        } else if let Applied::Forgot(jobs) = applied {
+            jobs.iter().for_each(|job| self.forgot(job));
         }
     }
 

@@ -246,14 +246,14 @@ impl<K> Downloads<K> {
         });
     }
 
-    /// All are over, and may begin anew with what is here of their chunks.
-    pub(crate) fn interrupt(&mut self) {
-        self.coming.clear();
+    /// Those of such owners are over, and may begin anew with what is here of their chunks.
+    pub(crate) fn interrupt(&mut self, is_over: impl Fn(&K) -> bool) {
+        self.coming.retain(|_, coming| !is_over(&coming.owner));
     }
 
-    /// Nothing that is here of chunks is needed any more.
+    /// Nothing that is here of chunks is needed any more, but for transfers that are not over.
     pub(crate) fn forget_parts(&mut self) {
-        self.parts = Parts::default();
+        self.parts.retain(|id| self.coming.contains_key(&id));
     }
 }
 

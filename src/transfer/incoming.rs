@@ -321,6 +321,9 @@ impl Incoming {
 
     /// All chunks came, and the sink says that what these hold is not what it should be. They are asked for once more.
     pub fn on_wrong(&mut self, chunks: &[u32]) -> Ruling {
+        if self.phase == Phase::Failed {
+            return Ruling::Later;
+        }
         if std::mem::replace(&mut self.digest_failed, true) {
             self.phase = Phase::Failed;
             let text = format!(

@@ -65,6 +65,14 @@ fn units(incoming: &Incoming) -> u32 {
 }
 
 #[test]
+fn what_a_sink_finds_wrong_does_not_open_a_failed_transfer_again() {
+    let mut incoming = incoming(2);
+    incoming.fail();
+    assert_eq!(incoming.on_wrong(&[0]), Ruling::Later);
+    assert_eq!(come(&mut incoming, 0), Arrival::Late);
+}
+
+#[test]
 fn chunks_may_come_in_any_order_and_twice() {
     let mut incoming = incoming(4);
     for index in [3, 0, 2] {

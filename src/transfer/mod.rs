@@ -32,7 +32,7 @@ mod uploads;
 
 pub(crate) use download::is_full;
 pub use download::{Download, DownloadState, Report};
-pub(crate) use downloads::{Downloads, Opened, Turn, refusal};
+pub(crate) use downloads::{Downloads, NotTaken, Opened, Turn, refusal};
 pub use incoming::{Arrival, Incoming, Ruling};
 pub use outgoing::{Heard, Outgoing, Waiting, Work};
 pub use pieces::{PieceAt, PieceSource};

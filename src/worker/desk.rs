@@ -506,7 +506,10 @@ impl Desk {
             if let Some((offer, numbers)) = self.waiting.remove(at) {
                 self.never_ran(offer, numbers, &reason.to_string());
             }
-        } else if let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) {
+        } else if let Some(at) = self.assigned.iter().position(|assigned| {
+            // AssignJob does not say for which attempt it is.
+            assigned.offer.job() == job && (attempt == 0 || [0, attempt].contains(&assigned.attempt))
+        }) {
             let assigned = self.assigned.remove(at);
             let numbers = Numbers { run: None, attempt: attempt.max(1) };
             self.never_ran(assigned.offer, numbers, &reason.to_string());

@@ -189,6 +189,14 @@ fn cancel_reaches_a_job_in_every_state_and_only_the_attempt_it_means() {
     );
     desk.on_cancel(id(9), 0, "unknown");
     assert_eq!(all(&mut desk), []);
+
+    // Inputs that come for a later attempt are not those that it means.
+    desk.on_assign(offer(3), Inputs::Coming);
+    desk.on_open(id(3), 2);
+    desk.on_cancel(id(3), 1, "stale");
+    assert_eq!(all(&mut desk), []);
+    desk.on_cancel(id(3), 2, "not wanted");
+    assert!(!desk.is_under_way(id(3)));
 }
 
 #[test]

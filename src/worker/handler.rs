@@ -75,28 +75,20 @@ impl Job {
 
     /// Input files that come by transfer, with their places among all.
     pub fn blobs(&self) -> impl Iterator<Item = (usize, &InputFile, &BlobRef)> {
-        let files = self.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default();
-        files.iter().enumerate().filter_map(|(at, file)| match file.source() {
-            Source::Blob(blob) => Some((at, file, blob)),
-            Source::Inline(_)
-            | Source::Streamed { .. }
-            | Source::Cache(_)
-            | Source::Url(_)
-            | Source::Nothing => None,
+        self.files().iter().enumerate().filter_map(|(at, file)| {
+            let Source::Blob(blob) = file.source() else { return None };
+            Some((at, file, blob))
         })
+    }
+
+    fn files(&self) -> &[InputFile] {
+        self.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default()
     }
 
     /// The sets that input files of it are in, once for each file.
     pub fn caches(&self) -> impl Iterator<Item = &str> {
-        let files = self.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default();
-        files.iter().filter_map(|file| match file.source() {
-            Source::Cache(cache) => Some(cache),
-            Source::Inline(_)
-            | Source::Streamed { .. }
-            | Source::Blob(_)
-            | Source::Url(_)
-            | Source::Nothing => None,
-        })
+        let files = self.files().iter();
+        files.filter_map(|file| if let Source::Cache(cache) = file.source() { Some(cache) } else { None })
     }
 
     /// A result of this job without output.

@@ -42,6 +42,7 @@ mod config;
 mod credit;
 mod desk;
 mod directory;
+mod exchange;
 pub mod exec;
 mod fit;
 mod handler;

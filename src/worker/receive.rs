@@ -3,30 +3,27 @@
 //! Names are judged before the first byte; files are made in the job's directory when their transfers open and are nobody's
 //! to see until the job runs, which it does when all are whole. After a lost connection what came stays for a while, and the
 //! next Open of the same blob goes on where the last one ended, whichever attempt it is for. Sinks that do not block are
-//! written where the frames are read. It sends nothing: answers go to the list that the session sends.
+//! written where the frames are read. It sends nothing: answers go to the [`Exchange`], which has the transfers too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chunking::message::{Abort, Open, Purpose, Reason, Verdict};
-use chunking::{Kind, MessageError};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
 use super::attempt::Workplace;
 use super::directory::JobDirectory;
+use super::exchange::{Exchange, Owner};
 use super::exec::inputs;
 use super::handler::{Handler, Job};
-use super::limits::TRANSFERS_MAX;
 use super::work_dir::{WorkDirState, is_unusable};
 use crate::core::names::{SafeName, input_names};
-use crate::peer::{InFrame, OutFrame};
+use crate::peer::OutFrame;
 use crate::transfer::throttle::{AT_WORKER, Throttle};
-use crate::transfer::{ChunkSink, Downloads, FileSink, ONLY, Opened, Report, Turn, is_full, refusal};
-use crate::wire::{InChunk, Part};
+use crate::transfer::{ChunkSink, FileSink, ONLY, Opened, Turn, is_full, refusal};
 
 /// The inputs of one job on their way.
 struct Reception {
@@ -73,20 +70,17 @@ pub(super) struct Far {
 pub(super) struct Receptions {
     jobs: HashMap<Uuid, Reception>,
     blobs: HashMap<Uuid, Incoming>,
-    /// Those that were opened, by job.
-    downloads: Downloads<Uuid>,
     work_dir: WorkDirState,
 }
 
 impl Receptions {
-    /// None yet. Threads that write files report to `reports`.
-    pub(super) fn new(reports: mpsc::UnboundedSender<Report>, work_dir: WorkDirState) -> Self {
-        let downloads = Downloads::new(TRANSFERS_MAX, reports);
-        Receptions { jobs: HashMap::new(), blobs: HashMap::new(), downloads, work_dir }
+    /// None yet.
+    pub(super) fn new(work_dir: WorkDirState) -> Self {
+        Receptions { jobs: HashMap::new(), blobs: HashMap::new(), work_dir }
     }
 
     /// A job was assigned, perhaps again. Gives whether inputs of it are still to come; `None` if none come by transfer.
-    pub(super) fn assign(&mut self, job: &Arc<Job>) -> Option<bool> {
+    pub(super) fn assign(&mut self, job: &Arc<Job>, out: &mut Exchange) -> Option<bool> {
         job.blobs().next()?;
         let listed: HashMap<Uuid, u64> = job.blobs().map(|(_, _, blob)| (blob.id, blob.size)).collect();
         let same = self.jobs.contains_key(&job.id)
@@ -99,7 +93,7 @@ impl Receptions {
             reception.kept_until = None;
             return Some(reception.missing > 0);
         }
-        drop(self.take(job.id));
+        drop(self.take(job.id, out));
         let files = job.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default();
         let mut names =
             input_names(files.iter().map(|file| file.name.as_str())).map_err(|error| error.to_string());
@@ -133,7 +127,7 @@ impl Receptions {
         is_past: impl FnOnce(Uuid) -> bool,
         handler: &H,
         place: &Workplace,
-        out: &mut Vec<OutFrame>,
+        out: &mut Exchange,
     ) -> Option<Uuid> {
         let known = match self.blobs.get(&id) {
             Some(blob) if open.purpose == Purpose::Input && open.owner == blob.job => Some(blob),
@@ -152,7 +146,7 @@ impl Receptions {
         let job = blob.job;
         let reception = self.jobs.get_mut(&job)?;
         reception.kept_until = None;
-        let Some(open) = self.downloads.reopen(ONLY, id, open, out) else { return Some(job) };
+        let Some(open) = out.downloads.reopen(ONLY, id, open, &mut out.out) else { return Some(job) };
         if open.size != blob.size {
             let text = format!("transfer {id} has {} bytes; the job's request says {}", open.size, blob.size);
             out.push(refusal(id, Reason::INVALID, text));
@@ -160,8 +154,8 @@ impl Receptions {
         }
         let file = blob.file;
         let started = reception.sink(file, handler, place).and_then(|sink| {
-            let opened = Opened { id, open, owner: job, on: ONLY, sink, not_needed: None };
-            self.downloads.start(opened, out).map_err(|error| {
+            let opened = Opened { id, open, owner: Owner::Input(job), on: ONLY, sink, not_needed: None };
+            out.start(opened).map_err(|error| {
                 reception.remove_file(file);
                 (error.reason(), error.to_string())
             })
@@ -176,47 +170,8 @@ impl Receptions {
         Some(job)
     }
 
-    /// A frame of a transfer came; `None` if it is of none that is open here.
-    pub(super) fn on_frame(
-        &mut self,
-        frame: &InFrame,
-        out: &mut Vec<OutFrame>,
-    ) -> Result<Option<Step>, MessageError> {
-        let id = frame.msg_id;
-        match self.downloads.on_frame(ONLY, frame, out)? {
-            Turn::Unknown => {
-                if frame.kind() == Some(Kind::Done) {
-                    let text = format!("transfer {id} is not open here");
-                    out.push(OutFrame::message(id, &Abort { reason: Reason::UNKNOWN, text: text.into() }));
-                }
-                Ok(None)
-            }
-            turn @ (Turn::Nothing | Turn::Whole | Turn::Failed(_) | Turn::Ended(_)) => {
-                Ok(Some(self.take_turn(id, turn)))
-            }
-        }
-    }
-
-    /// A chunk came.
-    pub(super) fn on_chunk(&mut self, chunk: InChunk, out: &mut Vec<OutFrame>) -> Step {
-        let id = chunk.transfer;
-        let turn = self.downloads.on_chunk(ONLY, chunk, out);
-        self.take_turn(id, turn)
-    }
-
-    /// A thread has written something.
-    pub(super) fn on_report(&mut self, report: Report, out: &mut Vec<OutFrame>) -> Step {
-        let id = report.transfer;
-        let turn = self.downloads.on_report(report, out);
-        self.take_turn(id, turn)
-    }
-
-    /// The connection was lost in the middle of a chunk: the next one goes on with it.
-    pub(super) fn keep(&mut self, part: Part) {
-        self.downloads.keep(part);
-    }
-
-    fn take_turn(&mut self, id: Uuid, turn: Turn) -> Step {
+    /// A frame of a transfer led to something.
+    pub(super) fn on_turn(&mut self, id: Uuid, turn: Turn, out: &mut Exchange) -> Step {
         if matches!(turn, Turn::Unknown | Turn::Nothing) {
             return Step::Nothing;
         }
@@ -241,7 +196,7 @@ impl Receptions {
             }
         }
         // The leader takes the job elsewhere, or opens the transfer again: nothing of it is kept.
-        self.downloads.remove(id);
+        out.downloads.remove(id);
         reception.remove_file(file);
         Step::Nothing
     }
@@ -252,7 +207,7 @@ impl Receptions {
     }
 
     /// How far the job of a transfer is, if it is time to say so again.
-    pub(super) fn far(&mut self, id: Uuid) -> Option<Far> {
+    pub(super) fn far(&mut self, id: Uuid, out: &Exchange) -> Option<Far> {
         let job = self.blobs.get(&id)?.job;
         let reception = self.jobs.get_mut(&job)?;
         if reception.missing == 0 || !reception.throttle.passes(Instant::now(), false) {
@@ -260,7 +215,7 @@ impl Receptions {
         }
         let blobs = self.blobs.iter().filter(|(_, blob)| blob.job == job);
         let (done, total) = blobs.fold((0, 0), |(done, total), (id, blob)| {
-            let here = self.downloads.get(*id).map_or(0, |(_, download)| download.progress().0);
+            let here = out.downloads.get(*id).map_or(0, |(_, download)| download.progress().0);
             (done + here, total + blob.size)
         });
         Some(Far { job, done, total })
@@ -285,10 +240,10 @@ impl Receptions {
     }
 
     /// The job runs, or is not wanted: its transfers are over. Gives the directory with what came.
-    pub(super) fn take(&mut self, job: Uuid) -> Option<JobDirectory> {
+    pub(super) fn take(&mut self, job: Uuid, out: &mut Exchange) -> Option<JobDirectory> {
         let reception = self.jobs.remove(&job)?;
         self.blobs.retain(|_, blob| blob.job != job);
-        self.downloads.retain(|_, owner| *owner != job);
+        out.downloads.retain(|_, owner| !matches!(owner, Owner::Input(of) if *of == job));
         reception.directory
     }
 }

@@ -32,6 +32,7 @@ use super::config::WorkerConfig;
 use super::credit::Purse;
 use super::desk::{Desk, Numbers, Offer, Todo};
 use super::directory::JobDirectory;
+use super::exchange::Exchange;
 use super::fit::{Answer, encode, fit};
 use super::handler::{Attachment, CancelToken, Handler, Job, Note, StopReason};
 use super::hello::hello;
@@ -90,9 +91,8 @@ pub(super) struct Session<H> {
     work_dir: WorkDirState,
     cache: Option<Cache>,
     returns: Returns,
-    /// Answers of transfers that go out together.
-    out: Vec<OutFrame>,
-    /// How many of these are in no hurry, and how long they wait for company.
+    exchange: Exchange,
+    /// How many of the frames that go out together are in no hurry, and how long they wait for company.
     lazy: usize,
     lazy_due: Option<Instant>,
     cleaning: JoinSet<()>,
@@ -138,11 +138,11 @@ impl<H: Handler> Session<H> {
             live: HashMap::new(),
             directories: HashMap::new(),
             files: HashMap::new(),
-            receptions: Receptions::new(reports.clone(), work_dir.clone()),
+            receptions: Receptions::new(work_dir.clone()),
             work_dir,
-            cache: cache.map(|cache| cache.start(reports, cache_news)),
+            cache: cache.map(|cache| cache.start(cache_news)),
             returns: Returns::new(uploads),
-            out: Vec::new(),
+            exchange: Exchange::new(reports),
             lazy: 0,
             lazy_due: None,
             worker_grace: WORKER_GRACE,
@@ -304,7 +304,9 @@ impl<H: Handler> Session<H> {
             News::Failed { why, retry_in } => self.tell_unconnected(&why, retry_in),
             News::Lost { why, retry_in, cut } => {
                 self.tell_unconnected(&why, retry_in);
-                self.keep_cut(cut);
+                // The leader may go on with what came of a chunk.
+                let knows = self.leader.is_some_and(|leader| leader.has(Features::PIECES));
+                cut.filter(|_| knows).into_iter().for_each(|part| self.exchange.downloads.keep(part));
                 self.on_lost();
             }
         }
@@ -322,13 +324,13 @@ impl<H: Handler> Session<H> {
         self.leader = None;
         self.heartbeat_due = None;
         self.purse.clear();
-        self.out.clear();
+        self.exchange.out.clear();
         (self.lazy, self.lazy_due) = (0, None);
         self.receptions.lost(self.worker_grace);
         self.returns.lost();
         self.desk.on_lost();
         if let Some(cache) = &mut self.cache {
-            cache.on_lost();
+            cache.on_lost(&mut self.exchange);
         }
         self.free_sets();
     }
@@ -344,7 +346,7 @@ impl<H: Handler> Session<H> {
 
     /// Says how far the inputs of a job are, once in a while.
     fn say_far(&mut self, transfer: Uuid) {
-        let Some(Far { job, done, total }) = self.receptions.far(transfer) else { return };
+        let Some(Far { job, done, total }) = self.receptions.far(transfer, &self.exchange) else { return };
         if let Some((run, attempt)) = self.desk.receiving(job) {
             let note = Note { job, stage: Stage::Receiving, done, total, text: String::new() };
             self.say_progress(job, run, attempt, note);
@@ -393,23 +395,21 @@ impl<H: Handler> Session<H> {
     fn open_returns(&mut self) {
         if let Some((writer, features)) = self.uplink.writer().cloned().zip(self.leader) {
             let wire = Wire { features, loopback: writer.is_loopback() };
-            self.returns.open(&writer, wire, &mut self.out);
+            self.returns.open(&writer, wire, &mut self.exchange.out);
         }
     }
 
     fn on_frame(&mut self, frame: InFrame) {
-        let Some(kind) = frame.kind() else {
-            return debug!(code = frame.code, "skipped a frame of an unknown type");
-        };
-        if let Err(error) = self.on_kind(kind, &frame) {
-            warn!(%kind, "skipped a frame that cannot be read: {error}");
+        if let Err(error) = self.read_frame(&frame) {
+            let kind = frame.kind().map_or("unknown", Kind::name);
+            warn!(kind, "skipped a frame that cannot be read: {error}");
         }
     }
 
-    fn on_kind(&mut self, kind: Kind, frame: &InFrame) -> Result<(), chunking::MessageError> {
+    fn read_frame(&mut self, frame: &InFrame) -> Result<(), chunking::MessageError> {
         let job = if frame.msg_id.is_nil() { frame.corr_id } else { frame.msg_id };
-        match kind {
-            Kind::AssignJob => {
+        match frame.kind() {
+            Some(Kind::AssignJob) => {
                 self.purse.on_taken();
                 let parsed = Arc::new(Job::new(job, frame.subject.as_str(), frame.payload.clone()));
                 if self.config.cache_only {
@@ -424,7 +424,7 @@ impl<H: Handler> Session<H> {
                 let inputs = self.inputs_of(&parsed);
                 self.desk.on_assign(Offer(parsed), inputs);
             }
-            Kind::Open => {
+            Some(Kind::Open) => {
                 let open = Open::decode(&frame.payload)?;
                 if open.purpose == Purpose::Dataset && self.cache.is_some() {
                     self.with_cache(|cache, out| cache.on_open(frame.msg_id, open, out));
@@ -434,59 +434,33 @@ impl<H: Handler> Session<H> {
                 let (handler, place) = (self.handler.clone(), self.place.clone());
                 let is_past = |job| self.desk.is_past_inputs(job);
                 let taken =
-                    self.receptions.open(frame.msg_id, open, is_past, &*handler, &place, &mut self.out);
+                    self.receptions.open(frame.msg_id, open, is_past, &*handler, &place, &mut self.exchange);
                 if let Some(job) = taken {
                     self.desk.on_open(job, attempt);
                 }
             }
-            Kind::Done | Kind::Void | Kind::Piece | Kind::Abort => self.on_transfer(frame)?,
-            Kind::Grant | Kind::Verdict => self.returns.on_frame(frame)?,
-            Kind::Start => {
+            Some(Kind::Done | Kind::Void | Kind::Piece | Kind::Abort) => self.on_transfer(frame)?,
+            Some(Kind::Grant | Kind::Verdict) => self.returns.on_frame(frame)?,
+            Some(Kind::Start) => {
                 let start = Start::decode(&frame.payload)?;
                 self.desk.on_start(job, start.run, start.attempt);
             }
-            Kind::Cancel => {
+            Some(Kind::Cancel) => {
                 let cancel = Cancel::decode(&frame.payload)?;
                 let reason = StopReason::Cancelled { text: cancel.text.as_str().to_owned() };
                 info!(%job, "{reason}");
                 self.desk.on_cancel(job, cancel.attempt, cancel.text.as_str());
             }
-            Kind::Settled => self.desk.on_settled(job, Settled::decode(&frame.payload)?.run),
-            Kind::Refused => {
+            Some(Kind::Settled) => self.desk.on_settled(job, Settled::decode(&frame.payload)?.run),
+            Some(Kind::Refused) => {
                 let refused = Refused::decode(&frame.payload)?;
                 warn!(id = %job, reason = refused.reason.0, "the leader refuses: {}", refused.text);
             }
-            Kind::Hold | Kind::Pack | Kind::Release | Kind::Inspect | Kind::CachePut => {
-                self.on_set_frame(kind, frame)?;
+            Some(Kind::Hold | Kind::Pack | Kind::Release | Kind::Inspect | Kind::CachePut) => {
+                self.on_set_frame(frame)?;
             }
-            Kind::SubmitJob
-            | Kind::AckJob
-            | Kind::Credit
-            | Kind::Result
-            | Kind::CacheAck
-            | Kind::HelloClient
-            | Kind::HelloWorker
-            | Kind::LeaderHello
-            | Kind::Welcome
-            | Kind::NotLeader
-            | Kind::Keepalive
-            | Kind::AppendEntries
-            | Kind::AppendResp
-            | Kind::RequestVote
-            | Kind::VoteResp
-            | Kind::InstallSnapshot
-            | Kind::InstallSnapResp
-            | Kind::Chunk
-            | Kind::Submitted
-            | Kind::Received
-            | Kind::Heartbeat
-            | Kind::Progress
-            | Kind::Put
-            | Kind::Lack
-            | Kind::Spread
-            | Kind::Have
-            | Kind::Ask
-            | Kind::Answer => debug!(%kind, "skipped a frame that this worker has no use for"),
+            Some(kind) => debug!(%kind, "skipped a frame that this worker has no use for"),
+            None => debug!(code = frame.code, "skipped a frame of an unknown type"),
         }
         Ok(())
     }
@@ -581,12 +555,13 @@ impl<H: Handler> Session<H> {
 
     /// Sends what transfers had to answer.
     fn send_out(&mut self) {
-        let lazy = self.lazy == self.out.len() && self.lazy_due.is_none_or(|due| due > Instant::now());
+        let lazy =
+            self.lazy == self.exchange.out.len() && self.lazy_due.is_none_or(|due| due > Instant::now());
         if lazy {
             return;
         }
         (self.lazy, self.lazy_due) = (0, None);
-        self.uplink.send_all(&mut self.out);
+        self.uplink.send_all(&mut self.exchange.out);
     }
 
     fn start(&mut self, offer: Offer, numbers: Numbers) {
@@ -594,7 +569,7 @@ impl<H: Handler> Session<H> {
         let id = offer.job();
         debug!(job = %id, attempt = numbers.attempt, "running");
         let sets = self.cache.as_ref().map(|cache| cache.sets_of(id)).unwrap_or_default();
-        let brought = Brought { directory: self.receptions.take(id), sets };
+        let brought = Brought { directory: self.receptions.take(id, &mut self.exchange), sets };
         // What an earlier run left is in nobody's way: a directory that is held makes the next take another name.
         self.clean(id);
         let (handler, place) = (self.handler.clone(), self.place.clone());
@@ -648,7 +623,7 @@ impl<H: Handler> Session<H> {
 
     /// What came of a job's inputs is not needed.
     fn forget_inputs(&mut self, job: Uuid) {
-        if let Some(directory) = self.receptions.take(job) {
+        if let Some(directory) = self.receptions.take(job, &mut self.exchange) {
             self.remove(job, directory);
         }
     }
@@ -683,19 +658,19 @@ impl<H: Handler> Session<H> {
 
     /// Sends a frame, with the others that there are, when all that has come is worked off.
     fn say(&mut self, frame: OutFrame) {
-        self.out.push(frame);
+        self.exchange.out.push(frame);
     }
 
     /// Takes back word of how far a job is that has not gone out: it has ended.
     fn unsay_progress(&mut self, job: Uuid) {
-        let before = self.out.len();
-        self.out.retain(|frame| frame.kind != Kind::Progress || frame.msg_id != job);
-        self.lazy -= before - self.out.len();
+        let before = self.exchange.out.len();
+        self.exchange.out.retain(|frame| frame.kind != Kind::Progress || frame.msg_id != job);
+        self.lazy -= before - self.exchange.out.len();
     }
 
     /// The same, but a moment later: with the next frame, if there is one by then.
     fn say_lazily(&mut self, frame: OutFrame) {
-        self.out.push(frame);
+        self.exchange.out.push(frame);
         self.lazy += 1;
         self.lazy_due.get_or_insert_with(|| Instant::now() + LAZY_WAIT);
     }

@@ -4,6 +4,7 @@ use heft::core::Event;
 use heft::core::event::{Named, Outcome, WorkerClass};
 use heft::core::ids::{Attempt, JobId, Run, WorkerId};
 use heft::core::payload::PayloadKind;
+use heft::core::worker::Hello;
 use uuid::Uuid;
 
 use super::{SECOND, Wake, World};
@@ -22,7 +23,7 @@ impl World {
             let conn = self.open();
             self.stranger = Some(conn);
             let class = if self.random.chance(50) { WorkerClass::Leasing } else { WorkerClass::Classic };
-            let hello = Event::WorkerHello {
+            let hello = Event::WorkerHello(Hello {
                 conn,
                 worker: WorkerId(Uuid::from_u128(1)),
                 name: "stranger".into(),
@@ -32,7 +33,7 @@ impl World {
                 transfers: true,
                 datasets: true,
                 reads: PayloadKind::Request,
-            };
+            });
             return self.say(conn, hello);
         };
         let jobs: Vec<(JobId, Run, Attempt)> =

@@ -16,7 +16,7 @@ use heft::core::job::{Job, Phase};
 use heft::core::payload::{FileNames, PayloadKind};
 use heft::core::state::State;
 use heft::core::subject::{routing_key, worker_patterns};
-use heft::core::worker::Worker;
+use heft::core::worker::{Hello, Worker};
 use heft::core::{Broker, Config, Event, Record};
 use uuid::Uuid;
 
@@ -325,7 +325,7 @@ impl Rig {
         let conn = self.open(name);
         let patterns = subject.split(' ').flat_map(|subject| worker_patterns(subject).expect("a pattern"));
         let patterns = patterns.collect();
-        self.tell(Event::WorkerHello {
+        self.tell(Event::WorkerHello(Hello {
             conn,
             worker: worker_id(name),
             name: name.into(),
@@ -335,7 +335,7 @@ impl Rig {
             transfers,
             datasets,
             reads,
-        });
+        }));
     }
 
     /// A worker without ids, which looks into no payload.

@@ -83,8 +83,7 @@ impl Step<'_> {
             }
             return;
         };
-        let is_pushed = at.push.as_ref().is_some_and(|push| push.wish.generation == dataset.generation);
-        if is_pushed || at.held.get(&cache) == Some(&dataset.digest) {
+        if at.is_pushed(dataset.generation) || at.held_of(&cache) == Some(dataset.digest) {
             return;
         }
         info!(%agent, %cache, "jobs of a stock worker need a dataset: its agent is asked to hold it");

@@ -337,9 +337,7 @@ impl Step<'_> {
 
     fn no_frame(&mut self, generation: Uuid, why: &str) {
         self.datasets.frames.reading.remove(&generation);
-        let is_it = |at: &AtWorker| {
-            at.classic.is_some() && at.push.as_ref().is_some_and(|push| push.wish.generation == generation)
-        };
+        let is_it = |at: &AtWorker| at.classic.is_some() && at.is_pushed(generation);
         let workers = self.datasets.workers.iter().filter(|(_, at)| is_it(at));
         let cache = |at: &AtWorker| at.push.as_ref().map(|push| push.wish.cache.clone());
         let waiting: Vec<_> = workers.filter_map(|(worker, at)| Some((*worker, cache(at)?))).collect();
@@ -356,7 +354,7 @@ impl Step<'_> {
         result: CachePutResult,
     ) -> Option<CachePutResult> {
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return Some(result) };
-        let is_push = at.push.as_ref().is_some_and(|push| push.wish.generation == to);
+        let is_push = at.is_pushed(to);
         let Some(classic) = &mut at.classic else { return Some(result) };
         if is_push {
             classic.answer_by = None;

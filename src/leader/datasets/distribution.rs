@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::classic_workers::may_fit;
-use super::held::{AtWorker, NotHeld, reason};
+use super::held::{NotHeld, reason};
 use super::library::PackState;
 use super::{Again, BlobId, DatasetAction, Datasets, Says, Step, WorkerFacts};
 use crate::core::Event;
@@ -54,6 +54,8 @@ pub(super) struct Push {
     packs: BTreeSet<BlobId>,
     /// Packs that are open to it.
     open: BTreeSet<BlobId>,
+    /// Bytes that are still to come, as it said last; until then those of the set. Never none.
+    pub(super) missing: u64,
     /// Bytes that it lacked when it first said so.
     pub(super) total: Option<u64>,
     /// Bytes that were sent.
@@ -108,14 +110,13 @@ impl Step<'_> {
 
     /// Whether a worker holds this content of a set.
     pub(super) fn holds_set(&self, worker: WorkerId, cache: &CacheId, digest: &[u8; 32]) -> bool {
-        self.datasets.workers.get(&worker).is_some_and(|at| at.held.get(cache) == Some(digest))
+        self.datasets.workers.get(&worker).is_some_and(|at| at.held_of(cache) == Some(*digest))
     }
 
     /// A worker has a set already. Who put it hears so: the worker may have been about to say what it has when the put began to wait
     /// for it. If it has just got it, its own answer follows.
     pub(super) fn found_at(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
-        let push = self.datasets.workers.get(&worker).and_then(|at| at.push.as_ref());
-        if push.is_none_or(|push| push.wish.generation != dataset.generation) {
+        if self.datasets.workers.get(&worker).is_none_or(|at| !at.is_pushed(dataset.generation)) {
             let result = CachePutResult::stored(dataset.cache.as_str(), 0, u64::from(dataset.files));
             self.tell_putters(dataset.generation, worker, &result);
         }
@@ -127,12 +128,10 @@ impl Step<'_> {
         let Some(known) = self.facts.worker(worker) else { return };
         let is_to_hold = self.is_to_hold(known, dataset);
         let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.classic.is_none()) else { return };
-        if at.is_queued(&dataset.cache)
-            || at.push.as_ref().is_some_and(|push| push.wish.cache == dataset.cache)
-        {
+        if at.is_queued(&dataset.cache) || at.push_of(&dataset.cache).is_some() {
             return;
         }
-        let is_old = at.held.get(&dataset.cache).is_some_and(|digest| *digest != dataset.digest);
+        let is_old = at.held_of(&dataset.cache).is_some_and(|digest| digest != dataset.digest);
         let cannot = at.not_held.get(&dataset.cache).is_some_and(|(digest, _)| *digest == dataset.digest);
         if is_old && (cannot || !is_to_hold) {
             self.give_up(worker, &dataset.cache, "the dataset was replaced");
@@ -141,11 +140,8 @@ impl Step<'_> {
 
     /// What a worker has of a set is not for jobs any more.
     fn give_up(&mut self, worker: WorkerId, cache: &CacheId, text: &str) {
-        if let Some(at) = self.datasets.workers.get_mut(&worker) {
-            at.held.remove(cache);
-        }
         self.release(worker, cache, Uuid::nil(), Reason::NONE, text);
-        self.tell(Event::NotHolding { worker, cache: cache.clone() });
+        self.set_held(worker, cache, None);
     }
 
     /// A job at a worker needs a set that it has not.
@@ -158,16 +154,14 @@ impl Step<'_> {
             return;
         };
         at.not_held.remove(&cache);
-        if at.held.get(&cache) == Some(&dataset.digest) {
+        if at.held_of(&cache) == Some(dataset.digest) {
             // It has what counts, and asks whether that is so.
             return self.say_hold(Some(conn), &Wish::from(&*dataset), true);
         }
-        at.held.remove(&cache);
-        if at.push.as_ref().is_some_and(|push| push.wish.generation == dataset.generation) {
-            return;
+        if !at.is_pushed(dataset.generation) {
+            at.queue.retain(|queued| *queued != cache);
+            at.queue.insert(0, cache);
         }
-        at.queue.retain(|queued| *queued != cache);
-        at.queue.insert(0, cache);
     }
 
     pub(super) fn release(
@@ -182,20 +176,6 @@ impl Step<'_> {
         let Ok(cache_id) = Name::try_from(cache.as_str().to_owned()) else { return };
         let release = Release { reason, text: text.into(), cache_id };
         self.say(conn, generation, Uuid::nil(), Says::Release(release));
-    }
-
-    /// A worker's connection ended.
-    pub(super) fn worker_left(&mut self, conn: ConnId) {
-        let workers = self.datasets.workers.iter_mut();
-        if let Some((worker, at)) = workers.map(|(id, at)| (*id, at)).find(|(_, at)| at.conn == Some(conn)) {
-            (at.conn, at.told, at.push) = (None, false, None);
-            at.queue.clear();
-            self.datasets.lacks.remove(&worker);
-            self.tell(Event::HoldsNothing { worker });
-            self.inspections_without(worker);
-        }
-        self.forget_gone_workers();
-        self.watch();
     }
 
     /// Those that are gone for good are not kept in mind.
@@ -215,8 +195,7 @@ impl Step<'_> {
         let lacks = |dataset: &&Arc<Dataset>| {
             let wish = Wish::from(&***dataset);
             let gave_up = at.not_held.get(&wish.cache).is_some_and(|(digest, _)| *digest == wish.digest);
-            let is_pushed = at.push.as_ref().is_some_and(|push| push.wish.generation == wish.generation);
-            !at.holds(&wish) && !gave_up && !is_pushed && !at.queue.contains(&wish.cache)
+            !at.holds(&wish) && !gave_up && !at.is_pushed(wish.generation) && !at.is_queued(&wish.cache)
         };
         let Some(known) = self.facts.worker(worker) else { return };
         let wanted = |dataset: &&Arc<Dataset>| self.is_to_hold(known, dataset);
@@ -239,6 +218,7 @@ impl Step<'_> {
                     if !std::mem::replace(&mut push.committed, true) {
                         let (wish, conn) = (push.wish.clone(), at.conn);
                         self.say_hold(conn, &wish, true);
+                        self.tell_holding(worker, &wish.cache);
                     }
                 }
                 None => {
@@ -278,8 +258,7 @@ impl Step<'_> {
         if at.holds(&wish) && at.conn.is_some() {
             return Some(CachePutResult::stored(wish.cache.as_str(), 0, u64::from(wish.files)));
         }
-        let is_pushed = at.push.as_ref().is_some_and(|push| push.wish.generation == wish.generation);
-        if at.told && !is_pushed && !at.queue.contains(&wish.cache) {
+        if at.told && !at.is_pushed(wish.generation) && !at.is_queued(&wish.cache) {
             at.queue.push(wish.cache);
         }
         self.push_next(worker);
@@ -324,13 +303,13 @@ impl Step<'_> {
             unplaced: HashSet::new(),
             packs: BTreeSet::new(),
             open: BTreeSet::new(),
+            missing: wish.bytes.max(1),
             total: None,
             sent: 0,
             since: now,
         });
-        let Wish { cache, digest, bytes, .. } = wish.clone();
         let is_classic = at.classic.is_some();
-        self.tell(Event::Holding { worker, cache, digest, missing: bytes.max(1) });
+        self.tell_holding(worker, &wish.cache);
         if is_classic {
             return self.feed_classic(worker);
         }
@@ -377,8 +356,9 @@ impl Step<'_> {
             Lacking::Pieces => {}
         }
         push.total.get_or_insert(lack.bytes);
-        let Wish { cache, digest, .. } = push.wish.clone();
-        self.tell(Event::Holding { worker, cache, digest, missing: lack.bytes.max(1) });
+        push.missing = lack.bytes.max(1);
+        let cache = push.wish.cache.clone();
+        self.tell_holding(worker, &cache);
         let Some(manifest) = self.manifest_of(generation) else {
             // It says so again when it is asked again: the manifest is being read, and then it is.
             return self.remember_lack(worker, generation, lack);
@@ -429,14 +409,9 @@ impl Step<'_> {
 
     /// Something new is here of a set: those that wait for it are fed.
     pub(super) fn feed_pushes(&mut self, generation: Uuid) {
-        let is_it = |at: &AtWorker| at.push.as_ref().is_some_and(|push| push.wish.generation == generation);
-        let workers: Vec<(WorkerId, Option<ConnId>)> = self
-            .datasets
-            .workers
-            .iter()
-            .filter(|(_, at)| is_it(at))
-            .map(|(worker, at)| (*worker, at.conn))
-            .collect();
+        let workers = self.datasets.workers.iter().filter(|(_, at)| at.is_pushed(generation));
+        let workers: Vec<(WorkerId, Option<ConnId>)> =
+            workers.map(|(worker, at)| (*worker, at.conn)).collect();
         for (worker, conn) in workers {
             match (self.datasets.lacks.remove(&worker), conn) {
                 (Some((of, lack)), Some(conn)) if of == generation => {
@@ -549,9 +524,7 @@ impl Step<'_> {
         let Wish { cache, digest, .. } = push.wish;
         match result.status {
             CacheStatus::Ok | CacheStatus::Skipped => {
-                at.held.insert(cache.clone(), digest);
-                at.not_held.remove(&cache);
-                self.tell(Event::Holding { worker, cache, digest, missing: 0 });
+                self.set_held(worker, &cache, Some(digest));
                 if push.sent > 0 {
                     let (bytes, span) = (push.sent, now.since(push.since));
                     self.tell(Event::SetsMoved { worker, bytes, span });
@@ -562,9 +535,10 @@ impl Step<'_> {
                 at.not_held.insert(cache.clone(), (digest, NotHeld::Failed(reason(&result.message))));
                 if at.classic.is_some() {
                     // It cannot be told to give up what it has: it counts for nothing.
-                    at.held.remove(&cache);
+                    self.set_held(worker, &cache, None);
+                } else {
+                    self.tell_not_coming(worker, &cache);
                 }
-                self.tell(Event::NotHolding { worker, cache: cache.clone() });
                 // What it has of before the set was replaced is for no job; nothing is replaced before it is kept.
                 if let Some(dataset) = self.facts.dataset(&cache) {
                     self.release_old(worker, &dataset);
@@ -598,7 +572,7 @@ impl Step<'_> {
         self.datasets.lacks.remove(&worker);
         let cache = push.wish.cache;
         self.release(worker, &cache, generation, Reason::CANCELLED, "the dataset does not come, or not now");
-        self.tell(Event::NotHolding { worker, cache });
+        self.tell_not_coming(worker, &cache);
         self.push_next(worker);
     }
 
@@ -611,16 +585,15 @@ impl Step<'_> {
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
             let was_queued = at.is_queued(&dataset.cache);
+            let is_held = at.held_of(&dataset.cache).is_some();
             at.queue.retain(|queued| *queued != dataset.cache);
             at.not_held.remove(&dataset.cache);
             if was_queued {
                 // A job may wait for it there.
                 let text = format!("the leader keeps no dataset {}", dataset.cache);
                 self.release(worker, &dataset.cache, Uuid::nil(), Reason::UNKNOWN, &text);
-                self.release(worker, &dataset.cache, Uuid::nil(), Reason::NONE, "the dataset was removed");
             }
-            let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
-            if at.held.contains_key(&dataset.cache) {
+            if is_held {
                 self.give_up(worker, &dataset.cache, "the dataset was removed");
             }
         }

@@ -1,4 +1,5 @@
-//! What workers say that they have of datasets, as far as it is noted.
+//! What workers have of datasets, as far as it is noted: this file is its owner. Whoever chooses workers
+//! for jobs is told here and nowhere else, after each change.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,9 +30,8 @@ pub(super) struct AtWorker {
     pub(super) told: bool,
     pub(super) budget: u64,
     pub(super) used: u64,
-    /// What it said that it has. The broker hears of it, and of what is coming: there a set that comes
-    /// takes the place of the content it replaces, and all of it ends with the connection.
-    pub(super) held: BTreeMap<CacheId, [u8; 32]>,
+    /// What it said that it has, and what was brought there.
+    held: BTreeMap<CacheId, [u8; 32]>,
     /// Sets that it could not take, or does not have any more: they are not pushed again unasked.
     pub(super) not_held: HashMap<CacheId, ([u8; 32], NotHeld)>,
     pub(super) push: Option<Push>,
@@ -67,7 +67,31 @@ impl AtWorker {
     }
 
     pub(super) fn holds(&self, wish: &Wish) -> bool {
-        self.held.get(&wish.cache) == Some(&wish.digest)
+        self.held_of(&wish.cache) == Some(wish.digest)
+    }
+
+    /// Which content of a set it has.
+    pub(super) fn held_of(&self, cache: &CacheId) -> Option<[u8; 32]> {
+        self.held.get(cache).copied()
+    }
+
+    /// The push of a set, whatever its content.
+    pub(super) fn push_of(&self, cache: &CacheId) -> Option<&Push> {
+        self.push.as_ref().filter(|push| push.wish.cache == *cache)
+    }
+
+    /// Whether this version of a set is on its way to it.
+    pub(super) fn is_pushed(&self, generation: Uuid) -> bool {
+        self.push.as_ref().is_some_and(|push| push.wish.generation == generation)
+    }
+
+    /// What jobs find of a set there: a content, and how many of its bytes are still to come. The content
+    /// that counts goes before one that comes, and that before one that counts no more.
+    fn holding(&self, cache: &CacheId, counts: Option<[u8; 32]>) -> Option<([u8; 32], u64)> {
+        self.conn?;
+        let held = self.held_of(cache);
+        let coming = self.push_of(cache).filter(|_| held.is_none() || held != counts);
+        coming.map(|push| (push.wish.digest, push.missing)).or(held.map(|digest| (digest, 0)))
     }
 
     /// Whether a set waits for its turn.
@@ -97,6 +121,40 @@ impl Datasets {
 }
 
 impl Step<'_> {
+    /// Tells what jobs find of a set at a worker.
+    pub(super) fn tell_holding(&mut self, worker: WorkerId, cache: &CacheId) {
+        let counts = self.facts.dataset(cache).map(|dataset| dataset.digest);
+        let holding = self.datasets.workers.get(&worker).and_then(|at| at.holding(cache, counts));
+        let cache = cache.clone();
+        self.tell(match holding {
+            Some((digest, missing)) => Event::Holding { worker, cache, digest, missing },
+            None => Event::NotHolding { worker, cache },
+        });
+    }
+
+    /// A set that was on its way to a worker does not come, which jobs may wait for. What the worker had
+    /// of it before is still there.
+    pub(super) fn tell_not_coming(&mut self, worker: WorkerId, cache: &CacheId) {
+        self.tell(Event::NotHolding { worker, cache: cache.clone() });
+        if self.datasets.workers.get(&worker).is_some_and(|at| at.held_of(cache).is_some()) {
+            self.tell_holding(worker, cache);
+        }
+    }
+
+    /// A worker has a set from now on, or not any more.
+    pub(super) fn set_held(&mut self, worker: WorkerId, cache: &CacheId, digest: Option<[u8; 32]>) {
+        if let Some(at) = self.datasets.workers.get_mut(&worker) {
+            match digest {
+                Some(digest) => {
+                    at.not_held.remove(cache);
+                    at.held.insert(cache.clone(), digest);
+                }
+                None => drop(at.held.remove(cache)),
+            }
+        }
+        self.tell_holding(worker, cache);
+    }
+
     /// A worker says what it has.
     pub(super) fn worker_has(&mut self, conn: ConnId, worker: WorkerId, have: &Have) {
         let at = self.datasets.workers.entry(worker).or_default();
@@ -146,9 +204,7 @@ impl Step<'_> {
             }
             *room -= 1;
         }
-        at.held.insert(cache.clone(), digest);
-        at.not_held.remove(&cache);
-        self.tell(Event::Holding { worker, cache: cache.clone(), digest, missing: 0 });
+        self.set_held(worker, &cache, Some(digest));
         // What was removed while it was away is removed there, too.
         let is_removed = self.facts.is_removed(&cache);
         match self.facts.dataset(&cache) {
@@ -171,7 +227,7 @@ impl Step<'_> {
         room: &mut usize,
     ) {
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
-        if at.held.remove(&cache).is_some() {
+        if at.held.contains_key(&cache) {
             info!(%worker, %cache, "a worker does not hold a dataset any more: {text}");
         }
         let is_noted = at.not_held.contains_key(&cache);
@@ -180,6 +236,20 @@ impl Step<'_> {
             *room -= usize::from(!is_noted);
             at.not_held.insert(cache.clone(), (digest, NotHeld::Gone(reason(text))));
         }
-        self.tell(Event::NotHolding { worker, cache });
+        self.set_held(worker, &cache, None);
+    }
+
+    /// A worker's connection ended.
+    pub(super) fn worker_left(&mut self, conn: ConnId) {
+        let workers = self.datasets.workers.iter_mut();
+        if let Some((worker, at)) = workers.map(|(id, at)| (*id, at)).find(|(_, at)| at.conn == Some(conn)) {
+            (at.conn, at.told, at.push) = (None, false, None);
+            at.queue.clear();
+            self.datasets.lacks.remove(&worker);
+            self.tell(Event::HoldsNothing { worker });
+            self.inspections_without(worker);
+        }
+        self.forget_gone_workers();
+        self.watch();
     }
 }

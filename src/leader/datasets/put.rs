@@ -33,7 +33,7 @@ pub(super) const CLIENT_WAIT: Duration = Duration::from_secs(60);
 
 /// Puts that may be on their way to the leader at a time, in all and on one connection.
 pub(super) const PUTS_MAX: usize = 64;
-const PUTS_OF_CONN_MAX: usize = 8;
+pub(super) const PUTS_OF_CONN_MAX: usize = 8;
 
 /// Datasets that are kept, and pieces of them: what is known of each is in memory.
 const DATASETS_MAX: usize = 65_536;
@@ -137,6 +137,7 @@ impl Step<'_> {
             return Err(RefusalText::new(Reason::BUSY, text));
         }
         if self.datasets.puts.get(&request).is_some_and(|putting| putting.is_gone_on_with(&cache, &put)) {
+            self.may_have_put(conn, request)?;
             self.go_on(conn, request, put);
             return Ok(());
         }
@@ -170,7 +171,8 @@ impl Step<'_> {
             }
             Some(_) | None => {
                 self.make_room_for_put();
-                self.may_begin(conn, &putting)?;
+                self.may_begin(&putting)?;
+                self.may_have_put(conn, request)?;
                 self.datasets.puts.insert(request, putting);
                 self.say_lack(Some(conn), request, Lacking::Manifest, 0, Default::default());
             }
@@ -206,19 +208,10 @@ impl Step<'_> {
         }
     }
 
-    /// Whether a put may begin: there are not too many, and the blob that it names for its manifest is nobody's.
-    fn may_begin(&self, conn: ConnId, putting: &Putting) -> Result<(), RefusalText> {
-        let id = putting.put.manifest;
-        if self.datasets.committing.contains_key(&id) {
-            let text = format!("dataset {} is being kept: put it again in a moment", putting.cache);
-            return Err(RefusalText::new(Reason::BUSY, text));
-        }
-        if self.knows_blob(id) {
-            let text =
-                format!("the put names blob {id} for its manifest, which is another one's: use a new id");
-            return Err(RefusalText::invalid(text));
-        }
-        let coming = self.datasets.puts.values().filter(|putting| putting.is_coming());
+    /// Whether a connection may bring one more put: there are not too many of it, and of all.
+    fn may_have_put(&self, conn: ConnId, request: Uuid) -> Result<(), RefusalText> {
+        let others = self.datasets.puts.iter().filter(|(other, _)| **other != request);
+        let coming = others.map(|(_, putting)| putting).filter(|putting| putting.is_coming());
         let own = coming.clone().filter(|putting| putting.conn() == Some(conn)).count();
         for (count, limit, whose) in
             [(own, PUTS_OF_CONN_MAX, "on this connection"), (coming.count(), PUTS_MAX, "at this leader")]
@@ -228,6 +221,21 @@ impl Step<'_> {
                     format!("{count} puts are under way {whose}, and {limit} may be: wait for one to end");
                 return Err(RefusalText::numbers(Reason::BUSY, count as u64, limit as u64, text));
             }
+        }
+        Ok(())
+    }
+
+    /// Whether a put may begin: the blob that it names for its manifest is nobody's, and there is room for one more set.
+    fn may_begin(&self, putting: &Putting) -> Result<(), RefusalText> {
+        let id = putting.put.manifest;
+        if self.datasets.committing.contains_key(&id) {
+            let text = format!("dataset {} is being kept: put it again in a moment", putting.cache);
+            return Err(RefusalText::new(Reason::BUSY, text));
+        }
+        if self.knows_blob(id) {
+            let text =
+                format!("the put names blob {id} for its manifest, which is another one's: use a new id");
+            return Err(RefusalText::invalid(text));
         }
         room_for_set(self.facts, &putting.cache)
     }

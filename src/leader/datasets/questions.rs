@@ -42,34 +42,18 @@ pub(super) struct Inspection {
 impl Step<'_> {
     /// An operator asks; the answer comes now or later.
     pub(super) fn asked(&mut self, by: Asked, question: Question) {
-        match question {
-            Question::DatasetLs(_) => {
-                let page = self.dataset_ls();
-                self.answer(by, Ok(page));
-            }
-            Question::DatasetStatus(ask::DatasetStatus { cache_id }) => {
-                self.ask_dataset_status(by, &cache_id);
-            }
-            Question::DatasetRm(ask::DatasetRm { cache_id }) => self.ask_dataset_rm(by, &cache_id),
-            Question::DatasetVerify(ask::DatasetVerify { cache_id }) => {
-                self.ask_dataset_verify(by, &cache_id);
-            }
-            Question::DatasetPush(ask::DatasetPush { cache_id, target }) => {
-                let pushed = self.dataset_push(&cache_id, target);
-                self.answer(by, pushed);
-            }
-            // These are about something else.
-            Question::Status(_)
-            | Question::GetResult(_)
-            | Question::DlqLs(_)
-            | Question::DlqShow(_)
-            | Question::DlqRequeue(_)
-            | Question::DlqPurge(_)
-            | Question::BlobLs(_)
-            | Question::BlobVerify(_)
-            | Question::BlobGc(_)
-            | Question::Explain(_)
-            | Question::Cancel(_) => {}
+        if let Question::DatasetLs(_) = question {
+            let page = self.dataset_ls();
+            self.answer(by, Ok(page));
+        } else if let Question::DatasetStatus(ask::DatasetStatus { cache_id }) = question {
+            self.ask_dataset_status(by, &cache_id);
+        } else if let Question::DatasetRm(ask::DatasetRm { cache_id }) = question {
+            self.ask_dataset_rm(by, &cache_id);
+        } else if let Question::DatasetVerify(ask::DatasetVerify { cache_id }) = question {
+            self.ask_dataset_verify(by, &cache_id);
+        } else if let Question::DatasetPush(ask::DatasetPush { cache_id, target }) = question {
+            let pushed = self.dataset_push(&cache_id, target);
+            self.answer(by, pushed);
         }
     }
 
@@ -188,23 +172,23 @@ impl Step<'_> {
         let mut workers: HashSet<WorkerId> = self.targets_for(dataset).into_iter().collect();
         let nobody = AtWorker::default();
         let has = |at: &AtWorker| {
-            at.held.contains_key(&dataset.cache)
+            at.held_of(&dataset.cache).is_some()
                 || at.not_held.contains_key(&dataset.cache)
-                || at.push.as_ref().is_some_and(|push| push.wish.cache == dataset.cache)
+                || at.push_of(&dataset.cache).is_some()
         };
         workers.extend(self.datasets.workers.iter().filter(|(_, at)| has(at)).map(|(worker, _)| *worker));
         let mut shown: Vec<(WorkerId, answers::AtWorker)> = workers
             .into_iter()
             .map(|worker| {
                 let at = self.datasets.workers.get(&worker).unwrap_or(&nobody);
-                let push = at.push.as_ref().filter(|push| push.wish.cache == dataset.cache);
+                let push = at.push_of(&dataset.cache);
                 let gone = at.not_held.get(&dataset.cache).filter(|(digest, _)| *digest == dataset.digest);
                 let (state, done, total, text) = if at.conn.is_none() {
                     (AtWorkerState::Away, 0, dataset.bytes, "")
                 } else if let Some(push) = push {
                     let total = push.total.unwrap_or(dataset.bytes);
                     (AtWorkerState::Coming, push.sent.min(total), total, "")
-                } else if at.held.get(&dataset.cache) == Some(&dataset.digest) {
+                } else if at.held_of(&dataset.cache) == Some(dataset.digest) {
                     (AtWorkerState::Held, dataset.bytes, dataset.bytes, "")
                 } else {
                     let (state, text) = match gone {
@@ -280,7 +264,11 @@ impl Step<'_> {
     // --- verify
 
     fn dataset_verify(&mut self, by: Asked, dataset: &Arc<Dataset>) {
-        let question = by.id;
+        // Whoever asks chooses the id, and another may have chosen the same.
+        let mut question = by.id;
+        while self.datasets.inspections.contains_key(&question) {
+            question = Uuid::from_u128(question.as_u128().wrapping_add(1));
+        }
         let mut inspection = Inspection {
             by,
             packs: HashSet::new(),
@@ -305,7 +293,7 @@ impl Step<'_> {
                 self.act(DatasetAction::Look { blob, at });
             }
         }
-        let holds = |at: &AtWorker| at.held.contains_key(&dataset.cache);
+        let holds = |at: &AtWorker| at.held_of(&dataset.cache).is_some();
         // A classic worker cannot be asked.
         let workers = self.datasets.workers.iter().filter(|(_, at)| at.classic.is_none() && holds(at));
         let holders: Vec<(WorkerId, ConnId)> =

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use chunking::dataset::pack::Layout;
 use chunking::limits::MANIFEST_BYTES_MAX;
 use chunking::message::{Hold, HoldFlags, Lack, Lacking, Open, Pack, PieceList, Purpose, Reason, Verdict};
-use chunking::{Digest, DigestKind, MessageError, Ranges};
+use chunking::{Digest, DigestKind, Ranges};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
@@ -21,10 +21,10 @@ use super::pack::PackSink;
 use super::seal::Seal;
 use super::staged::Staged;
 use crate::model::CachePutResult;
-use crate::peer::{InFrame, OutFrame};
-use crate::transfer::{MemorySink, ONLY, Opened, Report, Turn, is_full, refusal};
+use crate::peer::OutFrame;
+use crate::transfer::{MemorySink, ONLY, Opened, Turn, is_full, refusal};
 use crate::units::ByteSize;
-use crate::wire::{self, InChunk};
+use crate::worker::exchange::{Exchange, Owner};
 use crate::worker::limits::PACKS_ANNOUNCED_MAX;
 
 /// A set on its way.
@@ -78,12 +78,17 @@ impl Coming {
     }
 }
 
-/// Whose a transfer of a set is.
+/// What a transfer brings of a set: its manifest, or a pack.
 #[derive(Debug)]
-pub(super) struct Transfer {
+pub(in crate::worker) struct SetPart {
     generation: Uuid,
     /// Where a manifest goes.
     manifest: Option<MemorySink>,
+}
+
+/// Whether a transfer brings something of a generation.
+fn is_of(owner: &Owner, generation: Uuid) -> bool {
+    matches!(owner, Owner::Set(part) if part.generation == generation)
 }
 
 impl Cache {
@@ -93,7 +98,7 @@ impl Cache {
     }
 
     /// A generation is to be held.
-    pub(in crate::worker) fn on_hold(&mut self, generation: Uuid, hold: &Hold, out: &mut Vec<OutFrame>) {
+    pub(in crate::worker) fn on_hold(&mut self, generation: Uuid, hold: &Hold, out: &mut Exchange) {
         let committed = hold.flags.has(HoldFlags::COMMITTED);
         let cache = match CacheId::parse(hold.cache_id.as_str()) {
             Ok(cache) => cache,
@@ -111,7 +116,7 @@ impl Cache {
             let again = std::mem::replace(&mut coming.active, true);
             coming.released = false;
             if committed {
-                self.supersede(generation, &cache, None);
+                self.supersede(generation, &cache, None, out);
             }
             self.show_if_whole(generation);
             // On a new connection its manifest is opened next, and what lacks is the answer to that.
@@ -121,7 +126,7 @@ impl Cache {
             return;
         }
         if committed {
-            self.supersede(generation, &cache, Some(hold.digest));
+            self.supersede(generation, &cache, Some(hold.digest), out);
         }
         let coming = |phase| Coming {
             cache: cache.clone(),
@@ -137,7 +142,7 @@ impl Cache {
         {
             set.unrelease();
             let is_checked = set.seals.is_some();
-            self.supersede(generation, &cache, None);
+            self.supersede(generation, &cache, None, out);
             match is_checked {
                 true => {
                     self.say_present(generation, &cache, out);
@@ -156,7 +161,7 @@ impl Cache {
         // What came in an earlier try has its manifest beside it.
         let part = self.parts.remove(&generation).map(|part| part.contents);
         let known = part.as_ref().filter(|contents| contents.digest() == hold.digest);
-        let contents = known.cloned().or_else(|| self.adopt(generation, &cache, hold.digest));
+        let contents = known.cloned().or_else(|| self.adopt(generation, &cache, hold.digest, out));
         if let (None, Some(contents)) = (&contents, &part) {
             self.remove_staged(generation, contents.bytes());
         }
@@ -167,7 +172,13 @@ impl Cache {
     }
 
     /// A put of the same content that was cut off, and is given again, is another generation: takes what came of the first.
-    fn adopt(&mut self, generation: Uuid, cache: &CacheId, digest: Digest) -> Option<Arc<Contents>> {
+    fn adopt(
+        &mut self,
+        generation: Uuid,
+        cache: &CacheId,
+        digest: Digest,
+        out: &mut Exchange,
+    ) -> Option<Arc<Contents>> {
         let parts = self.parts.iter().map(|(other, part)| (*other, &part.cache, &part.contents));
         let parts = parts.filter(|(_, of, _)| of.as_ref().is_none_or(|of| of == cache));
         let part = parts.map(|(other, _, contents)| (other, contents.clone()));
@@ -186,13 +197,13 @@ impl Cache {
             return None;
         }
         self.parts.remove(&other);
-        self.forget_coming(other);
+        self.forget_coming(other, out);
         Some(contents)
     }
 
     /// A generation counts: another of the same set that is still on its way, or of which something came, does not any more;
     /// except for what has the same content, while that may still be of use.
-    fn supersede(&mut self, generation: Uuid, cache: &CacheId, except: Option<Digest>) {
+    fn supersede(&mut self, generation: Uuid, cache: &CacheId, except: Option<Digest>, out: &mut Exchange) {
         let older = |other: Uuid, coming: &Coming| {
             let of_use = !coming.active && Some(coming.digest) == except;
             other != generation
@@ -209,11 +220,11 @@ impl Cache {
             coming.map(|(other, _)| *other).chain(parts.map(|(other, _)| *other)).collect();
         for other in older {
             debug!(%cache, generation = %other, "a newer generation takes its place");
-            self.drop_part(other);
+            self.drop_part(other, out);
         }
     }
 
-    fn say_present(&self, generation: Uuid, cache: &CacheId, out: &mut Vec<OutFrame>) {
+    fn say_present(&self, generation: Uuid, cache: &CacheId, out: &mut Exchange) {
         let files = self.sets.get(cache).map_or(0, |set| set.contents.files().len());
         out.push(ack(generation, &CachePutResult::stored(cache.as_str(), 0, files as u64)));
     }
@@ -226,14 +237,14 @@ impl Cache {
     }
 
     /// A set was checked, and its content is not what it is said to be: it is not asked for again.
-    pub(super) fn refuse_holds(&mut self, cache: &CacheId, text: &str, out: &mut Vec<OutFrame>) {
+    pub(super) fn refuse_holds(&mut self, cache: &CacheId, text: &str, out: &mut Exchange) {
         for generation in self.holds_of(cache) {
             self.fail(generation, text, out);
         }
     }
 
     /// A set was checked: who asked for its content meanwhile is answered.
-    pub(super) fn answer_holds(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+    pub(super) fn answer_holds(&mut self, cache: &CacheId, out: &mut Exchange) {
         for generation in self.holds_of(cache) {
             match self.sets.contains_key(cache) {
                 true => {
@@ -260,7 +271,7 @@ impl Cache {
     }
 
     /// Makes room and files for a set whose contents are known.
-    fn prepare(&mut self, generation: Uuid, contents: Arc<Contents>, out: &mut Vec<OutFrame>) {
+    fn prepare(&mut self, generation: Uuid, contents: Arc<Contents>, out: &mut Exchange) {
         let Some(cache) = self.coming.get(&generation).map(|coming| coming.cache.clone()) else { return };
         // A set that holds much of it already shares its files with it; that much more room is asked for than is used.
         if let Err(text) = self.make_room(&cache, contents.bytes(), out) {
@@ -289,10 +300,10 @@ impl Cache {
     }
 
     /// A set cannot be held; what came of it stays for another try.
-    fn fail(&mut self, generation: Uuid, text: &str, out: &mut Vec<OutFrame>) {
+    fn fail(&mut self, generation: Uuid, text: &str, out: &mut Exchange) {
         let Some(coming) = self.coming.remove(&generation) else { return };
         warn!(cache = %coming.cache, %generation, "a set cannot be held: {text}");
-        self.transfers.retain(|_, of| of.generation != generation);
+        out.downloads.retain(|_, owner| !is_of(owner, generation));
         let contents = match coming.phase {
             Phase::Preparing(contents, _) | Phase::Showing(contents) => Some(contents),
             Phase::Receiving(staged) => Some(staged.contents().clone()),
@@ -306,17 +317,17 @@ impl Cache {
     }
 
     /// A set that comes makes room for another; gives the bytes that were kept free for it.
-    pub(super) fn forget_coming(&mut self, generation: Uuid) -> u64 {
-        self.transfers.retain(|_, of| of.generation != generation);
+    pub(super) fn forget_coming(&mut self, generation: Uuid, out: &mut Exchange) -> u64 {
+        out.downloads.retain(|_, owner| !is_of(owner, generation));
         let reserved = self.coming.remove(&generation).map_or(0, |coming| coming.reserved());
         if self.coming.is_empty() {
-            self.transfers.forget_parts();
+            out.downloads.forget_parts();
         }
         reserved
     }
 
     /// The leader takes a set back that is on its way.
-    pub(super) fn release_coming(&mut self, cache: &CacheId, generation: Uuid) {
+    pub(super) fn release_coming(&mut self, cache: &CacheId, generation: Uuid, out: &mut Exchange) {
         let meant = |found: Uuid, coming: &Coming| {
             coming.cache == *cache && (generation.is_nil() || found == generation)
         };
@@ -330,7 +341,7 @@ impl Cache {
             match self.coming.get_mut(&generation) {
                 Some(coming) if matches!(coming.phase, Phase::Showing(_)) => coming.released = true,
                 Some(_) | None => {
-                    let bytes = self.forget_coming(generation);
+                    let bytes = self.forget_coming(generation, out);
                     self.remove_staged(generation, bytes);
                 }
             }
@@ -340,13 +351,13 @@ impl Cache {
         };
         let parts = self.parts.iter().filter(|(found, part)| meant(**found, part));
         for generation in parts.map(|(found, _)| *found).collect::<Vec<_>>() {
-            self.drop_part(generation);
+            self.drop_part(generation, out);
         }
     }
 
     /// The connection is lost.
-    pub(super) fn stop_coming(&mut self) {
-        self.transfers.interrupt();
+    pub(super) fn stop_coming(&mut self, out: &mut Exchange) {
+        out.downloads.interrupt(|owner| matches!(owner, Owner::Set(_)));
         self.coming.retain(|_, coming| {
             coming.active = false;
             coming.packs.clear();
@@ -364,18 +375,16 @@ impl Cache {
     }
 
     /// A transfer of a dataset opens.
-    pub(in crate::worker) fn on_open(&mut self, id: Uuid, open: Open, out: &mut Vec<OutFrame>) {
+    pub(in crate::worker) fn on_open(&mut self, id: Uuid, open: Open, out: &mut Exchange) {
         debug_assert_eq!(open.purpose, Purpose::Dataset);
         let generation = open.owner;
-        let Some(open) = self.transfers.reopen(ONLY, id, open, out) else { return };
+        let Some(open) = out.downloads.reopen(ONLY, id, open, &mut out.out) else { return };
         let opened = match id == generation {
             true => self.open_manifest(id, open, out),
             false => self.open_pack(id, open),
         };
         let taken = match opened {
-            Ok(Some(opened)) => {
-                self.transfers.start(opened, out).map_err(|error| (error.reason(), error.to_string()))
-            }
+            Ok(Some(opened)) => out.start(opened).map_err(|error| (error.reason(), error.to_string())),
             Ok(None) => Ok(()),
             Err(refused) => Err(refused),
         };
@@ -389,8 +398,8 @@ impl Cache {
         &mut self,
         generation: Uuid,
         open: Open,
-        out: &mut Vec<OutFrame>,
-    ) -> Result<Option<Opened<Transfer>>, (Reason, String)> {
+        out: &mut Exchange,
+    ) -> Result<Option<Opened<Owner>>, (Reason, String)> {
         let Some(coming) = self.coming.get(&generation) else {
             // It is here, or was refused, and the leader knows that by now.
             out.push(OutFrame::message(generation, &Verdict::Ok));
@@ -413,12 +422,12 @@ impl Cache {
             return Err((Reason::TOO_LARGE, text));
         }
         let sink = MemorySink::default();
-        let owner = Transfer { generation, manifest: Some(sink.clone()) };
+        let owner = Owner::Set(SetPart { generation, manifest: Some(sink.clone()) });
         let sink = Box::new(sink);
         Ok(Some(Opened { id: generation, open, owner, on: ONLY, sink, not_needed: None }))
     }
 
-    fn open_pack(&mut self, id: Uuid, open: Open) -> Result<Option<Opened<Transfer>>, (Reason, String)> {
+    fn open_pack(&mut self, id: Uuid, open: Open) -> Result<Option<Opened<Owner>>, (Reason, String)> {
         let generation = open.owner;
         let unknown = |text: String| (Reason::UNKNOWN, text);
         let Some(coming) = self.coming.get_mut(&generation) else {
@@ -447,50 +456,18 @@ impl Cache {
         let sink = PackSink::new(staged.clone(), layout, pieces, place);
         let not_needed =
             sink.not_needed(open.size, open.chunk_bytes).map_err(|error| invalid(error.to_string()))?;
-        let (owner, sink) = (Transfer { generation, manifest: None }, Box::new(sink));
+        let (owner, sink) = (Owner::Set(SetPart { generation, manifest: None }), Box::new(sink));
         Ok(Some(Opened { id, open, owner, on: ONLY, sink, not_needed: Some(not_needed) }))
     }
 
-    /// Whether a transfer is one of a set.
-    pub(in crate::worker) fn owns(&self, transfer: Uuid) -> bool {
-        self.transfers.get(transfer).is_some()
-    }
-
-    /// The connection was lost in the middle of a chunk: if the same pack comes again, it goes on with it.
-    pub(in crate::worker) fn keep(&mut self, part: wire::Part) {
-        self.transfers.keep(part);
-    }
-
-    /// A frame of a transfer came.
-    pub(in crate::worker) fn on_frame(
-        &mut self,
-        frame: &InFrame,
-        out: &mut Vec<OutFrame>,
-    ) -> Result<(), MessageError> {
-        let turn = self.transfers.on_frame(ONLY, frame, out)?;
-        self.take_turn(frame.msg_id, turn, out);
-        Ok(())
-    }
-
-    /// A chunk came.
-    pub(in crate::worker) fn on_chunk(&mut self, chunk: InChunk, out: &mut Vec<OutFrame>) {
-        let id = chunk.transfer;
-        let turn = self.transfers.on_chunk(ONLY, chunk, out);
-        self.take_turn(id, turn, out);
-    }
-
-    /// A thread has written something.
-    pub(in crate::worker) fn on_report(&mut self, report: Report, out: &mut Vec<OutFrame>) {
-        let id = report.transfer;
-        let turn = self.transfers.on_report(report, out);
-        self.take_turn(id, turn, out);
-    }
-
-    fn take_turn(&mut self, id: Uuid, turn: Turn, out: &mut Vec<OutFrame>) {
+    /// A frame of a transfer led to something.
+    pub(in crate::worker) fn on_turn(&mut self, id: Uuid, turn: Turn, out: &mut Exchange) {
         if matches!(turn, Turn::Unknown | Turn::Nothing) {
             return;
         }
-        let Some((Transfer { generation, manifest }, _)) = self.transfers.remove(id) else { return };
+        let Some((Owner::Set(SetPart { generation, manifest }), _)) = out.downloads.remove(id) else {
+            return;
+        };
         match turn {
             Turn::Unknown | Turn::Nothing => {}
             Turn::Failed(text) => self.fail(generation, &text, out),
@@ -523,7 +500,7 @@ impl Cache {
         &mut self,
         generation: Uuid,
         contents: Result<Contents, String>,
-        out: &mut Vec<OutFrame>,
+        out: &mut Exchange,
     ) {
         match contents {
             Ok(contents) => self.prepare(generation, Arc::new(contents), out),
@@ -536,7 +513,7 @@ impl Cache {
         generation: Uuid,
         turn: u64,
         staged: io::Result<Arc<Staged>>,
-        out: &mut Vec<OutFrame>,
+        out: &mut Exchange,
     ) {
         let is_it =
             |coming: &&mut Coming| matches!(coming.phase, Phase::Preparing(_, begun) if begun == turn);
@@ -565,11 +542,11 @@ impl Cache {
     }
 
     /// Says what lacks, unless some of it is being sent.
-    fn say_lack(&self, generation: Uuid, out: &mut Vec<OutFrame>) {
+    fn say_lack(&self, generation: Uuid, out: &mut Exchange) {
         let Some(Phase::Receiving(staged)) = self.coming.get(&generation).map(|coming| &coming.phase) else {
             return;
         };
-        if self.transfers.iter().any(|(_, of, _)| of.generation == generation) {
+        if out.downloads.iter().any(|(_, owner, _)| is_of(owner, generation)) {
             return;
         }
         let (pieces, bytes) = staged.lacking();
@@ -591,12 +568,7 @@ impl Cache {
         });
     }
 
-    pub(super) fn on_shown(
-        &mut self,
-        generation: Uuid,
-        seals: io::Result<Vec<Seal>>,
-        out: &mut Vec<OutFrame>,
-    ) {
+    pub(super) fn on_shown(&mut self, generation: Uuid, seals: io::Result<Vec<Seal>>, out: &mut Exchange) {
         let seals = match seals {
             Ok(seals) => seals,
             Err(error) => {

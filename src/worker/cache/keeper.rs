@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::classic::{self, PutError, Stored};
-use super::coming::{Coming, Transfer};
+use super::coming::Coming;
 use super::contents::Contents;
 use super::disk::Disk;
 use super::given_up::GivenUp;
@@ -31,9 +31,9 @@ use super::staged::{CheckError, Donor, Staged, check};
 use super::{CacheConfig, CacheId};
 use crate::model::{CachePutRequest, CachePutResult, CacheStatus, JsonModel};
 use crate::peer::OutFrame;
-use crate::transfer::{Downloads, Report};
 use crate::units::ByteSize;
-use crate::worker::limits::{PUTS_WAITING_MAX, TRANSFERS_MAX};
+use crate::worker::exchange::Exchange;
+use crate::worker::limits::PUTS_WAITING_MAX;
 use jobs::Needs;
 pub(in crate::worker) use jobs::ReadAgain;
 pub(in crate::worker) use jobs::Step;
@@ -145,7 +145,6 @@ pub(in crate::worker) struct Cache {
     /// Hidden, and still used by somebody.
     leaving: HashMap<Uuid, u64>,
     pub(super) coming: HashMap<Uuid, Coming>,
-    pub(super) transfers: Downloads<Transfer>,
     jobs: HashMap<Uuid, Needs>,
     /// Sets that the leader was asked for.
     asked: HashSet<CacheId>,
@@ -217,12 +216,8 @@ impl Opened {
         Ok(Opened { disk, budget, link: config.link, sets, parts, given_up })
     }
 
-    /// Begins to use it. Threads that write what comes report to `reports`, others to `news`.
-    pub(in crate::worker) fn start(
-        self,
-        reports: mpsc::UnboundedSender<Report>,
-        news: mpsc::UnboundedSender<News>,
-    ) -> Cache {
+    /// Begins to use it. Threads report to `news`.
+    pub(in crate::worker) fn start(self, news: mpsc::UnboundedSender<News>) -> Cache {
         let Opened { disk, budget, link, sets, parts, given_up } = self;
         let cache = Cache {
             disk: Arc::new(disk),
@@ -233,7 +228,6 @@ impl Opened {
             parts,
             leaving: HashMap::new(),
             coming: HashMap::new(),
-            transfers: Downloads::new(TRANSFERS_MAX, reports),
             jobs: HashMap::new(),
             asked: HashSet::new(),
             told: false,
@@ -311,7 +305,7 @@ impl Cache {
     }
 
     /// The leader has said what it can do: it is told what is here.
-    pub(in crate::worker) fn on_leader(&mut self, knows_datasets: bool, out: &mut Vec<OutFrame>) {
+    pub(in crate::worker) fn on_leader(&mut self, knows_datasets: bool, out: &mut Exchange) {
         self.told = knows_datasets;
         self.asked.clear();
         if !knows_datasets {
@@ -337,20 +331,20 @@ impl Cache {
     }
 
     /// The connection is lost. What came stays.
-    pub(in crate::worker) fn on_lost(&mut self) {
+    pub(in crate::worker) fn on_lost(&mut self, out: &mut Exchange) {
         self.told = false;
         self.asked.clear();
-        self.stop_coming();
+        self.stop_coming(out);
     }
 
-    fn have(&self, anew: u8, sets: Vec<SetEntry>, out: &mut Vec<OutFrame>) {
+    fn have(&self, anew: u8, sets: Vec<SetEntry>, out: &mut Exchange) {
         if self.told {
             let message = Have { anew, budget: self.budget, used: self.used(), sets: SetList::new(sets) };
             out.push(OutFrame::message(Uuid::nil(), &message));
         }
     }
 
-    fn say(&self, state: SetState, cache: &CacheId, digest: Digest, text: &str, out: &mut Vec<OutFrame>) {
+    fn say(&self, state: SetState, cache: &CacheId, digest: Digest, text: &str, out: &mut Exchange) {
         self.have(0, vec![entry(state, cache, digest, text)], out);
     }
 
@@ -392,7 +386,7 @@ impl Cache {
         &mut self,
         cache: &CacheId,
         needs: u64,
-        out: &mut Vec<OutFrame>,
+        out: &mut Exchange,
     ) -> Result<(), String> {
         let gone =
             victims(self.loads(), self.budget, needs, cache).map_err(|error: NoRoom| error.to_string())?;
@@ -404,7 +398,7 @@ impl Cache {
                     self.drop_set(&victim, &format!("evicted to make room for {cache}"), Going::GivenUp, out);
                 }
                 What::Part(generation) => {
-                    freed += self.drop_part(generation);
+                    freed += self.drop_part(generation, out);
                 }
             }
         }
@@ -422,10 +416,10 @@ impl Cache {
         }
     }
 
-    pub(super) fn drop_part(&mut self, generation: Uuid) -> u64 {
+    pub(super) fn drop_part(&mut self, generation: Uuid, out: &mut Exchange) -> u64 {
         let bytes = match self.parts.remove(&generation) {
             Some(part) => part.contents.bytes(),
-            None => self.forget_coming(generation),
+            None => self.forget_coming(generation, out),
         };
         self.remove_staged(generation, bytes);
         bytes
@@ -441,7 +435,7 @@ impl Cache {
     }
 
     /// A set is not here any more.
-    fn drop_set(&mut self, cache: &CacheId, text: &str, going: Going, out: &mut Vec<OutFrame>) {
+    fn drop_set(&mut self, cache: &CacheId, text: &str, going: Going, out: &mut Exchange) {
         let Some(set) = self.sets.remove(cache) else { return };
         info!(%cache, bytes = %ByteSize(set.contents.bytes()), "dropped a set: {text}");
         let generation = set.generation;
@@ -481,7 +475,7 @@ impl Cache {
     }
 
     /// A set is here.
-    pub(super) fn arrived(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+    pub(super) fn arrived(&mut self, cache: &CacheId, out: &mut Exchange) {
         let Some(set) = self.sets.get(cache) else { return };
         let (digest, sure) = (set.contents.digest(), set.sure);
         self.say(SetState::Held, cache, digest, "", out);
@@ -496,7 +490,7 @@ impl Cache {
 
     /// A set that was found at the start is as it should be. Jobs that wait for it may need another content of it by now: if the
     /// leader was asked, or has sent for that, they go on waiting.
-    fn checked_first(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+    fn checked_first(&mut self, cache: &CacheId, out: &mut Exchange) {
         if let Some(set) = self.sets.get(cache) {
             self.say(SetState::Held, cache, set.contents.digest(), "", out);
             // The last worker may have been killed before it had done that.
@@ -576,15 +570,10 @@ impl Cache {
     }
 
     /// The leader does not want a set to be held, or does not know one that was asked for.
-    pub(in crate::worker) fn on_release(
-        &mut self,
-        generation: Uuid,
-        release: &Release,
-        out: &mut Vec<OutFrame>,
-    ) {
+    pub(in crate::worker) fn on_release(&mut self, generation: Uuid, release: &Release, out: &mut Exchange) {
         let Ok(cache) = CacheId::parse(release.cache_id.as_str()) else { return };
         let meant = |found: Uuid| generation.is_nil() || found == generation;
-        self.release_coming(&cache, generation);
+        self.release_coming(&cache, generation, out);
         if generation.is_nil() {
             self.given_up.remove(&cache);
         }
@@ -605,7 +594,7 @@ impl Cache {
     }
 
     /// A set goes, as soon as no job uses it.
-    pub(super) fn release_set(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+    pub(super) fn release_set(&mut self, cache: &CacheId, out: &mut Exchange) {
         let is_used = self.is_used(cache);
         match self.sets.get_mut(cache) {
             Some(set) if is_used && set.seals.is_some() => set.released = true,
@@ -615,7 +604,7 @@ impl Cache {
     }
 
     /// The files of a set are to be checked.
-    pub(in crate::worker) fn on_inspect(&mut self, question: Uuid, name: &str, out: &mut Vec<OutFrame>) {
+    pub(in crate::worker) fn on_inspect(&mut self, question: Uuid, name: &str, out: &mut Exchange) {
         let known = CacheId::parse(name).ok().and_then(|cache| self.sets.get(&cache).map(|set| (cache, set)));
         let Some((cache, set)) = known else {
             let result = CachePutResult::failed(name, "the set is not here");
@@ -628,10 +617,10 @@ impl Cache {
         });
     }
 
-    fn on_checked(&mut self, checked: Checked, out: &mut Vec<OutFrame>) {
+    fn on_checked(&mut self, checked: Checked, out: &mut Exchange) {
         let Checked { cache, generation, found, question } = checked;
-        let answer = |result: CachePutResult, out: &mut Vec<OutFrame>| {
-            out.extend(question.map(|question| ack(question, &result)));
+        let answer = |result: CachePutResult, out: &mut Exchange| {
+            out.out.extend(question.map(|question| ack(question, &result)));
         };
         let Some(set) = self.sets.get_mut(&cache).filter(|set| set.generation == generation) else {
             return answer(CachePutResult::failed(cache.as_str(), "the set is not here any more"), out);
@@ -667,7 +656,7 @@ impl Cache {
     }
 
     /// A put of a stock leader came.
-    pub(in crate::worker) fn on_put(&mut self, corr_id: Uuid, payload: &[u8], out: &mut Vec<OutFrame>) {
+    pub(in crate::worker) fn on_put(&mut self, corr_id: Uuid, payload: &[u8], out: &mut Exchange) {
         let request = match CachePutRequest::parse(payload) {
             Ok(request) => request,
             Err(error) => return out.push(ack(corr_id, &CachePutResult::failed("", error.to_string()))),
@@ -687,7 +676,7 @@ impl Cache {
         self.next_put(out);
     }
 
-    fn next_put(&mut self, out: &mut Vec<OutFrame>) {
+    fn next_put(&mut self, out: &mut Exchange) {
         while self.putting.is_none() {
             let unchecked =
                 |waiting: &Waiting| self.sets.get(&waiting.cache).is_some_and(|set| set.seals.is_none());
@@ -714,7 +703,7 @@ impl Cache {
         }
     }
 
-    fn on_stored(&mut self, put: Put, out: &mut Vec<OutFrame>) {
+    fn on_stored(&mut self, put: Put, out: &mut Exchange) {
         self.putting = None;
         let Put { cache, corr_id, stored } = put;
         match stored {
@@ -734,7 +723,7 @@ impl Cache {
     }
 
     /// A thread has done something.
-    pub(in crate::worker) fn on_news(&mut self, news: News, out: &mut Vec<OutFrame>) {
+    pub(in crate::worker) fn on_news(&mut self, news: News, out: &mut Exchange) {
         match news {
             News::Checked(checked) => self.on_checked(checked, out),
             News::ReadAgain(read) => self.on_read_again(read, out),

@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::str::FromStr;
 
-use rustix::fs::{AtFlags, Mode, OFlags, ioctl_ficlone, linkat, openat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, ioctl_ficlone, linkat, openat};
 use uuid::Uuid;
 
 use super::disk::PRIVATE;
@@ -60,54 +60,31 @@ pub(in crate::worker) fn place(
         Ok(found) => found?,
         Err(error) => return Some(Err(error)),
     };
-    Some(place_open(&source, set, name, ours, job, target, mode))
-}
-
-fn place_open(
-    source: &File,
-    set: &OwnedFd,
-    name: &SafeName,
-    ours: bool,
-    job: &OwnedFd,
-    target: &SafeName,
-    mode: LinkMode,
-) -> io::Result<File> {
-    let folder = make_folder(job, target, Mode::RWXU)?;
-    let (clone, link, copy) = match mode {
-        LinkMode::Auto => (true, false, true),
-        LinkMode::Reflink => (true, false, !ours),
-        LinkMode::Hardlink => (false, ours, !ours),
-        LinkMode::Copy => (false, false, true),
-    };
-    if clone || copy {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let placed = || -> io::Result<File> {
+        let folder = make_folder(job, target, Mode::RWXU)?;
+        let common = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if mode == LinkMode::Hardlink && ours {
+            linkat(open_folder(set, name)?, name.file(), &folder, target.file(), AtFlags::empty())?;
+            return Ok(openat(&folder, target.file(), OFlags::RDONLY | common, Mode::empty())?.into());
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | common;
         let mut made: File = openat(&folder, target.file(), flags, Mode::RUSR | Mode::WUSR)?.into();
-        let cloned = if clone { ioctl_ficlone(&made, source).map_err(io::Error::from) } else { Ok(()) };
-        let done = match cloned {
-            Ok(()) if clone => true,
-            Err(error) if !link && !copy => return Err(error),
-            Ok(()) | Err(_) => false,
+        let is_cloned = match mode {
+            LinkMode::Hardlink | LinkMode::Copy => false,
+            LinkMode::Auto => ioctl_ficlone(&made, &source).is_ok(),
+            LinkMode::Reflink => match ioctl_ficlone(&made, &source) {
+                // What was asked for, or nothing. Others' files may lie anywhere.
+                Err(error) if ours => return Err(error.into()),
+                cloned => cloned.is_ok(),
+            },
         };
-        if !done && !link {
-            io::copy(&mut &*source, &mut made)?;
+        if !is_cloned {
+            io::copy(&mut &source, &mut made)?;
         }
-        if done || !link {
-            made.set_permissions(Permissions::from_mode(0o444))?;
-            return Ok(made);
-        }
-        unlinkat(&folder, target.file(), AtFlags::empty())?;
-    }
-    let from = open_folder(set, name)?;
-    match linkat(&from, name.file(), &folder, target.file(), AtFlags::empty()) {
-        Ok(()) => {}
-        // Another file system, or as many links as it takes.
-        Err(error) if copy && error != rustix::io::Errno::EXIST => {
-            return place_open(source, set, name, false, job, target, LinkMode::Copy);
-        }
-        Err(error) => return Err(error.into()),
-    }
-    Ok(openat(&folder, target.file(), OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?
-        .into())
+        made.set_permissions(Permissions::from_mode(0o444))?;
+        Ok(made)
+    };
+    Some(placed())
 }
 
 /// Tries whether files can get from a cache to a work directory in the way that was asked for.

@@ -30,6 +30,7 @@ mod room;
 mod seal;
 mod staged;
 
+pub(super) use coming::SetPart;
 pub(super) use disk::{OpenSet, PRIVATE, open_set};
 pub(super) use keeper::{Cache, News, Opened, Step};
 pub(super) use link::place as place_file;

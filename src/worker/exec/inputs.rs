@@ -56,19 +56,13 @@ pub(crate) enum InputError {
 impl InputError {
     /// What the system says, if it is to blame.
     pub(in crate::worker) fn io(&self) -> Option<&io::Error> {
-        match self {
-            InputError::Write { source, .. }
-            | InputError::Open { source, .. }
-            | InputError::Cache { source, .. } => Some(source),
-            InputError::Names(_)
-            | InputError::NotHere { .. }
-            | InputError::CacheMiss { .. }
-            | InputError::NotInSet { .. }
-            | InputError::Changed { .. }
-            | InputError::Removed { .. }
-            | InputError::NotSupported { .. }
-            | InputError::Nothing { .. } => None,
-        }
+        let (InputError::Write { source, .. }
+        | InputError::Open { source, .. }
+        | InputError::Cache { source, .. }) = self
+        else {
+            return None;
+        };
+        Some(source)
     }
 }
 

@@ -257,23 +257,21 @@ fn of_directory(error: &io::Error) -> Fault {
 }
 
 fn of_inputs(error: &InputError, directory: &OpenDirectory) -> Fault {
-    match error {
-        error if error.io().is_some_and(is_full) => Fault::Room,
-        _ if directory.is_gone() => Fault::Directory,
-        InputError::Write { source, .. } if is_unusable(source) => Fault::Directory,
-        // A set is looked at again before the next job of it runs.
-        InputError::Changed { .. }
-        | InputError::Removed { .. }
-        | InputError::NotHere { .. }
-        | InputError::Cache { .. } => Fault::Inputs,
-        InputError::Write { .. }
-        | InputError::Open { .. }
-        | InputError::Names(_)
-        | InputError::CacheMiss { .. }
-        | InputError::NotInSet { .. }
-        | InputError::NotSupported { .. }
-        | InputError::Nothing { .. } => Fault::Job,
+    if error.io().is_some_and(is_full) {
+        return Fault::Room;
     }
+    if directory.is_gone() || matches!(error, InputError::Write { source, .. } if is_unusable(source)) {
+        return Fault::Directory;
+    }
+    // A set is looked at again before the next job of it runs.
+    let is_of_set = matches!(
+        error,
+        InputError::Changed { .. }
+            | InputError::Removed { .. }
+            | InputError::NotHere { .. }
+            | InputError::Cache { .. }
+    );
+    if is_of_set { Fault::Inputs } else { Fault::Job }
 }
 
 /// The answer for a job that did not begin: where the worker is to blame, another may have it.

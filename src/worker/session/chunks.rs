@@ -1,60 +1,53 @@
-//! What comes of inputs and sets: chunks, pieces of chunks, and what a lost connection left of one.
+//! What comes of inputs and sets: chunks, pieces of chunks, and what threads have made of them.
 
-use chunking::MessageError;
-use chunking::message::Features;
+use chunking::message::{Abort, Reason};
+use chunking::{Kind, MessageError};
+use uuid::Uuid;
 
 use super::Session;
-use crate::peer::InFrame;
-use crate::transfer::Report;
-use crate::wire::{InChunk, Part};
+use crate::peer::{InFrame, OutFrame};
+use crate::transfer::{Report, Turn};
+use crate::wire::InChunk;
+use crate::worker::exchange::Owner;
 use crate::worker::handler::Handler;
 
 impl<H: Handler> Session<H> {
-    /// Keeps what came of a chunk, if the leader can go on with it.
-    pub(super) fn keep_cut(&mut self, cut: Option<Part>) {
-        let knows = self.leader.is_some_and(|leader| leader.has(Features::PIECES));
-        let Some(part) = cut.filter(|_| knows) else { return };
-        match &mut self.cache {
-            Some(cache) if cache.owns(part.transfer) => cache.keep(part),
-            Some(_) | None => self.receptions.keep(part),
-        }
-    }
-
-    /// A frame of a transfer, which is one of a set, of an input, or of a result.
+    /// A frame of a transfer that comes, or of a result that goes.
     pub(super) fn on_transfer(&mut self, frame: &InFrame) -> Result<(), MessageError> {
-        let transfer = frame.msg_id;
-        if self.is_of_set(transfer) {
-            let mut read = Ok(());
-            self.with_cache(|cache, out| read = cache.on_frame(frame, out));
-            return read;
+        let id = frame.msg_id;
+        let turn = self.exchange.on_frame(frame)?;
+        if turn != Turn::Unknown {
+            self.on_turn(id, turn);
+            return Ok(());
         }
-        match self.receptions.on_frame(frame, &mut self.out)? {
-            Some(step) => {
-                self.on_step(step);
-                self.say_far(transfer);
-                Ok(())
-            }
-            None => self.returns.on_frame(frame),
+        if frame.kind() == Some(Kind::Done) {
+            let text = format!("transfer {id} is not open here");
+            self.say(OutFrame::message(id, &Abort { reason: Reason::UNKNOWN, text: text.into() }));
         }
+        self.returns.on_frame(frame)
     }
 
     pub(super) fn on_chunk(&mut self, chunk: InChunk) {
-        let transfer = chunk.transfer;
-        if self.is_of_set(transfer) {
-            return self.with_cache(|cache, out| cache.on_chunk(chunk, out));
-        }
-        let step = self.receptions.on_chunk(chunk, &mut self.out);
-        self.on_step(step);
-        self.say_far(transfer);
+        let id = chunk.transfer;
+        let turn = self.exchange.on_chunk(chunk);
+        self.on_turn(id, turn);
     }
 
     pub(super) fn on_report(&mut self, report: Report) {
-        let transfer = report.transfer;
-        if self.is_of_set(transfer) {
-            return self.with_cache(|cache, out| cache.on_report(report, out));
+        let id = report.transfer;
+        let turn = self.exchange.on_report(report);
+        self.on_turn(id, turn);
+    }
+
+    fn on_turn(&mut self, id: Uuid, turn: Turn) {
+        match self.exchange.downloads.get(id) {
+            Some((Owner::Set(_), _)) => self.with_cache(|cache, out| cache.on_turn(id, turn, out)),
+            Some((Owner::Input(_), _)) => {
+                let step = self.receptions.on_turn(id, turn, &mut self.exchange);
+                self.on_step(step);
+                self.say_far(id);
+            }
+            None => {}
         }
-        let step = self.receptions.on_report(report, &mut self.out);
-        self.on_step(step);
-        self.say_far(transfer);
     }
 }

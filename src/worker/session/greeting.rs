@@ -47,7 +47,7 @@ impl<H: Handler> Session<H> {
         self.heartbeat_due = features.has(Features::LEASES).then(Instant::now);
         self.desk.on_leader(features);
         if let Some(cache) = &mut self.cache {
-            cache.on_leader(features.has(Features::DATASETS), &mut self.out);
+            cache.on_leader(features.has(Features::DATASETS), &mut self.exchange);
         }
     }
 

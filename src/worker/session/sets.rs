@@ -8,31 +8,39 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::Session;
-use crate::peer::{InFrame, OutFrame};
+use crate::peer::InFrame;
 use crate::worker::cache::{Cache, News, Step};
 use crate::worker::desk::Inputs;
+use crate::worker::exchange::Exchange;
 use crate::worker::handler::{Handler, Job};
 
 impl<H: Handler> Session<H> {
     /// A frame about sets.
-    pub(super) fn on_set_frame(&mut self, kind: Kind, frame: &InFrame) -> Result<(), MessageError> {
-        let payload = &frame.payload;
-        if kind == Kind::Hold {
-            let hold = Hold::decode(payload)?;
-            self.with_cache(|cache, out| cache.on_hold(frame.msg_id, &hold, out));
-        } else if kind == Kind::Pack {
-            let pack = Pack::decode(payload)?;
-            self.with_cache(|cache, _| cache.on_pack(frame.msg_id, frame.corr_id, pack));
-        } else if kind == Kind::Release {
-            let release = Release::decode(payload)?;
-            self.with_cache(|cache, out| cache.on_release(frame.msg_id, &release, out));
-        } else if kind == Kind::Inspect {
-            let inspect = Inspect::decode(payload)?;
-            self.with_cache(|cache, out| cache.on_inspect(frame.msg_id, inspect.cache_id.as_str(), out));
-        } else if kind == Kind::CachePut {
-            // Relayed with the request's id in CorrId (T06).
-            let request = if frame.corr_id.is_nil() { frame.msg_id } else { frame.corr_id };
-            self.with_cache(|cache, out| cache.on_put(request, payload, out));
+    pub(super) fn on_set_frame(&mut self, frame: &InFrame) -> Result<(), MessageError> {
+        let InFrame { payload, msg_id, corr_id, .. } = frame;
+        match frame.kind() {
+            Some(Kind::Hold) => {
+                let hold = Hold::decode(payload)?;
+                self.with_cache(|cache, out| cache.on_hold(*msg_id, &hold, out));
+            }
+            Some(Kind::Pack) => {
+                let pack = Pack::decode(payload)?;
+                self.with_cache(|cache, _| cache.on_pack(*msg_id, *corr_id, pack));
+            }
+            Some(Kind::Release) => {
+                let release = Release::decode(payload)?;
+                self.with_cache(|cache, out| cache.on_release(*msg_id, &release, out));
+            }
+            Some(Kind::Inspect) => {
+                let inspect = Inspect::decode(payload)?;
+                self.with_cache(|cache, out| cache.on_inspect(*msg_id, inspect.cache_id.as_str(), out));
+            }
+            Some(Kind::CachePut) => {
+                // Relayed with the request's id in CorrId (T06).
+                let request = if corr_id.is_nil() { *msg_id } else { *corr_id };
+                self.with_cache(|cache, out| cache.on_put(request, payload, out));
+            }
+            Some(_) | None => {}
         }
         Ok(())
     }
@@ -42,9 +50,9 @@ impl<H: Handler> Session<H> {
         let knows = |wanted: Features| self.leader.is_some_and(|features| features.has(wanted));
         let (by_transfer, sends_sets) =
             (knows(Features::TRANSFERS), knows(Features::DATASETS.with(Features::LEASES)));
-        let transfers = by_transfer.then(|| self.receptions.assign(job)).flatten();
+        let transfers = by_transfer.then(|| self.receptions.assign(job, &mut self.exchange)).flatten();
         let waits = match &mut self.cache {
-            Some(cache) => cache.assign(job, sends_sets, &mut self.out),
+            Some(cache) => cache.assign(job, sends_sets, &mut self.exchange),
             None => false,
         };
         match (transfers, waits) {
@@ -60,7 +68,7 @@ impl<H: Handler> Session<H> {
         if let Some(cache) = &mut self.cache {
             for job in cache.jobs() {
                 if !self.desk.is_under_way(job) {
-                    cache.on_job_gone(job, &mut self.out);
+                    cache.on_job_gone(job, &mut self.exchange);
                 }
             }
         }
@@ -71,21 +79,21 @@ impl<H: Handler> Session<H> {
         if let Some(cache) = &mut self.cache
             && !self.desk.is_under_way(job)
         {
-            cache.on_job_gone(job, &mut self.out);
+            cache.on_job_gone(job, &mut self.exchange);
         }
     }
 
     pub(super) fn on_cache_news(&mut self, news: News) {
         if let Some(cache) = &mut self.cache {
-            cache.on_news(news, &mut self.out);
+            cache.on_news(news, &mut self.exchange);
         }
         self.take_cache_steps();
     }
 
     /// Has a frame or chunk of a set dealt with.
-    pub(super) fn with_cache(&mut self, feed: impl FnOnce(&mut Cache, &mut Vec<OutFrame>)) {
+    pub(super) fn with_cache(&mut self, feed: impl FnOnce(&mut Cache, &mut Exchange)) {
         if let Some(cache) = &mut self.cache {
-            feed(cache, &mut self.out);
+            feed(cache, &mut self.exchange);
         }
         self.take_cache_steps();
     }
@@ -103,10 +111,5 @@ impl<H: Handler> Session<H> {
                 }
             }
         }
-    }
-
-    /// Whether a transfer is one of a set.
-    pub(super) fn is_of_set(&self, transfer: Uuid) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.owns(transfer))
     }
 }

@@ -15,12 +15,12 @@ use uuid::Uuid;
 use super::{Cache, Going, NO_DIGEST, News};
 use crate::core::ids::CacheId;
 use crate::model::Source;
-use crate::peer::OutFrame;
 use crate::worker::cache::disk::Entry;
 use crate::worker::cache::link::LinkMode;
 use crate::worker::cache::seal::{Seal, SealState};
 use crate::worker::cache::staged::{CheckError, check_files, state_of};
 use crate::worker::cache::{KeptSet, KeptSets};
+use crate::worker::exchange::Exchange;
 use crate::worker::handler::Job;
 
 /// What a job needs.
@@ -66,7 +66,7 @@ impl Cache {
     }
 
     /// A job came. Gives whether it has to wait for sets; `may_wait` says whether the leader would send them.
-    pub(in crate::worker) fn assign(&mut self, job: &Job, may_wait: bool, out: &mut Vec<OutFrame>) -> bool {
+    pub(in crate::worker) fn assign(&mut self, job: &Job, may_wait: bool, out: &mut Exchange) -> bool {
         let mut named: HashMap<CacheId, Vec<String>> = HashMap::new();
         for file in job.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default() {
             let Source::Cache(id) = file.source() else { continue };
@@ -104,7 +104,7 @@ impl Cache {
 
     /// The leader says that the content which is here is the one that counts. Jobs that wait for it get it when the files that they
     /// name are as they were.
-    pub(in crate::worker::cache) fn confirmed(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+    pub(in crate::worker::cache) fn confirmed(&mut self, cache: &CacheId, out: &mut Exchange) {
         self.asked.remove(cache);
         if let Some(set) = self.sets.get_mut(cache) {
             set.sure = true;
@@ -120,7 +120,7 @@ impl Cache {
     }
 
     /// Whether a set is here for a job that names these files.
-    fn is_here(&mut self, cache: &CacheId, names: &[String], out: &mut Vec<OutFrame>) -> Here {
+    fn is_here(&mut self, cache: &CacheId, names: &[String], out: &mut Exchange) -> Here {
         let Some(set) = self.sets.get_mut(cache) else {
             // Files of a layout that others made are looked for by the job's handler.
             return if matches!(self.disk.entry(cache), Ok(Entry::Theirs)) { Here::Yes } else { Here::No };
@@ -168,7 +168,7 @@ impl Cache {
     }
 
     /// Files of a set were read again: jobs that wait for them go on, or the set comes again.
-    pub(super) fn on_read_again(&mut self, read: ReadAgain, out: &mut Vec<OutFrame>) {
+    pub(super) fn on_read_again(&mut self, read: ReadAgain, out: &mut Exchange) {
         let ReadAgain { cache, generation, files, found } = read;
         let Some(set) = self.sets.get_mut(&cache).filter(|set| set.generation == generation) else {
             // It is gone by now, and has been asked for, if somebody can send it.
@@ -228,7 +228,7 @@ impl Cache {
     }
 
     /// A job is over, or not ours any more.
-    pub(in crate::worker) fn on_job_gone(&mut self, job: Uuid, out: &mut Vec<OutFrame>) {
+    pub(in crate::worker) fn on_job_gone(&mut self, job: Uuid, out: &mut Exchange) {
         let Some(needs) = self.jobs.remove(&job) else { return };
         for cache in needs.files.into_keys() {
             let Some(set) = self.sets.get_mut(&cache) else { continue };
@@ -251,21 +251,21 @@ impl Cache {
 
     /// Asks for a set that a job needs, unless it is on its way. Also for one that is here and is being checked: it may have been
     /// replaced while this worker was away.
-    fn want(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+    fn want(&mut self, cache: &CacheId, out: &mut Exchange) {
         if self.told && !self.is_coming(cache) && self.asked.insert(cache.clone()) {
             self.say(SetState::Wanted, cache, NO_DIGEST, "", out);
         }
     }
 
     /// Asks for all sets that jobs wait for.
-    pub(super) fn want_lacking(&mut self, out: &mut Vec<OutFrame>) {
+    pub(super) fn want_lacking(&mut self, out: &mut Exchange) {
         let lacking: BTreeSet<CacheId> =
             self.jobs.values().flat_map(|needs| needs.lacking.iter().cloned()).collect();
         lacking.iter().for_each(|cache| self.want(cache, out));
     }
 
     /// Asks for a set if jobs wait for it.
-    pub(super) fn want_if_lacking(&mut self, cache: &CacheId, out: &mut Vec<OutFrame>) {
+    pub(super) fn want_if_lacking(&mut self, cache: &CacheId, out: &mut Exchange) {
         if self.jobs.values().any(|needs| needs.lacking.contains(cache)) {
             self.want(cache, out);
         }
