@@ -27,16 +27,19 @@
 //! `watch_progress`. The leader is a process of its own: `heft leader 5000`.
 //!
 //! Everything else is internal and may change at any time. It is hidden here, and public only for
-//! the tests, the bench and the tools of this workspace; `docs/architecture.md` describes it.
+//! the tests, the bench and the tools of this workspace; `docs/architecture.md` describes it. The
+//! client and what it needs build for any system; the leader, the worker and the commands need Linux.
 
 #![deny(unsafe_code)]
 
 pub mod client;
 pub mod model;
+#[cfg(target_os = "linux")]
 pub mod worker;
 
 #[doc(hidden)]
 pub mod answers;
+#[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub mod cli;
 #[doc(hidden)]
@@ -45,16 +48,21 @@ pub mod conn;
 pub mod consensus;
 #[doc(hidden)]
 pub mod core;
+#[cfg(target_os = "linux")]
 mod cpu;
+#[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub mod driver;
+#[cfg(target_os = "linux")]
 mod fs;
+#[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub mod leader;
 #[cfg(test)]
 mod noise;
 #[doc(hidden)]
 pub mod peer;
+#[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub mod store;
 #[doc(hidden)]

@@ -7,6 +7,7 @@ pub mod cancel;
 mod children;
 pub mod client;
 pub mod clientx;
+pub mod command;
 pub mod dataset;
 pub mod demo;
 pub mod dlq;

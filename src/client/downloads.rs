@@ -4,7 +4,6 @@
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -125,9 +124,11 @@ impl Temporary {
         fs::create_dir_all(dir)?;
         // The serial keeps apart what two clients fetch of the same blob at a time.
         let path = dir.join(format!(".heft-{}-{}.part", id.simple(), Uuid::new_v4().simple()));
-        // For nobody else to read: the directory may be one that everybody shares.
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true).mode(0o600);
+        options.read(true).write(true).create_new(true);
+        // For nobody else to read: the directory may be one that everybody shares.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(&path)?;
         Ok((file, Temporary { path }))
     }

@@ -12,6 +12,8 @@ use super::hub::{self, Options};
 use super::lane;
 use super::portable::TokioSocket;
 use super::storage::Prepared;
+use super::uring::probe::{Ring, probe};
+use super::uring::{self, RingSocket};
 
 /// What an operator wants (`--driver`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,8 +40,7 @@ impl fmt::Display for Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Portable,
-    #[cfg(target_os = "linux")]
-    Uring(super::uring::probe::Ring),
+    Uring(Ring),
 }
 
 /// The driver that serves.
@@ -49,20 +50,10 @@ pub struct Driver {
     found: String,
 }
 
-#[cfg(target_os = "linux")]
-fn probe() -> Result<Kind, String> {
-    super::uring::probe::probe().map(Kind::Uring)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn probe() -> Result<Kind, String> {
-    Err("io_uring is Linux's".to_owned())
-}
-
 impl Driver {
     /// Looks what can be had, and chooses. An error says what is missing, and what to do.
     pub fn choose(choice: Choice) -> Result<Self, String> {
-        Driver::judge(choice, probe)
+        Driver::judge(choice, || probe().map(Kind::Uring))
     }
 
     fn judge(choice: Choice, probe: impl FnOnce() -> Result<Kind, String>) -> Result<Self, String> {
@@ -83,7 +74,6 @@ impl Driver {
     pub fn name(&self) -> &'static str {
         match self.kind {
             Kind::Portable => "portable",
-            #[cfg(target_os = "linux")]
             Kind::Uring(_) => "uring",
         }
     }
@@ -95,8 +85,7 @@ impl Driver {
                 let mut builder = tokio::runtime::Builder::new_current_thread();
                 Ok(builder.enable_all().build_local(Default::default())?.block_on(future))
             }
-            #[cfg(target_os = "linux")]
-            Kind::Uring(ring) => super::uring::run(ring.quiet, future),
+            Kind::Uring(ring) => uring::run(ring.quiet, future),
         }
     }
 
@@ -111,8 +100,7 @@ impl Driver {
     ) -> io::Result<()> {
         match self.kind {
             Kind::Portable => hub::serve::<TokioSocket>(listener, prepared, options, stop).await,
-            #[cfg(target_os = "linux")]
-            Kind::Uring(_) => hub::serve::<super::uring::RingSocket>(listener, prepared, options, stop).await,
+            Kind::Uring(_) => hub::serve::<RingSocket>(listener, prepared, options, stop).await,
         }
     }
 }

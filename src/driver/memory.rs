@@ -20,7 +20,6 @@ pub(super) fn buffers(count: usize) -> Vec<BytesMut> {
     (0..count).map(|_| slab.split_to(BUFFER_BYTES)).collect()
 }
 
-#[cfg(target_os = "linux")]
 fn advise(memory: &mut [u8]) {
     use rustix::mm::{Advice, madvise};
     // SAFETY: the memory is ours alone, as it is borrowed for writing, and the advice changes nothing in it: it only says by
@@ -31,12 +30,9 @@ fn advise(memory: &mut [u8]) {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-fn advise(_memory: &mut [u8]) {}
-
 /// Has the allocator return the pages to the system that nothing is in. glibc keeps what was freed below a block that is in use, and
 /// after the first large payload so much more that a rush of them would stay for ever. It takes a few milliseconds.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[cfg(target_env = "gnu")]
 pub(super) fn trim() {
     unsafe extern "C" {
         fn malloc_trim(pad: usize) -> i32;
@@ -46,7 +42,7 @@ pub(super) fn trim() {
 }
 
 /// Other allocators return memory by themselves.
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+#[cfg(not(target_env = "gnu"))]
 pub(super) fn trim() {}
 
 #[cfg(test)]

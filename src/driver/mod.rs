@@ -7,10 +7,6 @@ mod filling;
 mod hub;
 mod inbound;
 mod journal;
-#[cfg(target_os = "linux")]
-mod lane;
-#[cfg(not(target_os = "linux"))]
-#[path = "no_lane.rs"]
 mod lane;
 mod memory;
 mod open_rate;
@@ -23,7 +19,6 @@ mod spin;
 pub mod spool;
 mod storage;
 mod through;
-#[cfg(target_os = "linux")]
 mod uring;
 
 pub use choice::{Choice, Driver};

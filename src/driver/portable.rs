@@ -52,11 +52,11 @@ impl Socket for TokioSocket {
     }
 
     fn unacknowledged(&self) -> Option<u64> {
-        unacknowledged(self.stream())
+        unacknowledged(&SockRef::from(self.stream()))
     }
 
     fn limit_unsent(&self, bytes: u32) {
-        limit_unsent(self.stream(), bytes);
+        limit_unsent(&SockRef::from(self.stream()), bytes);
     }
 
     fn fill(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {

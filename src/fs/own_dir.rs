@@ -22,11 +22,8 @@ const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// To look at a directory takes no right to read it, where the system can do that.
-#[cfg(target_os = "linux")]
+/// To look at a directory takes no right to read it.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-#[cfg(not(target_os = "linux"))]
-const LOOK: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Directories above one.
 const DEPTH_MAX: usize = 4096;

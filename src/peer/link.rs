@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -156,7 +155,7 @@ pub async fn connect(
     tune(&stream, tuning).map_err(refused)?;
     let loopback = is_loopback(&stream);
     // It lives as long as the half that writes, which cannot be asked while somebody writes.
-    let asked = stream.as_fd().try_clone_to_owned().ok();
+    let asked = SockRef::from(&stream).try_clone().ok();
     let (read, write) = stream.into_split();
     let mut inlet = Inlet::speaking(Generation::F2, InboundLimits::DIALLED);
     inlet.offer_checksums();
@@ -181,7 +180,7 @@ async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
         } else if since.elapsed() >= stall {
             tracing::warn!("the leader took nothing for {} s; the connection is given up", stall.as_secs());
             // Who reads and who writes finds out.
-            shared.asked.as_ref().map(|socket| SockRef::from(socket).shutdown(Shutdown::Both));
+            shared.asked.as_ref().map(|socket| socket.shutdown(Shutdown::Both));
             return;
         }
     }
@@ -339,7 +338,7 @@ struct Shared {
     /// The checksum that the first frame would have ended with.
     hello_crc: Arc<OnceLock<u32>>,
     /// The socket, to ask what of that was acknowledged.
-    asked: Option<OwnedFd>,
+    asked: Option<socket2::Socket>,
     loopback: bool,
 }
 
@@ -390,7 +389,7 @@ impl Shared {
 }
 
 impl LinkWriter {
-    fn new(write: OwnedWriteHalf, asked: Option<OwnedFd>, loopback: bool) -> Self {
+    fn new(write: OwnedWriteHalf, asked: Option<socket2::Socket>, loopback: bool) -> Self {
         let socket = Socket { write, pieces: VecDeque::new() };
         LinkWriter(Arc::new(Shared {
             queue: Mutex::default(),

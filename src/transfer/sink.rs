@@ -7,7 +7,6 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Takes the bytes of one blob.
@@ -59,11 +58,11 @@ impl FileSink {
 
 impl ChunkSink for FileSink {
     fn write(&mut self, offset: u64, raw: &[u8]) -> io::Result<()> {
-        self.file()?.write_all_at(raw, offset)
+        write_at(self.file()?, offset, raw)
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        self.file()?.read_exact_at(into, offset)
+        read_at(self.file()?, offset, into)
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -74,6 +73,29 @@ impl ChunkSink for FileSink {
     fn place(&self) -> String {
         self.place.clone()
     }
+}
+
+#[cfg(unix)]
+fn write_at(file: &File, offset: u64, raw: &[u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, raw, offset)
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, offset: u64, into: &mut [u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, into, offset)
+}
+
+// Where a system has no such calls: nobody else moves the file's position.
+#[cfg(not(unix))]
+fn write_at(mut file: &File, offset: u64, raw: &[u8]) -> io::Result<()> {
+    io::Seek::seek(&mut file, io::SeekFrom::Start(offset))?;
+    io::Write::write_all(&mut file, raw)
+}
+
+#[cfg(not(unix))]
+fn read_at(mut file: &File, offset: u64, into: &mut [u8]) -> io::Result<()> {
+    io::Seek::seek(&mut file, io::SeekFrom::Start(offset))?;
+    io::Read::read_exact(&mut file, into)
 }
 
 /// Memory that others read when the blob is whole; for small blobs and for tests. Clones share it.

@@ -4,11 +4,11 @@
 //! The system is asked by an ioctl, for which the crates at hand have no safe call.
 #![cfg_attr(target_os = "linux", allow(unsafe_code))]
 
-use std::os::fd::AsFd;
+use socket2::Socket;
 
 /// Bytes that were written and not acknowledged. `None` where the system does not say.
 #[cfg(target_os = "linux")]
-pub(crate) fn unacknowledged(socket: impl AsFd) -> Option<u64> {
+pub(crate) fn unacknowledged(socket: &Socket) -> Option<u64> {
     use rustix::ioctl::{Getter, Opcode, ioctl};
     /// SIOCOUTQ, which has the number of TIOCOUTQ; see tcp(7).
     const OUTQ: Opcode = 0x5411;
@@ -19,20 +19,20 @@ pub(crate) fn unacknowledged(socket: impl AsFd) -> Option<u64> {
 
 /// Bytes that were written and not acknowledged. `None` where the system does not say.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn unacknowledged(_socket: impl AsFd) -> Option<u64> {
+pub(crate) fn unacknowledged(_socket: &Socket) -> Option<u64> {
     None
 }
 
 /// Limits what the system takes of what it cannot send yet: what is written behind that waits with whoever writes it. Where the
 /// system knows no such limit, nothing changes.
 #[cfg(target_os = "linux")]
-pub(crate) fn limit_unsent(socket: impl AsFd, bytes: u32) {
-    socket2::SockRef::from(&socket).set_tcp_notsent_lowat(bytes).ok();
+pub(crate) fn limit_unsent(socket: &Socket, bytes: u32) {
+    socket.set_tcp_notsent_lowat(bytes).ok();
 }
 
 /// Limits what the system takes of what it cannot send yet: not here.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn limit_unsent(_socket: impl AsFd, _bytes: u32) {}
+pub(crate) fn limit_unsent(_socket: &Socket, _bytes: u32) {}
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
@@ -46,6 +46,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut writes = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut reads, _) = listener.accept().unwrap();
+        let unacknowledged = |socket: &TcpStream| unacknowledged(&socket2::SockRef::from(socket));
         assert_eq!(unacknowledged(&writes), Some(0));
         writes.set_nonblocking(true).unwrap();
         let mut written = 0;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use io_uring::{opcode, types};
 use rustix::event::PollFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use super::operation;
@@ -135,11 +136,11 @@ impl Socket for RingSocket {
     }
 
     fn unacknowledged(&self) -> Option<u64> {
-        unacknowledged(&self.fd)
+        unacknowledged(&SockRef::from(&*self.fd))
     }
 
     fn limit_unsent(&self, bytes: u32) {
-        limit_unsent(&self.fd, bytes);
+        limit_unsent(&SockRef::from(&*self.fd), bytes);
     }
 
     fn fill(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {
