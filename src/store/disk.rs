@@ -263,23 +263,13 @@ fn open_root(path: &Path) -> io::Result<OwnedFd> {
 /// for it can.
 fn takes_direct(root: &OwnedFd) -> bool {
     let name = format!("probe-{}", std::process::id());
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | direct_flag();
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::DIRECT;
     let opened = rustix::fs::openat(root, &name, flags, Mode::RUSR | Mode::WUSR);
     let Ok(file) = opened.map(File::from) else { return false };
     rustix::fs::unlinkat(root, &name, AtFlags::empty()).ok();
     let (memory, start) = aligned(BLOCK_BYTES);
     let block = memory.get(start..start + BLOCK_BYTES).unwrap_or_default();
-    !direct_flag().is_empty() && file.write_all_at(block, 0).map_or_else(|error| is_full(&error), |()| true)
-}
-
-#[cfg(target_os = "linux")]
-fn direct_flag() -> OFlags {
-    OFlags::DIRECT
-}
-
-#[cfg(not(target_os = "linux"))]
-fn direct_flag() -> OFlags {
-    OFlags::empty()
+    file.write_all_at(block, 0).map_or_else(|error| is_full(&error), |()| true)
 }
 
 /// Memory in which `bytes` begin with a page, and where they do.
@@ -296,12 +286,12 @@ impl Disk for DataDir {
             How::Write => OFlags::RDWR,
             How::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
             How::Keep => OFlags::RDWR | OFlags::CREATE,
-            How::Direct if self.direct => OFlags::RDWR | OFlags::CREATE | direct_flag(),
+            How::Direct if self.direct => OFlags::RDWR | OFlags::CREATE | OFlags::DIRECT,
             How::Direct => OFlags::RDWR | OFlags::CREATE,
         };
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::openat(&self.root, path, flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(Box::new(RealFile { file: file.into(), direct: self.direct && how == How::Direct, tail: None }))
+        Ok(Box::new(RealFile { file: file.into(), direct: self.direct && how == How::Direct }))
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<Found>> {
@@ -364,31 +354,29 @@ impl Disk for DataDir {
 struct RealFile {
     file: File,
     direct: bool,
-    /// Where what does not fill a block is filled up.
-    tail: Option<(Vec<u8>, usize)>,
 }
 
-impl RealFile {
-    /// Writes past the page cache: whole blocks from where they lie, the rest from a block of its own.
-    fn write_direct(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let is_aligned = bytes.as_ptr().align_offset(BLOCK_BYTES) == 0;
-        let whole = if is_aligned { bytes.len() / BLOCK_BYTES * BLOCK_BYTES } else { 0 };
-        let (blocks, mut rest) = bytes.split_at(whole);
-        if !blocks.is_empty() {
-            self.file.write_all_at(blocks, at)?;
-        }
-        let mut at = at + whole as u64;
-        let (memory, start) = self.tail.get_or_insert_with(|| aligned(BLOCK_BYTES));
-        let block = memory.get_mut(*start..*start + BLOCK_BYTES).ok_or(io::ErrorKind::InvalidInput)?;
-        while !rest.is_empty() {
-            let (now, later) = rest.split_at(rest.len().min(BLOCK_BYTES));
-            block.fill(0);
-            block.iter_mut().zip(now).for_each(|(to, from)| *to = *from);
-            self.file.write_all_at(block, at)?;
-            (rest, at) = (later, at + BLOCK_BYTES as u64);
-        }
-        Ok(())
+/// Writes past the page cache: whole blocks from where they lie. What does not fill a block, or does not lie at the start of one
+/// in memory, as pieces that were put together, is copied to where it does.
+fn write_direct(
+    at: u64,
+    bytes: &[u8],
+    mut write: impl FnMut(&[u8], u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let is_aligned = bytes.as_ptr().align_offset(BLOCK_BYTES) == 0;
+    let whole = if is_aligned { bytes.len() / BLOCK_BYTES * BLOCK_BYTES } else { 0 };
+    let (blocks, rest) = bytes.split_at(whole);
+    if !blocks.is_empty() {
+        write(blocks, at)?;
     }
+    if rest.is_empty() {
+        return Ok(());
+    }
+    let len = rest.len().next_multiple_of(BLOCK_BYTES);
+    let (mut memory, start) = aligned(len);
+    let copy = memory.get_mut(start..start + len).ok_or(io::ErrorKind::InvalidInput)?;
+    copy.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+    write(copy, at + whole as u64)
 }
 
 impl DiskFile for RealFile {
@@ -410,7 +398,8 @@ impl DiskFile for RealFile {
     }
 
     fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        if self.direct { self.write_direct(at, bytes) } else { self.file.write_all_at(bytes, at) }
+        let write = |bytes: &[u8], at| self.file.write_all_at(bytes, at);
+        if self.direct { write_direct(at, bytes, write) } else { write(bytes, at) }
     }
 
     fn set_len(&mut self, len: u64) -> io::Result<()> {
@@ -436,5 +425,35 @@ impl DiskFile for RealFile {
 
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_aligned_in_memory_is_written_in_one_go_as_well() {
+        let (mut memory, start) = aligned(1 << 20);
+        memory.iter_mut().zip((0..=250).cycle()).for_each(|(byte, number)| *byte = number);
+        let all = &memory[start..start + (1 << 20)];
+        for (bytes, lengths) in [
+            (all, vec![1 << 20]),
+            (&all[1..], vec![1 << 20]),
+            (&all[..10_000], vec![8192, 4096]),
+            (&all[7..10_007], vec![12_288]),
+            (&all[..0], vec![]),
+        ] {
+            let (mut file, mut calls) = (Vec::new(), Vec::new());
+            let write = |block: &[u8], at: u64| {
+                assert_eq!((block.as_ptr().align_offset(BLOCK_BYTES), at), (0, 65_536 + file.len() as u64));
+                file.extend_from_slice(block);
+                calls.push(block.len());
+                Ok(())
+            };
+            write_direct(65_536, bytes, write).unwrap();
+            assert_eq!((&file[..bytes.len()], calls), (bytes, lengths));
+            assert!(file[bytes.len()..].iter().all(|byte| *byte == 0));
+        }
     }
 }
