@@ -13,6 +13,8 @@ pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 pub(crate) const UNAVAILABLE: u8 = 3;
 pub(crate) const TIMED_OUT: u8 = 4;
+/// A defect in heft: what Rust ends a process with by itself.
+pub(crate) const PANICKED: u8 = 101;
 pub(crate) const INTERRUPTED: u8 = 130;
 /// What a shell reports of a command that SIGPIPE ended.
 pub(crate) const OUTPUT_CLOSED: u8 = 141;

@@ -22,8 +22,8 @@ use crate::store::space::Reserve;
 use crate::units::{ByteSize, Span};
 use crate::wire::{SILENCE_MAX, SILENCE_MIN, Tuning};
 
-use super::exit::{Unavailable, Usage};
-use super::print;
+use super::exit::{PANICKED, Unavailable, Usage};
+use super::{print, say};
 
 const EXAMPLES: &str = "Examples:
   heft leader 5000
@@ -36,7 +36,7 @@ const EXAMPLES: &str = "Examples:
 What was acknowledged is on the disk, beneath --data, and the next leader with that directory goes on with it.
 
 Exit codes: 0 stopped when asked to, 2 the command line is not right, 3 it cannot listen, as on a port in use, or
-the system or its data directory does not let it have what it needs.";
+the system or its data directory does not let it have what it needs, 101 a defect in heft ended it.";
 
 /// Bytes of small jobs that may wait, by default.
 const PAYLOAD_BYTES_IN_MEMORY: u64 = 1 << 30;
@@ -243,11 +243,26 @@ pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
         ))
         .into());
     }
+    end_on_panic();
     let descriptors = Descriptors::raise().map_err(Unavailable)?;
     let driver = Driver::choose(args.driver.into()).map_err(Unavailable)?;
     info!("{driver}; {descriptors}");
     let served = driver.run(serve(args, &driver));
     served.map_err(|error| Unavailable(format!("the driver {} cannot be run: {error}", driver.name())))?
+}
+
+/// A panic anywhere ends the process, as a crash does. If it ended one task or thread alone, the rest would go on with what
+/// that one left half done, and wait for it for ever when told to stop.
+fn end_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        say(
+            "that is a defect in heft, and the leader ends here. With --durability disk all that it acknowledged is \
+             kept: start it again with the same --data, and please report the lines above",
+        );
+        std::process::exit(PANICKED.into());
+    }));
 }
 
 /// Where the data directory is, without links, so that one that is made to lead elsewhere later is of no effect. Refuses one in which
@@ -450,4 +465,36 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs itself as another process, which is to end.
+    #[test]
+    fn a_panic_in_a_task_of_either_driver_ends_the_process_with_a_message() {
+        const NAME: &str =
+            "cli::leader::tests::a_panic_in_a_task_of_either_driver_ends_the_process_with_a_message";
+        const DRIVER: &str = "HEFT_TEST_PANICS_ON";
+        let drivers = [Choice::Portable, Choice::Uring];
+        if let Ok(name) = std::env::var(DRIVER) {
+            let choice = drivers.into_iter().find(|choice| choice.to_string() == name).unwrap();
+            end_on_panic();
+            let waits = async {
+                tokio::task::spawn_local(async { panic!("a task's own") });
+                tokio::time::sleep(Duration::from_secs(20)).await;
+            };
+            Driver::choose(choice).unwrap().run(waits).unwrap();
+            return;
+        }
+        for choice in drivers.into_iter().filter(|choice| Driver::choose(*choice).is_ok()) {
+            let mut itself = std::process::Command::new(std::env::current_exe().unwrap());
+            itself.args([NAME, "--exact", "--nocapture"]).env(DRIVER, choice.to_string());
+            let ended = itself.output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert!(said.contains("a task's own") && said.contains("a defect in heft"), "{choice}: {said}");
+            assert_eq!(ended.status.code(), Some(101), "{choice}: {said}");
+        }
+    }
 }
