@@ -14,7 +14,7 @@ use chunking::{
 use heft::units::ByteSize;
 use serde_json::json;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -86,18 +86,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let chunk_bytes = u32::try_from(args.chunk.0).unwrap_or(u32::MAX);
     let plan = ChunkPlan::new(size, chunk_bytes)?;
     let codecs = args.codec.map_or_else(|| Codec::ALL.to_vec(), |codec| vec![codec]);
+    let mut out = io::stdout().lock();
     if !args.json {
         let name = args
             .file
             .as_ref()
             .map_or("made up: half text, half noise".into(), |path| path.display().to_string());
         let plural = if plan.count() == 1 { "chunk" } else { "chunks" };
-        println!("{name}");
-        println!("{}, {} {plural} of {}\n", ByteSize(size), plan.count(), ByteSize(chunk_bytes.into()));
-        println!(
+        writeln!(out, "{name}")?;
+        writeln!(out, "{}, {} {plural} of {}\n", ByteSize(size), plan.count(), ByteSize(chunk_bytes.into()))?;
+        writeln!(
+            out,
             "{:<8}{:<22}{:>12}{:>8}{:>14}{:>14}",
             "codec", "first sample", "on the wire", "ratio", "packing", "unpacking"
-        );
+        )?;
     }
     let mut digest = None;
     for codec in codecs {
@@ -108,10 +110,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 "the digest differs from codec to codec: the file changes while it is read; try again on a copy"
             );
         }
-        if args.json { weight.print_json(plan) } else { weight.print_row(plan) }
+        if args.json { weight.print_json(plan, &mut out)? } else { weight.print_row(plan, &mut out)? }
     }
     if let (false, Some(digest)) = (args.json, digest) {
-        println!("\n{digest}\nwhat came out of the frames has the digest of what went in");
+        writeln!(out, "\n{digest}\nwhat came out of the frames has the digest of what went in")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -200,9 +202,10 @@ impl Weight {
         }
     }
 
-    fn print_row(&self, plan: ChunkPlan) {
+    fn print_row(&self, plan: ChunkPlan, out: &mut impl Write) -> io::Result<()> {
         let ratio = self.permille(plan);
-        println!(
+        writeln!(
+            out,
             "{:<8}{:<22}{:>12}{:>8}{:>14}{:>14}",
             self.codec.name(),
             self.sample_text(),
@@ -210,10 +213,10 @@ impl Weight {
             format!("{}.{:03}", ratio / 1000, ratio % 1000),
             rate(plan.size(), self.packing),
             rate(plan.size(), self.unpacking),
-        );
+        )
     }
 
-    fn print_json(&self, plan: ChunkPlan) {
+    fn print_json(&self, plan: ChunkPlan, out: &mut impl Write) -> io::Result<()> {
         let line = json!({
             "codec": self.codec.name(),
             "raw_bytes": plan.size(),
@@ -225,7 +228,7 @@ impl Weight {
             "unpacking_us": u64::try_from(self.unpacking.as_micros()).unwrap_or(u64::MAX),
             "digest": self.digest,
         });
-        println!("{line}");
+        writeln!(out, "{line}")
     }
 }
 

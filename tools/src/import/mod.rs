@@ -9,7 +9,7 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -127,21 +127,23 @@ impl Summary {
         }
     }
 
-    fn print(&self, target: &Target) {
-        println!("{target}");
-        println!("  jobs that wait                {:>10}", self.queued);
-        println!("  jobs that ran, and run again  {:>10}", self.in_flight);
-        println!("  dead jobs                     {:>10}", self.dead);
-        println!("  client caps                   {:>10}", self.caps);
-        println!("  bytes of payloads             {:>10}", self.bytes);
-        println!(
+    fn print(&self, target: &Target, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{target}")?;
+        writeln!(out, "  jobs that wait                {:>10}", self.queued)?;
+        writeln!(out, "  jobs that ran, and run again  {:>10}", self.in_flight)?;
+        writeln!(out, "  dead jobs                     {:>10}", self.dead)?;
+        writeln!(out, "  client caps                   {:>10}", self.caps)?;
+        writeln!(out, "  bytes of payloads             {:>10}", self.bytes)?;
+        writeln!(
+            out,
             "  left out                      {:>10}",
             self.skipped.values().map(|(count, _)| count).sum::<u64>()
-        );
+        )?;
         for (reason, (count, examples)) in &self.skipped {
             let more = if *count > examples.len() as u64 { ", ..." } else { "" };
-            println!("    {count} x {reason}: {}{more}", examples.join(", "));
+            writeln!(out, "    {count} x {reason}: {}{more}", examples.join(", "))?;
         }
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ mod members;
 mod snapshot;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use heft::core::subject::routing_key;
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     into: Into,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let mut target = Target::new(&args.into)?;
     let log_path = args.state.join("events.log");
     let text = snapshot::newest(&args.state.join("snapshots"))?;
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             return Err(Failure::Usage(format!(
                 "{} has neither events.log nor a snapshots/state-yyyyMMdd-HHmmss.json: name the C# leader's state directory",
                 args.state.display()
-            )));
+            )).into());
         }
         (None, Some(_)) => {
             note(&log_path, "is not there; the snapshot alone is taken, and what came after it is lost")
@@ -90,21 +90,23 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     target.finish()?;
+    let mut out = io::stdout().lock();
+    let log = log_path.display();
     match &text {
-        Some(text) => println!("read {} and {events} events of {}", text.path.display(), log_path.display()),
-        None => println!("read {events} events of {}; there is no snapshot", log_path.display()),
+        Some(text) => writeln!(out, "read {} and {events} events of {log}", text.path.display())?,
+        None => writeln!(out, "read {events} events of {log}; there is no snapshot")?,
     }
-    println!(
+    writeln!(
+        out,
         "  jobs that were acknowledged there: {ended}; others that were over before the snapshot: {old}"
-    );
+    )?;
     if snapshot.repeated > 0 {
-        println!("  jobs that were in the snapshot again, and are taken once: {}", snapshot.repeated);
+        writeln!(out, "  jobs that were in the snapshot again, and are taken once: {}", snapshot.repeated)?;
     }
     if unknown > 0 {
-        println!("  events of a type that is not known, which were passed over: {unknown}");
+        writeln!(out, "  events of a type that is not known, which were passed over: {unknown}")?;
     }
-    summary.print(&target);
-    Ok(())
+    Ok(summary.print(&target, &mut out)?)
 }
 
 /// Reads what happened. A last line that cannot be used was being written when that leader ended.

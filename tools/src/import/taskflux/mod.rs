@@ -8,6 +8,7 @@ mod files;
 mod heap;
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -50,7 +51,7 @@ pub(crate) struct Args {
     whole_log: bool,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let mut target = Target::new(&args.into)?;
     let within = args.dir.join("consensus");
     let dir = if within.is_dir() { within } else { args.dir.clone() };
@@ -62,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage(format!(
             "{} has neither raft.log nor raft.snapshot with anything in it: name the directory of a TaskFlux node",
             dir.display()
-        )));
+        )).into());
     }
     let mut summary = Summary::default();
     let mut sources = Sources { snapshot: None, log };
@@ -126,21 +127,23 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     target.finish()?;
-    println!("read {} records of {}; {from}", commands.len(), log_path.display());
+    let mut out = io::stdout().lock();
+    writeln!(out, "read {} records of {}; {from}", commands.len(), log_path.display())?;
     if already > 0 {
-        println!(
+        writeln!(
+            out,
             "  the first {already} records of the log are in the snapshot already: they make exactly what it holds"
-        );
+        )?;
     }
     if let Some(metadata) = metadata {
         let vote = metadata.vote.map_or("nobody".to_owned(), |node| format!("node {node}"));
-        println!(
+        writeln!(
+            out,
             "  its term was {}, and it had voted for {vote}; a heft leader needs neither",
             metadata.term
-        );
+        )?;
     }
-    summary.print(&target);
-    Ok(())
+    Ok(summary.print(&target, &mut out)?)
 }
 
 /// All commands, with their terms. One that cannot be read ends the log.
