@@ -48,11 +48,11 @@ pub(super) const LONG_FRAME: Duration = Duration::from_secs(2);
 const REASON_WAIT: Duration = Duration::from_secs(5);
 
 /// How long a stream waits before it looks for room again.
-const ROOM_WAIT: Duration = Duration::from_millis(10);
+const STREAM_LOOK: Duration = Duration::from_millis(10);
 
 /// How long a stream waits for room in all before it is refused. While it waits its connection is not read, so it is not
 /// known whether the peer is still there.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(60);
+const STREAM_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A frame that is not whole yet.
 #[derive(Clone, Copy, Default)]
@@ -305,12 +305,12 @@ impl<S: Socket> Hub<S> {
                 }
                 Ok(Step::Piece(piece)) => {
                     self.with_leader(|leader, now| leader.bulk_piece(now, conn, piece));
-                    let waits_until = Instant::now() + ROOM_WAIT_MAX;
+                    let waits_until = Instant::now() + STREAM_WAIT_MAX;
                     if !self.leader.borrow().takes_more_bulk(conn) {
                         pulse.rested();
                     }
                     while !outbox.has_ended() && !self.leader.borrow().takes_more_bulk(conn) {
-                        tokio::time::sleep(ROOM_WAIT).await;
+                        tokio::time::sleep(STREAM_LOOK).await;
                         if Instant::now() >= waits_until {
                             self.with_leader(|leader, now| leader.give_bulk_up(now, conn));
                         }

@@ -26,7 +26,7 @@ const LARGE_ALL_KIB: u32 = 32 << 10;
 const BROUGHT_BACK_MAX: usize = 4;
 
 /// How long a frame waits for memory that cannot wait on the disk. While it waits its connection is not read.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(20);
+const LARGE_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// How often it is looked whether the log has caught up.
 const LOG_LOOK: Duration = Duration::from_millis(5);
@@ -93,7 +93,7 @@ impl<S: Socket> Hub<S> {
     /// Where the disk takes none it waits for others to be whole; nothing if that takes too long.
     async fn in_memory(&self, kib: u32) -> Option<Large> {
         let room = self.inbound.room.clone().acquire_many_owned(kib);
-        let room = tokio::time::timeout(ROOM_WAIT_MAX, room).await.ok()?.ok()?;
+        let room = tokio::time::timeout(LARGE_WAIT_MAX, room).await.ok()?.ok()?;
         Some(Large::InMemory { _room: room })
     }
 

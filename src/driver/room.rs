@@ -13,16 +13,10 @@ use super::memory;
 use super::outbox::Outbox;
 use super::socket::Socket;
 use crate::core::ids::ConnId;
-use crate::leader::Leader;
-
-/// A payload that a socket has not taken after this time goes to the disk, if others wait for its memory.
-const PARK_AFTER: Duration = Duration::from_millis(50);
+use crate::leader::{Leader, unread};
 
 /// How often it is looked for such payloads while somebody waits.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-
-/// Where the disk takes none, a peer that has not taken its payloads after this time is cut off.
-const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// After so many bytes of frames the allocator is asked to return what it does not need.
 const TRIM_AFTER_BYTES: u64 = 8 << 20;
@@ -126,11 +120,11 @@ impl<S: Socket> Hub<S> {
 
     fn longest_stuck(&self) -> Option<Stuck<S>> {
         let outboxes = self.outboxes.borrow();
-        let stuck = outboxes.iter().filter_map(|(conn, outbox)| {
-            let (since, bytes) = outbox.stuck().filter(|(since, _)| since.elapsed() >= PARK_AFTER)?;
-            Some(Stuck { conn: *conn, outbox: outbox.clone(), since, bytes })
-        });
-        stuck.min_by_key(|stuck| stuck.since)
+        let stuck = outboxes.iter().filter_map(|(conn, outbox)| Some((*conn, outbox.stuck()?.0.elapsed())));
+        let conn = unread::to_park(stuck)?;
+        let outbox = outboxes.get(&conn)?.clone();
+        let (since, bytes) = outbox.stuck()?;
+        Some(Stuck { conn, outbox, since, bytes })
     }
 
     /// Says whether there is more room now.
@@ -148,7 +142,7 @@ impl<S: Socket> Hub<S> {
                 debug!(peer = %name, bytes, "it does not take what it is sent: that waits on the disk");
                 self.with_leader(|leader, now| leader.parked(now, conn));
             }
-            Err(_) if since.elapsed() < TAKEN_WITHIN => return false,
+            Err(_) if !unread::is_given_up(since.elapsed()) => return false,
             Err(error) => {
                 warn!(
                     peer = %name, bytes,
@@ -166,8 +160,12 @@ impl<S: Socket> Hub<S> {
     pub(super) fn bound_answers(&self, leader: &mut Leader) {
         while let Some(all) = self.answers.are_too_many() {
             let outboxes = self.outboxes.borrow();
-            let most = outboxes.iter().max_by_key(|(_, outbox)| outbox.answers());
-            let Some((conn, outbox)) = most.map(|(conn, outbox)| (*conn, outbox.clone())) else { return };
+            let waiting = outboxes.iter().map(|(conn, outbox)| (*conn, outbox.answers()));
+            let most = unread::has_most_answers(waiting);
+            let Some((conn, outbox)) = most.and_then(|conn| Some((conn, outboxes.get(&conn)?.clone())))
+            else {
+                return;
+            };
             drop(outboxes);
             warn!(
                 peer = %leader.name(conn), waiting = outbox.answers(), all,

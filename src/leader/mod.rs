@@ -31,6 +31,7 @@ mod stand_in;
 mod submit;
 mod tasks;
 mod transfers;
+pub(crate) mod unread;
 mod waiting;
 
 pub use recover::Recovered;
