@@ -365,11 +365,8 @@ async fn passed(bytes: &AtomicUsize, enough: usize) {
     }
 }
 
-#[test]
-fn a_cancel_gets_to_a_worker_while_a_large_input_goes_down_slowly() {
-    let leader = hasty_leader();
-    let line = Line::start(leader, 300_000, 1 << 30);
-    let dir = TempDir::new();
+/// A worker on a line. Its job `wait` runs until it is cancelled; how much had come down the line by then is noted.
+fn works_until_cancelled(line: &Line, dir: &TempDir) -> (Works, Arc<AtomicUsize>) {
     let (came_down, cancelled_at) = (line.came_down.clone(), Arc::new(AtomicUsize::new(usize::MAX)));
     let cancelled = cancelled_at.clone();
     let run = move |job: Job, context: JobContext| {
@@ -384,7 +381,15 @@ fn a_cancel_gets_to_a_worker_while_a_large_input_goes_down_slowly() {
     };
     let config =
         WorkerConfig { work_dir: dir.0.clone(), ..WorkerConfig::new(format!("127.0.0.1:{}", line.port)) };
-    let works = Works::start(Worker::new(config, run).unwrap());
+    (Works::start(Worker::new(config, run).unwrap()), cancelled_at)
+}
+
+#[test]
+fn a_cancel_gets_to_a_worker_while_a_large_input_goes_down_slowly() {
+    let leader = hasty_leader();
+    let line = Line::start(leader, 300_000, 1 << 30);
+    let dir = TempDir::new();
+    let (works, cancelled_at) = works_until_cancelled(&line, &dir);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let client = Client::connect(&format!("127.0.0.1:{leader}"), &Options::new("c")).await.unwrap();
@@ -416,21 +421,7 @@ fn a_line_that_is_idle_between_chunks_is_known_to_be_slow_all_the_same() {
     let line = Line::start(leader, 300_000, 1 << 30);
     let slow_client = Line::start(leader, 1 << 30, 240_000);
     let dir = TempDir::new();
-    let (came_down, cancelled_at) = (line.came_down.clone(), Arc::new(AtomicUsize::new(usize::MAX)));
-    let cancelled = cancelled_at.clone();
-    let run = move |job: Job, context: JobContext| {
-        let (came_down, cancelled) = (came_down.clone(), cancelled.clone());
-        async move {
-            if job.request.as_ref().unwrap().exec_name == "wait" {
-                context.cancelled().await;
-                cancelled.store(came_down.load(Ordering::Relaxed), Ordering::Relaxed);
-            }
-            job.result(JobStatus::Ok)
-        }
-    };
-    let config =
-        WorkerConfig { work_dir: dir.0.clone(), ..WorkerConfig::new(format!("127.0.0.1:{}", line.port)) };
-    let works = Works::start(Worker::new(config, run).unwrap());
+    let (works, cancelled_at) = works_until_cancelled(&line, &dir);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let connect = async |port: u16, id: &str| {
