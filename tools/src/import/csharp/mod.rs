@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             return Err(Failure::Usage(format!(
                 "{} has neither events.log nor a snapshots/state-yyyyMMdd-HHmmss.json: name the C# leader's state directory",
                 args.state.display()
-            )));
+            )).into());
         }
         (None, Some(_)) => {
             note(&log_path, "is not there; the snapshot alone is taken, and what came after it is lost")

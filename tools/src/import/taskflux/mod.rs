@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         return Err(Failure::Usage(format!(
             "{} has neither raft.log nor raft.snapshot with anything in it: name the directory of a TaskFlux node",
             dir.display()
-        )));
+        )).into());
     }
     let mut summary = Summary::default();
     let mut sources = Sources { snapshot: None, log };
