@@ -65,7 +65,7 @@ impl OnDisk {
     pub(super) fn remove(&mut self) -> bool {
         let is_there = self.has_file();
         if is_there {
-            self.file = File::Unmade;
+            (self.file, self.seal) = (File::Unmade, Seal::Open);
         }
         is_there
     }
@@ -79,8 +79,10 @@ impl OnDisk {
 
     /// That begins: the disk is asked for it.
     pub(super) fn ask_seal(&mut self) {
-        self.begin();
-        self.seal = Seal::Asked;
+        if self.seal == Seal::Wanted {
+            self.begin();
+            self.seal = Seal::Asked;
+        }
     }
 }
 
