@@ -4,10 +4,11 @@
 //! and tells it what became of each chunk. It never grants more than its window, and every chunk of the window comes back,
 //! whether the chunk was kept, refused, doubled or void.
 
-use chunking::digest::ChunkCrcs;
 use chunking::limits::WINDOW_CHUNKS_MAX;
 use chunking::message::{Done, Grant, HeldPart, Open, Reason, Verdict, Void};
-use chunking::{Bitmap, ChunkError, ChunkHead, ChunkPlan, Digest, DigestKind, PlanError, Ranges};
+use chunking::{ChunkError, ChunkHead, ChunkPlan, Digest, DigestKind, PlanError, Ranges};
+
+use crate::wire::{Receiving, bytes_of};
 
 /// Rounds of asking for chunks again in which no chunk came whole, before the transfer is given up: whoever damages three
 /// times all that was asked for damages it always.
@@ -76,12 +77,10 @@ enum Phase {
 /// One blob on its way here.
 #[derive(Clone, Debug)]
 pub struct Incoming {
-    plan: ChunkPlan,
+    came: Receiving,
     digest: DigestKind,
     /// Whether the sink says what is right, part by part; the digest over the whole blob says nothing where chunks are left out.
     by_parts: bool,
-    held: Bitmap,
-    crcs: ChunkCrcs,
     /// Chunks that came and are being stored, with whether they were declared void meanwhile; never more than the window.
     storing: Vec<(u32, bool)>,
     window: u32,
@@ -90,8 +89,6 @@ pub struct Incoming {
     /// Came and are dealt with; to be granted again.
     freed: u32,
     phase: Phase,
-    /// Whether a wrong digest has cost a round already.
-    digest_failed: bool,
     vain_rounds: u32,
 }
 
@@ -101,17 +98,14 @@ impl Incoming {
         let plan = ChunkPlan::new(open.size, open.chunk_bytes)?;
         let window = window.clamp(1, WINDOW_CHUNKS_MAX);
         Ok(Incoming {
-            plan,
+            came: Receiving::new(plan),
             digest: open.digest,
             by_parts: false,
-            held: Bitmap::new(plan.count()),
-            crcs: ChunkCrcs::default(),
             storing: Vec::new(),
             window,
             granted: 0,
             freed: window,
             phase: Phase::Open,
-            digest_failed: false,
             vain_rounds: 0,
         })
     }
@@ -120,31 +114,29 @@ impl Incoming {
     /// ([`on_wrong`](Self::on_wrong)).
     pub fn by_parts(open: &Open, window: u32, not_needed: &Ranges) -> Result<Self, PlanError> {
         let mut incoming = Incoming { by_parts: true, ..Incoming::new(open, window)? };
-        incoming.held.insert_all(not_needed);
+        incoming.came.leave_out(not_needed);
         Ok(incoming)
     }
 
     /// The blob's chunks.
     pub fn plan(&self) -> &ChunkPlan {
-        &self.plan
+        self.came.plan()
     }
 
     /// Bytes that are here.
     pub fn held_bytes(&self) -> u64 {
-        let whole = u64::from(self.held.held_count()) * u64::from(self.plan.chunk_bytes());
-        let last = self.plan.count().saturating_sub(1);
-        let short = u64::from(self.plan.chunk_bytes()) - u64::from(self.plan.len_of(last));
-        if self.held.contains(last) { whole - short } else { whole }
+        bytes_of(self.plan(), self.came.held())
     }
 
     /// Bytes that are here from the start of the blob on, without a gap.
     pub fn leading_bytes(&self) -> u64 {
-        self.held.first_missing().map_or(self.plan.size(), |index| self.plan.offset_of(index))
+        let first = self.came.held().first_missing();
+        first.map_or(self.plan().size(), |index| self.plan().offset_of(index))
     }
 
     /// Whether a chunk is here, or being stored.
     pub fn has(&self, index: u32) -> bool {
-        self.held.contains(index) || self.is_storing(index)
+        self.came.has(index) || self.is_storing(index)
     }
 
     /// Whether the blob is here, and right.
@@ -170,7 +162,7 @@ impl Incoming {
             0 => (Reason::SLOW_RECEIVER, "waiting: what came before is still being written".into()),
             _ => (Reason::NONE, "".into()),
         };
-        Grant { window, reason, text, held: self.held.held(), part: Default::default() }
+        Grant { window, reason, text, held: self.came.held().held(), part: Default::default() }
     }
 
     fn grant_freed(&mut self) -> u32 {
@@ -211,10 +203,8 @@ impl Incoming {
             return Arrival::Uninvited(Verdict::Failed { reason: Reason::WINDOW_IGNORED, text: text.into() });
         }
         self.granted -= 1;
-        match self.plan.check(head, sent_len) {
-            Ok(index) if self.held.contains(index) || self.is_storing(index) => {
-                Arrival::Doubled(self.release())
-            }
+        match self.plan().check(head, sent_len) {
+            Ok(index) if self.has(index) => Arrival::Doubled(self.release()),
             Ok(index) => {
                 self.storing.push((index, false));
                 Arrival::Wanted { index }
@@ -237,8 +227,7 @@ impl Incoming {
 
     /// A wanted chunk is stored.
     pub fn accept(&mut self, index: u32, crc_raw: u32) -> Option<Grant> {
-        if self.stored(index) && self.held.insert(index) {
-            self.crcs.insert(&self.plan, index, crc_raw);
+        if self.stored(index) && self.came.insert(index, crc_raw) {
             self.vain_rounds = 0;
         }
         self.release()
@@ -252,15 +241,15 @@ impl Incoming {
 
     /// A chunk that came must not be used. Gives its index if it was stored, or is about to be.
     pub fn on_void(&mut self, void: &Void) -> Option<u32> {
-        let index = u32::try_from(void.offset / u64::from(self.plan.chunk_bytes())).ok()?;
-        if self.is_whole() || self.plan.offset_of(index) != void.offset {
+        let index = self.came.index_of(void.offset)?;
+        if self.is_whole() || self.plan().offset_of(index) != void.offset {
             return None;
         }
         if let Some(storing) = self.storing.iter_mut().find(|(storing, _)| *storing == index) {
             storing.1 = true;
             return Some(index);
         }
-        self.held.remove(index).then_some(index)
+        self.came.remove(index).then_some(index)
     }
 
     /// All has been sent, says the sender.
@@ -286,26 +275,26 @@ impl Incoming {
         if !self.storing.is_empty() {
             return Ruling::Later;
         }
-        if !self.held.is_complete() {
+        if !self.came.is_complete() {
             self.phase = Phase::Open;
             self.vain_rounds += 1;
             if self.vain_rounds > VAIN_ROUNDS_MAX {
                 self.phase = Phase::Failed;
                 let text = format!(
                     "{} chunks did not come whole, though they were asked for {VAIN_ROUNDS_MAX} times",
-                    self.plan.count() - self.held.held_count()
+                    self.came.missing_count()
                 );
                 let reason = Reason::BAD_CHUNK;
                 return Ruling::Answer(Verdict::Failed { reason, text: text.into() });
             }
-            return Ruling::Answer(Verdict::Resend(self.held.missing()));
+            return Ruling::Answer(Verdict::Resend(self.came.missing()));
         }
         if self.by_parts {
             self.phase = Phase::Whole;
             return Ruling::Whole;
         }
         match self.digest {
-            DigestKind::ChunkList => self.compare(expected, self.crcs.digest(&self.plan)),
+            DigestKind::ChunkList => self.compare(expected, self.came.chunk_list()),
             DigestKind::Sha256 | DigestKind::Blake3 => Ruling::NeedsDigest,
         }
     }
@@ -313,7 +302,7 @@ impl Incoming {
     /// The digest over the bytes that are here, after [`Ruling::NeedsDigest`].
     pub fn on_digest(&mut self, found: Digest) -> Ruling {
         match self.phase {
-            Phase::Closing(expected) if self.held.is_complete() => self.compare(expected, found),
+            Phase::Closing(expected) if self.came.is_complete() => self.compare(expected, found),
             // A break came between, and its sender says Done again; or a void took a chunk away.
             Phase::Closing(_) | Phase::Open | Phase::Whole | Phase::Failed => self.rule(),
         }
@@ -324,7 +313,7 @@ impl Incoming {
         if self.phase == Phase::Failed {
             return Ruling::Later;
         }
-        if std::mem::replace(&mut self.digest_failed, true) {
+        if self.came.is_wrong_again() {
             self.phase = Phase::Failed;
             let text = format!(
                 "what {} chunks hold is not what it should be, for the second time: the source has changed, or its disk or \
@@ -335,9 +324,9 @@ impl Incoming {
         }
         self.phase = Phase::Open;
         for chunk in chunks {
-            self.held.remove(*chunk);
+            self.came.remove(*chunk);
         }
-        Ruling::Answer(Verdict::Resend(self.held.missing()))
+        Ruling::Answer(Verdict::Resend(self.came.missing()))
     }
 
     fn compare(&mut self, expected: Digest, found: Digest) -> Ruling {
@@ -345,20 +334,19 @@ impl Incoming {
             self.phase = Phase::Whole;
             return Ruling::Whole;
         }
-        if std::mem::replace(&mut self.digest_failed, true) || self.plan.count() == 0 {
+        if self.came.is_wrong_again() || self.plan().count() == 0 {
             self.phase = Phase::Failed;
-            let tries = if self.plan.count() == 0 { "" } else { ", for the second time" };
+            let tries = if self.plan().count() == 0 { "" } else { ", for the second time" };
             let text = format!(
                 "the digest of the {} bytes that came is {found}; the sender says {expected}{tries}: the source changes \
                  while it is read, or its disk or memory is faulty",
-                self.plan.size()
+                self.plan().size()
             );
             return Ruling::Answer(Verdict::Failed { reason: Reason::BAD_DIGEST, text: text.into() });
         }
         self.phase = Phase::Open;
-        self.held = Bitmap::new(self.plan.count());
-        self.crcs = ChunkCrcs::default();
-        Ruling::Again(Verdict::Resend(self.held.missing()))
+        self.came.begin_anew();
+        Ruling::Again(Verdict::Resend(self.came.missing()))
     }
 }
 

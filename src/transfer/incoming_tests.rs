@@ -1,5 +1,5 @@
 use super::*;
-use chunking::digest::BlobHasher;
+use chunking::digest::{BlobHasher, ChunkCrcs};
 use chunking::message::{OpenFlags, Purpose};
 use chunking::{ChunkRange, Codec};
 use proptest::prelude::*;
@@ -429,7 +429,7 @@ fn transition_table_of_a_blob_that_comes() {
             Phase::Failed => "failed",
         };
         let storing = if incoming.storing.is_empty() { "" } else { ", storing" };
-        let all = if incoming.held.is_complete() { ", all here" } else { "" };
+        let all = if incoming.came.is_complete() { ", all here" } else { "" };
         format!("{phase}{storing}{all}")
     };
     assert_table("src/transfer/incoming.transitions.txt", &states, &events, name);

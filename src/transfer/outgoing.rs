@@ -8,7 +8,7 @@
 use chunking::message::{Grant, Open, PartOf, Reason, Verdict};
 use chunking::{ChunkHead, ChunkPlan, PlanError};
 
-use crate::wire::{SendPhase, Sending};
+use crate::wire::{SendPhase, Sending, bytes_of};
 
 /// What is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,10 +211,7 @@ impl Outgoing {
 
     /// Bytes that the receiver has or that were handed out.
     pub fn settled_bytes(&self) -> u64 {
-        let whole = u64::from(self.sending.sent().held_count()) * u64::from(self.plan.chunk_bytes());
-        let last = self.plan.count().saturating_sub(1);
-        let short = u64::from(self.plan.chunk_bytes() - self.plan.len_of(last).min(self.plan.chunk_bytes()));
-        if !self.sending.lacks(last) { whole.saturating_sub(short) } else { whole }
+        bytes_of(&self.plan, self.sending.sent())
     }
 }
 

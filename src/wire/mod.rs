@@ -9,6 +9,7 @@ mod inlet;
 mod pace;
 mod parts;
 mod pulse;
+mod receiving;
 mod sending;
 mod socket;
 mod unacked;
@@ -21,6 +22,7 @@ pub use pulse::{
     Dead, FRAME_BYTES_PER_SECOND_MIN, FRAME_WINDOW_MAX, KEEPALIVE_EVERY, Pulse, SILENCE_MAX, SILENCE_MIN,
     Signs, frame_window,
 };
+pub use receiving::{Receiving, bytes_of};
 pub use sending::{SendPhase, Sending};
 pub(crate) use socket::{LOOKS_PER_STALL, WRITE_STALL_TIMEOUT, read_some};
 pub use socket::{Tuning, check_congestion, is_loopback, tune};

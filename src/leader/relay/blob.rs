@@ -1,17 +1,21 @@
 //! One blob on its way through the leader: what has come of it, what of that is here, who brings it and who gets it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chunking::digest::ChunkCrcs;
 use chunking::message::{Open, OpenFlags, Purpose, Reason};
 use chunking::{Bitmap, ChunkHead, ChunkPlan, Digest, DigestKind, Ranges};
 use uuid::Uuid;
 
+use super::Out;
+use super::chunks::Chunks;
+use super::durable::Leftover;
+use super::on_disk::{OnDisk, Seal};
+use super::ruling::Ruling;
 use crate::answers::{BlobRow, BlobState};
 use crate::core::ids::{ConnId, JobId, Micros};
-use crate::wire::{SendPhase, Sending};
+use crate::wire::{Receiving, SendPhase, Sending};
 
 /// Who brings a blob.
 #[derive(Clone, Debug)]
@@ -81,6 +85,26 @@ impl Down {
         }
     }
 
+    /// It is sent a chunk: the bytes, or without them what its line asks for as it takes it.
+    pub(super) fn give(
+        &mut self,
+        id: BlobId,
+        index: u32,
+        head: ChunkHead,
+        len: u32,
+        bytes: Option<Bytes>,
+    ) -> Out {
+        self.sending.send(index);
+        let (conn, from) = (self.conn, self.goes_on_from(index, &head, len as usize));
+        match bytes {
+            Some(bytes) => Out::Chunk { conn, blob: id, head, bytes, from },
+            None => {
+                self.elsewhere.insert(index);
+                Out::Elsewhere { conn, blob: id, head, len, from }
+            }
+        }
+    }
+
     /// It is sent a chunk now. Gives how many of its bytes it has already, if it has the first ones of the very same.
     pub(super) fn goes_on_from(&mut self, index: u32, head: &ChunkHead, len: usize) -> u32 {
         self.elsewhere.remove(&index);
@@ -98,56 +122,16 @@ impl Down {
     }
 }
 
-/// Where a chunk lies.
-#[derive(Clone, Debug)]
-pub(super) enum Place {
-    Memory(Bytes),
-    /// On its way to the disk, and still here.
-    Writing(Bytes),
-    /// On the disk, and still here for who gets it.
-    Cached(Bytes),
-    Disk,
-}
-
-/// A chunk that is here.
-#[derive(Clone, Debug)]
-pub(super) struct Stored {
-    pub(super) head: ChunkHead,
-    pub(super) len: u32,
-    pub(super) place: Place,
-}
-
-impl Stored {
-    pub(super) fn bytes(&self) -> Option<&Bytes> {
-        match &self.place {
-            Place::Memory(bytes) | Place::Writing(bytes) | Place::Cached(bytes) => Some(bytes),
-            Place::Disk => None,
-        }
-    }
-}
-
-/// How far it is on the disk, where that matters.
+/// The way that its chunks take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seal {
-    /// It is still coming.
-    Open,
-    /// It has come, and is to be made certain.
-    Wanted,
-    /// That is being done.
-    Asked,
-    /// It is certain.
-    Set,
-}
-
-/// The room that a blob's file has on the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FileRoom {
-    /// There is none yet.
-    Unmade,
-    /// For all of it.
-    Made,
-    /// For what was written: nobody knew how large it would be when it began.
-    Grows,
+pub(super) enum Route {
+    /// On to who gets it, while they come if that can be.
+    Through,
+    /// On to who gets it, each when it is whole: one broke off as it passed through, what came of that was lost, and is not to
+    /// be the next time.
+    Whole,
+    /// What came stays here, whoever got it.
+    Stay,
 }
 
 /// A blob.
@@ -157,96 +141,56 @@ pub(super) struct Blob {
     pub(super) open: Open,
     /// Whether somebody has opened it, or it was gathered here: only then it is known how it comes.
     pub(super) opened: bool,
-    pub(super) plan: ChunkPlan,
-    /// What came stays here, whoever got it.
-    pub(super) keep: bool,
-    /// Chunks that need not come (again).
-    pub(super) seen: Bitmap,
-    pub(super) crcs: ChunkCrcs,
-    pub(super) stored: BTreeMap<u32, Stored>,
-    /// Chunks of it in memory that wait for someone.
-    pub(super) in_memory: usize,
-    /// Those of them that the disk has, too.
-    pub(super) cached: BTreeSet<u32>,
-    /// Chunks of it that are being written.
-    pub(super) writing: usize,
-    pub(super) seal: Seal,
-    /// Times that the disk did not keep it.
-    pub(super) unsealed: u32,
-    /// Whether what is here of it was written in an earlier life, and not looked at since.
-    pub(super) unchecked: bool,
-    /// Whether it is being looked at.
-    pub(super) checking: bool,
-    /// Who wants to go on with it once it is.
-    pub(super) resuming: Option<(ConnId, Box<Open>)>,
+    pub(super) route: Route,
+    /// What has come of it.
+    pub(super) came: Receiving,
     /// What it hashes to, once it has come whole.
-    pub(super) digest: Option<Digest>,
-    /// Whether who checked that asked for more, or another brings it from now on: then the sender has to say it again.
-    pub(super) doubted: bool,
+    pub(super) ruling: Ruling,
+    /// What of it is here.
+    pub(super) chunks: Chunks,
+    pub(super) disk: OnDisk,
+    pub(super) leftover: Leftover,
     pub(super) up: Option<Up>,
     pub(super) downs: Vec<Down>,
-    /// Times that all chunks came and the digest was wrong.
-    pub(super) wrong_digests: u32,
-    /// Times in a row that nothing new had come when it was said to be done.
-    pub(super) idle_rounds: u32,
-    pub(super) seen_at_done: u32,
-    /// Whether it has a file.
-    pub(super) on_disk: bool,
-    pub(super) file: FileRoom,
-    /// Bytes of the file that it is still to get and that count already, as it was let in.
-    pub(super) charged: u64,
-    /// Bytes of it that are here.
-    pub(super) bytes: u64,
-    /// Bytes of it that have a place here and are still to come, if it stays here and was let in.
-    pub(super) reserved: Option<u64>,
     /// The blobs that get their place together with it.
     pub(super) together: Option<Arc<[BlobId]>>,
-    /// Whether it is among those that have just come to want a larger window.
-    pub(super) hungry: bool,
-    /// Whether it is among those that could not have one.
-    pub(super) waits: bool,
-    /// The connection that has to bring others before more of it may come.
-    pub(super) held_by: Option<ConnId>,
-    /// Whether a chunk of it broke off as it passed through: what came of that was lost, and is not to be the next time.
-    pub(super) breaks: bool,
 }
 
 impl Blob {
-    pub(super) fn new(open: Open, plan: ChunkPlan, keep: bool) -> Self {
+    pub(super) fn new(open: Open, plan: ChunkPlan, stays: bool) -> Self {
         Blob {
             open,
             opened: false,
-            plan,
-            keep,
-            seen: Bitmap::new(plan.count()),
-            crcs: ChunkCrcs::default(),
-            stored: BTreeMap::new(),
-            in_memory: 0,
-            cached: BTreeSet::new(),
-            writing: 0,
-            seal: Seal::Open,
-            unsealed: 0,
-            unchecked: false,
-            checking: false,
-            resuming: None,
-            digest: None,
-            doubted: false,
+            route: if stays { Route::Stay } else { Route::Through },
+            came: Receiving::new(plan),
+            ruling: Ruling::default(),
+            chunks: Chunks::default(),
+            disk: OnDisk::default(),
+            leftover: Leftover::default(),
             up: None,
             downs: Vec::new(),
-            wrong_digests: 0,
-            idle_rounds: 0,
-            seen_at_done: 0,
-            on_disk: false,
-            file: FileRoom::Unmade,
-            charged: 0,
-            bytes: 0,
-            reserved: None,
             together: None,
-            hungry: false,
-            waits: false,
-            held_by: None,
-            breaks: false,
         }
+    }
+
+    /// Whether what came of it stays here, whoever got it.
+    pub(super) fn stays(&self) -> bool {
+        self.route == Route::Stay
+    }
+
+    /// Whether its chunks go on as they come, and need not stay.
+    pub(super) fn passes_on(&self) -> bool {
+        self.is_flowing() && !self.stays()
+    }
+
+    /// Whether a connection brings it.
+    pub(super) fn is_from(&self, conn: ConnId) -> bool {
+        self.up.as_ref().is_some_and(|up| up.conn == conn)
+    }
+
+    /// The connection that brings it, if that sends again what it has sent before.
+    pub(super) fn can_ask(&self) -> Option<ConnId> {
+        self.up.as_ref().filter(|up| up.keeps_source).map(|up| up.conn)
     }
 
     pub(super) fn owner(&self) -> JobId {
@@ -261,14 +205,13 @@ impl Blob {
     /// What it hashes to, unless that is in doubt and somebody is there to say it again. If nobody is, who checks it says
     /// what it makes of it.
     pub(super) fn certain_digest(&self) -> Option<Digest> {
-        let can_be_asked = self.up.as_ref().is_some_and(|up| up.keeps_source);
-        self.digest.filter(|_| !self.doubted || !can_be_asked)
+        self.ruling.digest().filter(|_| !self.ruling.is_doubted() || self.can_ask().is_none())
     }
 
     /// Whether those that get it wait for who brings it: it is not whole, and nothing that is here is for them.
     pub(super) fn waits_for_sender(&self) -> bool {
-        let lacks = |down: &Down| self.stored.keys().any(|index| down.lacks(*index));
-        let is_whole = self.seen.is_complete() && self.certain_digest().is_some();
+        let lacks = |down: &Down| self.chunks.from(0).any(|(index, _)| down.lacks(index));
+        let is_whole = self.came.is_complete() && self.certain_digest().is_some();
         !is_whole && !self.downs.iter().any(lacks)
     }
 
@@ -297,24 +240,23 @@ impl Blob {
 
     /// Whether chunks of it are in memory alone.
     pub(super) fn has_unwritten(&self) -> bool {
-        self.in_memory > self.cached.len()
-            && self.stored.values().any(|chunk| matches!(chunk.place, Place::Memory(_)))
+        self.chunks.unwritten().next().is_some()
     }
 
     /// Whether all of it is on the disk, as far as that has been told.
     pub(super) fn is_written(&self) -> bool {
-        self.is_kept() && self.writing == 0 && !self.has_unwritten()
+        self.is_kept() && self.chunks.writing() == 0 && !self.has_unwritten()
     }
 
     /// Whether all of it is here.
     pub(super) fn is_kept(&self) -> bool {
-        self.stored.len() == self.plan.count() as usize
+        self.chunks.len() == self.came.plan().count() as usize
     }
 
     /// Chunks that are still to come, beyond those that may.
     pub(super) fn wanted(&self) -> u32 {
         let on_the_way = self.up.as_ref().map_or(0, |up| up.outstanding + up.arriving);
-        (self.plan.count() - self.seen.held_count()).saturating_sub(on_the_way)
+        self.came.missing_count().saturating_sub(on_the_way)
     }
 
     pub(super) fn down(&mut self, conn: ConnId) -> Option<&mut Down> {
@@ -338,58 +280,31 @@ impl Blob {
         openings
     }
 
-    /// Whether the digest is right, as far as a leader can say: full ones are checked at the ends.
-    pub(super) fn digest_fits(&self, digest: &Digest) -> bool {
-        digest.kind == self.open.digest
-            && match digest.kind {
-                DigestKind::ChunkList => self.crcs.digest(&self.plan) == *digest,
-                DigestKind::Sha256 | DigestKind::Blake3 => true,
-            }
-    }
-
-    /// What it hashes to, if that was ruled, nobody doubts it, and a sender says otherwise now. Chunks that it was asked for again
-    /// may have changed with their source: those make another chunk list.
-    pub(super) fn contradicts(&self, digest: &Digest) -> Option<Digest> {
-        let stands = match digest.kind {
-            DigestKind::ChunkList => !self.digest_fits(digest),
-            DigestKind::Sha256 | DigestKind::Blake3 => true,
-        };
-        self.digest.filter(|ruled| ruled != digest && !self.doubted && stands)
-    }
-
     /// All of it has to come again, and go out again.
     pub(super) fn begin_anew(&mut self) {
-        let chunks = self.plan.count();
-        self.seen = Bitmap::new(chunks);
-        self.seen_at_done = 0;
-        self.digest = None;
+        self.came.begin_anew();
+        self.ruling.begin_anew();
         self.downs.iter_mut().for_each(|down| down.sending.begin_anew());
     }
 
     /// Chunks that came once, are not here any more, and that somebody lacks: they have to come again.
     pub(super) fn ask_again(&mut self) -> Ranges {
-        let mut gone = Bitmap::new(self.plan.count());
+        let mut gone = Bitmap::new(self.came.plan().count());
         for down in self.downs.iter().filter(|down| down.sending.is_granted() && !down.sending.is_arrived()) {
             gone.insert_all(&down.sending.sent().missing());
         }
-        let lost: Vec<u32> = gone
-            .held()
-            .indices()
-            .filter(|index| self.seen.contains(*index) && !self.stored.contains_key(index))
-            .collect();
-        let mut again = Bitmap::new(self.plan.count());
-        for index in lost {
-            self.seen.remove(index);
-            again.insert(index);
+        let mut again = Bitmap::new(gone.count());
+        for index in gone.held().indices().filter(|index| !self.chunks.contains(*index)) {
+            if self.came.remove(index) {
+                again.insert(index);
+            }
         }
         again.held()
     }
-}
 
-impl Blob {
     /// A blob as operators see it.
     pub(super) fn describe(&self, id: BlobId) -> BlobRow {
-        let state = match (self.seal, self.digest) {
+        let state = match (self.disk.seal, self.ruling.digest()) {
             (Seal::Set, _) => BlobState::Sealed,
             (Seal::Wanted | Seal::Asked, _) | (Seal::Open, Some(_)) => BlobState::Whole,
             (Seal::Open, None) => BlobState::Coming,
@@ -400,7 +315,7 @@ impl Blob {
             purpose: format!("{:?}", self.open.purpose).to_lowercase(),
             name: self.open.name.as_str().to_owned(),
             size: Some(self.open.size),
-            here: Some(self.bytes),
+            here: Some(self.chunks.bytes()),
             state,
         }
     }

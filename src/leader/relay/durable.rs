@@ -4,13 +4,44 @@
 use chunking::message::{Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkHead, ChunkPlan, Digest};
 
-use super::blob::{Blob, FileRoom, Place, Seal, Stored};
+use super::blob::Blob;
+use super::chunks::{Place, Stored};
+use super::on_disk::{File, Seal};
+use super::ruling::Ruling;
 use super::{BlobId, News, Out, Relay, Says};
 use crate::core::ids::ConnId;
 use crate::store::blobs::{DiskOp, SealError};
 
 /// Times that all of a blob is asked for again, because the disk did not keep it.
 const UNSEALED_MAX: u32 = 2;
+
+/// Whether what is here of a blob was written in an earlier life, and has to be looked at before somebody goes on with it.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Leftover {
+    /// It was not, or has been looked at.
+    #[default]
+    None,
+    Unchecked,
+    /// It is being looked at; who wants to go on with it then, if that one is still there.
+    Checking(Option<(ConnId, Box<Open>)>),
+}
+
+impl Leftover {
+    /// Who waits for it to be looked at.
+    pub(super) fn resuming(&self) -> Option<ConnId> {
+        match self {
+            Leftover::Checking(resuming) => resuming.as_ref().map(|(conn, _)| *conn),
+            Leftover::None | Leftover::Unchecked => None,
+        }
+    }
+
+    /// A connection ended.
+    pub(super) fn closed(&mut self, conn: ConnId) {
+        if self.resuming() == Some(conn) {
+            *self = Leftover::Checking(None);
+        }
+    }
+}
 
 impl Relay {
     /// A blob of an earlier life: with a digest if all of it is certain to be here, else what came of it.
@@ -24,33 +55,39 @@ impl Relay {
     ) {
         let mut blob = Blob::new(open, plan, true);
         for (index, (head, len)) in chunks {
-            blob.stored.insert(index, Stored { head, len, place: Place::Disk });
-            blob.bytes += u64::from(len);
-            blob.seen.insert(index);
-            blob.crcs.insert(&plan, index, head.crc_raw);
+            blob.chunks.insert(&mut self.totals, index, Stored { head, len, place: Place::Disk });
+            blob.came.insert(index, head.crc_raw);
         }
-        (blob.on_disk, blob.file, blob.digest) = (true, FileRoom::Made, digest);
-        (blob.opened, blob.unchecked) = (digest.is_some(), digest.is_none());
-        blob.seal = if digest.is_some() { Seal::Set } else { Seal::Open };
-        self.spool_bytes += blob.bytes;
+        blob.opened = digest.is_some();
+        blob.ruling = Ruling::of(digest);
+        blob.disk.file = File::Made;
+        match digest {
+            Some(_) => blob.disk.seal = Seal::Set,
+            None => blob.leftover = Leftover::Unchecked,
+        }
         self.insert(id, blob);
     }
 
     /// The inputs of a job of an earlier life that had begun to come: they keep their place, as they had it then.
     pub(in crate::leader) fn restore_places(&mut self, ids: &[BlobId]) {
         self.belong_together(ids);
-        if ids.iter().any(|id| self.blobs.get(id).is_some_and(|blob| blob.bytes > 0)) {
+        if ids.iter().any(|id| self.blobs.get(id).is_some_and(|blob| blob.chunks.bytes() > 0)) {
             self.reserve(ids);
         }
     }
 
     /// Somebody goes on with a blob of an earlier life: what is here of it is looked at first. False if that need not be.
     pub(super) fn looks_first(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
-        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.unchecked) else { return false };
-        let is_first = !std::mem::replace(&mut blob.checking, true);
-        blob.resuming = Some((conn, Box::new(open.clone())));
+        let Some(blob) = self.blobs.get_mut(&id) else { return false };
+        let resuming = Leftover::Checking(Some((conn, Box::new(open.clone()))));
+        let is_first = match &blob.leftover {
+            Leftover::None => return false,
+            Leftover::Unchecked => true,
+            Leftover::Checking(_) => false,
+        };
+        blob.leftover = resuming;
         // So that it is known when the connection ends.
-        self.link(conn, id);
+        self.lines.link(conn, id);
         if is_first {
             self.out.push_back(Out::Disk(DiskOp::Check { blob: id }));
         }
@@ -59,8 +96,10 @@ impl Relay {
 
     /// What is here of a blob was looked at.
     pub(super) fn checked(&mut self, id: BlobId, result: Result<(Vec<u32>, Vec<String>), String>) {
-        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.unchecked) else { return };
-        (blob.unchecked, blob.checking) = (false, false);
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let Leftover::Checking(resuming) = &mut blob.leftover else { return };
+        let resuming = resuming.take();
+        blob.leftover = Leftover::None;
         let good = match result {
             Ok((good, bad)) => {
                 bad.iter().for_each(|bad| tracing::warn!(blob = %id, "it comes again: {bad}"));
@@ -72,14 +111,10 @@ impl Relay {
             }
         };
         // They come in order.
-        let is_bad = |index: &&u32| good.binary_search(index).is_err();
-        let bad: Vec<u32> = blob.stored.keys().filter(is_bad).copied().collect();
-        let resuming = blob.resuming.take();
-        for index in bad {
-            self.drop_stored(id, index);
-            if let Some(blob) = self.blobs.get_mut(&id) {
-                blob.seen.remove(index);
-            }
+        let here: Vec<u32> = blob.chunks.from(0).map(|(index, _)| index).collect();
+        for index in here.into_iter().filter(|index| good.binary_search(index).is_err()) {
+            blob.chunks.remove(&mut self.totals, index);
+            blob.came.remove(index);
         }
         if let Some((conn, open)) = resuming {
             self.open(conn, id, *open);
@@ -88,49 +123,50 @@ impl Relay {
 
     /// All of a blob has come, and who brought it says what it hashes to: it is made certain that it is on the disk.
     pub(super) fn want_seal(&mut self, id: BlobId) {
-        if let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.seal == Seal::Open) {
-            blob.seal = Seal::Wanted;
+        if let Some(blob) = self.blobs.get_mut(&id) {
+            blob.disk.want_seal();
         }
         self.seal_if_whole(id);
     }
 
     pub(super) fn seal_if_whole(&mut self, id: BlobId) {
-        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.seal == Seal::Wanted) else { return };
-        let Some(digest) = blob.digest.filter(|_| blob.is_written()) else { return };
-        (blob.seal, blob.on_disk) = (Seal::Asked, true);
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.disk.seal == Seal::Wanted) else {
+            return;
+        };
+        let Some(digest) = blob.ruling.digest().filter(|_| blob.is_written()) else { return };
+        blob.disk.ask_seal();
         let open = Box::new(blob.open.clone());
         self.out.push_back(Out::Disk(DiskOp::Seal { blob: id, open, digest }));
     }
 
     pub(super) fn seal_what_waits(&mut self) {
-        let waiting: Vec<BlobId> =
-            self.blobs.iter().filter(|(_, blob)| blob.seal == Seal::Wanted).map(|(id, _)| *id).collect();
+        let waiting = self.ids(|blob| blob.disk.seal == Seal::Wanted);
         waiting.into_iter().for_each(|id| self.seal_if_whole(id));
     }
 
     pub(super) fn sealed(&mut self, id: BlobId, result: Result<(), SealError>) {
         let now = self.now;
-        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.seal == Seal::Asked) else { return };
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.disk.seal == Seal::Asked) else { return };
         match result {
             Ok(()) => {
-                blob.seal = Seal::Set;
+                blob.disk.seal = Seal::Set;
                 self.arrived(id);
             }
             Err(SealError { text, is_full, is_lost }) => {
                 tracing::error!(blob = %id, "it cannot be made certain: {text}");
                 if is_full {
-                    self.disk_trouble = Some((text.clone(), now));
+                    self.room.trouble = Some((text.clone(), now));
                 } else {
-                    blob.unsealed += 1;
+                    blob.disk.unsealed += 1;
                 }
                 if is_full && !is_lost {
-                    blob.seal = Seal::Wanted;
+                    blob.disk.seal = Seal::Wanted;
                     return;
                 }
                 // What of it is on the disk is not known, and trying again would not tell: it has to come again, or cannot
                 // be had. With a full disk that waits until there is room.
                 let comes_again = blob.open.flags.has(OpenFlags::KEEPS_SOURCE);
-                if !comes_again || blob.unsealed > UNSEALED_MAX {
+                if !comes_again || blob.disk.unsealed > UNSEALED_MAX {
                     return self.fail(id, Reason::IO, text);
                 }
                 self.again_from_the_start(id);
@@ -140,10 +176,8 @@ impl Relay {
 
     /// A blob has come whole, and, where it has to outlive the leader, is certain to.
     pub(super) fn arrived(&mut self, id: BlobId) {
-        let Some(blob) = self.blobs.get_mut(&id) else { return };
         // What was compressed took less.
-        self.reserved -= blob.reserved.take().unwrap_or_default();
-        self.uncharge(id);
+        self.give_up_place(id);
         let Some(blob) = self.blobs.get(&id) else { return };
         let owner = blob.owner();
         if let Some(conn) = blob.up.as_ref().map(|up| up.conn) {

@@ -1,6 +1,5 @@
 //! What moves: chunks to those that wait for them, windows to those that bring more.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,20 +8,15 @@ use chunking::ChunkHead;
 use chunking::limits::{CHUNK_BYTES_MAX, WINDOW_CHUNKS_MAX, WINDOW_CHUNKS_MIN};
 use chunking::message::{Done, Grant, Reason};
 
-use super::blob::{Blob, Place};
+use super::blob::{Blob, Down, Up};
+use super::lines::Line;
 use super::pieces::comes_later;
+use super::queue::Queue;
 use super::{BlobId, News, Out, Relay, Says};
 use crate::core::broken;
 use crate::core::ids::{ConnId, Micros};
 use crate::store::blobs::DiskOp;
 use crate::units::ByteSize;
-
-/// Chunks that wait in one connection's outbox: enough that the socket never runs dry, few enough that a small frame
-/// behind them does not wait long.
-const OUTBOX_CHUNKS_MAX: u32 = 4;
-
-/// The same for a slow line: one is on its way for a while, and a buffer that waits is nobody else's.
-const OUTBOX_CHUNKS_SLOW: u32 = 2;
 
 /// Buffers that no window may promise, so that what lies on the disk can always be read back.
 pub(super) const BUFFERS_FOR_READING: usize = 4;
@@ -45,37 +39,42 @@ const NO_ROOM_AFTER: Duration = Duration::from_secs(1);
 /// A sender that uses nothing of its window for so long may have lost it.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
+/// Those that want to bring or get more.
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    /// Blobs that may want a larger window, and have just come to want it.
+    pub(super) hungry: Queue<BlobId>,
+    /// Blobs that wanted one and could not have it.
+    pub(super) waiting: Queue<BlobId>,
+    /// Connections for which nothing could be read from the disk, as all buffers were in use or promised.
+    starved: Queue<ConnId>,
+}
+
 impl Relay {
     /// Gives a chunk that has come to those that wait for it; keeps it for those that cannot take it yet.
     pub(super) fn pass_on(&mut self, id: BlobId, index: u32, head: ChunkHead, bytes: Bytes) {
         let now = self.now;
-        let Relay { blobs, chunks_out, out, slow_receivers, lagging, .. } = self;
+        let Relay { blobs, lines, out, lagging, .. } = self;
         let Some(blob) = blobs.get_mut(&id) else {
             return broken!("a chunk of blob {id} is passed on, and the blob is not known");
         };
-        let mut waits = blob.keep || !blob.is_flowing();
-        let Blob { downs, stored, seen, up, .. } = blob;
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let mut waits = !blob.passes_on();
+        let Blob { downs, chunks, came, up, .. } = blob;
         for down in downs.iter_mut().filter(|down| down.lacks(index)) {
-            let pending = chunks_out.entry(down.conn).or_default();
-            let is_full =
-                down.sending.window() == 0 || *pending >= outbox_chunks_max(slow_receivers, down.conn);
-            if is_full || comes_later(down, index, stored, seen, up.as_ref(), now) {
+            let line = lines.at(down.conn);
+            let has_room = down.sending.window() > 0 && line.has_room();
+            if !has_room || comes_later(down, index, chunks, came, up.as_ref(), now) {
                 waits = true;
                 continue;
             }
-            *pending += 1;
-            down.sending.send(index);
+            line.chunks_out += 1;
             down.moved_at = now;
-            let from = down.goes_on_from(index, &head, bytes.len());
             lagging.is_sent(down.conn, now);
-            if lagging.lags(down.conn) {
-                // It stays here until its line has taken it.
-                (waits, _) = (true, down.elsewhere.insert(index));
-                let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-                out.push_back(Out::Elsewhere { conn: down.conn, blob: id, head, len, from });
-                continue;
-            }
-            out.push_back(Out::Chunk { conn: down.conn, blob: id, head, bytes: bytes.clone(), from });
+            let lags = lagging.lags(down.conn);
+            // Then it stays here until its line has taken it.
+            waits |= lags;
+            out.push_back(down.give(id, index, head, len, (!lags).then(|| bytes.clone())));
         }
         if waits {
             self.store(id, index, head, bytes);
@@ -85,28 +84,20 @@ impl Relay {
 
     /// Whether all that lack a chunk can take it now, so that it need not be stored.
     pub(super) fn goes_on_at_once(&self, id: BlobId, index: u32) -> bool {
-        let Some(blob) = self.blobs.get(&id).filter(|blob| !blob.keep && blob.is_flowing()) else {
-            return false;
-        };
+        let Some(blob) = self.blobs.get(&id).filter(|blob| blob.passes_on()) else { return false };
         let mut lacking = blob.downs.iter().filter(|down| down.lacks(index));
         lacking.all(|down| {
-            let pending = self.chunks_out.get(&down.conn).copied().unwrap_or_default();
-            let has_room =
-                down.sending.window() > 0 && pending < outbox_chunks_max(&self.slow_receivers, down.conn);
-            let goes_at_once = has_room && !self.lagging.lags(down.conn);
-            goes_at_once && !comes_later(down, index, &blob.stored, &blob.seen, blob.up.as_ref(), self.now)
+            let has_room = self.lines.get(down.conn).is_none_or(Line::has_room);
+            let goes_at_once = down.sending.window() > 0 && has_room && !self.lagging.lags(down.conn);
+            goes_at_once && !comes_later(down, index, &blob.chunks, &blob.came, blob.up.as_ref(), self.now)
         })
     }
 
     /// Sends what is here to those that lack it, as far as their windows go.
     pub(super) fn feed(&mut self, id: BlobId) {
-        let downs: Vec<ConnId> = match self.blobs.get(&id) {
-            Some(blob) => {
-                blob.downs.iter().filter(|down| !down.sending.is_arrived()).map(|down| down.conn).collect()
-            }
-            None => return,
-        };
-        for conn in downs {
+        let downs = self.blobs.get(&id).into_iter().flat_map(|blob| &blob.downs);
+        let downs = downs.filter(|down| !down.sending.is_arrived()).map(|down| down.conn);
+        for conn in downs.collect::<Vec<_>>() {
             while self.feed_one(id, conn) {}
         }
         self.settle_memory(id);
@@ -116,56 +107,40 @@ impl Relay {
     /// Sends one chunk, or has it read from the disk. False if there is none, or no room.
     fn feed_one(&mut self, id: BlobId, conn: ConnId) -> bool {
         let (now, spare) = (self.now, self.spare());
-        let outbox_max = outbox_chunks_max(&self.slow_receivers, conn);
-        let Relay { blobs, chunks_out, out, pool, starved, lagging, .. } = self;
-        let Some(blob) = blobs.get_mut(&id) else { return false };
-        let Blob { downs, stored, seen, up, .. } = blob;
+        let Relay { blobs, lines, out, pool, windows, lagging, .. } = self;
+        let Some(Blob { downs, chunks, came, up, .. }) = blobs.get_mut(&id) else { return false };
         let Some(down) = downs.iter_mut().find(|down| down.conn == conn && down.sending.is_granted()) else {
             return false;
         };
-        let pending = chunks_out.entry(conn).or_default();
-        if down.sending.window() == 0 || *pending >= outbox_max {
+        let line = lines.at(conn);
+        if down.sending.window() == 0 || !line.has_room() {
             return false;
         }
         let from = down.sending.sent().first_missing().unwrap_or_default();
-        let lacks = |index: &u32| down.sending.lacks(*index) && !down.reading.contains(*index);
+        let lacks = |index: u32| down.sending.lacks(index) && !down.reading.contains(index);
         // What it has a part of goes first, and what else there is waits for that.
-        let part = down
-            .sending
-            .part()
-            .and_then(|part| stored.get_key_value(&part.index))
-            .filter(|(at, _)| lacks(at));
-        let next = part.or_else(|| stored.range(from..).find(|(index, _)| lacks(index)));
+        let part = down.sending.part().map(|part| part.index).filter(|index| lacks(*index));
+        let part = part.and_then(|index| Some((index, chunks.get(index)?)));
+        let next = part.or_else(|| chunks.from(from).find(|(index, _)| lacks(*index)));
         let Some((index, chunk)) = next else { return false };
-        if comes_later(down, *index, stored, seen, up.as_ref(), now) {
+        if comes_later(down, index, chunks, came, up.as_ref(), now) {
             return false;
         }
-        match (&chunk.place, chunk.bytes()) {
-            _ if lagging.lags(conn) => {
-                let from = down.goes_on_from(*index, &chunk.head, chunk.len as usize);
-                out.push_back(Out::Elsewhere { conn, blob: id, head: chunk.head, len: chunk.len, from });
-                down.sending.send(*index);
-                down.elsewhere.insert(*index);
-            }
-            (_, Some(bytes)) => {
-                let from = down.goes_on_from(*index, &chunk.head, bytes.len());
-                out.push_back(Out::Chunk { conn, blob: id, head: chunk.head, bytes: bytes.clone(), from });
-                down.sending.send(*index);
-            }
-            (Place::Disk | Place::Memory(_) | Place::Writing(_) | Place::Cached(_), None) => {
-                let Some(buffer) = pool.take().filter(|_| spare > 0) else {
-                    if !starved.contains(&conn) {
-                        starved.push_back(conn);
-                    }
-                    return false;
-                };
-                let (index, len, crc) = (*index, chunk.len, chunk.head.crc_sent);
-                out.push_back(Out::Disk(DiskOp::Read { blob: id, index, len, crc, conn, buffer }));
-                down.sending.reserve();
-                down.reading.insert(index);
-            }
+        let lags = lagging.lags(conn);
+        let bytes = chunk.bytes().filter(|_| !lags).cloned();
+        if lags || bytes.is_some() {
+            out.push_back(down.give(id, index, chunk.head, chunk.len, bytes));
+        } else {
+            let Some(buffer) = pool.take().filter(|_| spare > 0) else {
+                windows.starved.push(conn);
+                return false;
+            };
+            let (len, crc) = (chunk.len, chunk.head.crc_sent);
+            out.push_back(Out::Disk(DiskOp::Read { blob: id, index, len, crc, conn, buffer }));
+            down.sending.reserve();
+            down.reading.insert(index);
         }
-        *pending += 1;
+        line.chunks_out += 1;
         lagging.is_sent(conn, now);
         down.moved_at = now;
         true
@@ -183,16 +158,13 @@ impl Relay {
 
     /// A connection takes what it is sent slowly, or does so no more.
     pub(in crate::leader) fn line_is_slow(&mut self, conn: ConnId, is_slow: bool) {
-        match is_slow {
-            true => self.slow_receivers.insert(conn),
-            false => self.slow_receivers.remove(&conn),
-        };
+        self.lines.at(conn).takes_slowly = is_slow;
     }
 
     /// So many chunks have left for a connection.
     pub(in crate::leader) fn chunks_sent(&mut self, conn: ConnId, count: u32) {
-        let Some(pending) = self.chunks_out.get_mut(&conn) else { return };
-        *pending = pending.saturating_sub(count);
+        let Some(line) = self.lines.get_mut(conn) else { return };
+        line.chunks_out = line.chunks_out.saturating_sub(count);
         self.lagging.is_out(conn, self.now);
         self.feed_conn(conn);
         self.pump();
@@ -200,15 +172,11 @@ impl Relay {
 
     /// Feeds all blobs that a connection gets, the one whose turn it is first.
     pub(super) fn feed_conn(&mut self, conn: ConnId) {
-        let Some(turns) = self.by_conn.get_mut(&conn) else { return };
-        turns.rotate_left(1);
-        let blobs: Vec<BlobId> = turns.iter().copied().collect();
-        for id in blobs {
-            let outbox_max = outbox_chunks_max(&self.slow_receivers, conn);
-            if self.chunks_out.get(&conn).is_some_and(|pending| *pending >= outbox_max) {
+        for id in self.lines.take_turn(conn) {
+            if !self.lines.get(conn).is_none_or(Line::has_room) {
                 return;
             }
-            if self.blobs.get(&id).is_some_and(|blob| blob.downs.iter().any(|down| down.conn == conn)) {
+            if self.is_given(conn, id) {
                 self.feed(id);
             }
         }
@@ -217,16 +185,14 @@ impl Relay {
     // --- windows
 
     pub(super) fn make_hungry(&mut self, id: BlobId) {
-        if let Some(blob) = self.blobs.get_mut(&id)
-            && !std::mem::replace(&mut blob.hungry, true)
-        {
-            self.hungry.push_back(id);
+        if self.knows(id) {
+            self.windows.hungry.push(id);
         }
     }
 
     /// Buffers that are neither in use nor promised.
     pub(super) fn spare(&self) -> usize {
-        self.config.buffers.saturating_sub(self.pool.in_use() + self.promised)
+        self.config.buffers.saturating_sub(self.pool.in_use() + self.senders.kept_free)
     }
 
     /// Buffers that can be promised.
@@ -246,15 +212,12 @@ impl Relay {
     pub(super) fn promise(&mut self, id: BlobId, first: bool) -> u32 {
         let (window, may_stay) = (self.window(), self.may_stay(id));
         let Some(blob) = self.blobs.get(&id) else { return 0 };
-        let (wanted, flowing) = (blob.wanted(), blob.is_flowing() && !blob.keep);
-        let waits_here = if flowing { blob.in_memory } else { blob.writing };
-        let room = if flowing || blob.keep { usize::MAX } else { self.spool_room() };
+        let (wanted, flowing) = (blob.wanted(), blob.passes_on());
+        let waits_here = if flowing { blob.chunks.in_memory() } else { blob.chunks.writing() };
+        let room = if flowing || blob.stays() { usize::MAX } else { self.spool_room() };
         let Some(conn) = blob.up.as_ref().map(|up| up.conn).filter(|_| wanted > 0) else { return 0 };
         let most = self.may_promise(conn);
-        let Some(up) = self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut()) else {
-            broken!("blob {id} lost its sender while that was promised a window");
-            return 0;
-        };
+        let Some(up) = self.up(conn, id) else { return 0 };
         if room == 0 || !flowing && !may_stay {
             return 0;
         }
@@ -275,26 +238,20 @@ impl Relay {
         self.give_turns();
         self.supply_lines();
         if self.spare() > 0 {
-            for conn in std::mem::take(&mut self.starved) {
-                self.feed_conn(conn);
+            for conn in std::mem::take(&mut self.windows.starved).iter() {
+                self.feed_conn(*conn);
             }
         }
         // However many wait, a chunk that comes costs no more than this.
-        let looks = self.waiting.len().min(LOOKS_MAX);
+        let looks = self.windows.waiting.len().min(LOOKS_MAX);
         // Results go first: they end jobs, whose inputs make room for the others.
-        let is_upload = |id: &BlobId| !self.blobs.get(id).is_some_and(Blob::is_of_result);
-        let (uploads, results): (Vec<BlobId>, Vec<BlobId>) = self.waiting.drain(..looks).partition(is_upload);
-        for id in results.into_iter().chain(uploads) {
-            if let Some(blob) = self.blobs.get_mut(&id) {
-                blob.waits = false;
-                self.give_window(id);
-            }
-        }
-        while let Some(id) = self.hungry.pop_front() {
-            if let Some(blob) = self.blobs.get_mut(&id) {
-                blob.hungry = false;
-                self.give_window(id);
-            }
+        let Relay { blobs, windows, .. } = self;
+        let is_upload = |id: &BlobId| !blobs.get(id).is_some_and(Blob::is_of_result);
+        let waiting = (0..looks).filter_map(|_| windows.waiting.pop());
+        let (uploads, results): (Vec<BlobId>, Vec<BlobId>) = waiting.partition(is_upload);
+        results.into_iter().chain(uploads).for_each(|id| self.give_window(id));
+        while let Some(id) = self.windows.hungry.pop() {
+            self.give_window(id);
         }
         self.arm();
     }
@@ -302,41 +259,41 @@ impl Relay {
     /// Gives a blob's sender a larger window, or has it wait for one.
     fn give_window(&mut self, id: BlobId) {
         let window = self.promise(id, false);
-        let no_place = self.turned_down.get(&id).copied();
-        let (no_buffers, full) = (self.free() == 0, self.full().or(no_place));
-        let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let (wanted, flowing) = (blob.wanted(), blob.is_flowing() && !blob.keep);
-        let Some(conn) = blob.up.as_ref().map(|up| up.conn) else { return };
+        let Some(blob) = self.blobs.get(&id) else { return };
+        let Some(Up { conn, told, outstanding, .. }) = blob.up else { return };
         if window > 0 {
-            return self.say(conn, id, Says::Grant(grant(window, Reason::NONE, "")));
+            return self.grant(conn, id, window, Reason::NONE, "");
         }
-        let held_back = no_place.is_none() && full.is_none() && self.is_held_back(conn);
-        let no_buffers = no_buffers && !held_back || self.lacks_place(conn);
-        let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let Some(up) = blob.up.as_mut() else {
-            return broken!("blob {id} lost its sender while that was to get a window");
-        };
-        if wanted == 0 || up.outstanding > 0 {
+        if blob.wanted() == 0 || outstanding > 0 {
             // It has all it wants, or is looked at again when its next chunk has come.
             return;
         }
-        let is_new = !std::mem::replace(&mut blob.waits, true);
+        let (flowing, full) = (blob.passes_on(), self.full().or(self.in_line.reason(id)));
+        let held_back = full.is_none() && self.is_held_back(conn);
+        let no_buffers = self.free() == 0 && !held_back || self.lacks_place(conn);
         let why = full.filter(|_| !flowing).or(no_buffers.then_some(Reason::POOL_FULL));
-        if let Some(reason) = why.filter(|reason| up.told != Some(*reason)) {
-            up.told = Some(reason);
+        if let Some(reason) = why.filter(|reason| told != Some(*reason)) {
+            if let Some(up) = self.up(conn, id) {
+                up.told = Some(reason);
+            }
             let text = self.why_full(id, reason);
-            self.say(conn, id, Says::Grant(grant(0, reason, &text)));
+            self.grant(conn, id, 0, reason, &text);
         }
-        match (is_new, held_back) {
-            (true, true) => self.hold(conn, id),
-            (true, false) => self.waiting.push_back(id),
-            (false, _) => {}
+        if held_back && !self.windows.waiting.contains(&id) {
+            self.held(conn).push(id);
+        } else if !self.held(conn).contains(&id) {
+            self.windows.waiting.push(id);
         }
+    }
+
+    fn grant(&mut self, conn: ConnId, id: BlobId, window: u32, reason: Reason, text: &str) {
+        let (held, part) = Default::default();
+        self.say(conn, id, Says::Grant(Grant { window, reason, text: text.into(), held, part }));
     }
 
     /// Time matters while something waits in memory, or somebody waits for something.
     fn arm(&mut self) {
-        let waits = self.in_memory > 0 || !self.by_conn.is_empty() || self.disk_trouble.is_some();
+        let waits = self.totals.in_memory > 0 || self.has_transfers() || self.room.trouble.is_some();
         let waits = waits || self.is_low() || self.senders_wait();
         if self.tick_at.is_none() && waits {
             self.tick_at = Some(self.now.plus(STUCK_AFTER));
@@ -346,9 +303,9 @@ impl Relay {
     /// Chunks that may still wait here, beside what is promised or about to be here.
     pub(super) fn spool_room(&self) -> usize {
         let chunk = u64::from(CHUNK_BYTES_MAX);
-        let coming =
-            ((self.promised_in_all() + self.arriving) as u64).saturating_mul(chunk).max(self.reserved);
-        let taken = self.spool_bytes.saturating_add(coming);
+        let chunks = (self.senders.promised + self.senders.arriving) as u64;
+        let coming = chunks.saturating_mul(chunk).max(self.totals.reserved);
+        let taken = self.totals.bytes.saturating_add(coming);
         let room = self.config.spool_bytes_max.saturating_sub(taken) / chunk;
         usize::try_from(room).unwrap_or(usize::MAX)
     }
@@ -359,27 +316,27 @@ impl Relay {
     /// jobs with half of their inputs each would wait for each other. And they leave what gets free to a result that waits
     /// for room, or each of them would take a piece of it and the result would never find enough at once.
     fn may_stay(&mut self, id: BlobId) -> bool {
-        let (full, trouble) = (self.full(), self.disk_trouble.is_some());
+        let (full, trouble) = (self.full(), self.room.trouble.is_some());
         let behind = self.waits_behind_result(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return false };
-        if !blob.keep {
+        if !blob.stays() {
             return full.is_none();
         }
         if blob.up.is_none() {
             // Nobody brings it: a place that it took now would be nobody's to give back.
             return false;
         }
-        if blob.reserved.is_none() && !trouble {
+        if blob.chunks.reserved().is_none() && !trouble {
             if let Some(reason) = behind {
-                self.turned_down.insert(id, reason);
+                self.in_line.insert(id, reason);
                 return false;
             }
             let (together, is_input, class) = (blob.together.clone(), blob.is_input(), blob.class());
             let together = together.unwrap_or_else(|| Arc::from([id]));
             let more = self.unreserved(&together);
-            let taken = self.spool_bytes.saturating_add(self.reserved).saturating_add(more);
+            let taken = self.totals.bytes.saturating_add(self.totals.reserved).saturating_add(more);
             // A result may exceed it; of inputs there is no end.
-            let is_first = self.reserved == 0 && !is_input;
+            let is_first = self.totals.reserved == 0 && !is_input;
             if taken > self.config.spool_bytes_max && !is_first {
                 self.turn_down(id, Reason::SPOOL_FULL);
                 return false;
@@ -396,49 +353,50 @@ impl Relay {
     /// Others wait for the place of inputs of which nothing has come for a long time, though whoever brings them is there: they
     /// have to ask for it again.
     fn take_back_places(&mut self) {
-        if self.turned_down.is_empty() {
+        if self.in_line.is_empty() {
             return;
         }
         let (now, stall) = (self.now, self.config.input_stall);
         let is_idle = |blob: &Blob| {
             let is_silent = blob.up.as_ref().is_some_and(|up| up.heard_at.plus(stall) <= now);
-            blob.digest.is_some() || blob.reserved.is_none() || is_silent
+            blob.ruling.digest().is_some() || blob.chunks.reserved().is_none() || is_silent
         };
+        let is_whole = |blob: &Blob| blob.ruling.digest().is_some();
         let keeps_place =
-            |blob: &&Blob| blob.digest.is_none() && blob.reserved.is_some_and(|bytes| bytes > 0);
+            |blob: &&Blob| !is_whole(blob) && blob.chunks.reserved().is_some_and(|bytes| bytes > 0);
         let held = self.blobs.values().filter(keeps_place).filter_map(|blob| blob.together.clone());
         let idle = held.filter(|ids| ids.iter().filter_map(|id| self.blobs.get(id)).all(is_idle));
         for id in idle.collect::<Vec<_>>().iter().flat_map(|ids| ids.iter()) {
-            if let Some(blob) = self.blobs.get_mut(id).filter(|blob| blob.digest.is_none()) {
-                self.reserved -= blob.reserved.take().unwrap_or_default();
+            match self.blobs.get(id).is_some_and(is_whole) {
+                true => self.uncharge(*id),
+                false => self.give_up_place(*id),
             }
-            self.uncharge(*id);
         }
     }
 
     /// Bytes of blobs that have no place yet.
     fn unreserved(&self, ids: &[BlobId]) -> u64 {
-        let blobs = ids.iter().filter_map(|id| self.blobs.get(id)).filter(|blob| blob.reserved.is_none());
-        blobs.map(|blob| blob.open.size.saturating_sub(blob.bytes)).sum()
+        let blobs = ids.iter().filter_map(|id| self.blobs.get(id));
+        let unreserved = blobs.filter(|blob| blob.chunks.reserved().is_none());
+        unreserved.map(|blob| blob.open.size.saturating_sub(blob.chunks.bytes())).sum()
     }
 
     /// Keeps a place for all that is still to come of blobs.
     pub(super) fn reserve(&mut self, ids: &[BlobId]) {
         for id in ids {
-            if let Some(blob) = self.blobs.get_mut(id).filter(|blob| blob.reserved.is_none()) {
-                let more = blob.open.size.saturating_sub(blob.bytes);
-                blob.reserved = Some(more);
-                self.reserved += more;
+            if let Some(blob) = self.blobs.get_mut(id)
+                && blob.chunks.reserve(&mut self.totals, blob.open.size)
+            {
                 self.charge(*id);
             }
             // Those that get their place with another do not ask for it again.
-            self.turned_down.remove(id);
+            self.in_line.remove(*id);
         }
     }
 
     /// Why nothing more may wait here, if so.
     pub(super) fn full(&self) -> Option<Reason> {
-        match &self.disk_trouble {
+        match &self.room.trouble {
             Some(_) => Some(Reason::DISK_FULL),
             None => (self.spool_room() == 0).then_some(Reason::SPOOL_FULL),
         }
@@ -449,7 +407,7 @@ impl Relay {
         if let Some(why) = self.why_behind_result(id) {
             return why;
         }
-        match &self.disk_trouble {
+        match &self.room.trouble {
             Some((trouble, _)) if reason == Reason::DISK_FULL => trouble.clone(),
             None if reason == Reason::DISK_FULL => self.why_no_room(id).unwrap_or_default(),
             Some(_) | None if reason == Reason::POOL_FULL => {
@@ -462,19 +420,16 @@ impl Relay {
     pub(super) fn why_spool_full(&self) -> String {
         format!(
             "the leader's spool holds {} and takes at most {} (--spool-max)",
-            ByteSize(self.spool_bytes),
+            ByteSize(self.totals.bytes),
             ByteSize(self.config.spool_bytes_max)
         )
     }
 
     /// Whether senders wait because there is no room, and none is being made.
     pub(in crate::leader) fn is_short(&self) -> bool {
-        let is_short = (self.full().is_some() || !self.turned_down.is_empty()) && self.somebody_waits();
-        is_short && !self.is_making_room()
-    }
-
-    fn somebody_waits(&self) -> bool {
-        !self.hungry.is_empty() || !self.waiting.is_empty()
+        let somebody_waits = !self.windows.hungry.is_empty() || !self.windows.waiting.is_empty();
+        let is_short = self.full().is_some() || !self.in_line.is_empty();
+        somebody_waits && is_short && !self.is_making_room()
     }
 
     // --- time
@@ -491,14 +446,11 @@ impl Relay {
             return;
         }
         let stuck = |blob: &Blob| {
-            blob.in_memory > 0 && blob.downs.iter().all(|down| down.moved_at.plus(STUCK_AFTER) <= now)
+            blob.chunks.in_memory() > 0
+                && blob.downs.iter().all(|down| down.moved_at.plus(STUCK_AFTER) <= now)
         };
         if self.is_scarce() {
-            let blobs: Vec<BlobId> =
-                self.blobs.iter().filter(|(_, blob)| stuck(blob)).map(|(id, _)| *id).collect();
-            for id in blobs {
-                self.spill(id);
-            }
+            self.ids(stuck).into_iter().for_each(|id| self.spill(id));
         }
         self.try_the_disk_again();
         self.look_for_room();
@@ -512,22 +464,24 @@ impl Relay {
         self.choose_first_in_line();
         let stall = self.config.input_stall;
         let (mut stalled, mut slow) = (Vec::new(), Vec::new());
-        let may_stall = |blob: &Blob| blob.is_flowing() && (!blob.keep || blob.is_input());
+        let may_stall = |blob: &Blob| blob.is_flowing() && (!blob.stays() || blob.is_input());
         for (id, blob) in self.blobs.iter_mut().filter(|(_, blob)| may_stall(blob)) {
-            let is_sent_something =
-                blob.downs.iter().any(|down| self.chunks_out.get(&down.conn).is_some_and(|out| *out > 0));
+            let is_sent = |down: &Down| self.lines.get(down.conn).is_some_and(|line| line.chunks_out > 0);
+            let is_sent_something = blob.downs.iter().any(is_sent);
             let moved_at = blob.downs.iter().map(|down| down.moved_at).max();
             let last = moved_at.into_iter().chain(blob.up.as_ref().map(|up| up.heard_at)).max();
             // A chunk that comes slowly comes on: a connection that brings no bytes at all has an end of its own.
             let is_coming = blob.up.as_ref().is_some_and(|up| up.arriving > 0);
             let is_still = !is_sent_something && !is_coming;
             let is_late = is_still && last.is_some_and(|last| last.plus(stall) <= now);
-            let no_place = self.turned_down.contains_key(id) && blob.up.is_some() && blob.reserved.is_none();
+            let is_in_line = self.in_line.reason(*id).is_some();
+            let no_place = is_in_line && blob.up.is_some() && blob.chunks.reserved().is_none();
             let waits_for_room = no_place && last.is_some_and(|last| last.plus(NO_ROOM_AFTER) <= now);
             if is_late && blob.waits_for_sender() || is_still && waits_for_room {
                 stalled.push((*id, blob.owner()));
             }
-            let is_slow = blob.in_memory > 0 && moved_at.is_some_and(|moved| moved.plus(SLOW_AFTER) <= now);
+            let is_slow =
+                blob.chunks.in_memory() > 0 && moved_at.is_some_and(|moved| moved.plus(SLOW_AFTER) <= now);
             if let Some(up) =
                 blob.up.as_mut().filter(|up| is_slow && up.outstanding == 0 && up.told.is_none())
             {
@@ -536,11 +490,7 @@ impl Relay {
             }
         }
         for (conn, id) in slow {
-            self.say(
-                conn,
-                id,
-                Says::Grant(grant(0, Reason::SLOW_RECEIVER, "the worker takes nothing at the moment")),
-            );
+            self.grant(conn, id, 0, Reason::SLOW_RECEIVER, "the worker takes nothing at the moment");
         }
         for (blob, owner) in stalled {
             self.out.push_back(Out::News(News::Stalled { blob, owner }));
@@ -573,12 +523,4 @@ impl Relay {
         }
         nudged.into_iter().for_each(|id| self.make_hungry(id));
     }
-}
-
-fn outbox_chunks_max(slow: &HashSet<ConnId>, conn: ConnId) -> u32 {
-    if slow.contains(&conn) { OUTBOX_CHUNKS_SLOW } else { OUTBOX_CHUNKS_MAX }
-}
-
-fn grant(window: u32, reason: Reason, text: &str) -> Grant {
-    Grant { window, reason, text: text.into(), held: Default::default(), part: Default::default() }
 }

@@ -4,6 +4,8 @@
 //! That holds only while it helps. A result for which there would be no room if all inputs were
 //! gone waits for other results to be fetched, and uploads would wait for that with it.
 
+use std::collections::HashMap;
+
 use chunking::message::Reason;
 
 use super::blob::Blob;
@@ -12,33 +14,73 @@ use crate::core::ids::JobId;
 use crate::store::blobs::Class;
 use crate::units::ByteSize;
 
+/// Blobs that wait for a place that is large enough.
+#[derive(Debug, Default)]
+pub(super) struct InLine {
+    /// What each finds too little of.
+    turned_down: HashMap<BlobId, Reason>,
+    /// The part of a result among them that uploads leave the room to.
+    first: Option<BlobId>,
+}
+
+impl InLine {
+    pub(super) fn is_empty(&self) -> bool {
+        self.turned_down.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (BlobId, Reason)> {
+        self.turned_down.iter().map(|(id, reason)| (*id, *reason))
+    }
+
+    /// What a blob finds too little of.
+    pub(super) fn reason(&self, id: BlobId) -> Option<Reason> {
+        self.turned_down.get(&id).copied()
+    }
+
+    /// A blob waits. Says whether that is new.
+    pub(super) fn insert(&mut self, id: BlobId, reason: Reason) -> bool {
+        self.turned_down.insert(id, reason) != Some(reason)
+    }
+
+    /// A blob waits no more.
+    pub(super) fn remove(&mut self, id: BlobId) {
+        self.turned_down.remove(&id);
+    }
+
+    /// The part of a result that uploads leave the room to, and what it finds too little of.
+    fn first(&self) -> Option<(BlobId, Reason)> {
+        self.first.and_then(|id| Some((id, self.reason(id)?)))
+    }
+}
+
 impl Relay {
     /// A blob finds no room.
     pub(super) fn turn_down(&mut self, id: BlobId, reason: Reason) {
-        let is_news = self.turned_down.insert(id, reason) != Some(reason);
+        let is_news = self.in_line.insert(id, reason);
         if is_news
-            && self.result_in_line().is_none()
+            && self.in_line.first().is_none()
             && self.may_be_first(id, reason, || self.inputs_on_disk())
         {
-            self.first_in_line = Some(id);
+            self.in_line.first = Some(id);
         }
     }
 
     /// Looks again who comes first: room that inputs have may be a result's by now.
     pub(super) fn choose_first_in_line(&mut self) {
-        if self.turned_down.is_empty() {
+        if self.in_line.is_empty() {
             return;
         }
         let on_disk = std::cell::OnceCell::new();
         let may_be_first = |id: BlobId, reason| {
             self.may_be_first(id, reason, || *on_disk.get_or_init(|| self.inputs_on_disk()))
         };
-        let first = self.result_in_line().filter(|(id, reason)| may_be_first(*id, *reason));
+        let first = self.in_line.first().filter(|(id, reason)| may_be_first(*id, *reason));
         let next = || {
-            let waiting = self.waiting.iter().filter_map(|id| Some((*id, *self.turned_down.get(id)?)));
-            waiting.into_iter().find(|(id, reason)| may_be_first(*id, *reason))
+            let waiting = self.windows.waiting.iter();
+            let mut waiting = waiting.filter_map(|id| Some((*id, self.in_line.reason(*id)?)));
+            waiting.find(|(id, reason)| may_be_first(*id, *reason))
         };
-        self.first_in_line = first.or_else(next).map(|(id, _)| id);
+        self.in_line.first = first.or_else(next).map(|(id, _)| id);
     }
 
     /// Whether it helps a blob that it comes first: it is a part of a result, and there is room for
@@ -54,31 +96,26 @@ impl Relay {
     /// Bytes of the disk that inputs have, which they give back with the end of their jobs.
     fn inputs_on_disk(&self) -> u64 {
         let inputs = self.blobs.values().filter(|blob| blob.is_input());
-        inputs.map(|blob| if blob.on_disk { blob.open.size } else { blob.charged }).sum()
-    }
-
-    /// The part of a result that uploads leave the room to, and what it finds too little of.
-    fn result_in_line(&self) -> Option<(BlobId, Reason)> {
-        let id = self.first_in_line?;
-        self.turned_down.get(&id).map(|reason| (id, *reason))
+        inputs.map(|blob| if blob.disk.has_file() { blob.open.size } else { blob.disk.charged }).sum()
     }
 
     /// What a blob has to wait for as a result comes first, if it does. One that has its room on the
     /// disk takes nothing of what the result waits for there.
     pub(super) fn waits_behind_result(&self, id: BlobId) -> Option<Reason> {
-        let (_, reason) = self.result_in_line()?;
-        let blob = self.blobs.get(&id).filter(|blob| !blob.is_of_result() && blob.reserved.is_none())?;
-        let lacks_file = |id: &BlobId| self.blobs.get(id).is_some_and(Blob::lacks_file);
+        let (_, reason) = self.in_line.first()?;
+        let blob =
+            self.blobs.get(&id).filter(|blob| !blob.is_of_result() && blob.chunks.reserved().is_none())?;
+        let lacks_file = |id: &BlobId| self.blobs.get(id).is_some_and(|blob| blob.disk.lacks_room());
         let lacks_room = match &blob.together {
             Some(together) => together.iter().any(lacks_file),
-            None => blob.lacks_file(),
+            None => blob.disk.lacks_room(),
         };
         (reason != Reason::DISK_FULL || lacks_room).then_some(reason)
     }
 
     /// The same in words.
     pub(super) fn why_behind_result(&self, id: BlobId) -> Option<String> {
-        let reason = self.waits_behind_result(id).filter(|_| self.turned_down.contains_key(&id))?;
+        let reason = self.in_line.reason(id).and(self.waits_behind_result(id))?;
         let place = match reason == Reason::DISK_FULL {
             true => "on the leader's disk",
             false => "in the leader's spool (--spool-max)",
@@ -89,7 +126,7 @@ impl Relay {
 
     /// What uploads leave the room to, for people.
     pub(in crate::leader) fn first_in_words(&self) -> Option<String> {
-        let (first, _) = self.result_in_line()?;
+        let (first, _) = self.in_line.first()?;
         let part = self.blobs.get(&first)?;
         Some(format!("a part of the result of job {} ({})", part.owner(), ByteSize(part.open.size)))
     }
@@ -98,8 +135,8 @@ impl Relay {
     pub(in crate::leader) fn why_inputs_wait(&self, job: JobId) -> Option<String> {
         let is_of_job =
             |id: &BlobId| self.blobs.get(id).is_some_and(|blob| blob.is_input() && blob.owner() == job);
-        let (id, reason) = self.turned_down.iter().find(|(id, _)| is_of_job(id))?;
-        Some(self.why_full(*id, *reason))
+        let (id, reason) = self.in_line.iter().find(|(id, _)| is_of_job(id))?;
+        Some(self.why_full(id, reason))
     }
 }
 
@@ -157,7 +194,6 @@ mod tests {
         fn held(&mut self, number: u128, mib: u64) {
             self.bring(number, Purpose::Input, mib);
             self.0.file_made(Uuid::from_u128(number));
-            self.0.blobs.get_mut(&Uuid::from_u128(number)).unwrap().on_disk = true;
         }
 
         /// The job of an input has ended, and there is so much room.
@@ -227,7 +263,7 @@ mod tests {
         assert_eq!(rig.heard().0, [1]);
         // Its place was taken back meanwhile, and the file has its room.
         rig.0.closed(client(1));
-        rig.0.blobs.get_mut(&Uuid::from_u128(1)).unwrap().reserved = None;
+        rig.0.give_up_place(Uuid::from_u128(1));
         rig.bring(1, Purpose::Input, 40);
         assert_eq!(rig.heard().0, [1]);
     }

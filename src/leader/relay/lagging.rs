@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::blob::Blob;
 use super::{BlobId, Out, Relay};
 use crate::conn::Want;
 use crate::core::ids::{ConnId, Micros};
@@ -32,7 +31,7 @@ pub(super) struct Lagging {
     /// What lines wait for, those that wait longest first.
     waiting: VecDeque<(ConnId, Want)>,
     /// What is being read for lines.
-    reading: HashMap<ConnId, (Want, BlobId, u32)>,
+    reading: HashMap<ConnId, (Want, u32)>,
     /// Bytes that lines have got and not sent.
     supplied: HashMap<ConnId, usize>,
 }
@@ -57,7 +56,7 @@ impl Lagging {
 
     /// Whether a chunk was read for a line to take a part of it.
     pub(super) fn is_read_for(&self, conn: ConnId, id: BlobId, index: u32) -> bool {
-        self.reading.get(&conn).is_some_and(|(_, blob, at)| (*blob, *at) == (id, index))
+        self.reading.get(&conn).is_some_and(|(want, at)| (want.transfer, *at) == (id, index))
     }
 
     pub(super) fn closed(&mut self, conn: ConnId) {
@@ -73,8 +72,8 @@ impl Relay {
     /// Has lines let go of buffers that others need.
     pub(super) fn have_lines_let_go(&mut self) {
         let now = self.now;
-        let Relay { chunks_out, lagging, .. } = self;
-        lagging.since.retain(|conn, _| chunks_out.get(conn).is_some_and(|out| *out > 0));
+        let Relay { lines, lagging, .. } = self;
+        lagging.since.retain(|conn, _| lines.get(*conn).is_some_and(|line| line.chunks_out > 0));
         if !self.is_scarce() {
             return;
         }
@@ -88,7 +87,7 @@ impl Relay {
     /// Whether a chunk that waits for a line is kept here, too. If so, it stays until the line has taken it.
     pub(in crate::leader) fn keeps_for(&mut self, conn: ConnId, id: BlobId, offset: u64) -> bool {
         let Some(blob) = self.blobs.get_mut(&id) else { return false };
-        let Some(index) = index_of(blob, offset).filter(|index| blob.stored.contains_key(index)) else {
+        let Some(index) = blob.came.index_of(offset).filter(|index| blob.chunks.contains(*index)) else {
             return false;
         };
         blob.down(conn).is_some_and(|down| {
@@ -119,36 +118,35 @@ impl Relay {
             if supplied >= most {
                 return;
             }
-            let index = self.blobs.get(&want.transfer).and_then(|blob| index_of(blob, want.offset));
-            let stored = self.blobs.get(&want.transfer).zip(index);
-            let stored = stored.and_then(|(blob, index)| Some((index, blob.stored.get(&index)?)));
-            match stored {
-                Some((index, chunk)) => {
-                    if let Some(bytes) = chunk.bytes().cloned() {
-                        self.lagging.waiting.pop_front();
-                        self.lagging.reading.insert(conn, (want, want.transfer, index));
-                        self.supply_from(conn, &bytes);
-                        continue;
-                    }
-                    let (len, crc) = (chunk.len, chunk.head.crc_sent);
-                    let Some(buffer) = self.buffer() else { return };
-                    self.lagging.waiting.pop_front();
-                    let blob = want.transfer;
-                    self.lagging.reading.insert(conn, (want, blob, index));
-                    self.out.push_back(Out::Disk(DiskOp::Read { blob, index, len, crc, conn, buffer }));
-                }
+            let blob = self.blobs.get(&want.transfer);
+            let index = blob.and_then(|blob| blob.came.index_of(want.offset));
+            let stored = blob.zip(index).and_then(|(blob, index)| Some((index, blob.chunks.get(index)?)));
+            let Some((index, chunk)) = stored else {
                 // It is here no more, and whoever gets it has no use for it, or asks for it again.
-                None => {
-                    self.lagging.waiting.pop_front();
-                    self.out.push_back(Out::Supply { conn, want, bytes: Bytes::new() });
-                }
+                self.lagging.waiting.pop_front();
+                self.out.push_back(Out::Supply { conn, want, bytes: Bytes::new() });
+                continue;
+            };
+            let (len, crc, bytes) = (chunk.len, chunk.head.crc_sent, chunk.bytes().cloned());
+            let buffer = if bytes.is_none() { self.buffer() } else { None };
+            if bytes.is_none() && buffer.is_none() {
+                return;
+            }
+            self.lagging.waiting.pop_front();
+            self.lagging.reading.insert(conn, (want, index));
+            if let Some(bytes) = bytes {
+                self.supply_from(conn, &bytes);
+            } else if let Some(buffer) = buffer {
+                let blob = want.transfer;
+                self.out.push_back(Out::Disk(DiskOp::Read { blob, index, len, crc, conn, buffer }));
             }
         }
     }
 
     /// A chunk is at hand of which a line takes a part. Without bytes it cannot be had.
     pub(super) fn supply_from(&mut self, conn: ConnId, chunk: &[u8]) {
-        let Some((want, id, index)) = self.lagging.reading.remove(&conn) else { return };
+        let Some((want, index)) = self.lagging.reading.remove(&conn) else { return };
+        let id = want.transfer;
         let from = want.from as usize;
         let most = if want.whole { chunk.len() } else { SUPPLY_BYTES };
         let to = chunk.len().min(from.saturating_add(most));
@@ -163,8 +161,4 @@ impl Relay {
         self.lagging.supplied.insert(conn, part.len());
         self.out.push_back(Out::Supply { conn, want, bytes: Bytes::copy_from_slice(part) });
     }
-}
-
-fn index_of(blob: &Blob, offset: u64) -> Option<u32> {
-    u32::try_from(offset / u64::from(blob.plan.chunk_bytes())).ok()
 }

@@ -2,16 +2,17 @@
 //! only when they have come.
 
 use bytes::Bytes;
-use chunking::digest::ChunkCrcs;
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Open, Purpose};
-use chunking::{Bitmap, ChunkHead, ChunkPlan, Digest, PlanError};
+use chunking::{ChunkHead, ChunkPlan, Digest, PlanError};
 
-use super::blob::{Blob, FileRoom, announced};
+use super::blob::{Blob, announced};
+use super::on_disk::File;
+use super::ruling::Ruling;
 use super::{BlobId, Relay};
 use crate::core::ids::JobId;
 use crate::store::blobs::Class;
-use crate::wire::{BUFFER_BYTES, PoolBuf};
+use crate::wire::{BUFFER_BYTES, PoolBuf, Receiving};
 
 /// Where a chunk is gathered: in a buffer of the pool, or, where all are in use, in memory of its own.
 #[derive(Debug)]
@@ -57,12 +58,12 @@ impl Relay {
 
     /// Why the disk takes nothing, if so.
     pub(in crate::leader) fn disk_trouble(&self) -> Option<&str> {
-        self.disk_trouble.as_ref().map(|(trouble, _)| trouble.as_str())
+        self.room.trouble.as_ref().map(|(trouble, _)| trouble.as_str())
     }
 
     /// Chunks of a blob that are being written.
     pub(in crate::leader) fn unwritten(&self, id: BlobId) -> usize {
-        self.blobs.get(&id).map_or(0, |blob| blob.writing)
+        self.blobs.get(&id).map_or(0, |blob| blob.chunks.writing())
     }
 
     /// Whether another piece of a large frame can be taken: it fills at most two buffers.
@@ -83,8 +84,8 @@ impl Relay {
 
     /// The chunks of a blob that are here: place, head and length of each.
     pub(in crate::leader) fn chunks(&self, id: BlobId) -> Vec<(u32, ChunkHead, u32)> {
-        let stored = self.blobs.get(&id).into_iter().flat_map(|blob| &blob.stored);
-        stored.map(|(index, chunk)| (*index, chunk.head, chunk.len)).collect()
+        let stored = self.blobs.get(&id).into_iter().flat_map(|blob| blob.chunks.from(0));
+        stored.map(|(index, chunk)| (index, chunk.head, chunk.len)).collect()
     }
 
     /// A chunk of a blob, if it is here: its head, its length, and its bytes if they are in memory.
@@ -93,7 +94,7 @@ impl Relay {
         id: BlobId,
         index: u32,
     ) -> Option<(ChunkHead, u32, Option<Bytes>)> {
-        let chunk = self.blobs.get(&id)?.stored.get(&index)?;
+        let chunk = self.blobs.get(&id)?.chunks.get(index)?;
         Some((chunk.head, chunk.len, chunk.bytes().cloned()))
     }
 
@@ -104,7 +105,7 @@ impl Relay {
 
     /// Bytes of a blob that are here.
     pub(in crate::leader) fn bytes_here(&self, id: BlobId) -> u64 {
-        self.blobs.get(&id).map_or(0, |blob| blob.bytes)
+        self.blobs.get(&id).map_or(0, |blob| blob.chunks.bytes())
     }
 
     /// The next chunk of a blob that is gathered here. All but the last have the size of a chunk. What it is for says how much
@@ -113,10 +114,11 @@ impl Relay {
         let offset = u64::from(index) * u64::from(CHUNK_BYTES_MAX);
         let head = ChunkHead::plain(offset, &bytes);
         let Ok(nothing) = ChunkPlan::new(0, CHUNK_BYTES_MAX) else { return };
-        let open = || Open { purpose, ..announced(JobId(uuid::Uuid::nil()), "", 0) };
-        let unnamed = || Blob { file: FileRoom::Grows, ..Blob::new(open(), nothing, true) };
         if !self.blobs.contains_key(&id) {
-            self.insert(id, unnamed());
+            let open = Open { purpose, ..announced(JobId(uuid::Uuid::nil()), "", 0) };
+            let mut unnamed = Blob::new(open, nothing, true);
+            unnamed.disk.file = File::UnmadeGrows;
+            self.insert(id, unnamed);
         }
         self.file_grows(id, bytes.len() as u64);
         self.store(id, index, head, bytes);
@@ -138,16 +140,12 @@ impl Relay {
         blob.open = Open { purpose, ..announced(owner, name, size) };
         self.names_bytes += blob.open.name.as_str().len();
         blob.opened = true;
-        blob.plan = plan;
-        blob.seen = Bitmap::new(plan.count());
-        let mut crcs = ChunkCrcs::default();
-        for (index, chunk) in &blob.stored {
-            blob.seen.insert(*index);
-            crcs.insert(&plan, *index, chunk.head.crc_raw);
+        blob.came = Receiving::new(plan);
+        for (index, chunk) in blob.chunks.from(0) {
+            blob.came.insert(index, chunk.head.crc_raw);
         }
-        let digest = crcs.digest(&plan);
-        blob.crcs = crcs;
-        blob.digest = Some(digest);
+        let digest = blob.came.chunk_list();
+        blob.ruling = Ruling::of(Some(digest));
         if self.config.durable {
             self.want_seal(id);
         }

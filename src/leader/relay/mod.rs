@@ -10,13 +10,17 @@
 //! comes back.
 
 mod blob;
+mod chunks;
 mod durable;
 mod fill;
 mod flow;
 mod in_line;
 mod lagging;
+mod lines;
 mod local;
+mod on_disk;
 mod pieces;
+mod queue;
 mod room;
 mod ruling;
 mod senders;
@@ -33,7 +37,7 @@ pub(super) use senders::Starts;
 pub use senders::{Linger, Memory};
 pub use through::Passed;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -47,7 +51,16 @@ use crate::core::ids::{ConnId, JobId, Micros};
 use crate::store::blobs::DiskOp;
 use crate::store::space::Reserve;
 use crate::wire::{ChunkStart, InChunk, Parts, Pool};
-use blob::{Blob, Down, Seal, Up};
+use blob::{Blob, Down, Route, Up};
+use chunks::Totals;
+use flow::Windows;
+use in_line::InLine;
+use lagging::Lagging;
+use lines::Lines;
+use on_disk::Seal;
+use queue::Queue;
+use room::Room;
+use senders::Senders;
 
 /// Transfers that one connection may bring at a time.
 pub(super) const TRANSFERS_MAX: usize = 8192;
@@ -144,47 +157,18 @@ pub(super) struct Relay {
     blobs: HashMap<BlobId, Blob>,
     /// Bytes of their names.
     names_bytes: usize,
-    /// Blobs that a connection brings or gets, in the order of their turns.
-    by_conn: HashMap<ConnId, VecDeque<BlobId>>,
-    /// Chunks that were handed to a connection and are not sent.
-    chunks_out: HashMap<ConnId, u32>,
-    /// Chunks that senders may send and have not.
-    promised: usize,
-    /// Chunks that have begun to come: promised no more, and not here yet.
-    arriving: usize,
-    /// Blobs that may want a larger window, and have just come to want it.
-    hungry: VecDeque<BlobId>,
-    /// Blobs that wanted one and could not have it, those that wait longest first.
-    waiting: VecDeque<BlobId>,
-    /// Chunks in memory that wait for someone.
-    in_memory: usize,
-    /// Bytes of blobs that are here.
-    spool_bytes: u64,
-    /// Bytes that are still to come of blobs that stay here and were let in.
-    reserved: u64,
-    /// Blobs that wait for a place that is large enough, and what is too small.
-    turned_down: HashMap<BlobId, Reason>,
-    /// The part of a result among them that uploads leave the room to.
-    first_in_line: Option<BlobId>,
+    totals: Totals,
+    lines: Lines,
+    windows: Windows,
+    senders: Senders,
+    lagging: Lagging,
+    in_line: InLine,
     /// The room on the disk.
-    room: room::Room,
-    /// Why the disk takes nothing, if it does not.
-    disk_trouble: Option<(String, Micros)>,
-    /// Connections for which nothing could be read from the disk, as all buffers were in use or promised.
-    starved: VecDeque<ConnId>,
+    room: Room,
     tick_at: Option<Micros>,
-    passed_through: u64,
-    voided: u64,
-    /// Connections whose chunks held up a receiver when they passed through.
-    slow_senders: HashSet<ConnId>,
-    /// Connections that take what they are sent slowly.
-    slow_receivers: HashSet<ConnId>,
-    /// Chunks that come in pieces.
-    coming: HashMap<ConnId, pieces::Coming>,
+    passed: through::Counts,
     /// First bytes of chunks that broke off.
     parts: Parts,
-    senders: senders::Senders,
-    lagging: lagging::Lagging,
     out: VecDeque<Out>,
 }
 
@@ -196,29 +180,16 @@ impl Relay {
             now: Micros::default(),
             blobs: HashMap::new(),
             names_bytes: 0,
-            by_conn: HashMap::new(),
-            chunks_out: HashMap::new(),
-            promised: 0,
-            arriving: 0,
-            hungry: VecDeque::new(),
-            waiting: VecDeque::new(),
-            in_memory: 0,
-            spool_bytes: 0,
-            reserved: 0,
-            turned_down: HashMap::new(),
-            first_in_line: None,
-            room: room::Room::default(),
-            disk_trouble: None,
-            starved: VecDeque::new(),
+            totals: Totals::default(),
+            lines: Lines::default(),
+            windows: Windows::default(),
+            senders: Senders::default(),
+            lagging: Lagging::default(),
+            in_line: InLine::default(),
+            room: Room::default(),
             tick_at: None,
-            passed_through: 0,
-            voided: 0,
-            slow_senders: HashSet::new(),
-            slow_receivers: HashSet::new(),
-            coming: HashMap::new(),
+            passed: through::Counts::default(),
             parts: Parts::new(pieces::LEADER_PARTS_MAX),
-            senders: senders::Senders::default(),
-            lagging: lagging::Lagging::default(),
             out: VecDeque::new(),
         }
     }
@@ -247,21 +218,29 @@ impl Relay {
     pub(super) fn belong_together(&mut self, ids: &[BlobId]) {
         let together: Arc<[BlobId]> = ids.into();
         for id in ids {
-            if let Some(blob) = self.blobs.get_mut(id).filter(|blob| blob.keep) {
+            if let Some(blob) = self.blobs.get_mut(id).filter(|blob| blob.stays()) {
                 blob.together = Some(together.clone());
             }
         }
     }
 
+    fn ids(&self, pick: impl Fn(&Blob) -> bool) -> Vec<BlobId> {
+        self.blobs.iter().filter(|(_, blob)| pick(blob)).map(|(id, _)| *id).collect()
+    }
+
     /// Whether blobs come or go.
     pub(super) fn has_transfers(&self) -> bool {
-        !self.by_conn.is_empty()
+        self.lines.linked() > 0
     }
 
     /// Whether a connection brings blobs.
     pub(super) fn brings_blobs(&self, conn: ConnId) -> bool {
-        let mut linked = self.by_conn.get(&conn).into_iter().flatten();
-        linked.any(|id| self.blobs.get(id).is_some_and(|blob| is_from(blob, conn)))
+        self.brought_by(conn).next().is_some()
+    }
+
+    fn brought_by(&self, conn: ConnId) -> impl Iterator<Item = &Blob> {
+        let linked = self.lines.blobs(conn).filter_map(|id| self.blobs.get(&id));
+        linked.filter(move |blob| blob.is_from(conn))
     }
 
     /// Blobs that are known, in the order of their ids behind `after`, up to so many, and whether there are more.
@@ -280,18 +259,18 @@ impl Relay {
 
     /// Whether anything of a blob is on the disk, or on its way there.
     pub(super) fn has_file(&self, id: BlobId) -> bool {
-        self.blobs.get(&id).is_some_and(|blob| blob.on_disk)
+        self.blobs.get(&id).is_some_and(|blob| blob.disk.has_file())
     }
 
     /// Whether a blob has come whole.
     pub(super) fn has_arrived(&self, id: BlobId) -> bool {
-        let is_certain = |blob: &Blob| !self.config.durable || blob.seal == Seal::Set;
-        self.blobs.get(&id).is_some_and(|blob| blob.digest.is_some() && is_certain(blob))
+        let is_certain = |blob: &Blob| !self.config.durable || blob.disk.seal == Seal::Set;
+        self.blobs.get(&id).is_some_and(|blob| blob.ruling.digest().is_some() && is_certain(blob))
     }
 
     /// What a blob that has come whole hashes to.
     pub(super) fn digest(&self, id: BlobId) -> Option<Digest> {
-        self.blobs.get(&id)?.digest
+        self.blobs.get(&id)?.ruling.digest()
     }
 
     /// Whether all of a blob is here, so that nobody has to be asked again.
@@ -302,7 +281,7 @@ impl Relay {
     /// All of a blob stays here from now on, whoever gets it.
     pub(super) fn keep(&mut self, id: BlobId) {
         if let Some(blob) = self.blobs.get_mut(&id) {
-            blob.keep = true;
+            blob.route = Route::Stay;
         }
     }
 
@@ -317,9 +296,7 @@ impl Relay {
 
     /// Somebody brings a blob that is expected, or goes on after its connection broke.
     pub(super) fn open(&mut self, conn: ConnId, id: BlobId, open: Open) {
-        let linked = self.by_conn.get(&conn).into_iter().flatten();
-        let is_brought = |id: &&BlobId| self.blobs.get(*id).is_some_and(|blob| is_from(blob, conn));
-        let brings = linked.filter(is_brought).count();
+        let brings = self.brought_by(conn).count();
         let Some(blob) = self.blobs.get_mut(&id) else { return self.turn_away(conn, id) };
         if blob.opened && open.digest != blob.open.digest {
             let text = format!(
@@ -355,7 +332,9 @@ impl Relay {
         let part = self.held_part(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let keeps_source = open.flags.has(OpenFlags::KEEPS_SOURCE);
-        blob.keep |= !keeps_source;
+        if !keeps_source {
+            blob.route = Route::Stay;
+        }
         let (owner, name) = (blob.open.owner, std::mem::take(&mut blob.open.name));
         blob.open = Open { owner, name, ..open };
         blob.opened = true;
@@ -364,8 +343,9 @@ impl Relay {
         blob.up = Some(Up { conn, outstanding, arriving, written_off, nudged, told, heard_at, keeps_source });
         // What somebody lacks and is not here has to come again.
         blob.ask_again();
-        let grant = Grant { window: 0, reason: Reason::NONE, text: "".into(), held: blob.seen.held(), part };
-        self.link(conn, id);
+        let grant =
+            Grant { window: 0, reason: Reason::NONE, text: "".into(), held: blob.came.held().held(), part };
+        self.lines.link(conn, id);
         // The first one says what is held; how much may come follows at once, if there is room.
         let window = self.promise(id, true);
         self.say(conn, id, Says::Grant(Grant { window, ..grant }));
@@ -384,8 +364,23 @@ impl Relay {
 
     /// Whether the bytes of a chunk need no look here: they go on at once, and are checked at the end of their way.
     pub(super) fn passes_unseen(&self, id: BlobId) -> bool {
-        let takes = |blob: &Blob| blob.is_flowing() && !blob.keep;
-        self.config.verify == Verify::End && self.blobs.get(&id).is_some_and(takes)
+        self.config.verify == Verify::End && self.blobs.get(&id).is_some_and(Blob::passes_on)
+    }
+
+    /// Who brings a blob, if this connection does.
+    fn up(&mut self, conn: ConnId, id: BlobId) -> Option<&mut Up> {
+        self.blobs.get_mut(&id)?.up.as_mut().filter(|up| up.conn == conn)
+    }
+
+    /// A chunk of a connection that had begun to come is here, or does not come after all.
+    fn arrives_no_more(&mut self, conn: ConnId, id: BlobId) -> Option<&mut Up> {
+        let Relay { blobs, senders, .. } = self;
+        let up = blobs.get_mut(&id)?.up.as_mut().filter(|up| up.conn == conn)?;
+        // One that was opened anew in the middle of it has been counted out.
+        let counted = up.arriving.min(1);
+        up.arriving -= counted;
+        senders.arriving -= counted as usize;
+        Some(up)
     }
 
     /// Somebody brings what nobody expects.
@@ -420,8 +415,8 @@ impl Relay {
             self.abort(conn, id, Reason::WINDOW_IGNORED, "more chunks came than the window allowed");
             return Starts::Skip;
         }
-        let wanted = match blob.plan.check(&start.head, start.sent_len) {
-            Ok(index) => !blob.seen.contains(index),
+        let wanted = match blob.came.plan().check(&start.head, start.sent_len) {
+            Ok(index) => !blob.came.has(index),
             Err(error) => {
                 tracing::warn!(blob = %id, "a chunk is dropped: {error}");
                 false
@@ -432,7 +427,7 @@ impl Relay {
         match self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut()) {
             Some(up) if !matches!(starts, Starts::Skip) => {
                 up.arriving += 1;
-                self.arriving += 1;
+                self.senders.arriving += 1;
             }
             Some(_) | None => {
                 self.unpromise(conn, 0);
@@ -448,14 +443,12 @@ impl Relay {
     pub(super) fn chunk(&mut self, conn: ConnId, chunk: InChunk) {
         let id = chunk.transfer;
         self.has_come(conn, true);
-        let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) else { return };
-        // One that was opened anew in the middle of it has been counted out.
-        let counted = up.arriving.min(1);
-        up.arriving -= counted;
-        self.arriving -= counted as usize;
+        if self.arrives_no_more(conn, id).is_none() {
+            return;
+        }
+        let Some(blob) = self.blobs.get(&id) else { return };
         let sent_len = u32::try_from(chunk.bytes.len()).unwrap_or(u32::MAX);
-        let checked = blob.plan.check(&chunk.head, sent_len).and_then(|index| {
+        let checked = blob.came.plan().check(&chunk.head, sent_len).and_then(|index| {
             let at_once = chunk.crc.is_none() && self.goes_on_at_once(id, index);
             let crc = if at_once { chunk.head.crc_sent } else { chunk.crc() };
             check_crcs(&chunk.head, crc).map(|()| index)
@@ -463,8 +456,7 @@ impl Relay {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         match checked {
             Ok(index) => {
-                if blob.seen.insert(index) {
-                    blob.crcs.insert(&blob.plan, index, chunk.head.crc_raw);
+                if blob.came.insert(index, chunk.head.crc_raw) {
                     self.pass_on(id, index, chunk.head, chunk.bytes);
                 }
             }
@@ -477,7 +469,7 @@ impl Relay {
     /// Either side gives a transfer up.
     pub(super) fn aborted(&mut self, conn: ConnId, id: BlobId, abort: &Abort) {
         let Some(blob) = self.blobs.get(&id) else { return };
-        if is_from(blob, conn) {
+        if blob.is_from(conn) {
             self.fail(id, abort.reason, abort.text.as_str().to_owned());
         } else {
             self.refused(conn, id, abort.reason, abort.text.as_str());
@@ -511,9 +503,9 @@ impl Relay {
         if blob.down(conn).is_some() {
             return;
         }
-        let chunks = blob.plan.count();
+        let chunks = blob.came.plan().count();
         blob.downs.push(Down::new(conn, owner, attempt, chunks, now));
-        self.link(conn, id);
+        self.lines.link(conn, id);
         self.say_open(id);
         self.make_hungry(id);
     }
@@ -540,7 +532,7 @@ impl Relay {
         let blob = self.blobs.get_mut(&id)?;
         let at = blob.downs.iter().position(|down| down.conn == conn)?;
         let down = blob.downs.remove(at);
-        self.unlink(conn, id);
+        self.lines.unlink(conn, id);
         self.settle_memory(id);
         Some(down.job)
     }
@@ -583,10 +575,9 @@ impl Relay {
     /// Who gets a blob lacks a part of it, or found it damaged.
     fn send_again(&mut self, conn: ConnId, id: BlobId, ranges: &Ranges) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let can_ask = blob.up.as_ref().is_some_and(|up| up.keeps_source);
         // Who checks a full digest knows more than the leader; the sender says it again with what it sends again.
-        blob.doubted = blob.open.digest != DigestKind::ChunkList;
-        let is_doubted = blob.doubted;
+        let (can_ask, is_doubted) = (blob.can_ask().is_some(), blob.open.digest != DigestKind::ChunkList);
+        blob.ruling.doubt(is_doubted);
         let Some(down) = blob.down(conn) else { return };
         let chunks = down.sending.sent().count();
         down.asked_times += 1;
@@ -618,7 +609,9 @@ impl Relay {
         if !again.is_empty() || for_done {
             // It has come whole before, and its digest is known; what comes again is checked by its CRC. A full digest nobody
             // here could check: it counts as it is said with what comes again.
-            blob.doubted |= blob.digest.is_some() && blob.open.digest != DigestKind::ChunkList;
+            if blob.open.digest != DigestKind::ChunkList {
+                blob.ruling.doubt(true);
+            }
             self.say(conn, id, Says::Verdict(Verdict::Resend(again)));
             self.make_hungry(id);
         }
@@ -641,17 +634,16 @@ impl Relay {
 
     /// Nobody brings a blob any more, for now or for good: what it was promised is free for others.
     fn sender_left(&mut self, id: BlobId) -> Option<ConnId> {
-        self.hold_no_more(id);
-        self.turned_down.remove(&id);
+        self.in_line.remove(id);
         let blob = self.blobs.get_mut(&id)?;
         let up = blob.up.take()?;
-        self.arriving -= up.arriving as usize;
+        self.senders.arriving -= up.arriving as usize;
         // Inputs keep the place that they have: who brings them comes back, or their job goes.
         if blob.together.is_none() {
-            self.reserved -= blob.reserved.take().unwrap_or_default();
-            self.uncharge(id);
+            self.give_up_place(id);
         }
-        self.unlink(up.conn, id);
+        self.held(up.conn).remove(&id);
+        self.lines.unlink(up.conn, id);
         self.unpromise(up.conn, up.outstanding);
         self.look_at_held(up.conn);
         Some(up.conn)
@@ -661,21 +653,19 @@ impl Relay {
 
     /// A connection ended.
     pub(super) fn closed(&mut self, conn: ConnId) {
-        self.keep_coming(conn);
-        self.hold_none(conn);
-        for id in self.by_conn.remove(&conn).unwrap_or_default() {
+        let line = self.lines.closed(conn);
+        line.coming.iter().for_each(|coming| self.keep_what_came(coming));
+        *self.held(conn) = Queue::default();
+        for id in line.blobs() {
             let Some(blob) = self.blobs.get_mut(&id) else { continue };
             blob.downs.retain(|down| down.conn != conn);
-            blob.resuming.take_if(|(resumes, _)| *resumes == conn);
-            if is_from(blob, conn) {
+            blob.leftover.closed(conn);
+            if blob.is_from(conn) {
                 self.sender_left(id);
             }
             self.settle_memory(id);
             self.say_done(id);
         }
-        self.chunks_out.remove(&conn);
-        self.slow_senders.remove(&conn);
-        self.slow_receivers.remove(&conn);
         self.sender_closed(conn);
         self.lagging.closed(conn);
         self.pump();
@@ -688,22 +678,6 @@ impl Relay {
     fn say(&mut self, conn: ConnId, blob: BlobId, says: Says) {
         self.out.push_back(Out::Say { conn, blob, says });
     }
-
-    fn link(&mut self, conn: ConnId, id: BlobId) {
-        let blobs = self.by_conn.entry(conn).or_default();
-        if !blobs.contains(&id) {
-            blobs.push_back(id);
-        }
-    }
-
-    fn unlink(&mut self, conn: ConnId, id: BlobId) {
-        if let Some(blobs) = self.by_conn.get_mut(&conn) {
-            blobs.retain(|linked| *linked != id);
-            if blobs.is_empty() {
-                self.by_conn.remove(&conn);
-            }
-        }
-    }
 }
 
 /// Whether bytes with this CRC are those that were sent, as far as can be told without inflating them.
@@ -714,10 +688,6 @@ fn check_crcs(head: &ChunkHead, crc: u32) -> Result<(), ChunkError> {
         return Err(ChunkError::CrcRaw { offset, expected: crc_raw, found: crc });
     }
     Ok(())
-}
-
-fn is_from(blob: &Blob, conn: ConnId) -> bool {
-    blob.up.as_ref().is_some_and(|up| up.conn == conn)
 }
 
 #[cfg(test)]

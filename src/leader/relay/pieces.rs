@@ -4,17 +4,16 @@
 //! time. What a connection that ended left of a chunk waits outside of the pool, where it keeps nobody from a buffer: the next
 //! Grant names it, and its sender goes on from there.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use chunking::Bitmap;
 use chunking::message::{HeldPart, Piece};
 
-use super::blob::{Down, Stored, Up};
+use super::blob::{Down, Up};
+use super::chunks::Chunks;
 use super::senders::BUFFER_LEASE;
 use super::{BlobId, ChunkRoom, Linger, Memory, Relay, Starts};
 use crate::core::ids::{ConnId, Micros};
-use crate::wire::{ChunkStart, InChunk, Part};
+use crate::wire::{ChunkStart, InChunk, Part, Receiving};
 
 /// First bytes of chunks that the leader keeps, of all connections, at most a chunk each. The oldest makes room.
 pub(super) const LEADER_PARTS_MAX: usize = 64;
@@ -30,14 +29,14 @@ const REST_FIRST: Duration = Duration::from_secs(2);
 pub(super) fn comes_later(
     down: &Down,
     index: u32,
-    stored: &BTreeMap<u32, Stored>,
-    seen: &Bitmap,
+    chunks: &Chunks,
+    came: &Receiving,
     up: Option<&Up>,
     now: Micros,
 ) -> bool {
     let Some(part) = down.sending.part().filter(|part| part.index != index) else { return false };
-    let is_asked_for = !seen.contains(part.index) && up.is_some_and(|up| up.keeps_source);
-    stored.contains_key(&part.index) || is_asked_for && now < down.granted_at.plus(REST_FIRST)
+    let is_asked_for = !came.has(part.index) && up.is_some_and(|up| up.keeps_source);
+    chunks.contains(part.index) || is_asked_for && now < down.granted_at.plus(REST_FIRST)
 }
 
 /// The chunk that comes in pieces over a connection.
@@ -56,13 +55,13 @@ impl Relay {
         let Piece { head, sent_len, from, bytes } = *piece;
         let start = ChunkStart { transfer: id, head, sent_len };
         let (Ok(from), Ok(all)) = (usize::try_from(from), usize::try_from(sent_len)) else { return };
-        let before = self.coming.remove(&conn);
+        let before = self.lines.at(conn).coming.take();
         let mut coming = match before {
             Some(coming) if coming.start == start && coming.have == from => coming,
             before => {
                 // The sender has given the other one up, or makes no sense: it is asked for again when the blob is done.
                 if let Some(before) = before {
-                    self.arrives_no_more(conn, &before);
+                    self.breaks_off(conn, &before);
                 }
                 self.piece_begins(conn, start, from)
             }
@@ -71,9 +70,12 @@ impl Relay {
             room.copy_in(from, bytes);
         }
         coming.have = from.saturating_add(bytes.len());
-        self.hear_of(conn, id);
+        let now = self.now;
+        if let Some(up) = self.up(conn, id) {
+            (up.heard_at, up.nudged) = (now, false);
+        }
         if coming.have < all {
-            self.coming.insert(conn, coming);
+            self.lines.at(conn).coming = Some(coming);
         } else if let Some(room) = coming.room {
             let bytes = room.freeze(all);
             let crc = Some(crc32fast::hash(&bytes));
@@ -101,7 +103,7 @@ impl Relay {
                 }
                 (Some(_), _) => {
                     let coming = Coming { start, have: from, since, room: room.take() };
-                    self.arrives_no_more(conn, &coming);
+                    self.breaks_off(conn, &coming);
                 }
                 // It may still be of use, when its sender may go on.
                 (None, Some(part)) => self.keep_part(part),
@@ -111,40 +113,17 @@ impl Relay {
         Coming { start, have: from, since, room }
     }
 
-    fn hear_of(&mut self, conn: ConnId, id: BlobId) {
-        let now = self.now;
-        if let Some(up) = self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut())
-            && up.conn == conn
-        {
-            (up.heard_at, up.nudged) = (now, false);
+    /// A chunk in pieces does not come whole.
+    fn breaks_off(&mut self, conn: ConnId, coming: &Coming) {
+        if coming.room.is_some() {
+            self.arrives_no_more(conn, coming.start.transfer);
+            self.has_come(conn, false);
+            self.make_hungry(coming.start.transfer);
         }
     }
 
-    /// A chunk that had begun to come does not come whole.
-    fn arrives_no_more(&mut self, conn: ConnId, coming: &Coming) {
-        if coming.room.is_none() {
-            return;
-        }
-        let id = coming.start.transfer;
-        if let Some(up) = self.blobs.get_mut(&id).and_then(|blob| blob.up.as_mut())
-            && up.conn == conn
-        {
-            let counted = up.arriving.min(1);
-            up.arriving -= counted;
-            self.arriving -= counted as usize;
-        }
-        self.has_come(conn, false);
-        self.make_hungry(id);
-    }
-
-    /// A connection ended: what it brought of a chunk in pieces is kept.
-    pub(super) fn keep_coming(&mut self, conn: ConnId) {
-        if let Some(coming) = self.coming.remove(&conn) {
-            self.keep_what_came(&coming);
-        }
-    }
-
-    fn keep_what_came(&mut self, coming: &Coming) {
+    /// A connection ended, or is silent: what it brought of a chunk in pieces is kept.
+    pub(super) fn keep_what_came(&mut self, coming: &Coming) {
         let Coming { start: ChunkStart { transfer, head, sent_len }, have, room: Some(room), .. } = coming
         else {
             return;
@@ -158,8 +137,8 @@ impl Relay {
     /// A connection ended in the middle of a chunk: what came of it is kept, if it is still wanted.
     pub(in crate::leader) fn keep_part(&mut self, part: Part) {
         let Some(blob) = self.blobs.get(&part.transfer) else { return };
-        let is_wanted = |index| !blob.seen.contains(index);
-        if blob.plan.check(&part.head, part.sent_len).is_ok_and(is_wanted) {
+        let is_wanted = |index| !blob.came.has(index);
+        if blob.came.plan().check(&part.head, part.sent_len).is_ok_and(is_wanted) {
             self.parts.keep(part);
         }
     }
@@ -167,7 +146,7 @@ impl Relay {
     /// What who brings a blob need not send of the chunk that comes next.
     pub(super) fn held_part(&self, id: BlobId) -> HeldPart {
         let blob = self.blobs.get(&id);
-        blob.map(|blob| self.parts.held(id, &blob.plan, |index| blob.seen.contains(index)))
+        blob.map(|blob| self.parts.held(id, blob.came.plan(), |index| blob.came.has(index)))
             .unwrap_or_default()
     }
 
@@ -175,9 +154,7 @@ impl Relay {
     pub(super) fn wait_no_longer(&mut self) {
         let now = self.now;
         let waited = |down: &Down| down.sending.part().is_some() && down.granted_at.plus(REST_FIRST) <= now;
-        let blobs = self.blobs.iter().filter(|(_, blob)| blob.downs.iter().any(waited));
-        let blobs: Vec<BlobId> = blobs.map(|(id, _)| *id).collect();
-        blobs.into_iter().for_each(|id| self.feed(id));
+        self.ids(|blob| blob.downs.iter().any(waited)).into_iter().for_each(|id| self.feed(id));
     }
 
     /// Chunks in pieces that hold buffers for longer than a moment leave the pool, where others need them.
@@ -186,47 +163,37 @@ impl Relay {
         let is_late = |coming: &Coming| {
             matches!(coming.room, Some(ChunkRoom::Pooled(_))) && coming.since.plus(BUFFER_LEASE) <= now
         };
-        let late = self.coming.iter().filter(|(_, coming)| is_late(coming));
-        let late: Vec<ConnId> = late.map(|(conn, _)| *conn).collect();
-        for conn in late {
-            let Some(mut coming) = self.coming.remove(&conn) else { continue };
-            let how = self.chunk_lingers(conn, coming.have);
-            match how {
+        for (conn, mut coming) in self.lines.take_coming(|_, coming| is_late(coming)) {
+            match self.chunk_lingers(conn, coming.have) {
                 Linger::Stays => {}
                 Linger::Leaves | Linger::Waits => {
                     let here = coming.room.as_ref().map(|room| room.get(coming.have).to_vec());
                     coming.room = here.map(ChunkRoom::Own);
                 }
                 Linger::Dropped => {
-                    self.arrives_no_more(conn, &coming);
+                    self.breaks_off(conn, &coming);
                     coming.room = None;
                 }
             }
-            self.coming.insert(conn, coming);
+            self.lines.at(conn).coming = Some(coming);
         }
     }
 
     /// Gives back the buffers of chunks in pieces of which nothing comes any more.
     pub(super) fn pause_the_silent(&mut self) {
         let now = self.now;
-        let is_silent = |conn: ConnId, id: &BlobId| {
-            let up = self.blobs.get(id).and_then(|blob| blob.up.as_ref());
+        let Relay { blobs, lines, .. } = self;
+        let silent = lines.take_coming(|conn, coming| {
+            let up = blobs.get(&coming.start.transfer).and_then(|blob| blob.up.as_ref());
             // Its sender may have come back on another connection.
-            up.is_none_or(|up| up.conn != conn || up.heard_at.plus(PAUSED_AFTER) <= now)
-        };
-        let silent: Vec<ConnId> = self
-            .coming
-            .iter()
-            .filter(|(conn, coming)| coming.room.is_some() && is_silent(**conn, &coming.start.transfer))
-            .map(|(conn, _)| *conn)
-            .collect();
-        for conn in silent {
-            let Some(coming) = self.coming.remove(&conn) else { continue };
+            let is_silent = up.is_none_or(|up| up.conn != conn || up.heard_at.plus(PAUSED_AFTER) <= now);
+            coming.room.is_some() && is_silent
+        });
+        for (conn, coming) in silent {
             self.keep_what_came(&coming);
-            self.arrives_no_more(conn, &coming);
+            self.breaks_off(conn, &coming);
             // If it goes on after all, that is no breach of its window.
-            let up = self.blobs.get_mut(&coming.start.transfer).and_then(|blob| blob.up.as_mut());
-            if let Some(up) = up.filter(|up| up.conn == conn) {
+            if let Some(up) = self.up(conn, coming.start.transfer) {
                 up.written_off = up.written_off.saturating_add(1);
             }
         }

@@ -319,7 +319,7 @@ fn inputs_that_were_turned_down_and_let_in_together_do_not_wait_for_room_any_mor
     rig.relay.forget(id(1));
     rig.work_off();
     assert_eq!((rig.windows(2).0, rig.windows(3).0), (2, 2), "both are let in");
-    assert!(!rig.relay.is_short() && rig.relay.turned_down.is_empty());
+    assert!(!rig.relay.is_short() && rig.relay.in_line.is_empty());
     // Whoever brings them pauses for longer than a worker waits for inputs that find no room.
     let mut stalled = Vec::new();
     for _ in 0..30 {
@@ -624,10 +624,7 @@ impl Rig {
     fn bring_whole(&mut self, number: u128) -> Digest {
         self.bring(number, 1, true);
         assert!(self.chunk(number, 0));
-        let digest = {
-            let blob = &self.relay.blobs[&id(number)];
-            blob.crcs.digest(&blob.plan)
-        };
+        let digest = self.relay.blobs[&id(number)].came.chunk_list();
         self.said.clear();
         assert_eq!(self.done(number, digest), [Verdict::Ok]);
         digest

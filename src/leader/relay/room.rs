@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use chunking::Bitmap;
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{Open, Reason};
 
-use super::blob::{Blob, FileRoom};
+use super::blob::Blob;
 use super::flow::LOOKS_MAX;
+use super::on_disk::File;
 use super::{BlobId, Out, Relay};
 use crate::answers::Disk;
 use crate::core::capacity::give_back;
@@ -43,6 +43,8 @@ pub(super) struct Room {
     /// Bytes of files that are being removed, and since when.
     going: Option<(u64, Micros)>,
     measured_at: Micros,
+    /// Why the disk takes nothing, if it does not, and since when.
+    pub(super) trouble: Option<(String, Micros)>,
 }
 
 /// The room on the disk, for status.
@@ -88,7 +90,7 @@ impl Relay {
     /// Asks again from time to time, and has the disk's threads give back what only waits to be written again.
     pub(super) fn look_for_room(&mut self) {
         let waits = self.waits_for_disk().next().is_some();
-        let matters = waits || self.is_low() || !self.by_conn.is_empty();
+        let matters = waits || self.is_low() || self.has_transfers();
         if !matters || self.room.measured_at.plus(MEASURE_EVERY) > self.now {
             return;
         }
@@ -102,7 +104,7 @@ impl Relay {
     /// only when they are gone.
     pub(super) fn is_making_room(&self) -> bool {
         let going = self.room.going.filter(|(_, since)| since.plus(GOING_MAX) > self.now);
-        let Some((going, _)) = going.filter(|_| self.disk_trouble.is_none()) else { return false };
+        let Some((going, _)) = going.filter(|_| self.room.trouble.is_none()) else { return false };
         let would_fit = |id: BlobId| {
             self.blobs.get(&id).is_some_and(|blob| {
                 let bytes = blob.together.as_ref().map_or_else(|| self.unmade(&[id]), |ids| self.unmade(ids));
@@ -128,7 +130,7 @@ impl Relay {
 
     /// Whether what waits for a peer may take so many bytes of the disk: no more than uploads may.
     pub(in crate::leader) fn may_park(&self, bytes: u64) -> bool {
-        self.disk_trouble.is_none() && self.fits(Class::Upload, bytes)
+        self.room.trouble.is_none() && self.fits(Class::Upload, bytes)
     }
 
     /// Why a new job of so many bytes cannot go into the log: what is left is for the ends of those that are there.
@@ -157,7 +159,7 @@ impl Relay {
     /// Why so many bytes of a class find no room now, if so; by what was measured last, for the
     /// same reason.
     pub(in crate::leader) fn why_not_now(&self, class: Class, bytes: u64) -> Option<(Reason, String)> {
-        if let Some((trouble, _)) = &self.disk_trouble {
+        if let Some((trouble, _)) = &self.room.trouble {
             return Some((Reason::DISK_FULL, trouble.clone()));
         }
         let kept = |space: &Space| self.config.disk_reserve.kept_from(class, space.total);
@@ -174,10 +176,10 @@ impl Relay {
 
     /// Parts of results that wait for room, those that wait longest first.
     pub(in crate::leader) fn results_waiting(&self) -> impl Iterator<Item = WaitingPart> {
-        let no_disk = self.disk_trouble.as_ref().map(|_| Reason::DISK_FULL);
-        self.waiting.iter().filter_map(move |id| {
+        let no_disk = self.room.trouble.as_ref().map(|_| Reason::DISK_FULL);
+        self.windows.waiting.iter().filter_map(move |id| {
             let blob = self.blobs.get(id).filter(|blob| blob.is_of_result() && blob.up.is_some())?;
-            let reason = no_disk.or_else(|| self.turned_down.get(id).copied())?;
+            let reason = no_disk.or_else(|| self.in_line.reason(*id))?;
             Some(WaitingPart { blob: *id, job: blob.owner(), reason })
         })
     }
@@ -217,7 +219,7 @@ impl Relay {
     }
 
     fn waits_for_disk(&self) -> impl Iterator<Item = BlobId> {
-        self.turned_down.iter().filter(|(_, why)| **why == Reason::DISK_FULL).map(|(id, _)| *id)
+        self.in_line.iter().filter(|(_, why)| *why == Reason::DISK_FULL).map(|(id, _)| id)
     }
 
     /// Why nothing of a blob may come yet, for who brings it.
@@ -241,30 +243,37 @@ impl Relay {
     /// Bytes of the files that blobs have yet to get, but for those that are counted already.
     pub(super) fn unmade(&self, ids: &[BlobId]) -> u64 {
         let blobs = ids.iter().filter_map(|id| self.blobs.get(id));
-        blobs.filter(|blob| blob.lacks_file() && blob.charged == 0).map(|blob| blob.open.size).sum()
+        blobs.filter(|blob| blob.is_uncharged()).map(|blob| blob.open.size).sum()
     }
 
     /// A blob was let in: its file counts from now on.
     pub(super) fn charge(&mut self, id: BlobId) {
-        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.lacks_file() && blob.charged == 0) else {
-            return;
-        };
-        blob.charged = blob.open.size;
-        self.room.pending += blob.charged;
+        if let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.is_uncharged()) {
+            blob.disk.charged = blob.open.size;
+            self.room.pending += blob.open.size;
+        }
     }
 
     /// It does not get one, for now or for good; or it has it.
     pub(super) fn uncharge(&mut self, id: BlobId) {
         if let Some(blob) = self.blobs.get_mut(&id) {
-            self.room.pending -= std::mem::take(&mut blob.charged);
+            self.room.pending -= std::mem::take(&mut blob.disk.charged);
         }
+    }
+
+    /// A blob has no place here any longer, or needs none.
+    pub(super) fn give_up_place(&mut self, id: BlobId) {
+        if let Some(blob) = self.blobs.get_mut(&id) {
+            blob.chunks.unreserve(&mut self.totals);
+        }
+        self.uncharge(id);
     }
 
     /// The first chunk of a blob is on the disk, and so is the room for all of it.
     pub(super) fn file_made(&mut self, id: BlobId) {
         self.uncharge(id);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        blob.file = FileRoom::Made;
+        blob.disk.file = File::Made;
         let bytes = blob.open.size;
         self.took_room(bytes);
     }
@@ -280,34 +289,32 @@ impl Relay {
     pub(super) fn file_grows(&mut self, id: BlobId, bytes: u64) {
         let durable = self.config.durable;
         let Some(blob) = self.blobs.get_mut(&id).filter(|_| durable) else { return };
-        blob.charged += bytes;
+        blob.disk.charged += bytes;
         self.room.pending += bytes;
     }
 
     /// It has.
     pub(super) fn file_grew(&mut self, id: BlobId, bytes: u64) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let charged = blob.charged.min(bytes);
-        blob.charged -= charged;
+        let charged = blob.disk.charged.min(bytes);
+        blob.disk.charged -= charged;
         self.room.pending -= charged;
         self.took_room(bytes);
     }
 
     /// A blob was let in, and then there was no room for its file: it gives back its place, and asks for one again.
     pub(super) fn found_no_room(&mut self, id: BlobId) {
-        self.uncharge(id);
         self.drop_all_stored(id);
+        self.give_up_place(id);
         self.measure();
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        self.reserved -= blob.reserved.take().unwrap_or_default();
-        if blob.digest.is_some() {
+        if blob.ruling.digest().is_some() {
             // Who brought it has sent all, and waits to hear of it.
             return self.again_from_the_start(id);
         }
         // More of it may be on its way. Who brings it hears what is lacking when it has sent all.
-        blob.seen = Bitmap::new(blob.plan.count());
-        blob.file = FileRoom::Unmade;
-        if std::mem::take(&mut blob.on_disk) {
+        blob.came.begin_anew();
+        if blob.disk.remove() {
             self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
         }
         self.make_hungry(id);
@@ -318,18 +325,17 @@ impl Relay {
     pub(in crate::leader) fn forget(&mut self, id: BlobId) {
         self.drop_all_stored(id);
         self.parts.forget(id);
-        self.uncharge(id);
+        self.give_up_place(id);
         let sender = self.sender_left(id);
         let Some(blob) = self.blobs.remove(&id) else { return };
         give_back(&mut self.blobs);
         self.names_bytes -= blob.open.name.as_str().len();
-        self.reserved -= blob.reserved.unwrap_or_default();
-        if let Some(conn) = sender.filter(|_| blob.digest.is_none()) {
+        if let Some(conn) = sender.filter(|_| blob.ruling.digest().is_none()) {
             self.abort(conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
         }
-        if let Some((conn, _)) = &blob.resuming {
-            self.unlink(*conn, id);
-            self.abort(*conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
+        if let Some(conn) = blob.leftover.resuming() {
+            self.lines.unlink(conn, id);
+            self.abort(conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
         }
         let why = match blob.is_of_result() {
             true => {
@@ -338,13 +344,13 @@ impl Relay {
             false => "the job has ended, or is not wanted any more",
         };
         for down in &blob.downs {
-            self.unlink(down.conn, id);
+            self.lines.unlink(down.conn, id);
             if !down.sending.is_arrived() {
                 self.abort(down.conn, id, Reason::UNKNOWN, why);
             }
         }
-        if blob.on_disk {
-            self.gave_room(id, blob.open.size.max(blob.bytes));
+        if blob.disk.has_file() {
+            self.gave_room(id, blob.open.size.max(blob.chunks.bytes()));
         }
         self.pump();
     }
@@ -359,7 +365,7 @@ impl Relay {
             self.out.push_back(Out::Disk(DiskOp::MakeRoom));
             self.measure();
         }
-        if self.disk_trouble.take().is_some() {
+        if self.room.trouble.take().is_some() {
             self.disk_is_well();
         }
     }
@@ -371,9 +377,9 @@ impl Blob {
         self.open.purpose.into()
     }
 
-    /// Whether its file is still to be made, with room for all of it.
-    pub(super) fn lacks_file(&self) -> bool {
-        self.file == FileRoom::Unmade
+    /// Whether its file is still to be made, and does not count yet.
+    fn is_uncharged(&self) -> bool {
+        self.disk.lacks_room() && self.disk.charged == 0
     }
 }
 

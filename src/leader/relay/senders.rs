@@ -10,6 +10,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
+use super::queue::Queue;
 use super::{BlobId, Out, Relay};
 use crate::core::ids::{ConnId, Micros};
 use crate::core::{broken, count_down};
@@ -44,7 +45,7 @@ struct Sender {
     /// When the chunk that comes got its memory.
     began: Option<Micros>,
     /// Transfers that wait until it may send more.
-    held: VecDeque<BlobId>,
+    held: Queue<BlobId>,
 }
 
 /// How fast it brings chunks.
@@ -56,18 +57,15 @@ enum Pace {
     Slow,
 }
 
-/// What a chunk that begins has to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
-    Buffer,
-    Place,
-}
-
 /// All that bring.
 #[derive(Debug, Default)]
 pub(super) struct Senders {
     /// Chunks that all of them may send and have not.
-    outstanding: usize,
+    pub(super) promised: usize,
+    /// Those of them for which buffers of the pool are kept free.
+    pub(super) kept_free: usize,
+    /// Chunks that have begun to come: promised no more, and not here yet.
+    pub(super) arriving: usize,
     by_conn: HashMap<ConnId, Sender>,
     /// Who is behind a connection, before it brings anything.
     peers: HashMap<ConnId, u64>,
@@ -76,11 +74,11 @@ pub(super) struct Senders {
     /// Slow ones that may bring a chunk, or do.
     places: HashSet<ConnId>,
     /// Those that wait for a place: a chunk of theirs has begun, or they would send one.
-    for_place: VecDeque<ConnId>,
+    for_place: Queue<ConnId>,
     /// Those whose chunk has begun and finds no buffer. Fast ones go first.
     for_buffer: VecDeque<ConnId>,
     /// Chunks that have begun and wait.
-    waiting: HashMap<ConnId, Waits>,
+    waiting: HashSet<ConnId>,
     /// What has become of their waiting.
     ready: HashMap<ConnId, Option<PoolBuf>>,
     /// Bytes of chunks that left the pool and wait for a place.
@@ -141,7 +139,7 @@ impl Relay {
             backed: 0,
             used_at: now,
             began: None,
-            held: VecDeque::new(),
+            held: Queue::default(),
         })
     }
 
@@ -160,7 +158,7 @@ impl Relay {
                 let share = (all / peers.max(1)).max(1);
                 share.saturating_sub(has).min(chunks(free))
             }
-            Pace::Slow if outstanding > 0 || self.senders.waiting.contains_key(&conn) => 0,
+            Pace::Slow if outstanding > 0 || self.senders.waiting.contains(&conn) => 0,
             Pace::Slow => u32::from(self.takes_place(conn)),
         }
     }
@@ -175,9 +173,7 @@ impl Relay {
         if senders.places.len() < places_max && senders.for_place.is_empty() {
             return senders.places.insert(conn);
         }
-        if !senders.for_place.contains(&conn) {
-            senders.for_place.push_back(conn);
-        }
+        senders.for_place.push(conn);
         false
     }
 
@@ -189,37 +185,37 @@ impl Relay {
             sender.used_at = now;
         }
         sender.outstanding += chunks;
-        self.senders.outstanding += chunks as usize;
-        let sender = self.sender(conn);
         if sender.pace == Pace::Fast {
             sender.backed += chunks;
             let peer = sender.peer;
             *self.senders.shares.entry(peer).or_default() += chunks;
-            self.promised += chunks as usize;
+            self.senders.kept_free += chunks as usize;
         }
+        self.senders.promised += chunks as usize;
     }
 
     /// So many chunks of a connection have begun to come.
     pub(super) fn spend(&mut self, conn: ConnId, chunks: u32) {
+        // What is kept free is what comes first.
+        self.promise_less(conn, chunks, chunks);
+    }
+
+    /// A connection may send so many chunks less, and so many buffers are not kept free for it, or more if it does not need them.
+    fn promise_less(&mut self, conn: ConnId, chunks: u32, buffers: u32) {
         let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
         let chunks = chunks.min(sender.outstanding);
         sender.outstanding -= chunks;
-        self.senders.outstanding -= chunks as usize;
-        // What is kept free is what comes first.
-        let no_more = sender.backed.saturating_sub(sender.outstanding).max(chunks);
-        self.keep_less_free(conn, no_more);
+        self.senders.promised -= chunks as usize;
+        let surplus = sender.backed.saturating_sub(sender.outstanding);
+        self.keep_less_free(conn, surplus.max(buffers.min(chunks)));
     }
 
     /// A connection may not send so many chunks any longer. If that is all, its place is free.
     pub(super) fn unpromise(&mut self, conn: ConnId, chunks: u32) {
-        let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
-        let chunks = chunks.min(sender.outstanding);
-        sender.outstanding -= chunks;
-        self.senders.outstanding -= chunks as usize;
-        let surplus = sender.backed.saturating_sub(sender.outstanding);
-        let is_idle = sender.outstanding == 0 && sender.began.is_none();
-        self.keep_less_free(conn, surplus);
-        if is_idle && !self.senders.waiting.contains_key(&conn) {
+        self.promise_less(conn, chunks, 0);
+        let sender = self.senders.by_conn.get(&conn);
+        let is_idle = sender.is_some_and(|sender| sender.outstanding == 0 && sender.began.is_none());
+        if is_idle && !self.senders.waiting.contains(&conn) {
             self.senders.places.remove(&conn);
         }
     }
@@ -232,7 +228,7 @@ impl Relay {
             return;
         }
         sender.backed -= buffers;
-        self.promised -= buffers as usize;
+        self.senders.kept_free -= buffers as usize;
         let Some(share) = self.senders.shares.get_mut(&sender.peer) else {
             return broken!("{buffers} buffers were kept free for {conn}, whose client has no share");
         };
@@ -242,41 +238,17 @@ impl Relay {
         }
     }
 
-    /// A blob waits until its connection may send more.
-    pub(super) fn hold(&mut self, conn: ConnId, id: BlobId) {
-        self.sender(conn).held.push_back(id);
-        if let Some(blob) = self.blobs.get_mut(&id) {
-            blob.held_by = Some(conn);
-        }
-    }
-
-    /// A blob does not wait for a connection any longer, as another one brings it, or none.
-    pub(super) fn hold_no_more(&mut self, id: BlobId) {
-        let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let Some(conn) = blob.held_by.take() else { return };
-        blob.waits = false;
-        if let Some(sender) = self.senders.by_conn.get_mut(&conn) {
-            sender.held.retain(|held| *held != id);
-        }
-    }
-
-    /// The same of all that wait for a connection.
-    pub(super) fn hold_none(&mut self, conn: ConnId) {
-        let held = self.senders.by_conn.get_mut(&conn).map(|sender| std::mem::take(&mut sender.held));
-        for id in held.unwrap_or_default() {
-            self.hold_no_more(id);
-        }
+    /// Blobs that wait until their connection may send more.
+    pub(super) fn held(&mut self, conn: ConnId) -> &mut Queue<BlobId> {
+        &mut self.sender(conn).held
     }
 
     /// The next ones of those that wait for their connection are looked at: as many as may find something.
     pub(super) fn look_at_held(&mut self, conn: ConnId) {
         for _ in 0..NEW_CHUNKS {
             let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
-            let Some(id) = sender.held.pop_front() else { return };
-            if let Some(blob) = self.blobs.get_mut(&id) {
-                (blob.waits, blob.held_by) = (false, None);
-                self.make_hungry(id);
-            }
+            let Some(id) = sender.held.pop() else { return };
+            self.make_hungry(id);
         }
     }
 
@@ -310,18 +282,12 @@ impl Relay {
             return Starts::Here(memory);
         }
         let senders = &mut self.senders;
-        let waits = match pace {
-            Pace::Slow => Waits::Place,
-            Pace::Fast => {
-                senders.for_buffer.push_front(conn);
-                Waits::Buffer
-            }
-            Pace::New => {
-                senders.for_buffer.push_back(conn);
-                Waits::Buffer
-            }
-        };
-        senders.waiting.insert(conn, waits);
+        match pace {
+            Pace::Slow => {}
+            Pace::Fast => senders.for_buffer.push_front(conn),
+            Pace::New => senders.for_buffer.push_back(conn),
+        }
+        senders.waiting.insert(conn);
         Starts::Waits
     }
 
@@ -333,7 +299,7 @@ impl Relay {
 
     /// Whether a chunk of a connection waits for its turn.
     pub(in crate::leader) fn waits_for_turn(&self, conn: ConnId) -> bool {
-        self.senders.waiting.contains_key(&conn) || self.senders.ready.contains_key(&conn)
+        self.senders.waiting.contains(&conn) || self.senders.ready.contains_key(&conn)
     }
 
     /// Gives buffers and places to those that wait for them.
@@ -342,7 +308,7 @@ impl Relay {
         while self.spare() > 0
             && let Some(conn) = self.senders.for_buffer.pop_front()
         {
-            if self.senders.waiting.remove(&conn).is_none() {
+            if !self.senders.waiting.remove(&conn) {
                 continue;
             }
             let Some(buffer) = self.pool.take() else { return };
@@ -351,9 +317,9 @@ impl Relay {
             self.out.push_back(Out::Turn { conn });
         }
         while self.senders.places.len() < places_max
-            && let Some(conn) = self.senders.for_place.pop_front()
+            && let Some(conn) = self.senders.for_place.pop()
         {
-            if self.senders.waiting.remove(&conn).is_some() {
+            if self.senders.waiting.remove(&conn) {
                 self.senders.parked.remove(&conn);
                 self.senders.places.insert(conn);
                 (self.sender(conn).began, self.sender(conn).used_at) = (Some(now), now);
@@ -381,7 +347,7 @@ impl Relay {
             return Linger::Dropped;
         }
         self.senders.parked.insert(conn, have);
-        self.senders.waiting.insert(conn, Waits::Place);
+        self.senders.waiting.insert(conn);
         Linger::Waits
     }
 
@@ -392,8 +358,8 @@ impl Relay {
             return false;
         }
         self.senders.parked.insert(conn, have);
-        self.senders.waiting.insert(conn, Waits::Place);
-        self.senders.for_place.push_back(conn);
+        self.senders.waiting.insert(conn);
+        self.senders.for_place.push(conn);
         self.pump();
         true
     }
@@ -443,7 +409,7 @@ impl Relay {
         // What they waited for may have gone on another way.
         let in_line = |conn: &ConnId, sender: &Sender| {
             let comes = sender.outstanding > 0 || sender.began.is_some();
-            comes || self.senders.waiting.contains_key(conn) || self.senders.for_place.contains(conn)
+            comes || self.senders.waiting.contains(conn) || self.senders.for_place.contains(conn)
         };
         let senders = self.senders.by_conn.iter().filter(|(_, sender)| !sender.held.is_empty());
         let stuck = senders.filter(|(conn, sender)| !in_line(conn, sender));
@@ -464,11 +430,6 @@ impl Relay {
         self.senders.places.len()
     }
 
-    /// Chunks that all may send and have not.
-    pub(super) fn promised_in_all(&self) -> usize {
-        self.senders.outstanding
-    }
-
     /// Whether time matters for those that bring.
     pub(super) fn senders_wait(&self) -> bool {
         !self.senders.waiting.is_empty() || !self.senders.for_place.is_empty()
@@ -481,13 +442,13 @@ impl Relay {
         }
         let senders = &mut self.senders;
         let sender = senders.by_conn.remove(&conn);
-        senders.outstanding -= sender.map_or(0, |sender| sender.outstanding as usize);
+        senders.promised -= sender.map_or(0, |sender| sender.outstanding as usize);
         senders.peers.remove(&conn);
         senders.places.remove(&conn);
         senders.waiting.remove(&conn);
         senders.ready.remove(&conn);
         senders.parked.remove(&conn);
-        senders.for_place.retain(|other| *other != conn);
+        senders.for_place.remove(&conn);
         senders.for_buffer.retain(|other| *other != conn);
     }
 }

@@ -6,9 +6,9 @@
 
 use chunking::message::{Reason, Verdict, Void};
 
-use super::blob::Blob;
+use super::blob::{Blob, Route};
 use super::pieces::comes_later;
-use super::{BlobId, Relay, Says, Verify, check_crcs, is_from};
+use super::{BlobId, Relay, Says, Verify, check_crcs};
 use crate::core::ids::ConnId;
 use crate::wire::ChunkStart;
 
@@ -28,6 +28,13 @@ pub enum Passed {
     Slow,
 }
 
+/// What became of chunks that were to pass through, since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) whole: u64,
+    pub(super) voided: u64,
+}
+
 impl Relay {
     /// Where a chunk that begins can pass through to, if it can. `reserve_pipe` is asked last: it takes a
     /// pipe if nothing waits to be sent there, and says whether it has.
@@ -38,65 +45,63 @@ impl Relay {
         reserve_pipe: impl FnOnce(ConnId) -> bool,
     ) -> Option<ConnId> {
         let (id, now) = (start.transfer, self.now);
-        let Relay { blobs, chunks_out, config, slow_senders, lagging, .. } = self;
-        let lags = |to: ConnId| lagging.lags(to);
-        if config.verify == Verify::Hop || slow_senders.contains(&conn) {
+        let Relay { blobs, lines, config, lagging, .. } = self;
+        if config.verify == Verify::Hop || lines.get(conn).is_some_and(|line| line.brings_slowly) {
             return None;
         }
-        let blob = blobs.get_mut(&id).filter(|blob| !blob.keep && !blob.breaks)?;
-        let index = blob.plan.check(&start.head, start.sent_len).ok()?;
+        let blob = blobs.get_mut(&id).filter(|blob| blob.route == Route::Through)?;
+        let index = blob.came.plan().check(&start.head, start.sent_len).ok()?;
         if start.sent_len < THROUGH_BYTES_MIN || check_crcs(&start.head, start.head.crc_sent).is_err() {
             return None;
         }
-        let Blob { plan, seen, crcs, downs, stored, up, .. } = blob;
+        let Blob { came, downs, chunks, up, .. } = blob;
         let mut lacking = downs.iter_mut().filter(|down| down.lacks(index));
         let down = lacking.next().filter(|down| down.sending.window() > 0)?;
         // Of a chunk that it has a part of, it gets the rest, and that before others.
         let has_part = down.sending.part().is_some_and(|part| part.index == index);
-        if has_part || comes_later(down, index, stored, seen, up.as_ref(), now) {
+        if has_part || comes_later(down, index, chunks, came, up.as_ref(), now) {
             return None;
         }
-        let pending = chunks_out.entry(down.conn).or_default();
-        if lacking.next().is_some() || *pending > 0 || lags(down.conn) || !reserve_pipe(down.conn) {
+        let line = lines.at(down.conn);
+        let is_free = line.chunks_out == 0 && !lagging.lags(down.conn);
+        if lacking.next().is_some() || !is_free || !reserve_pipe(down.conn) {
             return None;
         }
-        *pending += 1;
+        line.chunks_out += 1;
         down.sending.send(index);
         down.moved_at = now;
-        seen.insert(index);
-        crcs.insert(plan, index, start.head.crc_raw);
+        came.insert(index, start.head.crc_raw);
         Some(down.conn)
     }
 
     /// A chunk that was to pass through has come to its end, one way or the other.
     pub(in crate::leader) fn passed(&mut self, conn: ConnId, start: &ChunkStart, how: Passed) {
-        let id = start.transfer;
+        let (id, now) = (start.transfer, self.now);
         self.has_come(conn, how == Passed::Whole);
-        let Some(blob) = self.blobs.get_mut(&id) else { return };
-        if let Some(up) = blob.up.as_mut().filter(|up| up.conn == conn) {
-            let counted = up.arriving.min(1);
-            up.arriving -= counted;
-            self.arriving -= counted as usize;
-            up.heard_at = self.now;
+        if !self.knows(id) {
+            return;
+        }
+        if let Some(up) = self.arrives_no_more(conn, id) {
+            up.heard_at = now;
         }
         // Who is slow sends by buffer from now on, so that receivers are not kept waiting for each chunk.
-        if matches!(how, Passed::Stalled | Passed::Slow) && self.by_conn.contains_key(&conn) {
-            self.slow_senders.insert(conn);
+        if let Some(line) = self.lines.get_mut(conn) {
+            line.brings_slowly |= matches!(how, Passed::Stalled | Passed::Slow);
         }
         let is_whole = match how {
             Passed::Whole | Passed::Slow => true,
             Passed::Broken | Passed::Stalled => false,
         };
-        self.passed_through += u64::from(is_whole);
-        self.voided += u64::from(!is_whole);
+        self.passed.whole += u64::from(is_whole);
+        self.passed.voided += u64::from(!is_whole);
         if is_whole {
             self.say_done(id);
             self.make_hungry(id);
             return self.pump();
         }
         tracing::warn!(blob = %id, offset = start.head.offset, ?how, "a chunk did not pass through: asking for it again");
-        if let Some(blob) = self.blobs.get_mut(&id) {
-            blob.breaks = true;
+        if let Some(blob) = self.blobs.get_mut(&id).filter(|blob| !blob.stays()) {
+            blob.route = Route::Whole;
         }
         self.must_not_be_used(id, Void { offset: start.head.offset, reason: Reason::SOURCE_GONE });
         self.ask_for_what_was_done(id);
@@ -106,16 +111,16 @@ impl Relay {
 
     /// Asks for what is missing of a blob whose sender has said Done before, and will not say it again by itself.
     fn ask_for_what_was_done(&mut self, id: BlobId) {
-        let Some(blob) = self.blobs.get(&id).filter(|blob| blob.digest.is_some()) else { return };
-        if let Some(conn) = blob.up.as_ref().filter(|up| up.keeps_source).map(|up| up.conn) {
-            let again = blob.seen.missing();
+        let Some(blob) = self.blobs.get(&id).filter(|blob| blob.ruling.digest().is_some()) else { return };
+        if let Some(conn) = blob.can_ask() {
+            let again = blob.came.missing();
             self.say(conn, id, Says::Verdict(Verdict::Resend(again)));
         }
     }
 
     /// The chunk that went before must not be used.
     pub(in crate::leader) fn void(&mut self, conn: ConnId, id: BlobId, void: &Void) {
-        if self.blobs.get(&id).is_some_and(|blob| is_from(blob, conn)) {
+        if self.blobs.get(&id).is_some_and(|blob| blob.is_from(conn)) {
             self.must_not_be_used(id, void.clone());
             self.make_hungry(id);
             self.pump();
@@ -125,8 +130,8 @@ impl Relay {
     /// A chunk is not as it should be: it has to come again, and go out again.
     fn must_not_be_used(&mut self, id: BlobId, Void { offset, reason }: Void) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let Ok(index) = u32::try_from(offset / u64::from(blob.plan.chunk_bytes())) else { return };
-        blob.seen.remove(index);
+        let Some(index) = blob.came.index_of(offset) else { return };
+        blob.came.remove(index);
         let downs = blob.downs.iter_mut().filter(|down| !down.sending.is_arrived());
         let told: Vec<ConnId> =
             downs.filter_map(|down| down.sending.take_back(index).then_some(down.conn)).collect();
