@@ -51,7 +51,7 @@ use uuid::Uuid;
 use crate::conn::{AckBody, AckSays, Heard, Session, SessionError, Want, WireChunk, WireFrame};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::{Operation, Outcome};
-use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run};
+use crate::core::ids::{ConnId, JobId, Micros};
 use crate::core::{Broker, Config, Event};
 use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
@@ -69,7 +69,7 @@ use payloads::Payloads;
 use questions::{Asked, QuestionEvent, Questions};
 use relay::{BlobId, Relay};
 use staging::Stagings;
-use tasks::{Assignment, HeldBack, Task, Turn};
+use tasks::{HeldBack, Task, Turn};
 
 /// How a leader behaves.
 #[derive(Clone, Debug)]
@@ -627,18 +627,12 @@ impl Leader {
         while let Some(action) = self.broker.poll_action() {
             match action {
                 Action::Commit { index, record } => self.commit(index, record),
-                Action::Assign { conn, worker, job, run, attempt, lease, start } => {
-                    self.give(Assignment { conn, worker, job, run, attempt, lease, start });
-                }
-                Action::Start { job, conn, attempt, .. }
-                | Action::Resume { job, conn, attempt, .. }
-                | Action::Abandon { job, conn, attempt } => {
-                    if let Some(action) = self.held_back.take(job, conn, attempt, action) {
-                        self.act_on(action);
+                Action::Assign(assignment) => self.give(assignment),
+                Action::Worker(order) => {
+                    if let Some(order) = self.held_back.take(order) {
+                        self.tell_worker(order);
                     }
                 }
-                // It is about what the worker had before, whatever waits to be sent to it.
-                Action::Settle { .. } => self.act_on(action),
                 Action::AckRefused { conn, job } => self.ack_refused(conn, job),
                 Action::Waiting { conn, job, why } => {
                     let frame = self.sessions.get(&conn).and_then(|s| s.waiting(job, &why.to_string()));
@@ -694,50 +688,5 @@ impl Leader {
                 }
             }
         }
-    }
-
-    /// Tells a worker something about a job that it was sent.
-    fn act_on(&mut self, action: Action) {
-        match action {
-            Action::Start { conn, job, run, attempt, lease, .. } => {
-                self.start(true, conn, job, run, attempt, lease);
-            }
-            Action::Resume { conn, job, run, attempt, lease, start, .. } => {
-                self.resume_inputs(conn, job, attempt);
-                self.start(start, conn, job, run, attempt, lease);
-            }
-            Action::Abandon { conn, job, attempt } => {
-                self.withhold_inputs(conn, job);
-                let frame = self.sessions.get(&conn).and_then(|session| session.abandon(job, attempt));
-                self.send(conn, frame);
-            }
-            Action::Settle { conn, job, run } => {
-                let frame = self.sessions.get(&conn).and_then(|session| session.settled(job, run));
-                self.send_lazily(conn, frame);
-            }
-            Action::Commit { .. }
-            | Action::Assign { .. }
-            | Action::AckRefused { .. }
-            | Action::Submitted { .. }
-            | Action::Refuse { .. }
-            | Action::Waiting { .. }
-            | Action::Running { .. }
-            | Action::Deliver { .. }
-            | Action::ForgetInput { .. }
-            | Action::ForgetResult { .. }
-            | Action::Operated { .. }
-            | Action::DatasetPut { .. }
-            | Action::DatasetRemoved { .. }
-            | Action::AskAgent { .. }
-            | Action::StageInputs { .. }
-            | Action::Close { .. } => {}
-        }
-    }
-
-    /// The word to start, where it is time.
-    fn start(&mut self, now: bool, conn: ConnId, job: JobId, run: Run, attempt: Attempt, lease: Duration) {
-        let session = self.sessions.get(&conn).filter(|_| now);
-        let frame = session.and_then(|session| session.start(job, run, attempt, lease));
-        self.send(conn, frame);
     }
 }
