@@ -17,6 +17,7 @@ use super::pacing::{Memory, Posting};
 use super::questions::QuestionEvent;
 use super::recover::no_map;
 use super::relay::{BlobId, Relay};
+use super::staging::NotStaged;
 use super::submit::RefusalText;
 use super::{Leader, LeaderConfig, Output};
 use crate::conn::{DatasetSays, Session};
@@ -213,7 +214,9 @@ impl Leader {
                     self.broker.handle(self.now, Event::AgentFor { worker, agent });
                     self.dataset_event(DatasetEvent::AgentChanged { worker, agent });
                 }
-                DatasetAction::NotStaged { job, why } => self.not_staged(job, &why, true),
+                DatasetAction::NotStaged { job, why } => {
+                    self.not_staged(NotStaged { job, why, again: true });
+                }
                 DatasetAction::Expect { blob, open, plan } => self.relay.expect(blob, open, plan, true),
                 DatasetAction::Accept { conn, blob, open } => self.accept(conn, blob, open),
                 DatasetAction::TurnAway { conn, blob } => self.relay.turn_away(conn, blob),

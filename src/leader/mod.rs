@@ -4,9 +4,8 @@
 //! bytes pass through by reference; the broker never sees them.
 
 mod ask;
-mod bulk;
-mod cache_put;
 mod children;
+mod classic_wiring;
 mod collect;
 mod commit_log;
 mod datasets;
@@ -17,6 +16,7 @@ mod explain;
 mod gathered;
 mod hello;
 mod job_blobs;
+mod large_frames;
 mod outcome;
 mod pacing;
 mod pack_maker;
@@ -57,17 +57,17 @@ use crate::store::blobs::DiskOp;
 use crate::store::journal::LogOp;
 use crate::summed::Summed;
 use crate::wire::{KEEPALIVE_EVERY, SILENCE_MAX, frame_window};
-use bulk::{Apart, Bulk};
 use children::Commons;
 use commit_log::CommitLog;
 use datasets::{DatasetEvent, Datasets};
 use gathered::Fetcher;
 use hello::{reason_for, room_for_names};
 use job_blobs::Blobs;
+use large_frames::LargeFrames;
 use pacing::Pacing;
 use payloads::Payloads;
 use questions::{Asked, QuestionEvent, Questions};
-use relay::{BlobId, Relay};
+use relay::Relay;
 use staging::Stagings;
 use tasks::{HeldBack, Task, Turn};
 
@@ -221,9 +221,7 @@ pub struct Leader {
     /// Whether what they want done is being done.
     acts_for_datasets: bool,
     stagings: Stagings,
-    bulks: HashMap<ConnId, Bulk>,
-    /// Large frames that were taken apart, and wait until their contents are on the disk.
-    gathered: Vec<(Vec<BlobId>, Apart)>,
+    large_frames: LargeFrames,
     /// When files that nothing refers to are looked for.
     collect_at: Option<Micros>,
     outputs: VecDeque<Output>,
@@ -253,9 +251,8 @@ impl Leader {
             blobs: Blobs::default(),
             datasets: Datasets::new(config.blob_grace),
             acts_for_datasets: false,
-            stagings: Stagings::default(),
-            bulks: HashMap::new(),
-            gathered: Vec::new(),
+            stagings: Stagings::new(config.relay.spool_bytes_max),
+            large_frames: LargeFrames::new(config.relay.spool_bytes_max),
             collect_at: None,
             config,
             id,
@@ -391,7 +388,7 @@ impl Leader {
         if let Some(session) = self.sessions.remove(&conn) {
             self.hello_names_bytes -= session.names_bytes();
             debug!(peer = %session.name(), "disconnected");
-            self.bulk_broke(conn);
+            self.large_frames.broke(conn, &mut self.relay);
             self.relay.closed(conn);
             self.broker.handle(self.now, Event::Closed { conn });
             self.unpost(conn);

@@ -390,23 +390,24 @@ impl Leader {
         job: &Job,
         staged: Option<&CacheId>,
     ) -> Summed {
-        let payload = staged.map_or(payload.clone(), |cache| by_set(&payload, cache).into());
-        match rewriting {
-            Rewriting::None => return payload,
-            Rewriting::Names => return flat_if(job.submission.names, &payload).map_or(payload, Summed::from),
-            Rewriting::Paths => {}
+        let is_flat = rewriting != Rewriting::None && job.submission.names == FileNames::Flattened;
+        if rewriting != Rewriting::Paths && !is_flat {
+            return payload;
+        }
+        let Ok(mut request) = JobRequest::parse(&payload) else { return payload };
+        if let Some(cache) = staged {
+            by_set(&mut request, cache);
         }
         let is_set = |cache_id: &str| {
             let cache = CacheId::parse(cache_id).ok();
-            cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
+            from_ours || cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
-        let written = by_path(&payload, |cache_id| from_ours || is_set(cache_id));
-        let flat = flat_if(job.submission.names, written.as_deref().unwrap_or(&payload));
-        let written =
-            flat.or(written).filter(|written| fits_assignment(job.submission.key.as_str(), written.len()));
-        match (written, flat_if(job.submission.names, &payload)) {
-            (Some(written), _) | (None, Some(written)) => written.into(),
-            (None, None) => payload,
+        let with_paths = (rewriting == Rewriting::Paths).then(|| with_paths(&request, is_set)).flatten();
+        let written = with_paths.map(|request| in_json(request, is_flat));
+        match written.filter(|written| fits_assignment(job.submission.key.as_str(), written.len())) {
+            Some(written) => written.into(),
+            None if is_flat || staged.is_some() => in_json(request, is_flat).into(),
+            None => payload,
         }
     }
 }
@@ -433,14 +434,11 @@ fn sent_len(payload: &Bytes, to_all: bool) -> usize {
 /// The same of a request for a stock worker, in the longest of the forms that it may be sent in: with the path of each cached file
 /// in its CacheId (C02), which a stock client's is sent in only if that fits, and without folders. Those are JSON of our own writing.
 fn stock_len(request: &JobRequest, payload: &[u8], names: FileNames, from_ours: bool) -> usize {
-    let is_cached = |file: &InputFile| matches!(file.source(), Source::Cache(_));
-    let has_paths = from_ours && request.files.iter().any(is_cached);
-    let written = if has_paths { by_path(payload, |_| true) } else { None };
-    let forms = match names {
-        FileNames::Plain | FileNames::Folders => [written, None],
-        FileNames::Flattened => [written.as_deref().and_then(flattened), flattened(payload)],
-    };
-    forms.iter().flatten().map(Bytes::len).max().unwrap_or(payload.len())
+    let is_flat = names == FileNames::Flattened;
+    let with_paths = if from_ours { with_paths(request, |_| true) } else { None };
+    let forms = [with_paths, is_flat.then(|| request.clone())];
+    let lens = forms.into_iter().flatten().map(|request| in_json(request, is_flat).len());
+    lens.max().unwrap_or(payload.len())
 }
 
 /// Whether a job fits no assignment as it came, and has contents that can go apart from it.
@@ -462,35 +460,32 @@ fn is_to_be_taken_apart(body: &SubmitBody) -> bool {
 }
 
 /// A request with the path of each cached file in its CacheId, for those ids of which that is said; `None` if there are none.
-pub(super) fn by_path(payload: &[u8], is_set: impl Fn(&str) -> bool) -> Option<Bytes> {
-    let mut request = JobRequest::parse(payload).ok()?;
-    let mut rewritten = false;
-    for file in &mut request.files {
-        if let Source::Cache(cache_id) = file.source()
-            && is_set(cache_id)
-        {
-            file.cache_id = Some(format!("{cache_id}/{}", file.name_in_set()));
-            rewritten = true;
+pub(super) fn with_paths(request: &JobRequest, is_set: impl Fn(&str) -> bool) -> Option<JobRequest> {
+    let path = |file: &InputFile| match file.source() {
+        Source::Cache(id) if is_set(id) => Some(format!("{id}/{}", file.name_in_set())),
+        Source::Cache(_)
+        | Source::Inline(_)
+        | Source::Streamed { .. }
+        | Source::Blob(_)
+        | Source::Url(_)
+        | Source::Nothing => None,
+    };
+    let paths: Vec<Option<String>> = request.files.iter().map(path).collect();
+    paths.iter().any(Option::is_some).then(|| {
+        let mut request = request.clone();
+        for (file, path) in request.files.iter_mut().zip(paths) {
+            file.cache_id = path.or(file.cache_id.take());
         }
-    }
-    rewritten.then(|| request.to_json().into())
+        request
+    })
 }
 
-/// A request for a classic worker, without the folders of its files; nothing where it does not say so.
-fn flat_if(names: FileNames, payload: &[u8]) -> Option<Bytes> {
-    match names {
-        FileNames::Plain | FileNames::Folders => None,
-        FileNames::Flattened => flattened(payload),
-    }
-}
-
-/// A request whose files are named without their folders.
-fn flattened(payload: &[u8]) -> Option<Bytes> {
-    let mut request = JobRequest::parse(payload).ok()?;
-    for file in &mut request.files {
+/// A request as a classic worker gets it: without the folders of its files, where it says so.
+fn in_json(mut request: JobRequest, is_flat: bool) -> Bytes {
+    for file in request.files.iter_mut().filter(|_| is_flat) {
         file.name = names::without_folders(&file.name).to_owned();
     }
-    Some(request.to_json().into())
+    request.to_json().into()
 }
 
 /// What the names of a request's files are to classic workers. What no worker takes is not told apart: any says what is wrong with
@@ -505,14 +500,12 @@ fn file_names(request: &JobRequest) -> FileNames {
     }
 }
 
-/// A request whose large inputs are files of a set.
-pub(super) fn by_set(payload: &Bytes, cache: &CacheId) -> Bytes {
-    let Ok(mut request) = JobRequest::parse(payload) else { return payload.clone() };
+/// Makes files of a set of a request's large inputs.
+pub(super) fn by_set(request: &mut JobRequest, cache: &CacheId) {
     for file in request.files.iter_mut().filter(|file| matches!(file.source(), Source::Blob(_))) {
         (file.blob, file.content) = (None, None);
         (file.cache_id, file.cache_name) = (Some(cache.as_str().to_owned()), None);
     }
-    request.to_json().into()
 }
 
 /// A request without an id, under this one. A classic worker acks the id that the request names, not the frame's, so one without is

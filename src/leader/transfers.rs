@@ -375,9 +375,11 @@ impl Leader {
         }
     }
 
-    /// A part of a result that was gathered here, not brought as a transfer.
-    pub(super) fn gathered_part(&mut self, job: JobId, part: BlobId) {
-        self.blobs.coming.entry(job).or_default().push((Attempt(0), part));
+    /// Parts of a result that were gathered here, not brought as transfers.
+    pub(super) fn gathered_parts(&mut self, job: JobId, parts: &[BlobId]) {
+        if !parts.is_empty() {
+            self.blobs.coming.entry(job).or_default().extend(parts.iter().map(|part| (Attempt(0), *part)));
+        }
     }
 
     /// A job whose inputs are all here. They go with it.
@@ -665,7 +667,7 @@ impl Leader {
                 self.input_arrived(owner)
             }
             // A part of a result, whose acknowledgement follows; or what was gathered from a large frame.
-            News::Arrived { .. } => self.gathered_on(),
+            News::Arrived { .. } => self.large_frames_on(),
             News::Failed { blob, owner, reason, text } => self.blob_failed(blob, owner, reason, text),
             News::Refused { blob, job, conn, reason, text } => {
                 let is_input = self.blobs.inputs(self.owner_of_inputs(job)).contains(&blob);
@@ -738,7 +740,7 @@ impl Leader {
                 coming.retain(|(_, coming)| *coming != blob);
             }
             self.relay.forget(blob);
-            return self.gathered_on();
+            return self.large_frames_on();
         }
         self.inputs_failed(owner, reason, &text);
     }
