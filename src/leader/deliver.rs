@@ -62,7 +62,7 @@ impl Leader {
         };
         let named = frame.as_ref().map_or(Named::Brought, |(_, named)| *named);
         if let Some(cut) = cut {
-            self.blobs.cut(cut);
+            self.retention.cut(cut);
         }
         if let Some(result) = result {
             self.send_parts(conn, id, result, named, false);

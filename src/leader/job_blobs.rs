@@ -1,18 +1,9 @@
-//! Which blobs belong to which job and to which result, and who has them.
+//! Which blobs belong to which job and to which result.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::relay::BlobId;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
-
-/// Who has all parts of a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum GotBy {
-    /// Somebody that fetched them.
-    Anybody,
-    /// The client whose result it is.
-    ItsClient,
-}
 
 /// The blobs of jobs and of results.
 #[derive(Debug, Default)]
@@ -27,10 +18,6 @@ pub(super) struct Blobs {
     pub(super) named: HashMap<BlobId, usize>,
     /// Why parts of results that are kept are not here.
     pub(super) lost: HashMap<BlobId, String>,
-    /// Results of which somebody has got all parts, and who.
-    pub(super) got: HashMap<ResultId, GotBy>,
-    /// Results whose clients take no parts: they have the beginning, and were told how to fetch the rest.
-    pub(super) cut: HashSet<ResultId>,
     /// Jobs whose results wait for room, and the connections of their clients that were told.
     pub(super) told: HashMap<JobId, ConnId>,
 }
@@ -70,35 +57,9 @@ impl Blobs {
         coming.filter(move |(of, _)| *of == attempt).map(|(_, part)| *part)
     }
 
-    /// Somebody has got all parts of a result.
-    pub(super) fn got(&mut self, result: ResultId, by: GotBy) {
-        let known = self.got.entry(result).or_insert(by);
-        *known = (*known).max(by);
-    }
-
-    /// A client that takes no parts gets a result without them.
-    pub(super) fn cut(&mut self, result: ResultId) {
-        self.cut.insert(result);
-    }
-
-    /// Whether nobody may have the parts of a result, though its client has the result.
-    pub(super) fn is_cut(&self, result: ResultId) -> bool {
-        self.cut.contains(&result) && self.got_by(result).is_none()
-    }
-
-    /// Whether there is such a result.
-    pub(super) fn has_got(&self) -> bool {
-        !self.got.is_empty()
-    }
-
     /// Whether there are results with parts that are kept.
     pub(super) fn has_kept(&self) -> bool {
         !self.of_result.is_empty()
-    }
-
-    /// Who has got all parts of a result, if anybody has.
-    pub(super) fn got_by(&self, result: ResultId) -> Option<GotBy> {
-        self.got.get(&result).copied()
     }
 
     /// The parts of a result.

@@ -60,7 +60,6 @@ use crate::wire::{KEEPALIVE_EVERY, SILENCE_MAX, frame_window};
 use children::Commons;
 use commit_log::CommitLog;
 use datasets::{DatasetEvent, Datasets};
-use gathered::Fetcher;
 use hello::{reason_for, room_for_names};
 use job_blobs::Blobs;
 use large_frames::LargeFrames;
@@ -68,6 +67,7 @@ use pacing::Pacing;
 use payloads::Payloads;
 use questions::{Asked, QuestionEvent, Questions};
 use relay::Relay;
+use retention::Retention;
 use staging::Stagings;
 use tasks::{HeldBack, Task, Turn};
 
@@ -229,12 +229,9 @@ pub struct Leader {
     connections: usize,
     /// Frames that were not what their senders sent.
     frames_damaged: u64,
-    /// The job that was forgotten last to make room.
-    forgetting: Option<JobId>,
+    retention: Retention,
     /// Results that did not count, as their workers had nothing to do with the job.
     acks_refused: u64,
-    /// Who is about to ask for the results of a job's workers.
-    fetchers: HashMap<JobId, Fetcher>,
     /// Jobs that an earlier life left.
     recovered_jobs: usize,
     recovery: Duration,
@@ -270,9 +267,8 @@ impl Leader {
             outputs: VecDeque::new(),
             connections: 0,
             frames_damaged: 0,
-            forgetting: None,
+            retention: Retention::default(),
             acks_refused: 0,
-            fetchers: HashMap::new(),
             recovered_jobs: 0,
             recovery: Duration::ZERO,
         }

@@ -390,8 +390,7 @@ impl Leader {
     }
 
     pub(super) fn forget_parts(&mut self, result: ResultId) {
-        self.blobs.got.remove(&result);
-        self.blobs.cut.remove(&result);
+        self.retention.forget(result);
         for part in self.blobs.of_result.remove(&result).unwrap_or_default() {
             let Some(named) = self.blobs.named.get_mut(&part) else { continue };
             *named -= 1;
