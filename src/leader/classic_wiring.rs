@@ -30,7 +30,7 @@ impl Leader {
     /// A frame begins that is too large to be gathered.
     pub fn bulk_starts(&mut self, now: Micros, conn: ConnId, head: &Head<'_>) -> Result<(), HangUp> {
         self.pass_time(now);
-        let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
+        let Some(session) = self.peers.get_mut(conn) else { return Ok(()) };
         let of = session.bulk(head)?;
         info!(peer = %session.name(), kind = head.kind().map_or("unknown", Kind::name), bytes = head.payload_len,
             "a large frame of a stock peer comes as a stream");

@@ -46,7 +46,7 @@ impl Leader {
         let Recovered { replay, blobs, requests } = recovered;
         let Replay { state, index, inputs, results, last_result, .. } = replay;
         leader.log = CommitLog::on_disk();
-        leader.recovered_jobs = state.job_count();
+        leader.counters.recovered_jobs = state.job_count();
         leader.payloads = Payloads::new(PayloadStore::restore(&inputs, &results, last_result));
         let (mut maps, mut bad) = (HashMap::new(), HashMap::new());
         for Found { blob, map } in blobs {
@@ -90,7 +90,8 @@ impl Leader {
             let why = format!("an input is lost at the leader: {why}").into();
             leader.broker.handle(now, Event::InputsFailed { job, why });
         }
-        leader.collect_later();
+        // After those that were being brought had time to come again.
+        leader.questions.list_from(now.plus(leader.config.blob_grace));
         leader.relay.measure();
         leader.act();
         leader

@@ -193,8 +193,7 @@ impl Leader {
 
     /// Forgets who was about to ask for results and is gone, or did not for too long.
     pub(super) fn release_fetched(&mut self) {
-        let (state, sessions) = (self.broker.state(), &self.sessions);
-        let may_ask = |conn, job| sessions.contains_key(&conn) && state.job(job).is_some();
+        let may_ask = |conn, job| self.peers.has(conn) && self.broker.state().job(job).is_some();
         self.retention.release(self.now, may_ask);
     }
 
@@ -213,7 +212,7 @@ impl Leader {
         let parts = self.blobs.of_result(result);
         if !parts.is_empty() && parts.iter().all(is_here) {
             let owner = self.broker.state().job(job).map(|job| &job.submission.client);
-            let client = self.sessions.get(&conn).and_then(Session::client);
+            let client = self.peers.get(conn).and_then(Session::client);
             let is_its = client.is_some_and(|client| Some(client) == owner);
             self.retention.got(result, if is_its { GotBy::ItsClient } else { GotBy::Anybody });
         }

@@ -125,7 +125,7 @@ pub(super) struct Gathered {
 
 impl Leader {
     pub(super) fn submit(&mut self, conn: ConnId, body: SubmitBody) {
-        let is_ours = self.sessions.get(&conn).is_some_and(Session::is_announced);
+        let is_ours = self.is_announced(conn);
         if !is_ours && is_to_be_taken_apart(&body) {
             return self.submit_apart(conn, body);
         }
@@ -146,7 +146,7 @@ impl Leader {
             Ok(_) | Err(_) => (self.make_id)(),
         };
         let job = JobId(id);
-        let from_ours = self.sessions.get(&conn).is_some_and(Session::is_announced);
+        let from_ours = self.is_announced(conn);
         let fingerprint = match &gathered {
             Some(gathered) => gathered.fingerprint,
             None => chunking::digest::blake3(&body.payload),
@@ -294,7 +294,7 @@ impl Leader {
     /// Tells a client that its job is not taken: in a frame of its own if it can hear that, else as a failed result, so
     /// that it does not wait for ever (W23).
     pub(super) fn refuse(&mut self, conn: ConnId, job: JobId, refusal: RefusalText) {
-        let Some(session) = self.sessions.get(&conn) else { return };
+        let Some(session) = self.peers.get(conn) else { return };
         info!(%job, peer = %session.name(), "refused a job: {}", refusal.text);
         let RefusalText { reason, value, limit, hop, text } = refusal;
         let frame = session.refused(job, reason, value, limit, hop, &text).or_else(|| {
@@ -318,7 +318,7 @@ impl Leader {
             warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
             return None;
         };
-        let is_classic = self.sessions.get(&conn).is_some_and(|session| !session.is_announced());
+        let is_classic = self.peers.get(conn).is_some_and(|session| !session.is_announced());
         let staged = (is_classic && job.is_staged()).then(|| CacheId::of_inputs(id));
         let rewriting = match is_classic {
             true => self.rewriting(worker, from_ours, staged.is_some()),
@@ -332,7 +332,7 @@ impl Leader {
         let mut stand_in = None;
         let (payload, common, limit) = if owner == id {
             let (mut payload, limit) = made(payload);
-            let session = self.sessions.get(&conn).filter(|session| session.takes_stand_ins());
+            let session = self.peers.get(conn).filter(|session| session.takes_stand_ins());
             if let Some(other) = session.and_then(|_| stand_in::id_of(id, job.run, job.attempt))
                 && let Some(renamed) = stand_in::renamed(&payload, other)
                 && fits_assignment(job.submission.key.as_str(), renamed.len())
@@ -341,17 +341,17 @@ impl Leader {
             }
             (payload.into(), None, limit)
         } else {
-            let kept = self.commons.get(owner, is_classic, rewriting);
+            let kept = self.payloads.commons.get(owner, is_classic, rewriting);
             let common = kept.unwrap_or_else(|| {
                 let for_all = made(for_child(&payload, JobId(Uuid::nil())).into());
                 Common::new(owner, is_classic, rewriting, for_all)
             });
-            let common = self.commons.keep(common);
+            let common = self.payloads.commons.keep(common);
             (common.payload(id), Some(common.id()), common.limit())
         };
         let attempt = job.attempt;
         let subject = Session::assign_subject(job.submission.key.as_str(), worker);
-        let session = self.sessions.get_mut(&conn)?;
+        let session = self.peers.get_mut(conn)?;
         let assigned = session.assign(&subject, id, stand_in, payload);
         if let (Ok(_), Some(limit)) = (&assigned, limit) {
             self.broker.handle(self.now, Event::TimeLimit { worker, job: id, attempt, limit });

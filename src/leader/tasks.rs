@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use chunking::message::Features;
 use tracing::{debug, error};
 
 use super::children::Assigned;
@@ -90,19 +91,17 @@ impl Leader {
             }
             WorkerOrder::Abandon { conn, job, attempt } => {
                 self.withhold_inputs(conn, job);
-                let frame = self.sessions.get(&conn).and_then(|session| session.abandon(job, attempt));
-                self.send(conn, frame);
+                self.tell(conn, |session| session.abandon(job, attempt));
             }
             WorkerOrder::Settle { conn, job, run } => {
-                let frame = self.sessions.get(&conn).and_then(|session| session.settled(job, run));
-                self.send_lazily(conn, frame);
+                self.tell_lazily(conn, |session| session.settled(job, run));
             }
         }
     }
 
     /// The word to start, where it is time.
     fn start(&mut self, Assignment { conn, job, run, attempt, lease, start, .. }: Assignment) {
-        let session = self.sessions.get(&conn).filter(|_| start);
+        let session = self.peers.get(conn).filter(|_| start);
         let frame = session.and_then(|session| session.start(job, run, attempt, lease));
         self.send(conn, frame);
     }
@@ -116,7 +115,7 @@ impl Leader {
     /// Does something that ends in a frame with a payload for a peer, when it is its turn.
     pub(super) fn post(&mut self, conn: ConnId, task: Task) {
         let bytes = self.payloads_of(&task).iter().map(|key| self.payloads.held.len_of(*key)).sum();
-        if !self.sessions.contains_key(&conn) {
+        if !self.peers.has(conn) {
             // It is gone, and so is its line: what was to be done finds that out.
             return self.carry_out(Turn { task, bytes: 0 });
         }
@@ -156,7 +155,7 @@ impl Leader {
         posting: Option<Posting>,
         result: Option<(JobId, Run)>,
     ) {
-        if !self.sessions.contains_key(&conn) {
+        if !self.peers.has(conn) {
             return;
         }
         match posting {
@@ -171,7 +170,7 @@ impl Leader {
 
     /// A frame goes to the driver that cannot wait its turn.
     pub(super) fn post_now(&mut self, conn: ConnId, posting: Posting) {
-        if self.sessions.contains_key(&conn) && self.pacing.framed_at_once(conn, &posting) {
+        if self.peers.has(conn) && self.pacing.framed_at_once(conn, &posting) {
             self.outputs.push_back(Output::Posted { conn, frame: posting.frame });
         }
     }
@@ -197,7 +196,7 @@ impl Leader {
     pub fn posted(&mut self, now: Micros, conn: ConnId, frames: u32) {
         self.pass_time(now);
         // A client that says so has it when it has said so.
-        let says = self.confirms(conn);
+        let says = self.peers.takes(conn, Features::RECEIPTS);
         for _ in 0..frames {
             match self.pacing.written(conn) {
                 Some(Some((job, run))) if says => self.pacing.unconfirmed(conn, job, run),
@@ -247,8 +246,7 @@ impl Leader {
         else {
             return HashSet::new();
         };
-        let its = self.sessions.iter().filter(|(_, session)| session.client() == Some(client));
-        let sent = its.flat_map(|(conn, _)| self.pacing.results_for(*conn));
+        let sent = self.peers.of_client(client).flat_map(|conn| self.pacing.results_for(conn));
         let is_current = |job: JobId, run: Run| state.job(job).is_some_and(|job| job.run == run);
         sent.filter(|(job, run)| is_current(*job, *run)).map(|(job, _)| job).collect()
     }
@@ -309,7 +307,7 @@ impl Leader {
                     | Phase::Dead { .. } => false,
                 };
                 let is_current = self.broker.state().job(job).is_some_and(is_its);
-                let is_wanted = is_current && self.sessions.contains_key(&conn);
+                let is_wanted = is_current && self.peers.has(conn);
                 let assigned = if is_wanted { self.assign(conn, worker, job) } else { None };
                 let is_sent = assigned.is_some();
                 let posting = assigned.map(|Assigned { frame, common }| {
@@ -325,7 +323,7 @@ impl Leader {
                     self.unstage_for(conn, job);
                     self.start(assignment);
                     held_back.into_iter().for_each(|order| self.tell_worker(order));
-                } else if self.sessions.contains_key(&conn) {
+                } else if self.peers.has(conn) {
                     // It never heard of the job, and of nothing that follows for it.
                     self.broker.handle(self.now, Event::NotAssigned { conn, worker, job, attempt });
                 }

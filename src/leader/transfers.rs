@@ -15,7 +15,7 @@ use super::parts::{Named, is_made};
 use super::relay::{BlobId, News, Out, TRANSFERS_MAX, announced};
 use super::submit::RefusalText;
 use super::{Leader, Output};
-use crate::conn::{Session, TransferSays, Want};
+use crate::conn::{TransferSays, Want};
 use crate::core::Event;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
 use crate::core::job::{Job, Phase};
@@ -75,7 +75,7 @@ pub(super) fn named_in(request: &JobRequest) -> Vec<(BlobId, String, u64)> {
 impl Leader {
     /// Whether the peer of a connection takes and brings blobs.
     pub(super) fn takes_transfers(&self, conn: ConnId) -> bool {
-        self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS))
+        self.peers.takes(conn, Features::TRANSFERS)
     }
 
     /// Whether blobs come or go.
@@ -188,7 +188,7 @@ impl Leader {
 
     /// Whether a peer's line is slow: fewer chunks are made ready for it then.
     pub fn line_is_slow(&mut self, conn: ConnId, is_slow: bool) {
-        if self.sessions.contains_key(&conn) {
+        if self.peers.has(conn) {
             self.relay.line_is_slow(conn, is_slow);
         }
     }
@@ -486,7 +486,7 @@ impl Leader {
         named: Named,
         asked: bool,
     ) {
-        if !self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS)) {
+        if !self.takes_transfers(conn) {
             return;
         }
         let is_named = |part: &BlobId| named == Named::Made || !is_made(job, *part);
@@ -515,7 +515,7 @@ impl Leader {
 
     /// A client brings an input that its job named, or a worker a part of the result of a job it holds.
     fn opened(&mut self, conn: ConnId, id: BlobId, open: Open) {
-        let Some(session) = self.sessions.get(&conn) else { return };
+        let Some(session) = self.peers.get(conn) else { return };
         let owner = JobId(open.owner);
         let job = self.broker.state().job(owner);
         let may = match open.purpose {
@@ -542,7 +542,7 @@ impl Leader {
 
     /// A peer may bring a blob.
     pub(super) fn accept(&mut self, conn: ConnId, id: BlobId, open: Open) {
-        let Some(session) = self.sessions.get(&conn) else { return };
+        let Some(session) = self.peers.get(conn) else { return };
         // A client is one, however many connections it has.
         let peer = session.client().map_or(conn.0, |client| {
             let mut hasher = std::hash::DefaultHasher::new();
@@ -575,9 +575,7 @@ impl Leader {
         let Ok(plan) = ChunkPlan::new(open.size, open.chunk_bytes) else { return false };
         let client = self.broker.state().job(job).filter(|job| job.child_of.is_none());
         let client = client.and_then(|job| self.broker.submitter_of(job.id(), &job.submission.client));
-        let takes =
-            |conn: &ConnId| self.sessions.get(conn).is_some_and(|session| session.has(Features::TRANSFERS));
-        let client = client.filter(takes);
+        let client = client.filter(|client| self.takes_transfers(*client));
         self.make_way(job, attempt, client);
         if !self.has_place_for_part(job, attempt) {
             return false;
@@ -599,7 +597,7 @@ impl Leader {
             any = true;
             match out {
                 Out::Say { conn, blob, says } => {
-                    let frame = self.sessions.get(&conn).and_then(|session| session.transfer(blob, &says));
+                    let frame = self.peers.get(conn).and_then(|session| session.transfer(blob, &says));
                     match says {
                         // What a receiver says is about other chunks than those that go to the same peer.
                         TransferSays::Grant(_) | TransferSays::Verdict(_) => self.send(conn, frame),
@@ -613,8 +611,7 @@ impl Leader {
                     }
                 }
                 Out::Chunk { conn, blob, head, bytes, from } => {
-                    let chunk =
-                        self.sessions.get(&conn).map(|session| session.chunk(blob, &head, bytes, from));
+                    let chunk = self.peers.get(conn).map(|session| session.chunk(blob, &head, bytes, from));
                     let Some(chunk) = chunk else {
                         self.relay.chunks_sent(conn, 1);
                         continue;
@@ -628,7 +625,7 @@ impl Leader {
                     self.outputs.push_back(Output::Supply { conn, want, bytes });
                 }
                 Out::Elsewhere { conn, blob, head, len, from } => {
-                    let session = self.sessions.get(&conn);
+                    let session = self.peers.get(conn);
                     let chunk = session.map(|session| session.chunk_elsewhere(blob, &head, len, from));
                     let Some(chunk) = chunk else {
                         self.relay.chunks_sent(conn, 1);
@@ -653,12 +650,12 @@ impl Leader {
                 self.dataset_event(DatasetEvent::Failed { blob, text });
             }
             News::Refused { blob, conn, reason, text, .. } if self.datasets.knows(blob) => {
-                if let Some(worker) = self.worker_at(conn) {
+                if let Some(worker) = self.peers.worker_at(conn) {
                     self.dataset_event(DatasetEvent::PartRefused { worker, blob, reason, text });
                 }
             }
             News::Taken { blob, conn } => {
-                let worker = self.worker_at(conn);
+                let worker = self.peers.worker_at(conn);
                 self.dataset_event(DatasetEvent::PartTaken { conn, worker, blob });
             }
             News::Got { owner, conn, .. } => self.part_got(conn, owner),
@@ -670,8 +667,7 @@ impl Leader {
             News::Failed { blob, owner, reason, text } => self.blob_failed(blob, owner, reason, text),
             News::Refused { blob, job, conn, reason, text } => {
                 let is_input = self.blobs.inputs(self.owner_of_inputs(job)).contains(&blob);
-                let Some(worker) = self.sessions.get(&conn).and_then(Session::worker).filter(|_| is_input)
-                else {
+                let Some(worker) = self.peers.worker_at(conn).filter(|_| is_input) else {
                     return;
                 };
                 if !self.broker.state().job(job).is_some_and(|job| job.is_with(worker)) {

@@ -24,8 +24,7 @@ impl Leader {
             let Some(conn) = self.broker.submitter_of(known, &job.submission.client) else { continue };
             if self.blobs.told.insert(part.job, conn) != Some(conn) {
                 let text = self.why_result_waits(part);
-                let frame = self.sessions.get(&conn).and_then(|session| session.waiting(known, &text));
-                self.send_lazily(conn, frame);
+                self.tell_lazily(conn, |session| session.waiting(known, &text));
             }
         }
     }
