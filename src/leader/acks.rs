@@ -21,7 +21,7 @@ impl Leader {
         let outcome = match body.says {
             AckSays::Result { ok } if self.are_here(job, &body.parts) => {
                 let result = self.payloads.held.keep_result(body.payload);
-                self.keep_parts(job, result, body.parts);
+                self.keep_parts(job, result, &body.parts);
                 Outcome::Returned { result, ok }
             }
             AckSays::Result { .. } => {

@@ -18,7 +18,7 @@ use super::tasks::{Task, Turn};
 use super::{HangUp, Leader, Output};
 use crate::conn::SubmitBody;
 use crate::core::Event;
-use crate::core::ids::{CacheId, ConnId, JobId, Micros};
+use crate::core::ids::{Attempt, CacheId, ConnId, JobId, Micros};
 use crate::core::job::{Job, Phase};
 use crate::model::{CachePutRequest, CachePutResult, JobRequest, JsonModel};
 use crate::store::blobs::Class;
@@ -97,7 +97,9 @@ impl Leader {
         while let Some((conn, apart)) = self.large_frames.poll(&mut self.relay) {
             match apart {
                 Apart::Submit { body, gathered } => self.submit_with(conn, body, Some(gathered)),
-                Apart::Parts { job, parts } => self.gathered_parts(job, &parts),
+                Apart::Parts { job, parts } => {
+                    parts.into_iter().for_each(|part| self.blobs.comes(job, Attempt(0), part));
+                }
                 Apart::Ack(body) => self.ack(conn, body),
                 Apart::CachePut { request, subject, put, maker } => {
                     self.cache_put(conn, request, &subject, put, Some(maker));

@@ -65,10 +65,11 @@ impl Leader {
         for (job, held) in inputs.iter().filter(|(_, held)| !held.blobs.is_empty()) {
             let blobs = held.blobs.to_vec();
             lost.extend(leader.restore_inputs(*job, &blobs, &mut maps, &bad, requests.get(job)));
-            leader.blobs.restore_inputs(*job, blobs);
+            leader.blobs.inputs.insert(*job, blobs);
         }
         for (result, held) in results.iter().filter(|(_, held)| !held.blobs.is_empty()) {
             for blob in &held.blobs {
+                leader.blobs.name_part(*result, *blob);
                 let restored = match (maps.remove(blob), bad.get(blob)) {
                     (Some(map), _) => leader.restore_whole(*blob, map),
                     (None, _) if leader.relay.knows(*blob) => Ok(()),
@@ -77,10 +78,9 @@ impl Leader {
                 };
                 if let Err(why) = restored {
                     error!(%blob, "a part of a result is lost: {why}");
-                    leader.blobs.lost_part(*blob, why);
+                    leader.blobs.lost.insert(*blob, why);
                 }
             }
-            leader.blobs.restore_parts(*result, held.blobs.to_vec());
         }
         leader.restore_datasets(&mut maps);
         leader.restore_coming(maps);
@@ -186,7 +186,7 @@ impl Leader {
             let may_end = self.broker.state().job(owner).is_some_and(is_known);
             // What was gathered from a large frame cannot be gone on with.
             if is_part && may_end && map.open.attempt > 0 {
-                self.blobs.restore_coming(owner, Attempt(map.open.attempt), id);
+                self.blobs.comes(owner, Attempt(map.open.attempt), id);
                 self.restore_coming_blob(id, map);
             } else {
                 left += 1;

@@ -15,7 +15,7 @@ use super::parts::{Named, is_made};
 use super::relay::{BlobId, News, Out, TRANSFERS_MAX, announced};
 use super::submit::RefusalText;
 use super::{Leader, Output};
-use crate::conn::{TransferSays, Want};
+use crate::conn::{TransferSays, Want, WireChunk};
 use crate::core::Event;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
 use crate::core::job::{Job, Phase};
@@ -25,7 +25,7 @@ use crate::store::blobs::Class;
 use crate::wire::{ChunkStart, InChunk, Part};
 
 use super::datasets::DatasetEvent;
-use super::relay::{Linger, Memory, Passed, Starts};
+use super::relay::{Linger, Memory, Passed, Relay, Starts};
 use crate::core::ids::Micros;
 
 /// Why a part of a result is not here, if nobody noted why: the leader's log has it.
@@ -83,6 +83,13 @@ impl Leader {
         self.relay.has_transfers()
     }
 
+    fn with_relay<T>(&mut self, now: Micros, what: impl FnOnce(&mut Relay) -> T) -> T {
+        self.pass_time(now);
+        let done = what(&mut self.relay);
+        self.act();
+        done
+    }
+
     /// A chunk begins: finds memory to read it into. `reserve_pipe` takes a pipe to a connection for which
     /// nothing waits, and says whether it has one.
     pub fn chunk_starts(
@@ -119,25 +126,17 @@ impl Leader {
 
     /// A chunk of which so many bytes are here is not whole after [`super::BUFFER_LEASE`].
     pub fn chunk_lingers(&mut self, now: Micros, conn: ConnId, have: usize) -> Linger {
-        self.pass_time(now);
-        let linger = self.relay.chunk_lingers(conn, have);
-        self.act();
-        linger
+        self.with_relay(now, |relay| relay.chunk_lingers(conn, have))
     }
 
     /// Nothing comes of a chunk that is outside of the pool. Says whether it has to wait for its turn again.
     pub fn chunk_rests(&mut self, now: Micros, conn: ConnId, have: usize) -> bool {
-        self.pass_time(now);
-        let waits = self.relay.chunk_rests(conn, have);
-        self.act();
-        waits
+        self.with_relay(now, |relay| relay.chunk_rests(conn, have))
     }
 
     /// A buffer has gone back to the pool.
     pub fn buffer_is_free(&mut self, now: Micros) {
-        self.pass_time(now);
-        self.relay.pump();
-        self.act();
+        self.with_relay(now, Relay::pump);
     }
 
     fn way_through(
@@ -155,9 +154,7 @@ impl Leader {
     /// A chunk that was to pass through has come to its end, one way or the other. If it did not come whole, what its
     /// receiver still expects of it was sent as zeros.
     pub fn chunk_passed(&mut self, now: Micros, conn: ConnId, start: &ChunkStart, how: Passed) {
-        self.pass_time(now);
-        self.relay.passed(conn, start, how);
-        self.act();
+        self.with_relay(now, |relay| relay.passed(conn, start, how));
     }
 
     /// Whether a connection brings blobs.
@@ -167,10 +164,8 @@ impl Leader {
 
     /// A chunk has come.
     pub fn chunk(&mut self, now: Micros, conn: ConnId, chunk: InChunk) {
-        self.pass_time(now);
         self.datasets.count_received(chunk.transfer, chunk.bytes.len() as u64);
-        self.relay.chunk(conn, chunk);
-        self.act();
+        self.with_relay(now, |relay| relay.chunk(conn, chunk));
     }
 
     /// A piece of a chunk has come.
@@ -195,9 +190,7 @@ impl Leader {
 
     /// A line has let go of the buffers that waited for it.
     pub fn line_lags(&mut self, now: Micros, conn: ConnId) {
-        self.pass_time(now);
-        self.relay.line_lags(conn);
-        self.act();
+        self.with_relay(now, |relay| relay.line_lags(conn));
     }
 
     /// Whether buffers are few.
@@ -212,16 +205,12 @@ impl Leader {
 
     /// A line is ready for bytes of a chunk that are not with it; then [`Output::Supply`].
     pub fn chunk_wanted(&mut self, now: Micros, conn: ConnId, want: Want) {
-        self.pass_time(now);
-        self.relay.wanted(conn, want);
-        self.act();
+        self.with_relay(now, |relay| relay.wanted(conn, want));
     }
 
     /// So many chunks have left for a connection, and their buffers are free.
     pub fn chunks_sent(&mut self, now: Micros, conn: ConnId, count: u32) {
-        self.pass_time(now);
-        self.relay.chunks_sent(conn, count);
-        self.act();
+        self.with_relay(now, |relay| relay.chunks_sent(conn, count));
     }
 
     // --- inputs
@@ -335,50 +324,31 @@ impl Leader {
         }
         // Its children have ended with it, and what they did not finish is nobody's.
         let children = self.broker.state().job(job).map(|job| job.children.clone()).unwrap_or_default();
-        children.into_iter().chain([job]).for_each(|job| self.forget_coming(job));
+        children.into_iter().chain([job]).for_each(|job| self.forget_coming(job, |_, _| true));
     }
 
     // --- results
 
     /// Whether all parts that an acknowledged result names have come whole.
     pub(super) fn are_here(&self, job: JobId, parts: &[BlobId]) -> bool {
-        let coming = self.blobs.coming.get(&job).map(Vec::as_slice).unwrap_or_default();
-        let is_known =
-            |id: &BlobId| coming.iter().any(|(_, known)| known == id) || self.blobs.named.contains_key(id);
+        let comes = |id: &BlobId| self.blobs.coming(job).iter().any(|(_, part)| part == id);
+        let is_known = |id: &BlobId| comes(id) || self.blobs.is_named(*id);
         parts.iter().all(|id| self.relay.has_arrived(*id) && is_known(id))
     }
 
     /// Keeps the parts of a result as long as the result is kept.
-    pub(super) fn keep_parts(&mut self, job: JobId, result: ResultId, parts: Vec<BlobId>) {
-        for part in &parts {
-            self.relay.settle(*part);
-            *self.blobs.named.entry(*part).or_default() += 1;
-        }
-        if let Some(coming) = self.blobs.coming.get_mut(&job) {
-            coming.retain(|(_, blob)| !parts.contains(blob));
-        }
-        if !parts.is_empty() {
-            self.blobs.of_result.insert(result, parts);
-        }
-        self.forget_coming(job);
+    pub(super) fn keep_parts(&mut self, job: JobId, result: ResultId, parts: &[BlobId]) {
+        self.add_parts(result, parts);
+        self.blobs.take_coming(job, |_, part| parts.contains(&part));
+        self.forget_coming(job, |_, _| true);
     }
 
     /// More parts of a result, which were made of it here.
     pub(super) fn add_parts(&mut self, result: ResultId, parts: &[BlobId]) {
         for part in parts {
-            let all = self.blobs.of_result.entry(result).or_default();
-            if !all.contains(part) {
-                all.push(*part);
+            if self.blobs.name_part(result, *part) {
                 self.relay.settle(*part);
-                *self.blobs.named.entry(*part).or_default() += 1;
             }
-        }
-    }
-
-    /// Parts of a result that were gathered here, not brought as transfers.
-    pub(super) fn gathered_parts(&mut self, job: JobId, parts: &[BlobId]) {
-        if !parts.is_empty() {
-            self.blobs.coming.entry(job).or_default().extend(parts.iter().map(|part| (Attempt(0), *part)));
         }
     }
 
@@ -391,77 +361,49 @@ impl Leader {
 
     pub(super) fn forget_parts(&mut self, result: ResultId) {
         self.retention.forget(result);
-        for part in self.blobs.of_result.remove(&result).unwrap_or_default() {
-            let Some(named) = self.blobs.named.get_mut(&part) else { continue };
-            *named -= 1;
-            if *named == 0 {
-                self.blobs.named.remove(&part);
-                self.blobs.lost.remove(&part);
-                self.relay.forget(part);
-            }
-        }
+        self.blobs.forget_result(result).into_iter().for_each(|part| self.relay.forget(part));
     }
 
-    /// Drops parts of results that nobody acknowledged.
-    pub(super) fn forget_coming(&mut self, job: JobId) {
-        for (_, blob) in self.blobs.coming.remove(&job).unwrap_or_default() {
-            self.relay.forget(blob);
-        }
+    /// Drops those parts of a result that nobody acknowledged, and of which this is said.
+    fn forget_coming(&mut self, job: JobId, is_out: impl FnMut(Attempt, BlobId) -> bool) {
+        self.blobs.take_coming(job, is_out).into_iter().for_each(|blob| self.relay.forget(blob));
     }
 
     /// An answer that does not count named these parts: what was gathered of it goes, and what came for an attempt that
     /// nobody knows of. What came for others is their workers' to answer with.
     pub(super) fn forget_foreign_parts(&mut self, job: JobId, parts: &[BlobId]) {
         let last = self.broker.state().job(job).map_or(Attempt(0), |job| job.attempt);
-        let Some(coming) = self.blobs.coming.get_mut(&job) else { return };
-        let is_foreign = |(attempt, blob): &mut (Attempt, BlobId)| {
-            parts.contains(blob) && (*attempt == Attempt(0) || *attempt > last)
-        };
-        let foreign: Vec<BlobId> = coming.extract_if(.., is_foreign).map(|(_, blob)| blob).collect();
-        if coming.is_empty() {
-            self.blobs.coming.remove(&job);
-        }
-        foreign.into_iter().for_each(|blob| self.relay.forget(blob));
+        let is_known = |attempt| attempt > Attempt(0) && attempt <= last;
+        self.forget_coming(job, |attempt, part| parts.contains(&part) && !is_known(attempt));
     }
 
     /// What was gathered of an answer that is no result.
     pub(super) fn forget_gathered_parts(&mut self, job: JobId) {
-        let Some(coming) = self.blobs.coming.get_mut(&job) else { return };
-        let gathered: Vec<BlobId> =
-            coming.extract_if(.., |(attempt, _)| *attempt == Attempt(0)).map(|(_, blob)| blob).collect();
-        if coming.is_empty() {
-            self.blobs.coming.remove(&job);
-        }
-        gathered.into_iter().for_each(|blob| self.relay.forget(blob));
+        self.forget_coming(job, |attempt, _| attempt == Attempt(0));
     }
 
     /// An attempt brings parts of its result. What others have begun and do not go on with is dropped; those that do may
     /// still be the first to end the job, but its client gets the parts of one attempt at a time.
     fn make_way(&mut self, job: JobId, attempt: Attempt, client: Option<ConnId>) {
-        let Some(coming) = self.blobs.coming.get_mut(&job) else { return };
         let relay = &mut self.relay;
-        coming.retain(|(other, blob)| {
-            let stays = *other == attempt || relay.is_brought(*blob);
-            if !stays {
-                relay.forget(*blob);
-            } else if let Some(client) = client.filter(|_| *other != attempt) {
-                relay.detach(client, *blob);
+        let left = |other, part| other != attempt && !relay.is_brought(part);
+        let left = self.blobs.take_coming(job, left);
+        left.into_iter().for_each(|part| relay.forget(part));
+        for (_, part) in self.blobs.coming(job).iter().filter(|(other, _)| *other != attempt) {
+            if let Some(client) = client {
+                relay.detach(client, *part);
             }
-            stays
-        });
+        }
     }
 
     /// Whether one more part of an attempt's result may come. One that brings others than it began with has left those.
     fn has_place_for_part(&mut self, job: JobId, attempt: Attempt) -> bool {
-        let Some(coming) = self.blobs.coming.get_mut(&job) else { return true };
-        let of_it = |coming: &[(Attempt, BlobId)]| coming.iter().filter(|(of, _)| *of == attempt).count();
-        if of_it(coming) >= ATTEMPT_PARTS_MAX {
+        if self.blobs.coming_of(job, attempt).count() >= ATTEMPT_PARTS_MAX {
             let relay = &mut self.relay;
-            let left = |(of, blob): &mut (Attempt, BlobId)| *of == attempt && !relay.is_brought(*blob);
-            let left: Vec<BlobId> = coming.extract_if(.., left).map(|(_, blob)| blob).collect();
-            left.into_iter().for_each(|blob| relay.forget(blob));
+            let left = self.blobs.take_coming(job, |of, part| of == attempt && !relay.is_brought(part));
+            left.into_iter().for_each(|part| relay.forget(part));
         }
-        of_it(coming) < ATTEMPT_PARTS_MAX
+        self.blobs.coming_of(job, attempt).count() < ATTEMPT_PARTS_MAX
     }
 
     /// Parts of a result that were lost here, by a fault of the spool, and why.
@@ -556,21 +498,17 @@ impl Leader {
     /// A part of a result begins to come; the job's client gets it as it comes.
     fn expect_part(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
         let (job, attempt) = (JobId(open.owner), Attempt(open.attempt));
-        if let Some(coming) = self.blobs.coming.get_mut(&job)
-            && coming.iter().any(|(_, part)| *part == id)
-            && self.relay.is_another(id, open)
-        {
+        if self.blobs.coming(job).iter().any(|(_, part)| *part == id) && self.relay.is_another(id, open) {
             // The assignment of an earlier life was lost, and its attempt was made once more: this is what came of that.
-            coming.retain(|(_, part)| *part != id);
-            self.relay.forget(id);
+            self.forget_coming(job, |_, part| part == id);
         }
         if self.relay.knows(id) {
-            if self.blobs.named.contains_key(&id) {
+            if self.blobs.is_named(id) {
                 return true;
             }
             // Nobody has answered with it yet, and an attempt that was made once more may have written something else.
             self.relay.doubt_before(conn, id);
-            return self.blobs.coming.get(&job).is_some_and(|coming| coming.contains(&(attempt, id)));
+            return self.blobs.coming(job).contains(&(attempt, id));
         }
         let Ok(plan) = ChunkPlan::new(open.size, open.chunk_bytes) else { return false };
         let client = self.broker.state().job(job).filter(|job| job.child_of.is_none());
@@ -581,7 +519,7 @@ impl Leader {
             return false;
         }
         self.relay.expect(id, open.clone(), plan, true);
-        self.blobs.coming.entry(job).or_default().push((attempt, id));
+        self.blobs.comes(job, attempt, id);
         if let Some(client) = client {
             self.relay.attach(client, id, job, open.attempt);
         }
@@ -611,13 +549,9 @@ impl Leader {
                     }
                 }
                 Out::Chunk { conn, blob, head, bytes, from } => {
-                    let chunk = self.peers.get(conn).map(|session| session.chunk(blob, &head, bytes, from));
-                    let Some(chunk) = chunk else {
-                        self.relay.chunks_sent(conn, 1);
-                        continue;
-                    };
-                    self.count_sent(conn, blob, chunk.left() as u64);
-                    self.outputs.push_back(Output::Chunk { conn, chunk });
+                    let session = self.peers.get(conn);
+                    let chunk = session.map(|session| session.chunk(blob, &head, bytes, from));
+                    self.send_chunk(conn, blob, chunk);
                 }
                 Out::Disk(operation) => self.outputs.push_back(Output::Disk(operation)),
                 Out::LetGo { conn } => self.outputs.push_back(Output::LetGo { conn }),
@@ -627,18 +561,19 @@ impl Leader {
                 Out::Elsewhere { conn, blob, head, len, from } => {
                     let session = self.peers.get(conn);
                     let chunk = session.map(|session| session.chunk_elsewhere(blob, &head, len, from));
-                    let Some(chunk) = chunk else {
-                        self.relay.chunks_sent(conn, 1);
-                        continue;
-                    };
-                    self.count_sent(conn, blob, chunk.left() as u64);
-                    self.outputs.push_back(Output::Chunk { conn, chunk });
+                    self.send_chunk(conn, blob, chunk);
                 }
                 Out::Turn { conn } => self.outputs.push_back(Output::Turn { conn }),
                 Out::News(news) => self.blob_news(news),
             }
         }
         any
+    }
+
+    fn send_chunk(&mut self, conn: ConnId, blob: BlobId, chunk: Option<WireChunk>) {
+        let Some(chunk) = chunk else { return self.relay.chunks_sent(conn, 1) };
+        self.count_sent(conn, blob, chunk.left() as u64);
+        self.outputs.push_back(Output::Chunk { conn, chunk });
     }
 
     fn blob_news(&mut self, news: News) {
@@ -731,9 +666,7 @@ impl Leader {
     fn blob_failed(&mut self, blob: BlobId, owner: JobId, reason: Reason, text: String) {
         warn!(%blob, job = %owner, %reason, "a blob cannot be had: {text}");
         if !self.blobs.inputs(owner).contains(&blob) {
-            if let Some(coming) = self.blobs.coming.get_mut(&owner) {
-                coming.retain(|(_, coming)| *coming != blob);
-            }
+            self.blobs.take_coming(owner, |_, part| part == blob);
             self.relay.forget(blob);
             return self.large_frames_on();
         }

@@ -47,7 +47,7 @@ impl Leader {
     /// Why a part of a result can never have room here, with the others of the same attempt, if so.
     pub(super) fn never_fits(&self, id: BlobId, open: &Open) -> Option<RefusalText> {
         let room = self.relay.disk_bytes_max(Class::Result)?;
-        let others = self.blobs.coming(JobId(open.owner), Attempt(open.attempt));
+        let others = self.blobs.coming_of(JobId(open.owner), Attempt(open.attempt));
         let others = others.filter(|part| *part != id).map(|part| self.relay.size(part));
         let bytes = others.fold(open.size, u64::saturating_add);
         (bytes > room && !self.relay.has_arrived(id)).then(|| {
