@@ -12,21 +12,22 @@ use crate::core::ids::{ConnId, JobId};
 const REFUSALS_LOGGED_MAX: u64 = 16;
 
 impl Leader {
-    /// A worker has ended a job, or will not.
+    /// A worker has ended a job, or will not. Of a job that it has nothing to do with, what others bring of
+    /// its result stays, and so does what the job has; the broker says what the worker is to hear.
     pub(super) fn ack(&mut self, conn: ConnId, body: AckBody) {
-        let (job, named) = (body.job, body.named);
-        if self.broker.is_foreign_ack(conn, job, named) {
-            return self.foreign_ack(conn, body);
-        }
-        let outcome = match body.says {
-            AckSays::Result { ok } if self.are_here(job, &body.parts) => {
-                let result = self.payloads.held.keep_result(body.payload);
-                self.keep_parts(job, result, &body.parts);
-                Outcome::Returned { result, ok }
-            }
-            AckSays::Result { .. } => {
+        let AckBody { job, named, says, parts, payload } = body;
+        let is_foreign = self.broker.is_foreign_ack(conn, job, named);
+        let outcome = match says {
+            AckSays::Result { .. } if !is_foreign && !self.are_here(job, &parts) => {
                 warn!(%job, "a result names a blob that has not come whole");
                 Outcome::ResultLost
+            }
+            AckSays::Result { ok } => {
+                let result = self.payloads.held.keep_result(payload);
+                if !is_foreign {
+                    self.keep_parts(job, result, &parts);
+                }
+                Outcome::Returned { result, ok }
             }
             AckSays::PlainOk => {
                 let payload = outcome::plain_ok(self.broker.state().job(job), job);
@@ -34,31 +35,17 @@ impl Leader {
             }
             AckSays::ResultLost => Outcome::ResultLost,
             AckSays::GivenUp => {
-                self.tell_what_is_not_held(conn, job);
+                if !is_foreign {
+                    self.tell_what_is_not_held(conn, job);
+                }
                 Outcome::GivenUp
             }
             AckSays::Lacks(lack) => Outcome::Lacks(lack),
         };
-        self.forget_gathered_parts(job);
-        self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
-    }
-
-    /// An answer for a job from a worker that has nothing to do with it. What others bring of its result stays, and so does
-    /// what the job has; the broker says what the worker is to hear.
-    fn foreign_ack(&mut self, conn: ConnId, body: AckBody) {
-        let AckBody { job, named, says, parts, payload } = body;
-        self.forget_foreign_parts(job, &parts);
-        let outcome = match says {
-            AckSays::Result { ok } => {
-                Outcome::Returned { result: self.payloads.held.keep_result(payload), ok }
-            }
-            AckSays::PlainOk => {
-                Outcome::Returned { result: self.payloads.held.keep_result(payload), ok: true }
-            }
-            AckSays::ResultLost => Outcome::ResultLost,
-            AckSays::GivenUp => Outcome::GivenUp,
-            AckSays::Lacks(lack) => Outcome::Lacks(lack),
-        };
+        match is_foreign {
+            true => self.forget_foreign_parts(job, &parts),
+            false => self.forget_gathered_parts(job),
+        }
         self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
     }
 

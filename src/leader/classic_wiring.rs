@@ -13,7 +13,7 @@ use super::datasets::{Came, Checked, DatasetEvent};
 use super::large_frames::Apart;
 use super::pack_maker::{PIECE_BYTES, PackMaker};
 use super::staging::{NotStaged, Step, files_to_stage};
-use super::submit::RefusalText;
+use super::submit::{RefusalText, job_id};
 use super::tasks::{Task, Turn};
 use super::{HangUp, Leader, Output};
 use crate::conn::SubmitBody;
@@ -80,9 +80,8 @@ impl Leader {
         // Contents are base64, three bytes in four characters.
         let bytes = body.payload.len() as u64 / 4 * 3;
         let (reason, why) = self.relay.why_not_now(Class::Upload, bytes)?;
-        let id = JobRequest::parse(&body.payload).map(|request| request.job_id).unwrap_or_default();
-        let id = [id, body.msg_id].into_iter().find(|id| !id.is_nil());
-        let job = JobId(id.unwrap_or_else(|| (self.make_id)()));
+        let named = JobRequest::parse(&body.payload).ok().map(|request| request.job_id);
+        let job = job_id(named, body.msg_id, &mut *self.make_id);
         if self.broker.state().job(job).is_some() {
             return None;
         }

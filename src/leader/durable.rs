@@ -44,35 +44,18 @@ impl Leader {
 
     /// The payload that goes into the log with a record.
     fn attached_to(&self, record: &Record) -> Option<(Key, Attached)> {
-        match record {
-            Record::Announce { job, .. } | Record::Enqueue { job, .. } => {
-                // One that was announced has its payload there already.
-                let is_announced = self.broker.state().job(job.job).is_some();
-                let input = self.payloads.held.input(job.job).filter(|_| !is_announced)?;
-                let blobs = self.blobs.inputs(job.job).to_vec();
-                let attached = Attached { from_ours: input.from_ours, blobs, payload: input.payload };
-                Some((Key::Input(job.job), attached))
-            }
-            Record::Ack { result, .. } => {
-                let payload = self.payloads.held.result(*result)?;
-                let blobs = self.blobs.of_result(*result).to_vec();
-                Some((Key::Result(*result), Attached { from_ours: true, blobs, payload }))
-            }
-            Record::Assign { .. }
-            | Record::Requeue { .. }
-            | Record::Dlq { .. }
-            | Record::Cancel { .. }
-            | Record::Withdraw { .. }
-            | Record::Fail { .. }
-            | Record::Orphan { .. }
-            | Record::Revive { .. }
-            | Record::Forget { .. }
-            | Record::Delivered { .. }
-            | Record::Cap { .. }
-            | Record::Dataset { .. }
-            | Record::Stage { .. }
-            | Record::DatasetGone { .. } => None,
+        if let Record::Announce { job, .. } | Record::Enqueue { job, .. } = record {
+            // One that was announced has its payload there already.
+            let is_announced = self.broker.state().job(job.job).is_some();
+            let input = self.payloads.held.input(job.job).filter(|_| !is_announced)?;
+            let blobs = self.blobs.inputs(job.job).to_vec();
+            let attached = Attached { from_ours: input.from_ours, blobs, payload: input.payload };
+            return Some((Key::Input(job.job), attached));
         }
+        let Record::Ack { result, .. } = record else { return None };
+        let payload = self.payloads.held.result(*result)?;
+        let blobs = self.blobs.of_result(*result).to_vec();
+        Some((Key::Result(*result), Attached { from_ours: true, blobs, payload }))
     }
 
     /// The log has done something.

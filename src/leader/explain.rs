@@ -72,21 +72,11 @@ impl Leader {
 
     /// What a job waits for whose last worker handed it back because it cannot hold a dataset that the job names.
     fn cannot_be_held(&self, id: JobId, waits: &explain::WaitsFor) -> Option<Waits> {
-        let until = match waits {
-            explain::WaitsFor::BackOff { until } => Some(until),
-            explain::WaitsFor::Data { .. }
-            | explain::WaitsFor::Nearer { .. }
-            | explain::WaitsFor::Room
-            | explain::WaitsFor::Turn => None,
-            explain::WaitsFor::WorkerLacks { .. }
-            | explain::WaitsFor::Client
-            | explain::WaitsFor::Cap { .. }
-            | explain::WaitsFor::Worker
-            | explain::WaitsFor::CapableWorker
-            | explain::WaitsFor::Reader { .. }
-            | explain::WaitsFor::Agent
-            | explain::WaitsFor::Stop => return None,
-        };
+        use explain::WaitsFor::{BackOff, Data, Nearer, Room, Turn};
+        let until = if let BackOff { until } = waits { Some(until) } else { None };
+        if !matches!(waits, BackOff { .. } | Data { .. } | Nearer { .. } | Room | Turn) {
+            return None;
+        }
         let job = self.broker.state().job(id)?;
         let last = job.history.last().filter(|note| note.why == AttemptEnd::GivenUp)?;
         let why = self.datasets.unheld(&self.facts(), last.worker, job.datasets())?;

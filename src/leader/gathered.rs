@@ -106,14 +106,7 @@ fn whole(child: &Job, own: &[u8]) -> String {
 
 /// The line of a child without it.
 fn apart(child: &Job, address: &str) -> String {
-    let ok = match &child.phase {
-        Phase::Done { ending: Ending::Returned { ok, .. }, .. } => *ok,
-        Phase::Done { .. }
-        | Phase::Dead { .. }
-        | Phase::Queued { .. }
-        | Phase::Leased { .. }
-        | Phase::Gathering { .. } => false,
-    };
+    let ok = matches!(child.phase, Phase::Done { ending: Ending::Returned { ok: true, .. }, .. });
     let status = if ok { JobStatus::Ok } else { JobStatus::Failed };
     let mut result = JobResult::new(child.id().0, "", "", status);
     result.stderr = format!("heft: kept apart: `heft result get {address} {}`", child.id());

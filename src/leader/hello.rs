@@ -27,22 +27,10 @@ impl Peers {
         if let Heard::Announced(Event::WorkerHello { worker, .. }) = &heard {
             self.is_one_process(conn, *worker, broker.alive_at(*worker))?;
         }
-        let is_hello = match &heard {
-            Heard::Announced(_) => true,
-            Heard::Event(event) => {
-                matches!(event, Event::ClientHello { .. } | Event::WorkerHello { .. })
-            }
-            Heard::Submit(_)
-            | Heard::Ack(_)
-            | Heard::Cancel(_)
-            | Heard::Received { .. }
-            | Heard::Transfer { .. }
-            | Heard::Piece { .. }
-            | Heard::Dataset(_)
-            | Heard::Ask { .. }
-            | Heard::Alive
-            | Heard::Skipped(_) => false,
-        };
+        let is_hello = matches!(
+            heard,
+            Heard::Announced(_) | Heard::Event(Event::ClientHello { .. } | Event::WorkerHello { .. })
+        );
         if is_hello {
             self.room_for_names(conn)?;
         }

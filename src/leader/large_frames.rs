@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::pack_maker::PackMaker;
 use super::parts::{self, RESULT_BYTES_MAX, purpose_of};
 use super::relay::{BlobId, Relay};
-use super::submit::Gathered;
+use super::submit::{Gathered, job_id};
 use crate::conn::{AckBody, BulkOf, SubmitBody, read_result};
 use crate::core::ids::{ConnId, JobId};
 use crate::model::{
@@ -252,15 +252,10 @@ fn submit(
         Ok(read) => read,
         Err(why) => {
             forget_all(contents, relay);
-            let id = if body.msg_id.is_nil() { make_id() } else { body.msg_id };
-            return (Vec::new(), refused(JobId(id), bytes, &why));
+            return (Vec::new(), refused(job_id(None, body.msg_id, make_id), bytes, &why));
         }
     };
-    let job = match (request.job_id.is_nil(), body.msg_id.is_nil()) {
-        (false, _) => request.job_id,
-        (true, false) => body.msg_id,
-        (true, true) => make_id(),
-    };
+    let JobId(job) = job_id(Some(request.job_id), body.msg_id, make_id);
     // The same frame again has other blobs, under ids of its own; what tells a repetition are derived ones.
     let (mut blobs, mut derived) = (Vec::new(), request.clone());
     for (slot, (file, twin)) in request.files.iter_mut().zip(&mut derived.files).enumerate() {

@@ -88,14 +88,8 @@ pub(super) fn result_of(
 
 /// The result that a worker returned for a job.
 pub(super) fn returned(job: &Job) -> Option<ResultId> {
-    match &job.phase {
-        Phase::Done { ending: Ending::Returned { result, .. }, .. } => Some(*result),
-        Phase::Done { .. }
-        | Phase::Dead { .. }
-        | Phase::Queued { .. }
-        | Phase::Leased { .. }
-        | Phase::Gathering { .. } => None,
-    }
+    let Phase::Done { ending: Ending::Returned { result, .. }, .. } = &job.phase else { return None };
+    Some(*result)
 }
 
 /// The result for a client that takes no transfers: it says where the rest is (C01).

@@ -70,13 +70,7 @@ impl Leader {
         for (result, held) in results.iter().filter(|(_, held)| !held.blobs.is_empty()) {
             for blob in &held.blobs {
                 leader.blobs.name_part(*result, *blob);
-                let restored = match (maps.remove(blob), bad.get(blob)) {
-                    (Some(map), _) => leader.restore_whole(*blob, map),
-                    (None, _) if leader.relay.knows(*blob) => Ok(()),
-                    (None, Some(bad)) => Err(bad.clone()),
-                    (None, None) => Err(no_map(*blob)),
-                };
-                if let Err(why) = restored {
+                if let Err(why) = leader.restore_found(*blob, &mut maps, &bad) {
                     error!(%blob, "a part of a result is lost: {why}");
                     leader.blobs.lost.insert(*blob, why);
                 }
@@ -122,12 +116,7 @@ impl Leader {
         let is_announced = self.broker.state().job(job).is_some_and(|job| job.is_announced());
         if !is_announced {
             for blob in blobs {
-                let restored = match (maps.remove(blob), bad.get(blob)) {
-                    (Some(map), _) => self.restore_whole(*blob, map),
-                    (None, Some(bad)) => Err(bad.clone()),
-                    (None, None) => Err(no_map(*blob)),
-                };
-                if let Err(why) = restored {
+                if let Err(why) = self.restore_found(*blob, maps, bad) {
                     return Some((job, why));
                 }
             }
@@ -148,6 +137,20 @@ impl Leader {
         }
         self.relay.restore_places(&named.iter().map(|(id, _, _)| *id).collect::<Vec<_>>());
         None
+    }
+
+    /// A blob that has to be here whole. An error says why it is not.
+    fn restore_found(
+        &mut self,
+        blob: BlobId,
+        maps: &mut HashMap<BlobId, Map>,
+        bad: &HashMap<BlobId, String>,
+    ) -> Result<(), String> {
+        match maps.remove(&blob) {
+            Some(map) => self.restore_whole(blob, map),
+            None if self.relay.knows(blob) => Ok(()),
+            None => Err(bad.get(&blob).cloned().unwrap_or_else(|| no_map(blob))),
+        }
     }
 
     pub(super) fn restore_whole(&mut self, id: BlobId, map: Map) -> Result<(), String> {

@@ -108,13 +108,6 @@ pub(super) fn standing_on_the_wire(standing: Standing) -> message::Standing {
     }
 }
 
-/// What a payload is to the leader. It is a request if .NET would read one there (M14) and it names a program.
-enum Payload {
-    Request(Box<JobRequest>),
-    /// Bytes that only the worker understands (M19).
-    Raw,
-}
-
 /// Inputs that came with the job and are blobs here.
 #[derive(Debug)]
 pub(super) struct Gathered {
@@ -132,116 +125,77 @@ impl Leader {
         self.submit_with(conn, body, None);
     }
 
-    pub(super) fn submit_with(&mut self, conn: ConnId, mut body: SubmitBody, gathered: Option<Gathered>) {
-        let read = match JobRequest::parse(&body.payload) {
-            Ok(request) => Ok(Payload::Request(Box::new(request))),
+    pub(super) fn submit_with(&mut self, conn: ConnId, mut body: SubmitBody, mut gathered: Option<Gathered>) {
+        // It is a request if .NET would read one there (M14) and it names a program; else bytes that only
+        // the worker understands (M19).
+        let request = match JobRequest::parse(&body.payload) {
+            Ok(request) => Ok(Some(request)),
             // A client that knows no requests cannot have written a bad one.
-            Err(error) if body.generation != Generation::F2 || is_another_thing(&error) => Ok(Payload::Raw),
-            Err(error) => Err(error),
+            Err(error) if body.generation != Generation::F2 || is_another_thing(&error) => Ok(None),
+            Err(error) => Err(RefusalText::invalid(error.to_string())),
         };
         // The JobId in the request rules, where it has one; answers carry it (M17).
-        let id = match &read {
-            Ok(Payload::Request(request)) if !request.job_id.is_nil() => request.job_id,
-            Ok(_) | Err(_) if !body.msg_id.is_nil() => body.msg_id,
-            Ok(_) | Err(_) => (self.make_id)(),
-        };
-        let job = JobId(id);
-        let from_ours = self.is_announced(conn);
+        let named = request.as_ref().ok().and_then(Option::as_ref).map(|request| request.job_id);
+        let job = job_id(named, body.msg_id, &mut *self.make_id);
         let fingerprint = match &gathered {
             Some(gathered) => gathered.fingerprint,
             None => chunking::digest::blake3(&body.payload),
         };
-        if matches!(&read, Ok(Payload::Request(request)) if request.job_id.is_nil()) {
+        if named.is_some_and(|id| id.is_nil()) {
             body.payload = with_id(&body.payload, job).into();
         }
-        let submission = read.map_err(|error| error.to_string()).and_then(|payload| {
-            let request = match payload {
-                Payload::Request(request) => Some(request),
-                Payload::Raw => None,
-            };
-            let exec = request.as_ref().map_or("", |request| request.exec_name.as_str());
-            let key = routing_key(&body.subject, Some(exec)).map_err(|error| error.to_string())?;
-            if let Some(request) = request.as_deref() {
-                stays_inside(request).map_err(|error| error.to_string())?;
-            }
-            let blobs = request.as_deref().map(named_in).unwrap_or_default();
-            let datasets = request.as_deref().map(datasets_in).unwrap_or_default();
-            let names = request.as_deref().map_or(FileNames::Plain, file_names);
-            if datasets.len() > DATASETS_PER_JOB_MAX {
-                return Err(format!(
-                    "the job names {} datasets and may name at most {DATASETS_PER_JOB_MAX}: put files that are used together into \
-                     one dataset",
-                    datasets.len()
-                ));
-            }
-            let sent =
-                request.as_deref().map(|request| stock_len(request, &body.payload, names, from_ours));
-            let fits_stock = sent.is_none_or(|sent| fits_assignment(key.as_str(), sent));
-            let blob_bytes = blobs.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
-            let submission = Submission {
-                job,
-                client: body.client,
-                key,
-                exec: exec.into(),
-                priority: request.as_ref().map_or(0, |request| request.priority),
-                to_all: request.as_ref().is_some_and(|request| request.deliver == Deliver::All),
-                size: blob_bytes.saturating_add(body.payload.len() as u64),
-                fingerprint,
-                inputs: if blobs.is_empty() || gathered.is_some() { Inputs::Here } else { Inputs::Expected },
-                needs_transfers: !blobs.is_empty() || !fits_stock,
-                require_worker: request.as_ref().is_some_and(|request| request.require_worker),
-                datasets,
-                names,
-            };
-            Ok((submission, blobs))
-        });
-        let (submission, blobs) = match submission {
-            Ok(submission) => submission,
-            Err(text) => {
-                self.forget_gathered(gathered);
-                return self.refuse(conn, job, RefusalText::invalid(text));
-            }
+        let taken = request
+            .and_then(|request| self.take_job(conn, job, body, request.as_ref(), fingerprint, &mut gathered));
+        // What came with it and is not needed.
+        gathered.into_iter().flat_map(|gathered| gathered.blobs).for_each(|blob| self.relay.forget(blob));
+        if let Err(refusal) = taken {
+            self.refuse(conn, job, refusal);
+        }
+    }
+
+    /// Hands a job to the broker, with its payload and its inputs, if there is room for it.
+    fn take_job(
+        &mut self,
+        conn: ConnId,
+        job: JobId,
+        body: SubmitBody,
+        request: Option<&JobRequest>,
+        fingerprint: [u8; 32],
+        gathered: &mut Option<Gathered>,
+    ) -> Result<(), RefusalText> {
+        let (from_ours, is_gathered) = (self.is_announced(conn), gathered.is_some());
+        let blobs = request.map(named_in).unwrap_or_default();
+        let blob_bytes = blobs.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
+        let submission = submission(job, &body, request, from_ours).map_err(RefusalText::invalid)?;
+        let submission = Submission {
+            size: blob_bytes.saturating_add(body.payload.len() as u64),
+            fingerprint,
+            inputs: if blobs.is_empty() || is_gathered { Inputs::Here } else { Inputs::Expected },
+            needs_transfers: !blobs.is_empty() || submission.needs_transfers,
+            ..submission
         };
         let sent_bytes = sent_len(&body.payload, submission.to_all);
-        if let Some(refusal) = self.too_large(&submission, sent_bytes) {
-            self.forget_gathered(gathered);
-            return self.refuse(conn, job, refusal);
-        }
+        self.too_large(&submission, sent_bytes).map_or(Ok(()), Err)?;
         if self.log.is_durable() && self.broker.is_withdrawing(job) {
             // The log is about to forget its payload, and a new one would go with it.
-            self.forget_gathered(gathered);
-            let text = "the job's inputs did not come in time, and it is just being dropped: submit it again"
-                .to_owned();
-            return self.refuse(conn, job, RefusalText::new(Reason::BUSY, text));
+            let text = "the job's inputs did not come in time, and it is just being dropped: submit it again";
+            return Err(RefusalText::new(Reason::BUSY, text.to_owned()));
         }
         // A job that is known has its payload, or has ended and needs none.
-        if self.broker.state().job(job).is_some() {
-            self.forget_gathered(gathered);
-        } else {
-            if let Some(refusal) = self.cannot_log(sent_bytes) {
-                self.forget_gathered(gathered);
-                return self.refuse(conn, job, refusal);
-            }
-            if gathered.is_some() && !self.blobs.inputs(job).is_empty() {
-                // The same job came before, and is about to be known.
-                self.forget_gathered(gathered);
-            } else if let Some(gathered) = gathered {
-                self.inputs_gathered(job, gathered.blobs);
-            } else if !blobs.is_empty()
-                && self.blobs.inputs(job).is_empty()
-                && let Err(refusal) = self.expect_inputs(conn, job, submission.to_all, &blobs)
-            {
-                return self.refuse(conn, job, refusal);
+        if self.broker.state().job(job).is_none() {
+            self.cannot_log(sent_bytes).map_or(Ok(()), Err)?;
+            // Else the same job came before, and is about to be known.
+            if self.blobs.inputs(job).is_empty() {
+                match gathered.take() {
+                    Some(gathered) => self.inputs_gathered(job, gathered.blobs),
+                    None if blobs.is_empty() => {}
+                    None => self.expect_inputs(conn, job, submission.to_all, &blobs)?,
+                }
             }
             self.payloads.held.keep_input(job, Input { payload: body.payload, from_ours });
         }
         self.broker.handle(self.now, Event::Submit { conn, job: submission });
-    }
-
-    fn forget_gathered(&mut self, gathered: Option<Gathered>) {
-        for blob in gathered.map(|gathered| gathered.blobs).unwrap_or_default() {
-            self.relay.forget(blob);
-        }
+        Ok(())
     }
 
     /// What no worker could be sent in one frame, or what the leader has no room for, is refused at the door.
@@ -412,6 +366,50 @@ impl Leader {
     }
 }
 
+/// The id of a job: that of its request, else that of its frame, else a new one.
+pub(super) fn job_id(named: Option<Uuid>, msg_id: Uuid, make_id: &mut dyn FnMut() -> Uuid) -> JobId {
+    let id = named.into_iter().chain([msg_id]).find(|id| !id.is_nil());
+    JobId(id.unwrap_or_else(make_id))
+}
+
+/// What the broker is to know of a job, but for what is known of its inputs.
+fn submission(
+    job: JobId,
+    body: &SubmitBody,
+    request: Option<&JobRequest>,
+    from_ours: bool,
+) -> Result<Submission, String> {
+    let exec = request.map_or("", |request| request.exec_name.as_str());
+    let key = routing_key(&body.subject, Some(exec)).map_err(|error| error.to_string())?;
+    request.map_or(Ok(()), stays_inside).map_err(|error| error.to_string())?;
+    let datasets = request.map(datasets_in).unwrap_or_default();
+    let names = request.map_or(FileNames::Plain, file_names);
+    if datasets.len() > DATASETS_PER_JOB_MAX {
+        return Err(format!(
+            "the job names {} datasets and may name at most {DATASETS_PER_JOB_MAX}: put files that are used together into \
+             one dataset",
+            datasets.len()
+        ));
+    }
+    let sent = request.map(|request| stock_len(request, &body.payload, names, from_ours));
+    let fits_stock = sent.is_none_or(|sent| fits_assignment(key.as_str(), sent));
+    Ok(Submission {
+        job,
+        client: body.client.clone(),
+        key,
+        exec: exec.into(),
+        priority: request.map_or(0, |request| request.priority),
+        to_all: request.is_some_and(|request| request.deliver == Deliver::All),
+        size: 0,
+        fingerprint: [0; 32],
+        inputs: Inputs::Here,
+        needs_transfers: !fits_stock,
+        require_worker: request.is_some_and(|request| request.require_worker),
+        datasets,
+        names,
+    })
+}
+
 /// How long a job may run, if its request says so.
 fn time_limit_in(payload: &[u8]) -> Option<Duration> {
     let member = b"TimeLimitMs";
@@ -461,14 +459,9 @@ fn is_to_be_taken_apart(body: &SubmitBody) -> bool {
 
 /// A request with the path of each cached file in its CacheId, for those ids of which that is said; `None` if there are none.
 pub(super) fn with_paths(request: &JobRequest, is_set: impl Fn(&str) -> bool) -> Option<JobRequest> {
-    let path = |file: &InputFile| match file.source() {
-        Source::Cache(id) if is_set(id) => Some(format!("{id}/{}", file.name_in_set())),
-        Source::Cache(_)
-        | Source::Inline(_)
-        | Source::Streamed { .. }
-        | Source::Blob(_)
-        | Source::Url(_)
-        | Source::Nothing => None,
+    let path = |file: &InputFile| {
+        let Source::Cache(id) = file.source() else { return None };
+        is_set(id).then(|| format!("{id}/{}", file.name_in_set()))
     };
     let paths: Vec<Option<String>> = request.files.iter().map(path).collect();
     paths.iter().any(Option::is_some).then(|| {
@@ -523,12 +516,10 @@ const ID_MEMBER_BYTES: usize = ",\"JobId\":\"\"".len() + uuid::fmt::Hyphenated::
 
 /// The datasets that a request's files are of, each once. What cannot be one's id is a file's own, in the flat form (C02).
 fn datasets_in(request: &JobRequest) -> Vec<CacheId> {
-    let cache = |file: &InputFile| match file.source() {
+    let cache = |file: &InputFile| {
+        let Source::Cache(cache_id) = file.source() else { return None };
         // Those of jobs' inputs are nobody's to name.
-        Source::Cache(cache_id) => CacheId::parse(cache_id).ok().filter(|cache| !cache.is_the_leaders()),
-        Source::Inline(_) | Source::Streamed { .. } | Source::Blob(_) | Source::Url(_) | Source::Nothing => {
-            None
-        }
+        CacheId::parse(cache_id).ok().filter(|cache| !cache.is_the_leaders())
     };
     let files = request.files.iter().filter(|file| file.blob.is_none());
     let mut datasets: Vec<CacheId> = files.filter_map(cache).collect();

@@ -297,14 +297,9 @@ impl Leader {
         match task {
             Task::Assign(assignment @ Assignment { conn, worker, job, attempt, .. }) => {
                 let held_back = self.held_back.end(job, conn, attempt);
-                let is_its = |job: &Job| match job.phase {
-                    Phase::Leased { worker: holder, attempt: held, .. } => {
-                        (holder, held) == (worker, attempt)
-                    }
-                    Phase::Queued { .. }
-                    | Phase::Gathering { .. }
-                    | Phase::Done { .. }
-                    | Phase::Dead { .. } => false,
+                let is_its = |job: &Job| {
+                    matches!(job.phase, Phase::Leased { worker: holder, attempt: held, .. }
+                        if (holder, held) == (worker, attempt))
                 };
                 let is_current = self.broker.state().job(job).is_some_and(is_its);
                 let is_wanted = is_current && self.peers.has(conn);

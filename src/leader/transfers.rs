@@ -20,7 +20,7 @@ use crate::core::Event;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
 use crate::core::job::{Job, Phase};
 use crate::core::record::AttemptEnd;
-use crate::model::{BlobRef, JobRequest, Source};
+use crate::model::{BlobRef, InputFile, JobRequest, Source};
 use crate::store::blobs::Class;
 use crate::wire::{ChunkStart, InChunk, Part};
 
@@ -62,14 +62,11 @@ pub enum Arrival {
 
 /// The blobs that a request names: id, name and size of each.
 pub(super) fn named_in(request: &JobRequest) -> Vec<(BlobId, String, u64)> {
-    let blob = |source: Source<'_>| match source {
-        Source::Blob(BlobRef { id, size, .. }) => Some((*id, *size)),
-        Source::Inline(_) | Source::Streamed { .. } | Source::Cache(_) | Source::Url(_) | Source::Nothing => {
-            None
-        }
+    let blob = |file: &InputFile| {
+        let Source::Blob(BlobRef { id, size, .. }) = file.source() else { return None };
+        Some((*id, file.name.clone(), *size))
     };
-    let files = request.files.iter();
-    files.filter_map(|file| blob(file.source()).map(|(id, size)| (id, file.name.clone(), size))).collect()
+    request.files.iter().filter_map(blob).collect()
 }
 
 impl Leader {
@@ -654,11 +651,8 @@ impl Leader {
     }
 
     fn inputs_refused(&mut self, job: JobId, why: AttemptEnd) {
-        let leased = self.broker.state().job(job).and_then(|job| match job.phase {
-            Phase::Leased { attempt, .. } => Some(attempt),
-            Phase::Queued { .. } | Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => None,
-        });
-        if let Some(attempt) = leased {
+        if let Some(Phase::Leased { attempt, .. }) = self.broker.state().job(job).map(|job| &job.phase) {
+            let attempt = *attempt;
             self.broker.handle(self.now, Event::InputsRefused { job, attempt, why });
         }
     }
