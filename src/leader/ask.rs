@@ -88,8 +88,7 @@ impl Leader {
             Question::Status(_) => {
                 // What the next one is told.
                 self.relay.measure();
-                let status = self.status();
-                self.answer(&by, &status);
+                self.answered(&by, Ok(self.status()));
             }
             Question::GetResult(ask::GetResult { job_id }) => {
                 match self.pacing.has_room_for_answer(by.conn) {
@@ -98,16 +97,13 @@ impl Leader {
                 }
             }
             Question::DlqLs(question) => {
-                let page = self.dlq_ls(&question);
-                self.answered(&by, page);
+                self.answered(&by, self.dlq_ls(&question));
             }
             Question::DlqShow(ask::DlqShow { job_id }) => {
-                let shown = self.dlq_show(JobId(job_id));
-                self.answered(&by, shown);
+                self.answered(&by, self.dlq_show(JobId(job_id)));
             }
             Question::Explain(ask::Explain { job_id }) => {
-                let explained = self.explain(JobId(job_id));
-                self.answered(&by, explained);
+                self.answered(&by, self.explain(JobId(job_id)));
             }
             Question::BlobLs(ask::BlobLs { after }) => {
                 let (blobs, more) = self.relay.list(after, LISTED_MAX);

@@ -101,7 +101,7 @@ impl Leader {
                 }
                 Apart::Ack(body) => self.ack(conn, body),
                 Apart::CachePut { request, subject, put, maker } => {
-                    self.cache_put(conn, request, &subject, put, Some(maker));
+                    self.cache_put(conn, request, &subject, put, Some(*maker));
                 }
                 Apart::Refused { job, text } => self.refuse(conn, job, RefusalText::invalid(text)),
             }

@@ -44,7 +44,7 @@ pub(super) enum Apart {
     /// A result, with references in the place of contents.
     Ack(AckBody),
     /// A put whose contents are packs. An error says what is wrong with it.
-    CachePut { request: Uuid, subject: String, put: Result<CachePutRequest, String>, maker: PackMaker },
+    CachePut { request: Uuid, subject: String, put: Result<CachePutRequest, String>, maker: Box<PackMaker> },
     /// A job that cannot be taken.
     Refused { job: JobId, text: String },
 }
@@ -142,15 +142,13 @@ impl LargeFrames {
         let is_settled = |blob: &BlobId| relay.has_arrived(*blob) || !relay.knows(*blob);
         let next = self.left.iter().position(|(_, blobs, _)| blobs.iter().all(is_settled))?;
         let (conn, blobs, apart) = self.left.remove(next);
-        let apart = match apart {
-            Apart::Submit { body, .. } if !blobs.iter().all(|blob| relay.knows(*blob)) => {
-                blobs.iter().for_each(|blob| relay.forget(*blob));
-                let why = "the leader's disk did not keep its contents: submit it again";
-                refused(JobId(body.msg_id), body.payload.len() as u64, why)
-            }
-            apart => apart,
-        };
-        Some((conn, apart))
+        let Apart::Submit { body, .. } = &apart else { return Some((conn, apart)) };
+        if blobs.iter().all(|blob| relay.knows(*blob)) {
+            return Some((conn, apart));
+        }
+        blobs.iter().for_each(|blob| relay.forget(*blob));
+        let why = "the leader's disk did not keep its contents: submit it again";
+        Some((conn, refused(JobId(body.msg_id), body.payload.len() as u64, why)))
     }
 
     fn came(&mut self, conn: ConnId, coming: Coming, relay: &mut Relay, make_id: MakeId<'_>) {
@@ -171,7 +169,7 @@ impl LargeFrames {
                 let put = put.map_err(|why| {
                     format!("the put came in a frame of {bytes} bytes, which cannot be taken: {why}")
                 });
-                let maker = maker.unwrap_or_else(|| PackMaker::new(make_id()));
+                let maker = Box::new(maker.unwrap_or_else(|| PackMaker::new(make_id())));
                 (Vec::new(), Apart::CachePut { request, subject, put, maker })
             }
             BulkOf::Nothing => return,

@@ -1,7 +1,24 @@
-//! The leader: sessions on one side, the broker on the other, payloads in between. Free of sockets and clocks.
+//! The leader: sessions on one side, the broker on the other, payloads in between. Free of sockets and
+//! clocks.
 //!
-//! A driver tells it what connections bring and when time has passed, and does what [`Leader::poll_output`] says. Payload
-//! bytes pass through by reference; the broker never sees them.
+//! A driver tells it what connections bring and when time has passed, and does what
+//! [`Leader::poll_output`] says. Payload bytes pass through by reference; the broker never sees them.
+//!
+//! [`Leader`] routes between machines that do not see each other. What is decided where:
+//!
+//! | machine | decides | wired in |
+//! |---|---|---|
+//! | `peers` | who is connected, and whether a hello is taken (`hello.rs`) | `mod.rs` |
+//! | `core::Broker` | what happens to jobs | `mod.rs`, `submit.rs`, `acks.rs` |
+//! | `commit_log` | when a record counts | `durable.rs` |
+//! | `payloads` | which requests and results are in memory | `tasks.rs` |
+//! | `pacing` | whose turn it is to be sent something large | `tasks.rs`, `deliver.rs` |
+//! | `relay` | how chunks pass | `transfers.rs`, `waiting.rs` |
+//! | `job_blobs` | whose a blob is | `transfers.rs` |
+//! | `retention` | which result goes first for room | `retention.rs` |
+//! | `datasets` | who holds which dataset | `datasets_wiring.rs` |
+//! | `large_frames`, `staging` | what stock peers send and get in other forms | `classic_wiring.rs` |
+//! | `questions` | who asked what | `ask.rs`, `explain.rs`, `collect.rs` |
 
 mod acks;
 mod ask;
@@ -76,7 +93,7 @@ use tasks::{HeldBack, Task, Turn};
 pub struct HangUp(#[from] SessionError);
 
 /// What is counted for status alone.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Counters {
     started: Micros,
     /// Frames that were not what their senders sent.
@@ -116,15 +133,8 @@ pub struct Leader {
 impl Leader {
     /// A leader without jobs. `make_id` makes random ids: the leader holds no source of randomness.
     pub fn new(config: LeaderConfig, now: Micros, mut make_id: Box<dyn FnMut() -> Uuid>) -> Self {
-        let counters = Counters {
-            started: now,
-            frames_damaged: 0,
-            acks_refused: 0,
-            recovered_jobs: 0,
-            recovery: Duration::ZERO,
-        };
         Leader {
-            counters,
+            counters: Counters { started: now, ..Counters::default() },
             peers: Peers::new(make_id()),
             broker: Broker::begin(config.broker.clone(), now),
             log: CommitLog::default(),

@@ -53,6 +53,10 @@ impl RefusalText {
         RefusalText { reason, value, limit, hop: LEADER, text }
     }
 
+    pub(super) fn too_large(value: u64, limit: u64, text: String) -> Self {
+        RefusalText::numbers(Reason::TOO_LARGE, value, limit, text)
+    }
+
     /// What it is.
     pub(super) fn reason(&self) -> Reason {
         self.reason
@@ -208,7 +212,7 @@ impl Leader {
                  bytes",
                 body - limit
             );
-            return Some(RefusalText { reason: Reason::TOO_LARGE, value: body, limit, hop: LEADER, text });
+            return Some(RefusalText::too_large(body, limit, text));
         }
         let (value, limit) = (
             self.payloads.held.input_bytes().saturating_add(sent_bytes as u64),
@@ -219,7 +223,7 @@ impl Leader {
                 "the leader holds {} bytes of jobs that have not ended and takes at most {limit}: wait until some have",
                 self.payloads.held.input_bytes()
             );
-            RefusalText { reason: Reason::SPOOL_FULL, value, limit, hop: LEADER, text }
+            RefusalText::numbers(Reason::SPOOL_FULL, value, limit, text)
         })
     }
 

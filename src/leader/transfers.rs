@@ -231,12 +231,7 @@ impl Leader {
                  into fewer files",
                 blobs.len()
             );
-            return Err(RefusalText::numbers(
-                Reason::TOO_LARGE,
-                blobs.len() as u64,
-                TRANSFERS_MAX as u64,
-                text,
-            ));
+            return Err(RefusalText::too_large(blobs.len() as u64, TRANSFERS_MAX as u64, text));
         }
         let (mut plans, mut ids) = (Vec::with_capacity(blobs.len()), HashSet::new());
         for (id, name, size) in blobs {
@@ -259,14 +254,14 @@ impl Leader {
                 "the job's input files have {bytes} bytes, and the leader keeps at most {room}: raise its --spool-max, or send less \
                  with one job"
             );
-            return Err(RefusalText::numbers(Reason::TOO_LARGE, bytes, room, text));
+            return Err(RefusalText::too_large(bytes, room, text));
         }
         if let Some(room) = self.relay.disk_bytes_max(Class::Upload).filter(|room| bytes > *room) {
             let text = format!(
                 "the job's input files have {bytes} bytes, and the leader's disk has room for {room}: give it a larger one (--data), or \
                  send less with one job"
             );
-            return Err(RefusalText::numbers(Reason::TOO_LARGE, bytes, room, text));
+            return Err(RefusalText::too_large(bytes, room, text));
         }
         let names_bytes = plans.iter().map(|(_, name, _, _)| name.len()).sum();
         if let Some(too_many) = self.relay.too_many(plans.len(), names_bytes) {

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use chunking::message::{Open, Reason};
+use chunking::message::Open;
 
 use super::Leader;
 use super::relay::{BlobId, WaitingPart};
@@ -55,7 +55,7 @@ impl Leader {
                 "the large parts of the job's result have {bytes} bytes, and the leader's disk has room for {room} at the most: give \
                  the leader a larger one (--data), or have the job leave less"
             );
-            RefusalText::numbers(Reason::TOO_LARGE, bytes, room, text)
+            RefusalText::too_large(bytes, room, text)
         })
     }
 
