@@ -485,14 +485,11 @@ mod tests {
         /// The disk does what it is asked for.
         fn write(&mut self) {
             while let Some(out) = self.relay.poll() {
-                match out {
-                    Out::Disk(DiskOp::Write { blob, index, .. }) => {
-                        self.relay.disk_done(DiskDone::Written { blob, index, result: Ok(()) });
-                    }
-                    Out::Disk(DiskOp::Seal { blob, .. }) => {
-                        self.relay.disk_done(DiskDone::Sealed { blob, result: Ok(()) });
-                    }
-                    _ => {}
+                let Out::Disk(operation) = out else { continue };
+                if let DiskOp::Write { blob, index, .. } = operation {
+                    self.relay.disk_done(DiskDone::Written { blob, index, result: Ok(()) });
+                } else if let DiskOp::Seal { blob, .. } = operation {
+                    self.relay.disk_done(DiskDone::Sealed { blob, result: Ok(()) });
                 }
             }
         }
