@@ -160,7 +160,7 @@ impl World {
         while let Some(action) = self.broker.poll_action() {
             match action {
                 Action::Commit { index, .. } => self.broker.handle(self.now, Event::Committed { index }),
-                Action::Assign { conn, job, .. } => self.assigned(conn.0, job),
+                Action::Assign(of) => self.assigned(of.conn.0, of.job),
                 Action::Deliver { job, .. } => {
                     let took = self.now.since(self.submitted[&job]);
                     self.longest = self.longest.max(took);

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use coverage::Coverage;
-use heft::core::action::Action;
+use heft::core::action::{Action, Assignment, WorkerOrder};
 use heft::core::choose::Policy;
 use heft::core::event::{Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
@@ -422,19 +422,14 @@ impl World {
                 self.unconfirmed.insert((conn, job), run);
                 conn
             }
-            Action::Assign { conn, job, run, attempt, start, .. }
-            | Action::Resume { conn, job, run, attempt, start, .. } => {
-                self.check_start(*job, *run, *attempt, *start);
-                self.coverage.resumed += u64::from(matches!(action, Action::Resume { .. }));
-                *conn
+            Action::Assign(held) | Action::Worker(WorkerOrder::Resume(held) | WorkerOrder::Start(held)) => {
+                self.check_start(held.job, held.run, held.attempt, held.start);
+                let is = |wanted: fn(Assignment) -> WorkerOrder| action == Action::Worker(wanted(*held));
+                self.coverage.resumed += u64::from(is(WorkerOrder::Resume));
+                self.coverage.started += u64::from(is(WorkerOrder::Start));
+                held.conn
             }
-            Action::Start { conn, job, run, attempt, .. } => {
-                self.check_start(*job, *run, *attempt, true);
-                self.coverage.started += 1;
-                *conn
-            }
-            Action::Abandon { conn, .. }
-            | Action::Settle { conn, .. }
+            Action::Worker(WorkerOrder::Abandon { conn, .. } | WorkerOrder::Settle { conn, .. })
             | Action::Submitted { conn, .. }
             | Action::Refuse { conn, .. }
             | Action::Waiting { conn, .. }
@@ -593,7 +588,7 @@ impl World {
         let worker = &self.workers[number];
         let conn = worker.conn.unwrap();
         match action {
-            Action::Assign { job, run, attempt, worker: id, start, .. }
+            Action::Assign(Assignment { job, run, attempt, worker: id, start, .. })
                 if worker.class == WorkerClass::Leasing
                     && !worker.running.contains_key(job)
                     && !worker.finished.contains_key(job)
@@ -608,7 +603,7 @@ impl World {
                 let at = self.now + self.random.below(4 * SECOND);
                 return self.at(at, Wake::InputsAtWorker(number, conn, job, attempt));
             }
-            Action::Start { job, run, attempt, .. } => {
+            Action::Worker(WorkerOrder::Start(Assignment { job, run, attempt, .. })) => {
                 let held =
                     self.workers[number].receiving.get_mut(job).filter(|held| held.attempt == *attempt);
                 if let Some(held) = held {
@@ -616,7 +611,7 @@ impl World {
                 }
                 return self.run_if_whole(number, *job);
             }
-            Action::Resume { job, run, attempt, start, .. } => {
+            Action::Worker(WorkerOrder::Resume(Assignment { job, run, attempt, start, .. })) => {
                 let held =
                     self.workers[number].receiving.get_mut(job).filter(|held| held.attempt == *attempt);
                 if let Some(held) = held {
@@ -631,7 +626,7 @@ impl World {
         let takes = self.takes();
         let worker = &mut self.workers[number];
         match action {
-            Action::Assign { job, run, attempt, worker: id, start, .. } => {
+            Action::Assign(Assignment { job, run, attempt, worker: id, start, .. }) => {
                 assert_eq!(*id, worker.id, "a job for another worker");
                 assert!(*start || worker.class == WorkerClass::Leasing, "a stock worker cannot wait");
                 let life = worker.life;
@@ -673,7 +668,7 @@ impl World {
                     self.at(self.now + takes, Wake::JobEnds(number, life, *job));
                 }
             }
-            Action::Abandon { job, attempt, .. } => {
+            Action::Worker(WorkerOrder::Abandon { job, attempt, .. }) => {
                 self.coverage.abandoned += 1;
                 let runs = worker.running.get(job).is_some_and(|(_, held)| held == attempt);
                 let receives = worker.receiving.get(job).is_some_and(|held| held.attempt == *attempt);
@@ -685,7 +680,7 @@ impl World {
                     self.say(conn, Event::Credit { conn, delta: 1 });
                 }
             }
-            Action::Settle { job, run, .. } => {
+            Action::Worker(WorkerOrder::Settle { job, run, .. }) => {
                 worker.finished.retain(|kept, (had, ..)| kept != job || had != run);
             }
             other => panic!("a worker hears {other:?}"),

@@ -5,7 +5,7 @@
 //! start, a result of a leasing worker for a job of the life before counts too, if it names the run and an attempt that the
 //! log does not know, and nobody has the job. Anything else would let any worker end any job. The broker calls it, and the leader before it keeps what came with a result.
 
-use super::action::Action;
+use super::action::{Action, WorkerOrder};
 use super::broker::Broker;
 use super::event::{Named, Outcome, WorkerClass};
 use super::ids::{Attempt, ConnId, JobId, Run, WorkerId};
@@ -35,7 +35,7 @@ impl Broker {
         self.dirty = true;
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else {
             let run = named.run.or(self.state.job(id).map(|job| job.run)).unwrap_or(Run(0));
-            self.actions.push_back(Action::Settle { conn, job: id, run });
+            self.order(WorkerOrder::Settle { conn, job: id, run });
             return self.drop_result(outcome);
         };
         let run = job.run;
@@ -50,7 +50,7 @@ impl Broker {
             }
             (Outcome::Returned { .. }, _) => {
                 self.actions.push_back(Action::AckRefused { conn, job: id });
-                self.actions.push_back(Action::Settle { conn, job: id, run: named.run.unwrap_or(run) });
+                self.order(WorkerOrder::Settle { conn, job: id, run: named.run.unwrap_or(run) });
                 self.drop_result(outcome);
             }
             (Outcome::ResultLost, Some(lease)) => {
@@ -70,7 +70,7 @@ impl Broker {
             // What it kept of the job is of no use to anybody.
             (Outcome::ResultLost, None) => {
                 let run = named.run.unwrap_or(run);
-                self.actions.push_back(Action::Settle { conn, job: id, run });
+                self.order(WorkerOrder::Settle { conn, job: id, run });
             }
             (Outcome::GivenUp | Outcome::Lacks(_), None) => {}
         }

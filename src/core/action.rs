@@ -22,74 +22,11 @@ pub enum Action {
         record: Record,
     },
     /// Give a job to a worker.
-    Assign {
-        /// Where.
-        conn: ConnId,
-        /// To whom.
-        worker: WorkerId,
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-        /// Which attempt.
-        attempt: Attempt,
-        /// How long it may be silent.
-        lease: Duration,
-        /// Whether it may run the job once it has the inputs. If not, [`Action::Start`] follows.
-        start: bool,
-    },
-    /// Tell a worker that it may run a job it was given while that was only announced.
-    Start {
-        /// Where.
-        conn: ConnId,
-        /// Whom.
-        worker: WorkerId,
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-        /// Which attempt.
-        attempt: Attempt,
-        /// How long it may be silent.
-        lease: Duration,
-    },
-    /// A worker came back on a new connection while it was receiving a job's inputs: they go on there.
-    Resume {
-        /// Where.
-        conn: ConnId,
-        /// Who.
-        worker: WorkerId,
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-        /// Which attempt.
-        attempt: Attempt,
-        /// How long it may be silent.
-        lease: Duration,
-        /// Whether it may run the job once it has the inputs.
-        start: bool,
-    },
-    /// Tell a worker that a job is not wanted from it any more.
-    Abandon {
-        /// Where.
-        conn: ConnId,
-        /// Which job.
-        job: JobId,
-        /// Which attempt.
-        attempt: Attempt,
-    },
-    /// Tell a worker that it may forget a job.
-    Settle {
-        /// Where.
-        conn: ConnId,
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-    },
+    Assign(Assignment),
+    /// Tell a worker something about a job that it was given.
+    Worker(WorkerOrder),
     /// A result does not count: its worker never had this job, or not in this run. The worker is told to forget it by
-    /// [`Action::Settle`].
+    /// [`WorkerOrder::Settle`].
     AckRefused {
         /// Whose.
         conn: ConnId,
@@ -196,6 +133,52 @@ pub enum Action {
         conn: ConnId,
         /// Why, for the log.
         why: &'static str,
+    },
+}
+
+/// A job with a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// Where.
+    pub conn: ConnId,
+    /// To whom.
+    pub worker: WorkerId,
+    /// Which job.
+    pub job: JobId,
+    /// Which run.
+    pub run: Run,
+    /// Which attempt.
+    pub attempt: Attempt,
+    /// How long it may be silent.
+    pub lease: Duration,
+    /// Whether it may run the job once it has the inputs. If not, [`WorkerOrder::Start`] follows.
+    pub start: bool,
+}
+
+/// What a worker is told about a job that it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerOrder {
+    /// It may run a job it was given while that was only announced.
+    Start(Assignment),
+    /// It came back on a new connection while it was receiving a job's inputs: they go on there.
+    Resume(Assignment),
+    /// A job is not wanted from it any more.
+    Abandon {
+        /// Where.
+        conn: ConnId,
+        /// Which job.
+        job: JobId,
+        /// Which attempt.
+        attempt: Attempt,
+    },
+    /// It may forget a job.
+    Settle {
+        /// Where.
+        conn: ConnId,
+        /// Which job.
+        job: JobId,
+        /// Which run.
+        run: Run,
     },
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
-use super::action::{Action, Standing};
+use super::action::{Action, Standing, WorkerOrder};
 use super::broken;
 use super::committed::Proposals;
 use super::dispatch::Assignments;
@@ -162,6 +162,11 @@ impl Broker {
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// A worker is to hear something about a job.
+    pub(super) fn order(&mut self, order: WorkerOrder) {
+        self.actions.push_back(Action::Worker(order));
     }
 
     /// When [`Event::Tick`] is due, if nothing happens before.
@@ -324,10 +329,10 @@ impl Broker {
         // What was not started has no result, and what came as transfers may still be coming: that is to stop, too.
         let may_be_receiving = run == Run(0) || known.is_some_and(Job::comes_by_transfer);
         if !has_ended || may_be_receiving {
-            self.actions.push_back(Action::Abandon { conn, job, attempt });
+            self.order(WorkerOrder::Abandon { conn, job, attempt });
         }
         if has_ended && run != Run(0) {
-            self.actions.push_back(Action::Settle { conn, job, run });
+            self.order(WorkerOrder::Settle { conn, job, run });
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::action::{Action, OperateError, Operated};
+use super::action::{Action, OperateError, Operated, WorkerOrder};
 use super::broken;
 use super::broker::Broker;
 use super::ids::{Index, JobId, Run, Token, WorkerId};
@@ -188,7 +188,7 @@ impl Broker {
     /// Tells workers of a job that ended: the one that returned the result may forget it, others may stop.
     pub(super) fn settle(&mut self, job: JobId, run: Run, returned_by: Option<WorkerId>) {
         if let Some(conn) = returned_by.and_then(|worker| self.workers.get(worker)?.conn()) {
-            self.actions.push_back(Action::Settle { conn, job, run });
+            self.order(WorkerOrder::Settle { conn, job, run });
         }
         for worker in self.workers.holders(job) {
             // One whose assignment is not applied has not heard of the job, and will not.
@@ -197,7 +197,8 @@ impl Broker {
             }
             // It keeps the place it takes until it answers: its credit comes back with that, not before.
             if let (Some(conn), Some(lease)) = (worker.conn(), worker.held.get(&job)) {
-                self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
+                let order = WorkerOrder::Abandon { conn, job, attempt: lease.attempt };
+                self.actions.push_back(Action::Worker(order));
             }
         }
     }

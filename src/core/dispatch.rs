@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::action::Action;
+use super::action::{Action, Assignment};
 use super::broker::Broker;
 use super::choose::{Choice, Stuck};
 use super::event::WorkerClass;
@@ -276,7 +276,8 @@ impl Broker {
                     self.watch_lease(worker, id, until);
                 }
                 let lease = self.config.lease;
-                self.actions.push_back(Action::Assign { conn, worker, job: id, run, attempt, lease, start });
+                let assignment = Assignment { conn, worker, job: id, run, attempt, lease, start };
+                self.actions.push_back(Action::Assign(assignment));
             }
             // It left while the record was on its way. It never heard of the job, so there is nothing to wait for.
             super::worker::Presence::Away(_) => {

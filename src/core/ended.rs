@@ -49,25 +49,14 @@ impl Broker {
         self.watch_expiry();
     }
 
-    /// The job that ended longest ago, of those that are still known and may go: of those whose results were sent to their
-    /// clients, if there is one among the oldest, else, unless only those, of all.
-    pub fn oldest_ended(&self, only_sent: bool, may_go: impl Fn(&Job) -> bool) -> Option<JobId> {
-        let oldest = || {
-            let ended =
-                self.results.ended.iter().take(LOOKS_MAX).filter_map(|(_, job, _)| self.state.job(*job));
-            ended.filter(|job| may_go(job))
-        };
+    /// Jobs that have ended, the oldest first, and whether the result of each was sent to its client.
+    pub fn oldest_ended(&self) -> impl Iterator<Item = (&Job, bool)> {
         let waits = |job: &Job| {
             self.results.undelivered.get(&job.submission.client).is_some_and(|jobs| jobs.contains(&job.id()))
         };
-        let sent = oldest().find(|job| job.delivered && !waits(job));
-        sent.or_else(|| oldest().next().filter(|_| !only_sent)).map(|job| job.id())
-    }
-
-    /// The job that ended longest ago of those that fit.
-    pub fn oldest_that(&self, fits: impl Fn(&Job) -> bool) -> Option<JobId> {
-        let ended = self.results.ended.iter().take(LOOKS_MAX).filter_map(|(_, job, _)| self.state.job(*job));
-        ended.filter(|job| fits(job)).map(|job| job.id()).next()
+        let ended = self.results.ended.iter().take(LOOKS_MAX);
+        let known = ended.filter_map(|(_, job, _)| self.state.job(*job));
+        known.map(move |job| (job, job.delivered && !waits(job)))
     }
 
     /// A client has a result.

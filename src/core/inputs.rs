@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::action::{Action, Refusal};
+use super::action::{Action, Assignment, Refusal, WorkerOrder};
 use super::broken;
 use super::broker::Broker;
 use super::due::Due;
@@ -157,7 +157,15 @@ impl Broker {
         let told = self.workers.get(worker).filter(|worker| !worker.owes_inventory);
         if let Some(conn) = told.and_then(|worker| worker.conn()) {
             let lease = self.config.lease;
-            self.actions.push_back(Action::Start { conn, worker, job, run, attempt, lease });
+            self.order(WorkerOrder::Start(Assignment {
+                conn,
+                worker,
+                job,
+                run,
+                attempt,
+                lease,
+                start: true,
+            }));
         }
     }
 
@@ -283,7 +291,7 @@ impl Broker {
         };
         if let Some(conn) = holder.conn() {
             holder.refuse(id);
-            self.actions.push_back(Action::Abandon { conn, job: id, attempt });
+            self.order(WorkerOrder::Abandon { conn, job: id, attempt });
         }
         self.lose(worker, id, why);
     }
@@ -294,14 +302,15 @@ impl Broker {
         let job = self.state.job(id).filter(|job| !job.has_ended());
         let Some(job) = job.filter(|_| self.is_with(id, worker)) else {
             // It ended while the worker was away and could not be told.
-            self.actions.push_back(Action::Abandon { conn, job: id, attempt });
+            self.order(WorkerOrder::Abandon { conn, job: id, attempt });
             return;
         };
         let lease = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
         let is_receiving = lease.is_some_and(|lease| lease.stage == LeaseStage::Given);
         if is_receiving && job.comes_by_transfer() {
             let (run, start, lease) = (job.run, !job.is_announced(), self.config.lease);
-            self.actions.push_back(Action::Resume { conn, worker, job: id, run, attempt, lease, start });
+            let held = Assignment { conn, worker, job: id, run, attempt, lease, start };
+            self.order(WorkerOrder::Resume(held));
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::action::Action;
+use super::action::{Action, WorkerOrder};
 use super::broker::Broker;
 use super::due::Due;
 use super::event::{Doing, WorkerClass};
@@ -94,7 +94,7 @@ impl Broker {
     pub(super) fn progress(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt, doing: Doing) {
         let Some(worker) = self.workers.at(conn) else { return };
         if !self.renew(worker, job, run, attempt) {
-            self.actions.push_back(Action::Abandon { conn, job, attempt });
+            self.order(WorkerOrder::Abandon { conn, job, attempt });
             return;
         }
         if self.state.job(job).is_some_and(|job| job.is_announced()) {
@@ -169,7 +169,7 @@ impl Broker {
             return self.watch_lease(id, job, self.now.plus(self.config.lease.max(LOOK_AGAIN)));
         };
         if let Some(lease) = worker.held.get(&job) {
-            self.actions.push_back(Action::Abandon { conn, job, attempt: lease.attempt });
+            self.order(WorkerOrder::Abandon { conn, job, attempt: lease.attempt });
         }
         if let Some(worker) = self.workers.get_mut(id).filter(|worker| worker.class == WorkerClass::Leasing) {
             worker.silent = true;

@@ -62,7 +62,7 @@ impl Leader {
                     self.outputs.push_back(Output::Disk(DiskOp::Check { blob }));
                 }
                 QuestionAction::Send { by, parts } => {
-                    let Some(session) = self.sessions.get(&by.conn) else { continue };
+                    let Some(session) = self.peers.get(by.conn) else { continue };
                     let frames = parts.iter().zip(statuses(parts.len())).map(|(part, status)| {
                         session.answer(by.id, by.verb.as_str(), status, part.as_bytes())
                     });
@@ -72,7 +72,7 @@ impl Leader {
                     }
                 }
                 QuestionAction::Fail { by, json } => {
-                    let session = self.sessions.get(&by.conn);
+                    let session = self.peers.get(by.conn);
                     let frame = session.and_then(|session| {
                         session.answer(by.id, by.verb.as_str(), AnswerStatus::Error, json.as_bytes())
                     });
@@ -88,8 +88,7 @@ impl Leader {
             Question::Status(_) => {
                 // What the next one is told.
                 self.relay.measure();
-                let status = self.status();
-                self.answer(&by, &status);
+                self.answered(&by, Ok(self.status()));
             }
             Question::GetResult(ask::GetResult { job_id }) => {
                 match self.pacing.has_room_for_answer(by.conn) {
@@ -98,16 +97,13 @@ impl Leader {
                 }
             }
             Question::DlqLs(question) => {
-                let page = self.dlq_ls(&question);
-                self.answered(&by, page);
+                self.answered(&by, self.dlq_ls(&question));
             }
             Question::DlqShow(ask::DlqShow { job_id }) => {
-                let shown = self.dlq_show(JobId(job_id));
-                self.answered(&by, shown);
+                self.answered(&by, self.dlq_show(JobId(job_id)));
             }
             Question::Explain(ask::Explain { job_id }) => {
-                let explained = self.explain(JobId(job_id));
-                self.answered(&by, explained);
+                self.answered(&by, self.explain(JobId(job_id)));
             }
             Question::BlobLs(ask::BlobLs { after }) => {
                 let (blobs, more) = self.relay.list(after, LISTED_MAX);
@@ -176,7 +172,7 @@ impl Leader {
         })?;
         let frame = |leader: &Leader, result: Value| {
             let json = written(&Found { found: true, result }).ok()?.to_string();
-            let session = leader.sessions.get(&by.conn)?;
+            let session = leader.peers.get(by.conn)?;
             session.answer(by.id, by.verb.as_str(), AnswerStatus::Whole, json.as_bytes())
         };
         // A result that fills a frame does not fit an answer, which has a little more around it: what is long of it goes apart.
@@ -242,18 +238,18 @@ impl Leader {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         LeaderStatus {
             software: SOFTWARE.to_owned(),
-            uptime_ms: ms(self.now.since(self.started)),
+            uptime_ms: ms(self.now.since(self.counters.started)),
             driver: self.config.driver.to_owned(),
             durability: self.durability(),
             draining: self.broker.is_draining(),
-            connections: self.connections as u64,
-            frames_damaged: self.frames_damaged,
-            acks_refused: self.acks_refused,
+            connections: self.peers.open as u64,
+            frames_damaged: self.counters.frames_damaged,
+            acks_refused: self.counters.acks_refused,
             job_names_bytes: self.broker.state().names_bytes(),
-            peer_names_bytes: self.hello_names_bytes,
+            peer_names_bytes: self.peers.names_bytes,
             results_waiting: self.results_waiting() as u64,
-            recovered_jobs: self.recovered_jobs as u64,
-            recovery_ms: ms(self.recovery),
+            recovered_jobs: self.counters.recovered_jobs as u64,
+            recovery_ms: ms(self.counters.recovery),
             spool: self.relay.fill().describe(),
             log: self.log.describe(),
             disk: Disk { disk_trouble: self.disk_short(), ..self.relay.describe_disk() },

@@ -14,12 +14,14 @@ use super::datasets::{
     Again, DatasetAction, DatasetEvent, Facts, MANIFEST, PACK, RestoredPart, Says, WorkerFacts, WorkerKind,
 };
 use super::pacing::{Memory, Posting};
+use super::peers::Peers;
 use super::questions::QuestionEvent;
 use super::recover::no_map;
 use super::relay::{BlobId, Relay};
+use super::staging::NotStaged;
 use super::submit::RefusalText;
 use super::{Leader, LeaderConfig, Output};
-use crate::conn::{DatasetSays, Session};
+use crate::conn::DatasetSays;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
 use crate::core::job::{Job, Phase};
@@ -37,18 +39,13 @@ const NOTHING: &str = ".";
 pub(super) struct Seen<'a> {
     broker: &'a Broker,
     relay: &'a Relay,
-    sessions: &'a HashMap<ConnId, Session>,
+    peers: &'a Peers,
     spool_bytes_max: u64,
 }
 
 impl<'a> Seen<'a> {
-    fn of(
-        broker: &'a Broker,
-        relay: &'a Relay,
-        sessions: &'a HashMap<ConnId, Session>,
-        config: &LeaderConfig,
-    ) -> Self {
-        Seen { broker, relay, sessions, spool_bytes_max: config.relay.spool_bytes_max }
+    fn of(broker: &'a Broker, relay: &'a Relay, peers: &'a Peers, config: &LeaderConfig) -> Self {
+        Seen { broker, relay, peers, spool_bytes_max: config.relay.spool_bytes_max }
     }
 }
 
@@ -111,11 +108,11 @@ impl Facts for Seen<'_> {
     }
 
     fn is_connected(&self, conn: ConnId) -> bool {
-        self.sessions.contains_key(&conn)
+        self.peers.has(conn)
     }
 
     fn peer_name(&self, conn: ConnId) -> String {
-        self.sessions.get(&conn).map_or_else(|| format!("connection {conn}"), Session::name)
+        self.peers.name(conn)
     }
 
     fn knows_blob(&self, blob: BlobId) -> bool {
@@ -150,12 +147,12 @@ impl Facts for Seen<'_> {
 impl Leader {
     /// What datasets may know now.
     pub(super) fn facts(&self) -> Seen<'_> {
-        Seen::of(&self.broker, &self.relay, &self.sessions, &self.config)
+        Seen::of(&self.broker, &self.relay, &self.peers, &self.config)
     }
 
     /// Hands datasets an event, and does what they want done.
     pub(super) fn dataset_event(&mut self, event: DatasetEvent) {
-        let facts = Seen::of(&self.broker, &self.relay, &self.sessions, &self.config);
+        let facts = Seen::of(&self.broker, &self.relay, &self.peers, &self.config);
         self.datasets.handle(self.now, &facts, event);
         self.datasets_on();
     }
@@ -168,7 +165,7 @@ impl Leader {
         while let Some(action) = self.datasets.poll() {
             match action {
                 DatasetAction::Say { conn, id, request, says } => {
-                    let frame = self.sessions.get(&conn).and_then(|session| match &says {
+                    let frame = self.peers.get(conn).and_then(|session| match &says {
                         Says::Lack(lack) => session.dataset(id, request, lack),
                         Says::Spread(spread) => session.dataset(id, request, spread),
                         Says::Hold(hold) => session.dataset(id, request, hold),
@@ -179,7 +176,7 @@ impl Leader {
                     self.send(conn, frame);
                 }
                 DatasetAction::Refuse { conn, request, refusal } => {
-                    let frame = self.sessions.get(&conn).and_then(|session| refusal.frame(session, request));
+                    let frame = self.peers.get(conn).and_then(|session| refusal.frame(session, request));
                     self.send(conn, frame);
                 }
                 DatasetAction::CacheAck { conn, request, result } => self.cache_ack(conn, request, result),
@@ -192,12 +189,12 @@ impl Leader {
                         part_count: None,
                     };
                     let (id, nothing) = ((self.make_id)(), nothing.to_json().into());
-                    let session = self.sessions.get(&conn);
+                    let session = self.peers.get(conn);
                     let frame = session.and_then(|session| session.cache_put(id, nothing).ok());
                     self.send(conn, frame);
                 }
                 DatasetAction::SendSet { conn, generation, payload } => {
-                    let session = self.sessions.get(&conn);
+                    let session = self.peers.get(conn);
                     let frame = session.and_then(|session| session.cache_put(generation, payload).ok());
                     if let Some(frame) = frame {
                         // One at a time for each worker, and the same for all of them.
@@ -213,7 +210,9 @@ impl Leader {
                     self.broker.handle(self.now, Event::AgentFor { worker, agent });
                     self.dataset_event(DatasetEvent::AgentChanged { worker, agent });
                 }
-                DatasetAction::NotStaged { job, why } => self.not_staged(job, &why, true),
+                DatasetAction::NotStaged { job, why } => {
+                    self.not_staged(NotStaged { job, why, again: true });
+                }
                 DatasetAction::Expect { blob, open, plan } => self.relay.expect(blob, open, plan, true),
                 DatasetAction::Accept { conn, blob, open } => self.accept(conn, blob, open),
                 DatasetAction::TurnAway { conn, blob } => self.relay.turn_away(conn, blob),
@@ -256,7 +255,7 @@ impl Leader {
 
     /// How a put ended at a worker.
     pub(super) fn cache_ack(&mut self, conn: ConnId, request: Uuid, mut result: CachePutResult) {
-        let Some(session) = self.sessions.get(&conn) else { return };
+        let Some(session) = self.peers.get(conn) else { return };
         // Who announced nothing gets what the founding documents have, and no more.
         if !session.is_announced() {
             result.worker = None;
@@ -289,7 +288,7 @@ impl Leader {
 
     /// A peer said something about datasets.
     pub(super) fn dataset_says(&mut self, conn: ConnId, says: DatasetSays) {
-        let worker = self.worker_at(conn);
+        let worker = self.peers.worker_at(conn);
         let event = match (says, worker) {
             (DatasetSays::Put { request, put }, _) => DatasetEvent::Put { conn, request, put },
             (DatasetSays::Pack { pack, request, says }, _) => {
@@ -310,14 +309,9 @@ impl Leader {
         self.dataset_event(event);
     }
 
-    /// The worker of a connection.
-    pub(super) fn worker_at(&self, conn: ConnId) -> Option<WorkerId> {
-        self.sessions.get(&conn).and_then(Session::worker)
-    }
-
     /// A worker said hello.
     pub(super) fn worker_joined(&mut self, conn: ConnId) {
-        let Some(session) = self.sessions.get(&conn) else { return };
+        let Some(session) = self.peers.get(conn) else { return };
         // One whose hello was refused changes nothing for the worker whose id it has.
         let Some(worker) = session.worker().filter(|worker| self.broker.is_at(*worker, conn)) else { return };
         let kind = match session.agent() {
@@ -325,14 +319,14 @@ impl Leader {
             None if session.takes_cache_puts() => WorkerKind::Classic,
             None => WorkerKind::Ours,
         };
-        let host = self.hosts.get(&conn).copied();
+        let host = self.peers.host(conn);
         self.dataset_event(DatasetEvent::WorkerJoined { conn, worker, host, kind });
     }
 
     /// Bytes of a part of a dataset went to a connection.
     pub(super) fn count_sent(&mut self, conn: ConnId, blob: BlobId, bytes: u64) {
         if self.datasets.knows(blob)
-            && let Some(worker) = self.worker_at(conn)
+            && let Some(worker) = self.peers.worker_at(conn)
         {
             self.datasets.count_sent(worker, bytes);
         }

@@ -14,7 +14,7 @@ use crate::core::ids::{ConnId, JobId, ResultId, Run};
 impl Leader {
     /// Whether a client may be sent other bytes than a worker's result has: without its parts, or cut.
     pub(super) fn cuts(&self, conn: ConnId, result: ResultId) -> bool {
-        let takes_parts = self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS));
+        let takes_parts = self.takes_transfers(conn);
         let has_parts = !self.blobs.of_result(result).is_empty();
         // Under the longest subject it would not fit.
         let longest = limits::FRAME_BODY_BYTES_MAX as usize - limits::SUBJECT_BYTES_MAX - 39;
@@ -25,7 +25,7 @@ impl Leader {
     /// The frame with a job's result, behind the transfers of its parts.
     pub(super) fn deliver(&mut self, conn: ConnId, id: JobId, run: Run) -> Option<WireFrame> {
         let may_get = self.broker.may_get(conn, id);
-        let Some(session) = self.sessions.get(&conn).filter(|_| may_get) else {
+        let Some(session) = self.peers.get(conn).filter(|_| may_get) else {
             self.broker.handle(self.now, Event::NotDelivered { job: id });
             return None;
         };
@@ -62,7 +62,7 @@ impl Leader {
         };
         let named = frame.as_ref().map_or(Named::Brought, |(_, named)| *named);
         if let Some(cut) = cut {
-            self.blobs.cut(cut);
+            self.retention.cut(cut);
         }
         if let Some(result) = result {
             self.send_parts(conn, id, result, named, false);
@@ -82,11 +82,11 @@ impl Leader {
         let result = self.broker.state().job(id).and_then(outcome::returned);
         if let Some(result) = result.filter(|_| self.takes_transfers(conn))
             && let Some(apart) = self.parts_apart(id, result, whole)
-            && let Some(Ok(frame)) = self.sessions.get(&conn)?.result(id, apart.into())
+            && let Some(Ok(frame)) = self.peers.get(conn)?.result(id, apart.into())
         {
             return Some((frame, Named::Made));
         }
-        let (job, session) = (self.broker.state().job(id)?, self.sessions.get(&conn)?);
+        let (job, session) = (self.broker.state().job(id)?, self.peers.get(conn)?);
         warn!(job = %id, peer = %session.name(), "the result is cut down: {error}");
         let mut smaller = outcome::cut_down(job, whole, &self.config.address);
         let frame = smaller.find_map(|result| session.result(id, result)?.ok())?;

@@ -4,7 +4,7 @@ use tracing::{error, warn};
 
 use super::commit_log::LogAction;
 use super::payloads::UNLOGGED_BYTES_MAX;
-use super::{Leader, Output, outcome};
+use super::{Leader, Output};
 use crate::answers::Durability;
 use crate::core::ids::{Index, Micros};
 use crate::core::job::{Job, Phase};
@@ -39,9 +39,7 @@ impl Leader {
 
     /// Whether the result of a job, or of one of its children, has parts that are blobs.
     pub(super) fn has_parts(&self, job: &Job) -> bool {
-        let children = job.children.iter().filter_map(|child| self.broker.state().job(*child));
-        let mut results = children.chain([job]).filter_map(outcome::returned);
-        results.any(|result| !self.blobs.of_result(result).is_empty())
+        self.results_of(job).any(|result| !self.blobs.of_result(result).is_empty())
     }
 
     /// The payload that goes into the log with a record.

@@ -61,33 +61,22 @@ impl Leader {
 
     /// Tells the client of a job that its worker handed it back because it cannot hold a dataset that the job names.
     pub(super) fn tell_what_is_not_held(&mut self, conn: ConnId, id: JobId) {
-        let Some(worker) = self.worker_at(conn) else { return };
+        let Some(worker) = self.peers.worker_at(conn) else { return };
         let Some(job) = self.broker.state().job(id).filter(|job| job.is_with(worker)) else { return };
         let Some(why) = self.datasets.unheld(&self.facts(), worker, job.datasets()) else { return };
         let known = job.child_of.map_or(id, |(parent, _)| parent);
         let Some(client) = self.broker.submitter_of(known, &job.submission.client) else { return };
         let text = format!("worker {worker} {why}");
-        let frame = self.sessions.get(&client).and_then(|session| session.waiting(known, &text));
-        self.send_lazily(client, frame);
+        self.tell_lazily(client, |session| session.waiting(known, &text));
     }
 
     /// What a job waits for whose last worker handed it back because it cannot hold a dataset that the job names.
     fn cannot_be_held(&self, id: JobId, waits: &explain::WaitsFor) -> Option<Waits> {
-        let until = match waits {
-            explain::WaitsFor::BackOff { until } => Some(until),
-            explain::WaitsFor::Data { .. }
-            | explain::WaitsFor::Nearer { .. }
-            | explain::WaitsFor::Room
-            | explain::WaitsFor::Turn => None,
-            explain::WaitsFor::WorkerLacks { .. }
-            | explain::WaitsFor::Client
-            | explain::WaitsFor::Cap { .. }
-            | explain::WaitsFor::Worker
-            | explain::WaitsFor::CapableWorker
-            | explain::WaitsFor::Reader { .. }
-            | explain::WaitsFor::Agent
-            | explain::WaitsFor::Stop => return None,
-        };
+        use explain::WaitsFor::{BackOff, Data, Nearer, Room, Turn};
+        let until = if let BackOff { until } = waits { Some(until) } else { None };
+        if !matches!(waits, BackOff { .. } | Data { .. } | Nearer { .. } | Room | Turn) {
+            return None;
+        }
         let job = self.broker.state().job(id)?;
         let last = job.history.last().filter(|note| note.why == AttemptEnd::GivenUp)?;
         let why = self.datasets.unheld(&self.facts(), last.worker, job.datasets())?;

@@ -3,7 +3,6 @@
 //! asked for by the child's id. So the leader never holds the results of all workers at once.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -11,7 +10,7 @@ use super::parts::RESULT_BYTES_MAX;
 use super::payloads::PayloadStore;
 use super::{Leader, outcome};
 use crate::core::Broker;
-use crate::core::ids::{ConnId, JobId, Micros};
+use crate::core::ids::{ConnId, JobId};
 use crate::core::job::{Ending, Job, Phase};
 use crate::model::{JobResult, JobStatus};
 use crate::store::replay::Key;
@@ -27,17 +26,6 @@ const COST_MAX: usize = 6;
 
 /// What a line has beside the result, with room to spare.
 const LINE_BYTES: usize = 4096;
-
-/// How long results of workers are not dropped to make room after somebody has got the list, or one of them: whoever has it fetches them one
-/// after the other. It ends with the connection.
-const FETCH_WAIT: Duration = Duration::from_secs(600);
-
-/// Who is about to ask for the results of workers.
-#[derive(Debug)]
-pub(super) struct Fetcher {
-    conn: ConnId,
-    until: Micros,
-}
 
 /// The lines, and what they leave out.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -74,7 +62,7 @@ pub(super) fn read_for_lines<'a>(
     })
 }
 
-fn children<'a>(broker: &'a Broker, parent: &'a Job) -> impl Iterator<Item = &'a Job> {
+pub(super) fn children<'a>(broker: &'a Broker, parent: &'a Job) -> impl Iterator<Item = &'a Job> {
     parent.children.iter().filter_map(|child| broker.state().job(*child))
 }
 
@@ -118,14 +106,7 @@ fn whole(child: &Job, own: &[u8]) -> String {
 
 /// The line of a child without it.
 fn apart(child: &Job, address: &str) -> String {
-    let ok = match &child.phase {
-        Phase::Done { ending: Ending::Returned { ok, .. }, .. } => *ok,
-        Phase::Done { .. }
-        | Phase::Dead { .. }
-        | Phase::Queued { .. }
-        | Phase::Leased { .. }
-        | Phase::Gathering { .. } => false,
-    };
+    let ok = matches!(child.phase, Phase::Done { ending: Ending::Returned { ok: true, .. }, .. });
     let status = if ok { JobStatus::Ok } else { JobStatus::Failed };
     let mut result = JobResult::new(child.id().0, "", "", status);
     result.stderr = format!("heft: kept apart: `heft result get {address} {}`", child.id());
@@ -186,31 +167,8 @@ impl Leader {
         let Some(found) = self.broker.state().job(job) else { return };
         let parent = found.child_of.map_or(job, |(parent, _)| parent);
         if self.broker.state().job(parent).is_some_and(|parent| self.may_have_results_apart(parent)) {
-            self.fetchers.insert(parent, Fetcher { conn, until: self.now.plus(FETCH_WAIT) });
+            self.retention.hold(self.now, conn, parent);
         }
-    }
-
-    /// Whether somebody is about to ask for the results of a job's workers.
-    pub(super) fn is_held_for_fetch(&self, job: JobId) -> bool {
-        self.fetchers.get(&job).is_some_and(|fetcher| fetcher.until > self.now)
-    }
-
-    /// Whether somebody is getting the result of a job, or of one of its children.
-    pub(super) fn is_being_got(&self, job: &Job) -> bool {
-        let is_got = |job: &Job| {
-            outcome::returned(job).is_some_and(|result| {
-                self.payloads.held.is_pinned(Key::Result(result)) || self.is_fetched(result)
-            })
-        };
-        is_got(job) || children(&self.broker, job).any(is_got)
-    }
-
-    /// Forgets who was about to ask and is gone, or did not for too long.
-    pub(super) fn release_fetched(&mut self) {
-        let (now, state, sessions) = (self.now, self.broker.state(), &self.sessions);
-        self.fetchers.retain(|job, fetcher| {
-            fetcher.until > now && sessions.contains_key(&fetcher.conn) && state.job(*job).is_some()
-        });
     }
 }
 

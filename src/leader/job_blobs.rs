@@ -1,18 +1,9 @@
-//! Which blobs belong to which job and to which result, and who has them.
+//! Which blobs belong to which job and to which result.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::relay::BlobId;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
-
-/// Who has all parts of a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum GotBy {
-    /// Somebody that fetched them.
-    Anybody,
-    /// The client whose result it is.
-    ItsClient,
-}
 
 /// The blobs of jobs and of results.
 #[derive(Debug, Default)]
@@ -20,17 +11,13 @@ pub(super) struct Blobs {
     /// Inputs of jobs that have not ended.
     pub(super) inputs: HashMap<JobId, Vec<BlobId>>,
     /// Parts of results that have not been acknowledged, with the attempt that made them.
-    pub(super) coming: HashMap<JobId, Vec<(Attempt, BlobId)>>,
+    coming: HashMap<JobId, Vec<(Attempt, BlobId)>>,
     /// Parts of results that are kept.
-    pub(super) of_result: HashMap<ResultId, Vec<BlobId>>,
+    of_result: HashMap<ResultId, Vec<BlobId>>,
     /// Results that name a blob: a result that is sent again names the same ones.
-    pub(super) named: HashMap<BlobId, usize>,
+    named: HashMap<BlobId, usize>,
     /// Why parts of results that are kept are not here.
     pub(super) lost: HashMap<BlobId, String>,
-    /// Results of which somebody has got all parts, and who.
-    pub(super) got: HashMap<ResultId, GotBy>,
-    /// Results whose clients take no parts: they have the beginning, and were told how to fetch the rest.
-    pub(super) cut: HashSet<ResultId>,
     /// Jobs whose results wait for room, and the connections of their clients that were told.
     pub(super) told: HashMap<JobId, ConnId>,
 }
@@ -41,54 +28,65 @@ impl Blobs {
         self.inputs.get(&job).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The inputs of a job of an earlier life.
-    pub(super) fn restore_inputs(&mut self, job: JobId, blobs: Vec<BlobId>) {
-        self.inputs.insert(job, blobs);
-    }
-
-    /// The parts of a result of an earlier life.
-    pub(super) fn restore_parts(&mut self, result: ResultId, parts: Vec<BlobId>) {
-        for part in &parts {
-            *self.named.entry(*part).or_default() += 1;
-        }
-        self.of_result.insert(result, parts);
-    }
-
-    /// A part of a result of an earlier life cannot be used.
-    pub(super) fn lost_part(&mut self, part: BlobId, why: String) {
-        self.lost.insert(part, why);
-    }
-
-    /// A part of a result that was coming in an earlier life.
-    pub(super) fn restore_coming(&mut self, job: JobId, attempt: Attempt, part: BlobId) {
+    /// A part of a result comes. Attempt 0 is for what was gathered from a large frame.
+    pub(super) fn comes(&mut self, job: JobId, attempt: Attempt, part: BlobId) {
         self.coming.entry(job).or_default().push((attempt, part));
     }
 
-    /// Parts of an attempt's result that have not been acknowledged.
-    pub(super) fn coming(&self, job: JobId, attempt: Attempt) -> impl Iterator<Item = BlobId> {
-        let coming = self.coming.get(&job).into_iter().flatten();
-        coming.filter(move |(of, _)| *of == attempt).map(|(_, part)| *part)
+    /// Parts of a job's result that have not been acknowledged, with the attempt that made them.
+    pub(super) fn coming(&self, job: JobId) -> &[(Attempt, BlobId)] {
+        self.coming.get(&job).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Somebody has got all parts of a result.
-    pub(super) fn got(&mut self, result: ResultId, by: GotBy) {
-        let known = self.got.entry(result).or_insert(by);
-        *known = (*known).max(by);
+    /// The same of one attempt.
+    pub(super) fn coming_of(&self, job: JobId, attempt: Attempt) -> impl Iterator<Item = BlobId> {
+        self.coming(job).iter().filter(move |(of, _)| *of == attempt).map(|(_, part)| *part)
     }
 
-    /// A client that takes no parts gets a result without them.
-    pub(super) fn cut(&mut self, result: ResultId) {
-        self.cut.insert(result);
+    /// Takes those out that are not to be acknowledged any more.
+    pub(super) fn take_coming(
+        &mut self,
+        job: JobId,
+        mut is_out: impl FnMut(Attempt, BlobId) -> bool,
+    ) -> Vec<BlobId> {
+        let Some(coming) = self.coming.get_mut(&job) else { return Vec::new() };
+        let out = coming.extract_if(.., |(attempt, part)| is_out(*attempt, *part));
+        let out = out.map(|(_, part)| part).collect();
+        if coming.is_empty() {
+            self.coming.remove(&job);
+        }
+        out
     }
 
-    /// Whether nobody may have the parts of a result, though its client has the result.
-    pub(super) fn is_cut(&self, result: ResultId) -> bool {
-        self.cut.contains(&result) && self.got_by(result).is_none()
+    /// A result that is kept names a part. Says whether that is new.
+    pub(super) fn name_part(&mut self, result: ResultId, part: BlobId) -> bool {
+        let parts = self.of_result.entry(result).or_default();
+        let is_new = !parts.contains(&part);
+        if is_new {
+            parts.push(part);
+            *self.named.entry(part).or_default() += 1;
+        }
+        is_new
     }
 
-    /// Whether there is such a result.
-    pub(super) fn has_got(&self) -> bool {
-        !self.got.is_empty()
+    /// Whether a result that is kept names a part.
+    pub(super) fn is_named(&self, part: BlobId) -> bool {
+        self.named.contains_key(&part)
+    }
+
+    /// A result is not kept any more: gives the parts that no other names.
+    pub(super) fn forget_result(&mut self, result: ResultId) -> Vec<BlobId> {
+        let mut parts = self.of_result.remove(&result).unwrap_or_default();
+        parts.retain(|part| {
+            let Some(named) = self.named.get_mut(part) else { return false };
+            *named -= 1;
+            *named == 0
+        });
+        for part in &parts {
+            self.named.remove(part);
+            self.lost.remove(part);
+        }
+        parts
     }
 
     /// Whether there are results with parts that are kept.
@@ -96,13 +94,38 @@ impl Blobs {
         !self.of_result.is_empty()
     }
 
-    /// Who has got all parts of a result, if anybody has.
-    pub(super) fn got_by(&self, result: ResultId) -> Option<GotBy> {
-        self.got.get(&result).copied()
-    }
-
     /// The parts of a result.
     pub(super) fn of_result(&self, result: ResultId) -> &[BlobId] {
         self.of_result.get(&result).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn a_part_goes_with_the_last_result_that_names_it() {
+        let (part, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let mut blobs = Blobs::default();
+        assert!(blobs.name_part(ResultId(1), part) && blobs.name_part(ResultId(1), other));
+        assert!(!blobs.name_part(ResultId(1), part), "once for each result");
+        assert!(blobs.name_part(ResultId(2), part));
+        assert_eq!(blobs.forget_result(ResultId(1)), [other]);
+        assert!(blobs.is_named(part) && !blobs.is_named(other));
+        assert_eq!(blobs.forget_result(ResultId(2)), [part]);
+        assert!(!blobs.has_kept() && blobs.forget_result(ResultId(2)).is_empty());
+    }
+
+    #[test]
+    fn parts_that_come_are_taken_out_by_attempt() {
+        let (job, id) = (JobId(Uuid::from_u128(9)), Uuid::from_u128);
+        let mut blobs = Blobs::default();
+        (0..4).for_each(|attempt| blobs.comes(job, Attempt(attempt), id(attempt.into())));
+        assert_eq!(blobs.take_coming(job, |attempt, _| attempt < Attempt(2)), [id(0), id(1)]);
+        assert!(blobs.coming_of(job, Attempt(2)).eq([id(2)]));
+        assert_eq!(blobs.take_coming(job, |_, _| true), [id(2), id(3)]);
+        assert!(blobs.coming.is_empty());
     }
 }

@@ -6,7 +6,7 @@ use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::message::Purpose;
 
 use super::Leader;
-use super::bulk::gather_chunks;
+use super::large_frames::gather_chunks;
 use super::relay::{BlobId, Relay};
 use crate::core::ids::{JobId, ResultId};
 use crate::model::blob_id;

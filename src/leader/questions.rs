@@ -9,6 +9,7 @@ mod parts;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use chunking::message::AnswerStatus;
 use serde_json::Value;
@@ -20,11 +21,14 @@ use crate::answers::ask::{self, Ask, Question, Verb, Which};
 use crate::answers::{Cancelled, Checked, Failure, Purged, Requeued, Was};
 use crate::core::action::{OperateError, Operated, Standing};
 use crate::core::event::Operation;
-use crate::core::ids::{ConnId, JobId, Token};
+use crate::core::ids::{ConnId, JobId, Micros, Token};
 use crate::store::blobs::Listed;
 
 /// Questions of one connection whose answers are still to come. Our own clients ask a quarter of that at a time.
 const QUESTIONS_WAITING_MAX: usize = 256;
+
+/// How often files that nothing refers to are looked for.
+const LIST_EVERY: Duration = Duration::from_secs(300);
 
 /// Characters of an error.
 const ERROR_CHARS_MAX: usize = 4000;
@@ -66,8 +70,8 @@ pub(super) enum QuestionEvent {
     Operated { token: Token, answer: Result<Operated, OperateError> },
     /// The log takes nothing: who waits for an operation hears why.
     LogStuck { trouble: String },
-    /// The leader itself wants to know which blobs have files.
-    List,
+    /// Time has passed: the leader itself may want to know which blobs have files.
+    Tick(Micros),
     /// Which have.
     Listed(Result<Vec<Listed>, String>),
     /// A blob is there and can be checked for somebody.
@@ -113,6 +117,8 @@ pub(super) struct Questions {
     listers: VecDeque<Lister>,
     /// Who wants blobs to be checked.
     checks: HashMap<BlobId, Vec<Asked>>,
+    /// When the leader itself wants to know that next.
+    list_at: Option<Micros>,
     actions: VecDeque<QuestionAction>,
 }
 
@@ -125,8 +131,18 @@ impl Questions {
             token: Token(0),
             listers: VecDeque::new(),
             checks: HashMap::new(),
+            list_at: None,
             actions: VecDeque::new(),
         }
+    }
+
+    /// From then on files that nothing refers to are looked for.
+    pub(super) fn list_from(&mut self, at: Micros) {
+        self.list_at = Some(at);
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Micros> {
+        self.list_at
     }
 
     /// The next thing to do.
@@ -153,7 +169,12 @@ impl Questions {
                     self.answer(by, Err(text.clone()));
                 }
             }
-            QuestionEvent::List => self.list(Lister::Own),
+            QuestionEvent::Tick(now) => {
+                if self.list_at.take_if(|due| *due <= now).is_some() {
+                    self.list_at = Some(now.plus(LIST_EVERY));
+                    self.list(Lister::Own);
+                }
+            }
             QuestionEvent::Listed(result) => self.listed(result),
             QuestionEvent::CanCheck { by, blob } => {
                 self.checks.entry(blob).or_default().push(by);
@@ -455,7 +476,12 @@ mod tests {
     fn lists_of_files_are_answered_in_their_order_and_a_blob_is_checked_for_all_that_ask() {
         let mut questions = Questions::new(true);
         let by = asked(1, "blob.gc", 1);
-        questions.handle(QuestionEvent::List);
+        let at = Micros(9);
+        questions.list_from(at);
+        questions.handle(QuestionEvent::Tick(Micros(8)));
+        assert_eq!((questions.poll(), questions.next_deadline()), (None, Some(at)));
+        questions.handle(QuestionEvent::Tick(at));
+        assert_eq!(questions.next_deadline(), Some(at.plus(LIST_EVERY)));
         ask(&mut questions, &by, &json!({ "dry_run": false }));
         assert_eq!(
             actions(&mut questions),

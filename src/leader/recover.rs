@@ -46,7 +46,7 @@ impl Leader {
         let Recovered { replay, blobs, requests } = recovered;
         let Replay { state, index, inputs, results, last_result, .. } = replay;
         leader.log = CommitLog::on_disk();
-        leader.recovered_jobs = state.job_count();
+        leader.counters.recovered_jobs = state.job_count();
         leader.payloads = Payloads::new(PayloadStore::restore(&inputs, &results, last_result));
         let (mut maps, mut bad) = (HashMap::new(), HashMap::new());
         for Found { blob, map } in blobs {
@@ -65,22 +65,16 @@ impl Leader {
         for (job, held) in inputs.iter().filter(|(_, held)| !held.blobs.is_empty()) {
             let blobs = held.blobs.to_vec();
             lost.extend(leader.restore_inputs(*job, &blobs, &mut maps, &bad, requests.get(job)));
-            leader.blobs.restore_inputs(*job, blobs);
+            leader.blobs.inputs.insert(*job, blobs);
         }
         for (result, held) in results.iter().filter(|(_, held)| !held.blobs.is_empty()) {
             for blob in &held.blobs {
-                let restored = match (maps.remove(blob), bad.get(blob)) {
-                    (Some(map), _) => leader.restore_whole(*blob, map),
-                    (None, _) if leader.relay.knows(*blob) => Ok(()),
-                    (None, Some(bad)) => Err(bad.clone()),
-                    (None, None) => Err(no_map(*blob)),
-                };
-                if let Err(why) = restored {
+                leader.blobs.name_part(*result, *blob);
+                if let Err(why) = leader.restore_found(*blob, &mut maps, &bad) {
                     error!(%blob, "a part of a result is lost: {why}");
-                    leader.blobs.lost_part(*blob, why);
+                    leader.blobs.lost.insert(*blob, why);
                 }
             }
-            leader.blobs.restore_parts(*result, held.blobs.to_vec());
         }
         leader.restore_datasets(&mut maps);
         leader.restore_coming(maps);
@@ -90,7 +84,8 @@ impl Leader {
             let why = format!("an input is lost at the leader: {why}").into();
             leader.broker.handle(now, Event::InputsFailed { job, why });
         }
-        leader.collect_later();
+        // After those that were being brought had time to come again.
+        leader.questions.list_from(now.plus(leader.config.blob_grace));
         leader.relay.measure();
         leader.act();
         leader
@@ -121,12 +116,7 @@ impl Leader {
         let is_announced = self.broker.state().job(job).is_some_and(|job| job.is_announced());
         if !is_announced {
             for blob in blobs {
-                let restored = match (maps.remove(blob), bad.get(blob)) {
-                    (Some(map), _) => self.restore_whole(*blob, map),
-                    (None, Some(bad)) => Err(bad.clone()),
-                    (None, None) => Err(no_map(*blob)),
-                };
-                if let Err(why) = restored {
+                if let Err(why) = self.restore_found(*blob, maps, bad) {
                     return Some((job, why));
                 }
             }
@@ -147,6 +137,20 @@ impl Leader {
         }
         self.relay.restore_places(&named.iter().map(|(id, _, _)| *id).collect::<Vec<_>>());
         None
+    }
+
+    /// A blob that has to be here whole. An error says why it is not.
+    fn restore_found(
+        &mut self,
+        blob: BlobId,
+        maps: &mut HashMap<BlobId, Map>,
+        bad: &HashMap<BlobId, String>,
+    ) -> Result<(), String> {
+        match maps.remove(&blob) {
+            Some(map) => self.restore_whole(blob, map),
+            None if self.relay.knows(blob) => Ok(()),
+            None => Err(bad.get(&blob).cloned().unwrap_or_else(|| no_map(blob))),
+        }
     }
 
     pub(super) fn restore_whole(&mut self, id: BlobId, map: Map) -> Result<(), String> {
@@ -185,7 +189,7 @@ impl Leader {
             let may_end = self.broker.state().job(owner).is_some_and(is_known);
             // What was gathered from a large frame cannot be gone on with.
             if is_part && may_end && map.open.attempt > 0 {
-                self.blobs.restore_coming(owner, Attempt(map.open.attempt), id);
+                self.blobs.comes(owner, Attempt(map.open.attempt), id);
                 self.restore_coming_blob(id, map);
             } else {
                 left += 1;

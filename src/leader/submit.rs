@@ -53,6 +53,10 @@ impl RefusalText {
         RefusalText { reason, value, limit, hop: LEADER, text }
     }
 
+    pub(super) fn too_large(value: u64, limit: u64, text: String) -> Self {
+        RefusalText::numbers(Reason::TOO_LARGE, value, limit, text)
+    }
+
     /// What it is.
     pub(super) fn reason(&self) -> Reason {
         self.reason
@@ -108,13 +112,6 @@ pub(super) fn standing_on_the_wire(standing: Standing) -> message::Standing {
     }
 }
 
-/// What a payload is to the leader. It is a request if .NET would read one there (M14) and it names a program.
-enum Payload {
-    Request(Box<JobRequest>),
-    /// Bytes that only the worker understands (M19).
-    Raw,
-}
-
 /// Inputs that came with the job and are blobs here.
 #[derive(Debug)]
 pub(super) struct Gathered {
@@ -125,123 +122,84 @@ pub(super) struct Gathered {
 
 impl Leader {
     pub(super) fn submit(&mut self, conn: ConnId, body: SubmitBody) {
-        let is_ours = self.sessions.get(&conn).is_some_and(Session::is_announced);
+        let is_ours = self.is_announced(conn);
         if !is_ours && is_to_be_taken_apart(&body) {
             return self.submit_apart(conn, body);
         }
         self.submit_with(conn, body, None);
     }
 
-    pub(super) fn submit_with(&mut self, conn: ConnId, mut body: SubmitBody, gathered: Option<Gathered>) {
-        let read = match JobRequest::parse(&body.payload) {
-            Ok(request) => Ok(Payload::Request(Box::new(request))),
+    pub(super) fn submit_with(&mut self, conn: ConnId, mut body: SubmitBody, mut gathered: Option<Gathered>) {
+        // It is a request if .NET would read one there (M14) and it names a program; else bytes that only
+        // the worker understands (M19).
+        let request = match JobRequest::parse(&body.payload) {
+            Ok(request) => Ok(Some(request)),
             // A client that knows no requests cannot have written a bad one.
-            Err(error) if body.generation != Generation::F2 || is_another_thing(&error) => Ok(Payload::Raw),
-            Err(error) => Err(error),
+            Err(error) if body.generation != Generation::F2 || is_another_thing(&error) => Ok(None),
+            Err(error) => Err(RefusalText::invalid(error.to_string())),
         };
         // The JobId in the request rules, where it has one; answers carry it (M17).
-        let id = match &read {
-            Ok(Payload::Request(request)) if !request.job_id.is_nil() => request.job_id,
-            Ok(_) | Err(_) if !body.msg_id.is_nil() => body.msg_id,
-            Ok(_) | Err(_) => (self.make_id)(),
-        };
-        let job = JobId(id);
-        let from_ours = self.sessions.get(&conn).is_some_and(Session::is_announced);
+        let named = request.as_ref().ok().and_then(Option::as_ref).map(|request| request.job_id);
+        let job = job_id(named, body.msg_id, &mut *self.make_id);
         let fingerprint = match &gathered {
             Some(gathered) => gathered.fingerprint,
             None => chunking::digest::blake3(&body.payload),
         };
-        if matches!(&read, Ok(Payload::Request(request)) if request.job_id.is_nil()) {
+        if named.is_some_and(|id| id.is_nil()) {
             body.payload = with_id(&body.payload, job).into();
         }
-        let submission = read.map_err(|error| error.to_string()).and_then(|payload| {
-            let request = match payload {
-                Payload::Request(request) => Some(request),
-                Payload::Raw => None,
-            };
-            let exec = request.as_ref().map_or("", |request| request.exec_name.as_str());
-            let key = routing_key(&body.subject, Some(exec)).map_err(|error| error.to_string())?;
-            if let Some(request) = request.as_deref() {
-                stays_inside(request).map_err(|error| error.to_string())?;
-            }
-            let blobs = request.as_deref().map(named_in).unwrap_or_default();
-            let datasets = request.as_deref().map(datasets_in).unwrap_or_default();
-            let names = request.as_deref().map_or(FileNames::Plain, file_names);
-            if datasets.len() > DATASETS_PER_JOB_MAX {
-                return Err(format!(
-                    "the job names {} datasets and may name at most {DATASETS_PER_JOB_MAX}: put files that are used together into \
-                     one dataset",
-                    datasets.len()
-                ));
-            }
-            let sent =
-                request.as_deref().map(|request| stock_len(request, &body.payload, names, from_ours));
-            let fits_stock = sent.is_none_or(|sent| fits_assignment(key.as_str(), sent));
-            let blob_bytes = blobs.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
-            let submission = Submission {
-                job,
-                client: body.client,
-                key,
-                exec: exec.into(),
-                priority: request.as_ref().map_or(0, |request| request.priority),
-                to_all: request.as_ref().is_some_and(|request| request.deliver == Deliver::All),
-                size: blob_bytes.saturating_add(body.payload.len() as u64),
-                fingerprint,
-                inputs: if blobs.is_empty() || gathered.is_some() { Inputs::Here } else { Inputs::Expected },
-                needs_transfers: !blobs.is_empty() || !fits_stock,
-                require_worker: request.as_ref().is_some_and(|request| request.require_worker),
-                datasets,
-                names,
-            };
-            Ok((submission, blobs))
-        });
-        let (submission, blobs) = match submission {
-            Ok(submission) => submission,
-            Err(text) => {
-                self.forget_gathered(gathered);
-                return self.refuse(conn, job, RefusalText::invalid(text));
-            }
+        let taken = request
+            .and_then(|request| self.take_job(conn, job, body, request.as_ref(), fingerprint, &mut gathered));
+        // What came with it and is not needed.
+        gathered.into_iter().flat_map(|gathered| gathered.blobs).for_each(|blob| self.relay.forget(blob));
+        if let Err(refusal) = taken {
+            self.refuse(conn, job, refusal);
+        }
+    }
+
+    /// Hands a job to the broker, with its payload and its inputs, if there is room for it.
+    fn take_job(
+        &mut self,
+        conn: ConnId,
+        job: JobId,
+        body: SubmitBody,
+        request: Option<&JobRequest>,
+        fingerprint: [u8; 32],
+        gathered: &mut Option<Gathered>,
+    ) -> Result<(), RefusalText> {
+        let (from_ours, is_gathered) = (self.is_announced(conn), gathered.is_some());
+        let blobs = request.map(named_in).unwrap_or_default();
+        let blob_bytes = blobs.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
+        let submission = submission(job, &body, request, from_ours).map_err(RefusalText::invalid)?;
+        let submission = Submission {
+            size: blob_bytes.saturating_add(body.payload.len() as u64),
+            fingerprint,
+            inputs: if blobs.is_empty() || is_gathered { Inputs::Here } else { Inputs::Expected },
+            needs_transfers: !blobs.is_empty() || submission.needs_transfers,
+            ..submission
         };
         let sent_bytes = sent_len(&body.payload, submission.to_all);
-        if let Some(refusal) = self.too_large(&submission, sent_bytes) {
-            self.forget_gathered(gathered);
-            return self.refuse(conn, job, refusal);
-        }
+        self.too_large(&submission, sent_bytes).map_or(Ok(()), Err)?;
         if self.log.is_durable() && self.broker.is_withdrawing(job) {
             // The log is about to forget its payload, and a new one would go with it.
-            self.forget_gathered(gathered);
-            let text = "the job's inputs did not come in time, and it is just being dropped: submit it again"
-                .to_owned();
-            return self.refuse(conn, job, RefusalText::new(Reason::BUSY, text));
+            let text = "the job's inputs did not come in time, and it is just being dropped: submit it again";
+            return Err(RefusalText::new(Reason::BUSY, text.to_owned()));
         }
         // A job that is known has its payload, or has ended and needs none.
-        if self.broker.state().job(job).is_some() {
-            self.forget_gathered(gathered);
-        } else {
-            if let Some(refusal) = self.cannot_log(sent_bytes) {
-                self.forget_gathered(gathered);
-                return self.refuse(conn, job, refusal);
-            }
-            if gathered.is_some() && !self.blobs.inputs(job).is_empty() {
-                // The same job came before, and is about to be known.
-                self.forget_gathered(gathered);
-            } else if let Some(gathered) = gathered {
-                self.inputs_gathered(job, gathered.blobs);
-            } else if !blobs.is_empty()
-                && self.blobs.inputs(job).is_empty()
-                && let Err(refusal) = self.expect_inputs(conn, job, submission.to_all, &blobs)
-            {
-                return self.refuse(conn, job, refusal);
+        if self.broker.state().job(job).is_none() {
+            self.cannot_log(sent_bytes).map_or(Ok(()), Err)?;
+            // Else the same job came before, and is about to be known.
+            if self.blobs.inputs(job).is_empty() {
+                match gathered.take() {
+                    Some(gathered) => self.inputs_gathered(job, gathered.blobs),
+                    None if blobs.is_empty() => {}
+                    None => self.expect_inputs(conn, job, submission.to_all, &blobs)?,
+                }
             }
             self.payloads.held.keep_input(job, Input { payload: body.payload, from_ours });
         }
         self.broker.handle(self.now, Event::Submit { conn, job: submission });
-    }
-
-    fn forget_gathered(&mut self, gathered: Option<Gathered>) {
-        for blob in gathered.map(|gathered| gathered.blobs).unwrap_or_default() {
-            self.relay.forget(blob);
-        }
+        Ok(())
     }
 
     /// What no worker could be sent in one frame, or what the leader has no room for, is refused at the door.
@@ -254,7 +212,7 @@ impl Leader {
                  bytes",
                 body - limit
             );
-            return Some(RefusalText { reason: Reason::TOO_LARGE, value: body, limit, hop: LEADER, text });
+            return Some(RefusalText::too_large(body, limit, text));
         }
         let (value, limit) = (
             self.payloads.held.input_bytes().saturating_add(sent_bytes as u64),
@@ -265,7 +223,7 @@ impl Leader {
                 "the leader holds {} bytes of jobs that have not ended and takes at most {limit}: wait until some have",
                 self.payloads.held.input_bytes()
             );
-            RefusalText { reason: Reason::SPOOL_FULL, value, limit, hop: LEADER, text }
+            RefusalText::numbers(Reason::SPOOL_FULL, value, limit, text)
         })
     }
 
@@ -294,7 +252,7 @@ impl Leader {
     /// Tells a client that its job is not taken: in a frame of its own if it can hear that, else as a failed result, so
     /// that it does not wait for ever (W23).
     pub(super) fn refuse(&mut self, conn: ConnId, job: JobId, refusal: RefusalText) {
-        let Some(session) = self.sessions.get(&conn) else { return };
+        let Some(session) = self.peers.get(conn) else { return };
         info!(%job, peer = %session.name(), "refused a job: {}", refusal.text);
         let RefusalText { reason, value, limit, hop, text } = refusal;
         let frame = session.refused(job, reason, value, limit, hop, &text).or_else(|| {
@@ -318,7 +276,7 @@ impl Leader {
             warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
             return None;
         };
-        let is_classic = self.sessions.get(&conn).is_some_and(|session| !session.is_announced());
+        let is_classic = self.peers.get(conn).is_some_and(|session| !session.is_announced());
         let staged = (is_classic && job.is_staged()).then(|| CacheId::of_inputs(id));
         let rewriting = match is_classic {
             true => self.rewriting(worker, from_ours, staged.is_some()),
@@ -332,7 +290,7 @@ impl Leader {
         let mut stand_in = None;
         let (payload, common, limit) = if owner == id {
             let (mut payload, limit) = made(payload);
-            let session = self.sessions.get(&conn).filter(|session| session.takes_stand_ins());
+            let session = self.peers.get(conn).filter(|session| session.takes_stand_ins());
             if let Some(other) = session.and_then(|_| stand_in::id_of(id, job.run, job.attempt))
                 && let Some(renamed) = stand_in::renamed(&payload, other)
                 && fits_assignment(job.submission.key.as_str(), renamed.len())
@@ -341,17 +299,17 @@ impl Leader {
             }
             (payload.into(), None, limit)
         } else {
-            let kept = self.commons.get(owner, is_classic, rewriting);
+            let kept = self.payloads.commons.get(owner, is_classic, rewriting);
             let common = kept.unwrap_or_else(|| {
                 let for_all = made(for_child(&payload, JobId(Uuid::nil())).into());
                 Common::new(owner, is_classic, rewriting, for_all)
             });
-            let common = self.commons.keep(common);
+            let common = self.payloads.commons.keep(common);
             (common.payload(id), Some(common.id()), common.limit())
         };
         let attempt = job.attempt;
         let subject = Session::assign_subject(job.submission.key.as_str(), worker);
-        let session = self.sessions.get_mut(&conn)?;
+        let session = self.peers.get_mut(conn)?;
         let assigned = session.assign(&subject, id, stand_in, payload);
         if let (Ok(_), Some(limit)) = (&assigned, limit) {
             self.broker.handle(self.now, Event::TimeLimit { worker, job: id, attempt, limit });
@@ -390,25 +348,70 @@ impl Leader {
         job: &Job,
         staged: Option<&CacheId>,
     ) -> Summed {
-        let payload = staged.map_or(payload.clone(), |cache| by_set(&payload, cache).into());
-        match rewriting {
-            Rewriting::None => return payload,
-            Rewriting::Names => return flat_if(job.submission.names, &payload).map_or(payload, Summed::from),
-            Rewriting::Paths => {}
+        let is_flat = rewriting != Rewriting::None && job.submission.names == FileNames::Flattened;
+        if rewriting != Rewriting::Paths && !is_flat {
+            return payload;
+        }
+        let Ok(mut request) = JobRequest::parse(&payload) else { return payload };
+        if let Some(cache) = staged {
+            by_set(&mut request, cache);
         }
         let is_set = |cache_id: &str| {
             let cache = CacheId::parse(cache_id).ok();
-            cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
+            from_ours || cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
-        let written = by_path(&payload, |cache_id| from_ours || is_set(cache_id));
-        let flat = flat_if(job.submission.names, written.as_deref().unwrap_or(&payload));
-        let written =
-            flat.or(written).filter(|written| fits_assignment(job.submission.key.as_str(), written.len()));
-        match (written, flat_if(job.submission.names, &payload)) {
-            (Some(written), _) | (None, Some(written)) => written.into(),
-            (None, None) => payload,
+        let with_paths = (rewriting == Rewriting::Paths).then(|| with_paths(&request, is_set)).flatten();
+        let written = with_paths.map(|request| in_json(request, is_flat));
+        match written.filter(|written| fits_assignment(job.submission.key.as_str(), written.len())) {
+            Some(written) => written.into(),
+            None if is_flat || staged.is_some() => in_json(request, is_flat).into(),
+            None => payload,
         }
     }
+}
+
+/// The id of a job: that of its request, else that of its frame, else a new one.
+pub(super) fn job_id(named: Option<Uuid>, msg_id: Uuid, make_id: &mut dyn FnMut() -> Uuid) -> JobId {
+    let id = named.into_iter().chain([msg_id]).find(|id| !id.is_nil());
+    JobId(id.unwrap_or_else(make_id))
+}
+
+/// What the broker is to know of a job, but for what is known of its inputs.
+fn submission(
+    job: JobId,
+    body: &SubmitBody,
+    request: Option<&JobRequest>,
+    from_ours: bool,
+) -> Result<Submission, String> {
+    let exec = request.map_or("", |request| request.exec_name.as_str());
+    let key = routing_key(&body.subject, Some(exec)).map_err(|error| error.to_string())?;
+    request.map_or(Ok(()), stays_inside).map_err(|error| error.to_string())?;
+    let datasets = request.map(datasets_in).unwrap_or_default();
+    let names = request.map_or(FileNames::Plain, file_names);
+    if datasets.len() > DATASETS_PER_JOB_MAX {
+        return Err(format!(
+            "the job names {} datasets and may name at most {DATASETS_PER_JOB_MAX}: put files that are used together into \
+             one dataset",
+            datasets.len()
+        ));
+    }
+    let sent = request.map(|request| stock_len(request, &body.payload, names, from_ours));
+    let fits_stock = sent.is_none_or(|sent| fits_assignment(key.as_str(), sent));
+    Ok(Submission {
+        job,
+        client: body.client.clone(),
+        key,
+        exec: exec.into(),
+        priority: request.map_or(0, |request| request.priority),
+        to_all: request.is_some_and(|request| request.deliver == Deliver::All),
+        size: 0,
+        fingerprint: [0; 32],
+        inputs: Inputs::Here,
+        needs_transfers: !fits_stock,
+        require_worker: request.is_some_and(|request| request.require_worker),
+        datasets,
+        names,
+    })
 }
 
 /// How long a job may run, if its request says so.
@@ -433,14 +436,11 @@ fn sent_len(payload: &Bytes, to_all: bool) -> usize {
 /// The same of a request for a stock worker, in the longest of the forms that it may be sent in: with the path of each cached file
 /// in its CacheId (C02), which a stock client's is sent in only if that fits, and without folders. Those are JSON of our own writing.
 fn stock_len(request: &JobRequest, payload: &[u8], names: FileNames, from_ours: bool) -> usize {
-    let is_cached = |file: &InputFile| matches!(file.source(), Source::Cache(_));
-    let has_paths = from_ours && request.files.iter().any(is_cached);
-    let written = if has_paths { by_path(payload, |_| true) } else { None };
-    let forms = match names {
-        FileNames::Plain | FileNames::Folders => [written, None],
-        FileNames::Flattened => [written.as_deref().and_then(flattened), flattened(payload)],
-    };
-    forms.iter().flatten().map(Bytes::len).max().unwrap_or(payload.len())
+    let is_flat = names == FileNames::Flattened;
+    let with_paths = if from_ours { with_paths(request, |_| true) } else { None };
+    let forms = [with_paths, is_flat.then(|| request.clone())];
+    let lens = forms.into_iter().flatten().map(|request| in_json(request, is_flat).len());
+    lens.max().unwrap_or(payload.len())
 }
 
 /// Whether a job fits no assignment as it came, and has contents that can go apart from it.
@@ -462,35 +462,27 @@ fn is_to_be_taken_apart(body: &SubmitBody) -> bool {
 }
 
 /// A request with the path of each cached file in its CacheId, for those ids of which that is said; `None` if there are none.
-pub(super) fn by_path(payload: &[u8], is_set: impl Fn(&str) -> bool) -> Option<Bytes> {
-    let mut request = JobRequest::parse(payload).ok()?;
-    let mut rewritten = false;
-    for file in &mut request.files {
-        if let Source::Cache(cache_id) = file.source()
-            && is_set(cache_id)
-        {
-            file.cache_id = Some(format!("{cache_id}/{}", file.name_in_set()));
-            rewritten = true;
+pub(super) fn with_paths(request: &JobRequest, is_set: impl Fn(&str) -> bool) -> Option<JobRequest> {
+    let path = |file: &InputFile| {
+        let Source::Cache(id) = file.source() else { return None };
+        is_set(id).then(|| format!("{id}/{}", file.name_in_set()))
+    };
+    let paths: Vec<Option<String>> = request.files.iter().map(path).collect();
+    paths.iter().any(Option::is_some).then(|| {
+        let mut request = request.clone();
+        for (file, path) in request.files.iter_mut().zip(paths) {
+            file.cache_id = path.or(file.cache_id.take());
         }
-    }
-    rewritten.then(|| request.to_json().into())
+        request
+    })
 }
 
-/// A request for a classic worker, without the folders of its files; nothing where it does not say so.
-fn flat_if(names: FileNames, payload: &[u8]) -> Option<Bytes> {
-    match names {
-        FileNames::Plain | FileNames::Folders => None,
-        FileNames::Flattened => flattened(payload),
-    }
-}
-
-/// A request whose files are named without their folders.
-fn flattened(payload: &[u8]) -> Option<Bytes> {
-    let mut request = JobRequest::parse(payload).ok()?;
-    for file in &mut request.files {
+/// A request as a classic worker gets it: without the folders of its files, where it says so.
+fn in_json(mut request: JobRequest, is_flat: bool) -> Bytes {
+    for file in request.files.iter_mut().filter(|_| is_flat) {
         file.name = names::without_folders(&file.name).to_owned();
     }
-    Some(request.to_json().into())
+    request.to_json().into()
 }
 
 /// What the names of a request's files are to classic workers. What no worker takes is not told apart: any says what is wrong with
@@ -505,14 +497,12 @@ fn file_names(request: &JobRequest) -> FileNames {
     }
 }
 
-/// A request whose large inputs are files of a set.
-pub(super) fn by_set(payload: &Bytes, cache: &CacheId) -> Bytes {
-    let Ok(mut request) = JobRequest::parse(payload) else { return payload.clone() };
+/// Makes files of a set of a request's large inputs.
+pub(super) fn by_set(request: &mut JobRequest, cache: &CacheId) {
     for file in request.files.iter_mut().filter(|file| matches!(file.source(), Source::Blob(_))) {
         (file.blob, file.content) = (None, None);
         (file.cache_id, file.cache_name) = (Some(cache.as_str().to_owned()), None);
     }
-    request.to_json().into()
 }
 
 /// A request without an id, under this one. A classic worker acks the id that the request names, not the frame's, so one without is
@@ -530,12 +520,10 @@ const ID_MEMBER_BYTES: usize = ",\"JobId\":\"\"".len() + uuid::fmt::Hyphenated::
 
 /// The datasets that a request's files are of, each once. What cannot be one's id is a file's own, in the flat form (C02).
 fn datasets_in(request: &JobRequest) -> Vec<CacheId> {
-    let cache = |file: &InputFile| match file.source() {
+    let cache = |file: &InputFile| {
+        let Source::Cache(cache_id) = file.source() else { return None };
         // Those of jobs' inputs are nobody's to name.
-        Source::Cache(cache_id) => CacheId::parse(cache_id).ok().filter(|cache| !cache.is_the_leaders()),
-        Source::Inline(_) | Source::Streamed { .. } | Source::Blob(_) | Source::Url(_) | Source::Nothing => {
-            None
-        }
+        CacheId::parse(cache_id).ok().filter(|cache| !cache.is_the_leaders())
     };
     let files = request.files.iter().filter(|file| file.blob.is_none());
     let mut datasets: Vec<CacheId> = files.filter_map(cache).collect();

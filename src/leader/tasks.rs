@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use chunking::message::Features;
 use tracing::{debug, error};
 
 use super::children::Assigned;
@@ -11,8 +12,8 @@ use super::payloads::PayloadAction;
 use super::{Asked, Leader, Output, gathered, outcome};
 use crate::conn::WireFrame;
 use crate::core::Event;
-use crate::core::action::Action;
-use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
+use crate::core::action::{Assignment, WorkerOrder};
+use crate::core::ids::{Attempt, ConnId, JobId, Micros, Run};
 use crate::core::job::{Job, Phase};
 use crate::store::journal::LogOp;
 use crate::store::replay::Key;
@@ -38,22 +39,10 @@ pub(super) struct Turn {
     pub(super) bytes: u64,
 }
 
-/// A job that goes to a worker.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Assignment {
-    pub(super) conn: ConnId,
-    pub(super) worker: WorkerId,
-    pub(super) job: JobId,
-    pub(super) run: Run,
-    pub(super) attempt: Attempt,
-    pub(super) lease: std::time::Duration,
-    pub(super) start: bool,
-}
-
 /// What follows for attempts whose jobs have yet to be sent to their workers. An earlier attempt
 /// that ran out of time may wait for the same connection.
 #[derive(Debug, Default)]
-pub(super) struct HeldBack(HashMap<(JobId, ConnId, Attempt), Vec<Action>>);
+pub(super) struct HeldBack(HashMap<(JobId, ConnId, Attempt), Vec<WorkerOrder>>);
 
 impl HeldBack {
     /// What follows for this attempt waits.
@@ -62,24 +51,24 @@ impl HeldBack {
     }
 
     /// Takes what has to wait; gives back what has not.
-    pub(super) fn take(
-        &mut self,
-        job: JobId,
-        conn: ConnId,
-        attempt: Attempt,
-        action: Action,
-    ) -> Option<Action> {
-        match self.0.get_mut(&(job, conn, attempt)) {
+    pub(super) fn take(&mut self, order: WorkerOrder) -> Option<WorkerOrder> {
+        let key = match order {
+            WorkerOrder::Start(of) | WorkerOrder::Resume(of) => (of.job, of.conn, of.attempt),
+            WorkerOrder::Abandon { conn, job, attempt } => (job, conn, attempt),
+            // It is about what the worker had before, whatever waits to be sent to it.
+            WorkerOrder::Settle { .. } => return Some(order),
+        };
+        match self.0.get_mut(&key) {
             Some(behind) => {
-                behind.push(action);
+                behind.push(order);
                 None
             }
-            None => Some(action),
+            None => Some(order),
         }
     }
 
     /// The job was sent, or will not be.
-    fn end(&mut self, job: JobId, conn: ConnId, attempt: Attempt) -> Vec<Action> {
+    fn end(&mut self, job: JobId, conn: ConnId, attempt: Attempt) -> Vec<WorkerOrder> {
         self.0.remove(&(job, conn, attempt)).unwrap_or_default()
     }
 }
@@ -92,6 +81,31 @@ impl Leader {
         self.post(conn, Task::Assign(assignment));
     }
 
+    /// Tells a worker something about a job that it was sent.
+    pub(super) fn tell_worker(&mut self, order: WorkerOrder) {
+        match order {
+            WorkerOrder::Start(held) => self.start(held),
+            WorkerOrder::Resume(held) => {
+                self.resume_inputs(held.conn, held.job, held.attempt);
+                self.start(held);
+            }
+            WorkerOrder::Abandon { conn, job, attempt } => {
+                self.withhold_inputs(conn, job);
+                self.tell(conn, |session| session.abandon(job, attempt));
+            }
+            WorkerOrder::Settle { conn, job, run } => {
+                self.tell_lazily(conn, |session| session.settled(job, run));
+            }
+        }
+    }
+
+    /// The word to start, where it is time.
+    fn start(&mut self, Assignment { conn, job, run, attempt, lease, start, .. }: Assignment) {
+        let session = self.peers.get(conn).filter(|_| start);
+        let frame = session.and_then(|session| session.start(job, run, attempt, lease));
+        self.send(conn, frame);
+    }
+
     /// The payload of a job: a child has its parent's.
     pub(super) fn payload_of_job(&self, job: JobId) -> Key {
         let owner = self.broker.state().job(job).and_then(|job| job.child_of);
@@ -101,7 +115,7 @@ impl Leader {
     /// Does something that ends in a frame with a payload for a peer, when it is its turn.
     pub(super) fn post(&mut self, conn: ConnId, task: Task) {
         let bytes = self.payloads_of(&task).iter().map(|key| self.payloads.held.len_of(*key)).sum();
-        if !self.sessions.contains_key(&conn) {
+        if !self.peers.has(conn) {
             // It is gone, and so is its line: what was to be done finds that out.
             return self.carry_out(Turn { task, bytes: 0 });
         }
@@ -141,7 +155,7 @@ impl Leader {
         posting: Option<Posting>,
         result: Option<(JobId, Run)>,
     ) {
-        if !self.sessions.contains_key(&conn) {
+        if !self.peers.has(conn) {
             return;
         }
         match posting {
@@ -156,7 +170,7 @@ impl Leader {
 
     /// A frame goes to the driver that cannot wait its turn.
     pub(super) fn post_now(&mut self, conn: ConnId, posting: Posting) {
-        if self.sessions.contains_key(&conn) && self.pacing.framed_at_once(conn, &posting) {
+        if self.peers.has(conn) && self.pacing.framed_at_once(conn, &posting) {
             self.outputs.push_back(Output::Posted { conn, frame: posting.frame });
         }
     }
@@ -182,7 +196,7 @@ impl Leader {
     pub fn posted(&mut self, now: Micros, conn: ConnId, frames: u32) {
         self.pass_time(now);
         // A client that says so has it when it has said so.
-        let says = self.confirms(conn);
+        let says = self.peers.takes(conn, Features::RECEIPTS);
         for _ in 0..frames {
             match self.pacing.written(conn) {
                 Some(Some((job, run))) if says => self.pacing.unconfirmed(conn, job, run),
@@ -232,8 +246,7 @@ impl Leader {
         else {
             return HashSet::new();
         };
-        let its = self.sessions.iter().filter(|(_, session)| session.client() == Some(client));
-        let sent = its.flat_map(|(conn, _)| self.pacing.results_for(*conn));
+        let sent = self.peers.of_client(client).flat_map(|conn| self.pacing.results_for(conn));
         let is_current = |job: JobId, run: Run| state.job(job).is_some_and(|job| job.run == run);
         sent.filter(|(job, run)| is_current(*job, *run)).map(|(job, _)| job).collect()
     }
@@ -282,19 +295,14 @@ impl Leader {
     /// Does a task whose payloads are here, or are lost.
     pub(super) fn carry_out(&mut self, Turn { task, bytes }: Turn) {
         match task {
-            Task::Assign(Assignment { conn, worker, job, run, attempt, lease, start }) => {
+            Task::Assign(assignment @ Assignment { conn, worker, job, attempt, .. }) => {
                 let held_back = self.held_back.end(job, conn, attempt);
-                let is_its = |job: &Job| match job.phase {
-                    Phase::Leased { worker: holder, attempt: held, .. } => {
-                        (holder, held) == (worker, attempt)
-                    }
-                    Phase::Queued { .. }
-                    | Phase::Gathering { .. }
-                    | Phase::Done { .. }
-                    | Phase::Dead { .. } => false,
+                let is_its = |job: &Job| {
+                    matches!(job.phase, Phase::Leased { worker: holder, attempt: held, .. }
+                        if (holder, held) == (worker, attempt))
                 };
                 let is_current = self.broker.state().job(job).is_some_and(is_its);
-                let is_wanted = is_current && self.sessions.contains_key(&conn);
+                let is_wanted = is_current && self.peers.has(conn);
                 let assigned = if is_wanted { self.assign(conn, worker, job) } else { None };
                 let is_sent = assigned.is_some();
                 let posting = assigned.map(|Assigned { frame, common }| {
@@ -308,9 +316,9 @@ impl Leader {
                 if is_sent {
                     self.send_inputs(conn, job, attempt);
                     self.unstage_for(conn, job);
-                    self.start(start, conn, job, run, attempt, lease);
-                    held_back.into_iter().for_each(|action| self.act_on(action));
-                } else if self.sessions.contains_key(&conn) {
+                    self.start(assignment);
+                    held_back.into_iter().for_each(|order| self.tell_worker(order));
+                } else if self.peers.has(conn) {
                     // It never heard of the job, and of nothing that follows for it.
                     self.broker.handle(self.now, Event::NotAssigned { conn, worker, job, attempt });
                 }
@@ -353,6 +361,7 @@ impl Leader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::ids::WorkerId;
     use std::time::Duration;
     use uuid::Uuid;
 
@@ -360,16 +369,18 @@ mod tests {
     fn what_follows_a_later_attempt_waits_behind_that_one_and_not_behind_an_earlier_one() {
         let (conn, job, worker) = (ConnId(1), JobId(Uuid::from_u128(2)), WorkerId(Uuid::from_u128(3)));
         let lease = Duration::from_secs(30);
-        let start = |attempt| Action::Start { conn, worker, job, run: Run(1), attempt, lease };
+        let start = |attempt| {
+            WorkerOrder::Start(Assignment { conn, worker, job, run: Run(1), attempt, lease, start: true })
+        };
         let mut held_back = HeldBack::default();
         held_back.begin(job, conn, Attempt(1));
         held_back.begin(job, conn, Attempt(2));
-        assert!(held_back.take(job, conn, Attempt(2), start(Attempt(2))).is_none(), "it waits");
+        assert!(held_back.take(start(Attempt(2))).is_none(), "it waits");
         // The first ran out of time: its turn passes without a frame.
         assert!(held_back.end(job, conn, Attempt(1)).is_empty());
-        let again = held_back.take(job, conn, Attempt(2), start(Attempt(2)));
+        let again = held_back.take(start(Attempt(2)));
         assert!(again.is_none(), "the second has yet to be sent");
-        let late = held_back.take(job, conn, Attempt(1), start(Attempt(1)));
+        let late = held_back.take(start(Attempt(1)));
         assert!(late.is_some(), "nothing waits behind the first any more");
         assert_eq!(held_back.end(job, conn, Attempt(2)).len(), 2);
     }

@@ -15,17 +15,17 @@ use super::parts::{Named, is_made};
 use super::relay::{BlobId, News, Out, TRANSFERS_MAX, announced};
 use super::submit::RefusalText;
 use super::{Leader, Output};
-use crate::conn::{Session, TransferSays, Want};
+use crate::conn::{TransferSays, Want, WireChunk};
 use crate::core::Event;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
 use crate::core::job::{Job, Phase};
 use crate::core::record::AttemptEnd;
-use crate::model::{BlobRef, JobRequest, Source};
+use crate::model::{BlobRef, InputFile, JobRequest, Source};
 use crate::store::blobs::Class;
 use crate::wire::{ChunkStart, InChunk, Part};
 
 use super::datasets::DatasetEvent;
-use super::relay::{Linger, Memory, Passed, Starts};
+use super::relay::{Linger, Memory, Passed, Relay, Starts};
 use crate::core::ids::Micros;
 
 /// Why a part of a result is not here, if nobody noted why: the leader's log has it.
@@ -62,25 +62,29 @@ pub enum Arrival {
 
 /// The blobs that a request names: id, name and size of each.
 pub(super) fn named_in(request: &JobRequest) -> Vec<(BlobId, String, u64)> {
-    let blob = |source: Source<'_>| match source {
-        Source::Blob(BlobRef { id, size, .. }) => Some((*id, *size)),
-        Source::Inline(_) | Source::Streamed { .. } | Source::Cache(_) | Source::Url(_) | Source::Nothing => {
-            None
-        }
+    let blob = |file: &InputFile| {
+        let Source::Blob(BlobRef { id, size, .. }) = file.source() else { return None };
+        Some((*id, file.name.clone(), *size))
     };
-    let files = request.files.iter();
-    files.filter_map(|file| blob(file.source()).map(|(id, size)| (id, file.name.clone(), size))).collect()
+    request.files.iter().filter_map(blob).collect()
 }
 
 impl Leader {
     /// Whether the peer of a connection takes and brings blobs.
     pub(super) fn takes_transfers(&self, conn: ConnId) -> bool {
-        self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS))
+        self.peers.takes(conn, Features::TRANSFERS)
     }
 
     /// Whether blobs come or go.
     pub fn has_transfers(&self) -> bool {
         self.relay.has_transfers()
+    }
+
+    fn with_relay<T>(&mut self, now: Micros, what: impl FnOnce(&mut Relay) -> T) -> T {
+        self.pass_time(now);
+        let done = what(&mut self.relay);
+        self.act();
+        done
     }
 
     /// A chunk begins: finds memory to read it into. `reserve_pipe` takes a pipe to a connection for which
@@ -119,25 +123,17 @@ impl Leader {
 
     /// A chunk of which so many bytes are here is not whole after [`super::BUFFER_LEASE`].
     pub fn chunk_lingers(&mut self, now: Micros, conn: ConnId, have: usize) -> Linger {
-        self.pass_time(now);
-        let linger = self.relay.chunk_lingers(conn, have);
-        self.act();
-        linger
+        self.with_relay(now, |relay| relay.chunk_lingers(conn, have))
     }
 
     /// Nothing comes of a chunk that is outside of the pool. Says whether it has to wait for its turn again.
     pub fn chunk_rests(&mut self, now: Micros, conn: ConnId, have: usize) -> bool {
-        self.pass_time(now);
-        let waits = self.relay.chunk_rests(conn, have);
-        self.act();
-        waits
+        self.with_relay(now, |relay| relay.chunk_rests(conn, have))
     }
 
     /// A buffer has gone back to the pool.
     pub fn buffer_is_free(&mut self, now: Micros) {
-        self.pass_time(now);
-        self.relay.pump();
-        self.act();
+        self.with_relay(now, Relay::pump);
     }
 
     fn way_through(
@@ -155,9 +151,7 @@ impl Leader {
     /// A chunk that was to pass through has come to its end, one way or the other. If it did not come whole, what its
     /// receiver still expects of it was sent as zeros.
     pub fn chunk_passed(&mut self, now: Micros, conn: ConnId, start: &ChunkStart, how: Passed) {
-        self.pass_time(now);
-        self.relay.passed(conn, start, how);
-        self.act();
+        self.with_relay(now, |relay| relay.passed(conn, start, how));
     }
 
     /// Whether a connection brings blobs.
@@ -167,10 +161,8 @@ impl Leader {
 
     /// A chunk has come.
     pub fn chunk(&mut self, now: Micros, conn: ConnId, chunk: InChunk) {
-        self.pass_time(now);
         self.datasets.count_received(chunk.transfer, chunk.bytes.len() as u64);
-        self.relay.chunk(conn, chunk);
-        self.act();
+        self.with_relay(now, |relay| relay.chunk(conn, chunk));
     }
 
     /// A piece of a chunk has come.
@@ -188,16 +180,14 @@ impl Leader {
 
     /// Whether a peer's line is slow: fewer chunks are made ready for it then.
     pub fn line_is_slow(&mut self, conn: ConnId, is_slow: bool) {
-        if self.sessions.contains_key(&conn) {
+        if self.peers.has(conn) {
             self.relay.line_is_slow(conn, is_slow);
         }
     }
 
     /// A line has let go of the buffers that waited for it.
     pub fn line_lags(&mut self, now: Micros, conn: ConnId) {
-        self.pass_time(now);
-        self.relay.line_lags(conn);
-        self.act();
+        self.with_relay(now, |relay| relay.line_lags(conn));
     }
 
     /// Whether buffers are few.
@@ -212,16 +202,12 @@ impl Leader {
 
     /// A line is ready for bytes of a chunk that are not with it; then [`Output::Supply`].
     pub fn chunk_wanted(&mut self, now: Micros, conn: ConnId, want: Want) {
-        self.pass_time(now);
-        self.relay.wanted(conn, want);
-        self.act();
+        self.with_relay(now, |relay| relay.wanted(conn, want));
     }
 
     /// So many chunks have left for a connection, and their buffers are free.
     pub fn chunks_sent(&mut self, now: Micros, conn: ConnId, count: u32) {
-        self.pass_time(now);
-        self.relay.chunks_sent(conn, count);
-        self.act();
+        self.with_relay(now, |relay| relay.chunks_sent(conn, count));
     }
 
     // --- inputs
@@ -245,12 +231,7 @@ impl Leader {
                  into fewer files",
                 blobs.len()
             );
-            return Err(RefusalText::numbers(
-                Reason::TOO_LARGE,
-                blobs.len() as u64,
-                TRANSFERS_MAX as u64,
-                text,
-            ));
+            return Err(RefusalText::too_large(blobs.len() as u64, TRANSFERS_MAX as u64, text));
         }
         let (mut plans, mut ids) = (Vec::with_capacity(blobs.len()), HashSet::new());
         for (id, name, size) in blobs {
@@ -273,14 +254,14 @@ impl Leader {
                 "the job's input files have {bytes} bytes, and the leader keeps at most {room}: raise its --spool-max, or send less \
                  with one job"
             );
-            return Err(RefusalText::numbers(Reason::TOO_LARGE, bytes, room, text));
+            return Err(RefusalText::too_large(bytes, room, text));
         }
         if let Some(room) = self.relay.disk_bytes_max(Class::Upload).filter(|room| bytes > *room) {
             let text = format!(
                 "the job's input files have {bytes} bytes, and the leader's disk has room for {room}: give it a larger one (--data), or \
                  send less with one job"
             );
-            return Err(RefusalText::numbers(Reason::TOO_LARGE, bytes, room, text));
+            return Err(RefusalText::too_large(bytes, room, text));
         }
         let names_bytes = plans.iter().map(|(_, name, _, _)| name.len()).sum();
         if let Some(too_many) = self.relay.too_many(plans.len(), names_bytes) {
@@ -335,49 +316,32 @@ impl Leader {
         }
         // Its children have ended with it, and what they did not finish is nobody's.
         let children = self.broker.state().job(job).map(|job| job.children.clone()).unwrap_or_default();
-        children.into_iter().chain([job]).for_each(|job| self.forget_coming(job));
+        children.into_iter().chain([job]).for_each(|job| self.forget_coming(job, |_, _| true));
     }
 
     // --- results
 
     /// Whether all parts that an acknowledged result names have come whole.
     pub(super) fn are_here(&self, job: JobId, parts: &[BlobId]) -> bool {
-        let coming = self.blobs.coming.get(&job).map(Vec::as_slice).unwrap_or_default();
-        let is_known =
-            |id: &BlobId| coming.iter().any(|(_, known)| known == id) || self.blobs.named.contains_key(id);
+        let comes = |id: &BlobId| self.blobs.coming(job).iter().any(|(_, part)| part == id);
+        let is_known = |id: &BlobId| comes(id) || self.blobs.is_named(*id);
         parts.iter().all(|id| self.relay.has_arrived(*id) && is_known(id))
     }
 
     /// Keeps the parts of a result as long as the result is kept.
-    pub(super) fn keep_parts(&mut self, job: JobId, result: ResultId, parts: Vec<BlobId>) {
-        for part in &parts {
-            self.relay.settle(*part);
-            *self.blobs.named.entry(*part).or_default() += 1;
-        }
-        if let Some(coming) = self.blobs.coming.get_mut(&job) {
-            coming.retain(|(_, blob)| !parts.contains(blob));
-        }
-        if !parts.is_empty() {
-            self.blobs.of_result.insert(result, parts);
-        }
-        self.forget_coming(job);
+    pub(super) fn keep_parts(&mut self, job: JobId, result: ResultId, parts: &[BlobId]) {
+        self.add_parts(result, parts);
+        self.blobs.take_coming(job, |_, part| parts.contains(&part));
+        self.forget_coming(job, |_, _| true);
     }
 
     /// More parts of a result, which were made of it here.
     pub(super) fn add_parts(&mut self, result: ResultId, parts: &[BlobId]) {
         for part in parts {
-            let all = self.blobs.of_result.entry(result).or_default();
-            if !all.contains(part) {
-                all.push(*part);
+            if self.blobs.name_part(result, *part) {
                 self.relay.settle(*part);
-                *self.blobs.named.entry(*part).or_default() += 1;
             }
         }
-    }
-
-    /// A part of a result that was gathered here, not brought as a transfer.
-    pub(super) fn gathered_part(&mut self, job: JobId, part: BlobId) {
-        self.blobs.coming.entry(job).or_default().push((Attempt(0), part));
     }
 
     /// A job whose inputs are all here. They go with it.
@@ -388,79 +352,50 @@ impl Leader {
     }
 
     pub(super) fn forget_parts(&mut self, result: ResultId) {
-        self.blobs.got.remove(&result);
-        self.blobs.cut.remove(&result);
-        for part in self.blobs.of_result.remove(&result).unwrap_or_default() {
-            let Some(named) = self.blobs.named.get_mut(&part) else { continue };
-            *named -= 1;
-            if *named == 0 {
-                self.blobs.named.remove(&part);
-                self.blobs.lost.remove(&part);
-                self.relay.forget(part);
-            }
-        }
+        self.retention.forget(result);
+        self.blobs.forget_result(result).into_iter().for_each(|part| self.relay.forget(part));
     }
 
-    /// Drops parts of results that nobody acknowledged.
-    pub(super) fn forget_coming(&mut self, job: JobId) {
-        for (_, blob) in self.blobs.coming.remove(&job).unwrap_or_default() {
-            self.relay.forget(blob);
-        }
+    /// Drops those parts of a result that nobody acknowledged, and of which this is said.
+    fn forget_coming(&mut self, job: JobId, is_out: impl FnMut(Attempt, BlobId) -> bool) {
+        self.blobs.take_coming(job, is_out).into_iter().for_each(|blob| self.relay.forget(blob));
     }
 
     /// An answer that does not count named these parts: what was gathered of it goes, and what came for an attempt that
     /// nobody knows of. What came for others is their workers' to answer with.
     pub(super) fn forget_foreign_parts(&mut self, job: JobId, parts: &[BlobId]) {
         let last = self.broker.state().job(job).map_or(Attempt(0), |job| job.attempt);
-        let Some(coming) = self.blobs.coming.get_mut(&job) else { return };
-        let is_foreign = |(attempt, blob): &mut (Attempt, BlobId)| {
-            parts.contains(blob) && (*attempt == Attempt(0) || *attempt > last)
-        };
-        let foreign: Vec<BlobId> = coming.extract_if(.., is_foreign).map(|(_, blob)| blob).collect();
-        if coming.is_empty() {
-            self.blobs.coming.remove(&job);
-        }
-        foreign.into_iter().for_each(|blob| self.relay.forget(blob));
+        let is_known = |attempt| attempt > Attempt(0) && attempt <= last;
+        self.forget_coming(job, |attempt, part| parts.contains(&part) && !is_known(attempt));
     }
 
     /// What was gathered of an answer that is no result.
     pub(super) fn forget_gathered_parts(&mut self, job: JobId) {
-        let Some(coming) = self.blobs.coming.get_mut(&job) else { return };
-        let gathered: Vec<BlobId> =
-            coming.extract_if(.., |(attempt, _)| *attempt == Attempt(0)).map(|(_, blob)| blob).collect();
-        if coming.is_empty() {
-            self.blobs.coming.remove(&job);
-        }
-        gathered.into_iter().for_each(|blob| self.relay.forget(blob));
+        self.forget_coming(job, |attempt, _| attempt == Attempt(0));
     }
 
     /// An attempt brings parts of its result. What others have begun and do not go on with is dropped; those that do may
     /// still be the first to end the job, but its client gets the parts of one attempt at a time.
     fn make_way(&mut self, job: JobId, attempt: Attempt, client: Option<ConnId>) {
-        let Some(coming) = self.blobs.coming.get_mut(&job) else { return };
         let relay = &mut self.relay;
-        coming.retain(|(other, blob)| {
-            let stays = *other == attempt || relay.is_brought(*blob);
-            if !stays {
-                relay.forget(*blob);
-            } else if let Some(client) = client.filter(|_| *other != attempt) {
-                relay.detach(client, *blob);
+        let left = |other, part| other != attempt && !relay.is_brought(part);
+        let left = self.blobs.take_coming(job, left);
+        left.into_iter().for_each(|part| relay.forget(part));
+        for (_, part) in self.blobs.coming(job).iter().filter(|(other, _)| *other != attempt) {
+            if let Some(client) = client {
+                relay.detach(client, *part);
             }
-            stays
-        });
+        }
     }
 
     /// Whether one more part of an attempt's result may come. One that brings others than it began with has left those.
     fn has_place_for_part(&mut self, job: JobId, attempt: Attempt) -> bool {
-        let Some(coming) = self.blobs.coming.get_mut(&job) else { return true };
-        let of_it = |coming: &[(Attempt, BlobId)]| coming.iter().filter(|(of, _)| *of == attempt).count();
-        if of_it(coming) >= ATTEMPT_PARTS_MAX {
+        if self.blobs.coming_of(job, attempt).count() >= ATTEMPT_PARTS_MAX {
             let relay = &mut self.relay;
-            let left = |(of, blob): &mut (Attempt, BlobId)| *of == attempt && !relay.is_brought(*blob);
-            let left: Vec<BlobId> = coming.extract_if(.., left).map(|(_, blob)| blob).collect();
-            left.into_iter().for_each(|blob| relay.forget(blob));
+            let left = self.blobs.take_coming(job, |of, part| of == attempt && !relay.is_brought(part));
+            left.into_iter().for_each(|part| relay.forget(part));
         }
-        of_it(coming) < ATTEMPT_PARTS_MAX
+        self.blobs.coming_of(job, attempt).count() < ATTEMPT_PARTS_MAX
     }
 
     /// Parts of a result that were lost here, by a fault of the spool, and why.
@@ -485,7 +420,7 @@ impl Leader {
         named: Named,
         asked: bool,
     ) {
-        if !self.sessions.get(&conn).is_some_and(|session| session.has(Features::TRANSFERS)) {
+        if !self.takes_transfers(conn) {
             return;
         }
         let is_named = |part: &BlobId| named == Named::Made || !is_made(job, *part);
@@ -514,7 +449,7 @@ impl Leader {
 
     /// A client brings an input that its job named, or a worker a part of the result of a job it holds.
     fn opened(&mut self, conn: ConnId, id: BlobId, open: Open) {
-        let Some(session) = self.sessions.get(&conn) else { return };
+        let Some(session) = self.peers.get(conn) else { return };
         let owner = JobId(open.owner);
         let job = self.broker.state().job(owner);
         let may = match open.purpose {
@@ -541,7 +476,7 @@ impl Leader {
 
     /// A peer may bring a blob.
     pub(super) fn accept(&mut self, conn: ConnId, id: BlobId, open: Open) {
-        let Some(session) = self.sessions.get(&conn) else { return };
+        let Some(session) = self.peers.get(conn) else { return };
         // A client is one, however many connections it has.
         let peer = session.client().map_or(conn.0, |client| {
             let mut hasher = std::hash::DefaultHasher::new();
@@ -555,34 +490,28 @@ impl Leader {
     /// A part of a result begins to come; the job's client gets it as it comes.
     fn expect_part(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
         let (job, attempt) = (JobId(open.owner), Attempt(open.attempt));
-        if let Some(coming) = self.blobs.coming.get_mut(&job)
-            && coming.iter().any(|(_, part)| *part == id)
-            && self.relay.is_another(id, open)
-        {
+        if self.blobs.coming(job).iter().any(|(_, part)| *part == id) && self.relay.is_another(id, open) {
             // The assignment of an earlier life was lost, and its attempt was made once more: this is what came of that.
-            coming.retain(|(_, part)| *part != id);
-            self.relay.forget(id);
+            self.forget_coming(job, |_, part| part == id);
         }
         if self.relay.knows(id) {
-            if self.blobs.named.contains_key(&id) {
+            if self.blobs.is_named(id) {
                 return true;
             }
             // Nobody has answered with it yet, and an attempt that was made once more may have written something else.
             self.relay.doubt_before(conn, id);
-            return self.blobs.coming.get(&job).is_some_and(|coming| coming.contains(&(attempt, id)));
+            return self.blobs.coming(job).contains(&(attempt, id));
         }
         let Ok(plan) = ChunkPlan::new(open.size, open.chunk_bytes) else { return false };
         let client = self.broker.state().job(job).filter(|job| job.child_of.is_none());
         let client = client.and_then(|job| self.broker.submitter_of(job.id(), &job.submission.client));
-        let takes =
-            |conn: &ConnId| self.sessions.get(conn).is_some_and(|session| session.has(Features::TRANSFERS));
-        let client = client.filter(takes);
+        let client = client.filter(|client| self.takes_transfers(*client));
         self.make_way(job, attempt, client);
         if !self.has_place_for_part(job, attempt) {
             return false;
         }
         self.relay.expect(id, open.clone(), plan, true);
-        self.blobs.coming.entry(job).or_default().push((attempt, id));
+        self.blobs.comes(job, attempt, id);
         if let Some(client) = client {
             self.relay.attach(client, id, job, open.attempt);
         }
@@ -598,7 +527,7 @@ impl Leader {
             any = true;
             match out {
                 Out::Say { conn, blob, says } => {
-                    let frame = self.sessions.get(&conn).and_then(|session| session.transfer(blob, &says));
+                    let frame = self.peers.get(conn).and_then(|session| session.transfer(blob, &says));
                     match says {
                         // What a receiver says is about other chunks than those that go to the same peer.
                         TransferSays::Grant(_) | TransferSays::Verdict(_) => self.send(conn, frame),
@@ -612,14 +541,9 @@ impl Leader {
                     }
                 }
                 Out::Chunk { conn, blob, head, bytes, from } => {
-                    let chunk =
-                        self.sessions.get(&conn).map(|session| session.chunk(blob, &head, bytes, from));
-                    let Some(chunk) = chunk else {
-                        self.relay.chunks_sent(conn, 1);
-                        continue;
-                    };
-                    self.count_sent(conn, blob, chunk.left() as u64);
-                    self.outputs.push_back(Output::Chunk { conn, chunk });
+                    let session = self.peers.get(conn);
+                    let chunk = session.map(|session| session.chunk(blob, &head, bytes, from));
+                    self.send_chunk(conn, blob, chunk);
                 }
                 Out::Disk(operation) => self.outputs.push_back(Output::Disk(operation)),
                 Out::LetGo { conn } => self.outputs.push_back(Output::LetGo { conn }),
@@ -627,20 +551,21 @@ impl Leader {
                     self.outputs.push_back(Output::Supply { conn, want, bytes });
                 }
                 Out::Elsewhere { conn, blob, head, len, from } => {
-                    let session = self.sessions.get(&conn);
+                    let session = self.peers.get(conn);
                     let chunk = session.map(|session| session.chunk_elsewhere(blob, &head, len, from));
-                    let Some(chunk) = chunk else {
-                        self.relay.chunks_sent(conn, 1);
-                        continue;
-                    };
-                    self.count_sent(conn, blob, chunk.left() as u64);
-                    self.outputs.push_back(Output::Chunk { conn, chunk });
+                    self.send_chunk(conn, blob, chunk);
                 }
                 Out::Turn { conn } => self.outputs.push_back(Output::Turn { conn }),
                 Out::News(news) => self.blob_news(news),
             }
         }
         any
+    }
+
+    fn send_chunk(&mut self, conn: ConnId, blob: BlobId, chunk: Option<WireChunk>) {
+        let Some(chunk) = chunk else { return self.relay.chunks_sent(conn, 1) };
+        self.count_sent(conn, blob, chunk.left() as u64);
+        self.outputs.push_back(Output::Chunk { conn, chunk });
     }
 
     fn blob_news(&mut self, news: News) {
@@ -652,12 +577,12 @@ impl Leader {
                 self.dataset_event(DatasetEvent::Failed { blob, text });
             }
             News::Refused { blob, conn, reason, text, .. } if self.datasets.knows(blob) => {
-                if let Some(worker) = self.worker_at(conn) {
+                if let Some(worker) = self.peers.worker_at(conn) {
                     self.dataset_event(DatasetEvent::PartRefused { worker, blob, reason, text });
                 }
             }
             News::Taken { blob, conn } => {
-                let worker = self.worker_at(conn);
+                let worker = self.peers.worker_at(conn);
                 self.dataset_event(DatasetEvent::PartTaken { conn, worker, blob });
             }
             News::Got { owner, conn, .. } => self.part_got(conn, owner),
@@ -665,12 +590,11 @@ impl Leader {
                 self.input_arrived(owner)
             }
             // A part of a result, whose acknowledgement follows; or what was gathered from a large frame.
-            News::Arrived { .. } => self.gathered_on(),
+            News::Arrived { .. } => self.large_frames_on(),
             News::Failed { blob, owner, reason, text } => self.blob_failed(blob, owner, reason, text),
             News::Refused { blob, job, conn, reason, text } => {
                 let is_input = self.blobs.inputs(self.owner_of_inputs(job)).contains(&blob);
-                let Some(worker) = self.sessions.get(&conn).and_then(Session::worker).filter(|_| is_input)
-                else {
+                let Some(worker) = self.peers.worker_at(conn).filter(|_| is_input) else {
                     return;
                 };
                 if !self.broker.state().job(job).is_some_and(|job| job.is_with(worker)) {
@@ -722,11 +646,8 @@ impl Leader {
     }
 
     fn inputs_refused(&mut self, job: JobId, why: AttemptEnd) {
-        let leased = self.broker.state().job(job).and_then(|job| match job.phase {
-            Phase::Leased { attempt, .. } => Some(attempt),
-            Phase::Queued { .. } | Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => None,
-        });
-        if let Some(attempt) = leased {
+        if let Some(Phase::Leased { attempt, .. }) = self.broker.state().job(job).map(|job| &job.phase) {
+            let attempt = *attempt;
             self.broker.handle(self.now, Event::InputsRefused { job, attempt, why });
         }
     }
@@ -734,11 +655,9 @@ impl Leader {
     fn blob_failed(&mut self, blob: BlobId, owner: JobId, reason: Reason, text: String) {
         warn!(%blob, job = %owner, %reason, "a blob cannot be had: {text}");
         if !self.blobs.inputs(owner).contains(&blob) {
-            if let Some(coming) = self.blobs.coming.get_mut(&owner) {
-                coming.retain(|(_, coming)| *coming != blob);
-            }
+            self.blobs.take_coming(owner, |_, part| part == blob);
             self.relay.forget(blob);
-            return self.gathered_on();
+            return self.large_frames_on();
         }
         self.inputs_failed(owner, reason, &text);
     }

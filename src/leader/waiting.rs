@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use chunking::message::{Open, Reason};
+use chunking::message::Open;
 
 use super::Leader;
 use super::relay::{BlobId, WaitingPart};
@@ -24,8 +24,7 @@ impl Leader {
             let Some(conn) = self.broker.submitter_of(known, &job.submission.client) else { continue };
             if self.blobs.told.insert(part.job, conn) != Some(conn) {
                 let text = self.why_result_waits(part);
-                let frame = self.sessions.get(&conn).and_then(|session| session.waiting(known, &text));
-                self.send_lazily(conn, frame);
+                self.tell_lazily(conn, |session| session.waiting(known, &text));
             }
         }
     }
@@ -48,7 +47,7 @@ impl Leader {
     /// Why a part of a result can never have room here, with the others of the same attempt, if so.
     pub(super) fn never_fits(&self, id: BlobId, open: &Open) -> Option<RefusalText> {
         let room = self.relay.disk_bytes_max(Class::Result)?;
-        let others = self.blobs.coming(JobId(open.owner), Attempt(open.attempt));
+        let others = self.blobs.coming_of(JobId(open.owner), Attempt(open.attempt));
         let others = others.filter(|part| *part != id).map(|part| self.relay.size(part));
         let bytes = others.fold(open.size, u64::saturating_add);
         (bytes > room && !self.relay.has_arrived(id)).then(|| {
@@ -56,7 +55,7 @@ impl Leader {
                 "the large parts of the job's result have {bytes} bytes, and the leader's disk has room for {room} at the most: give \
                  the leader a larger one (--data), or have the job leave less"
             );
-            RefusalText::numbers(Reason::TOO_LARGE, bytes, room, text)
+            RefusalText::too_large(bytes, room, text)
         })
     }
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use heft::core::action::{Action, Refusal, Waiting};
+use heft::core::action::{Action, Assignment, Refusal, Waiting, WorkerOrder};
 use heft::core::choose::Policy;
 use heft::core::event::{ClientPeer, Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
 use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
@@ -530,16 +530,18 @@ impl Rig {
         let at = |conn: &ConnId| self.conns.get(conn).cloned().unwrap_or_else(|| format!("{conn:?}"));
         match action {
             Action::Commit { record, .. } => self.record_line(record),
-            Action::Assign { conn, worker, job, run, attempt, start, .. } => {
+            Action::Assign(Assignment { conn, worker, job, run, attempt, start, .. }) => {
                 assert_eq!(at(conn).split('/').next(), Some(worker_name(*worker).as_str()));
                 let how = if *start { "" } else { " not to start" };
                 format!("{}: assign {}#{attempt}{how}", at(conn), self.name_of_run(*job, *run))
             }
-            Action::Start { conn, worker, job, run, attempt, .. } => {
+            Action::Worker(WorkerOrder::Start(held)) => {
+                let Assignment { conn, worker, job, run, attempt, .. } = held;
                 assert_eq!(at(conn).split('/').next(), Some(worker_name(*worker).as_str()));
                 format!("{}: start {}#{attempt}", at(conn), self.name_of_run(*job, *run))
             }
-            Action::Resume { conn, worker, job, run, attempt, start, .. } => {
+            Action::Worker(WorkerOrder::Resume(held)) => {
+                let Assignment { conn, worker, job, run, attempt, start, .. } = held;
                 assert_eq!(at(conn).split('/').next(), Some(worker_name(*worker).as_str()));
                 let how = if *start { "" } else { " not to start" };
                 format!("{}: resume {}#{attempt}{how}", at(conn), self.name_of_run(*job, *run))
@@ -559,10 +561,10 @@ impl Rig {
                 };
                 format!("{}: waiting {} {why}", at(conn), self.name(*job))
             }
-            Action::Abandon { conn, job, attempt } => {
+            Action::Worker(WorkerOrder::Abandon { conn, job, attempt }) => {
                 format!("{}: abandon {}#{attempt}", at(conn), self.name(*job))
             }
-            Action::Settle { conn, job, run } => {
+            Action::Worker(WorkerOrder::Settle { conn, job, run }) => {
                 format!("{}: settle {}", at(conn), self.name_of_run(*job, *run))
             }
             Action::AckRefused { conn, job } => format!("{}: result refused {}", at(conn), self.name(*job)),

@@ -13,6 +13,7 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
+use super::children::Commons;
 use crate::store::format::Place;
 use crate::store::replay::Key;
 
@@ -47,6 +48,8 @@ struct Waiting<T> {
 #[derive(Debug)]
 pub(super) struct Payloads<T> {
     pub(super) held: PayloadStore,
+    /// What the workers of one job get alike.
+    pub(super) commons: Commons,
     /// Payloads that are being read, or will be, with the tasks that wait for them.
     wanted: HashMap<Key, Vec<u64>>,
     /// Those that will be.
@@ -68,6 +71,7 @@ impl<T> Payloads<T> {
     pub(super) fn new(held: PayloadStore) -> Self {
         Payloads {
             held,
+            commons: Commons::default(),
             wanted: HashMap::new(),
             to_read: VecDeque::new(),
             reading: HashMap::new(),

@@ -1,0 +1,63 @@
+//! What workers say of jobs at their ends, on its way to the broker.
+
+use tracing::{debug, warn};
+
+use super::{Leader, outcome};
+use crate::conn::{AckBody, AckSays};
+use crate::core::Event;
+use crate::core::event::Outcome;
+use crate::core::ids::{ConnId, JobId};
+
+/// So many results that do not count are each worth a line in the log.
+const REFUSALS_LOGGED_MAX: u64 = 16;
+
+impl Leader {
+    /// A worker has ended a job, or will not. Of a job that it has nothing to do with, what others bring of
+    /// its result stays, and so does what the job has; the broker says what the worker is to hear.
+    pub(super) fn ack(&mut self, conn: ConnId, body: AckBody) {
+        let AckBody { job, named, says, parts, payload } = body;
+        let is_foreign = self.broker.is_foreign_ack(conn, job, named);
+        let outcome = match says {
+            AckSays::Result { .. } if !is_foreign && !self.are_here(job, &parts) => {
+                warn!(%job, "a result names a blob that has not come whole");
+                Outcome::ResultLost
+            }
+            AckSays::Result { ok } => {
+                let result = self.payloads.held.keep_result(payload);
+                if !is_foreign {
+                    self.keep_parts(job, result, &parts);
+                }
+                Outcome::Returned { result, ok }
+            }
+            AckSays::PlainOk => {
+                let payload = outcome::plain_ok(self.broker.state().job(job), job);
+                Outcome::Returned { result: self.payloads.held.keep_result(payload), ok: true }
+            }
+            AckSays::ResultLost => Outcome::ResultLost,
+            AckSays::GivenUp => {
+                if !is_foreign {
+                    self.tell_what_is_not_held(conn, job);
+                }
+                Outcome::GivenUp
+            }
+            AckSays::Lacks(lack) => Outcome::Lacks(lack),
+        };
+        match is_foreign {
+            true => self.forget_foreign_parts(job, &parts),
+            false => self.forget_gathered_parts(job),
+        }
+        self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
+    }
+
+    /// Each of the first is said; a worker that goes on so does not fill the log.
+    pub(super) fn ack_refused(&mut self, conn: ConnId, job: JobId) {
+        self.counters.acks_refused += 1;
+        let count = self.counters.acks_refused;
+        if count <= REFUSALS_LOGGED_MAX || count.is_power_of_two() {
+            warn!(peer = %self.name(conn), %job, count,
+                "a result does not count: its worker was never given this job, or not in this run; the job goes on");
+        } else {
+            debug!(peer = %self.name(conn), %job, count, "a result does not count");
+        }
+    }
+}
