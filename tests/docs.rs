@@ -200,7 +200,7 @@ fn named_in(text: &str, prefixes: &BTreeSet<&str>) -> BTreeSet<String> {
         if let [first, last] = ids.as_slice()
             && let Some(prefix) = prefix_of(first).filter(|prefix| prefix_of(last) == Some(*prefix))
         {
-            let number = |id: &str| id[prefix.len()..].parse::<u32>().unwrap();
+            let number = |id: &str| id.strip_prefix(prefix).unwrap().parse::<u32>().unwrap();
             named.extend((number(first)..=number(last)).map(|number| format!("{prefix}{number:02}")));
         }
         if is_named {

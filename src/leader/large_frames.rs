@@ -148,7 +148,9 @@ impl LargeFrames {
         }
         blobs.iter().for_each(|blob| relay.forget(*blob));
         let why = "the leader's disk did not keep its contents: submit it again";
-        Some((conn, refused(JobId(body.msg_id), body.payload.len() as u64, why)))
+        // The request names the job, not the frame (M17).
+        let job = JobRequest::parse(&body.payload).map_or(body.msg_id, |request| request.job_id);
+        Some((conn, refused(JobId(job), body.payload.len() as u64, why)))
     }
 
     fn came(&mut self, conn: ConnId, coming: Coming, relay: &mut Relay, make_id: MakeId<'_>) {
@@ -647,7 +649,8 @@ mod tests {
         assert!(rig.takes(submit(), &job()).is_none());
         let lost: Vec<BlobId> = (101..=rig.last_id).map(Uuid::from_u128).collect();
         lost.iter().filter(|id| !gathered.blobs.contains(id)).for_each(|id| rig.relay.forget(*id));
-        let text = refused(rig.poll());
+        let Some(Apart::Refused { job, text }) = rig.poll() else { panic!("its contents are lost") };
+        assert_eq!(job, JOB, "its client waits for the job that the request names, not the frame");
         assert!(text.ends_with("the leader's disk did not keep its contents: submit it again"), "{text}");
     }
 }
