@@ -77,6 +77,29 @@ fn results_that_wait_for_room_do_not_stop_other_jobs() {
 }
 
 #[test]
+fn results_that_their_clients_have_keep_no_job_out() {
+    let Some(disk) = SmallDisk::new(100) else { return };
+    // Results leave 20 MiB free, and jobs are refused below 30.
+    let leader = disk.leader(&["--disk-reserve", "40MiB"]);
+    let _worker = Worker::start(leader.port, &[MAKE], &[]);
+    let files = TempDir::new();
+    for _ in 0..12 {
+        // How much is free may be known a moment later.
+        procs::eventually("a job is taken and ends", || {
+            let out = files.join("out");
+            let args = ["submit", &leader.addr(), "make", "--out", out.to_str().unwrap(), "--", "9"];
+            let (code, said, err) = heft(&args);
+            assert!(
+                code == Some(0) || code == Some(3) && err.contains("--disk-reserve"),
+                "{code:?} {said} {err}"
+            );
+            std::fs::remove_dir_all(&out).ok();
+            code == Some(0)
+        });
+    }
+}
+
+#[test]
 fn results_beyond_what_may_wait_at_a_worker_keep_their_places() {
     let Some(disk) = SmallDisk::new(64) else { return };
     let leader = disk.leader(&[]);

@@ -67,6 +67,7 @@ fn a_workers_announcement_that_cannot_be_read_is_refused_with_the_reason_and_not
         (r#"{"Heft":{"Version":1},"Patterns":["job.>.x"]}"#, "wrong place"),
         (r#"{"Heft":{"Version":1},"Patterns":["job.assign.x*"]}"#, "wrong place"),
         (r#"{"Heft":{"Version":1},"Patterns":["job.assign.>>"]}"#, "wrong place"),
+        (r#"{"Heft":{"Version":1},"CacheOnly":true,"CacheFor":"x"}"#, "CacheFor"),
     ] {
         let mut worker = Raw::connect(&leader);
         worker.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.x", hello.as_bytes());
@@ -76,6 +77,18 @@ fn a_workers_announcement_that_cannot_be_read_is_refused_with_the_reason_and_not
         assert!(refused.text.as_str().contains(why), "{hello}: {}", refused.text);
         assert!(worker.is_hung_up_on(), "{hello}");
     }
+    assert_well(&leader);
+}
+
+#[test]
+fn w16_a_large_frame_before_any_hello_ends_the_connection() {
+    let leader = Leader::start(&[]);
+    let mut frame = Vec::new();
+    let large = Head { subject: "job.submit.x", payload_len: 6 << 20, ..Head::new(Kind::SubmitJob) };
+    large.append(Generation::F2, &mut frame).unwrap();
+    let mut stranger = Raw::connect(&leader);
+    stranger.stream.write_all(&[frame, vec![b' '; 100_000]].concat()).unwrap();
+    assert!(stranger.is_hung_up_on());
     assert_well(&leader);
 }
 

@@ -27,6 +27,7 @@ pub const AFTER_HELP: &str = "Exit codes:
   2    the command line or a file named on it is not right
   3    the leader refused, or cannot be reached; `heft leader` cannot listen, as on a port in use
   4    --timeout ran out
+  101  a defect in heft (a panic)
   130  interrupted
   141  whoever read the output left before its end, as `head` does
 

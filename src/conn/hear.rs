@@ -324,14 +324,16 @@ impl Session {
         };
         let name: Arc<str> =
             hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
+        let agent = match &hello {
+            Some(hello) if hello.cache_only => Some(Agent { only: served_by(hello)? }),
+            Some(_) | None => None,
+        };
+        // Nothing changes before all of it was read.
         self.role = Role::Worker { id, class, last_job: None, stand_ins: HashMap::new() };
         let pattern_cost =
             |pattern: &String| pattern.len() + SEGMENT_COST_BYTES * (1 + pattern.matches('.').count());
         self.names_bytes = (name.len() + patterns.iter().map(pattern_cost).sum::<usize>()) as u64;
-        self.agent = match &hello {
-            Some(hello) if hello.cache_only => Some(Agent { only: served_by(hello)? }),
-            Some(_) | None => None,
-        };
+        self.agent = agent;
         let instance = hello.as_ref().and_then(|hello| hello.instance.as_deref());
         self.instance = instance.and_then(|text| Uuid::parse_str(text).ok());
         // An agent runs nothing.

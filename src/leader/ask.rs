@@ -246,7 +246,7 @@ impl Leader {
             frames_damaged: self.counters.frames_damaged,
             acks_refused: self.counters.acks_refused,
             job_names_bytes: self.broker.state().names_bytes(),
-            peer_names_bytes: self.peers.names_bytes,
+            peer_names_bytes: self.peers.names_bytes(),
             results_waiting: self.results_waiting() as u64,
             recovered_jobs: self.counters.recovered_jobs as u64,
             recovery_ms: ms(self.counters.recovery),

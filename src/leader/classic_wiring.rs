@@ -16,7 +16,7 @@ use super::staging::{NotStaged, Step, files_to_stage};
 use super::submit::{RefusalText, job_id};
 use super::tasks::{Task, Turn};
 use super::{HangUp, Leader, Output};
-use crate::conn::SubmitBody;
+use crate::conn::{SessionError, SubmitBody};
 use crate::core::Event;
 use crate::core::ids::{Attempt, CacheId, ConnId, JobId, Micros};
 use crate::core::job::{Job, Phase};
@@ -30,7 +30,10 @@ impl Leader {
     /// A frame begins that is too large to be gathered.
     pub fn bulk_starts(&mut self, now: Micros, conn: ConnId, head: &Head<'_>) -> Result<(), HangUp> {
         self.pass_time(now);
-        let Some(session) = self.peers.get_mut(conn) else { return Ok(()) };
+        let Some(session) = self.peers.get_mut(conn) else {
+            let first = head.kind().map_or("unknown", Kind::name);
+            return Err(SessionError::NoHello(first.to_owned()).into());
+        };
         let of = session.bulk(head)?;
         info!(peer = %session.name(), kind = head.kind().map_or("unknown", Kind::name), bytes = head.payload_len,
             "a large frame of a stock peer comes as a stream");
@@ -268,8 +271,8 @@ impl Leader {
     }
 
     /// A chunk of an input was read from the disk.
-    pub(super) fn input_read(&mut self, job: JobId, found: Result<Vec<u8>, String>) {
-        let step = self.stagings.was_read(job, found, &mut self.relay, &mut *self.make_id);
+    pub(super) fn input_read(&mut self, key: Uuid, found: Result<Vec<u8>, String>) {
+        let step = self.stagings.was_read(key, found, &mut self.relay, &mut *self.make_id);
         self.staged(step);
     }
 

@@ -281,7 +281,7 @@ impl Leader {
     /// A blob was looked at.
     pub(super) fn looked(&mut self, blob: BlobId, result: Result<Looked, String>) {
         match result {
-            Ok(Looked::Bytes { reader, found }) => self.input_read(JobId(reader), found),
+            Ok(Looked::Bytes { reader, found }) => self.input_read(reader, found),
             result => self.dataset_event(DatasetEvent::Looked { blob, result }),
         }
     }

@@ -58,14 +58,14 @@ impl Peers {
 
     /// Counts the names of a peer that says hello, if there is room for them.
     fn room_for_names(&mut self, conn: ConnId) -> Result<(), SessionError> {
-        let (held, limit) = (self.names_bytes, HELLO_NAMES_BYTES_MAX);
+        let (held, limit) = (self.names_bytes(), HELLO_NAMES_BYTES_MAX);
         let Some(session) = self.get_mut(conn) else { return Ok(()) };
         let bytes = session.names_bytes();
         if held.saturating_add(bytes) > limit {
             session.forget_names();
             return Err(SessionError::NamesFull { bytes, held, limit });
         }
-        self.names_bytes += bytes;
+        self.count_names(conn, bytes);
         Ok(())
     }
 }

@@ -20,15 +20,23 @@ pub(super) struct Peers {
     pub(super) leader: Uuid,
     sessions: HashMap<ConnId, Session>,
     hosts: HashMap<ConnId, IpAddr>,
-    /// Bytes of what they said hello with.
-    pub(super) names_bytes: u64,
+    /// Bytes of what each said hello with, as they were counted.
+    names: HashMap<ConnId, u64>,
+    names_bytes: u64,
     /// Connections that are open, with those that have not said anything yet.
     pub(super) open: usize,
 }
 
 impl Peers {
     pub(super) fn new(leader: Uuid) -> Self {
-        Peers { leader, sessions: HashMap::new(), hosts: HashMap::new(), names_bytes: 0, open: 0 }
+        Peers {
+            leader,
+            sessions: HashMap::new(),
+            hosts: HashMap::new(),
+            names: HashMap::new(),
+            names_bytes: 0,
+            open: 0,
+        }
     }
 
     pub(super) fn get(&self, conn: ConnId) -> Option<&Session> {
@@ -46,9 +54,20 @@ impl Peers {
     /// A connection ended.
     pub(super) fn remove(&mut self, conn: ConnId) -> Option<Session> {
         let session = self.sessions.remove(&conn)?;
-        self.names_bytes -= session.names_bytes();
+        self.count_names(conn, 0);
         self.hosts.remove(&conn);
         Some(session)
+    }
+
+    /// Bytes of the names of all peers.
+    pub(super) fn names_bytes(&self) -> u64 {
+        self.names_bytes
+    }
+
+    /// The names of a peer count with so many bytes from now on. What it says without being admitted never counts.
+    pub(super) fn count_names(&mut self, conn: ConnId, bytes: u64) {
+        let before = if bytes == 0 { self.names.remove(&conn) } else { self.names.insert(conn, bytes) };
+        self.names_bytes = self.names_bytes - before.unwrap_or(0) + bytes;
     }
 
     /// How logs call a connection.

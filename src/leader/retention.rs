@@ -13,6 +13,9 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use tracing::info;
+
+use super::datasets::DatasetEvent;
 use super::gathered::children;
 use super::parts::is_made;
 use super::relay::BlobId;
@@ -26,6 +29,9 @@ use crate::store::replay::Key;
 /// How long results of workers are not dropped to make room after somebody has got the list, or one of
 /// them: whoever has it fetches them one after the other. It ends with the connection.
 const FETCH_WAIT: Duration = Duration::from_secs(600);
+
+/// While room is short, packs that no dataset needs are looked for so often.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// Who has all parts of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +71,9 @@ struct Ended {
 #[derive(Debug, Default)]
 pub(super) struct Retention {
     /// Who is about to ask for the results of a job's workers, and until when that is waited for.
-    fetchers: HashMap<JobId, (ConnId, Micros)>,
+    fetchers: HashMap<JobId, HashMap<ConnId, Micros>>,
+    /// When packs that no dataset needs may be looked for again.
+    sweep_at: Micros,
     /// The job that was forgotten last to make room.
     forgetting: Option<JobId>,
     /// Results of which somebody has got all parts, and who.
@@ -77,12 +85,15 @@ pub(super) struct Retention {
 impl Retention {
     /// Somebody is about to ask for the results of a job's workers.
     pub(super) fn hold(&mut self, now: Micros, conn: ConnId, job: JobId) {
-        self.fetchers.insert(job, (conn, now.plus(FETCH_WAIT)));
+        self.fetchers.entry(job).or_default().insert(conn, now.plus(FETCH_WAIT));
     }
 
     /// Forgets who was about to ask and is gone, or did not for too long.
     fn release(&mut self, now: Micros, may_ask: impl Fn(ConnId, JobId) -> bool) {
-        self.fetchers.retain(|job, (conn, until)| *until > now && may_ask(*conn, *job));
+        self.fetchers.retain(|job, who| {
+            who.retain(|conn, until| *until > now && may_ask(*conn, *job));
+            !who.is_empty()
+        });
     }
 
     /// Somebody has got all parts of a result.
@@ -125,7 +136,7 @@ impl Retention {
     /// Those of the lowest rank go first, and those of none stay.
     fn rank(&self, now: Micros, short: Short, ended: &Ended) -> Option<u8> {
         let Ended { job, is_sent, returned, with_parts } = ended;
-        let is_held = self.fetchers.get(job).is_some_and(|(_, until)| *until > now);
+        let is_held = self.fetchers.get(job).is_some_and(|who| who.values().any(|until| *until > now));
         let durable = match short {
             Short::Results => return Some(2 * u8::from(is_held) + u8::from(!is_sent)),
             Short::Room { .. } if is_held || with_parts.is_empty() => return None,
@@ -148,8 +159,23 @@ impl Retention {
 }
 
 impl Leader {
+    /// Orphans make room before results do: packs of puts that never ended, or of jobs' inputs that
+    /// another pack has, too.
+    fn forget_orphans(&mut self) {
+        if self.retention.sweep_at > self.now || !self.relay.is_short() {
+            return;
+        }
+        self.retention.sweep_at = self.now.plus(SWEEP_EVERY);
+        let orphans = self.datasets.stale_packs(self.now, &self.facts(), Duration::ZERO);
+        for blob in orphans {
+            info!(%blob, "removed a pack that no dataset needs: others wait for its room");
+            self.dataset_event(DatasetEvent::Unwanted { blob });
+        }
+    }
+
     /// Forgets results while there are too many, or others wait for their room.
     pub(super) fn forget_results(&mut self) {
+        self.forget_orphans();
         loop {
             // Until that is committed nothing is gained by forgetting more.
             let state = self.broker.state();

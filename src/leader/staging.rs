@@ -82,6 +82,8 @@ pub(super) struct Stagings {
 /// The inputs of a job on their way into a set.
 struct Staging {
     job: JobId,
+    /// Tells what was read for it from what was read for an earlier one of the same job.
+    key: Uuid,
     files: Vec<StagedFile>,
     maker: PackMaker,
     /// Whether a place for it was found.
@@ -122,7 +124,17 @@ impl Stagings {
     pub(super) fn add(&mut self, job: JobId, files: Vec<StagedFile>, key: Uuid) {
         let (maker, inflater) = (PackMaker::new(key), Inflater::default());
         let (begun, is_reading) = (false, false);
-        self.queue.push_back(Staging { job, files, maker, begun, file: 0, chunk: 0, is_reading, inflater });
+        self.queue.push_back(Staging {
+            job,
+            key,
+            files,
+            maker,
+            begun,
+            file: 0,
+            chunk: 0,
+            is_reading,
+            inflater,
+        });
     }
 
     /// What is being made of a job's inputs is nobody's any more.
@@ -170,12 +182,12 @@ impl Stagings {
     /// A chunk was read from the disk, or cannot be.
     pub(super) fn was_read(
         &mut self,
-        job: JobId,
+        key: Uuid,
         found: Result<Vec<u8>, String>,
         relay: &mut Relay,
         make_id: &mut dyn FnMut() -> Uuid,
     ) -> Step {
-        let first = self.queue.front_mut().filter(|staging| staging.job == job);
+        let first = self.queue.front_mut().filter(|staging| staging.key == key);
         let Some(staging) = first.filter(|staging| staging.is_reading) else { return Step::Idle };
         staging.is_reading = false;
         match found {
@@ -258,7 +270,7 @@ impl Staging {
         };
         let Some(sent) = sent else {
             self.is_reading = true;
-            let (chunks, at) = (vec![(self.chunk, head, len)], LookAt::Bytes { reader: self.job.0 });
+            let (chunks, at) = (vec![(self.chunk, head, len)], LookAt::Bytes { reader: self.key });
             return Ok(Some(Step::Read(DiskOp::Look { blob: *blob, chunks, at })));
         };
         let mut scratch = Vec::new();
@@ -316,6 +328,8 @@ mod tests {
     const JOB: JobId = JobId(Uuid::from_u128(7));
     const NOW: Micros = Micros(5);
 
+    const KEY: Uuid = Uuid::from_u128(99);
+
     struct Rig {
         relay: Relay,
         stagings: Stagings,
@@ -338,7 +352,7 @@ mod tests {
                 files.push(StagedFile { name, blob, size });
             }
             let mut stagings = Stagings::new(1 << 30);
-            stagings.add(JOB, files, Uuid::from_u128(99));
+            stagings.add(JOB, files, KEY);
             Rig { relay, stagings, last_id: 100 }
         }
 
@@ -351,9 +365,9 @@ mod tests {
             stagings.go_on(NOW, |_| is_wanted, is_first, relay, &mut make_id)
         }
 
-        fn was_read(&mut self, job: JobId, found: Result<Vec<u8>, String>) -> Step {
+        fn was_read(&mut self, key: Uuid, found: Result<Vec<u8>, String>) -> Step {
             let Rig { relay, stagings, .. } = self;
-            stagings.was_read(job, found, relay, &mut || Uuid::from_u128(200))
+            stagings.was_read(key, found, relay, &mut || Uuid::from_u128(200))
         }
 
         fn blobs(&self) -> usize {
@@ -436,12 +450,12 @@ mod tests {
         staging.maker.begin(0);
         staging.is_reading = true;
         assert!(matches!(rig.go_on(true, true), Step::Idle));
-        assert!(matches!(rig.was_read(JobId(Uuid::nil()), Ok(vec![1])), Step::Idle), "another's");
-        assert!(matches!(rig.was_read(JOB, Ok(noise(9, 1))), Step::Went));
-        assert!(matches!(rig.was_read(JOB, Ok(noise(9, 1))), Step::Idle), "once");
+        assert!(matches!(rig.was_read(Uuid::nil(), Ok(vec![1])), Step::Idle), "another's");
+        assert!(matches!(rig.was_read(KEY, Ok(noise(9, 1))), Step::Went));
+        assert!(matches!(rig.was_read(KEY, Ok(noise(9, 1))), Step::Idle), "once");
         assert!(matches!(rig.go_on(true, true), Step::Went), "the end of the file");
         let staging = rig.stagings.queue.front_mut().unwrap();
         staging.is_reading = true;
-        assert_eq!(failed(rig.was_read(JOB, Err("damaged".to_owned()))), ("damaged".to_owned(), true));
+        assert_eq!(failed(rig.was_read(KEY, Err("damaged".to_owned()))), ("damaged".to_owned(), true));
     }
 }

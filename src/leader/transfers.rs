@@ -123,12 +123,15 @@ impl Leader {
 
     /// A chunk of which so many bytes are here is not whole after [`super::BUFFER_LEASE`].
     pub fn chunk_lingers(&mut self, now: Micros, conn: ConnId, have: usize) -> Linger {
+        if !self.peers.has(conn) {
+            return Linger::Stays;
+        }
         self.with_relay(now, |relay| relay.chunk_lingers(conn, have))
     }
 
     /// Nothing comes of a chunk that is outside of the pool. Says whether it has to wait for its turn again.
     pub fn chunk_rests(&mut self, now: Micros, conn: ConnId, have: usize) -> bool {
-        self.with_relay(now, |relay| relay.chunk_rests(conn, have))
+        self.peers.has(conn) && self.with_relay(now, |relay| relay.chunk_rests(conn, have))
     }
 
     /// A buffer has gone back to the pool.
@@ -187,7 +190,9 @@ impl Leader {
 
     /// A line has let go of the buffers that waited for it.
     pub fn line_lags(&mut self, now: Micros, conn: ConnId) {
-        self.with_relay(now, |relay| relay.line_lags(conn));
+        if self.peers.has(conn) {
+            self.with_relay(now, |relay| relay.line_lags(conn));
+        }
     }
 
     /// Whether buffers are few.
@@ -202,7 +207,9 @@ impl Leader {
 
     /// A line is ready for bytes of a chunk that are not with it; then [`Output::Supply`].
     pub fn chunk_wanted(&mut self, now: Micros, conn: ConnId, want: Want) {
-        self.with_relay(now, |relay| relay.wanted(conn, want));
+        if self.peers.has(conn) {
+            self.with_relay(now, |relay| relay.wanted(conn, want));
+        }
     }
 
     /// So many chunks have left for a connection, and their buffers are free.

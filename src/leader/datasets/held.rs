@@ -169,7 +169,9 @@ impl Step<'_> {
         (at.budget, at.used, at.told) = (have.budget, have.used, true);
         if have.anew != 0 {
             at.held.clear();
+            let coming = at.push.as_ref().map(|push| push.wish.cache.clone());
             self.tell(Event::HoldsNothing { worker });
+            coming.into_iter().for_each(|cache| self.tell_holding(worker, &cache));
         }
         let noted: usize = self.datasets.workers.values().map(AtWorker::noted).sum();
         let mut room = SETS_AT_WORKERS_MAX.saturating_sub(noted);

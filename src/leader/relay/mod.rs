@@ -6,7 +6,7 @@
 //! the sender keeps the source; if it is needed again, the sender is asked again.
 //!
 //! Windows are how senders are slowed down: buffers are kept free for fast ones (`senders.rs`), and those and all that are in
-//! use together never exceed the pool. Buffers count themselves (`peer::Pool`), so whatever becomes of a chunk, its buffer
+//! use together never exceed the pool. Buffers count themselves (`wire::Pool`), so whatever becomes of a chunk, its buffer
 //! comes back.
 
 mod blob;
@@ -114,7 +114,7 @@ impl Default for RelayConfig {
 pub(super) enum Out {
     /// Say something.
     Say { conn: ConnId, blob: BlobId, says: Says },
-    /// Send a chunk; then [`Relay::chunk_sent`].
+    /// Send a chunk; then [`Relay::chunks_sent`].
     /// Its first `from` bytes are there already.
     Chunk { conn: ConnId, blob: BlobId, head: ChunkHead, bytes: Bytes, from: u32 },
     /// Do something with a spool file.

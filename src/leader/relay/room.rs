@@ -151,6 +151,17 @@ impl Relay {
         })
     }
 
+    /// Whether new jobs are refused for want of room, and what is being removed does not change that.
+    /// Results may take more of the disk than jobs leave: without this, results that everybody has
+    /// would keep jobs out, which never get to wait.
+    pub(super) fn refuses_jobs(&self) -> bool {
+        let going = self.room.going.filter(|(_, since)| since.plus(GOING_MAX) > self.now);
+        let going = going.map_or(0, |(bytes, _)| bytes);
+        self.room.told.is_some_and(|space| {
+            space.free.saturating_add(going) < self.config.disk_reserve.kept_from_jobs(space.total)
+        })
+    }
+
     /// The most bytes of a class that the disk could have, were it empty.
     pub(in crate::leader) fn disk_bytes_max(&self, class: Class) -> Option<u64> {
         self.room.space.map(|_| self.config.disk_reserve.room_at_most(class, self.room.largest))
@@ -393,6 +404,23 @@ mod tests {
     use super::*;
     use crate::core::ids::ConnId;
     use crate::store::blobs::DiskDone;
+
+    #[test]
+    fn room_is_short_when_jobs_are_refused_though_nobody_waits() {
+        const MIB: u64 = 1 << 20;
+        let mut relay = Relay::new(RelayConfig { durable: true, ..RelayConfig::default() });
+        // Of 16 MiB that are kept, jobs leave 12 alone.
+        for (free, is_short) in [(12, false), (11, true)] {
+            let space = Some(Space { free: free * MIB, total: 160 * MIB });
+            relay.disk_done(DiskDone::Measured { mark: 0, space });
+            assert_eq!((relay.no_room_for_jobs(0).is_some(), relay.is_short()), (is_short, is_short));
+        }
+        // What is being removed is waited for.
+        relay.gave_room(Uuid::from_u128(1), MIB);
+        assert!(!relay.is_short());
+        relay.set_now(relay.now.plus(GOING_MAX));
+        assert!(relay.is_short(), "it did not help");
+    }
 
     #[test]
     fn a_result_that_waits_gets_the_room_before_an_upload_that_waits_longer() {
