@@ -598,6 +598,28 @@ fn a_fast_sender_finds_buffers_whatever_a_hundred_others_do() {
     assert_eq!((fill.promised, fill.kept_free, rig.relay.senders_in_places()), (0, 0, 0), "{fill:?}");
 }
 
+#[test]
+fn senders_that_were_promised_nothing_have_no_share_of_the_buffers() {
+    let mut rig = Rig::new(16, 1 << 40);
+    for _ in 0..20 {
+        // A fast one, which finds all buffers in use, and goes.
+        rig.bring(1, 2, true);
+        assert!(rig.chunk(1, 0));
+        let taken: Vec<_> = std::iter::from_fn(|| rig.relay.pool.take()).collect();
+        rig.bring(2, 50, true);
+        drop(taken);
+        rig.relay.closed(SENDER);
+        [1, 2].into_iter().for_each(|number| rig.relay.forget(id(number)));
+        rig.relay.is_of(SENDER, 100 + rig.relay.now.0);
+        rig.pass(Duration::from_secs(1));
+    }
+    rig.said.clear();
+    rig.bring(3, 50, true);
+    assert!(rig.chunk(3, 0));
+    rig.bring(4, 50, true);
+    assert_eq!(rig.windows(4).0, 4, "a quarter of the buffers, as if nobody had been there before");
+}
+
 /// What a sender heard of a blob since it was last asked for.
 fn verdicts(rig: &mut Rig, number: u128) -> Vec<Verdict> {
     let said = std::mem::take(&mut rig.said).into_iter();

@@ -179,6 +179,10 @@ impl Relay {
 
     /// A connection was promised so many chunks.
     pub(super) fn promised_to(&mut self, conn: ConnId, chunks: u32) {
+        if chunks == 0 {
+            // A share of nothing would be given back by nobody, and would count as a peer for ever.
+            return;
+        }
         let now = self.now;
         let sender = self.sender(conn);
         if sender.outstanding == 0 {
