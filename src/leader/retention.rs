@@ -30,7 +30,7 @@ use crate::store::replay::Key;
 /// them: whoever has it fetches them one after the other. It ends with the connection.
 const FETCH_WAIT: Duration = Duration::from_secs(600);
 
-/// While room is short, packs that no dataset needs are looked for so often.
+/// While room is short, orphans, and results for jobs that are refused, are looked for so often.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// Who has all parts of a result.
@@ -72,7 +72,7 @@ struct Ended {
 pub(super) struct Retention {
     /// Who is about to ask for the results of a job's workers, and until when that is waited for.
     fetchers: HashMap<JobId, HashMap<ConnId, Micros>>,
-    /// When packs that no dataset needs may be looked for again.
+    /// When those are looked for again.
     sweep_at: Micros,
     /// The job that was forgotten last to make room.
     forgetting: Option<JobId>,
@@ -162,25 +162,28 @@ impl Leader {
     /// Orphans make room before results do: packs of puts that never ended, or of jobs' inputs that
     /// another pack has, too.
     fn forget_orphans(&mut self) {
-        if self.retention.sweep_at > self.now || !self.relay.is_short() {
-            return;
-        }
-        self.retention.sweep_at = self.now.plus(SWEEP_EVERY);
-        let orphans = self.datasets.stale_packs(self.now, &self.facts(), Duration::ZERO);
-        for blob in orphans {
+        for blob in self.datasets.orphans(self.now, &self.facts()) {
             info!(%blob, "removed a pack that no dataset needs: others wait for its room");
             self.dataset_event(DatasetEvent::Unwanted { blob });
         }
+        self.act_once();
     }
 
-    /// Forgets results while there are too many, or others wait for their room.
+    /// Forgets results while there are too many, others wait for their room, or jobs are refused for it.
     pub(super) fn forget_results(&mut self) {
-        self.forget_orphans();
+        // That jobs are refused may last, whatever goes, so it is not looked at with every event.
+        let is_due = self.retention.sweep_at <= self.now;
+        let refuses_jobs = is_due && self.relay.refuses_jobs();
+        if refuses_jobs || is_due && self.relay.is_short() {
+            self.retention.sweep_at = self.now.plus(SWEEP_EVERY);
+            self.forget_orphans();
+        }
         loop {
             // Until that is committed nothing is gained by forgetting more.
             let state = self.broker.state();
             self.retention.forgetting.take_if(|job| state.job(*job).is_none_or(|job| !job.has_ended()));
-            let is_short = self.relay.is_short() && self.blobs.has_kept();
+            let refuses_jobs = refuses_jobs && self.relay.refuses_jobs();
+            let is_short = (refuses_jobs || self.relay.is_short()) && self.blobs.has_kept();
             let short = match self.payloads.held.result_bytes() > self.config.result_bytes_max {
                 true => Some(Short::Results),
                 false => is_short.then(|| Short::Room { durable: self.log.is_durable() }),

@@ -147,6 +147,16 @@ impl Datasets {
         facts.datasets().chain(self.committing.values()).flat_map(|dataset| dataset.blobs()).collect()
     }
 
+    /// Packs that may go at once to make room. None while a put is under way whose manifest is not here
+    /// yet: nobody knows which packs it needs.
+    pub(super) fn orphans(&self, now: Micros, facts: &dyn Facts) -> Vec<BlobId> {
+        let is_unknown = |putting: &Putting| putting.manifest.is_none();
+        match self.came.is_empty() && !self.puts.values().any(is_unknown) {
+            true => self.stale_packs(now, facts, Duration::ZERO),
+            false => Vec::new(),
+        }
+    }
+
     /// Packs that no set has, no put under way needs, and nobody used for so long.
     pub(super) fn stale_packs(&self, now: Micros, facts: &dyn Facts, grace: Duration) -> Vec<BlobId> {
         let mut needed = self.needed_blobs(facts);

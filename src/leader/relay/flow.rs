@@ -425,12 +425,11 @@ impl Relay {
         )
     }
 
-    /// Whether senders wait because there is no room, or new jobs would be refused for that, and none is
-    /// being made.
+    /// Whether senders wait because there is no room, and none is being made.
     pub(in crate::leader) fn is_short(&self) -> bool {
         let somebody_waits = !self.windows.hungry.is_empty() || !self.windows.waiting.is_empty();
         let is_short = self.full().is_some() || !self.in_line.is_empty();
-        somebody_waits && is_short && !self.is_making_room() || self.refuses_jobs()
+        somebody_waits && is_short && !self.is_making_room()
     }
 
     // --- time

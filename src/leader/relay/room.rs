@@ -154,7 +154,7 @@ impl Relay {
     /// Whether new jobs are refused for want of room, and what is being removed does not change that.
     /// Results may take more of the disk than jobs leave: without this, results that everybody has
     /// would keep jobs out, which never get to wait.
-    pub(super) fn refuses_jobs(&self) -> bool {
+    pub(in crate::leader) fn refuses_jobs(&self) -> bool {
         let going = self.room.going.filter(|(_, since)| since.plus(GOING_MAX) > self.now);
         let going = going.map_or(0, |(bytes, _)| bytes);
         self.room.told.is_some_and(|space| {
@@ -406,20 +406,20 @@ mod tests {
     use crate::store::blobs::DiskDone;
 
     #[test]
-    fn room_is_short_when_jobs_are_refused_though_nobody_waits() {
+    fn jobs_are_refused_until_what_is_being_removed_makes_room() {
         const MIB: u64 = 1 << 20;
         let mut relay = Relay::new(RelayConfig { durable: true, ..RelayConfig::default() });
         // Of 16 MiB that are kept, jobs leave 12 alone.
-        for (free, is_short) in [(12, false), (11, true)] {
+        for (free, refuses) in [(12, false), (11, true)] {
             let space = Some(Space { free: free * MIB, total: 160 * MIB });
             relay.disk_done(DiskDone::Measured { mark: 0, space });
-            assert_eq!((relay.no_room_for_jobs(0).is_some(), relay.is_short()), (is_short, is_short));
+            assert_eq!((relay.no_room_for_jobs(0).is_some(), relay.refuses_jobs()), (refuses, refuses));
         }
         // What is being removed is waited for.
         relay.gave_room(Uuid::from_u128(1), MIB);
-        assert!(!relay.is_short());
+        assert!(!relay.refuses_jobs());
         relay.set_now(relay.now.plus(GOING_MAX));
-        assert!(relay.is_short(), "it did not help");
+        assert!(relay.refuses_jobs(), "it did not help");
     }
 
     #[test]
